@@ -1,0 +1,36 @@
+"""What every child process does first: its arguments, its end when the supervisor ends."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+PR_SET_PDEATHSIG = 1
+
+
+class ChildArguments(NamedTuple):
+    """`directory` holds config.json, the vocabulary file and the ipc sockets."""
+
+    directory: Path
+    epoch: int
+    index: int
+    supervisor_pid: int
+
+
+def child_arguments() -> ChildArguments:
+    """Parse `DIRECTORY EPOCH INDEX SUPERVISOR_PID` and tie this process to its supervisor's life."""
+    directory, epoch, index, supervisor_pid = sys.argv[1:]
+    arguments = ChildArguments(Path(directory), int(epoch), int(index), int(supervisor_pid))
+    _die_with_parent(arguments.supervisor_pid)
+    return arguments
+
+
+def _die_with_parent(supervisor_pid: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != supervisor_pid:  # it ended before the signal was set
+        sys.exit(0)

@@ -1,0 +1,46 @@
+"""The one configuration of a server: built and checked once, then frozen and handed to every process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+Device = Literal["cpu", "cuda"]
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What `arbora serve` and `Engine` were asked for, resolved: no field is left to guess later.
+
+    `model` is a directory. `kv_memory` is in bytes (None: derived from the free memory).
+    `step_ms` is the time budget of a step while streams are open.
+    """
+
+    model: Path
+    served_model_name: str
+    host: str = "127.0.0.1"
+    port: int = 8000
+    device: Device = "cpu"
+    dtype: DType = "auto"
+    max_model_len: int | None = None
+    kv_memory: int | None = None
+    page_size: int = 16
+    max_running: int = 256
+    max_waiting: int = 1024
+    step_ms: float = 200.0
+    prefix_cache: bool = True
+    api_keys: tuple[str, ...] = ()
+    check_invariants: bool = False
+    log_level: str = "info"
+
+    def save(self, directory: Path) -> None:
+        (directory / "config.json").write_bytes(msgspec.json.encode(self, enc_hook=str))
+
+
+def load_config(directory: Path) -> ServeConfig:
+    """What the supervisor saved for its children."""
+    return msgspec.json.decode(
+        (directory / "config.json").read_bytes(), type=ServeConfig, dec_hook=lambda kind, text: kind(text)
+    )

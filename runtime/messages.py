@@ -1,0 +1,335 @@
+"""Every message that crosses a process border. Reading this module tells the whole protocol.
+
+    tokenizer → scheduler     Generate, Abort, Finish, QueryStats
+    scheduler → tokenizer     Accepted, Refused, Outputs, Stats
+    scheduler → model         StepPlan, StepMasks, LoadGrammar, DropGrammar
+    model → scheduler         ModelReady, StepResult
+    supervisor → tokenizer    PeerUp, PeerDown, Drain
+    supervisor → scheduler    PeerDown, Drain
+    any child → supervisor    Ready, Failed, Drained
+
+Token ids travel as `Tokens`: packed little-endian int32, never as lists. Arrays of other types
+travel packed the same way; each field says its dtype. Messages are msgpack arrays, tagged by
+their class name, in an envelope that carries the epoch (`sockets`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from .sampling_params import SamplingParams
+
+Tokens = bytes
+FinishReason = Literal["stop", "length", "abort", "error"]
+GrammarKind = Literal["json_schema", "json_object", "regex", "choice"]
+
+
+class Message(msgspec.Struct, tag=True, array_like=True):
+    """Base of everything that travels alone."""
+
+
+class Part(msgspec.Struct, array_like=True):
+    """Base of what travels inside a message."""
+
+
+# tokenizer → scheduler
+
+
+class GrammarSpec(Part):
+    """What the output must match: a JSON schema (as JSON text), a regex, or a JSON list of strings.
+
+    `param` is the request's field it came from, for errors. `prefix` and `suffix` are literal text
+    around a JSON schema's value (a tool call's own format). `separators` are the item and key
+    separators of JSON output.
+    """
+
+    kind: GrammarKind
+    text: str
+    param: str
+    prefix: str = ""
+    suffix: str = ""
+    separators: tuple[str, str] = (",", ":")
+
+
+class Generate(Message):
+    """One sequence to generate. A request with `n` choices is n of these."""
+
+    request: str
+    client: int
+    prompt: Tokens
+    sampling: SamplingParams
+    grammar: GrammarSpec | None = None
+    namespace: str = ""
+    priority: int = 0
+
+
+class Abort(Message):
+    """The client went away: plan nothing more for it, answer nothing."""
+
+    request: str
+
+
+class Finish(Message):
+    """A stop string was found in the text: the reply is its first `tokens_kept` tokens."""
+
+    request: str
+    tokens_kept: int
+
+
+class QueryStats(Message):
+    client: int
+    query: int
+
+
+# scheduler → tokenizer
+
+
+class Accepted(Message):
+    request: str
+
+
+class Refused(Message):
+    """The request never started. `param` names the field at fault, `status` is the HTTP status."""
+
+    request: str
+    status: int
+    message: str
+    param: str | None = None
+    code: str | None = None
+
+
+class Logprobs(Part):
+    """Log-probabilities of n tokens with k alternatives each, of the raw logits, natural log."""
+
+    chosen: bytes  # float32 [n]
+    top_ids: bytes  # int32 [n, k]
+    top_values: bytes  # float32 [n, k], descending
+
+
+class Output(Part):
+    """What one request gained in a step. The last one has `finish`.
+
+    `cached_tokens` and `prompt_logprobs` (of prompt positions 1, 2, …) come with the first one.
+    `stop_token` is the last of `tokens` if that ended it: an end-of-sequence or stop id.
+    """
+
+    request: str
+    tokens: Tokens = b""
+    logprobs: Logprobs | None = None
+    finish: FinishReason | None = None
+    stop_token: int | None = None
+    error: str | None = None
+    cached_tokens: int | None = None
+    prompt_logprobs: Logprobs | None = None
+
+
+class Outputs(Message):
+    items: list[Output]
+
+
+class Stats(Message):
+    """A snapshot of the scheduler, in requests, pages, tokens. Counters count from the epoch's start."""
+
+    query: int
+    running: int
+    waiting: int
+    pages_total: int
+    pages_used: int
+    pages_cached: int
+    prompt_tokens_cached: int
+    prompt_tokens_computed: int
+    output_tokens: int
+    retractions: int
+    evicted_pages: int
+    steps: int
+
+
+# scheduler → model
+
+
+class SlotSetup(Part):
+    """A row's sent-once state. `prompt` and `output` are there only if the row uses penalties.
+
+    `banned_tokens` may not be sampled before output position `min_tokens`. `position` is the output
+    position of the next token (not zero after a retraction). `grammar` is a loaded automaton's id
+    and `state` its state; rows masked by the host have neither.
+    """
+
+    slot: int
+    sampling: SamplingParams
+    position: int = 0
+    prompt: Tokens = b""
+    output: Tokens = b""
+    banned_tokens: Tokens = b""
+    grammar: int | None = None
+    state: int = 0
+
+
+class Row(Part):
+    """One row of a step: compute KV for `tokens` from position `start` on.
+
+    `tokens` empty: one token, the one that the slot sampled last (it never leaves the device).
+    `sample`: sample a token from the logits of the last position. `targets`: the tokens that follow
+    each position, to report prompt log-probabilities for (one fewer at the end of the prompt).
+    `host_mask`: the mask comes with this step's `StepMasks`. `new_pages` (int32) are appended to
+    the slot's page table, which is emptied by a `SlotSetup`.
+    """
+
+    slot: int
+    start: int
+    tokens: Tokens = b""
+    sample: bool = True
+    new_pages: bytes = b""
+    targets: Tokens = b""
+    host_mask: bool = False
+
+
+class PageCopy(Part):
+    source: int
+    destination: int
+
+
+class RowGroup(Part):
+    """Consecutive decode rows whose first `shared_tokens` (whole pages) are the same pages."""
+
+    first_row: int
+    rows: int
+    shared_tokens: int
+
+
+class StepPlan(Message):
+    """One step, in the order of work: setups, copies, then the forward pass over `rows`.
+
+    Decode rows stand before prefill chunks. Steps are numbered from 1 and run in order.
+    """
+
+    step: int
+    rows: list[Row]
+    setups: list[SlotSetup] = []
+    copies: list[PageCopy] = []
+    groups: list[RowGroup] = []
+
+
+class StepMasks(Message):
+    """Masks of the step's rows with `host_mask` (int32 [rows, ceil(vocab / 32)], bit set: allowed).
+
+    A row that is missing was finished meanwhile: its token will be thrown away.
+    """
+
+    step: int
+    slots: bytes  # int32 [rows]
+    masks: bytes
+
+
+class LoadGrammar(Message):
+    """An automaton's tables: see `grammars.automaton.Automaton` for their meaning."""
+
+    grammar: int
+    class_of_byte: bytes  # uint8 [256]
+    transitions: bytes  # int32 [states, classes], -1: dead
+    mask_of_state: bytes  # int32 [states]
+    masks: bytes  # int32 [masks, ceil(vocab / 32)]
+
+
+class DropGrammar(Message):
+    grammar: int
+
+
+# model → scheduler
+
+
+class ModelReady(Message):
+    """The model is loaded and can run steps with up to `slots` rows."""
+
+    num_pages: int
+    page_size: int
+    max_model_len: int
+    slots: int
+    vocab_size: int
+    device: str
+
+
+class RowError(Part):
+    slot: int
+    message: str
+
+
+class RowPromptLogprobs(Part):
+    slot: int
+    start: int  # position of the first token reported
+    logprobs: Logprobs
+
+
+class RowLogprobs(Part):
+    slot: int
+    logprobs: Logprobs
+
+
+class StepResult(Message):
+    """What a step sampled, for its rows with `sample`, in the plan's order.
+
+    `states` are the automaton states after the token (-1: not such a row). `forward_tokens` and
+    `elapsed_ms` say how many tokens were computed in how many milliseconds.
+    """
+
+    step: int
+    slots: bytes  # int32 [rows]
+    tokens: Tokens  # int32 [rows]
+    states: bytes  # int32 [rows]
+    forward_tokens: int
+    elapsed_ms: float
+    logprobs: list[RowLogprobs] = []
+    prompt_logprobs: list[RowPromptLogprobs] = []
+    errors: list[RowError] = []
+
+
+# supervisor → tokenizer, scheduler
+
+
+class PeerUp(Message):
+    """The replica (scheduler and model) serves, in the given epoch."""
+
+    epoch: int
+    ready: ModelReady
+
+
+class PeerDown(Message):
+    """A replica or a tokenizer process (`client`) died. What it held is lost."""
+
+    role: Literal["replica", "tokenizer"]
+    client: int = 0
+
+
+class Drain(Message):
+    """Take no new requests, finish the open ones, then answer `Drained` and exit."""
+
+
+# child → supervisor
+
+
+class Ready(Message):
+    """The process can take work. The scheduler passes on what the model said of itself."""
+
+    role: Literal["tokenizer", "scheduler"]
+    index: int = 0
+    model: ModelReady | None = None
+
+
+class Failed(Message):
+    """The process can't start; `message` is for the user. It exits after this."""
+
+    role: Literal["tokenizer", "scheduler", "model"]
+    message: str
+
+
+class Drained(Message):
+    role: Literal["tokenizer", "scheduler"]
+    index: int = 0
+
+
+TokenizerInbox = Accepted | Refused | Outputs | Stats | PeerUp | PeerDown | Drain
+SchedulerInbox = Generate | Abort | Finish | QueryStats | ModelReady | StepResult | PeerDown | Drain
+ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar
+SupervisorInbox = Ready | Failed | Drained

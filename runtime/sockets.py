@@ -1,0 +1,133 @@
+"""ZeroMQ inboxes and outboxes: one bound PULL for each process, connected PUSHes to its peers.
+
+A PUSH socket keeps what was sent to a dead peer and delivers it to whoever binds the address next.
+So every frame starts with the sender's epoch, and an inbox drops what is of another epoch.
+The supervisor outlives every epoch and sends with `ANY_EPOCH`.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from .messages import Message
+
+ANY_EPOCH = 0
+MAX_IPC_PATH = 107
+_EPOCH = struct.Struct("<I")
+T = TypeVar("T")
+
+
+def supervisor_address(directory: Path) -> str:
+    return f"ipc://{directory}/supervisor"
+
+
+def tokenizer_address(directory: Path, index: int) -> str:
+    return f"ipc://{directory}/tokenizer{index}"
+
+
+def scheduler_address(directory: Path, epoch: int) -> str:
+    return f"ipc://{directory}/scheduler.{epoch}"
+
+
+def model_address(directory: Path, epoch: int) -> str:
+    return f"ipc://{directory}/model.{epoch}"
+
+
+def remove_ipc_file(address: str) -> None:
+    Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
+
+
+class Outbox:
+    """Sends to one peer. Never blocks and never drops: the peer's address may be bound later."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, epoch: int) -> None:
+        self._socket = context.socket(zmq.PUSH)
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.setsockopt(zmq.LINGER, 500)
+        self._socket.connect(address)
+        self._header = _EPOCH.pack(epoch)
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def send(self, message: Message) -> None:
+        self._socket.send_multipart((self._header, self._encoder.encode(message)), copy=False)
+
+    def close(self, linger_ms: int = 500) -> None:
+        self._socket.close(linger=linger_ms)
+
+
+class _Decoder(Generic[T]):
+    """Frames to messages of the inbox's type; None for those of another epoch."""
+
+    def __init__(self, kind: type[T], epoch: int) -> None:
+        self._decoder = msgspec.msgpack.Decoder(kind)
+        self.epoch = epoch
+
+    def decode(self, frames: list[bytes]) -> T | None:
+        (epoch,) = _EPOCH.unpack(frames[0])
+        if epoch not in (self.epoch, ANY_EPOCH):
+            return None
+        return self._decoder.decode(frames[1])
+
+
+class Inbox(Generic[T]):
+    """Receives for a process with a loop of its own. `kind` is the union of its messages."""
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], address: str, kind: type[T], epoch: int
+    ) -> None:
+        self._socket = context.socket(zmq.PULL)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.bind(address)
+        self._decoder = _Decoder(kind, epoch)
+
+    def receive(self, timeout_ms: int | None = None) -> T | None:
+        """The next message; None when none came within `timeout_ms` (None: waits for ever)."""
+        if not self._socket.poll(timeout_ms):
+            return None
+        return self._decoder.decode(self._socket.recv_multipart())
+
+    def waiting(self) -> Iterator[T]:
+        """The messages that are there now."""
+        while self._socket.poll(0):
+            message = self._decoder.decode(self._socket.recv_multipart())
+            if message is not None:
+                yield message
+
+    def close(self) -> None:
+        self._socket.close(linger=0)
+
+
+class AsyncInbox(Generic[T]):
+    """Receives on an asyncio loop. `epoch` may move on when the peer starts again."""
+
+    def __init__(self, context: zmq.asyncio.Context, address: str, kind: type[T], epoch: int) -> None:
+        self._socket = context.socket(zmq.PULL)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.bind(address)
+        self._decoder = _Decoder(kind, epoch)
+
+    def move_to(self, epoch: int) -> None:
+        self._decoder.epoch = epoch
+
+    async def receive(self) -> T:
+        while True:
+            message = self._decoder.decode(await self._socket.recv_multipart())
+            if message is not None:
+                return message
+
+    def close(self) -> None:
+        self._socket.close(linger=0)
+
+
+def check_directory(directory: Path) -> None:
+    """Addresses in `directory` must fit the operating system's limit on socket paths."""
+    longest = f"{directory}/scheduler.{2**32}"
+    assert len(os.fsencode(longest)) <= MAX_IPC_PATH, f"{directory} is too long for ipc sockets"
