@@ -1,0 +1,68 @@
+"""What attention needs to know about a step, worked out once on the host and shared by all layers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True)
+class AttentionBatch:
+    """Rows of a step: decode rows (one query token) first, then prefill chunks.
+
+    The query tokens of row r are the last `query_lengths[r]` of its `kv_lengths[r]` tokens, and their keys
+    and values are already in the cache. Token t of row r stands in page `page_tables[r][t // page_size]`.
+    """
+
+    query_lengths: np.ndarray
+    """int32 [rows]"""
+    kv_lengths: np.ndarray
+    """int32 [rows], this step's tokens included"""
+    page_tables: tuple[np.ndarray, ...]
+    """int32, one array for each row"""
+    page_size: int
+    device: torch.device
+    groups: tuple[tuple[int, int, int], ...]
+    """(first row, row count, shared tokens): decode rows that begin with the same pages"""
+    decode_rows: int
+    """leading rows of one query token"""
+
+    @staticmethod
+    def build(
+        query_lengths: Sequence[int],
+        kv_lengths: Sequence[int],
+        page_tables: Sequence[np.ndarray],
+        page_size: int,
+        device: torch.device,
+        groups: Sequence[tuple[int, int, int]] = (),
+    ) -> "AttentionBatch":
+        """Describe a step.
+
+        `groups` are disjoint, in ascending order, and name consecutive decode rows; `shared_tokens` is a
+        multiple of `page_size` and less than each row's length. Shared pages are read once for the group and
+        the results merged by log-sum-exp.
+        """
+        queries = np.asarray(query_lengths, dtype=np.int32)
+        lengths = np.asarray(kv_lengths, dtype=np.int32)
+        assert len(queries) == len(lengths) == len(page_tables)
+        assert bool(np.all(queries >= 1)) and bool(np.all(lengths >= queries))
+        longer = np.flatnonzero(queries > 1)
+        decode_rows = int(longer[0]) if len(longer) else len(queries)
+        for first, count, shared in groups:
+            assert shared % page_size == 0 and first >= 0 and first + count <= decode_rows
+            assert shared < int(lengths[first : first + count].min())
+        return AttentionBatch(
+            query_lengths=queries,
+            kv_lengths=lengths,
+            page_tables=tuple(np.asarray(table, dtype=np.int32) for table in page_tables),
+            page_size=page_size,
+            device=device,
+            groups=tuple(groups),
+            decode_rows=decode_rows,
+        )
+
+    @property
+    def tokens(self) -> int:
+        """Query tokens of all rows."""
+        return int(self.query_lengths.sum())

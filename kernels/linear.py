@@ -1,0 +1,31 @@
+"""Matrix products with weights that stay: packed once, used at every step."""
+
+import torch
+import torch.nn.functional as F
+
+
+class Linear:
+    """y = x Wᵀ + b with W packed for the device."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, packed: bool) -> None:
+        self._weight = weight
+        self._bias = bias
+        self._packed = packed
+        self.out_features, self.in_features = weight.shape
+
+    @staticmethod
+    def pack(weight: torch.Tensor, bias: torch.Tensor | None) -> "Linear":
+        """Prepare weight [out, in] and bias [out] or None.
+
+        A packed weight is a copy: the caller frees its source at once.
+        """
+        packed = weight.device.type == "cpu" and weight.dtype == torch.bfloat16
+        stored = torch.ops.mkldnn._reorder_linear_weight(weight, None) if packed else weight
+        return Linear(stored, bias, packed)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x: [tokens, in_features] → [tokens, out_features], same dtype."""
+        if self._packed:
+            y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+            return y
+        return F.linear(x, self._weight, self._bias)

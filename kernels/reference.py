@@ -1,0 +1,99 @@
+"""Every operation in plain PyTorch, for reading and as the oracle of the tests. Slow on purpose."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from .attention_batch import AttentionBatch
+
+
+def paged_attention(
+    q: torch.Tensor, kv: torch.Tensor, batch: AttentionBatch, scale: float, window: int | None = None
+) -> torch.Tensor:
+    """See `attention.paged_attention`."""
+    outputs = []
+    start = 0
+    for row, count in enumerate(batch.query_lengths.tolist()):
+        length = int(batch.kv_lengths[row])
+        keys, values = _row_kv(kv, batch, row, length)
+        outputs.append(_causal_attention(q[start : start + count], keys, values, scale, window))
+        start += count
+    return torch.cat(outputs) if outputs else torch.empty_like(q)
+
+
+def _row_kv(
+    kv: torch.Tensor, batch: AttentionBatch, row: int, length: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values of a row, each [kv_heads, length, head_dim]."""
+    pages = -(-length // batch.page_size)
+    table = torch.from_numpy(batch.page_tables[row][:pages]).to(kv.device, torch.int64)
+    keys, values = kv[:, :, table].flatten(2, 3)[:, :, :length]
+    return keys, values
+
+
+def _causal_attention(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, window: int | None
+) -> torch.Tensor:
+    count, heads, _ = q.shape
+    kv_heads, length, _ = keys.shape
+    repeat = heads // kv_heads
+    keys = keys.float().repeat_interleave(repeat, dim=0)
+    values = values.float().repeat_interleave(repeat, dim=0)
+    scores = q.float().transpose(0, 1) @ keys.transpose(1, 2) * scale
+    query_position = torch.arange(length - count, length, device=q.device)[:, None]
+    key_position = torch.arange(length, device=q.device)[None, :]
+    visible = key_position <= query_position
+    if window is not None:
+        visible &= key_position > query_position - window
+    weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
+    return (weights @ values).transpose(0, 1).to(q.dtype)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """See `norm.rms_norm`."""
+    wide = x.float()
+    normal = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return weight * normal.to(x.dtype)
+
+
+def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """See `norm.add_rms_norm`."""
+    residual.add_(x)
+    return rms_norm(residual, weight, eps)
+
+
+def rotary_write_kv(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cos_sin: torch.Tensor,
+    positions: torch.Tensor,
+    slots: torch.Tensor,
+    kv: torch.Tensor,
+) -> None:
+    """See `rotary.rotary_write_kv`."""
+    cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
+    q.copy_(_rotate(q, cos, sin))
+    flat = kv.flatten(2, 3)
+    flat[0, :, slots] = _rotate(k, cos, sin).transpose(0, 1)
+    flat[1, :, slots] = v.transpose(0, 1)
+
+
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    half = cos.shape[-1]
+    wide = x.float()
+    left, right, rest = wide[..., :half], wide[..., half : 2 * half], wide[..., 2 * half :]
+    return torch.cat((left * cos - right * sin, right * cos + left * sin, rest), dim=-1).to(x.dtype)
+
+
+def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """See `activation.silu_and_mul`."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations: Sequence[int]) -> None:
+    """See `pages.copy_pages`."""
+    for kv in kvs:
+        kv[:, :, list(destinations)] = kv[:, :, list(sources)]

@@ -1,0 +1,35 @@
+"""The Triton kernels to compile ahead of time, each with one set of compile-time constants.
+
+Modules named aot_cases_<topic>.py in this folder hold a list CASES; test_kernels_aot.py compiles all.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class AotCase:
+    name: str
+    """unique, readable: it names the test"""
+    kernel: str
+    """module:function below arbora.kernels, such as norm_triton:rms_norm_kernel"""
+    signature: Mapping[str, str]
+    """Triton type of each run-time argument, such as *bf16, i32, fp32"""
+    constants: Mapping[str, int | float | bool | None]
+    """value of each tl.constexpr argument"""
+    num_warps: int = 4
+    num_stages: int = 3
+    max_shared: int = 99 * 1024
+    """bytes a block may use; 99 KB is what every target grants"""
+    max_spill_bytes: int = 0
+    aligned: tuple[str, ...] = field(default=())
+    """arguments known to be multiples of 16, besides all pointers"""
+
+
+def all_cases() -> list[AotCase]:
+    names = sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]))
+    modules = [importlib.import_module(name) for name in names if name.startswith("aot_cases_")]
+    return [case for module in modules for case in module.CASES]
