@@ -1,0 +1,82 @@
+"""What must hold between any two operations on the prefix cache; raises AssertionError if it does not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from itertools import pairwise
+
+from .lease import Lease
+from .node import Node
+from .packed import TOKEN_BYTES
+from .page_allocator import PageAllocator
+from .tree import RadixTree
+
+
+def check(tree: RadixTree, allocator: PageAllocator, held: set[int], leases: Collection[Lease]) -> None:
+    nodes = [node for root in tree.roots.values() for node in root.subtree()]
+    _check_pages(tree, allocator, held, nodes)
+    for node in nodes:
+        _check_shape(tree, node)
+        _check_children(tree, node)
+    _check_locks(nodes, leases)
+    _check_queue(tree, nodes)
+    for lease in leases:
+        _check_lease(tree, lease, held)
+
+
+def _check_pages(tree: RadixTree, allocator: PageAllocator, held: set[int], nodes: list[Node]) -> None:
+    free = [page for start, end in allocator.free_runs() for page in range(start, end)]
+    cached = [page for node in nodes for page in node.pages]
+    owners = Counter([*free, *cached, *held])
+    assert owners == Counter(range(allocator.num_pages)), "each page has exactly one owner"
+    assert len(free) == allocator.num_free
+    assert len(cached) == tree.num_pages
+    assert sum(len(node.pages) for node in nodes if not node.locks) == tree.num_evictable
+    runs = allocator.free_runs()
+    assert all(a[1] < b[0] for a, b in pairwise(runs)), "runs have grown together"
+
+
+def _check_shape(tree: RadixTree, node: Node) -> None:
+    if node.parent is None:
+        assert tree.roots[node.namespace] is node
+        assert not node.tokens and not node.pages
+        assert node.locks or node.children, "an empty root is dropped"
+        return
+    assert node.namespace == node.parent.namespace
+    assert node.tokens, "an edge has tokens"
+    assert len(node.tokens) % TOKEN_BYTES == 0
+    if len(node.tokens) < tree.page_bytes:
+        assert len(node.pages) == 1 and not node.children, "a partial page is a leaf"
+    else:
+        assert len(node.tokens) == len(node.pages) * tree.page_bytes, "an edge is whole pages"
+    if not node.locks and not node.parent.locks:
+        assert node.last_use <= node.parent.last_use, "a branch is used as late as its tips"
+
+
+def _check_children(tree: RadixTree, node: Node) -> None:
+    assert node.order == sorted(node.children), "siblings are sorted"
+    for key, child in node.children.items():
+        assert child.parent is node
+        assert tree.key(child) == key
+
+
+def _check_locks(nodes: list[Node], leases: Collection[Lease]) -> None:
+    ends = Counter(lease.node for lease in leases)
+    ends += Counter(lease.source for lease in leases if lease.source is not None)
+    for node in nodes:
+        locked_children = sum(1 for child in node.children.values() if child.locks)
+        assert node.locks == ends.pop(node, 0) + locked_children, "locks are leases + locked children"
+    assert not ends, "leases end in the tree"
+
+
+def _check_queue(tree: RadixTree, nodes: list[Node]) -> None:
+    evictable = {node for node in nodes if node.parent and not node.children and not node.locks}
+    assert {node for node in nodes if node.ticket} == evictable, "unlocked leaves, and only they, are queued"
+    assert len(tree.queue) == len(evictable)
+
+
+def _check_lease(tree: RadixTree, lease: Lease, held: set[int]) -> None:
+    assert lease.node is not None
+    assert lease.depth == sum(len(node.pages) for node in lease.node.path()) * tree.page_size
+    assert held.issuperset(lease.duplicates), "a duplicate is the request's own"

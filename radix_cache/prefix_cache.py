@@ -1,0 +1,217 @@
+"""The face of the prefix cache: match and lock, allocate, commit, release."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .eviction import EvictionPolicy, LeastRecentlyUsed
+from .invariants import check
+from .lease import Copy, Lease
+from .packed import TOKEN_BYTES
+from .page_allocator import PageAllocator
+from .tree import Match, RadixTree
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """Pages by state (free + held + evictable + locked = total), and counts since the start."""
+
+    total: int
+    free: int
+    held: int  # by requests, not in the tree
+    evictable: int  # in the tree, used by nobody
+    locked: int  # in the tree, used by a request
+    looked_up_tokens: int
+    matched_tokens: int
+    evicted_pages: int
+
+
+class PrefixCache:
+    """Knows where every page of KV cache is, and which tokens' KV it holds.
+
+    Token sequences are packed little-endian int32. Prefixes are shared within a namespace only. A page
+    is free, held by a request, or in the tree, where requests lock what they use. Pages that `allocate`
+    returned stay the caller's until they are passed to `commit` or `release` as part of a page table.
+    """
+
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        policy: EvictionPolicy | None = None,
+        enabled: bool = True,
+        check_invariants: bool = False,
+    ) -> None:
+        assert num_pages >= 0 and page_size >= 1, f"{num_pages} pages of {page_size} tokens"
+        self.page_size = page_size
+        self._enabled = enabled
+        self._check_invariants = check_invariants
+        self._allocator = PageAllocator(num_pages)
+        self._tree = RadixTree(page_size, policy or LeastRecentlyUsed(), self._allocator)
+        self._held: set[int] = set()
+        self._leases: set[Lease] = set()
+        self._looked_up_tokens = 0
+        self._matched_tokens = 0
+        self._evicted_pages = 0
+
+    def matched(self, namespace: str, tokens: bytes) -> int:
+        """How many leading tokens are in the tree now. Leaves no trace."""
+        root = self._tree.roots.get(namespace)
+        if root is None:
+            return 0
+        match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
+        return self._length(match)
+
+    def acquire(self, namespace: str, tokens: bytes, limit: int) -> Lease:
+        """Matches at most the first `limit` tokens and locks what it found.
+
+        If the match ends inside a page, the caller copies that page before its first step (`Lease.copy`)
+        and says so with `copied`. A partial leaf that matches to its end and that nobody uses becomes
+        the request's own instead: it is the last of `Lease.pages` then, and there is nothing to copy.
+        """
+        root = self._tree.open_root(namespace)
+        match = self._tree.find(root, tokens, limit if self._enabled else 0)
+        node = self._tree.split(match.inside, match.pages) if match.inside and match.pages else match.node
+        self._tree.lock(node)
+        pages = [page for above in reversed(list(node.path())) for page in above.pages]
+        depth = len(pages) * self.page_size
+        lease = Lease(self._length(match), pages, None, node, depth, None)
+        if match.inside and match.tail:
+            self._take_tail(lease, match)
+        self._leases.add(lease)
+        self._looked_up_tokens += len(tokens) // TOKEN_BYTES
+        self._matched_tokens += lease.matched
+        self._verify()
+        return lease
+
+    def copied(self, lease: Lease) -> None:
+        """The step that carried out `Lease.copy` is over: its source may be evicted from now on."""
+        assert lease.source is not None, "no copy is under way"
+        self._tree.unlock(lease.source)
+        lease.source = None
+        self._verify()
+
+    def available(self) -> int:
+        """Pages that `allocate` could return: free ones and those of unlocked nodes."""
+        return self._allocator.num_free + self._tree.num_evictable
+
+    def allocate(self, count: int, after: int | None = None) -> list[int] | None:
+        """`count` pages, evicting as many as are lacking; None, and nothing evicted, if there are too few.
+
+        Runs of consecutive ids are preferred, first of all the pages that follow page `after`.
+        """
+        lacking = count - self._allocator.num_free
+        if lacking > self._tree.num_evictable:
+            return None
+        if lacking > 0:
+            self._tree.evict(lacking)
+            self._evicted_pages += lacking
+        pages = self._allocator.take(count, after)
+        self._held.update(pages)
+        self._verify()
+        return pages
+
+    def commit(self, lease: Lease, tokens: bytes, pages: Sequence[int]) -> None:
+        """Enters the full pages of `tokens` into the tree: steps planned from now on may read them.
+
+        tokens: the request's from its first on, as far as they are planned
+        pages: its page table, at least as long
+
+        A page that the tree has already from another request stays the request's own until `release`.
+        """
+        self._insert_full_pages(lease, tokens, pages)
+        self._verify(lease, tokens)
+
+    def release(self, lease: Lease, tokens: bytes, pages: Sequence[int]) -> None:
+        """Ends a lease: enters all of `tokens`, frees the pages that the tree didn't take, unlocks.
+
+        tokens: those whose KV exists, from the first on; they may end inside a page
+        pages: the request's whole page table
+
+        No step in flight may name the pages any more. `release(lease, tokens[: lease.matched], lease.pages)`
+        undoes an `acquire`. If `copied` was not called, the copy is taken as never made.
+        """
+        if lease.source is not None:
+            tokens = tokens[: lease.depth * TOKEN_BYTES]
+            self.copied(lease)
+        self._insert_full_pages(lease, tokens, pages)
+        rest = self._insert_tail(lease, tokens, pages)
+        self._free(lease.duplicates + rest)
+        assert lease.node is not None
+        self._tree.unlock(lease.node)
+        lease.node = None
+        self._leases.remove(lease)
+        self._verify()
+
+    def stats(self) -> CacheStats:
+        return CacheStats(
+            total=self._allocator.num_pages,
+            free=self._allocator.num_free,
+            held=len(self._held),
+            evictable=self._tree.num_evictable,
+            locked=self._tree.num_pages - self._tree.num_evictable,
+            looked_up_tokens=self._looked_up_tokens,
+            matched_tokens=self._matched_tokens,
+            evicted_pages=self._evicted_pages,
+        )
+
+    def _length(self, match: Match) -> int:
+        return match.depth + match.pages * self.page_size + match.tail
+
+    def _take_tail(self, lease: Lease, match: Match) -> None:
+        """Adopts or locks the page in which the match ends; it is the first of `match.inside` by now."""
+        leaf = match.inside
+        assert leaf is not None
+        if not leaf.locks and len(leaf.tokens) == match.tail * TOKEN_BYTES:
+            self._tree.remove(leaf)
+            self._held.update(leaf.pages)
+            lease.pages += leaf.pages
+        else:
+            self._tree.lock(leaf)
+            lease.source = leaf
+            lease.copy = Copy(leaf.pages[0], match.tail)
+
+    def _insert_full_pages(self, lease: Lease, tokens: bytes, pages: Sequence[int]) -> None:
+        assert lease.node is not None, "the lease is over"
+        first, last = lease.depth // self.page_size, len(tokens) // self._tree.page_bytes
+        if not self._enabled or last <= first:
+            return
+        assert last <= len(pages), f"{last} full pages of tokens, a page table of {len(pages)}"
+        own = list(pages[first:last])
+        self._disown(own)
+        chunk = tokens[first * self._tree.page_bytes : last * self._tree.page_bytes]
+        lease.node, duplicates = self._tree.insert(lease.node, chunk, own)
+        lease.depth = last * self.page_size
+        lease.duplicates += duplicates
+        self._held.update(duplicates)
+
+    def _insert_tail(self, lease: Lease, tokens: bytes, pages: Sequence[int]) -> list[int]:
+        """Enters a last page that is not full; returns the request's pages from there on that are left."""
+        assert lease.node is not None
+        first = lease.depth // self.page_size
+        tail = tokens[lease.depth * TOKEN_BYTES :]
+        if self._enabled and tail:
+            leaf = self._tree.insert_tail(lease.node, tail, pages[first])
+            if leaf is not None:
+                self._disown(pages[first : first + 1])
+                lease.node = leaf
+                first += 1
+        return list(pages[first:])
+
+    def _disown(self, pages: Sequence[int]) -> None:
+        assert self._held.issuperset(pages), "pages that no request holds"
+        self._held.difference_update(pages)
+
+    def _free(self, pages: list[int]) -> None:
+        self._disown(pages)
+        self._allocator.free(pages)
+
+    def _verify(self, lease: Lease | None = None, tokens: bytes = b"") -> None:
+        if self._check_invariants:
+            check(self._tree, self._allocator, self._held, self._leases)
+            assert (
+                lease is None
+                or lease.node is None
+                or lease.node.sequence() == tokens[: lease.depth * TOKEN_BYTES]
+            )
