@@ -1,0 +1,57 @@
+"""Rows of one device tensor, lent in spans."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+class Arena:
+    """A tensor [capacity, *row_shape] whose rows are lent first fit; it doubles when none fits.
+
+    Growing replaces `tensor`: read it anew for each use.
+    """
+
+    def __init__(self, capacity: int, row_shape: tuple[int, ...], dtype: torch.dtype, device: torch.device):
+        self.tensor = torch.zeros(capacity, *row_shape, dtype=dtype, device=device)
+        self._holes = [(0, capacity)]
+        """(start, end) of the free spans, rising, never touching"""
+
+    @property
+    def free_rows(self) -> int:
+        return sum(end - start for start, end in self._holes)
+
+    def put(self, rows: NDArray[Any]) -> int:
+        """Copy rows [n ≥ 1, *row_shape] into a free span and return its start."""
+        start = self._take(len(rows))
+        self.tensor[start : start + len(rows)] = torch.from_numpy(np.ascontiguousarray(rows))
+        return start
+
+    def free(self, start: int, length: int) -> None:
+        self._holes = _joined(sorted([*self._holes, (start, start + length)]))
+
+    def _take(self, length: int) -> int:
+        for i, (start, end) in enumerate(self._holes):
+            if end - start >= length:
+                self._holes[i : i + 1] = [(start + length, end)] if end - start > length else []
+                return start
+        self._grow(length)
+        return self._take(length)
+
+    def _grow(self, length: int) -> None:
+        old = len(self.tensor)
+        grown = self.tensor.new_zeros(max(2 * old, old + length), *self.tensor.shape[1:])
+        grown[:old] = self.tensor
+        self.tensor = grown
+        self.free(old, len(grown) - old)
+
+
+def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for start, end in spans:
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined

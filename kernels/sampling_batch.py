@@ -1,0 +1,99 @@
+"""What sampling needs for the rows of one step, and what it gives back."""
+
+from dataclasses import dataclass
+
+import torch
+
+GREEDY_BELOW = 1e-5
+"""Temperatures below this choose the most likely token."""
+LOGPROB_FLOOR = -9999.0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMask:
+    """Packed bits of allowed tokens: bit i % 32 of word i // 32 stands for token i."""
+
+    index: torch.Tensor
+    """int32 [rows]: the row's mask in bits, -1 for none"""
+    bits: torch.Tensor
+    """int32 [masks, ceil(vocab / 32)]"""
+
+
+@dataclass(frozen=True, slots=True)
+class LogitBias:
+    """Added to the logits; a token stands at most once in a row."""
+
+    row_start: torch.Tensor
+    """int32 [rows + 1]: row r owns entries row_start[r] … row_start[r + 1]"""
+    ids: torch.Tensor
+    """int32 [entries]"""
+    values: torch.Tensor
+    """float32 [entries]"""
+
+
+@dataclass(frozen=True, slots=True)
+class BannedTokens:
+    """Tokens that must not be sampled, such as end-of-sequence before min_tokens."""
+
+    row_start: torch.Tensor
+    """int32 [rows + 1]: row r owns entries row_start[r] … row_start[r + 1]"""
+    ids: torch.Tensor
+    """int32 [entries]"""
+
+
+@dataclass(frozen=True, slots=True)
+class Penalties:
+    entry: torch.Tensor
+    """int32 [rows]: the row's place in prompt_seen and output_counts, -1 for a row without penalties"""
+    repetition: torch.Tensor
+    """float32 [rows]: divides positive and multiplies negative logits of tokens in prompt or output"""
+    presence: torch.Tensor
+    """float32 [rows]: subtracted once from the logits of tokens in the output"""
+    frequency: torch.Tensor
+    """float32 [rows]: subtracted for each time a token stands in the output"""
+    prompt_seen: torch.Tensor
+    """int32 [entries, ceil(vocab / 32)]: packed bits of the prompt's tokens"""
+    output_counts: torch.Tensor
+    """int32 [entries, vocab]"""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingBatch:
+    """Parameters of the rows of one step; a part that no row uses is None.
+
+    mask and host_mask may both apply to a row: a token must be allowed by both.
+    """
+
+    temperature: torch.Tensor
+    """float32 [rows]; below GREEDY_BELOW: greedy"""
+    seed: torch.Tensor
+    """int64 [rows]: the 64 bits of the Philox key"""
+    position: torch.Tensor
+    """int32 [rows]: how many tokens the row's output has so far"""
+    all_greedy: bool = False
+    """the caller knows that every row is greedy, so nothing but the maximum is computed"""
+    top_k: torch.Tensor | None = None
+    """int32 [rows]; 0: off"""
+    top_p: torch.Tensor | None = None
+    """float32 [rows]; 1: off"""
+    min_p: torch.Tensor | None = None
+    """float32 [rows]; 0: off"""
+    bias: LogitBias | None = None
+    banned: BannedTokens | None = None
+    mask: TokenMask | None = None
+    host_mask: TokenMask | None = None
+    penalties: Penalties | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    tokens: torch.Tensor
+    """int32 [rows]; 0 in bad rows"""
+    bad: torch.Tensor
+    """bool [rows]: the logits hold NaN or no finite maximum, or no token is allowed"""
+    logprobs: torch.Tensor | None
+    """float32 [rows]: log-softmax of the raw logits at the sampled token, at least LOGPROB_FLOOR"""
+    top_ids: torch.Tensor | None
+    """int32 [rows, n]: most likely tokens by raw logits, ties by lower id"""
+    top_logprobs: torch.Tensor | None
+    """float32 [rows, n]"""
