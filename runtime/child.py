@@ -17,14 +17,14 @@ class ChildArguments(NamedTuple):
 
     directory: Path
     epoch: int
-    index: int
+    client: int
     supervisor_pid: int
 
 
 def child_arguments() -> ChildArguments:
-    """Parse `DIRECTORY EPOCH INDEX SUPERVISOR_PID` and tie this process to its supervisor's life."""
-    directory, epoch, index, supervisor_pid = sys.argv[1:]
-    arguments = ChildArguments(Path(directory), int(epoch), int(index), int(supervisor_pid))
+    """Parse `DIRECTORY EPOCH CLIENT SUPERVISOR_PID` and tie this process to its supervisor's life."""
+    directory, epoch, client, supervisor_pid = sys.argv[1:]
+    arguments = ChildArguments(Path(directory), int(epoch), int(client), int(supervisor_pid))
     _die_with_parent(arguments.supervisor_pid)
     return arguments
 

@@ -313,7 +313,7 @@ class Ready(Message):
     """The process can take work. The scheduler passes on what the model said of itself."""
 
     role: Literal["tokenizer", "scheduler"]
-    index: int = 0
+    client: int = 0
     model: ModelReady | None = None
 
 
@@ -326,7 +326,7 @@ class Failed(Message):
 
 class Drained(Message):
     role: Literal["tokenizer", "scheduler"]
-    index: int = 0
+    client: int = 0
 
 
 TokenizerInbox = Accepted | Refused | Outputs | Stats | PeerUp | PeerDown | Drain
