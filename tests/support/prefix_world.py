@@ -1,0 +1,201 @@
+"""A scheduler and a device in miniature around a real `PrefixCache`, and a naive model of what it holds.
+
+The KV of a token is stood for by all tokens up to it (and the namespace), since that is what it depends on.
+Steps run in the order in which they were planned, after planning, as in the engine.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from arbora.radix_cache import Lease, PrefixCache
+
+Kv = tuple[str, tuple[int, ...]]
+
+
+def pack(tokens: Iterable[int]) -> bytes:
+    return array("i", tokens).tobytes()
+
+
+def unpack(tokens: bytes) -> tuple[int, ...]:
+    return tuple(array("i", tokens))
+
+
+def prefixes(namespace: str, tokens: tuple[int, ...]) -> set[Kv]:
+    return {(namespace, tokens[:length]) for length in range(1, len(tokens) + 1)}
+
+
+@dataclass(eq=False)
+class Request:
+    namespace: str
+    tokens: tuple[int, ...]
+    prompt_length: int
+    lease: Lease
+    pages: list[int]
+    planned: int
+    steps_in_flight: int = 0
+    cancelled: bool = False
+
+
+@dataclass
+class Step:
+    request: Request
+    start: int
+    end: int
+    pages: list[int]
+    copies: bool
+
+
+@dataclass
+class World:
+    """Each method is one thing that the engine does, and checks what must hold just after it."""
+
+    cache: PrefixCache
+    num_pages: int
+    requests: list[Request] = field(default_factory=list)
+    steps: deque[Step] = field(default_factory=deque)
+    cached: set[Kv] = field(default_factory=set)  # every prefix that a match must find
+    slots: dict[int, list[Kv | None]] = field(default_factory=dict)  # page id -> KV
+
+    def longest(self, namespace: str, tokens: tuple[int, ...]) -> int:
+        return max((n for n in range(len(tokens) + 1) if (namespace, tokens[:n]) in self.cached), default=0)
+
+    def look_up(self, namespace: str, tokens: tuple[int, ...]) -> None:
+        assert self.cache.matched(namespace, pack(tokens)) == self.longest(namespace, tokens)
+
+    def admit(self, namespace: str, tokens: tuple[int, ...], prompt_length: int) -> Request:
+        limit = prompt_length - 1
+        expected = self.longest(namespace, tokens[:limit])
+        lease = self.cache.acquire(namespace, pack(tokens[:prompt_length]), limit)
+        assert lease.matched == expected
+        whole = lease.matched // self.cache.page_size
+        tail = lease.matched % self.cache.page_size
+        adopted = bool(tail) and lease.copy is None
+        assert len(lease.pages) == whole + adopted
+        assert lease.copy is None or lease.copy.tokens == tail
+        lost = self.cached - self.reachable()
+        assert lost <= prefixes(namespace, tokens[: lease.matched])
+        assert adopted or not lost
+        assert all(len(prefix) > whole * self.cache.page_size for _, prefix in lost)
+        self.cached -= lost
+        request = Request(namespace, tokens, prompt_length, lease, list(lease.pages), lease.matched)
+        self.requests.append(request)
+        return request
+
+    def allocate(self, count: int, after: int | None = None) -> list[int] | None:
+        before, available = self.cache.stats(), self.cache.available()
+        pages = self.cache.allocate(count, after)
+        if pages is None:
+            assert count > available
+            assert self.cache.stats() == before
+            return None
+        assert len(set(pages)) == count <= available
+        evicted = max(count - before.free, 0)
+        assert self.cache.stats().evicted_pages == before.evicted_pages + evicted
+        remaining = self.reachable()
+        assert remaining <= self.cached
+        assert evicted or remaining == self.cached
+        self.cached = remaining
+        for page in pages:
+            self.slots[page] = [None] * self.cache.page_size
+        return pages
+
+    def plan(self, request: Request, count: int) -> None:
+        """Plans up to `count` tokens of a request if there are pages for them."""
+        end = min(request.planned + count, len(request.tokens))
+        if end == request.planned:
+            return
+        missing = -(-end // self.cache.page_size) - len(request.pages)
+        fresh = self.allocate(missing, request.pages[-1] if request.pages else None)
+        if fresh is None:
+            return
+        request.pages += fresh
+        copies = request.lease.copy is not None and request.planned == request.lease.matched
+        self.steps.append(Step(request, request.planned, end, list(request.pages), copies))
+        request.steps_in_flight += 1
+        request.planned = end
+        if end <= request.prompt_length:
+            self.commit(request)
+
+    def commit(self, request: Request) -> None:
+        tokens = request.tokens[: request.planned]
+        self.cache.commit(request.lease, pack(tokens), request.pages)
+        whole = len(tokens) // self.cache.page_size * self.cache.page_size
+        self.cached |= prefixes(request.namespace, tokens[:whole])
+        assert self.reachable() == self.cached
+
+    def run_step(self) -> None:
+        step = self.steps.popleft()
+        request = step.request
+        if step.copies:
+            copy = request.lease.copy
+            assert copy is not None
+            target = step.pages[len(request.lease.pages)]
+            self.slots[target][: copy.tokens] = self.slots[copy.source][: copy.tokens]
+        for position in range(step.start):
+            assert self.read(step.pages, position) == (request.namespace, request.tokens[: position + 1])
+        for position in range(step.start, step.end):
+            page, slot = divmod(position, self.cache.page_size)
+            self.slots[step.pages[page]][slot] = (request.namespace, request.tokens[: position + 1])
+        request.steps_in_flight -= 1
+        if step.copies:
+            self.cache.copied(request.lease)
+        if request.cancelled and not request.steps_in_flight:
+            self.release(request)
+
+    def read(self, pages: list[int], position: int) -> Kv | None:
+        page, slot = divmod(position, self.cache.page_size)
+        return self.slots[pages[page]][slot]
+
+    def cancel(self, request: Request) -> None:
+        """Ends a request now, or with its last step in flight."""
+        request.cancelled = True
+        if not request.steps_in_flight:
+            self.release(request)
+
+    def release(self, request: Request) -> None:
+        never_copied = request.lease.copy is not None and request.planned == request.lease.matched
+        length = request.planned - (request.lease.copy.tokens if never_copied and request.lease.copy else 0)
+        tokens = request.tokens[: request.planned]
+        self.cache.release(request.lease, pack(tokens), request.pages)
+        self.requests.remove(request)
+        self.cached |= prefixes(request.namespace, tokens[:length])
+        assert self.reachable() == self.cached
+        self.look_up(request.namespace, tokens)
+
+    def claim_everything(self) -> None:
+        """All pages that are said to be available can be had, and not one more."""
+        count = self.cache.available()
+        assert self.allocate(count + 1) is None
+        pages = self.allocate(count)
+        assert pages is not None
+        self.cache.release(self.cache.acquire("", b"", 0), b"", pages)
+        assert self.cache.stats().free == count
+
+    def evict(self, count: int) -> None:
+        """Takes pages enough for `count` of the tree's to go, and gives them back at once."""
+        pages = self.allocate(self.cache.stats().free + count)
+        if pages is not None:
+            self.cache.release(self.cache.acquire("", b"", 0), b"", pages)
+
+    def sequences(self) -> list[tuple[str, tuple[int, ...], list[int]]]:
+        """What the tree holds: namespace, tokens and pages down to each node."""
+        return [
+            (node.namespace, unpack(node.sequence()), [p for n in [*node.path()][::-1] for p in n.pages])
+            for root in self.cache._tree.roots.values()
+            for node in root.subtree()
+        ]
+
+    def reachable(self) -> set[Kv]:
+        return {kv for namespace, tokens, _ in self.sequences() for kv in prefixes(namespace, tokens)}
+
+    def check_contents(self) -> None:
+        """With no step in flight, every cached slot holds the KV of the tokens that lead to it."""
+        if self.steps:
+            return
+        for namespace, tokens, pages in self.sequences():
+            for position in range(len(tokens)):
+                assert self.read(pages, position) == (namespace, tokens[: position + 1])

@@ -1,0 +1,382 @@
+"""The rules of the prefix cache, one by one. Pages have four tokens."""
+
+from __future__ import annotations
+
+import pytest
+from arbora.radix_cache import Copy, Lease, PrefixCache
+from arbora.radix_cache.node import Node
+from prefix_world import pack
+
+DOCUMENT = tuple(range(100, 112))  # three pages
+
+
+def new_cache(num_pages: int = 32, enabled: bool = True) -> PrefixCache:
+    return PrefixCache(num_pages, page_size=4, enabled=enabled, check_invariants=True)
+
+
+def start(
+    cache: PrefixCache, tokens: tuple[int, ...], namespace: str = "", commit: bool = True
+) -> tuple[Lease, list[int]]:
+    """A request for `tokens` of which all are planned."""
+    lease = cache.acquire(namespace, pack(tokens), len(tokens) - 1)
+    fresh = cache.allocate(-(-len(tokens) // 4) - len(lease.pages))
+    assert fresh is not None
+    pages = [*lease.pages, *fresh]
+    if commit:
+        cache.commit(lease, pack(tokens), pages)
+    return lease, pages
+
+
+def serve(cache: PrefixCache, tokens: tuple[int, ...], namespace: str = "") -> list[int]:
+    """A request from beginning to end; returns its page table."""
+    lease, pages = start(cache, tokens, namespace)
+    if lease.copy:
+        cache.copied(lease)
+    cache.release(lease, pack(tokens), pages)
+    return pages
+
+
+def match(cache: PrefixCache, tokens: tuple[int, ...], namespace: str = "") -> int:
+    return cache.matched(namespace, pack(tokens))
+
+
+# Matching
+
+
+def test_an_empty_cache_matches_nothing() -> None:
+    lease = new_cache().acquire("", pack(DOCUMENT), 11)
+    assert (lease.matched, lease.pages, lease.copy) == (0, [], None)
+
+
+def test_a_finished_request_is_matched_to_its_last_token() -> None:
+    cache = new_cache()
+    serve(cache, (*DOCUMENT, 1, 2))
+    assert match(cache, (*DOCUMENT, 1, 2, 3)) == 14
+
+
+def test_a_match_ends_at_the_first_token_that_differs() -> None:
+    cache = new_cache()
+    serve(cache, DOCUMENT)
+    for length in range(len(DOCUMENT)):
+        assert match(cache, (*DOCUMENT[:length], 7, 7, 7, 7, 7)) == length
+
+
+def test_tokens_that_share_only_some_bytes_do_not_match() -> None:
+    cache = new_cache()
+    serve(cache, (0x01020304, 5))
+    assert match(cache, (0x09020304, 5)) == 0
+
+
+def test_the_longest_partial_match_among_siblings_is_found() -> None:
+    cache = new_cache()
+    for last in range(256, 266):
+        serve(cache, (*DOCUMENT, 1, last, 3, 4))
+    assert match(cache, (*DOCUMENT, 1, 260, 3, 9)) == 15
+
+
+def test_a_match_leaves_at_least_the_tokens_beyond_the_limit_to_compute() -> None:
+    cache = new_cache()
+    pages = serve(cache, DOCUMENT)
+    lease = cache.acquire("", pack(DOCUMENT), 11)
+    assert (lease.matched, lease.pages, lease.copy) == (11, pages[:2], Copy(pages[2], 3))
+
+
+def test_namespaces_share_nothing() -> None:
+    cache = new_cache()
+    serve(cache, DOCUMENT, "tenant a")
+    assert match(cache, DOCUMENT, "tenant b") == 0
+    assert match(cache, DOCUMENT, "tenant a") == 12
+
+
+def test_looking_up_leaves_no_trace() -> None:
+    cache = new_cache()
+    serve(cache, DOCUMENT)
+    before = cache.stats()
+    match(cache, DOCUMENT[:5])
+    match(cache, DOCUMENT, "unheard of")
+    assert cache.stats() == before
+
+
+# A match that ends inside a page
+
+
+def test_a_partial_page_is_copied_on_write() -> None:
+    cache = new_cache()
+    pages = serve(cache, DOCUMENT)
+    lease, own = start(cache, (*DOCUMENT[:6], 7, 7, 7))
+    assert lease.copy == Copy(pages[1], 2)
+    assert own[0] == pages[0]
+    assert own[1] not in pages
+
+
+def test_a_copy_locks_its_source_until_it_is_made() -> None:
+    cache = new_cache(num_pages=4)
+    serve(cache, DOCUMENT)
+    lease = cache.acquire("", pack((*DOCUMENT[:6], 7)), 6)
+    assert cache.allocate(2) is None
+    cache.copied(lease)
+    assert cache.allocate(2) is not None
+
+
+def test_a_partial_leaf_that_nobody_uses_is_adopted() -> None:
+    cache = new_cache()
+    pages = serve(cache, (*DOCUMENT, 1, 2))
+    lease = cache.acquire("", pack((*DOCUMENT, 1, 2, 3)), 14)
+    assert (lease.matched, lease.pages, lease.copy) == (14, pages, None)
+
+
+def test_an_adopted_leaf_is_out_of_reach_until_its_page_is_committed() -> None:
+    cache = new_cache()
+    serve(cache, (*DOCUMENT, 1, 2))
+    conversation = (*DOCUMENT, 1, 2, 3, 4, 5)
+    lease, pages = start(cache, conversation, commit=False)
+    assert match(cache, conversation) == 12
+    cache.commit(lease, pack(conversation), pages)
+    assert match(cache, conversation) == 16
+
+
+def test_undoing_an_adoption_puts_the_leaf_back() -> None:
+    cache = new_cache()
+    serve(cache, (*DOCUMENT, 1, 2))
+    before = cache.stats()
+    lease = cache.acquire("", pack((*DOCUMENT, 1, 2, 3)), 14)
+    cache.release(lease, pack((*DOCUMENT, 1, 2)), lease.pages)
+    assert match(cache, (*DOCUMENT, 1, 2)) == 14
+    assert cache.stats().evictable == before.evictable
+
+
+def test_a_partial_leaf_that_matches_in_part_is_copied() -> None:
+    cache = new_cache()
+    pages = serve(cache, (*DOCUMENT, 1, 2))
+    lease = cache.acquire("", pack((*DOCUMENT, 1, 9, 9)), 14)
+    assert lease.copy == Copy(pages[3], 1)
+    assert match(cache, (*DOCUMENT, 1, 2)) == 14
+
+
+def test_a_partial_leaf_that_is_being_copied_is_copied_again() -> None:
+    cache = new_cache()
+    pages = serve(cache, (*DOCUMENT, 1, 2))
+    first = cache.acquire("", pack((*DOCUMENT, 1, 9)), 13)
+    second = cache.acquire("", pack((*DOCUMENT, 1, 2, 3)), 14)
+    assert first.copy == Copy(pages[3], 1)
+    assert second.copy == Copy(pages[3], 2)
+
+
+def test_a_full_page_drops_the_partial_leaf_that_it_continues() -> None:
+    cache = new_cache()
+    serve(cache, (*DOCUMENT, 1))
+    lease, pages = start(cache, (*DOCUMENT, 1, 2, 3, 4), commit=False)
+    cache.release(lease, pack((*DOCUMENT, 1, 2, 3, 4)), pages)
+    serve(cache, (*DOCUMENT, 1, 2))
+    assert cache.stats().evictable == 4
+
+
+def test_a_release_before_the_copy_was_made_keeps_nothing_of_it() -> None:
+    cache = new_cache()
+    serve(cache, DOCUMENT)
+    lease, pages = start(cache, (*DOCUMENT[:6], 7, 7), commit=False)
+    cache.release(lease, pack(DOCUMENT[:6]), pages)
+    assert match(cache, (*DOCUMENT[:6], 7)) == 6
+    assert cache.stats().evictable == 3
+    assert cache.stats().free == 29
+
+
+# Committing and releasing
+
+
+def test_committed_pages_are_matched_while_their_request_runs() -> None:
+    cache = new_cache()
+    _, pages = start(cache, (*DOCUMENT, 1, 2))
+    assert match(cache, (*DOCUMENT, 1, 2)) == 12
+    other = cache.acquire("", pack((*DOCUMENT, 9)), 12)
+    assert other.pages == pages[:3]
+
+
+def test_a_page_that_the_tree_has_already_stays_its_requests_own() -> None:
+    cache = new_cache()
+    first, first_pages = start(cache, DOCUMENT, commit=False)
+    second, second_pages = start(cache, DOCUMENT, commit=False)
+    cache.commit(first, pack(DOCUMENT), first_pages)
+    cache.commit(second, pack(DOCUMENT), second_pages)
+    assert (cache.stats().locked, cache.stats().held) == (3, 3)
+    cache.release(second, pack(DOCUMENT), second_pages)
+    assert (cache.stats().locked, cache.stats().held) == (3, 0)
+    assert cache.acquire("", pack((*DOCUMENT, 1)), 12).pages == first_pages
+
+
+def test_pages_past_the_last_computed_token_come_back() -> None:
+    cache = new_cache()
+    lease, pages = start(cache, (*DOCUMENT, *DOCUMENT), commit=False)
+    cache.release(lease, pack(DOCUMENT[:5]), pages)
+    assert cache.stats().evictable == 2
+    assert cache.stats().free == 30
+
+
+def test_a_release_keeps_what_was_committed_whatever_it_says_is_computed() -> None:
+    cache = new_cache()
+    lease, pages = start(cache, DOCUMENT)
+    cache.release(lease, b"", pages)
+    assert match(cache, DOCUMENT) == 12
+
+
+def test_a_sequence_computed_in_chunks_is_one_node() -> None:
+    cache = new_cache()
+    lease, pages = start(cache, DOCUMENT, commit=False)
+    for end in (5, 8, 12):
+        cache.commit(lease, pack(DOCUMENT[:end]), pages)
+    cache.release(lease, pack(DOCUMENT), pages)
+    [root] = cache._tree.roots.values()
+    [node] = root.children.values()
+    assert node.pages == pages
+
+
+def test_a_namespace_without_pages_is_forgotten() -> None:
+    cache = new_cache()
+    serve(cache, DOCUMENT, "salt")
+    cache.allocate(32)
+    lease = cache.acquire("another", b"", 0)
+    cache.release(lease, b"", [])
+    assert not cache._tree.roots
+
+
+def test_committing_pages_of_nobody_is_a_bug_of_the_caller() -> None:
+    cache = new_cache()
+    lease = cache.acquire("", pack(DOCUMENT), 11)
+    with pytest.raises(AssertionError, match="no request holds"):
+        cache.commit(lease, pack(DOCUMENT), [0, 1, 2])
+
+
+def test_a_page_table_that_is_too_short_is_a_bug_of_the_caller() -> None:
+    cache = new_cache()
+    lease, pages = start(cache, DOCUMENT, commit=False)
+    with pytest.raises(AssertionError, match="3 full pages of tokens, a page table of 2"):
+        cache.commit(lease, pack(DOCUMENT), pages[:2])
+
+
+def test_releasing_twice_is_a_bug_of_the_caller() -> None:
+    cache = new_cache()
+    lease, pages = start(cache, DOCUMENT)
+    cache.release(lease, pack(DOCUMENT), pages)
+    with pytest.raises(AssertionError, match="the lease is over"):
+        cache.release(lease, pack(DOCUMENT), pages)
+
+
+def test_tokens_that_change_after_commit_are_noticed() -> None:
+    cache = new_cache()
+    lease, pages = start(cache, DOCUMENT)
+    with pytest.raises(AssertionError, match="differ from those committed"):
+        cache.release(lease, pack(DOCUMENT[::-1]), pages)
+
+
+# Allocating and evicting
+
+
+def test_free_pages_are_used_before_any_is_evicted() -> None:
+    cache = new_cache(num_pages=8)
+    serve(cache, DOCUMENT)
+    assert cache.allocate(5) is not None
+    assert match(cache, DOCUMENT) == 12
+
+
+def test_only_as_many_pages_are_evicted_as_are_lacking_from_the_tail() -> None:
+    cache = new_cache(num_pages=4)
+    pages = serve(cache, (*DOCUMENT, 1))
+    assert cache.allocate(1) == [pages[3]]
+    assert cache.allocate(1) == [pages[2]]
+    assert match(cache, DOCUMENT) == 8
+
+
+def test_the_least_recently_used_branch_goes_first() -> None:
+    cache = new_cache(num_pages=9)
+    a, b, c = (tuple(range(base, base + 12)) for base in (0, 100, 200))
+    for tokens in (a, b, c):
+        serve(cache, tokens)
+    lease = cache.acquire("", pack(a), 12)
+    cache.release(lease, pack(a), lease.pages)
+    cache.allocate(3)
+    assert [match(cache, tokens) for tokens in (a, b, c)] == [12, 0, 12]
+    cache.allocate(3)
+    assert [match(cache, tokens) for tokens in (a, c)] == [12, 0]
+
+
+def test_a_shared_prefix_outlives_the_branches_below_it() -> None:
+    cache = new_cache(num_pages=6)
+    serve(cache, (*DOCUMENT, 1, 1, 1, 1))
+    serve(cache, (*DOCUMENT, 2, 2, 2, 2))
+    cache.allocate(3)
+    assert match(cache, DOCUMENT) == 12
+    cache.allocate(1)
+    assert match(cache, DOCUMENT) == 8
+
+
+def test_what_a_request_uses_is_not_evicted() -> None:
+    cache = new_cache(num_pages=6)
+    serve(cache, (*DOCUMENT, 1, 1, 1, 1))
+    lease = cache.acquire("", pack((*DOCUMENT, 9)), 12)
+    assert cache.available() == 3
+    assert cache.allocate(4) is None
+    assert cache.allocate(3) is not None
+    cache.release(lease, pack(DOCUMENT), lease.pages)
+    assert cache.available() == 3
+
+
+def test_an_allocation_that_cannot_succeed_evicts_nothing() -> None:
+    cache = new_cache(num_pages=4)
+    serve(cache, DOCUMENT)
+    assert cache.allocate(5) is None
+    assert match(cache, DOCUMENT) == 12
+
+
+def test_a_request_goes_on_in_the_pages_next_to_its_own() -> None:
+    cache = new_cache()
+    first = cache.allocate(2)
+    assert first is not None
+    cache.allocate(1)
+    other = cache.allocate(2, after=7)
+    assert other is not None
+    cache.release(cache.acquire("", b"", 0), b"", [2])
+    assert cache.allocate(1, after=first[-1]) == [2]
+
+
+class LongestFirst:
+    def rank(self, leaf: Node) -> float:
+        return -len(leaf.pages)
+
+
+def test_another_policy_changes_the_order_of_eviction() -> None:
+    cache = PrefixCache(8, 4, policy=LongestFirst(), check_invariants=True)
+    serve(cache, (1, 2, 3, 4))
+    serve(cache, DOCUMENT)
+    cache.allocate(6)
+    assert match(cache, DOCUMENT) == 4
+    assert match(cache, (1, 2, 3, 4)) == 4
+
+
+# Without a cache
+
+
+def test_a_disabled_cache_neither_matches_nor_keeps() -> None:
+    cache = new_cache(enabled=False)
+    lease, pages = start(cache, (*DOCUMENT, 1))
+    assert match(cache, DOCUMENT) == 0
+    cache.release(lease, pack((*DOCUMENT, 1)), pages)
+    assert cache.stats().free == 32
+
+
+# Statistics
+
+
+def test_statistics_count_each_page_once() -> None:
+    cache = new_cache()
+    serve(cache, DOCUMENT)
+    start(cache, (*DOCUMENT[:8], 1, 1, 1, 1, 1))
+    stats = cache.stats()
+    assert (stats.free, stats.held, stats.evictable, stats.locked) == (27, 1, 1, 3)
+
+
+def test_statistics_tell_the_tokens_asked_for_and_found() -> None:
+    cache = new_cache()
+    serve(cache, DOCUMENT)
+    serve(cache, (*DOCUMENT, 1, 2))
+    assert cache.stats().looked_up_tokens == 26
+    assert cache.stats().matched_tokens == 12

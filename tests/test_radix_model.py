@@ -1,0 +1,111 @@
+"""Random histories of requests against a naive set of prefixes, down to the contents of every slot."""
+
+from __future__ import annotations
+
+from arbora.radix_cache import PrefixCache
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from prefix_world import Request, World
+
+runs_of_tokens = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 9)), min_size=1, max_size=5)
+any_index = st.integers(0, 63)
+any_cut = st.integers(0, 63) | st.just(1 << 20)
+namespaces = st.sampled_from(["", "", "", "tenant"])
+
+
+class PrefixCacheMachine(RuleBasedStateMachine):
+    @initialize(page_size=st.sampled_from([1, 2, 4, 16]), num_pages=st.integers(8, 40))
+    def start(self, page_size: int, num_pages: int) -> None:
+        self.world = World(PrefixCache(num_pages, page_size, check_invariants=True), num_pages)
+        self.seen: list[tuple[int, ...]] = [()]
+
+    def sequence(self, base: int, cut: int, runs: list[tuple[int, int]]) -> tuple[int, ...]:
+        """Continues the first `cut` tokens of a sequence seen before."""
+        tail = [token for token, length in runs for _ in range(length)]
+        tokens = (*self.seen[base % len(self.seen)][:cut], *tail)[: self.world.num_pages * self.page_size]
+        self.seen.append(tokens)
+        return tokens
+
+    @property
+    def page_size(self) -> int:
+        return self.world.cache.page_size
+
+    @rule(namespace=namespaces, base=any_index, cut=any_cut, runs=runs_of_tokens, output=st.integers(0, 20))
+    def admit(self, namespace: str, base: int, cut: int, runs: list[tuple[int, int]], output: int) -> None:
+        if len(self.world.requests) < 5:
+            self.admit_sequence(namespace, self.sequence(base, cut, runs), output)
+
+    @rule(namespace=namespaces, base=any_index, cut=any_cut, runs=runs_of_tokens, output=st.integers(0, 20))
+    def serve(self, namespace: str, base: int, cut: int, runs: list[tuple[int, int]], output: int) -> None:
+        """A request from its arrival to its end, while the others stand still."""
+        request = self.admit_sequence(namespace, self.sequence(base, cut, runs), output)
+        self.world.plan(request, len(request.tokens))
+        self.world.cancel(request)
+        while self.world.steps:
+            self.world.run_step()
+
+    def admit_sequence(self, namespace: str, tokens: tuple[int, ...], output: int) -> Request:
+        return self.world.admit(namespace, tokens, max(len(tokens) - output, 1))
+
+    @precondition(lambda self: self.world.requests)
+    @rule(which=any_index, count=st.integers(1, 40))
+    def plan(self, which: int, count: int) -> None:
+        request = self.world.requests[which % len(self.world.requests)]
+        if not request.cancelled:
+            self.world.plan(request, count)
+
+    @precondition(lambda self: self.world.steps)
+    @rule()
+    def run_step(self) -> None:
+        self.world.run_step()
+
+    @precondition(lambda self: self.world.requests)
+    @rule(which=any_index)
+    def cancel(self, which: int) -> None:
+        request = self.world.requests[which % len(self.world.requests)]
+        if not request.cancelled:
+            self.world.cancel(request)
+
+    @precondition(lambda self: self.world.requests)
+    @rule(which=any_index)
+    def finish(self, which: int) -> None:
+        request = self.world.requests[which % len(self.world.requests)]
+        while self.world.steps:
+            self.world.run_step()
+        if request in self.world.requests:
+            self.world.plan(request, len(request.tokens))
+            self.world.cancel(request)
+            while self.world.steps:
+                self.world.run_step()
+
+    @rule(namespace=namespaces, base=any_index, cut=any_cut, runs=runs_of_tokens)
+    def look_up(self, namespace: str, base: int, cut: int, runs: list[tuple[int, int]]) -> None:
+        self.world.look_up(namespace, self.sequence(base, cut, runs))
+
+    @rule(odds=st.integers(0, 9))
+    def claim_everything(self, odds: int) -> None:
+        if odds == 9:
+            self.world.claim_everything()
+
+    @rule(count=st.integers(1, 8))
+    def evict(self, count: int) -> None:
+        self.world.evict(count)
+
+    @invariant()
+    def contents_fit_their_tokens(self) -> None:
+        self.world.check_contents()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        for request in [r for r in self.world.requests if not r.cancelled]:
+            self.world.cancel(request)
+        while self.world.steps:
+            self.world.run_step()
+        self.world.claim_everything()
+        assert self.world.cache.stats().free == self.world.num_pages
+
+
+TestPrefixCacheMachine = PrefixCacheMachine.TestCase
+TestPrefixCacheMachine.settings = settings(max_examples=400, stateful_step_count=60, deadline=None)

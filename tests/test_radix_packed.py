@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from arbora.radix_cache import common_tokens
+from arbora.radix_cache.packed import common_bytes
+from hypothesis import given
+from hypothesis import strategies as st
+from prefix_world import pack
+
+
+def shared(left: Sequence[int], right: Sequence[int]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
+
+
+@given(st.binary(max_size=40), st.integers(0, 30), st.binary(max_size=10), st.binary(max_size=10))
+def test_common_bytes_are_the_longest_common_prefix(
+    base: bytes, repeat: int, left: bytes, right: bytes
+) -> None:
+    left, right = base * repeat + left, base * repeat + right
+    assert common_bytes(left, right) == shared(left, right)
+
+
+@given(st.lists(st.integers(-3, 3)), st.lists(st.integers(-3, 3)))
+def test_common_tokens_are_whole_tokens(left: list[int], right: list[int]) -> None:
+    assert common_tokens(pack(left), pack(right)) == shared(left, right)
+
+
+def test_tokens_that_share_their_low_bytes_are_different() -> None:
+    assert common_tokens(pack([1, 0x00020304]), pack([1, 0x01020304])) == 1
