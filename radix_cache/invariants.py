@@ -80,3 +80,9 @@ def _check_lease(tree: RadixTree, lease: Lease, held: set[int]) -> None:
     assert lease.node is not None
     assert lease.depth == sum(len(node.pages) for node in lease.node.path()) * tree.page_size
     assert held.issuperset(lease.duplicates), "a duplicate is the request's own"
+
+
+def check_continues(lease: Lease, tokens: bytes) -> None:
+    """A request's tokens only grow: they begin with those that it has locked, or end among them."""
+    assert lease.node is not None
+    assert tokens.startswith(lease.node.sequence()[: len(tokens)]), "tokens differ from those committed"

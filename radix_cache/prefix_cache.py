@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .eviction import EvictionPolicy, LeastRecentlyUsed
-from .invariants import check
+from .invariants import check, check_continues
 from .lease import Copy, Lease
 from .packed import TOKEN_BYTES
 from .page_allocator import PageAllocator
@@ -121,7 +121,7 @@ class PrefixCache:
         A page that the tree has already from another request stays the request's own until `release`.
         """
         self._insert_full_pages(lease, tokens, pages)
-        self._verify(lease, tokens)
+        self._verify()
 
     def release(self, lease: Lease, tokens: bytes, pages: Sequence[int]) -> None:
         """Ends a lease: enters all of `tokens`, frees the pages that the tree didn't take, unlocks.
@@ -174,6 +174,8 @@ class PrefixCache:
 
     def _insert_full_pages(self, lease: Lease, tokens: bytes, pages: Sequence[int]) -> None:
         assert lease.node is not None, "the lease is over"
+        if self._check_invariants:
+            check_continues(lease, tokens)
         first, last = lease.depth // self.page_size, len(tokens) // self._tree.page_bytes
         if not self._enabled or last <= first:
             return
@@ -207,11 +209,6 @@ class PrefixCache:
         self._disown(pages)
         self._allocator.free(pages)
 
-    def _verify(self, lease: Lease | None = None, tokens: bytes = b"") -> None:
+    def _verify(self) -> None:
         if self._check_invariants:
             check(self._tree, self._allocator, self._held, self._leases)
-            assert (
-                lease is None
-                or lease.node is None
-                or lease.node.sequence() == tokens[: lease.depth * TOKEN_BYTES]
-            )
