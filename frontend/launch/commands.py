@@ -1,0 +1,32 @@
+"""The children of a server, as values: tests start others in their place."""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+from .child_process import Command
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+class Commands(NamedTuple):
+    """One replica (scheduler and model) and any number of tokenizer processes."""
+
+    scheduler: Command
+    model: Command
+    tokenizers: tuple[Command, ...]
+
+
+def replica_commands() -> Commands:
+    """A replica alone: its client is in this process."""
+    return Commands(_module("scheduler", "runtime.scheduler"), _module("model", "runtime.model"), ())
+
+
+def server_commands() -> Commands:
+    """A replica and the tokenizer process that serves HTTP."""
+    return replica_commands()._replace(tokenizers=(_module("tokenizer", "frontend"),))
+
+
+def _module(role: str, folder: str) -> Command:
+    return Command(role, (sys.executable, "-m", f"{_PACKAGE}.{folder}.process"))

@@ -1,0 +1,69 @@
+"""The private directory of a running server: ipc sockets, config.json, the vocabulary file."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from ...runtime.sockets import check_directory
+
+PREFIX = "arbora-run-"
+MAX_PARENT_PATH = 60  # leaves room for the longest socket name in the 107 bytes of an ipc path
+
+
+class PrivateDirectory:
+    """A directory (mode 0700) that is locked while its owner lives.
+
+    The lock ends with the process however it ends, so a directory that can be locked is left over
+    from a server that was killed: `open` removes such directories first.
+    """
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def open(cls, parent: Path | None = None) -> PrivateDirectory:
+        parent = parent or _parent()
+        remove_stale_directories(parent)
+        while True:
+            path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+            lock = os.open(path, os.O_RDONLY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if path.exists():
+                check_directory(path)
+                return cls(path, lock)
+            os.close(lock)  # another server found it before it was locked and took it for a stale one
+
+    def close(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def remove_stale_directories(parent: Path) -> None:
+    """Remove what killed servers of this user left in `parent`."""
+    for path in parent.glob(PREFIX + "*"):
+        if path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid():
+            _remove_if_stale(path)
+
+
+def _remove_if_stale(path: Path) -> None:
+    try:
+        lock = os.open(path, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(lock)
+
+
+def _parent() -> Path:
+    parent = tempfile.gettempdir()
+    return Path(parent if len(os.fsencode(parent)) <= MAX_PARENT_PATH else "/tmp")

@@ -1,0 +1,93 @@
+"""A server in the foreground: one line when it is ready, a clean end on a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+
+from ...runtime.config import ServeConfig
+from ...runtime.errors import ConfigError
+from ...runtime.messages import ModelReady
+from .commands import Commands
+from .directory import PrivateDirectory
+from .errors import ServerError
+from .supervisor import Supervisor
+
+DRAIN_SECONDS = 30.0
+LISTEN_BACKLOG = 2048
+
+
+def serve(config: ServeConfig, commands: Commands) -> int:
+    """Serve until a signal or a failure; the process's exit code. Raises ConfigError."""
+    listener = listen(config.host, config.port)
+    directory = PrivateDirectory.open()
+    try:
+        config.save(directory.path)
+        return asyncio.run(_serve(config, commands, directory, listener))
+    finally:
+        listener.close()
+        directory.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound and listening socket, so that an address in use is known before anything starts."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=LISTEN_BACKLOG)
+    except OSError as error:
+        raise ConfigError(
+            f"--host {host} --port {port}: can't listen there ({error.strerror or error}). "
+            "Stop what uses the port or choose another one with --port."
+        ) from error
+
+
+async def _serve(
+    config: ServeConfig, commands: Commands, directory: PrivateDirectory, listener: socket.socket
+) -> int:
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    supervisor = Supervisor(directory.path, commands, listener)
+    signals = _Signals(supervisor)
+    try:
+        ready = await supervisor.start()
+        print(ready_line(config, ready, url), flush=True)
+        await supervisor.wait()
+    except ServerError as error:
+        if signals.received:
+            return signals.exit_code
+        print(f"arbora: error: {error}", file=sys.stderr, flush=True)
+        return 1
+    finally:
+        await supervisor.close()
+    return signals.exit_code
+
+
+def ready_line(config: ServeConfig, ready: ModelReady, url: str) -> str:
+    return (
+        f"Arbora serves {config.served_model_name} at {url} on {ready.device}"
+        f" (context {ready.max_model_len:,} tokens, KV cache {ready.num_pages * ready.page_size:,} tokens)"
+    )
+
+
+class _Signals:
+    """The first signal drains the server, a second one ends it at once."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.received = 0
+        self.exit_code = 0
+        self._supervisor = supervisor
+        self._drain: asyncio.Task[None] | None = None
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                loop.add_signal_handler(number, self._handle, number)
+
+    def _handle(self, number: signal.Signals) -> None:
+        self.received += 1
+        if self.received == 1:
+            self._drain = asyncio.ensure_future(self._supervisor.drain(DRAIN_SECONDS))
+        else:
+            self.exit_code = 128 + number
+            self._supervisor.end()

@@ -1,0 +1,257 @@
+"""Starts the children of a server, tells them of each other, starts again what dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import socket
+import time
+from collections.abc import Awaitable
+from pathlib import Path
+
+import zmq
+import zmq.asyncio
+
+from ...runtime import sockets
+from ...runtime.child import ChildArguments
+from ...runtime.messages import (
+    Drain,
+    Drained,
+    Failed,
+    Message,
+    ModelReady,
+    PeerDown,
+    PeerUp,
+    Ready,
+    SupervisorInbox,
+)
+from .child_process import ChildProcess, Command, describe_exit, start_child
+from .commands import Commands
+from .errors import ServerError
+from .restarts import Restarts
+
+LISTEN_FD_VARIABLE = "ARBORA_LISTEN_FD"
+FAILED_GRACE_SECONDS = 0.2
+logger = logging.getLogger(__name__)
+
+
+class Domain:
+    """What is started and dies together: the replica, or one tokenizer process."""
+
+    def __init__(self) -> None:
+        self.restarts = Restarts()
+        self.ready_at: float | None = None
+        self.was_ready = asyncio.Event()
+
+    def mark_ready(self) -> None:
+        self.ready_at = time.monotonic()
+        self.was_ready.set()
+
+
+class Supervisor:
+    """Owns the children of one server and the inbox that they report to.
+
+    `directory` holds config.json already. `listener` is the bound socket that tokenizer processes
+    take over; a replica whose client is in this process (client 0) has none of either.
+    """
+
+    def __init__(self, directory: Path, commands: Commands, listener: socket.socket | None = None) -> None:
+        self._directory = directory
+        self._commands = commands
+        self._listener = listener
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._epochs = itertools.count(sockets.ANY_EPOCH + 1)
+        self._epoch = sockets.ANY_EPOCH
+        self._replica = Domain()
+        self._tokenizers = {client: Domain() for client in range(len(commands.tokenizers))}
+        self._to_tokenizers: dict[int, sockets.Outbox] = {}
+        self._to_scheduler: sockets.Outbox | None = None
+        self._model: ModelReady | None = None
+        self._children: set[ChildProcess] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._drained = {client: asyncio.Event() for client in self._tokenizers}
+        self._draining = False
+        self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def start(self) -> ModelReady:
+        """Start all children at once; returns when all can take work. Raises ServerError."""
+        if not self._tokenizers:
+            self._connect_tokenizer(0)
+        self._run(self._receive())
+        self._run(self._keep_replica())
+        for client in self._tokenizers:
+            self._run(self._keep_tokenizer(client))
+        waiting = asyncio.gather(*(domain.was_ready.wait() for domain in self._domains()))
+        await asyncio.wait([waiting, self._end], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self._end.done():
+            self._end.result()
+            raise ServerError("stopped before it was ready")
+        assert self._model is not None
+        return self._model
+
+    async def wait(self) -> None:
+        """Until `drain` or `end`. Raises ServerError if the server can't go on."""
+        await asyncio.shield(self._end)
+
+    async def drain(self, seconds: float) -> None:
+        """Let the open requests finish, for at most so long, then `end`."""
+        self._draining = True
+        if all(domain.was_ready.is_set() for domain in self._domains()):
+            if self._listener is not None:
+                self._listener.close()
+            self._tell_tokenizers(Drain())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await asyncio.gather(*(drained.wait() for drained in self._drained.values()))
+        self.end()
+
+    def end(self) -> None:
+        if not self._end.done():
+            self._end.set_result(None)
+
+    async def close(self) -> None:
+        """Stop every child, leave no process and no socket behind."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(child.stop() for child in self._children))
+        for outbox in self._to_tokenizers.values():
+            outbox.close(linger_ms=0)
+        if self._to_scheduler is not None:
+            self._to_scheduler.close(linger_ms=0)
+        self._context.term()
+
+    async def _receive(self) -> None:
+        inbox = sockets.AsyncInbox(
+            zmq.asyncio.Context(self._context),
+            sockets.supervisor_address(self._directory),
+            SupervisorInbox,
+            sockets.ANY_EPOCH,
+        )
+        try:
+            while True:
+                self._handle(await inbox.receive())
+        finally:
+            inbox.close()
+
+    def _handle(self, message: SupervisorInbox) -> None:
+        match message:
+            case Ready(role="scheduler", model=model):
+                assert model is not None, "a scheduler is ready when its model is"
+                self._model = model
+                self._replica.mark_ready()
+                self._tell_tokenizers(PeerUp(self._epoch, model))
+            case Ready(client=client):
+                self._tokenizers[client].mark_ready()
+            case Drained(client=client):
+                self._drained[client].set()
+            case Failed(role=role, message=text):
+                domain = self._tokenizers[0] if role == "tokenizer" else self._replica
+                if not domain.was_ready.is_set():
+                    raise ServerError(text)
+                logger.error("the %s process could not start again: %s", role, text)
+
+    async def _keep_replica(self) -> None:
+        while True:
+            children = await self._start_replica()
+            dead = await _first_exit(children)
+            self._model = None
+            self._tell_tokenizers(PeerDown("replica"))
+            await asyncio.gather(*(child.kill() for child in children))
+            self._forget_replica(children)
+            await self._pause_after(self._replica, dead)
+
+    async def _start_replica(self) -> list[ChildProcess]:
+        self._epoch = next(self._epochs)
+        self._replica.ready_at = None
+        scheduler = sockets.scheduler_address(self._directory, self._epoch)
+        self._to_scheduler = sockets.Outbox(self._context, scheduler, sockets.ANY_EPOCH)
+        return [
+            await self._start(self._commands.scheduler),
+            await self._start(self._commands.model),
+        ]
+
+    def _forget_replica(self, children: list[ChildProcess]) -> None:
+        self._children.difference_update(children)
+        assert self._to_scheduler is not None
+        self._to_scheduler.close(linger_ms=0)
+        self._to_scheduler = None
+        sockets.remove_ipc_file(sockets.scheduler_address(self._directory, self._epoch))
+        sockets.remove_ipc_file(sockets.model_address(self._directory, self._epoch))
+
+    async def _keep_tokenizer(self, client: int) -> None:
+        domain = self._tokenizers[client]
+        while not self._draining:
+            domain.ready_at = None
+            self._connect_tokenizer(client)
+            child = await self._start(self._commands.tokenizers[client], client)
+            await child.exited()
+            self._forget_tokenizer(child, client)
+            if not self._draining:
+                await self._pause_after(domain, child)
+        self._drained[client].set()
+
+    def _forget_tokenizer(self, child: ChildProcess, client: int) -> None:
+        if self._to_scheduler is not None:
+            self._to_scheduler.send(PeerDown("tokenizer", client))
+        self._children.remove(child)
+        self._to_tokenizers.pop(client).close(linger_ms=0)
+        sockets.remove_ipc_file(sockets.tokenizer_address(self._directory, client))
+
+    def _connect_tokenizer(self, client: int) -> None:
+        address = sockets.tokenizer_address(self._directory, client)
+        outbox = sockets.Outbox(self._context, address, sockets.ANY_EPOCH)
+        if self._model is not None:
+            outbox.send(PeerUp(self._epoch, self._model))
+        self._to_tokenizers[client] = outbox
+
+    async def _start(self, command: Command, client: int = 0) -> ChildProcess:
+        descriptors: list[int] = []
+        environment: dict[str, str] = {}
+        if command.role == "tokenizer" and self._listener is not None:
+            descriptors.append(self._listener.fileno())
+            environment[LISTEN_FD_VARIABLE] = str(self._listener.fileno())
+        arguments = ChildArguments(self._directory, self._epoch, client, os.getpid())
+        child = await start_child(command, arguments, environment, descriptors)
+        self._children.add(child)
+        return child
+
+    async def _pause_after(self, domain: Domain, dead: ChildProcess) -> None:
+        returncode = await dead.exited()
+        if not domain.was_ready.is_set():
+            await asyncio.sleep(FAILED_GRACE_SECONDS)  # its last message may say why, better than we can
+        how = f"the {dead.role} process (pid {dead.pid}) {describe_exit(returncode)}"
+        delay = domain.restarts.delay_after(time.monotonic(), domain.ready_at, returncode)
+        if delay is None:
+            raise ServerError(f"{how}, again and again. Its last lines:\n{dead.last_lines()}")
+        logger.warning("%s; starting it again", how)
+        await asyncio.sleep(delay)
+
+    def _tell_tokenizers(self, message: Message) -> None:
+        for outbox in self._to_tokenizers.values():
+            outbox.send(message)
+
+    def _domains(self) -> list[Domain]:
+        return [self._replica, *self._tokenizers.values()]
+
+    def _run(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(self._task_ended)
+        self._tasks.append(task)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._end.done():
+            self._end.set_exception(error)
+
+
+async def _first_exit(children: list[ChildProcess]) -> ChildProcess:
+    exits = {asyncio.ensure_future(child.exited()): child for child in children}
+    done, _ = await asyncio.wait(exits, return_when=asyncio.FIRST_COMPLETED)
+    for exit in exits:
+        exit.cancel()
+    return exits[done.pop()]

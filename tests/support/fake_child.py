@@ -1,0 +1,104 @@
+"""A child of the supervisor that speaks the protocol and does what the test asks of it.
+
+    python fake_child.py ROLE BEHAVIOUR DIRECTORY EPOCH CLIENT SUPERVISOR_PID
+
+Roles: scheduler, model, tokenizer. Each writes its pid to DIRECTORY/ROLE.pid. A tokenizer appends
+to DIRECTORY/events what it is told, a scheduler likewise.
+
+Behaviours: work; refuse (Failed, then exits); crash (exits with 3 after some words on stderr);
+crash-later (the same, once it has been ready); deaf (ignores SIGTERM and Drain).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+
+import zmq
+from arbora.runtime import messages, sockets
+from arbora.runtime.child import ChildArguments, child_arguments
+
+Context = zmq.Context[zmq.Socket[bytes]]
+READY = messages.ModelReady(
+    num_pages=100, page_size=16, max_model_len=512, slots=8, vocab_size=256, device="cpu"
+)
+
+
+def main() -> None:
+    role, behaviour = sys.argv.pop(1), sys.argv.pop(1)
+    arguments = child_arguments()
+    (arguments.directory / f"{role}.pid").write_text(str(os.getpid()))
+    context: Context = zmq.Context()
+    supervisor = sockets.Outbox(context, sockets.supervisor_address(arguments.directory), sockets.ANY_EPOCH)
+    if behaviour == "refuse":
+        supervisor.send(messages.Failed(role, "the model has a field that no one can read"))
+        supervisor.close()
+        sys.exit(1)
+    if behaviour == "crash":
+        print("line one\nthe sky fell", file=sys.stderr)
+        sys.exit(3)
+    if behaviour == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    WORK[role](context, supervisor, arguments, behaviour)
+
+
+def model(context: Context, supervisor: sockets.Outbox, arguments: ChildArguments, behaviour: str) -> None:
+    scheduler = sockets.Outbox(
+        context, sockets.scheduler_address(arguments.directory, arguments.epoch), arguments.epoch
+    )
+    scheduler.send(READY)
+    signal.pause()
+
+
+def scheduler(
+    context: Context, supervisor: sockets.Outbox, arguments: ChildArguments, behaviour: str
+) -> None:
+    inbox = sockets.Inbox(
+        context,
+        sockets.scheduler_address(arguments.directory, arguments.epoch),
+        messages.SchedulerInbox,
+        arguments.epoch,
+    )
+    while True:
+        message = inbox.receive()
+        if isinstance(message, messages.ModelReady):
+            supervisor.send(messages.Ready("scheduler", model=message))
+            if behaviour == "crash-later":
+                supervisor.close()
+                sys.exit(3)
+        elif message is not None:
+            note(arguments, f"scheduler {message}")
+
+
+def tokenizer(
+    context: Context, supervisor: sockets.Outbox, arguments: ChildArguments, behaviour: str
+) -> None:
+    inbox = sockets.Inbox(
+        context,
+        sockets.tokenizer_address(arguments.directory, arguments.client),
+        messages.TokenizerInbox,
+        arguments.epoch,
+    )
+    listener = socket.socket(fileno=int(os.environ["ARBORA_LISTEN_FD"]))
+    note(arguments, f"tokenizer listens on {listener.getsockname()}")
+    supervisor.send(messages.Ready("tokenizer", arguments.client))
+    while True:
+        message = inbox.receive()
+        note(arguments, f"tokenizer {type(message).__name__} {getattr(message, 'epoch', '')}".rstrip())
+        if isinstance(message, messages.Drain) and behaviour != "deaf":
+            supervisor.send(messages.Drained("tokenizer", arguments.client))
+            supervisor.close()
+            return
+
+
+def note(arguments: ChildArguments, line: str) -> None:
+    with (arguments.directory / "events").open("a") as events:
+        events.write(line + "\n")
+
+
+WORK = {"model": model, "scheduler": scheduler, "tokenizer": tokenizer}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""What the supervisor of a server promises about its children, with children that only speak the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from arbora.frontend.launch import restarts
+from arbora.frontend.launch.directory import PREFIX, PrivateDirectory, remove_stale_directories
+from arbora.frontend.launch.errors import ServerError
+from arbora.frontend.launch.restarts import Restarts
+from arbora.frontend.launch.supervisor import Supervisor
+from fake_server import fake_commands
+
+PATIENCE = 20.0
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    private = PrivateDirectory.open()
+    yield private.path
+    private.close()
+
+
+@asynccontextmanager
+async def supervising(directory: Path, **behaviours: str | None) -> AsyncIterator[Supervisor]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        supervisor = Supervisor(directory, fake_commands(**behaviours), listener)
+        try:
+            yield supervisor
+        finally:
+            await supervisor.close()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def pid_of(directory: Path, role: str) -> int:
+    file = directory / f"{role}.pid"
+    text = file.read_text() if file.exists() else ""
+    return int(text) if text else 0
+
+
+def events(directory: Path) -> list[str]:
+    file = directory / "events"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+async def until_event(directory: Path, event: str) -> None:
+    await until(lambda: event in events(directory))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def kill_and_see_it_back(directory: Path, role: str) -> None:
+    before = pid_of(directory, role)
+    os.kill(before, signal.SIGKILL)
+    await until(lambda: pid_of(directory, role) not in (0, before))
+
+
+async def test_start_returns_what_the_model_says_of_itself(directory: Path) -> None:
+    async with supervising(directory) as supervisor:
+        ready = await supervisor.start()
+        assert (ready.num_pages, ready.page_size, ready.device) == (100, 16, "cpu")
+
+
+async def test_a_tokenizer_process_takes_over_the_bound_socket(directory: Path) -> None:
+    async with supervising(directory) as supervisor:
+        await supervisor.start()
+        assert events(directory)[0].startswith("tokenizer listens on ('127.0.0.1', ")
+
+
+async def test_a_tokenizer_hears_that_the_replica_is_up_and_down_and_up_in_a_new_epoch(
+    directory: Path,
+) -> None:
+    async with supervising(directory) as supervisor:
+        await supervisor.start()
+        await kill_and_see_it_back(directory, "model")
+        await until_event(directory, "tokenizer PeerUp 2")
+        told = [event for event in events(directory) if "Peer" in event]
+        assert told == ["tokenizer PeerUp 1", "tokenizer PeerDown", "tokenizer PeerUp 2"]
+
+
+@pytest.mark.parametrize(("victim", "other"), [("model", "scheduler"), ("scheduler", "model")])
+async def test_scheduler_and_model_die_together(directory: Path, victim: str, other: str) -> None:
+    async with supervising(directory) as supervisor:
+        await supervisor.start()
+        before = pid_of(directory, other)
+        await kill_and_see_it_back(directory, victim)
+        await until(lambda: pid_of(directory, other) != before)
+        assert not is_alive(before)
+
+
+async def test_the_sockets_of_a_dead_epoch_are_removed(directory: Path) -> None:
+    async with supervising(directory) as supervisor:
+        await supervisor.start()
+        assert (directory / "scheduler.1").exists()
+        await kill_and_see_it_back(directory, "scheduler")
+        await until(lambda: (directory / "scheduler.2").exists())
+        assert not (directory / "scheduler.1").exists()
+
+
+async def test_a_tokenizer_starts_again_without_the_replica_and_hears_that_it_is_up(directory: Path) -> None:
+    async with supervising(directory) as supervisor:
+        await supervisor.start()
+        replica = pid_of(directory, "scheduler"), pid_of(directory, "model")
+        await kill_and_see_it_back(directory, "tokenizer")
+        await until(lambda: events(directory)[-1] == "tokenizer PeerUp 1")
+        assert (pid_of(directory, "scheduler"), pid_of(directory, "model")) == replica
+
+
+async def test_the_scheduler_hears_that_a_tokenizer_died(directory: Path) -> None:
+    async with supervising(directory) as supervisor:
+        await supervisor.start()
+        await kill_and_see_it_back(directory, "tokenizer")
+        await until(lambda: any("scheduler PeerDown" in event for event in events(directory)))
+
+
+async def test_a_client_in_this_process_needs_no_tokenizer_process(directory: Path) -> None:
+    async with supervising(directory, tokenizer=None) as supervisor:
+        assert (await supervisor.start()).max_model_len == 512
+        assert pid_of(directory, "tokenizer") == 0
+
+
+@pytest.mark.parametrize("role", ["scheduler", "model", "tokenizer"])
+async def test_a_child_that_says_why_it_can_not_start_ends_the_start_at_once(
+    directory: Path, role: str
+) -> None:
+    async with supervising(directory, **{role: "refuse"}) as supervisor:
+        with pytest.raises(ServerError, match="the model has a field that no one can read"):
+            await supervisor.start()
+
+
+async def test_a_child_that_crashes_again_and_again_ends_the_start_with_its_last_lines(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "FIRST_DELAY_SECONDS", 0.0)
+    async with supervising(directory, model="crash") as supervisor:
+        with pytest.raises(ServerError, match=r"(?s)exited with code 3.*line one\nthe sky fell"):
+            await supervisor.start()
+
+
+async def test_a_replica_that_crashes_as_soon_as_it_is_ready_ends_the_server(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "FIRST_DELAY_SECONDS", 0.0)
+    async with supervising(directory, scheduler="crash-later") as supervisor:
+        with pytest.raises(ServerError, match="exited with code 3, again and again"):
+            await supervisor.start()
+            await supervisor.wait()
+
+
+async def test_ten_kills_in_a_row_are_survived(directory: Path) -> None:
+    async with supervising(directory) as supervisor:
+        await supervisor.start()
+        for epoch in range(2, 12):
+            os.kill(pid_of(directory, "model"), signal.SIGKILL)
+            await until_event(directory, f"tokenizer PeerUp {epoch}")
+        children = [pid_of(directory, role) for role in ("scheduler", "model", "tokenizer")]
+    assert not any(map(is_alive, children))
+
+
+async def test_closing_leaves_no_child_even_a_deaf_one(directory: Path) -> None:
+    async with supervising(directory, model="deaf", tokenizer="deaf") as supervisor:
+        await supervisor.start()
+        children = [pid_of(directory, role) for role in ("scheduler", "model", "tokenizer")]
+    assert not any(map(is_alive, children))
+
+
+async def test_draining_ends_when_the_tokenizer_has_no_request_left(directory: Path) -> None:
+    async with supervising(directory) as supervisor:
+        await supervisor.start()
+        async with asyncio.timeout(PATIENCE):
+            await supervisor.drain(seconds=3600)
+            await supervisor.wait()
+        assert events(directory)[-1] == "tokenizer Drain"
+
+
+async def test_draining_ends_at_the_deadline(directory: Path) -> None:
+    async with supervising(directory, tokenizer="deaf") as supervisor:
+        await supervisor.start()
+        await supervisor.drain(seconds=0.1)
+        async with asyncio.timeout(PATIENCE):
+            await supervisor.wait()
+
+
+def test_a_death_after_serving_starts_again_at_once_and_clears_the_record() -> None:
+    policy = Restarts()
+    for start in range(4):
+        assert policy.delay_after(start, None, 1) is not None
+    assert policy.delay_after(20.0, 10.0, 1) == 0.0
+    assert policy.delay_after(21.0, None, 1) == restarts.FIRST_DELAY_SECONDS
+
+
+def test_a_kill_from_outside_after_ready_is_no_failure() -> None:
+    policy = Restarts()
+    assert [policy.delay_after(time, time, -signal.SIGKILL) for time in range(10)] == [0.0] * 10
+
+
+def test_failures_back_off_and_the_fifth_in_a_minute_gives_up() -> None:
+    policy = Restarts()
+    assert [policy.delay_after(time, None, -signal.SIGSEGV) for time in range(5)] == [0.25, 0.5, 1, 2, None]
+
+
+def test_failures_a_minute_apart_are_forgotten() -> None:
+    policy = Restarts()
+    assert {policy.delay_after(100.0 * time, None, 1) for time in range(20)} == {restarts.FIRST_DELAY_SECONDS}
+
+
+def test_the_directory_is_private_and_short_enough_for_sockets() -> None:
+    private = PrivateDirectory.open()
+    assert private.path.stat().st_mode & 0o777 == 0o700
+    private.close()
+    assert not private.path.exists()
+
+
+def test_a_directory_without_a_living_owner_is_removed() -> None:
+    living = PrivateDirectory.open()
+    stale = Path(tempfile.mkdtemp(prefix=PREFIX, dir=living.path.parent))
+    (stale / "scheduler.1").touch()
+    remove_stale_directories(living.path.parent)
+    assert not stale.exists()
+    assert living.path.exists()
+    living.close()
