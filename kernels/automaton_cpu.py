@@ -1,8 +1,10 @@
-"""Stepping of pooled automata on the CPU."""
+"""Stepping of pooled automata on the CPU, for numba."""
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from .sampling_jit import compiled
 
 
 def advance(
@@ -18,6 +20,7 @@ def advance(
     return torch.from_numpy(_advance(states.numpy(), *arrays))
 
 
+@compiled
 def _advance(
     states: NDArray[np.int32],
     tokens: NDArray[np.int32],
@@ -32,9 +35,8 @@ def _advance(
         state = states[row]
         if state < 0:
             continue
-        start, end = spans[tokens[row]]
-        for at in range(start, end):
-            first, class_map, _ = state_rows[state]
+        for at in range(spans[tokens[row], 0], spans[tokens[row], 1]):
+            first, class_map = state_rows[state, 0], state_rows[state, 1]
             state = transitions[first + class_maps[class_map, token_bytes[at]]]
         after[row] = state
     return after

@@ -8,9 +8,9 @@ The filters keep a prefix of the tokens in order of falling logit, equal logits 
 keeps exactly k tokens; top-p the shortest prefix whose probability reaches p, never less than one token.
 Probabilities are summed as integers (units of 2^-40 of the largest), so the sums don't depend on their order.
 
-The choice is the Gumbel-max trick: argmax of (logit - largest) / temperature + g with g = -log(-log(1 - u)) and
-u = (w + 1/2) / 2^32, where w is the first word of Philox4x32-10 with the row's seed as key and (output position,
-token id, 0, 0) as counter. So a token depends on the row's logits, parameters, seed and position only.
+The choice is the Gumbel-max trick: argmax of (logit - largest) / temperature + g with g = -log(-log(1 - u))
+and u = (w + 1/2) / 2^32, where w is the first word of Philox4x32-10 with the row's seed as key and counter
+(output position, token id, 0, 0). So a token depends on its row's logits, parameters, seed and position only.
 """
 
 import torch
@@ -47,6 +47,6 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None 
     """
     assert logits.dtype == torch.float32 and logits.dim() == 2, (logits.dtype, logits.shape)
     assert logits.stride(1) == 1 or logits.shape[1] == 1, logits.stride()
-    from . import sampling_reference
+    from . import sampling_cpu
 
-    return sampling_reference.sample(logits, batch, top_logprobs)
+    return sampling_cpu.sample(logits.contiguous(), batch, top_logprobs)
