@@ -2,7 +2,7 @@
 
 import torch
 
-from . import reference
+from . import attention_cpu
 from .attention_batch import AttentionBatch
 
 __all__ = ["AttentionBatch", "paged_attention"]
@@ -19,4 +19,4 @@ def paged_attention(
     window: token i sees tokens (i - window, i] only.
     Returns [tokens, heads, head_dim], contiguous. Scores and softmax are float32.
     """
-    return reference.paged_attention(q, kv, batch, scale, window)
+    return attention_cpu.paged_attention(q, kv, batch, scale, window)

@@ -1,7 +1,7 @@
 """What attention needs to know about a step, worked out once on the host and shared by all layers."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ class AttentionBatch:
     """(first row, row count, shared tokens): decode rows that begin with the same pages"""
     decode_rows: int
     """leading rows of one query token"""
+    plans: dict[Hashable, object] = field(default_factory=dict, compare=False, repr=False)
+    """what the implementations derive from the batch, made by the first layer of each shape"""
 
     @staticmethod
     def build(
