@@ -1,0 +1,118 @@
+"""Who may start: what can never fit is refused, what must wait waits, the rest gets slot and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from ...radix_cache import Lease, PrefixCache, common_tokens
+from ..messages import Generate, Refused
+from .request import TOKEN_BYTES, Request, Residence
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one replica can hold. `slots` is the number of requests that run at once."""
+
+    max_model_len: int
+    num_pages: int
+    page_size: int
+    slots: int
+    max_waiting: int
+
+
+def refusal(message: Generate, limits: Limits, waiting: int) -> Refused | None:
+    """Why a request can't be taken, now or ever; None if it can."""
+    prompt = len(message.prompt) // TOKEN_BYTES
+    length = prompt + message.sampling.max_tokens
+    pages = pages_for(length, limits.page_size)
+    if prompt == 0:
+        return Refused(message.request, 400, "The prompt has no tokens; send at least one.", "prompt")
+    if length > limits.max_model_len:
+        return Refused(
+            message.request,
+            400,
+            f"The prompt has {prompt} tokens and max_tokens is {message.sampling.max_tokens}: {length} "
+            f"together, but the context is {limits.max_model_len} tokens. Shorten the prompt or lower "
+            "max_tokens.",
+            "max_tokens" if prompt < limits.max_model_len else "messages",
+            "context_length_exceeded",
+        )
+    if pages > limits.num_pages:
+        return Refused(
+            message.request,
+            400,
+            f"The request needs {pages} pages of KV cache ({length} tokens), but the server has "
+            f"{limits.num_pages} ({limits.num_pages * limits.page_size} tokens). Lower max_tokens, or start "
+            "the server with a larger --kv-memory.",
+            "max_tokens",
+            "kv_cache_exceeded",
+        )
+    if waiting >= limits.max_waiting:
+        return Refused(
+            message.request,
+            429,
+            f"{waiting} requests are waiting, which is this server's limit; try again later.",
+            None,
+            "rate_limit_exceeded",
+        )
+    return None
+
+
+def pages_for(tokens: int, page_size: int) -> int:
+    return -(-tokens // page_size)
+
+
+def prefix_in_flight(request: Request, matched: int, running: Iterable[Request], page_size: int) -> bool:
+    """Whether a running request is about to compute more of the prompt than the tree has now."""
+    for other in running:
+        residence = other.residence
+        if not residence.prefilling or other.namespace != request.namespace:
+            continue
+        common = common_tokens(bytes(request.tokens), other.slice(0, residence.prefill_end))
+        whole_pages = min(common, request.length - 1) // page_size * page_size
+        if whole_pages > matched and residence.planned < whole_pages:
+            return True
+    return False
+
+
+def take_residence(
+    request: Request, slot: int, cache: PrefixCache, reserve: int, alone: bool
+) -> Residence | None:
+    """Locks the matched prefix and takes pages for the rest and one token more; None if they lack.
+
+    `reserve` pages stay available to those who run already. `alone`: nobody else runs, so whatever the
+    cache holds may go; then even a match is given up that would keep one page too many locked.
+    """
+    lease = _lease_with_room(request, cache, reserve)
+    if lease is None and alone:
+        lease = _lease_with_room(request, cache, reserve, limit=0)
+    if lease is None:
+        return None
+    pages = cache.allocate(_missing_pages(request, lease, cache.page_size))
+    assert pages is not None, "pages were counted before"
+    return Residence(
+        slot=slot,
+        lease=lease,
+        pages=lease.pages + pages,
+        prefill_end=request.length,
+        planned=lease.matched,
+    )
+
+
+def _lease_with_room(
+    request: Request, cache: PrefixCache, reserve: int, limit: int | None = None
+) -> Lease | None:
+    if limit is None:
+        limit = 0 if request.wants_prompt_logprobs else request.length - 1
+    tokens = bytes(request.tokens)
+    lease = cache.acquire(request.namespace, tokens, limit)
+    if _missing_pages(request, lease, cache.page_size) + reserve <= cache.available():
+        return lease
+    cache.release(lease, tokens[: lease.matched * TOKEN_BYTES], lease.pages)
+    return None
+
+
+def _missing_pages(request: Request, lease: Lease, page_size: int) -> int:
+    more = 1 if request.length < request.max_length else 0
+    return pages_for(request.length + more, page_size) - len(lease.pages)

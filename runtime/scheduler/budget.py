@@ -1,0 +1,40 @@
+"""How many prompt tokens fit a step, from the time that steps took."""
+
+from __future__ import annotations
+
+FIRST_CHUNK = 128  # before anything was measured
+MIN_CHUNK = 16
+MAX_CHUNK = 2048
+ALONE_FACTOR = 4.0  # a step that holds up no stream may take this many times as long
+MEMORY = 0.8  # weight of the past in the moving averages
+
+
+class StepBudget:
+    """Sizes prefill chunks so that a step with open streams takes about `step_ms`.
+
+    A step is taken to cost a base (that of steps which only decode) plus so much for each prompt token.
+    """
+
+    def __init__(self, step_ms: float) -> None:
+        self._step_ms = step_ms
+        self._base_ms = 0.0
+        self._token_ms: float | None = None
+
+    def prefill_tokens(self, decode_rows: int) -> int:
+        if self._token_ms is None:
+            return FIRST_CHUNK
+        room_ms = self._step_ms - self._base_ms if decode_rows else ALONE_FACTOR * self._step_ms
+        return max(MIN_CHUNK, min(MAX_CHUNK, int(room_ms / self._token_ms)))
+
+    def observe(self, prefill_tokens: int, decode_rows: int, elapsed_ms: float) -> None:
+        """What a step computed and how long that took."""
+        if not prefill_tokens:
+            self._base_ms = _average(self._base_ms or None, elapsed_ms)
+        elif prefill_tokens >= MIN_CHUNK:
+            base_ms = self._base_ms if decode_rows else 0.0
+            token_ms = max(elapsed_ms - base_ms, 0.1 * elapsed_ms) / prefill_tokens
+            self._token_ms = _average(self._token_ms, max(token_ms, 1e-4))
+
+
+def _average(past: float | None, now: float) -> float:
+    return now if past is None else MEMORY * past + (1 - MEMORY) * now

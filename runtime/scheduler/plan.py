@@ -1,0 +1,145 @@
+"""Forms one step: which rows, which tokens, which pages. It decides nothing about who runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...radix_cache import PrefixCache
+from ..messages import PageCopy, Row, RowGroup, StepPlan
+from .admission import pages_for
+from .groups import order_and_group
+from .request import Request, Residence
+
+GROWTH_TOKENS = 64  # pages are taken ahead for so many tokens while there are plenty
+PLENTY = 0.25  # of all pages
+
+
+@dataclass(slots=True)
+class StepInFlight:
+    """A planned step until its result: the requests of its rows, and of those that sample, in order."""
+
+    step: int
+    rows: list[Request] = field(default_factory=list)
+    sampled: list[Request] = field(default_factory=list)
+    decode_rows: int = 0
+    prefill_tokens: int = 0
+    masks_sent: bool = False
+
+    @property
+    def host_masked(self) -> list[Request]:
+        return [r for r in self.sampled if r.constraint is not None and r.constraint.host_masked]
+
+
+class StepPlanner:
+    """Turns running requests into numbered step plans."""
+
+    def __init__(self, cache: PrefixCache, num_pages: int, banned_tokens: Callable[[Request], bytes]) -> None:
+        self._cache = cache
+        self._page_size = cache.page_size
+        self._plenty = int(PLENTY * num_pages)
+        self._banned_tokens = banned_tokens
+        self._step = 0
+        self._grouped: tuple[list[int], list[int], list[RowGroup]] = ([], [], [])
+
+    def ready_to_decode(self, request: Request) -> bool:
+        """It has a token to feed and may sample one more."""
+        home = request.residence
+        ahead = request.length + home.sampling
+        return home.prefill_end <= home.planned < ahead < request.max_length
+
+    def has_page(self, request: Request) -> bool:
+        """Takes pages for the next token if they lack; False if there are none."""
+        home = request.residence
+        needed = pages_for(home.planned + 1, self._page_size) - len(home.pages)
+        if needed <= 0:
+            return True
+        if self._cache.available() > self._plenty:
+            end = min(home.planned + GROWTH_TOKENS, request.max_length)
+            needed = max(needed, pages_for(end, self._page_size) - len(home.pages))
+        pages = self._cache.allocate(needed, after=home.pages[-1] if home.pages else None)
+        if pages is None:
+            return False
+        home.pages += pages
+        return True
+
+    def build(
+        self, decoding: list[Request], prefilling: Sequence[Request], budget: int
+    ) -> tuple[StepPlan, StepInFlight] | None:
+        """The next step: a token for each of `decoding`, then chunks of at most `budget` tokens in all."""
+        chunks = self._chunks(prefilling, budget)
+        prefill_tokens = sum(tokens for _, tokens in chunks)
+        if not decoding and not chunks:
+            return None
+        self._step += 1
+        plan = StepPlan(step=self._step, rows=[])
+        flight = StepInFlight(self._step, decode_rows=len(decoding), prefill_tokens=prefill_tokens)
+        decoding, plan.groups = self._grouped_rows(decoding)
+        for request in decoding:
+            self._add_row(plan, flight, request, 1, sample=True)
+        for request, tokens in chunks:
+            self._add_chunk(plan, flight, request, tokens)
+        return plan, flight
+
+    def _chunks(self, prefilling: Sequence[Request], budget: int) -> list[tuple[Request, int]]:
+        """First come, first served: a prompt that is begun is brought to its end before the next."""
+        chunks = []
+        for request in prefilling:
+            home = request.residence
+            tokens = min(budget, home.prefill_end - home.planned)
+            if tokens <= 0:
+                break
+            chunks.append((request, tokens))
+            budget -= tokens
+        return chunks
+
+    def _add_chunk(self, plan: StepPlan, flight: StepInFlight, request: Request, tokens: int) -> None:
+        home = request.residence
+        end = home.planned + tokens
+        sample = end == home.prefill_end and request.output_length < request.sampling.max_tokens
+        row = self._add_row(plan, flight, request, tokens, sample)
+        row.tokens = request.slice(row.start, end)
+        if request.wants_prompt_logprobs:
+            row.targets = request.slice(row.start + 1, end + 1)
+        self._cache.commit(home.lease, request.slice(0, end), home.pages)
+
+    def _add_row(
+        self, plan: StepPlan, flight: StepInFlight, request: Request, tokens: int, sample: bool
+    ) -> Row:
+        home = request.residence
+        if not home.started:
+            self._start(plan, request, home)
+        row = Row(
+            slot=home.slot,
+            start=home.planned,
+            sample=sample,
+            new_pages=np.array(home.pages[home.sent_pages :], np.int32).tobytes(),
+            host_mask=sample and request.constraint is not None and request.constraint.host_masked,
+        )
+        home.sent_pages = len(home.pages)
+        home.planned += tokens
+        home.last_step = plan.step
+        plan.rows.append(row)
+        flight.rows.append(request)
+        if sample:
+            home.sampling += 1
+            flight.sampled.append(request)
+        return row
+
+    def _start(self, plan: StepPlan, request: Request, home: Residence) -> None:
+        plan.setups.append(request.setup(home.slot, self._banned_tokens(request)))
+        copy = home.lease.copy
+        if copy is not None:
+            plan.copies.append(PageCopy(copy.source, home.pages[len(home.lease.pages)]))
+            home.copy_step = plan.step
+
+    def _grouped_rows(self, decoding: list[Request]) -> tuple[list[Request], list[RowGroup]]:
+        """Grouping depends on the leading pages only, so it holds while the same requests decode."""
+        arrivals = [request.arrival for request in decoding]
+        if arrivals != self._grouped[0]:
+            tables = [np.array(request.residence.pages, np.int32).tobytes() for request in decoding]
+            self._grouped = (arrivals, *order_and_group(tables, self._page_size))
+        _, order, groups = self._grouped
+        return [decoding[row] for row in order], groups

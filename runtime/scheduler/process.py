@@ -1,0 +1,169 @@
+"""The scheduler process: receive, plan, send, apply."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import assert_never
+
+import zmq
+
+from ...grammars import GrammarCompiler
+from ...radix_cache import PrefixCache
+from ..child import ChildArguments, child_arguments
+from ..config import ServeConfig, load_config
+from ..messages import (
+    Abort,
+    Drain,
+    Drained,
+    Finish,
+    Generate,
+    ModelReady,
+    PeerDown,
+    QueryStats,
+    Ready,
+    SchedulerInbox,
+    StepResult,
+)
+from ..sockets import (
+    Inbox,
+    Outbox,
+    model_address,
+    scheduler_address,
+    supervisor_address,
+    tokenizer_address,
+)
+from ..vocabulary import FILE_NAME, Vocabulary, load_vocabulary
+from .admission import Limits
+from .budget import StepBudget
+from .grammar_desk import GrammarDesk
+from .scheduler import Scheduler
+
+VOCABULARY_DEADLINE_S = 60.0
+COMPILING_POLL_MS = 2  # compiler threads can't wake a socket
+
+log = logging.getLogger("arbora.scheduler")
+
+
+class Loop:
+    """Joins the state machine to its sockets."""
+
+    def __init__(self, arguments: ChildArguments, config: ServeConfig) -> None:
+        self._directory = arguments.directory
+        self._epoch = arguments.epoch
+        self._config = config
+        self._context = zmq.Context()
+        self._inbox: Inbox[SchedulerInbox] = Inbox(
+            self._context,
+            scheduler_address(arguments.directory, arguments.epoch),
+            SchedulerInbox,
+            self._epoch,
+        )
+        self._supervisor = self._outbox(supervisor_address(arguments.directory))
+        self._model = self._outbox(model_address(arguments.directory, arguments.epoch))
+        self._clients: dict[int, Outbox] = {}
+        self._draining = False
+
+    def run(self) -> None:
+        """Serves until it is drained or killed."""
+        ready = self._wait_for_model()
+        self._scheduler = _scheduler(ready, self._config, _wait_for_vocabulary(self._directory))
+        self._supervisor.send(Ready("scheduler", model=ready))
+        while not (self._draining and self._scheduler.idle):
+            self._receive()
+            self._scheduler.take_grammars()
+            while self._scheduler.plan():
+                pass
+            self._send()
+        self._supervisor.send(Drained("scheduler"))
+
+    def _wait_for_model(self) -> ModelReady:
+        while True:
+            message = self._inbox.receive()
+            if isinstance(message, ModelReady):
+                return message
+
+    def _receive(self) -> None:
+        """Waits for a message, then takes all that are there."""
+        message = self._inbox.receive(COMPILING_POLL_MS if self._scheduler.compiling else None)
+        if message is not None:
+            self._handle(message)
+        for message in self._inbox.waiting():
+            self._handle(message)
+
+    def _handle(self, message: SchedulerInbox) -> None:
+        match message:
+            case Generate():
+                self._scheduler.submit(message)
+            case StepResult():
+                self._scheduler.apply(message)
+            case Abort() | Finish():
+                self._scheduler.drop(message.request)
+            case QueryStats():
+                self._scheduler.query(message.client, message.query)
+            case PeerDown():
+                self._scheduler.drop_client(message.client)
+            case Drain():
+                self._draining = True
+            case ModelReady():
+                log.warning("the model process said twice that it is ready")
+            case _:
+                assert_never(message)
+
+    def _send(self) -> None:
+        for message in self._scheduler.messages_to_model():
+            self._model.send(message)
+        for client, messages in self._scheduler.messages_to_clients().items():
+            if client not in self._clients:
+                self._clients[client] = self._outbox(tokenizer_address(self._directory, client))
+            for message in messages:
+                self._clients[client].send(message)
+
+    def _outbox(self, address: str) -> Outbox:
+        return Outbox(self._context, address, self._epoch)
+
+
+def _wait_for_vocabulary(directory: Path) -> Vocabulary:
+    """The tokenizer process writes the file while the model loads."""
+    deadline = time.monotonic() + VOCABULARY_DEADLINE_S
+    while not (directory / FILE_NAME).exists():
+        if time.monotonic() > deadline:
+            sys.exit(f"the tokenizer process wrote no {FILE_NAME} within {VOCABULARY_DEADLINE_S:.0f} s")
+        time.sleep(0.02)
+    return load_vocabulary(directory)
+
+
+def _scheduler(ready: ModelReady, config: ServeConfig, vocabulary: Vocabulary) -> Scheduler:
+    cache = PrefixCache(
+        ready.num_pages,
+        ready.page_size,
+        enabled=config.prefix_cache,
+        check_invariants=config.check_invariants,
+    )
+    compiler = GrammarCompiler(
+        offsets=vocabulary.offsets,
+        data=vocabulary.data,
+        special=vocabulary.special,
+        eos_tokens=vocabulary.eos,
+        vocab_size=ready.vocab_size,
+        vocabulary_hash=vocabulary.hash,
+    )
+    limits = Limits(ready.max_model_len, ready.num_pages, ready.page_size, ready.slots, config.max_waiting)
+    return Scheduler(
+        limits, cache, StepBudget(config.step_ms), GrammarDesk(compiler), ready.vocab_size, vocabulary.eos
+    )
+
+
+def main() -> None:
+    arguments = child_arguments()
+    config = load_config(arguments.directory)
+    logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    Loop(arguments, config).run()
+
+
+if __name__ == "__main__":
+    main()

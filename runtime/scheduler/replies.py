@@ -1,0 +1,79 @@
+"""What goes back to the tokenizer processes, gathered until the loop sends it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from ..messages import FinishReason, Logprobs, Message, Output, Outputs, Tokens
+from .request import TOKEN_BYTES, Request
+
+
+class Replies:
+    """One `Outputs` for each client and step, between the other messages in their order."""
+
+    def __init__(self) -> None:
+        self._messages: dict[int, list[Message]] = defaultdict(list)
+        self._outputs: dict[int, list[Output]] = defaultdict(list)
+
+    def add(self, client: int, message: Message) -> None:
+        self._messages[client].append(message)
+
+    def token(
+        self, request: Request, token: Tokens, logprobs: Logprobs | None, finish: FinishReason | None
+    ) -> None:
+        """One more output token; with `finish` "stop" it is what ended the reply."""
+        stop_token = int.from_bytes(token, "little") if finish == "stop" else None
+        self._put(request, Output(request.id, token, logprobs, finish, stop_token))
+
+    def end(self, request: Request, finish: FinishReason, error: str | None = None) -> None:
+        """The reply ends without another token."""
+        self._put(request, Output(request.id, finish=finish, error=error))
+
+    def _put(self, request: Request, output: Output) -> None:
+        if not request.answered:
+            request.answered = True
+            output.cached_tokens = request.cached_tokens
+            if request.prompt_logprobs:
+                output.prompt_logprobs = joined(request.prompt_logprobs)
+                request.prompt_logprobs = []
+        self._outputs[request.client].append(output)
+
+    def drop_client(self, client: int) -> None:
+        self._messages.pop(client, None)
+        self._outputs.pop(client, None)
+
+    def close_step(self) -> None:
+        """What was put since the last step goes out as one message for each client."""
+        for client, outputs in self._outputs.items():
+            self._messages[client].append(Outputs(outputs))
+        self._outputs = defaultdict(list)
+
+    def take(self) -> dict[int, list[Message]]:
+        messages, self._messages = self._messages, defaultdict(list)
+        return messages
+
+
+def joined(parts: list[Logprobs]) -> Logprobs:
+    return Logprobs(
+        b"".join(part.chosen for part in parts),
+        b"".join(part.top_ids for part in parts),
+        b"".join(part.top_values for part in parts),
+    )
+
+
+def ending(request: Request, token: int, eos_tokens: frozenset[int]) -> FinishReason | None:
+    """Whether `token`, the request's newest, ends its reply."""
+    sampling = request.sampling
+    if token in sampling.stop_token_ids:
+        return "stop"
+    if token in eos_tokens and (not sampling.ignore_eos or request.constraint is not None):
+        return "stop"
+    return "length" if request.length >= request.max_length else None
+
+
+def banned_tokens(request: Request, eos_tokens: frozenset[int]) -> Tokens:
+    """What may not be sampled before `min_tokens`: whatever would end the reply."""
+    banned = set(request.sampling.stop_token_ids)
+    if not request.sampling.ignore_eos:
+        banned |= eos_tokens
+    return b"".join(token.to_bytes(TOKEN_BYTES, "little") for token in sorted(banned))
