@@ -32,4 +32,4 @@ class Restarts:
         self._failures.append(now)
         if len(self._failures) >= MAX_FAILURES:
             return None
-        return FIRST_DELAY_SECONDS * 2 ** (len(self._failures) - 1)
+        return FIRST_DELAY_SECONDS * float(2 ** (len(self._failures) - 1))

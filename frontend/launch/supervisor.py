@@ -84,14 +84,18 @@ class Supervisor:
         self._run(self._keep_replica())
         for client in self._tokenizers:
             self._run(self._keep_tokenizer(client))
-        waiting = asyncio.gather(*(domain.was_ready.wait() for domain in self._domains()))
-        await asyncio.wait([waiting, self._end], return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
+        ready: asyncio.Future[None] = asyncio.ensure_future(self._all_ready())
+        await asyncio.wait([ready, self._end], return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
         if self._end.done():
             self._end.result()
             raise ServerError("stopped before it was ready")
         assert self._model is not None
         return self._model
+
+    async def _all_ready(self) -> None:
+        for domain in self._domains():
+            await domain.was_ready.wait()
 
     async def wait(self) -> None:
         """Until `drain` or `end`. Raises ServerError if the server can't go on."""

@@ -1,0 +1,134 @@
+"""`arbora chat`: a conversation with a running server, in the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import sys
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from ..runtime.errors import ConfigError
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+TIMEOUT_SECONDS = 600.0
+Turn = dict[str, str]
+
+
+class ReplyError(Exception):
+    """The server could not answer, or not to the end. The message is its own."""
+
+
+class Server:
+    """A server with OpenAI's API. `url` may end in /v1."""
+
+    def __init__(self, url: str, api_key: str | None) -> None:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"--url {url}: expected an address such as {DEFAULT_URL}.")
+        self._secure = parts.scheme == "https"
+        self._address = parts.netloc.rpartition("@")[2]
+        self._path = parts.path.rstrip("/").removesuffix("/v1")
+        self._url = url
+        self._headers = {"Content-Type": "application/json"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+
+    def model(self) -> str:
+        """The name of the model it serves. Raises ConfigError if it can't say."""
+        try:
+            with self._request("GET", "/v1/models") as response:
+                return str(msgspec.json.decode(response.read())["data"][0]["id"])
+        except OSError as error:
+            raise ConfigError(
+                f"no server answers at {self._url} ({error.strerror or error}). "
+                "Start one with `arbora serve`, or name another with --url."
+            ) from error
+        except (ReplyError, http.client.HTTPException, msgspec.DecodeError, LookupError, TypeError) as error:
+            raise ConfigError(f"the server at {self._url} does not tell its model: {error}") from error
+
+    def reply(self, model: str, turns: list[Turn]) -> Iterator[str]:
+        """The pieces of the next turn as they come. Raises ReplyError."""
+        body = msgspec.json.encode({"model": model, "messages": turns, "stream": True})
+        try:
+            with self._request("POST", "/v1/chat/completions", body) as response:
+                yield from _pieces(response)
+        except (OSError, http.client.HTTPException) as error:
+            raise ReplyError(f"the connection broke: {error}") from error
+
+    @contextlib.contextmanager
+    def _request(
+        self, method: str, path: str, body: bytes | None = None
+    ) -> Iterator[http.client.HTTPResponse]:
+        connect = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = connect(self._address, timeout=TIMEOUT_SECONDS)
+        try:
+            connection.request(method, self._path + path, body, self._headers)
+            response = connection.getresponse()
+            if response.status != http.HTTPStatus.OK:
+                raise ReplyError(f"status {response.status}: {_error_message(response.read())}")
+            yield response
+        finally:
+            connection.close()
+
+
+def chat(url: str, api_key: str | None, system: str | None) -> int:
+    """Talk until /exit or the end of the input. Raises ConfigError if there is no server."""
+    server = Server(url, api_key)
+    model = server.model()
+    print(f"{model} at {url}. /reset begins anew, /exit ends.")
+    start = [{"role": "system", "content": system}] if system else []
+    turns = list(start)
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        while (text := _read_line()) != "/exit":
+            if text == "/reset":
+                turns = list(start)
+            elif text:
+                _take_turn(server, model, turns, text)
+    print()
+    return 0
+
+
+def _take_turn(server: Server, model: str, turns: list[Turn], text: str) -> None:
+    """Add what the user says and the reply to `turns`; neither if there is no whole reply."""
+    question: Turn = {"role": "user", "content": text}
+    pieces: list[str] = []
+    try:
+        for piece in server.reply(model, [*turns, question]):
+            pieces.append(piece)
+            print(piece, end="", flush=True)
+        turns += [question, {"role": "assistant", "content": "".join(pieces)}]
+        print()
+    except KeyboardInterrupt:
+        print("\n(interrupted: this turn is forgotten)")
+    except ReplyError as error:
+        print(f"\n(no reply: {error})", file=sys.stderr)
+
+
+def _read_line() -> str:
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  (gives `input` line editing)
+    return input("> ").strip()
+
+
+def _pieces(lines: http.client.HTTPResponse) -> Iterator[str]:
+    """The text in a stream of server-sent events."""
+    for line in lines:
+        data = line.strip().removeprefix(b"data:").strip()
+        if not line.startswith(b"data:") or data == b"[DONE]":
+            continue
+        event: Any = msgspec.json.decode(data)
+        if "error" in event:
+            raise ReplyError(str(event["error"]["message"]))
+        for choice in event["choices"]:
+            yield choice["delta"].get("content") or ""
+
+
+def _error_message(body: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(body)["error"]["message"])
+    except (msgspec.DecodeError, LookupError, TypeError):
+        return body.decode(errors="replace")[:200]

@@ -1,0 +1,92 @@
+"""The command line: `arbora serve`, `arbora chat`, `arbora --version`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+
+from ..runtime.config import ServeConfig
+from ..runtime.errors import ConfigError
+from .chat_cli import DEFAULT_URL, chat
+from .launch.commands import server_commands
+from .launch.serve import serve
+from .options import OPTIONS, Option, Setting, build_config, from_environment
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0, 1 for a server or conversation that failed, 2 for a setting that can't be used."""
+    parsed = build_parser().parse_args(arguments)
+    try:
+        if parsed.command == "chat":
+            return chat(parsed.url, parsed.api_key, parsed.system)
+        config = serve_config(vars(parsed), os.environ)
+        logging.basicConfig(level=config.log_level.upper(), format="arbora: %(message)s")
+        return serve(config, server_commands())
+    except ConfigError as error:
+        print(f"arbora: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def serve_config(flags: Mapping[str, object], environment: Mapping[str, str]) -> ServeConfig:
+    """Flags before variables before defaults. Raises ConfigError."""
+    settings = from_environment(environment)
+    for option in OPTIONS:
+        given = flags[option.name]
+        if given is not None:
+            settings[option.name] = Setting(
+                option.flag, " ".join(given) if isinstance(given, list) else given
+            )
+    model = flags["model"] or environment.get("ARBORA_MODEL") or None
+    return build_config(None if model is None else str(model), settings)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="arbora", description="Serve open-weight language models.")
+    parser.add_argument("--version", action="version", version=f"arbora {version('arbora')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_serve(commands.add_parser("serve", help="start a server", description=SERVE, epilog=SERVE_EPILOG))
+    _add_chat(commands.add_parser("chat", help="talk to a running server", description=CHAT))
+    return parser
+
+
+SERVE = "Start a server with OpenAI's HTTP API and print its address when it is ready."
+SERVE_EPILOG = (
+    "Every option can be set by a variable too: --max-model-len by ARBORA_MAX_MODEL_LEN, and so on."
+)
+CHAT = "Talk to a running server, turn by turn. /reset begins anew, /exit ends."
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="a directory with config.json and *.safetensors, or a hub id (default: the built-in model)",
+    )
+    for option in OPTIONS:
+        if option.switch:
+            parser.add_argument(option.flag, action="store_const", const="1", help=_help(option))
+        elif option.repeatable:
+            parser.add_argument(option.flag, action="append", metavar=option.metavar, help=_help(option))
+        else:
+            parser.add_argument(option.flag, metavar=option.metavar, help=_help(option))
+
+
+def _add_chat(parser: argparse.ArgumentParser) -> None:
+    url, key = os.environ.get("ARBORA_URL", DEFAULT_URL), os.environ.get("ARBORA_API_KEY")
+    parser.add_argument("--url", default=url, metavar="URL", help=f"the server's address (default: {url})")
+    parser.add_argument("--api-key", default=key, metavar="KEY", help="the key that the server asks for")
+    parser.add_argument("--system", metavar="TEXT", help="a system message to begin with")
+
+
+def _help(option: Option) -> str:
+    has_default = option.default is not None and not option.switch and not option.repeatable
+    return f"{option.help} (default: {option.default})" if has_default else option.help

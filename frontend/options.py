@@ -1,0 +1,222 @@
+"""The options of a server, each written once: its flag, environment variable, keyword of `Engine`,
+default, reading and help text all come from the table here."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+from ..runtime.config import Device, DType, ServeConfig
+from ..runtime.errors import ConfigError
+from .model_source import find_model, served_name
+
+MAX_PAGE_SIZE = 256
+LOG_LEVELS = ("debug", "info", "warning", "error")
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_UNITS |= {unit + "i": 2 ** (10 * power) for power, unit in enumerate("kmgt", start=1)}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
+_TRUTHS = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+
+
+class Setting(NamedTuple):
+    """What was given for an option, and under which name: `--port`, `ARBORA_PORT` or `port=`."""
+
+    label: str
+    value: object
+
+
+class Option(NamedTuple):
+    """`read` turns the text into a value or raises ValueError with the words that complete
+    "--flag text: …". A `switch` takes no text; the others show `metavar` in the help."""
+
+    name: str
+    help: str
+    read: Callable[[str], object]
+    default: object = None
+    metavar: str = ""
+    switch: bool = False
+    repeatable: bool = False
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return "ARBORA_" + self.name.upper()
+
+    def value_of(self, setting: Setting | None) -> object:
+        if setting is None or setting.value is None:
+            return self.default
+        try:
+            return self.read(str(setting.value))
+        except ValueError as error:
+            raise ConfigError(f"{setting.label} {setting.value}: {error}") from error
+
+
+def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
+    expected = f"from {least} on" if most is None else f"from {least} to {most}"
+
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not least <= int(text) <= (most or int(text)):
+            raise ValueError(f"expected a whole number {expected}.")
+        return int(text)
+
+    return read
+
+
+def size_in_bytes(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or float(match[1]) == 0:
+        raise ValueError("expected a size such as 4GiB, 500MB or a number of bytes.")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def page_size(text: str) -> int:
+    number = whole_number(1, MAX_PAGE_SIZE)(text)
+    if number & (number - 1):
+        raise ValueError(f"expected a power of two up to {MAX_PAGE_SIZE}.")
+    return number
+
+
+def milliseconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 1.0 <= number <= 60_000.0:
+        raise ValueError("expected milliseconds between 1 and 60000.")
+    return number
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"expected one of {', '.join(words)}.")
+        return text
+
+    return read
+
+
+def truth(text: str) -> bool:
+    if text.lower() not in _TRUTHS:
+        raise ValueError("expected 1 or 0.")
+    return _TRUTHS[text.lower()]
+
+
+def host(text: str) -> str:
+    if not text.strip():
+        raise ValueError("expected an address such as 127.0.0.1, 0.0.0.0 or ::1.")
+    return text.strip()
+
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(word for word in text.replace(",", " ").split() if word)
+
+
+OPTIONS = (
+    Option("host", "address to listen on; 0.0.0.0 for every network interface", host, "127.0.0.1", "ADDRESS"),
+    Option("port", "port to listen on; 0 lets the system choose", whole_number(0, 65535), 8000, "PORT"),
+    Option(
+        "device",
+        "cpu or cuda (default: cuda if there is an NVIDIA GPU)",
+        one_of(*get_args(Device)),
+        None,
+        "DEVICE",
+    ),
+    Option(
+        "dtype",
+        f"{', '.join(get_args(DType))}; auto: as the model says",
+        one_of(*get_args(DType)),
+        "auto",
+        "DTYPE",
+    ),
+    Option(
+        "max_model_len",
+        "longest prompt with its reply, in tokens (default: what the model allows)",
+        whole_number(1),
+        None,
+        "TOKENS",
+    ),
+    Option(
+        "kv_memory",
+        "memory for the KV cache, such as 4GiB (default: from the free memory)",
+        size_in_bytes,
+        None,
+        "SIZE",
+    ),
+    Option(
+        "page_size",
+        f"tokens in a page of KV cache, a power of two up to {MAX_PAGE_SIZE}",
+        page_size,
+        16,
+        "TOKENS",
+    ),
+    Option(
+        "max_running", "most requests that generate at the same time", whole_number(1, 65536), 256, "REQUESTS"
+    ),
+    Option("max_waiting", "most requests that wait; more get status 429", whole_number(0), 1024, "REQUESTS"),
+    Option(
+        "step_ms",
+        "longest step while streams are open: lower is smoother, higher is more throughput",
+        milliseconds,
+        200.0,
+        "MS",
+    ),
+    Option("no_prefix_cache", "compute every prompt from its start", truth, False, switch=True),
+    Option("served_model_name", "the model's name in the API (default: MODEL's own)", host, None, "NAME"),
+    Option(
+        "api_key",
+        "a key that clients must send; repeat the flag for more (default: none needed)",
+        words,
+        (),
+        "KEY",
+        repeatable=True,
+    ),
+    Option(
+        "check_invariants",
+        "check the prefix cache's books after every step (slow)",
+        truth,
+        False,
+        switch=True,
+    ),
+    Option("log_level", ", ".join(LOG_LEVELS), one_of(*LOG_LEVELS), "info", "LEVEL"),
+)
+
+
+def from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, Setting]:
+    """The `ARBORA_*` variables that are set to something."""
+    given = {option.name: environment.get(option.variable) for option in OPTIONS}
+    return {name: Setting(f"ARBORA_{name.upper()}", text) for name, text in given.items() if text}
+
+
+def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeConfig:
+    """The checked configuration. Fetches the model if it isn't here. Raises ConfigError."""
+    values: dict[str, Any] = {option.name: option.value_of(settings.get(option.name)) for option in OPTIONS}
+    values["device"] = values["device"] or visible_device()
+    if values["device"] == "cpu" and values["dtype"] == "float16":
+        label = settings["dtype"].label
+        raise ConfigError(f"{label} float16: the CPU computes in float32 or bfloat16; choose one of these.")
+    values["prefix_cache"] = not values.pop("no_prefix_cache")
+    values["api_keys"] = values.pop("api_key")
+    values["served_model_name"] = values["served_model_name"] or served_name(model)
+    return ServeConfig(model=find_model(model), **values)
+
+
+def visible_device() -> Device:
+    """cuda if the driver of an NVIDIA GPU is there and not hidden. Loads nothing to find out."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1")
+    nodes = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
+    return "cuda" if not hidden and any(Path(node).exists() for node in nodes) else "cpu"

@@ -1,0 +1,63 @@
+"""A server of prepared replies in OpenAI's streaming format, on a thread."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Reply = list[str] | str
+
+
+class ChatStub:
+    """What was asked of the server. A reply is a list of pieces, or the text of an error event."""
+
+    def __init__(self, url: str, replies: tuple[Reply, ...]) -> None:
+        self.url = url
+        self.requests: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.replies = list(replies)
+
+
+@contextmanager
+def chat_server(*replies: Reply) -> Iterator[ChatStub]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            stub.keys.append(self.headers["Authorization"])
+            self._start("application/json")
+            self.wfile.write(json.dumps({"data": [{"id": "stub"}]}).encode())
+
+        def do_POST(self) -> None:
+            stub.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self._start("text/event-stream")
+            for event in _events(stub.replies.pop(0)):
+                self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+
+        def _start(self, kind: str) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.end_headers()
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        stub = ChatStub(f"http://127.0.0.1:{server.server_port}", replies)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield stub
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _events(reply: Reply) -> Iterator[dict[str, Any]]:
+    if isinstance(reply, str):
+        yield {"error": {"message": reply}}
+        return
+    for piece in reply:
+        yield {"choices": [{"index": 0, "delta": {"content": piece}}]}

@@ -1,0 +1,304 @@
+"""The command line: what it takes, how it says what is wrong, how a server in the foreground ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from arbora.frontend.chat_cli import Server
+from arbora.frontend.cli import build_parser, main, serve_config
+from arbora.frontend.launch.directory import PREFIX
+from arbora.frontend.options import OPTIONS, from_environment
+from arbora.runtime.config import ServeConfig, load_config
+from arbora.runtime.errors import ConfigError
+from chat_stub import chat_server
+
+FAKE_SERVER = Path(__file__).parent / "support" / "fake_server.py"
+PATIENCE = 20.0
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    directory = tmp_path / "tiny-model"
+    directory.mkdir()
+    (directory / "config.json").write_text("{}")
+    (directory / "model.safetensors").touch()
+    return directory
+
+
+def configured(*flags: str | Path, **environment: str) -> ServeConfig:
+    parsed = build_parser().parse_args(["serve", *map(str, flags)])
+    return serve_config(vars(parsed), environment)
+
+
+def test_the_defaults_serve_this_machine_alone(model: Path) -> None:
+    config = configured(model)
+    assert (config.host, config.port, config.page_size, config.prefix_cache) == ("127.0.0.1", 8000, 16, True)
+    assert config.model == model
+
+
+def test_a_model_is_named_after_its_directory(model: Path) -> None:
+    assert configured(model).served_model_name == "tiny-model"
+    assert configured(model, "--served-model-name", "mine").served_model_name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4GiB", 4 * 2**30), ("500MB", 500_000_000), ("1.5gib", 3 * 2**29), ("2k", 2000), ("4096", 4096)],
+)
+def test_a_size_has_decimal_or_binary_units(model: Path, text: str, size: int) -> None:
+    assert configured(model, "--kv-memory", text).kv_memory == size
+
+
+def test_every_option_has_an_environment_variable_of_its_name(model: Path) -> None:
+    variables = {option.variable for option in OPTIONS}
+    assert variables >= {"ARBORA_HOST", "ARBORA_MAX_MODEL_LEN", "ARBORA_API_KEY", "ARBORA_NO_PREFIX_CACHE"}
+    config = configured(
+        ARBORA_MODEL=str(model), ARBORA_MAX_MODEL_LEN="77", ARBORA_NO_PREFIX_CACHE="1", ARBORA_API_KEY="a,b"
+    )
+    assert (config.max_model_len, config.prefix_cache, config.api_keys) == (77, False, ("a", "b"))
+
+
+def test_a_flag_goes_before_its_variable(model: Path) -> None:
+    assert configured(model, "--port", "1234", ARBORA_PORT="99").port == 1234
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    assert from_environment({"ARBORA_PORT": ""}) == {}
+
+
+def test_repeated_api_keys_all_count(model: Path) -> None:
+    assert configured(model, "--api-key", "one", "--api-key", "two").api_keys == ("one", "two")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "expected"),
+    [
+        ("--port", "70000", "--port 70000: expected a whole number from 0 to 65535"),
+        ("--port", "http", "--port http: expected a whole number"),
+        ("--page-size", "12", "--page-size 12: expected a power of two up to 256"),
+        ("--kv-memory", "much", "--kv-memory much: expected a size such as 4GiB"),
+        ("--kv-memory", "0", "--kv-memory 0: expected a size"),
+        ("--device", "tpu", "--device tpu: expected one of cpu, cuda"),
+        ("--dtype", "int8", "--dtype int8: expected one of auto, float32"),
+        ("--step-ms", "nan", "--step-ms nan: expected milliseconds"),
+        ("--max-running", "0", "--max-running 0: expected a whole number from 1"),
+        ("--log-level", "loud", "--log-level loud: expected one of debug"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_flag_and_what_would_do(
+    model: Path, flag: str, value: str, expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        configured(model, flag, value)
+
+
+def test_a_wrong_variable_is_refused_under_its_own_name(model: Path) -> None:
+    with pytest.raises(ConfigError, match="ARBORA_PAGE_SIZE 7: expected a power of two"):
+        configured(model, ARBORA_PAGE_SIZE="7")
+
+
+def test_half_precision_is_for_gpus(model: Path) -> None:
+    with pytest.raises(ConfigError, match="--dtype float16: the CPU computes in float32 or bfloat16"):
+        configured(model, "--device", "cpu", "--dtype", "float16")
+
+
+def test_a_model_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="MODEL /no/where: there is no such directory"):
+        configured("/no/where")
+
+
+def test_a_directory_without_weights_is_refused(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"has no \*\.safetensors file"):
+        configured(model)
+
+
+def test_a_hub_model_without_a_network_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ConfigError, match="no copy in the hub's cache, and the hub can't be reached"):
+        configured("nobody/nothing")
+
+
+def test_the_configuration_survives_the_way_to_the_children(model: Path, tmp_path: Path) -> None:
+    config = configured(model, "--kv-memory", "1GiB", "--api-key", "secret")
+    config.save(tmp_path)
+    assert load_config(tmp_path) == config
+
+
+def test_a_wrong_setting_ends_the_program_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--port", "-1"]) == 2
+    assert capsys.readouterr().err == "arbora: error: --port -1: expected a whole number from 0 to 65535.\n"
+
+
+def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("arbora 0.")
+
+
+class Process:
+    """A server in the foreground, with fake children, until its first line."""
+
+    def __init__(self, directory: Path, *behaviours: str) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, str(FAKE_SERVER), "0", *behaviours],
+            env={**os.environ, "TMPDIR": str(directory), "PYTHONSAFEPATH": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.popen.stdout is not None
+        self.first_line = self.popen.stdout.readline()
+        self.directory = directory
+
+    @property
+    def private(self) -> Path:
+        return next(self.directory.glob(PREFIX + "*"))
+
+    def children(self) -> list[int]:
+        return [int(file.read_text()) for file in self.private.glob("*.pid")]
+
+    def finish(self) -> tuple[int, str]:
+        _, errors = self.popen.communicate(timeout=PATIENCE)
+        return self.popen.returncode, errors
+
+
+@pytest.fixture
+def short_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        yield Path(directory)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_ready_server_prints_one_line_with_its_address(short_directory: Path) -> None:
+    server = Process(short_directory)
+    assert server.first_line.startswith("Arbora serves fake at http://127.0.0.1:")
+    assert "KV cache 1,600 tokens" in server.first_line
+    server.popen.terminate()
+    server.finish()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_drains_the_server_and_leaves_nothing(short_directory: Path, number: signal.Signals) -> None:
+    server = Process(short_directory)
+    children = server.children()
+    server.popen.send_signal(number)
+    assert server.finish() == (0, "")
+    assert not any(map(is_running, children))
+    assert list(short_directory.iterdir()) == []
+
+
+def test_a_second_signal_ends_a_server_that_still_drains(short_directory: Path) -> None:
+    server = Process(short_directory, "work", "work", "deaf")
+    events = server.private / "events"
+    server.popen.send_signal(signal.SIGTERM)
+    until(lambda: "Drain" in events.read_text())
+    server.popen.send_signal(signal.SIGTERM)
+    assert server.finish()[0] == 128 + signal.SIGTERM
+    assert list(short_directory.iterdir()) == []
+
+
+def test_children_do_not_outlive_a_killed_server_and_the_next_start_tidies_up(short_directory: Path) -> None:
+    server = Process(short_directory)
+    children = server.children()
+    left_over = server.private
+    server.popen.kill()
+    server.popen.wait()
+    until(lambda: not any(map(is_running, children)))
+    following = Process(short_directory)
+    assert not left_over.exists()
+    following.popen.terminate()
+    following.finish()
+
+
+def test_a_server_that_can_not_start_says_why_and_leaves_nothing(short_directory: Path) -> None:
+    server = Process(short_directory, "work", "refuse")
+    returncode, errors = server.finish()
+    assert returncode == 1
+    assert errors == "arbora: error: the model has a field that no one can read\n"
+    assert list(short_directory.iterdir()) == []
+
+
+def test_a_port_in_use_is_known_before_anything_starts(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert main(["serve", str(model), "--port", str(port)]) == 2
+    assert f"--host 127.0.0.1 --port {port}: can't listen there" in capsys.readouterr().err
+
+
+def say(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    waiting = iter(lines)
+    monkeypatch.setattr("builtins.input", lambda prompt: next(waiting))
+
+
+def test_a_chat_sends_the_whole_conversation_each_turn(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with chat_server(["Hello", " you"], ["Fine"]) as server:
+        say(monkeypatch, "hi", "how are you?", "/exit")
+        assert main(["chat", "--url", server.url, "--system", "be brief"]) == 0
+    assert "Hello you\nFine\n" in capsys.readouterr().out
+    assert [(turn["role"], turn["content"]) for turn in server.requests[1]["messages"]] == [
+        ("system", "be brief"),
+        ("user", "hi"),
+        ("assistant", "Hello you"),
+        ("user", "how are you?"),
+    ]
+
+
+def test_a_chat_can_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    with chat_server(["one"], ["two"]) as server:
+        say(monkeypatch, "hi", "/reset", "ho", "/exit")
+        main(["chat", "--url", server.url])
+    assert [turn["content"] for turn in server.requests[1]["messages"]] == ["ho"]
+
+
+def test_a_chat_forgets_a_turn_that_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with chat_server("the model stopped", ["two"]) as server:
+        say(monkeypatch, "hi", "ho", "/exit")
+        main(["chat", "--url", server.url])
+    assert "(no reply: the model stopped)" in capsys.readouterr().err
+    assert [turn["content"] for turn in server.requests[1]["messages"]] == ["ho"]
+
+
+def test_a_chat_without_a_server_says_how_to_start_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    assert main(["chat", "--url", f"http://127.0.0.1:{port}"]) == 2
+    assert "Start one with `arbora serve`" in capsys.readouterr().err
+
+
+def test_a_chat_sends_its_key() -> None:
+    with chat_server() as stub:
+        Server(stub.url + "/v1/", "secret").model()
+    assert stub.keys == ["Bearer secret"]
