@@ -90,7 +90,7 @@ class SamplingState:
             "min_p": bool((warm & (n["min_p"] > 0)).any()),
         }
         names = ["seed", "position", "temperature", *(name for name, wanted in used.items() if wanted)]
-        tensors = upload([np.ascontiguousarray(n[name]) for name in names], self.last_tokens.device)
+        tensors = upload([n[name].copy() for name in names], self.last_tokens.device)
         return SamplingBatch(
             **dict(zip(names, tensors, strict=True)),
             all_greedy=not warm.any(),
