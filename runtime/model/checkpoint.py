@@ -1,0 +1,93 @@
+"""A checkpoint's tensors in safetensors files, mapped into memory and checked before any is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors import SafetensorError, safe_open
+
+from ..errors import ConfigError
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+SUPERFLUOUS = ("rotary_emb.inv_freq", "lm_head.weight")
+"""endings of tensors that some checkpoints have and nothing needs; a tied head is one"""
+
+Shape = tuple[int, ...]
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
+class Checkpoint:
+    """The tensors of a model directory: one file, or shards with an index."""
+
+    def __init__(self, model: Path) -> None:
+        self._file_of = _file_of_tensor(model)
+        self._files = {path: _open(path) for path in sorted(set(self._file_of.values()))}
+        for name, path in self._file_of.items():
+            if name not in self._files[path].keys():  # noqa: SIM118 (it is no mapping)
+                raise ConfigError(f"{path}: tensor {name} is missing, but {INDEX_FILE} places it there.")
+
+    def check(self, expected: Mapping[str, Shape]) -> None:
+        """Raise ConfigError unless the tensors are those expected, in shape and in a float dtype."""
+        for name, shape in expected.items():
+            if name not in self._file_of:
+                raise ConfigError(f"{self._place}: tensor {name} {list(shape)} is missing.")
+            found, dtype = self._describe(name)
+            if found != shape or dtype not in FLOATS:
+                raise ConfigError(
+                    f"{self._file_of[name]}: tensor {name}: expected {list(shape)} of {', '.join(FLOATS)}, "
+                    f"got {list(found)} of {dtype}."
+                )
+        for name in sorted(self._file_of.keys() - expected.keys()):
+            if not name.endswith(SUPERFLUOUS):
+                raise ConfigError(f"{self._file_of[name]}: tensor {name} has no place in this architecture.")
+
+    def dtype(self, name: str) -> torch.dtype:
+        return FLOATS[self._describe(name)[1]]
+
+    def read_into(self, target: torch.Tensor, name: str) -> None:
+        """Copy a tensor into place, converting it to the target's dtype."""
+        target.copy_(self._files[self._file_of[name]].get_tensor(name))
+
+    @property
+    def _place(self) -> Path:
+        paths = list(self._files)
+        return paths[0] if len(paths) == 1 else paths[0].parent / INDEX_FILE
+
+    def _describe(self, name: str) -> tuple[Shape, str]:
+        part = self._files[self._file_of[name]].get_slice(name)
+        return tuple(part.get_shape()), part.get_dtype()
+
+
+def _file_of_tensor(model: Path) -> dict[str, Path]:
+    index = model / INDEX_FILE
+    if index.exists():
+        try:
+            weight_map = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"{index}: {error}") from None
+        return {name: model / file for name, file in weight_map.items()}
+    single = model / SINGLE_FILE
+    if not single.exists():
+        raise ConfigError(
+            f"{model}: neither {SINGLE_FILE} nor {INDEX_FILE} is there. Weights must be in safetensors."
+        )
+    return dict.fromkeys(_open(single).keys(), single)
+
+
+def _open(path: Path) -> Any:
+    """A safetensors file; its own type is not exported."""
+    if not path.exists():
+        raise ConfigError(f"{path}: this file is missing, but {INDEX_FILE} names it.")
+    try:
+        return safe_open(path, framework="pt", device="cpu")
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{path}: not a whole safetensors file: {error}") from None

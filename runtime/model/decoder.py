@@ -1,0 +1,69 @@
+"""The forward pass of a decoder-only transformer over paged keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from ...kernels.activation import silu_and_mul
+from ...kernels.attention import paged_attention
+from ...kernels.norm import add_rms_norm, rms_norm
+from ...kernels.rotary import rotary_write_kv
+from .decoder_config import DecoderConfig
+from .input_batch import InputBatch
+from .weights import DecoderWeights, LayerWeights
+
+
+class Decoder:
+    """cos_sin: float32 [positions, rope dim], see `rope.cos_sin_table`."""
+
+    def __init__(self, config: DecoderConfig, weights: DecoderWeights, cos_sin: torch.Tensor) -> None:
+        self._config = config
+        self._weights = weights
+        self._cos_sin = cos_sin
+        self._q_size = config.heads * config.head_dim
+        self._scale = config.head_dim**-0.5
+
+    def forward(self, batch: InputBatch, kvs: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Write the step's keys and values; return the hidden states of its output tokens.
+
+        kvs: one [2, kv_heads, num_pages, page_size, head_dim] tensor for each layer.
+        Returns [output tokens, hidden], normalised for the head.
+        """
+        layers, eps = self._weights.layers, self._config.rms_norm_eps
+        residual = F.embedding(batch.tokens, self._weights.embedding)
+        normal = rms_norm(residual, layers[0].input_norm, eps)
+        for index, layer in enumerate(layers):
+            attended = self._attention(layer, normal, batch, kvs[index], self._config.windows[index])
+            last = index + 1 == len(layers)
+            if last and batch.outputs is not None:
+                attended, residual = attended[batch.outputs], residual[batch.outputs]
+            if not len(residual):
+                return residual
+            normal = add_rms_norm(layer.output(attended), residual, layer.post_attention_norm, eps)
+            next_norm = self._weights.norm if last else layers[index + 1].input_norm
+            normal = add_rms_norm(_feed_forward(layer, normal), residual, next_norm, eps)
+        return normal
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """float32 [tokens, vocab] of hidden states [tokens, hidden]."""
+        return self._weights.head(hidden).float()
+
+    def _attention(
+        self, layer: LayerWeights, x: torch.Tensor, batch: InputBatch, kv: torch.Tensor, window: int | None
+    ) -> torch.Tensor:
+        """[tokens, heads × head_dim] from x [tokens, hidden]"""
+        config = self._config
+        heads = layer.qkv(x).view(len(x), -1, config.head_dim)
+        q, k, v = torch.split(heads, [config.heads, config.kv_heads, config.kv_heads], dim=1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q = rms_norm(q, layer.q_norm, config.rms_norm_eps)
+            k = rms_norm(k, layer.k_norm, config.rms_norm_eps)
+        rotary_write_kv(q, k, v, self._cos_sin, batch.positions, batch.places, kv)
+        return paged_attention(q, kv, batch.attention, self._scale, window).view(len(x), self._q_size)
+
+
+def _feed_forward(layer: LayerWeights, x: torch.Tensor) -> torch.Tensor:
+    return layer.down(silu_and_mul(layer.gate_up(x)))

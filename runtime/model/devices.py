@@ -1,0 +1,85 @@
+"""What the machine has: devices, dtypes, cores, free memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from ..config import ServeConfig
+from ..errors import ConfigError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_CPUS = Path("/sys/devices/system/cpu")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def choose_device(config: ServeConfig) -> torch.device:
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: no CUDA device is available. Use --device cpu.")
+    return torch.device(config.device)
+
+
+def choose_dtype(asked: str, stated: str | None, stored: torch.dtype) -> torch.dtype:
+    """`asked` by the user, or else `stated` in config.json, or else as the weights are `stored`."""
+    if asked != "auto":
+        return DTYPES[asked]
+    if stated is None:
+        return stored
+    name = stated.removeprefix("torch.")
+    if name not in DTYPES:
+        raise ConfigError(
+            f"dtype {stated} of the model is not supported. Choose --dtype {' | '.join(DTYPES)}."
+        )
+    return DTYPES[name]
+
+
+def use_all_cores() -> None:
+    """One thread for each physical core that this process may use, unless OMP_NUM_THREADS says otherwise."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(physical_cores())
+
+
+def physical_cores() -> int:
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    siblings = (_CPUS / f"cpu{cpu}/topology/thread_siblings_list" for cpu in os.sched_getaffinity(0))
+    return len({path.read_text() if path.exists() else str(path) for path in siblings})
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can be had without swapping, within the container's limit."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    limits = [_available(), _cgroup_free()]
+    return min(limit for limit in limits if limit is not None)
+
+
+def _available() -> int:
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _cgroup_free() -> int | None:
+    try:
+        limit = int((_CGROUP / "memory.max").read_text())
+        return max(0, limit - int((_CGROUP / "memory.current").read_text()))
+    except (OSError, ValueError):  # no version 2 cgroup here, or no limit ("max")
+        return None
+
+
+def to_host(tensors: Sequence[torch.Tensor]) -> list[NDArray[Any]]:
+    """Copies on the host, with one wait for all."""
+    if all(tensor.device.type == "cpu" for tensor in tensors):
+        return [tensor.numpy() for tensor in tensors]
+    copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
+    torch.cuda.current_stream().synchronize()
+    return [copy.numpy() for copy in copies]

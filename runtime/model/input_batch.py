@@ -1,0 +1,102 @@
+"""The tensors of one forward pass, built from the rows of a plan with one array operation for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...kernels.attention import AttentionBatch
+from ...kernels.sampling_upload import upload
+from ..messages import Row, RowGroup
+from .page_tables import PageTables
+
+ONE_TOKEN = bytes(4)
+
+
+@dataclass(frozen=True)
+class InputBatch:
+    tokens: torch.Tensor
+    """int32 [tokens]"""
+    positions: torch.Tensor
+    """int64 [tokens]"""
+    places: torch.Tensor
+    """int64 [tokens]: where their keys and values go, page × page_size + offset"""
+    attention: AttentionBatch
+    outputs: torch.Tensor | None
+    """int64 [output tokens]: the tokens whose hidden states are wanted; None: all, in order.
+    First the last tokens of the rows to sample, then the tokens of each row that have targets."""
+    sampled_rows: NDArray[np.int64]
+    """[rows to sample] of the plan"""
+    target_rows: NDArray[np.int64]
+    """[rows with targets] of the plan"""
+
+    @property
+    def size(self) -> int:
+        return len(self.tokens)
+
+
+def build_input_batch(
+    rows: Sequence[Row], groups: Sequence[RowGroup], tables: PageTables, last_tokens: torch.Tensor
+) -> InputBatch:
+    """`tables` holds the rows' new pages already. last_tokens: int32 [slots], on the device."""
+    slots = np.array([row.slot for row in rows], np.int64)
+    starts = np.array([row.start for row in rows], np.int64)
+    lengths = np.array([len(row.tokens) // 4 or 1 for row in rows], np.int64)
+    ends = np.cumsum(lengths)
+    row_of_token = np.repeat(np.arange(len(rows)), lengths)
+    positions = np.arange(ends[-1]) - (ends - lengths - starts)[row_of_token]
+    sampled = np.flatnonzero([row.sample for row in rows])
+    targeted = np.flatnonzero([bool(row.targets) for row in rows])
+    tokens, moved_positions, places, outputs = upload(
+        [
+            np.frombuffer(b"".join([row.tokens or ONE_TOKEN for row in rows]), np.int32).copy(),
+            positions,
+            tables.places(slots[row_of_token], positions),
+            np.concatenate(
+                [ends[sampled] - 1, *(_targeted(rows[row], int(ends[row])) for row in targeted.tolist())]
+            ),
+        ],
+        last_tokens.device,
+    )
+    _insert_last_tokens(
+        tokens, np.flatnonzero([not row.tokens for row in rows]), ends - 1, slots, last_tokens
+    )
+    return InputBatch(
+        tokens=tokens,
+        positions=moved_positions,
+        places=places,
+        attention=AttentionBatch.build(
+            lengths.tolist(),
+            (starts + lengths).tolist(),
+            [tables.table(row.slot) for row in rows],
+            tables.page_size,
+            last_tokens.device,
+            [(group.first_row, group.rows, group.shared_tokens) for group in groups],
+        ),
+        outputs=None if len(sampled) == ends[-1] and not len(targeted) else outputs,
+        sampled_rows=sampled,
+        target_rows=targeted,
+    )
+
+
+def _targeted(row: Row, end: int) -> NDArray[np.int64]:
+    """Which of the step's tokens have a target: the row's first ones."""
+    start = end - len(row.tokens) // 4
+    return np.arange(start, start + len(row.targets) // 4)
+
+
+def _insert_last_tokens(
+    tokens: torch.Tensor,
+    fed_rows: NDArray[np.int64],
+    token_of_row: NDArray[np.int64],
+    slots: NDArray[np.int64],
+    last_tokens: torch.Tensor,
+) -> None:
+    """The rows without tokens of their own get the one that their slot sampled last."""
+    if len(fed_rows):
+        where, fed_slots = upload([token_of_row[fed_rows], slots[fed_rows]], tokens.device)
+        tokens[where] = last_tokens[fed_slots]

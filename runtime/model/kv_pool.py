@@ -1,0 +1,86 @@
+"""The tensors that hold keys and values in pages, and how many pages there are."""
+
+from __future__ import annotations
+
+import mmap
+from typing import NamedTuple
+
+import torch
+
+from ..errors import ConfigError
+from .decoder_config import DecoderConfig
+
+CPU_SHARE = 0.4
+"""of the free memory, unless --kv-memory says otherwise"""
+CPU_MOST = 4 << 30
+CUDA_SHARE = 0.9
+CUDA_STEP_TOKENS = 8192
+"""tokens of a step whose activations must find room beside the pages"""
+
+
+class PoolSize(NamedTuple):
+    num_pages: int
+    max_model_len: int
+
+
+def page_bytes(config: DecoderConfig, page_size: int, dtype: torch.dtype) -> int:
+    """Memory of one page in all layers."""
+    return 2 * config.layers * config.kv_heads * page_size * config.head_dim * dtype.itemsize
+
+
+def default_budget(config: DecoderConfig, dtype: torch.dtype, device: torch.device, free: int) -> int:
+    """Bytes for the pages out of `free` bytes, the weights being loaded."""
+    if device.type == "cpu":
+        return min(CPU_MOST, int(free * CPU_SHARE))
+    token = (4 * config.hidden_size + 4 * config.intermediate_size) * dtype.itemsize
+    return max(0, int(free * CUDA_SHARE) - CUDA_STEP_TOKENS * token)
+
+
+def context_length(config: DecoderConfig, asked: int | None) -> int:
+    """The longest context wanted, in tokens. Raises ConfigError where the model's positions end before."""
+    if asked is None:
+        return config.default_positions
+    if not 1 <= asked <= config.max_positions:
+        raise ConfigError(
+            f"--max-model-len {asked}: the model's positions allow 1 to {config.max_positions} tokens."
+        )
+    return asked
+
+
+def size_pool(
+    *, budget: int, bytes_per_page: int, page_size: int, slots: int, context: int, context_was_asked: bool
+) -> PoolSize:
+    """As many pages as `budget` bytes hold and `slots` full contexts need.
+
+    If they don't hold one context, it is shortened; or ConfigError is raised if the user asked for it.
+    """
+    needed = -(-context // page_size)
+    pages = min(budget // bytes_per_page, slots * needed)
+    if pages >= needed:
+        return PoolSize(pages, context)
+    if pages and not context_was_asked:
+        return PoolSize(pages, pages * page_size)
+    raise ConfigError(
+        f"--kv-memory of {budget:,} bytes holds {pages * page_size:,} tokens, but --max-model-len is "
+        f"{context:,}: one request of that length needs {needed * bytes_per_page:,} bytes. "
+        "Raise --kv-memory or lower --max-model-len."
+    )
+
+
+def allocate_pool(
+    config: DecoderConfig, num_pages: int, page_size: int, dtype: torch.dtype, device: torch.device
+) -> list[torch.Tensor]:
+    """Zeros: one [2, kv_heads, num_pages, page_size, head_dim] tensor for each layer."""
+    shape = (2, config.kv_heads, num_pages, page_size, config.head_dim)
+    return [_zeros(shape, dtype, device) for _ in range(config.layers)]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """On the CPU memory is taken only when a page is first written, in huge pages where there are any."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    size = torch.Size(shape).numel() * dtype.itemsize
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

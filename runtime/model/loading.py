@@ -1,0 +1,105 @@
+"""From a model directory to a runner that is ready for its first step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ..config import ServeConfig
+from ..errors import ConfigError
+from ..messages import ModelReady, Row, SlotSetup, StepPlan
+from ..sampling_params import SamplingParams
+from ..vocabulary import Vocabulary
+from .checkpoint import Checkpoint
+from .decoder import Decoder
+from .decoder_config import DecoderConfig, load_decoder_config
+from .devices import choose_device, choose_dtype, free_memory
+from .kv_pool import PoolSize, allocate_pool, context_length, default_budget, page_bytes, size_pool
+from .page_tables import PageTables
+from .rope import cos_sin_table
+from .runner import Runner
+from .slot_states import SlotStates
+from .weights import EMBEDDING, load_weights
+
+MOST_PAGE_SIZE = 256
+WARM_UP_TOKENS = 32
+log = logging.getLogger(__name__)
+
+
+class LoadedModel(NamedTuple):
+    runner: Runner
+    ready: ModelReady
+
+
+def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -> LoadedModel:
+    """Raises ConfigError for a model or settings that can't be served.
+
+    `load_vocabulary` is called when the first grammar comes.
+    """
+    if not 1 <= config.page_size <= MOST_PAGE_SIZE:
+        raise ConfigError(f"--page-size {config.page_size}: must be 1 to {MOST_PAGE_SIZE} tokens.")
+    device = choose_device(config)
+    shape = load_decoder_config(config.model)
+    context_length(shape, config.max_model_len)
+    checkpoint = Checkpoint(config.model)
+    dtype = choose_dtype(config.dtype, shape.dtype, checkpoint.dtype(EMBEDDING))
+    weights = load_weights(checkpoint, shape, dtype, device)
+    pool = _size_pool(config, shape, dtype, device)
+    runner = Runner(
+        Decoder(shape, weights, cos_sin_table(shape.rope, pool.max_model_len).to(device)),
+        allocate_pool(shape, pool.num_pages, config.page_size, dtype, device),
+        PageTables(config.max_running, pool.max_model_len, config.page_size),
+        SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary),
+        shape.vocab_size,
+    )
+    _warm_up(runner, pool, config.page_size)
+    ready = ModelReady(
+        num_pages=pool.num_pages,
+        page_size=config.page_size,
+        max_model_len=pool.max_model_len,
+        slots=config.max_running,
+        vocab_size=shape.vocab_size,
+        device=str(device),
+    )
+    return LoadedModel(runner, ready)
+
+
+def _size_pool(
+    config: ServeConfig, shape: DecoderConfig, dtype: torch.dtype, device: torch.device
+) -> PoolSize:
+    context = context_length(shape, config.max_model_len)
+    budget = config.kv_memory
+    if budget is None:
+        budget = default_budget(shape, dtype, device, free_memory(device))
+    pool = size_pool(
+        budget=budget,
+        bytes_per_page=page_bytes(shape, config.page_size, dtype),
+        page_size=config.page_size,
+        slots=config.max_running,
+        context=context,
+        context_was_asked=config.max_model_len is not None,
+    )
+    if pool.max_model_len < context:
+        log.warning(
+            "the context is cut from %d to %d tokens: that is what %d bytes of KV memory hold (--kv-memory)",
+            context,
+            pool.max_model_len,
+            budget,
+        )
+    return pool
+
+
+def _warm_up(runner: Runner, pool: PoolSize, page_size: int) -> None:
+    """Compile kernels and fill their caches before the first request, on pages that nobody owns yet."""
+    prompt = min(WARM_UP_TOKENS, pool.max_model_len - 1)
+    if prompt < 1:
+        return
+    pages = np.arange(-(-(prompt + 1) // page_size), dtype=np.int32)
+    setup = SlotSetup(slot=0, sampling=SamplingParams(max_tokens=2, top_p=0.9, top_k=10, min_p=0.01))
+    chunk = Row(slot=0, start=0, tokens=np.zeros(prompt, np.int32).tobytes(), new_pages=pages.tobytes())
+    runner.run(StepPlan(step=0, rows=[chunk], setups=[setup]), lambda: None)
+    runner.run(StepPlan(step=0, rows=[Row(slot=0, start=prompt)]), lambda: None)

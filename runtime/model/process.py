@@ -1,0 +1,100 @@
+"""The model process: receive → run → send."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import time
+from collections import deque
+from functools import partial
+
+import torch
+import zmq
+
+from ..child import ChildArguments, child_arguments
+from ..config import ServeConfig, load_config
+from ..errors import ConfigError
+from ..messages import DropGrammar, Failed, LoadGrammar, ModelInbox, StepMasks, StepPlan
+from ..sockets import Inbox, Outbox, model_address, scheduler_address, supervisor_address
+from ..vocabulary import load_vocabulary
+from .devices import use_all_cores
+from .loading import LoadedModel, load_model
+from .runner import Runner
+
+MASKS_DEADLINE = 10.0
+"""seconds"""
+
+
+class Mail:
+    """Messages in the order they came, except that masks wait apart for their step."""
+
+    def __init__(self, inbox: Inbox[ModelInbox]) -> None:
+        self._inbox = inbox
+        self._queue: deque[StepPlan | LoadGrammar | DropGrammar] = deque()
+        self._masks: dict[int, StepMasks] = {}
+
+    def next(self) -> StepPlan | LoadGrammar | DropGrammar:
+        while not self._queue:
+            self._receive(None)
+        return self._queue.popleft()
+
+    def masks(self, step: int, deadline: float = MASKS_DEADLINE) -> StepMasks | None:
+        """The masks of `step`; None if they are not there within `deadline` seconds."""
+        end = time.monotonic() + deadline
+        while step not in self._masks and time.monotonic() < end:
+            self._receive(max(1, round((end - time.monotonic()) * 1000)))
+        for past in [number for number in self._masks if number < step]:
+            del self._masks[past]
+        return self._masks.pop(step, None)
+
+    def _receive(self, timeout_ms: int | None) -> None:
+        message = self._inbox.receive(timeout_ms)
+        if isinstance(message, StepMasks):
+            self._masks[message.step] = message
+        elif message is not None:
+            self._queue.append(message)
+
+
+def serve(runner: Runner, mail: Mail, scheduler: Outbox) -> None:
+    while True:
+        match mail.next():
+            case StepPlan() as plan:
+                scheduler.send(runner.run(plan, partial(mail.masks, plan.step)))
+            case LoadGrammar() as grammar:
+                runner.load_grammar(grammar)
+            case DropGrammar() as grammar:
+                runner.drop_grammar(grammar)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    arguments = child_arguments()
+    config = load_config(arguments.directory)
+    logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    use_all_cores()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    model = _load_or_exit(config, arguments, context)
+    address = model_address(arguments.directory, arguments.epoch)
+    mail = Mail(Inbox(context, address, ModelInbox, arguments.epoch))  # type: ignore[arg-type]
+    scheduler = Outbox(context, scheduler_address(arguments.directory, arguments.epoch), arguments.epoch)
+    scheduler.send(model.ready)
+    serve(model.runner, mail, scheduler)
+
+
+def _load_or_exit(
+    config: ServeConfig, arguments: ChildArguments, context: zmq.Context[zmq.Socket[bytes]]
+) -> LoadedModel:
+    try:
+        return load_model(config, lambda: load_vocabulary(arguments.directory))
+    except (ConfigError, torch.OutOfMemoryError, MemoryError) as error:
+        supervisor = Outbox(context, supervisor_address(arguments.directory), arguments.epoch)
+        supervisor.send(Failed(role="model", message=str(error)))
+        supervisor.close()
+        context.term()
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Rotary position embeddings (Su et al. 2021) and the ways to stretch them over longer contexts.
+
+Every table is float32 and computed as transformers computes it, so that both give the same logits.
+
+*Dynamic* NTK scaling is the exception: transformers chooses the frequencies anew for each sequence length,
+which would invalidate cached keys. Here the table is fixed. Up to the context the model was trained for it is
+the plain one, exactly transformers'. Beyond it, it is the one that transformers uses for a sequence of
+`positions` tokens, for short sequences too.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from .rope_config import RopeConfig
+
+
+def cos_sin_table(rope: RopeConfig, positions: int) -> torch.Tensor:
+    """Cosines, then sines, of positions 0, 1, …: float32 [positions, dim]."""
+    angles = torch.arange(positions).float()[:, None] * _inverse_frequencies(rope, positions)
+    return torch.cat((angles.cos(), angles.sin()), dim=-1) * _amplitude(rope)
+
+
+def _inverse_frequencies(rope: RopeConfig, positions: int) -> torch.Tensor:
+    """float32 [dim / 2]"""
+    match rope.kind:
+        case "default":
+            return _plain(rope.theta, rope.dim)
+        case "linear":
+            return _plain(rope.theta, rope.dim) / rope.factor
+        case "dynamic":
+            return _plain(_dynamic_theta(rope, positions), rope.dim)
+        case "llama3":
+            return _llama3(rope)
+        case "yarn":
+            return _yarn(rope)
+
+
+def _plain(theta: float, dim: int) -> torch.Tensor:
+    return 1.0 / (theta ** (torch.arange(0, dim, 2).float() / dim))
+
+
+def _dynamic_theta(rope: RopeConfig, positions: int) -> float:
+    """The base of NTK-aware scaling for sequences of `positions` tokens (bloc97 and emozilla, 2023)."""
+    length = max(positions, rope.original_positions)
+    stretch = rope.factor * length / rope.original_positions - (rope.factor - 1)
+    return float(rope.theta * stretch ** (rope.dim / (rope.dim - 2)))
+
+
+def _llama3(rope: RopeConfig) -> torch.Tensor:
+    """Llama 3.1: long wavelengths are stretched, short ones kept, those between interpolated."""
+    plain = _plain(rope.theta, rope.dim)
+    wavelength = 2 * math.pi / plain
+    turns = rope.original_positions / wavelength
+    smooth = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    between = (1 - smooth) * plain / rope.factor + smooth * plain
+    is_long = wavelength > rope.original_positions / rope.low_freq_factor
+    is_short = wavelength < rope.original_positions / rope.high_freq_factor
+    return torch.where(is_long, plain / rope.factor, torch.where(is_short, plain, between))
+
+
+def _yarn(rope: RopeConfig) -> torch.Tensor:
+    """YaRN (Peng et al. 2023): between `beta_slow` and `beta_fast` rotations the two are mixed."""
+    wavelength_terms = rope.theta ** (torch.arange(0, rope.dim, 2).float() / rope.dim)
+    low, high = _yarn_dimension(rope, rope.beta_fast), _yarn_dimension(rope, rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rope.dim - 1)
+    if low == high:
+        high += 0.001
+    ramp = ((torch.arange(rope.dim // 2).float() - low) / (high - low)).clamp(0, 1)
+    kept = 1 - ramp
+    return 1.0 / (rope.factor * wavelength_terms) * (1 - kept) + 1.0 / wavelength_terms * kept
+
+
+def _yarn_dimension(rope: RopeConfig, rotations: float) -> float:
+    """The dimension that makes so many rotations over the original context."""
+    periods = rope.original_positions / (rotations * 2 * math.pi)
+    return rope.dim * math.log(periods) / (2 * math.log(rope.theta))
+
+
+def _amplitude(rope: RopeConfig) -> float:
+    """What cosines and sines are multiplied by: YaRN's temperature of the attention."""
+    if rope.kind != "yarn":
+        return 1.0
+    if rope.attention_factor is not None:
+        return rope.attention_factor
+    if rope.mscale and rope.mscale_all_dim:
+        return _mscale(rope.factor, rope.mscale) / _mscale(rope.factor, rope.mscale_all_dim)
+    return _mscale(rope.factor, 1.0)
+
+
+def _mscale(factor: float, scale: float) -> float:
+    return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0

@@ -1,0 +1,209 @@
+"""Runs steps: a plan in, a result out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...kernels.pages import copy_pages
+from ...kernels.sampling import Sampled, TokenMask, sample
+from ...kernels.sampling_upload import upload
+from ..messages import (
+    DropGrammar,
+    LoadGrammar,
+    Logprobs,
+    PageCopy,
+    Row,
+    RowError,
+    RowLogprobs,
+    RowPromptLogprobs,
+    SlotSetup,
+    StepMasks,
+    StepPlan,
+    StepResult,
+)
+from .decoder import Decoder
+from .devices import to_host
+from .input_batch import InputBatch, build_input_batch
+from .page_tables import PageTables
+from .prompt_logprobs import prompt_logprobs
+from .slot_states import NONE, SlotStates
+
+NOT_A_NUMBER = "The model's logits for this request are not numbers (NaN)."
+NOTHING_ALLOWED = "No token is allowed here: masks, banned tokens and biases exclude them all."
+MASK_LATE = "The grammar mask of this request did not come in time."
+
+MasksSource = Callable[[], StepMasks | None]
+"""waits for the running step's masks; None: they did not come in time"""
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What was sampled for the rows of `slots`, int32 [rows], on the host."""
+
+    slots: NDArray[np.int32]
+    tokens: NDArray[np.int32]
+    states: NDArray[np.int32]
+    logprobs: list[RowLogprobs]
+    errors: list[RowError]
+    waited: float
+    """seconds for the masks"""
+
+
+NOTHING = np.zeros(0, np.int32)
+
+
+class Runner:
+    """Owns the pages' contents and all state of the slots.
+
+    kvs: one [2, kv_heads, num_pages, page_size, head_dim] tensor for each layer.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        kvs: Sequence[torch.Tensor],
+        tables: PageTables,
+        states: SlotStates,
+        vocab_size: int,
+    ) -> None:
+        self._decoder = decoder
+        self._kvs = kvs
+        self._tables = tables
+        self._states = states
+        self._vocab_size = vocab_size
+
+    def load_grammar(self, message: LoadGrammar) -> None:
+        self._states.load_grammar(message)
+
+    def drop_grammar(self, message: DropGrammar) -> None:
+        self._states.drop_grammar(message)
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan, masks: MasksSource) -> StepResult:
+        """`masks` is called only if a row that samples has `host_mask`, when its logits are there."""
+        started = time.perf_counter()
+        self._prepare(plan.setups, plan.rows, plan.copies)
+        if not plan.rows:
+            return _result(plan.step, _nothing_sampled(), [], 0, started)
+        batch = build_input_batch(plan.rows, plan.groups, self._tables, self._states.sampling.last_tokens)
+        hidden = self._decoder.forward(batch, self._kvs)
+        to_sample = len(batch.sampled_rows)
+        prompts, errors = self._prompt_logprobs(plan.rows, batch, hidden[to_sample:])
+        outcome = _nothing_sampled()
+        if to_sample:
+            rows = [plan.rows[row] for row in batch.sampled_rows]
+            outcome = self._sample(rows, self._decoder.logits(hidden[:to_sample]), masks)
+        outcome.errors.extend(errors)
+        return _result(plan.step, outcome, prompts, batch.size, started)
+
+    def _prepare(self, setups: list[SlotSetup], rows: list[Row], copies: list[PageCopy]) -> None:
+        for setup in setups:
+            self._tables.clear(setup.slot)
+            self._states.set_up(setup)
+        for row in rows:
+            if row.new_pages:
+                self._tables.append(row.slot, np.frombuffer(row.new_pages, np.int32))
+        if copies:
+            copy_pages(self._kvs, [copy.source for copy in copies], [copy.destination for copy in copies])
+
+    def _prompt_logprobs(
+        self, rows: list[Row], batch: InputBatch, hidden: torch.Tensor
+    ) -> tuple[list[RowPromptLogprobs], list[RowError]]:
+        reports: list[RowPromptLogprobs] = []
+        errors: list[RowError] = []
+        start = 0
+        for row in (rows[index] for index in batch.target_rows):
+            targets = np.frombuffer(row.targets, np.int32)
+            states = hidden[start : start + len(targets)]
+            start += len(targets)
+            alternatives = int(self._states.prompt_logprobs[row.slot])
+            logprobs = prompt_logprobs(states, self._decoder.logits, self._vocab_size, targets, alternatives)
+            if logprobs is None:
+                errors.append(RowError(row.slot, NOT_A_NUMBER))
+            else:
+                reports.append(RowPromptLogprobs(row.slot, row.start + 1, logprobs))
+        return reports, errors
+
+    def _sample(self, rows: list[Row], logits: torch.Tensor, masks: MasksSource) -> _Outcome:
+        """One token for each of rows, with logits float32 [rows, vocab]."""
+        slots = np.array([row.slot for row in rows], np.int32)
+        host_mask, late, waited = self._await_masks(rows, slots, masks)
+        wanted = self._states.logprobs[slots]
+        most = int(wanted.max())
+        sampled = sample(logits, self._states.gather(slots, host_mask), None if most == NONE else most)
+        after = self._states.record(slots, sampled.tokens)
+        tokens, bad, pooled = to_host(
+            [sampled.tokens, sampled.bad, sampled.tokens if after is None else after]
+        )
+        errors = [RowError(slot, MASK_LATE) for slot in late]
+        errors += [_error(int(slots[row]), logits[row]) for row in np.flatnonzero(bad)]
+        return _Outcome(
+            slots=slots,
+            tokens=tokens,
+            states=self._states.grammar_states(slots, pooled),
+            logprobs=[] if most == NONE else _logprobs(slots, wanted, sampled),
+            errors=errors,
+            waited=waited,
+        )
+
+    def _await_masks(
+        self, rows: list[Row], slots: NDArray[np.int32], masks: MasksSource
+    ) -> tuple[TokenMask | None, list[int], float]:
+        """The masks, the slots whose masks did not come in time, and the seconds spent waiting."""
+        masked = [row.slot for row in rows if row.host_mask]
+        if not masked:
+            return None, [], 0.0
+        started = time.perf_counter()
+        message = masks()
+        waited = time.perf_counter() - started
+        return (None, masked, waited) if message is None else (self._token_mask(message, slots), [], waited)
+
+    def _token_mask(self, message: StepMasks, slots: NDArray[np.int32]) -> TokenMask:
+        mask_of_slot = {int(slot): at for at, slot in enumerate(np.frombuffer(message.slots, np.int32))}
+        index = np.array([mask_of_slot.get(int(slot), -1) for slot in slots], np.int32)
+        bits = np.frombuffer(message.masks, np.int32).reshape(len(mask_of_slot), -(-self._vocab_size // 32))
+        return TokenMask(*upload([index, bits], self._kvs[0].device))
+
+
+def _nothing_sampled() -> _Outcome:
+    return _Outcome(NOTHING, NOTHING, NOTHING, [], [], 0.0)
+
+
+def _result(
+    step: int, outcome: _Outcome, prompts: list[RowPromptLogprobs], forward_tokens: int, started: float
+) -> StepResult:
+    return StepResult(
+        step=step,
+        slots=outcome.slots.tobytes(),
+        tokens=outcome.tokens.tobytes(),
+        states=outcome.states.tobytes(),
+        forward_tokens=forward_tokens,
+        elapsed_ms=(time.perf_counter() - started - outcome.waited) * 1000,
+        logprobs=outcome.logprobs,
+        prompt_logprobs=prompts,
+        errors=outcome.errors,
+    )
+
+
+def _error(slot: int, logits: torch.Tensor) -> RowError:
+    return RowError(slot, NOT_A_NUMBER if bool(logits.isnan().any()) else NOTHING_ALLOWED)
+
+
+def _logprobs(slots: NDArray[np.int32], wanted: NDArray[np.int32], sampled: Sampled) -> list[RowLogprobs]:
+    assert sampled.logprobs is not None and sampled.top_ids is not None and sampled.top_logprobs is not None
+    chosen, ids, values = to_host([sampled.logprobs, sampled.top_ids, sampled.top_logprobs])
+    return [
+        RowLogprobs(
+            int(slots[row]),
+            Logprobs(
+                chosen[row].tobytes(), ids[row, : wanted[row]].tobytes(), values[row, : wanted[row]].tobytes()
+            ),
+        )
+        for row in np.flatnonzero(wanted != NONE)
+    ]

@@ -1,0 +1,66 @@
+"""Small random checkpoints of every family, written by transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+CONFIGS: dict[str, type[PreTrainedConfig]] = {
+    "llama": LlamaConfig,
+    "mistral": MistralConfig,
+    "qwen2": Qwen2Config,
+    "qwen3": Qwen3Config,
+}
+VOCAB_SIZE = 300
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.15,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+
+
+def random_model(family: str, seed: int = 0, **fields: Any) -> PreTrainedModel:
+    """A float32 model whose every parameter is random, norms and biases too. `fields` change its config."""
+    torch.manual_seed(seed)
+    if family == "mistral":
+        fields = {"sliding_window": None, **fields}
+    config = CONFIGS[family](**{**SHAPE, **fields})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+def save_model(model: PreTrainedModel, directory: Path, **saving: Any) -> Path:
+    """`saving` is for save_pretrained, such as max_shard_size."""
+    model.save_pretrained(directory, **saving)
+    return directory
+
+
+def edit_config(directory: Path, **fields: Any) -> None:
+    """Set fields of config.json; None removes one."""
+    path = directory / "config.json"
+    config = {**json.loads(path.read_text()), **fields}
+    path.write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
