@@ -12,11 +12,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import zmq
 from arbora.frontend.launch import restarts
 from arbora.frontend.launch.directory import PREFIX, PrivateDirectory, remove_stale_directories
 from arbora.frontend.launch.errors import ServerError
 from arbora.frontend.launch.restarts import Restarts
 from arbora.frontend.launch.supervisor import Supervisor
+from arbora.runtime.messages import Ready
+from arbora.runtime.sockets import Outbox, supervisor_address
+from fake_child import READY
 from fake_server import fake_commands
 
 PATIENCE = 20.0
@@ -238,3 +242,18 @@ def test_a_directory_without_a_living_owner_is_removed() -> None:
     assert not stale.exists()
     assert living.path.exists()
     living.close()
+
+
+async def test_a_message_of_a_dead_epoch_is_not_heard(directory: Path) -> None:
+    async with supervising(directory) as supervisor:
+        await supervisor.start()
+        await kill_and_see_it_back(directory, "scheduler")
+        await until_event(directory, "tokenizer PeerUp 2")
+        with zmq.Context() as context:
+            late = Outbox(context, supervisor_address(directory), epoch=1)
+            late.send(Ready("scheduler", model=READY))
+            late.close()
+        await kill_and_see_it_back(directory, "scheduler")
+        await until_event(directory, "tokenizer PeerUp 3")
+        told = [event for event in events(directory) if "PeerUp" in event]
+        assert told == [f"tokenizer PeerUp {epoch}" for epoch in (1, 2, 3)]

@@ -63,6 +63,12 @@ class Supervisor:
         self._commands = commands
         self._listener = listener
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._inbox: sockets.AsyncInbox[SupervisorInbox] = sockets.AsyncInbox(
+            zmq.asyncio.Context(self._context),
+            sockets.supervisor_address(directory),
+            SupervisorInbox,  # type: ignore[arg-type]
+            sockets.ANY_EPOCH,
+        )
         self._epochs = itertools.count(sockets.ANY_EPOCH + 1)
         self._epoch = sockets.ANY_EPOCH
         self._replica = Domain()
@@ -123,6 +129,7 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(child.stop() for child in self._children))
+        self._inbox.close()
         for outbox in self._to_tokenizers.values():
             outbox.close(linger_ms=0)
         if self._to_scheduler is not None:
@@ -130,17 +137,8 @@ class Supervisor:
         self._context.term()
 
     async def _receive(self) -> None:
-        inbox = sockets.AsyncInbox(
-            zmq.asyncio.Context(self._context),
-            sockets.supervisor_address(self._directory),
-            SupervisorInbox,
-            sockets.ANY_EPOCH,
-        )
-        try:
-            while True:
-                self._handle(await inbox.receive())
-        finally:
-            inbox.close()
+        while True:
+            self._handle(await self._inbox.receive())
 
     def _handle(self, message: SupervisorInbox) -> None:
         match message:
@@ -171,12 +169,13 @@ class Supervisor:
 
     async def _start_replica(self) -> list[ChildProcess]:
         self._epoch = next(self._epochs)
+        self._inbox.move_to(self._epoch)
         self._replica.ready_at = None
         scheduler = sockets.scheduler_address(self._directory, self._epoch)
         self._to_scheduler = sockets.Outbox(self._context, scheduler, sockets.ANY_EPOCH)
         return [
-            await self._start(self._commands.scheduler),
-            await self._start(self._commands.model),
+            await self._start(self._commands.scheduler, self._epoch),
+            await self._start(self._commands.model, self._epoch),
         ]
 
     def _forget_replica(self, children: list[ChildProcess]) -> None:
@@ -192,7 +191,7 @@ class Supervisor:
         while not self._draining:
             domain.ready_at = None
             self._connect_tokenizer(client)
-            child = await self._start(self._commands.tokenizers[client], client)
+            child = await self._start(self._commands.tokenizers[client], sockets.ANY_EPOCH, client)
             await child.exited()
             self._forget_tokenizer(child, client)
             if not self._draining:
@@ -213,13 +212,13 @@ class Supervisor:
             outbox.send(PeerUp(self._epoch, self._model))
         self._to_tokenizers[client] = outbox
 
-    async def _start(self, command: Command, client: int = 0) -> ChildProcess:
+    async def _start(self, command: Command, epoch: int, client: int = 0) -> ChildProcess:
         descriptors: list[int] = []
         environment: dict[str, str] = {}
         if command.role == "tokenizer" and self._listener is not None:
             descriptors.append(self._listener.fileno())
             environment[LISTEN_FD_VARIABLE] = str(self._listener.fileno())
-        arguments = ChildArguments(self._directory, self._epoch, client, os.getpid())
+        arguments = ChildArguments(self._directory, epoch, client, os.getpid())
         child = await start_child(command, arguments, environment, descriptors)
         self._children.add(child)
         return child

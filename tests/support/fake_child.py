@@ -31,7 +31,7 @@ def main() -> None:
     arguments = child_arguments()
     (arguments.directory / f"{role}.pid").write_text(str(os.getpid()))
     context: Context = zmq.Context()
-    supervisor = sockets.Outbox(context, sockets.supervisor_address(arguments.directory), sockets.ANY_EPOCH)
+    supervisor = sockets.Outbox(context, sockets.supervisor_address(arguments.directory), arguments.epoch)
     if behaviour == "refuse":
         supervisor.send(messages.Failed(role, "the model has a field that no one can read"))
         supervisor.close()
@@ -79,7 +79,7 @@ def tokenizer(
         context,
         sockets.tokenizer_address(arguments.directory, arguments.client),
         messages.TokenizerInbox,
-        arguments.epoch,
+        sockets.ANY_EPOCH,
     )
     listener = socket.socket(fileno=int(os.environ["ARBORA_LISTEN_FD"]))
     note(arguments, f"tokenizer listens on {listener.getsockname()}")
