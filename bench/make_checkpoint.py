@@ -1,0 +1,163 @@
+"""Write a checkpoint of random weights with a trained tokenizer, to measure speed with.
+
+    PYTHONSAFEPATH=1 python bench/make_checkpoint.py --shape 0.6b /tmp/ckpt/0.6b
+
+The shapes are Qwen3's. The tokenizer is a byte-level BPE of 32,000 tokens, trained on text that is generated
+here; prompts made of the same words (`sample_text`) are about one token a word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from arbora.runtime.model.decoder_config import load_decoder_config
+from arbora.runtime.model.weights import expected_tensors
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
+
+VOCAB_SIZE = 32_000
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+END_OF_TEXT, END_OF_TURN = 0, 2
+SHAPES: dict[str, dict[str, int]] = {
+    "125m": {
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "intermediate_size": 3072,
+    },
+    "0.6b": {
+        "hidden_size": 1024,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 3072,
+    },
+}
+CHAT_TEMPLATE = """\
+{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
+SYLLABLES = [a + b + c for a in "bcdfghklmnprstvw" for b in "aeiou" for c in ("", "n", "r", "s", "l")]
+WORDS = 60_000
+LINES = 60_000
+
+
+def words(seed: int = 0) -> list[str]:
+    """Invented words, the frequent ones short."""
+    choose = random.Random(seed)
+    found: dict[str, None] = {}
+    while len(found) < WORDS:
+        found["".join(choose.choices(SYLLABLES, k=2 + (len(found) > 4000) + choose.randrange(2)))] = None
+    return list(found)
+
+
+def sample_text(vocabulary: list[str], choose: random.Random, count: int) -> str:
+    """`count` words, the n-th word of the vocabulary about 1/n as often as the first."""
+    picked = [vocabulary[int(len(vocabulary) ** choose.random()) - 1] for _ in range(count)]
+    return " ".join(picked).capitalize() + "."
+
+
+def corpus(seed: int = 0) -> Iterator[str]:
+    """Prose, JSON, numbers and code, a line at a time."""
+    vocabulary, choose = words(seed), random.Random(seed)
+    for line in range(LINES):
+        if line % 4 == 0:
+            fields = {choose.choice(vocabulary): choose.randrange(10**4) for _ in range(4)}
+            yield json.dumps(fields, separators=(",", ":") if line % 8 else (", ", ": "))
+        elif line % 4 == 1:
+            name, other = choose.choices(vocabulary, k=2)
+            yield f"def {name}({other}):\n    return {other}[{choose.randrange(100)}] + 1\n"
+        else:
+            yield sample_text(vocabulary, choose, 30)
+
+
+def train_tokenizer() -> Tokenizer:
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    trainer = BpeTrainer(
+        vocab_size=VOCAB_SIZE,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(corpus(), trainer)
+    assert tokenizer.get_vocab_size() == VOCAB_SIZE, tokenizer.get_vocab_size()
+    return tokenizer
+
+
+def write_config(directory: Path, shape: str) -> None:
+    config = SHAPES[shape] | {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "vocab_size": VOCAB_SIZE,
+        "max_position_embeddings": 32_768,
+        "rope_theta": 1_000_000.0,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "tie_word_embeddings": True,
+        "dtype": "bfloat16",
+        "bos_token_id": None,
+        "eos_token_id": END_OF_TURN,
+    }
+    write_json(directory / "config.json", config)
+    write_json(directory / "generation_config.json", {"eos_token_id": [END_OF_TURN, END_OF_TEXT]})
+
+
+def write_tokenizer(directory: Path) -> None:
+    train_tokenizer().save(str(directory / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": SPECIAL[END_OF_TURN],
+        "pad_token": SPECIAL[END_OF_TEXT],
+        "model_max_length": 32_768,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    write_json(directory / "tokenizer_config.json", settings)
+
+
+def write_weights(directory: Path) -> None:
+    torch.manual_seed(0)
+    expected = expected_tensors(load_decoder_config(directory))
+    tensors = {name: random_tensor(shape) for name, shape in expected.items()}
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def random_tensor(shape: tuple[int, ...]) -> torch.Tensor:
+    tensor = torch.ones(shape, dtype=torch.bfloat16)
+    return tensor.normal_(std=0.02) if len(shape) > 1 else tensor
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", choices=SHAPES, required=True)
+    parser.add_argument("directory", type=Path)
+    arguments = parser.parse_args()
+    arguments.directory.mkdir(parents=True, exist_ok=True)
+    write_config(arguments.directory, arguments.shape)
+    write_tokenizer(arguments.directory)
+    write_weights(arguments.directory)
+
+
+if __name__ == "__main__":
+    main()
