@@ -1,0 +1,179 @@
+"""Chat templates: from messages to the text of a prompt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Template, TemplateError
+
+from ...runtime.errors import ConfigError, RequestError
+from .jinja_environment import chat_template_environment, plain_data
+from .tokenizer import Tokenizer, read_json, token_content
+
+_SPECIAL_TOKEN_VARIABLES = tuple(
+    f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+)
+_REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+_CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
+
+
+class ChatTemplate:
+    """A model's templates by name. `default` is used, or `tool_use` for requests with tools."""
+
+    def __init__(
+        self, sources: dict[str, str], variables: dict[str, str], special_texts: frozenset[str]
+    ) -> None:
+        if "default" not in sources:
+            raise ConfigError(f'The chat templates {sorted(sources)} have none named "default".')
+        environment = chat_template_environment()
+        self._variables = variables
+        self.special_texts = special_texts
+        self._sources = sources
+        self._templates: dict[str, Template] = {}
+        for name, source in sources.items():
+            try:
+                self._templates[name] = environment.from_string(source)
+            except TemplateError as error:
+                raise ConfigError(f'The chat template "{name}" can\'t be read: {error}') from error
+
+    @classmethod
+    def load(cls, directory: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
+        """None if the model has no chat template."""
+        sources = _template_files(directory) or _configured_templates(tokenizer.config)
+        if not sources:
+            return None
+        special = frozenset(tokenizer.added_tokens[token].content for token in tokenizer.special_tokens)
+        return cls(sources, _special_tokens(directory, tokenizer), special)
+
+    def source(self, tools: list[dict[str, Any]] | None = None) -> str:
+        """The template's text that a request with these tools is rendered with."""
+        return self._sources[self._name(tools)]
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        kwargs: dict[str, Any] | None = None,
+    ) -> str:
+        """As `apply_chat_template` of transformers does; a tool call's `arguments`, JSON text in
+        OpenAI's API, reach the template as an object, as templates expect.
+
+        Raises RequestError naming `messages` when the template refuses them.
+        """
+        chat = [_for_template(message) for message in messages]
+        if continue_final_message:
+            _mark_end(chat, add_generation_prompt)
+        variables = {
+            **self._variables,
+            **_plain_dict(kwargs or {}),
+            "messages": chat,
+            "tools": plain_data(tools),
+            "add_generation_prompt": add_generation_prompt,
+        }
+        variables.setdefault("documents", None)
+        try:
+            text = self._templates[self._name(tools)].render(variables)
+        except Exception as error:  # a template is a program: it can fail in any way
+            raise RequestError(
+                f"The model's chat template can't render these messages: {error}", param="messages"
+            ) from error
+        return _cut_at_mark(text) if continue_final_message else text
+
+    def _name(self, tools: list[dict[str, Any]] | None) -> str:
+        return "tool_use" if tools is not None and "tool_use" in self._sources else "default"
+
+
+def _template_files(directory: Path) -> dict[str, str]:
+    paths = {"default": directory / "chat_template.jinja"}
+    paths.update(
+        {path.stem: path for path in sorted((directory / "additional_chat_templates").glob("*.jinja"))}
+    )
+    sources = {name: path.read_text("utf-8") for name, path in paths.items() if path.is_file()}
+    return sources or _named_templates(read_json(directory / "chat_template.json").get("chat_template"))
+
+
+def _configured_templates(tokenizer_config: dict[str, Any]) -> dict[str, str]:
+    return _named_templates(tokenizer_config.get("chat_template"))
+
+
+def _named_templates(value: object) -> dict[str, str]:
+    match value:
+        case None:
+            return {}
+        case str():
+            return {"default": value}
+        case list():
+            return {entry["name"]: entry["template"] for entry in value}
+        case _:
+            raise ConfigError(
+                f"chat_template should be a string or a list of templates, found {type(value).__name__}."
+            )
+
+
+def _special_tokens(directory: Path, tokenizer: Tokenizer) -> dict[str, str]:
+    declared = {**read_json(directory / "special_tokens_map.json"), **tokenizer.config}
+    contents = {name: token_content(declared.get(name)) for name in _SPECIAL_TOKEN_VARIABLES}
+    return {name: content for name, content in contents.items() if content is not None}
+
+
+def _plain_dict(value: dict[str, Any]) -> dict[str, Any]:
+    copy = plain_data(value)
+    assert isinstance(copy, dict)
+    return copy
+
+
+def _for_template(message: dict[str, Any]) -> dict[str, Any]:
+    """A copy whose reasoning goes by each of its names and whose tool calls hold objects."""
+    copy = _plain_dict(message)
+    reasoning = next((copy[name] for name in _REASONING_FIELDS if copy.get(name) is not None), None)
+    if reasoning is not None:
+        copy = {"thinking": reasoning, **copy, "reasoning_content": reasoning}
+    for call in copy.get("tool_calls") or ():
+        function = call.get("function", call)
+        if isinstance(function.get("arguments"), str):
+            function["arguments"] = _arguments(function["arguments"])
+    return copy
+
+
+def _arguments(text: str) -> object:
+    """Text that is not a JSON object is left to the template as it is."""
+    try:
+        value = json.loads(text) if text.strip() else {}
+    except ValueError:
+        return text
+    return value if isinstance(value, dict) else text
+
+
+def _mark_end(chat: list[dict[str, Any]], add_generation_prompt: bool) -> None:
+    """Puts a mark behind the final message's text, to cut the rendered prompt there."""
+    if add_generation_prompt:
+        raise RequestError(
+            "continue_final_message and add_generation_prompt exclude each other: set one to false.",
+            param="continue_final_message",
+        )
+    content = chat[-1].get("content") if chat else None
+    if isinstance(content, str):
+        chat[-1]["content"] = content + _CONTINUE_HERE
+        return
+    texts = [part for part in content or () if isinstance(part, dict) and "text" in part]
+    if not texts:
+        raise RequestError(
+            "continue_final_message needs a final message with text to continue.", param="messages"
+        )
+    texts[-1]["text"] += _CONTINUE_HERE
+
+
+def _cut_at_mark(text: str) -> str:
+    position = text.rfind(_CONTINUE_HERE.strip())
+    if position < 0:
+        raise RequestError(
+            "continue_final_message: the model's chat template leaves out the final message's text.",
+            param="messages",
+        )
+    spacing_kept = text.startswith(_CONTINUE_HERE, position)
+    return text[:position] if spacing_kept else text[:position].rstrip()

@@ -1,0 +1,103 @@
+"""From output tokens to text that can be sent, piece by piece."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...runtime.messages import Tokens
+from .stop_strings import StopFound, StopMatcher
+from .tokenizer import Tokenizer
+
+
+class TextDelta(NamedTuple):
+    """What a push added.
+
+    `text` is new and can be sent: no later token can take it back. `stopped` is the stop string that
+    ended the text. `tokens_kept` counts all tokens so far that belong to the reply; as in vLLM the
+    token that completes the stop string is the last of them, whether or not its text is returned.
+    `offsets` holds, for each token of this push that is kept, the number of characters of the reply
+    before it.
+    """
+
+    text: str
+    stopped: str | None
+    tokens_kept: int
+    offsets: tuple[int, ...]
+
+
+class Detokenizer:
+    """One choice's text. Constant time for each token, amortised.
+
+    With `continues_text` (a reply continues its prompt) the space that begins a SentencePiece token
+    is kept at the start; without, the text is that of `Tokenizer.decode`. `shown_special` are special
+    tokens whose text is kept although special tokens are skipped: those that mark up a tool call.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: Sequence[str] = (),
+        include_stop: bool = False,
+        skip_special_tokens: bool = True,
+        *,
+        continues_text: bool = True,
+        shown_special: frozenset[int] = frozenset(),
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._skipped = tokenizer.special_tokens - shown_special if skip_special_tokens else frozenset()
+        self._spaces_to_drop = 0 if continues_text else tokenizer.rules.leading_spaces
+        self._include_stop = include_stop
+        self._matcher = StopMatcher(stop)
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._length = 0  # characters decoded so far
+        self._held = ""  # the last of them, not yet sent
+        self._tokens = 0
+        self._stopped: str | None = None
+
+    def push(self, tokens: Tokens, final: bool) -> TextDelta:
+        """Tokens after a stop string are ignored. `final`: no more tokens follow."""
+        if self._stopped is not None:
+            return TextDelta("", self._stopped, self._tokens, ())
+        ready: list[str] = []
+        offsets: list[int] = []
+        for token in np.frombuffer(tokens, "<i4").tolist():
+            offsets.append(self._length)
+            self._tokens += 1
+            ready.append(self._accept(self._decode(token)))
+            if self._stopped is not None:
+                break
+        if final and self._stopped is None:
+            ready.append(self._accept(self._utf8.decode(b"", True)))
+        if final:
+            ready.append(self._held)
+            self._held = ""
+        return TextDelta("".join(ready), self._stopped, self._tokens, tuple(offsets))
+
+    def _decode(self, token: int) -> str:
+        data = b"" if token in self._skipped else self._tokenizer.token_bytes(token)
+        text = self._utf8.decode(data)
+        while self._spaces_to_drop and text:
+            self._spaces_to_drop = self._spaces_to_drop - 1 if text[0] == " " else 0
+            text = text.removeprefix(" ")
+        return text
+
+    def _accept(self, text: str) -> str:
+        """Adds decoded text; returns what has become safe to send."""
+        found = self._matcher.push(text)
+        if found is not None:
+            return self._end_at(found, text)
+        self._length += len(text)
+        unsent = self._held + text
+        safe = len(unsent) - self._matcher.held
+        self._held = unsent[safe:]
+        return unsent[:safe]
+
+    def _end_at(self, found: StopFound, text: str) -> str:
+        self._stopped = found.stop
+        unsent = self._held + text[: found.end]
+        self._held = ""
+        return unsent if self._include_stop else unsent.removesuffix(found.stop)

@@ -1,0 +1,89 @@
+"""The Jinja dialect of chat templates, as transformers defines it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import NoReturn
+
+from jinja2 import TemplateError, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+
+class GenerationBlocks(Extension):
+    """`{% generation %}…{% endgeneration %}` marks the assistant's text for training: here, plain text."""
+
+    tags = {"generation"}  # noqa: RUF012 (declared so by Jinja)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+class TemplateNamespace(Namespace):
+    """A namespace that keeps its hands off Python's own attributes."""
+
+    def __init__(*args: object, **kwargs: object) -> None:
+        self, *rest = args
+        assert isinstance(self, TemplateNamespace)
+        attributes = dict(*rest, **kwargs)
+        for name in attributes:
+            _check_attribute(name)
+        Namespace.__init__(self, attributes)
+
+    def __setitem__(self, name: str, value: object) -> None:
+        _check_attribute(name)
+        super().__setitem__(name, value)
+
+
+def chat_template_environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    environment.globals["namespace"] = TemplateNamespace
+    return environment
+
+
+def plain_data(value: object) -> object:
+    """A copy made of exact JSON types only, which a template can't use to reach anything else."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, Mapping):
+        return {plain_data(key): plain_data(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_data(item) for item in value]
+    return f"<{type(value).__name__}>"
+
+
+def _check_attribute(name: str) -> None:
+    if name.startswith("_"):
+        raise SecurityError(f"A chat template can't store the attribute {name!r} on a namespace.")
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Unlike Jinja's own filter it escapes nothing for HTML."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)

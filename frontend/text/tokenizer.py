@@ -1,0 +1,152 @@
+"""A model's tokenizer: text to ids and back, without transformers or torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from ...runtime.errors import ConfigError
+from ...runtime.messages import Tokens
+from ...runtime.vocabulary import Vocabulary, build_vocabulary
+from .convert import converted_tokenizer
+from .token_bytes import DecoderRules, decoder_rules
+
+
+class Tokenizer:
+    """Text is defined by bytes: a sequence's text is its tokens' bytes joined and decoded as UTF-8,
+    with U+FFFD for what isn't UTF-8. `tokenizers`' own decoders agree wherever the bytes are UTF-8.
+    """
+
+    def __init__(
+        self, backend: tokenizers.Tokenizer, config: dict[str, Any], eos_tokens: tuple[int, ...]
+    ) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self.config = config
+        self.eos_tokens = eos_tokens
+        self.rules: DecoderRules = decoder_rules(_decoder_spec(backend))
+        self.added_tokens: dict[int, tokenizers.AddedToken] = backend.get_added_tokens_decoder()
+        self.special_tokens = frozenset(i for i, token in self.added_tokens.items() if token.special)
+        self._bytes = _all_token_bytes(backend.get_vocab(), self.added_tokens, self.rules)
+
+    @classmethod
+    def load(cls, directory: Path) -> Tokenizer:
+        """From tokenizer.json, or from whatever transformers can convert to it."""
+        path = directory / "tokenizer.json"
+        text = path.read_text("utf-8") if path.is_file() else converted_tokenizer(directory)
+        try:
+            backend = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library raises nothing more specific
+            raise ConfigError(f"{path} can't be read: {error}") from error
+        config = read_json(directory / "tokenizer_config.json")
+        _add_missing_tokens(backend, config)
+        return cls(backend, config, _eos_tokens(directory, config, backend))
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest id."""
+        return len(self._bytes)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> Tokens:
+        encoding = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+        return np.array(encoding.ids, "<i4").tobytes()
+
+    def decode(
+        self, tokens: Tokens, skip_special_tokens: bool = True, *, continues_text: bool = False
+    ) -> str:
+        """With `continues_text` a SentencePiece space at the start is kept, as it separates words."""
+        data = b"".join(
+            self._bytes[token]
+            for token in np.frombuffer(tokens, "<i4").tolist()
+            if not (skip_special_tokens and token in self.special_tokens)
+        )
+        text = data.decode("utf-8", "replace")
+        spaces = 0 if continues_text else self.rules.leading_spaces
+        while spaces and text.startswith(" "):
+            text, spaces = text[1:], spaces - 1
+        return text
+
+    def token_bytes(self, token: int) -> bytes:
+        """Empty for ids that the tokenizer doesn't have."""
+        return self._bytes[token] if token < len(self._bytes) else b""
+
+    def token_text(self, token: int) -> str:
+        r"""For log-probabilities: a part of a character is shown as OpenAI does, `bytes:\xe2\x82`."""
+        data = self.token_bytes(token)
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+    def token_id(self, content: str) -> int | None:
+        return self._backend.token_to_id(content)
+
+    def vocabulary(self, model_vocab_size: int) -> Vocabulary:
+        """For the model's embedding, which may be padded beyond the tokenizer or have gaps in it."""
+        known = set(self._backend.get_vocab().values())
+        ids = range(model_vocab_size)
+        special = [token in self.special_tokens or token not in known for token in ids]
+        return build_vocabulary([self.token_bytes(token) for token in ids], special, self.eos_tokens)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An empty dict if there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} should hold a JSON object, found {type(value).__name__}.")
+    return value
+
+
+def token_content(value: object) -> str | None:
+    """A token as Hugging Face's config files write it: a string, or an object with `content`."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _decoder_spec(backend: tokenizers.Tokenizer) -> dict[str, Any] | None:
+    spec: dict[str, Any] | None = backend.decoder and json.loads(backend.decoder.__getstate__())
+    return spec
+
+
+def _all_token_bytes(
+    vocab: dict[str, int], added: dict[int, tokenizers.AddedToken], rules: DecoderRules
+) -> list[bytes]:
+    by_id = [b""] * (max(vocab.values()) + 1)
+    for token, index in vocab.items():
+        by_id[index] = rules.added_token_bytes(token) if index in added else rules.token_bytes(token)
+    return by_id
+
+
+def _add_missing_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any]) -> None:
+    """Some models list added tokens in tokenizer_config.json only."""
+    listed = config.get("added_tokens_decoder") or {}
+    for index, fields in sorted((int(index), fields) for index, fields in listed.items()):
+        if backend.id_to_token(index) is None and index == backend.get_vocab_size():
+            backend.add_tokens([tokenizers.AddedToken(**{k: v for k, v in fields.items() if k != "__type"})])
+
+
+def _eos_tokens(
+    directory: Path, tokenizer_config: dict[str, Any], backend: tokenizers.Tokenizer
+) -> tuple[int, ...]:
+    """The tokenizer's own first, then those of generation_config.json and config.json."""
+    found: list[int | None] = []
+    own = token_content(tokenizer_config.get("eos_token"))
+    if own is not None:
+        found.append(backend.token_to_id(own))
+    model_config = read_json(directory / "config.json")
+    text_config = model_config.get("text_config") or {}
+    for config in (read_json(directory / "generation_config.json"), model_config, text_config):
+        value = config.get("eos_token_id")
+        found.extend(value if isinstance(value, list) else [value])
+    return tuple(dict.fromkeys(token for token in found if token is not None))
