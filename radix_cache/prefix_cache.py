@@ -71,7 +71,7 @@ class PrefixCache:
         the request's own instead: it is the last of `Lease.pages` then, and there is nothing to copy.
         """
         root = self._tree.open_root(namespace)
-        match = self._tree.find(root, tokens, limit if self._enabled else 0)
+        match = self._tree.find(root, tokens, limit)
         node = self._tree.split(match.inside, match.pages) if match.inside and match.pages else match.node
         self._tree.lock(node)
         pages = [page for above in reversed(list(node.path())) for page in above.pages]
@@ -202,8 +202,9 @@ class PrefixCache:
         return list(pages[first:])
 
     def _disown(self, pages: Sequence[int]) -> None:
-        assert self._held.issuperset(pages), "pages that no request holds"
+        remaining = len(self._held) - len(pages)
         self._held.difference_update(pages)
+        assert len(self._held) == remaining, "pages that no request holds"
 
     def _free(self, pages: list[int]) -> None:
         self._disown(pages)

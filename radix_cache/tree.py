@@ -17,8 +17,8 @@ from .page_allocator import PageAllocator
 class Match(NamedTuple):
     """Where the longest match of a sequence ends.
 
-    `node` is matched to its end. If `inside` is given, the match goes on into that child: `pages` whole
-    pages and then `tail` tokens of the next.
+    `node` is matched to its end. The match goes on into its child `inside`, if there is one, by `pages` whole
+    pages and then `tail` tokens of the next; both may be 0.
     """
 
     node: Node
@@ -66,8 +66,6 @@ class RadixTree:
 
     def _match(self, node: Node, position: int, inside: Node | None, common: int) -> Match:
         pages, tail = divmod(common // TOKEN_BYTES, self.page_size)
-        if not pages and not tail:
-            inside = None
         return Match(node, position // TOKEN_BYTES, inside, pages, tail)
 
     def split(self, node: Node, pages: int) -> Node:
@@ -92,16 +90,20 @@ class RadixTree:
         Returns that node, and those of `pages` that it did not take because the tree has them already.
         """
         duplicates: list[int] = []
-        while pages:
-            child = node.children.get(tokens[: self.page_bytes])
+        done = 0
+        while done < len(pages):
+            position = done * self.page_bytes
+            child = node.children.get(tokens[position : position + self.page_bytes])
             if child is None:
-                return self._append(node, tokens, pages), duplicates
-            shared = common_bytes(child.tokens, tokens) // self.page_bytes
+                return self._append(node, tokens[position:], pages[done:]), duplicates
+            shared = (
+                common_bytes(child.tokens, tokens[position : position + len(child.tokens)]) // self.page_bytes
+            )
             if shared < len(child.pages):
                 child = self.split(child, shared)
             self._move_lock(node, child)
-            duplicates += pages[:shared]
-            node, tokens, pages = child, tokens[shared * self.page_bytes :], pages[shared:]
+            duplicates += pages[done : done + shared]
+            node, done = child, done + shared
         return node, duplicates
 
     def insert_tail(self, node: Node, tokens: bytes, page: int) -> Node | None:
@@ -187,21 +189,22 @@ class RadixTree:
     def evict(self, count: int) -> None:
         """Frees `count` pages, of which so many must be evictable, from the tails of the first leaves."""
         assert count <= self.num_evictable, f"asked to evict {count} of {self.num_evictable} pages"
-        while count:
+        evicted: list[int] = []
+        while len(evicted) < count:
             leaf = self.queue.pop()
-            kept = max(len(leaf.pages) - count, 0)
-            count -= len(leaf.pages) - kept
-            self._allocator.free(leaf.pages[kept:])
+            kept = max(len(leaf.pages) - (count - len(evicted)), 0)
+            evicted += leaf.pages[kept:]
             if kept:
                 self._cut_tail(leaf, kept)
             else:
                 self.remove(leaf)
+        self._allocator.free(evicted)
 
     def _cut_tail(self, leaf: Node, kept: int) -> None:
         removed = len(leaf.pages) - kept
         self.num_pages -= removed
         self.num_evictable -= removed
-        leaf.pages = leaf.pages[:kept]
+        del leaf.pages[kept:]
         leaf.tokens = leaf.tokens[: kept * self.page_bytes]
         self.queue.add(leaf)
 

@@ -164,11 +164,40 @@ def test_a_partial_leaf_that_is_being_copied_is_copied_again() -> None:
 
 def test_a_full_page_drops_the_partial_leaf_that_it_continues() -> None:
     cache = new_cache()
-    serve(cache, (*DOCUMENT, 1))
-    lease, pages = start(cache, (*DOCUMENT, 1, 2, 3, 4), commit=False)
-    cache.release(lease, pack((*DOCUMENT, 1, 2, 3, 4)), pages)
+    longer, pages = start(cache, (*DOCUMENT, 1, 2, 3, 4), commit=False)
     serve(cache, (*DOCUMENT, 1, 2))
     assert cache.stats().evictable == 4
+    cache.release(longer, pack((*DOCUMENT, 1, 2, 3, 4)), pages)
+    assert cache.stats().evictable == 4
+    assert match(cache, (*DOCUMENT, 1, 2, 3, 4)) == 16
+
+
+def test_a_partial_leaf_drops_the_shorter_one_that_it_continues() -> None:
+    cache = new_cache()
+    longer, pages = start(cache, (*DOCUMENT, 1, 2, 3), commit=False)
+    serve(cache, (*DOCUMENT, 1))
+    cache.release(longer, pack((*DOCUMENT, 1, 2, 3)), pages)
+    assert cache.stats().evictable == 4
+    assert match(cache, (*DOCUMENT, 1, 2, 3)) == 15
+
+
+def test_a_partial_leaf_that_is_being_copied_is_not_dropped() -> None:
+    cache = new_cache()
+    longer, pages = start(cache, (*DOCUMENT, 1, 2, 3), commit=False)
+    serve(cache, (*DOCUMENT, 1, 2))
+    copying = cache.acquire("", pack((*DOCUMENT, 1, 9, 9)), 14)
+    cache.release(longer, pack((*DOCUMENT, 1, 2, 3)), pages)
+    assert cache.stats().locked == 4
+    cache.copied(copying)
+    assert (cache.stats().locked, cache.stats().evictable) == (3, 2)
+
+
+def test_a_partial_page_that_the_tree_covers_is_freed() -> None:
+    cache = new_cache()
+    shorter, pages = start(cache, (*DOCUMENT, 1), commit=False)
+    serve(cache, (*DOCUMENT, 1, 2, 3))
+    cache.release(shorter, pack((*DOCUMENT, 1)), pages)
+    assert (cache.stats().free, cache.stats().evictable) == (28, 4)
 
 
 def test_a_release_before_the_copy_was_made_keeps_nothing_of_it() -> None:
@@ -228,6 +257,40 @@ def test_a_sequence_computed_in_chunks_is_one_node() -> None:
     [root] = cache._tree.roots.values()
     [node] = root.children.values()
     assert node.pages == pages
+
+
+def test_sequences_part_at_the_last_page_boundary_before_they_differ() -> None:
+    cache = new_cache()
+    serve(cache, (*DOCUMENT, 1, 1, 1, 1))
+    lease, pages = start(cache, (*DOCUMENT[:8], 7, 7, 7, 7), commit=False)
+    assert lease.copy is None
+    cache.release(lease, pack((*DOCUMENT[:8], 7, 7, 7, 7)), pages)
+    [root] = cache._tree.roots.values()
+    [shared] = root.children.values()
+    assert sorted(len(child.pages) for child in shared.children.values()) == [1, 2]
+    assert len(shared.pages) == 2
+
+
+def test_a_request_keeps_its_lock_when_another_splits_its_node() -> None:
+    cache = new_cache(num_pages=5)
+    first, pages = start(cache, DOCUMENT)
+    second, more = start(cache, (*DOCUMENT[:4], 7, 7))
+    cache.release(second, pack(DOCUMENT[:4]), more)
+    assert cache.stats().locked == 3
+    cache.release(first, pack(DOCUMENT), pages)
+    assert cache.stats().locked == 0
+
+
+def test_a_node_that_another_request_uses_does_not_grow() -> None:
+    cache = new_cache(num_pages=8)
+    first, pages = start(cache, DOCUMENT)
+    second = cache.acquire("", pack((*DOCUMENT, 9)), 12)
+    more = cache.allocate(1)
+    assert more is not None
+    cache.release(first, pack((*DOCUMENT, 1, 1, 1, 1)), pages + more)
+    assert (cache.stats().locked, cache.stats().evictable) == (3, 1)
+    cache.release(second, pack(DOCUMENT), second.pages)
+    assert cache.stats().locked == 0
 
 
 def test_a_namespace_without_pages_is_forgotten() -> None:

@@ -14,12 +14,14 @@ def shared(left: Sequence[int], right: Sequence[int]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
 
 
-@given(st.binary(max_size=40), st.integers(0, 30), st.binary(max_size=10), st.binary(max_size=10))
-def test_common_bytes_are_the_longest_common_prefix(
-    base: bytes, repeat: int, left: bytes, right: bytes
+@given(st.integers(0, 700), st.integers(0, 700), st.integers(0, 700), st.integers(1, 255))
+def test_common_bytes_end_where_two_sequences_differ(
+    left: int, right: int, position: int, change: int
 ) -> None:
-    left, right = base * repeat + left, base * repeat + right
-    assert common_bytes(left, right) == shared(left, right)
+    base = bytes(range(256)) * 3
+    other = bytearray(base)
+    other[position] ^= change
+    assert common_bytes(base[:left], bytes(other[:right])) == shared(base[:left], other[:right])
 
 
 @given(st.lists(st.integers(-3, 3)), st.lists(st.integers(-3, 3)))
