@@ -1,0 +1,86 @@
+"""Turns conversations into token batches with a weight for each target."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from .conversation import Conversation, reply_spans
+from .mixture import conversations
+from .tokenizer import PAD
+
+LONGEST = 1152
+BATCH_TOKENS = 3072
+PROMPT_SHARE, PROMPT_WEIGHT = 0.1, 0.5
+"""A tenth of the prompt tokens are predicted too: names recur in prompts, which teaches copying early."""
+
+
+@dataclass(frozen=True)
+class Example:
+    tokens: list[int]
+    is_reply: list[bool]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`tokens` int64 [rows, length + 1], padded; `weights` float32 [rows, length], one for each next token."""
+
+    tokens: Tensor
+    weights: Tensor
+
+
+def encode(conversation: Conversation, tokenizer: Tokenizer) -> Example:
+    text, spans = reply_spans(conversation)
+    encoding = tokenizer.encode(text)
+    is_reply = [any(start <= at < end for start, end in spans) for at, _ in encoding.offsets]
+    return Example(encoding.ids, is_reply)
+
+
+def step_batches(
+    seed: str, tokenizer: Tokenizer, most_sentences: int, step_tokens: int, worker: int = 0, workers: int = 1
+) -> list[Batch]:
+    """This worker's batches of one optimizer step, which has about `step_tokens` tokens over all workers.
+
+    The rows of a batch have similar lengths; the workers' shares are alike.
+    """
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{worker}".encode()))
+    examples: list[Example] = []
+    total = 0
+    for conversation in conversations(seed, most_sentences):
+        example = encode(conversation, tokenizer)
+        if len(example.tokens) > LONGEST:
+            continue
+        examples.append(example)
+        total += len(example.tokens)
+        if total >= step_tokens:
+            break
+    examples.sort(key=lambda example: len(example.tokens))
+    return [_batch(group, generator) for group in _groups(examples[worker::workers], BATCH_TOKENS)]
+
+
+def _groups(examples: list[Example], batch_tokens: int) -> Iterator[list[Example]]:
+    group: list[Example] = []
+    for example in examples:
+        if group and (len(group) + 1) * len(example.tokens) > batch_tokens:
+            yield group
+            group = []
+        group.append(example)
+    yield group
+
+
+def _batch(examples: list[Example], generator: torch.Generator) -> Batch:
+    width = max(len(example.tokens) for example in examples)
+    tokens = torch.full((len(examples), width), PAD)
+    weights = torch.zeros(len(examples), width - 1)
+    for row, example in enumerate(examples):
+        length = len(example.tokens)
+        tokens[row, :length] = torch.tensor(example.tokens)
+        reply = torch.tensor(example.is_reply[1:])
+        sampled = torch.rand(length - 1, generator=generator) < PROMPT_SHARE
+        weights[row, : length - 1] = torch.where(reply, 1.0, torch.where(sampled, PROMPT_WEIGHT, 0.0))
+    return Batch(tokens, weights)

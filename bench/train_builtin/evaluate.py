@@ -1,0 +1,112 @@
+"""Measures the built-in model on held-out conversations: greedy, unconstrained, its own replies as history.
+
+    PYTHONPATH=bench python -P -m train_builtin.evaluate --model runtime/model/builtin
+
+Invented names come from the half of the name space that training never sees. Chat and document questions
+count when the reply contains exactly the asked fact; JSON counts when it parses to the expected object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from .chat import make_chat, make_small_talk
+from .conversation import Conversation, Turn
+from .documents import NOT_TOLD
+from .extraction import make_extraction
+from .lexicon import Words
+from .mixture import document_of_any_length
+
+MAKERS: dict[str, Callable[[Words], Conversation]] = {
+    "chat": make_chat,
+    "document": document_of_any_length,
+    "json": make_extraction,
+    "talk": make_small_talk,
+}
+LONGEST_PROMPT = 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Evaluate Arbora's built-in model.")
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--conversations", type=int, default=100, help="for each task")
+    parser.add_argument("--misses", type=int, default=0, help="wrong replies to print for each task")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32).eval()
+    print(f"{'task':<10}{'asked':>7}{'right':>7}{'accuracy':>10}")
+    for task in MAKERS:
+        right, misses = evaluate(task, options.conversations, model, tokenizer)
+        asked = sum(right.values())
+        print(f"{task:<10}{asked:>7}{right[True]:>7}{right[True] / asked:>10.1%}", flush=True)
+        for prompt_end, expected, reply in misses[: options.misses]:
+            print(f"    {prompt_end!r}\n      expected {expected!r}\n      got      {reply!r}")
+
+
+def evaluate(
+    task: str, count: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> tuple[Counter[bool], list[tuple[str, str, str]]]:
+    """How many graded turns were right and wrong, and the wrong ones as (end of prompt, expected, reply)."""
+    right: Counter[bool] = Counter()
+    misses = []
+    words = Words(random.Random(f"held-out/{task}"), held_out=True)
+    for _ in range(count):
+        conversation = MAKERS[task](words)
+        messages = conversation.messages(turns=0)
+        for turn in conversation.turns:
+            messages.append({"role": "user", "content": turn.user})
+            reply = greedy_reply(messages, model, tokenizer)
+            if reply is None:
+                break
+            messages.append({"role": "assistant", "content": reply})
+            if turn.fact is None and task != "talk":
+                continue
+            good = is_right(task, turn, reply)
+            right[good] += 1
+            if not good:
+                misses.append((turn.user[-300:], turn.reply, reply))
+    return right, misses
+
+
+def greedy_reply(
+    messages: list[dict[str, str]], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> str | None:
+    """The model's reply, or None if the prompt is longer than what is measured."""
+    prompt = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    length = prompt["input_ids"].shape[1]
+    if length > LONGEST_PROMPT:
+        return None
+    with torch.inference_mode():
+        output = model.generate(**prompt, max_new_tokens=200, do_sample=False)
+    return tokenizer.decode(output[0, length:], skip_special_tokens=True)
+
+
+def is_right(task: str, turn: Turn, reply: str) -> bool:
+    if task == "json":
+        return _parsed(reply) == json.loads(turn.reply)
+    if turn.fact is None or turn.fact == NOT_TOLD:
+        return reply == turn.reply
+    return re.search(rf"(?<!\w){re.escape(turn.fact)}(?!\w)", reply) is not None
+
+
+def _parsed(reply: str) -> object:
+    try:
+        return json.loads(reply)
+    except json.JSONDecodeError:
+        return None
+
+
+if __name__ == "__main__":
+    main()
