@@ -117,15 +117,26 @@ class AutomatonPool:
 
     def mask_index(self, states: torch.Tensor) -> torch.Tensor:
         """Rows of the pool's masks, int32 [rows], -1 where there is no automaton."""
+        if states.is_cuda:
+            from . import automaton_triton
+
+            return automaton_triton.mask_index(states, self._states.tensor)
         masks = self._states.tensor[states.clamp_min(0).long(), 2]
         return torch.where(states < 0, -1, masks)
 
     def advance(self, states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """The states, int32 [rows], after tokens, int32 [rows]."""
+        tables = (
+            *(self._spans, self._bytes),
+            *(self._states.tensor, self._class_maps.tensor, self._transitions.tensor),
+        )
+        if states.is_cuda:
+            from . import automaton_triton
+
+            return automaton_triton.advance(states, tokens, *tables)
         from . import automaton_cpu
 
-        tables = (self._states.tensor, self._class_maps.tensor, self._transitions.tensor)
-        return automaton_cpu.advance(states, tokens, self._spans, self._bytes, *tables)
+        return automaton_cpu.advance(states, tokens, *tables)
 
     def _put_dead_state(self, words: int) -> None:
         class_map = self._class_maps.put(np.zeros((1, 256), np.uint8))

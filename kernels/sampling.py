@@ -47,6 +47,10 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None 
     """
     assert logits.dtype == torch.float32 and logits.dim() == 2, (logits.dtype, logits.shape)
     assert logits.stride(1) == 1 or logits.shape[1] == 1, logits.stride()
+    if logits.is_cuda:
+        from . import sampling_triton
+
+        return sampling_triton.sample(logits, batch, top_logprobs)
     from . import sampling_cpu
 
     return sampling_cpu.sample(logits.contiguous(), batch, top_logprobs)

@@ -10,16 +10,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def compiled(function: Function) -> Function:
     """Compile without the GIL, and cache the result where a writable directory for that exists."""
-    options = {"nogil": True, "error_model": "numpy"}
     try:
-        cached: Function = numba.njit(cache=True, **options)(function)
+        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)  # type: ignore[return-value]
     except RuntimeError:  # no writable cache directory
-        uncached: Function = numba.njit(**options)(function)
-        return uncached
-    return cached
+        return numba.njit(nogil=True, error_model="numpy")(function)  # type: ignore[return-value]
 
 
 def inlined(function: Function) -> Function:
     """Compile into the callers, so that their loops can be vectorised."""
-    inline: Function = numba.njit(nogil=True, error_model="numpy", forceinline=True)(function)
-    return inline
+    return numba.njit(nogil=True, error_model="numpy", forceinline=True)(function)  # type: ignore[return-value]

@@ -105,7 +105,7 @@ def lowest_key_within(distance, largest, inverse):
 
 @compiled
 def crossing(keys, weights, target):
-    """The largest cut such that keys from the cut upwards weigh at least target, and the weight above the cut.
+    """The largest cut such that keys from it upwards weigh at least target, and the weight above the cut.
 
     Histograms over ever smaller ranges of keys: at most three, since BINS is 2^11 and keys have 32 bits.
     """
