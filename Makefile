@@ -1,0 +1,66 @@
+# make serve            install what is needed, then serve the built-in model (MODEL=… another, ARGS=… more options)
+# make test             every check: lint, types, tests
+# make lint             ruff and mypy alone
+# make bench            the benchmarks
+# make clean            remove what the others made
+
+PYTHON ?= python3
+MODEL ?=
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+FOLDERS := frontend grammars kernels radix_cache runtime
+TYPING := build/typing
+
+# Without an NVIDIA GPU: the build of torch for CPUs, which is gigabytes smaller.
+HAS_GPU := $(wildcard /dev/nvidiactl /dev/nvidia0 /dev/dxg)
+CPU_TORCH := torch==2.13.0
+
+.PHONY: serve test lint bench clean
+.DELETE_ON_ERROR:
+
+serve: $(VENV)/.installed
+	@exec $(BIN)/arbora serve $(MODEL) $(ARGS)
+
+test: lint
+	$(BIN)/pytest
+
+lint: $(VENV)/.installed-for-tests $(TYPING)/arbora
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	MYPYPATH=$(TYPING) $(BIN)/mypy -p arbora
+	MYPYPATH=$(TYPING):tests/support $(BIN)/mypy tests
+
+bench: $(VENV)/.installed-for-tests
+	PYTHONSAFEPATH=1 $(BIN)/python bench/radix.py
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find $(FOLDERS) tests bench -name __pycache__ -type d -exec rm -rf {} +
+	rm -rf $(VENV)
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+	  { echo "$(PYTHON) is not Python 3.11 to 3.13; choose one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+ifeq ($(HAS_GPU),)
+	$(PIP) install $(CPU_TORCH)
+else
+	$(PIP) install "torch>=2.11"
+endif
+	$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.installed-for-tests: $(VENV)/.installed
+	$(PIP) install --editable ".[test]"
+	@touch $@
+
+# The folders stand at the root, so type checkers find the package by these links.
+$(TYPING)/arbora: Makefile
+	@mkdir -p $@
+	@for name in $(FOLDERS) __init__.py __main__.py py.typed; do ln -sfn ../../../$$name $@/$$name; done
+	@touch $@

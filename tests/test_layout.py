@@ -1,0 +1,144 @@
+"""How the package is laid out: its folders, who may import whom, what an import may load."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import arbora
+import pytest
+
+ROOT = Path(arbora.__file__).parent
+FOLDERS = ("frontend", "grammars", "kernels", "radix_cache", "runtime")
+SHARED = ("child", "config", "errors", "messages", "sampling_params", "sockets", "vocabulary")
+SHARED_MODULES = {f"runtime.{name}" for name in SHARED}
+MAY_IMPORT = {
+    "frontend": SHARED_MODULES,
+    "runtime.scheduler": SHARED_MODULES | {"radix_cache", "grammars"},
+    "runtime.model": SHARED_MODULES | {"kernels"},
+    "runtime": SHARED_MODULES,
+    "radix_cache": set[str](),
+    "grammars": set[str](),
+    "kernels": set[str](),
+}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Every module of the folders, as `runtime.scheduler.plan`; a package by its own name."""
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def part_of(module: str) -> str:
+    """The longest name in MAY_IMPORT that holds the module."""
+    return max((part for part in MAY_IMPORT if is_within(module, part)), key=len)
+
+
+def is_within(module: str, part: str) -> bool:
+    return module == part or module.startswith(part + ".")
+
+
+def may_import(part: str, target: str) -> bool:
+    """Any part may use itself; `runtime` is no part but the modules that all share."""
+    if part_of(target) == part and part != "runtime":
+        return True
+    return any(is_within(target, allowed) for allowed in MAY_IMPORT[part])
+
+
+def imports_of_ours(module: str, path: Path) -> Iterator[str]:
+    """What a module imports from the package, from its root on: `runtime.messages`."""
+    existing = {name for name, _ in modules()}
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = [*package[: len(package) - node.level + 1], *(node.module or "").split(".")]
+            origin = ".".join(filter(None, base))
+            for alias in node.names:
+                name = f"{origin}.{alias.name}"
+                yield name if name in existing else origin
+
+
+def imported_names(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module or ""
+
+
+def loaded_by(statement: str, candidates: set[str]) -> set[str]:
+    """Which of the modules are loaded after the statement, in a fresh interpreter."""
+    program = f"{statement}\nimport sys\nprint(*sys.modules)"
+    output = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    return candidates & set(output.split())
+
+
+def test_every_folder_with_code_is_a_listed_package() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        listed = tomllib.load(file)["tool"]["setuptools"]["packages"]
+    folders = {path.parent.relative_to(ROOT) for _, path in modules()}
+    expected = {"arbora"} | {".".join(("arbora", *folder.parts)) for folder in folders}
+    assert sorted(listed) == sorted(expected)
+
+
+def test_every_package_has_an_init_file() -> None:
+    assert [path for _, path in modules() if not (path.parent / "__init__.py").exists()] == []
+
+
+@pytest.mark.parametrize("folder", ["tests", "bench"])
+def test_tests_and_benchmarks_are_no_packages(folder: str) -> None:
+    assert list((ROOT / folder).rglob("__init__.py")) == []
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_a_part_imports_only_what_it_may(part: str) -> None:
+    wrong = [
+        f"{module} imports {target}"
+        for module, path in modules()
+        if part_of(module) == part
+        for target in imports_of_ours(module, path)
+        if not may_import(part, target)
+    ]
+    assert wrong == []
+
+
+def test_the_package_names_itself_only_by_relative_imports() -> None:
+    own = {"arbora", *FOLDERS}
+    wrong = [
+        f"{module} imports {name}"
+        for module, path in modules()
+        for name in imported_names(path)
+        if name.partition(".")[0] in own
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("module", ["runtime.scheduler.process", "radix_cache", "grammars"])
+def test_the_scheduler_process_loads_no_tensors_and_no_web_server(module: str) -> None:
+    assert loaded_by(f"import arbora.{module}", {"torch", "transformers", "starlette"}) == set()
+
+
+def test_the_supervisor_loads_no_tensors() -> None:
+    heavy = {"torch", "transformers", "numba", "starlette", "huggingface_hub", "tokenizers"}
+    assert loaded_by("import arbora.frontend.cli", heavy) == set()
+
+
+def test_the_package_loads_its_public_names_when_they_are_asked_for() -> None:
+    assert loaded_by("import arbora", {"zmq", "msgspec", "numpy", "arbora.frontend"}) == set()
+
+
+def test_every_public_name_is_there() -> None:
+    assert all(hasattr(arbora, name) for name in arbora.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Motor'"):
+        getattr(arbora, "Motor")  # noqa: B009
