@@ -1,0 +1,195 @@
+"""The tokenizer process's line to the scheduler: sends requests, hands out what comes back.
+
+One receive loop, one dictionary from request id to its choice, no task for each request or token.
+Also used by `Engine` in the caller's own process, on any asyncio loop, without HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import zmq
+import zmq.asyncio
+
+from ..runtime.errors import RequestError
+from ..runtime.messages import (
+    Accepted,
+    Drain,
+    Generate,
+    Message,
+    ModelReady,
+    Outputs,
+    PeerDown,
+    PeerUp,
+    QueryStats,
+    Refused,
+    Stats,
+    TokenizerInbox,
+)
+from ..runtime.sockets import ANY_EPOCH, AsyncInbox, Outbox, scheduler_address, tokenizer_address
+from .generation import Generation
+
+STATS_TIMEOUT_SECONDS = 2.0
+
+
+class Choice(NamedTuple):
+    generation: Generation
+    index: int
+
+
+class EngineClient:
+    """Sends to whichever replica is up. `model` is what it said of itself, None before the first;
+    `epoch` is its epoch, or that of the last one.
+
+    `drain_requested` is set when the supervisor wants the process to finish what is open.
+    """
+
+    def __init__(self, directory: Path, client: int) -> None:
+        self.client = client
+        self.model: ModelReady | None = None
+        self.epoch = ANY_EPOCH
+        self.drain_requested = asyncio.Event()
+        self._directory = directory
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._inbox: AsyncInbox[TokenizerInbox] = AsyncInbox(
+            zmq.asyncio.Context(self._context),
+            tokenizer_address(directory, client),
+            TokenizerInbox,  # type: ignore[arg-type]
+            ANY_EPOCH,
+        )
+        self._outbox: Outbox | None = None
+        self._choices: dict[str, Choice] = {}
+        self._stats_queries: dict[int, asyncio.Future[Stats]] = {}
+        self._query_numbers = itertools.count(1)
+
+    @property
+    def is_up(self) -> bool:
+        return self._outbox is not None
+
+    def check_serving(self) -> ModelReady:
+        """What the running model said of itself. Raises a 503 `RequestError` when none can take requests."""
+        if self.drain_requested.is_set():
+            raise _unavailable("The server is shutting down.", "shutting_down")
+        if self._outbox is None or self.model is None:
+            raise _unavailable("The model is starting; try again in a moment.", "model_not_ready")
+        return self.model
+
+    def start(self, requests: Sequence[Generate]) -> Generation:
+        """Send a request's choices, whose ids no open request has. Raises a 503 `RequestError` when down."""
+        self.check_serving()
+        generation = Generation(requests, self._send)
+        self._send_all(generation)
+        return generation
+
+    def forget(self, generation: Generation) -> None:
+        """The consumer is done: abort what still runs and drop what still comes."""
+        generation.close()
+        for request in generation.requests:
+            self._choices.pop(request.request, None)
+
+    @property
+    def open_choices(self) -> int:
+        return len(self._choices)
+
+    async def stats(self) -> Stats | None:
+        """The scheduler's counters now; None when it doesn't answer."""
+        if self._outbox is None:
+            return None
+        query = next(self._query_numbers)
+        self._stats_queries[query] = asyncio.get_running_loop().create_future()
+        self._outbox.send(QueryStats(self.client, query))
+        try:
+            return await asyncio.wait_for(self._stats_queries[query], STATS_TIMEOUT_SECONDS)
+        except TimeoutError:
+            return None
+        finally:
+            del self._stats_queries[query]
+
+    async def run(self) -> None:
+        """Receive until cancelled."""
+        while True:
+            self._receive(await self._inbox.receive())
+
+    def close(self) -> None:
+        self._inbox.close()
+        if self._outbox is not None:
+            self._outbox.close()
+        self._context.term()
+
+    def _receive(self, message: TokenizerInbox) -> None:
+        match message:
+            case Outputs():
+                self._deliver(message)
+            case Accepted(request):
+                if choice := self._choices.get(request):
+                    choice.generation.answer(choice.index)
+            case Refused():
+                self._refuse(message)
+            case Stats():
+                waiting = self._stats_queries.get(message.query)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(message)
+            case PeerUp():
+                self._peer_up(message)
+            case PeerDown(role):
+                if role == "replica":
+                    self._peer_down()
+            case Drain():
+                self.drain_requested.set()
+
+    def _deliver(self, outputs: Outputs) -> None:
+        now = time.monotonic()
+        for output in outputs.items:
+            choice = self._choices.get(output.request)
+            if choice is not None:
+                choice.generation.arrive(choice.index, output, now)
+
+    def _refuse(self, message: Refused) -> None:
+        choice = self._choices.get(message.request)
+        if choice is not None:
+            error = RequestError(
+                message.message, status=message.status, param=message.param, code=message.code
+            )
+            choice.generation.refuse(choice.index, error)
+
+    def _peer_up(self, message: PeerUp) -> None:
+        if self._outbox is not None:
+            self._peer_down()
+        self.model = message.ready
+        self.epoch = message.epoch
+        self._inbox.move_to(message.epoch)
+        self._outbox = Outbox(self._context, scheduler_address(self._directory, message.epoch), message.epoch)
+        for generation in self._open_generations():
+            self._send_all(generation)
+
+    def _peer_down(self) -> None:
+        if self._outbox is not None:
+            self._outbox.close(linger_ms=0)
+            self._outbox = None
+        self._inbox.move_to(ANY_EPOCH)
+        for generation in self._open_generations():
+            if generation.can_restart():
+                generation.restart()
+            else:
+                generation.fail(_unavailable("The model stopped while it answered.", "model_died"))
+
+    def _open_generations(self) -> set[Generation]:
+        return {choice.generation for choice in self._choices.values() if choice.generation.is_open}
+
+    def _send_all(self, generation: Generation) -> None:
+        for index, request in enumerate(generation.requests):
+            self._choices[request.request] = Choice(generation, index)
+            self._send(request)
+
+    def _send(self, message: Message) -> None:
+        if self._outbox is not None:
+            self._outbox.send(message)
+
+
+def _unavailable(message: str, code: str) -> RequestError:
+    return RequestError(message, status=503, code=code)

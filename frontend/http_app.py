@@ -1,0 +1,133 @@
+"""The HTTP face: which path is served by what, who may call it, and how failures look."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ..runtime.errors import RequestError
+from .generation import ClientGoneError
+from .openai.chat import prepare_chat
+from .openai.completions import prepare_completion
+from .openai.endpoint import GenerationEndpoint
+from .openai.errors import error_response, internal_error
+from .openai.models import list_models, show_model
+from .openai.tokenize import detokenize, tokenize
+from .service import Service
+
+log = logging.getLogger(__name__)
+
+OPEN_PATHS = frozenset(("/health", "/ping", "/version", "/metrics"))
+CLIENT_CLOSED_REQUEST = 499
+Handler = Callable[[Service, Request], Awaitable[Response]]
+
+
+def create_app(service: Service) -> ASGIApp:
+    def get(path: str, handler: Handler) -> Route:
+        return Route(path, _bound(service, handler), methods=["GET"])
+
+    def post(path: str, handler: Handler) -> Route:
+        return Route(path, _bound(service, handler), methods=["POST"])
+
+    routes = [
+        Route("/v1/chat/completions", GenerationEndpoint(service, prepare_chat), methods=["POST"]),
+        Route("/v1/completions", GenerationEndpoint(service, prepare_completion), methods=["POST"]),
+        get("/v1/models", list_models),
+        get("/v1/models/{model:path}", show_model),
+        post("/tokenize", tokenize),
+        post("/detokenize", detokenize),
+        get("/health", _health),
+        get("/ping", _health),
+        get("/version", _version),
+        get("/metrics", _metrics),
+    ]
+    app = Starlette(routes=routes, exception_handlers=_failure_handlers(service))
+    return Guard(app, service.config.api_keys) if service.config.api_keys else app
+
+
+def _bound(service: Service, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    async def handle(request: Request) -> Response:
+        return await handler(service, request)
+
+    return handle
+
+
+class Guard:
+    """Lets through who sends one of the keys as a bearer token; `OPEN_PATHS` need none."""
+
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
+        self._app = app
+        self._keys = [key.encode() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in OPEN_PATHS or self._has_key(scope):
+            await self._app(scope, receive, send)
+            return
+        error = RequestError(
+            "A valid API key is needed: send it as 'Authorization: Bearer KEY'.",
+            status=401,
+            code="invalid_api_key",
+        )
+        await error_response(error)(scope, receive, send)
+
+    def _has_key(self, scope: Scope) -> bool:
+        sent = dict(scope["headers"]).get(b"authorization", b"")
+        scheme, _, key = sent.partition(b" ")
+        matches = [secrets.compare_digest(key.strip(), known) for known in self._keys]
+        return scheme.lower() == b"bearer" and any(matches)
+
+
+async def _health(service: Service, request: Request) -> Response:
+    service.engine.check_serving()
+    return _json({"status": "ok"})
+
+
+async def _version(service: Service, request: Request) -> Response:
+    return _json({"version": version("arbora")})
+
+
+async def _metrics(service: Service, request: Request) -> Response:
+    service.metrics.scheduler.update(await service.engine.stats(), service.engine.epoch)
+    return Response(service.metrics.exposition(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+def _failure_handlers(service: Service) -> dict[type[Exception], Callable[..., Awaitable[Response]]]:
+    failed = service.metrics.failed
+
+    async def refused(request: Request, error: RequestError) -> Response:
+        failed.labels(error.status).inc()
+        return error_response(error)
+
+    async def wrong_route(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 405:
+            message = f"{request.url.path} does not take {request.method} requests."
+        else:
+            message = f"There is no {request.url.path} on this server."
+        failed.labels(error.status_code).inc()
+        code = "method_not_allowed" if error.status_code == 405 else "not_found"
+        headers = dict(error.headers or {})
+        return error_response(RequestError(message, status=error.status_code, code=code), headers)
+
+    async def gone(request: Request, error: ClientGoneError) -> Response:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+    async def crashed(request: Request, error: Exception) -> Response:
+        failed.labels(500).inc()
+        return error_response(internal_error())
+
+    return {RequestError: refused, HTTPException: wrong_route, ClientGoneError: gone, Exception: crashed}
+
+
+def _json(value: dict[str, str]) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

@@ -1,0 +1,147 @@
+"""Request bodies: read within the size limit, decoded and type-checked, every fault named by its field."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TypeVar
+
+import msgspec
+from msgspec import Raw
+from starlette.requests import ClientDisconnect, Request
+
+from ...runtime.errors import RequestError
+from ..generation import ClientGoneError
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+T = TypeVar("T", bound=msgspec.Struct)
+log = logging.getLogger(__name__)
+
+_fields = msgspec.json.Decoder(dict[str, Raw])
+_path = re.compile(r"^(?P<message>.*) - at `(?P<path>[^`]*)`$", re.DOTALL)
+_missing = re.compile(r"missing required field `(?P<field>[^`]*)`")
+
+# Known fields without effect: nothing is lost by not honouring any value of theirs.
+_WITHOUT_EFFECT = frozenset(
+    (
+        "user",
+        "metadata",
+        "parallel_tool_calls",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "prediction",
+        "request_id",
+        "spaces_between_special_tokens",
+        "guided_decoding_backend",
+        "include_reasoning",
+    )
+)
+# Known fields that are honoured for these values only, which ask for what is done anyway.
+_FIXED_VALUES: dict[str, tuple[bytes, ...]] = {
+    "store": (b"false",),
+    "service_tier": (b'"auto"', b'"default"'),
+    "modalities": (b'["text"]',),
+    "functions": (b"[]",),
+    "function_call": (b'"none"',),
+    "audio": (),
+    "web_search_options": (),
+    "verbosity": (b'"medium"',),
+    "use_beam_search": (b"false",),
+    "length_penalty": (b"1", b"1.0"),
+    "truncate_prompt_tokens": (),
+    "allowed_token_ids": (b"[]",),
+    "bad_words": (b"[]",),
+    "logits_processors": (b"[]",),
+    "prompt_embeds": (),
+    "guided_grammar": (),
+    "guided_whitespace_pattern": (),
+    "chat_template": (),
+    "documents": (b"[]",),
+    "return_tokens_as_token_ids": (b"false",),
+    "return_token_ids": (b"false",),
+    "kv_transfer_params": (),
+}
+
+
+class BodyReader:
+    """Reads bodies; remembers which unknown fields it has warned of."""
+
+    def __init__(self) -> None:
+        self._warned: set[str] = set()
+
+    async def read(self, request: Request, decoder: msgspec.json.Decoder[T], kind: type[T]) -> T:
+        """The body as a `kind`. Raises `RequestError` (400, 413) or `ClientGoneError`."""
+        body = await _bytes_within_limit(request)
+        try:
+            fields = _fields.decode(body)
+        except msgspec.ValidationError:
+            raise RequestError("The request's body must be a JSON object.", code="invalid_json") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise RequestError(
+                f"The request's body is not valid JSON: {error}", code="invalid_json"
+            ) from None
+        self._check_names(fields, frozenset(kind.__struct_fields__))
+        try:
+            return decoder.decode(body)
+        except msgspec.ValidationError as error:
+            raise _type_error(error) from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise RequestError(
+                f"The request's body is not valid JSON: {error}", code="invalid_json"
+            ) from None
+
+    def _check_names(self, fields: dict[str, Raw], known: frozenset[str]) -> None:
+        for name in fields.keys() - known - _WITHOUT_EFFECT:
+            if name in _FIXED_VALUES:
+                _check_fixed(name, bytes(fields[name]))
+            elif name not in self._warned and len(self._warned) < 1000:
+                self._warned.add(name)
+                log.warning("ignoring the unknown request field %r", name)
+
+
+async def _bytes_within_limit(request: Request) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
+        raise _too_large()
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > MAX_BODY_BYTES:
+                raise _too_large()
+            parts.append(part)
+    except ClientDisconnect:
+        raise ClientGoneError from None
+    return b"".join(parts)
+
+
+def _too_large() -> RequestError:
+    return RequestError(
+        f"The request's body is larger than {MAX_BODY_BYTES} bytes.", status=413, code="body_too_large"
+    )
+
+
+def _check_fixed(name: str, value: bytes) -> None:
+    allowed = _FIXED_VALUES[name]
+    if value != b"null" and value.replace(b" ", b"") not in allowed:
+        only = f" other than {' or '.join(text.decode() for text in allowed)}" if allowed else ""
+        raise RequestError(
+            f"{name} is not supported with a value{only}. Remove the field.",
+            param=name,
+            code="unsupported_parameter",
+        )
+
+
+def _type_error(error: msgspec.ValidationError) -> RequestError:
+    """msgspec's "Expected `int`, got `str` - at `$.max_tokens`" as OpenAI's message and param."""
+    text = str(error)
+    found = _path.match(text)
+    message, path = (found["message"], found["path"].removeprefix("$").lstrip(".")) if found else (text, "")
+    missing = _missing.search(message)
+    if missing:
+        path = f"{path}.{missing['field']}" if path else missing["field"]
+        return RequestError(f"The required field {path} is missing.", param=path, code="missing_field")
+    message = f"{path or 'body'}: {message[:1].lower() + message[1:]}."
+    return RequestError(message, param=path or None, code="invalid_type")

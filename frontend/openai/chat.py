@@ -1,0 +1,140 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+from starlette.requests import Request
+
+from ...runtime.errors import RequestError
+from ...runtime.messages import Generate, ModelReady, Tokens
+from ...runtime.sampling_params import SamplingParams
+from ..generation import Generation
+from ..service import Service, room_for_reply
+from ..text.reasoning import ReasoningParser
+from .chat_answers import OPENING_DELTA, ChatContext, ChatStream, ChatWhole
+from .chunks import ChunkWriter
+from .constraint import constraint
+from .conversation import render
+from .message_parser import MessageParser
+from .protocol import ChatRequest
+from .reply import ChoiceReply, Reply
+from .requests import choice_reply, generate_messages, new_id
+from .validation import MAX_LOGPROBS, check_common, check_range, include_usage, sampling_params, stop_strings
+
+_decoder = msgspec.json.Decoder(ChatRequest)
+
+
+@dataclass(frozen=True)
+class ChatJob:
+    """A chat request that has been checked, rendered and tokenized."""
+
+    service: Service
+    request: ChatRequest
+    context: ChatContext
+    requests: Sequence[Generate]
+    stop: Sequence[str]
+
+    @property
+    def streams(self) -> bool:
+        return bool(self.request.stream)
+
+    @property
+    def prompt_lengths(self) -> Sequence[int]:
+        return [len(self.context.prompt) // 4]
+
+    @property
+    def opening(self) -> bytes:
+        return b"".join(self._writer().choice(index, OPENING_DELTA) for index in range(len(self.requests)))
+
+    def answer(self, generation: Generation) -> ChatStream | ChatWhole:
+        reply = Reply([self._choice_reply() for _ in self.requests], generation)
+        if self.streams:
+            return ChatStream(self.context, reply, self._writer())
+        return ChatWhole(self.context, reply)
+
+    def _choice_reply(self) -> ChoiceReply:
+        continues_text = bool(self.request.continue_final_message)
+        return choice_reply(self.service, self.request, self.stop, continues_text=continues_text)
+
+    def _writer(self) -> ChunkWriter:
+        return ChunkWriter(
+            kind="chat.completion.chunk",
+            request_id=self.context.request_id,
+            created=self.context.created,
+            model=self.context.model,
+            include_usage=include_usage(self.request),
+        )
+
+
+async def prepare_chat(service: Service, http_request: Request) -> ChatJob:
+    """Raises `RequestError` for what can't be served."""
+    request = await service.bodies.read(http_request, _decoder, ChatRequest)
+    service.check_model(request.model)
+    model = service.engine.check_serving()
+    _check(request)
+    stop = stop_strings(request)
+    text = render(service.template, request)
+    prompt = await service.encode_rendered(text, bool(request.add_special_tokens))
+    context = _context(service, request, text, prompt)
+    requests = generate_messages(
+        request,
+        request_id=context.request_id,
+        client=service.engine.client,
+        prompts=[prompt],
+        sampling=_sampling(request, len(prompt) // 4, model),
+        grammar=constraint(request),
+    )
+    return ChatJob(service, request, context, requests, stop)
+
+
+def _check(request: ChatRequest) -> None:
+    check_common(request)
+    check_range("max_tokens", request.max_tokens, 1, None)
+    check_range("max_completion_tokens", request.max_completion_tokens, 1, None)
+    check_range("top_logprobs", request.top_logprobs, 0, MAX_LOGPROBS)
+    if request.top_logprobs is not None and not request.logprobs:
+        raise RequestError(
+            f"top_logprobs is {request.top_logprobs}, but is only allowed when logprobs is true.",
+            param="top_logprobs",
+            code="invalid_value",
+        )
+
+
+def _sampling(request: ChatRequest, prompt_tokens: int, model: ModelReady) -> SamplingParams:
+    """`max_completion_tokens` is the newer name of `max_tokens` and goes before it."""
+    if request.max_completion_tokens is not None:
+        param, wanted = "max_completion_tokens", request.max_completion_tokens
+    else:
+        param, wanted = "max_tokens", request.max_tokens
+    return sampling_params(
+        request,
+        max_tokens=room_for_reply(model, prompt_tokens, wanted, param),
+        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+        prompt_logprobs=request.prompt_logprobs,
+        vocab_size=model.vocab_size,
+    )
+
+
+def _context(service: Service, request: ChatRequest, text: str, prompt: Tokens) -> ChatContext:
+    reasoning = service.reasoning
+
+    def new_parser() -> MessageParser:
+        inside = reasoning is not None and reasoning.open_at_end_of(text)
+        return MessageParser(ReasoningParser(reasoning, inside) if reasoning is not None else None)
+
+    return ChatContext(
+        request_id=new_id("chatcmpl"),
+        created=int(time.time()),
+        model=service.config.served_model_name,
+        tokenizer=service.tokenizer,
+        memo=service.memo,
+        prompt_text=text,
+        prompt=prompt,
+        new_parser=new_parser,
+        wants_logprobs=bool(request.logprobs),
+        wants_prompt_logprobs=request.prompt_logprobs is not None,
+    )

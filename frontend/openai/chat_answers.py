@@ -1,0 +1,193 @@
+"""Chat completions as they are sent: a stream of chunks, or one message for each choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import UNSET
+
+from ...runtime.messages import Tokens
+from ..generation import Arrival
+from ..text.prompt_memo import PromptMemo
+from ..text.tokenizer import Tokenizer
+from .chunks import ChunkWriter
+from .message_parser import MessageParser, MessageParts
+from .reply import Piece, Reply
+from .responses import (
+    AssistantMessage,
+    ChatChoice,
+    ChatCompletion,
+    FunctionCall,
+    MessageDelta,
+    PromptLogprobs,
+    ToolCall,
+    ToolCallDelta,
+)
+from .token_logprobs import TokenLogprob, chat_logprobs, prompt_logprobs
+
+_encode = msgspec.json.encode
+OPENING_DELTA = b'"delta":{"role":"assistant","content":""}'
+
+
+@dataclass(frozen=True)
+class ChatContext:
+    """What a chat request's answers have in common, whole or streamed."""
+
+    request_id: str
+    created: int
+    model: str
+    tokenizer: Tokenizer
+    memo: PromptMemo
+    prompt_text: str
+    prompt: Tokens
+    new_parser: Callable[[], MessageParser]
+    wants_logprobs: bool
+    wants_prompt_logprobs: bool
+
+
+class ChatChoiceState:
+    """One choice: parses its text, and keeps its ids for the conversation's next turn."""
+
+    def __init__(self, context: ChatContext) -> None:
+        self._context = context
+        self._parser = context.new_parser()
+        self._texts: list[str] = []
+        self.has_tool_calls = False
+
+    def push(self, piece: Piece, reply: Reply) -> MessageParts:
+        self._texts.append(piece.text)
+        parts = self._parser.push(piece.text, final=piece.finish is not None)
+        self.has_tool_calls = self.has_tool_calls or bool(parts.tool_calls)
+        if piece.finish is not None:
+            self._remember(reply.choices[piece.index].tokens)
+        return parts
+
+    def finish_reason(self, finish: str) -> str:
+        return "tool_calls" if self.has_tool_calls and finish == "stop" else finish
+
+    def _remember(self, tokens: Tokens) -> None:
+        context = self._context
+        context.memo.remember(context.prompt_text, context.prompt, "".join(self._texts), tokens)
+
+
+class ChatStream:
+    """Chunks as OpenAI sends them; the opening one, with the role, is not this one's job."""
+
+    def __init__(self, context: ChatContext, reply: Reply, writer: ChunkWriter) -> None:
+        self.reply = reply
+        self._context = context
+        self._writer = writer
+        self._choices = [ChatChoiceState(context) for _ in reply.choices]
+
+    def push(self, arrivals: Sequence[Arrival]) -> bytes:
+        return b"".join(self._chunks(piece) for piece in self.reply.push(arrivals))
+
+    def closing(self, prompt_lengths: Sequence[int]) -> bytes:
+        return self._writer.end(self.reply.usage(prompt_lengths))
+
+    def _chunks(self, piece: Piece) -> bytes:
+        choice = self._choices[piece.index]
+        parts = choice.push(piece, self.reply)
+        chunk = self._delta_chunk(piece, parts)
+        if piece.finish is None:
+            return chunk
+        reason = choice.finish_reason(piece.finish)
+        return chunk + self._writer.choice(piece.index, b'"delta":{}', finish=reason)
+
+    def _delta_chunk(self, piece: Piece, parts: MessageParts) -> bytes:
+        logprobs = chat_logprobs(self._context.tokenizer, piece.logprobs) if piece.logprobs else None
+        if parts.reasoning or parts.tool_calls:
+            payload = b'"delta":' + _encode(_delta(parts))
+        elif parts.content or logprobs is not None:
+            payload = b'"delta":{"content":' + _encode(parts.content) + b"}"
+        else:
+            return b""
+        return self._writer.choice(piece.index, payload, logprobs=logprobs)
+
+
+def _delta(parts: MessageParts) -> MessageDelta:
+    return MessageDelta(
+        content=parts.content or UNSET,
+        reasoning_content=parts.reasoning or UNSET,
+        tool_calls=list(parts.tool_calls) or UNSET,
+    )
+
+
+class ChatWhole:
+    """Collects everything; the body is made at the end."""
+
+    def __init__(self, context: ChatContext, reply: Reply) -> None:
+        self.reply = reply
+        self._context = context
+        self._choices = [ChatChoiceState(context) for _ in reply.choices]
+        self._messages = [MessageBuilder() for _ in reply.choices]
+        self._logprobs: list[list[TokenLogprob]] = [[] for _ in reply.choices]
+
+    def push(self, arrivals: Sequence[Arrival]) -> bytes:
+        for piece in self.reply.push(arrivals):
+            self._messages[piece.index].add(self._choices[piece.index].push(piece, self.reply))
+            self._logprobs[piece.index].extend(piece.logprobs)
+        return b""
+
+    def closing(self, prompt_lengths: Sequence[int]) -> bytes:
+        context = self._context
+        return _encode(
+            ChatCompletion(
+                id=context.request_id,
+                created=context.created,
+                model=context.model,
+                choices=[self._choice(index) for index in range(len(self.reply.choices))],
+                usage=self.reply.usage(prompt_lengths),
+                prompt_logprobs=self._prompt_logprobs(),
+            )
+        )
+
+    def _choice(self, index: int) -> ChatChoice:
+        context, choice = self._context, self.reply.choices[index]
+        assert choice.finish is not None
+        logprobs = chat_logprobs(context.tokenizer, self._logprobs[index]) if context.wants_logprobs else None
+        return ChatChoice(
+            index=index,
+            message=self._messages[index].message(),
+            logprobs=logprobs,
+            finish_reason=self._choices[index].finish_reason(choice.finish),
+            stop_reason=choice.stop_reason,
+        )
+
+    def _prompt_logprobs(self) -> PromptLogprobs | msgspec.UnsetType:
+        context = self._context
+        if not context.wants_prompt_logprobs:
+            return UNSET
+        return prompt_logprobs(context.tokenizer, context.prompt, self.reply.choices[0].prompt_logprobs)
+
+
+class MessageBuilder:
+    """A choice's message from its parts."""
+
+    def __init__(self) -> None:
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._tool_calls: list[ToolCall] = []
+
+    def add(self, parts: MessageParts) -> None:
+        self._content.append(parts.content)
+        self._reasoning.append(parts.reasoning)
+        for delta in parts.tool_calls:
+            self._add_tool_call(delta)
+
+    def _add_tool_call(self, delta: ToolCallDelta) -> None:
+        if delta.id is not UNSET:
+            self._tool_calls.append(ToolCall(delta.id, FunctionCall("", "")))
+        function = self._tool_calls[delta.index].function
+        function.name += delta.function.name or ""
+        function.arguments += delta.function.arguments or ""
+
+    def message(self) -> AssistantMessage:
+        content = "".join(self._content)
+        return AssistantMessage(
+            content=None if self._tool_calls and not content else content,
+            reasoning_content="".join(self._reasoning) or UNSET,
+            tool_calls=self._tool_calls or UNSET,
+        )

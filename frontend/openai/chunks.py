@@ -1,0 +1,46 @@
+"""Server-sent events. What is the same in every chunk of a stream is encoded once."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .responses import Usage
+
+DONE = b"data: [DONE]\n\n"
+_encode = msgspec.json.encode
+
+
+class ChunkWriter:
+    """Chunks of one stream: `{"id", "object", "created", "model", "choices", "usage"}`.
+
+    With `include_usage` every chunk has a usage, null in all but the last.
+    """
+
+    def __init__(self, *, kind: str, request_id: str, created: int, model: str, include_usage: bool) -> None:
+        head = {"id": request_id, "object": kind, "created": created, "model": model}
+        self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
+        self._include_usage = include_usage
+        self._tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+
+    def choice(
+        self, index: int, payload: bytes, *, logprobs: object = None, finish: str | None = None
+    ) -> bytes:
+        """`payload` is the choice's own member, such as `"delta":{…}`."""
+        return b"".join(
+            (
+                self._head,
+                b'{"index":%d,' % index,
+                payload,
+                b',"logprobs":',
+                b"null" if logprobs is None else _encode(logprobs),
+                b',"finish_reason":',
+                b"null" if finish is None else _encode(finish),
+                b"}",
+                self._tail,
+            )
+        )
+
+    def end(self, usage: Usage) -> bytes:
+        if not self._include_usage:
+            return DONE
+        return self._head + b'],"usage":' + _encode(usage) + b"}\n\n" + DONE

@@ -1,0 +1,148 @@
+"""Text completions as they are sent: a stream of chunks, or one text for each choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from ...runtime.messages import Logprobs, Tokens
+from ..generation import Arrival
+from ..text.detokenizer import Detokenizer
+from ..text.tokenizer import Tokenizer
+from .chunks import ChunkWriter
+from .reply import Piece, Reply
+from .responses import Completion, CompletionChoice, CompletionLogprobs, PromptLogprobs
+from .token_logprobs import TokenLogprob, completion_logprobs, prompt_entries, prompt_logprobs
+
+_encode = msgspec.json.encode
+
+
+class Prompt(NamedTuple):
+    """`text` is None for a prompt that was given as token ids."""
+
+    tokens: Tokens
+    text: str | None
+
+
+@dataclass(frozen=True)
+class CompletionContext:
+    """What a completion request's answers have in common, whole or streamed."""
+
+    request_id: str
+    created: int
+    model: str
+    tokenizer: Tokenizer
+    prompts: Sequence[Prompt]
+    choices: int
+    echo: bool
+    wants_logprobs: bool
+    wants_prompt_logprobs: bool
+
+    def prompt_of(self, index: int) -> Prompt:
+        return self.prompts[index // self.choices]
+
+    def echoed(self, index: int, logprobs: Logprobs | None) -> tuple[str, list[TokenLogprob]]:
+        """What choice `index` begins with: nothing, or the prompt."""
+        if not self.echo:
+            return "", []
+        prompt = self.prompt_of(index)
+        detokenizer = Detokenizer(self.tokenizer, skip_special_tokens=False, continues_text=False)
+        delta = detokenizer.push(prompt.tokens, final=True)
+        text = delta.text if prompt.text is None else prompt.text
+        if not self.wants_logprobs:
+            return text, []
+        added = max(len(delta.text) - len(text), 0)  # a special token that the tokenizer put in front
+        offsets = [max(offset - added, 0) for offset in delta.offsets]
+        return text, prompt_entries(prompt.tokens, logprobs, offsets)
+
+    def logprobs(self, entries: Sequence[TokenLogprob], offset: int) -> CompletionLogprobs | None:
+        """`offset` is how many characters stand before the reply that the entries' offsets count from."""
+        if not self.wants_logprobs:
+            return None
+        return completion_logprobs(self.tokenizer, entries, offset)
+
+
+class CompletionStream:
+    """A chunk for each piece. The last text and the finish reason come in one, as OpenAI sends them."""
+
+    def __init__(self, context: CompletionContext, reply: Reply, writer: ChunkWriter) -> None:
+        self.reply = reply
+        self._context = context
+        self._writer = writer
+        self._echoed: list[int | None] = [None for _ in reply.choices]
+
+    def push(self, arrivals: Sequence[Arrival]) -> bytes:
+        return b"".join(self._chunks(piece) for piece in self.reply.push(arrivals))
+
+    def closing(self, prompt_lengths: Sequence[int]) -> bytes:
+        return self._writer.end(self.reply.usage(prompt_lengths))
+
+    def _chunks(self, piece: Piece) -> bytes:
+        echo = self._echo(piece.index)
+        if not piece.text and not piece.logprobs and piece.finish is None:
+            return echo
+        offset = self._echoed[piece.index] or 0
+        logprobs = self._context.logprobs(piece.logprobs, offset)
+        return echo + self._chunk(piece.index, piece.text, logprobs, piece.finish)
+
+    def _echo(self, index: int) -> bytes:
+        """The prompt, once, in a chunk of its own."""
+        if self._echoed[index] is not None:
+            return b""
+        text, entries = self._context.echoed(index, self.reply.choices[index].prompt_logprobs)
+        self._echoed[index] = len(text)
+        return self._chunk(index, text, self._context.logprobs(entries, 0), None) if text else b""
+
+    def _chunk(self, index: int, text: str, logprobs: CompletionLogprobs | None, finish: str | None) -> bytes:
+        return self._writer.choice(index, b'"text":' + _encode(text), logprobs=logprobs, finish=finish)
+
+
+class CompletionWhole:
+    """Collects everything; the body is made at the end."""
+
+    def __init__(self, context: CompletionContext, reply: Reply) -> None:
+        self.reply = reply
+        self._context = context
+        self._texts: list[list[str]] = [[] for _ in reply.choices]
+        self._logprobs: list[list[TokenLogprob]] = [[] for _ in reply.choices]
+
+    def push(self, arrivals: Sequence[Arrival]) -> bytes:
+        for piece in self.reply.push(arrivals):
+            self._texts[piece.index].append(piece.text)
+            self._logprobs[piece.index].extend(piece.logprobs)
+        return b""
+
+    def closing(self, prompt_lengths: Sequence[int]) -> bytes:
+        context = self._context
+        return _encode(
+            Completion(
+                id=context.request_id,
+                created=context.created,
+                model=context.model,
+                choices=[self._choice(index) for index in range(len(self.reply.choices))],
+                usage=self.reply.usage(prompt_lengths),
+            )
+        )
+
+    def _choice(self, index: int) -> CompletionChoice:
+        choice = self.reply.choices[index]
+        echoed, entries = self._context.echoed(index, choice.prompt_logprobs)
+        offset = len(echoed)
+        own = [entry._replace(offset=entry.offset + offset) for entry in self._logprobs[index]]
+        return CompletionChoice(
+            index=index,
+            text=echoed + "".join(self._texts[index]),
+            logprobs=self._context.logprobs([*entries, *own], 0),
+            finish_reason=choice.finish,
+            stop_reason=choice.stop_reason,
+            prompt_logprobs=self._prompt_logprobs(index, choice.prompt_logprobs),
+        )
+
+    def _prompt_logprobs(self, index: int, logprobs: Logprobs | None) -> PromptLogprobs | msgspec.UnsetType:
+        if not self._context.wants_prompt_logprobs:
+            return UNSET
+        return prompt_logprobs(self._context.tokenizer, self._context.prompt_of(index).tokens, logprobs)

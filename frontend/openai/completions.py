@@ -1,0 +1,179 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+from starlette.requests import Request
+
+from ...runtime.errors import RequestError
+from ...runtime.messages import Generate, ModelReady
+from ...runtime.sampling_params import SamplingParams
+from ..generation import Generation
+from ..service import Service, room_for_reply
+from .chunks import ChunkWriter
+from .completion_answers import CompletionContext, CompletionStream, CompletionWhole, Prompt
+from .constraint import constraint
+from .protocol import CompletionRequest
+from .reply import ChoiceReply, Reply
+from .requests import choice_reply, generate_messages, new_id
+from .validation import (
+    MAX_LOGPROBS,
+    check_common,
+    check_range,
+    check_token_ids,
+    include_usage,
+    sampling_params,
+    stop_strings,
+)
+
+DEFAULT_MAX_TOKENS = 16
+MAX_PROMPTS = 2048
+
+_decoder = msgspec.json.Decoder(CompletionRequest)
+
+
+@dataclass(frozen=True)
+class CompletionJob:
+    """A completion request that has been checked and tokenized."""
+
+    service: Service
+    request: CompletionRequest
+    context: CompletionContext
+    requests: Sequence[Generate]
+    stop: Sequence[str]
+
+    @property
+    def streams(self) -> bool:
+        return bool(self.request.stream)
+
+    @property
+    def prompt_lengths(self) -> Sequence[int]:
+        return [len(prompt.tokens) // 4 for prompt in self.context.prompts]
+
+    @property
+    def opening(self) -> bytes:
+        return b""
+
+    def answer(self, generation: Generation) -> CompletionStream | CompletionWhole:
+        reply = Reply([self._choice_reply() for _ in self.requests], generation)
+        if self.streams:
+            return CompletionStream(self.context, reply, self._writer())
+        return CompletionWhole(self.context, reply)
+
+    def _choice_reply(self) -> ChoiceReply:
+        return choice_reply(self.service, self.request, self.stop, continues_text=True)
+
+    def _writer(self) -> ChunkWriter:
+        return ChunkWriter(
+            kind="text_completion",
+            request_id=self.context.request_id,
+            created=self.context.created,
+            model=self.context.model,
+            include_usage=include_usage(self.request),
+        )
+
+
+async def prepare_completion(service: Service, http_request: Request) -> CompletionJob:
+    """Raises `RequestError` for what can't be served."""
+    request = await service.bodies.read(http_request, _decoder, CompletionRequest)
+    service.check_model(request.model)
+    model = service.engine.check_serving()
+    _check(request)
+    stop = stop_strings(request)
+    prompts = await _prompts(service, request, model.vocab_size)
+    context = CompletionContext(
+        request_id=new_id("cmpl"),
+        created=int(time.time()),
+        model=service.config.served_model_name,
+        tokenizer=service.tokenizer,
+        prompts=prompts,
+        choices=request.n or 1,
+        echo=bool(request.echo),
+        wants_logprobs=request.logprobs is not None,
+        wants_prompt_logprobs=request.prompt_logprobs is not None,
+    )
+    requests = generate_messages(
+        request,
+        request_id=context.request_id,
+        client=service.engine.client,
+        prompts=[prompt.tokens for prompt in prompts],
+        sampling=_sampling(request, prompts, model),
+        grammar=constraint(request),
+    )
+    return CompletionJob(service, request, context, requests, stop)
+
+
+def _check(request: CompletionRequest) -> None:
+    check_common(request)
+    check_range("max_tokens", request.max_tokens, 0, None)
+    check_range("logprobs", request.logprobs, 0, MAX_LOGPROBS)
+    if request.best_of is not None and request.best_of != (request.n or 1):
+        raise RequestError(
+            f"best_of is {request.best_of}, but choosing among more replies than n is not supported: "
+            f"set it to n, which is {request.n or 1}, or leave it out.",
+            param="best_of",
+            code="unsupported_parameter",
+        )
+    if request.suffix:
+        raise RequestError(
+            "suffix is not supported. Leave it out.", param="suffix", code="unsupported_parameter"
+        )
+
+
+def _sampling(request: CompletionRequest, prompts: Sequence[Prompt], model: ModelReady) -> SamplingParams:
+    longest = max(len(prompt.tokens) // 4 for prompt in prompts)
+    wanted = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    if request.max_tokens is None and longest < model.max_model_len:
+        wanted = min(wanted, model.max_model_len - longest)
+    prompt_logprobs = request.prompt_logprobs
+    if request.echo and request.logprobs is not None:
+        prompt_logprobs = max(request.logprobs, prompt_logprobs or 0)
+    return sampling_params(
+        request,
+        max_tokens=room_for_reply(model, longest, wanted, "max_tokens"),
+        logprobs=request.logprobs,
+        prompt_logprobs=prompt_logprobs,
+        vocab_size=model.vocab_size,
+    )
+
+
+async def _prompts(service: Service, request: CompletionRequest, vocab_size: int) -> list[Prompt]:
+    """A text, a list of ids, or a list of either. Raises `RequestError`."""
+    given = request.prompt
+    items: Sequence[str | list[int]]
+    if isinstance(given, str):
+        items = [given]
+    elif given and all(isinstance(item, int) for item in given):
+        items = [given]  # type: ignore[list-item]
+    elif any(isinstance(item, int) for item in given):
+        raise _prompt_error("prompt mixes token ids with texts or lists; give one kind.", "invalid_type")
+    else:
+        items = given  # type: ignore[assignment]
+    if not 1 <= len(items) <= MAX_PROMPTS:
+        raise _prompt_error(
+            f"prompt has {len(items)} prompts, but must have between 1 and {MAX_PROMPTS}.", "invalid_value"
+        )
+    add_special_tokens = request.add_special_tokens is not False
+    return [await _prompt(service, item, add_special_tokens, vocab_size) for item in items]
+
+
+async def _prompt(
+    service: Service, item: str | list[int], add_special_tokens: bool, vocab_size: int
+) -> Prompt:
+    if isinstance(item, str):
+        prompt = Prompt(await service.encode(item, add_special_tokens), item)
+    else:
+        check_token_ids("prompt", item, vocab_size)
+        prompt = Prompt(array("i", item).tobytes(), None)
+    if not prompt.tokens:
+        raise _prompt_error("prompt must not be empty: it has no tokens.", "invalid_value")
+    return prompt
+
+
+def _prompt_error(message: str, code: str) -> RequestError:
+    return RequestError(message, param="prompt", code=code)

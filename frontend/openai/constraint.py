@@ -1,0 +1,123 @@
+"""The ways to ask for constrained output, all of which end in one `GrammarSpec`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Raw
+
+from ...runtime.errors import RequestError
+from ...runtime.messages import GrammarKind, GrammarSpec
+from .protocol import GenerationFields, ResponseFormat, StructuredOutputs
+
+
+def constraint(request: GenerationFields) -> GrammarSpec | None:
+    """What the reply must match, None if anything goes. Raises `RequestError` if two fields say."""
+    specs = [spec for spec in _asked(request) if spec is not None]
+    if len(specs) > 1:
+        names = " and ".join(spec.param for spec in specs)
+        raise RequestError(
+            f"{names} can't be used together: give only one.", param=specs[1].param, code="invalid_value"
+        )
+    return specs[0] if specs else None
+
+
+def _asked(request: GenerationFields) -> Sequence[GrammarSpec | None]:
+    return (
+        _response_format(request.response_format),
+        _structured_outputs(request.structured_outputs),
+        _regex(request.regex, "regex"),
+        _regex(request.guided_regex, "guided_regex"),
+        _choice(request.choice, "choice"),
+        _choice(request.guided_choice, "guided_choice"),
+        _guided_json(request.guided_json, "guided_json"),
+    )
+
+
+def _response_format(wanted: ResponseFormat | None) -> GrammarSpec | None:
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type == "json_object":
+        return GrammarSpec("json_object", "", "response_format")
+    if wanted.type != "json_schema":
+        raise RequestError(
+            f"response_format.type is {wanted.type!r}, but must be 'text', 'json_object' or 'json_schema'.",
+            param="response_format.type",
+            code="invalid_value",
+        )
+    if wanted.json_schema is None:
+        raise _missing("response_format.json_schema")
+    if not wanted.json_schema.name:
+        raise _missing("response_format.json_schema.name")
+    if _is_null(wanted.json_schema.schema):
+        raise _missing("response_format.json_schema.schema")
+    assert wanted.json_schema.schema is not None
+    return _json_schema(wanted.json_schema.schema, "response_format.json_schema.schema")
+
+
+def _structured_outputs(wanted: StructuredOutputs | None) -> GrammarSpec | None:
+    if wanted is None:
+        return None
+    for name in ("grammar", "structural_tag"):
+        if getattr(wanted, name) is not None:
+            raise RequestError(
+                f"structured_outputs.{name} is not supported; use json, regex, choice or json_object.",
+                param=f"structured_outputs.{name}",
+                code="unsupported_parameter",
+            )
+    found = [
+        _guided_json(wanted.json, "structured_outputs.json"),
+        _regex(wanted.regex, "structured_outputs.regex"),
+        _choice(wanted.choice, "structured_outputs.choice"),
+        GrammarSpec("json_object", "", "structured_outputs.json_object") if wanted.json_object else None,
+    ]
+    specs = [spec for spec in found if spec is not None]
+    if len(specs) != 1:
+        raise RequestError(
+            f"structured_outputs has {len(specs)} of json, regex, choice and json_object, "
+            "but must have exactly one.",
+            param="structured_outputs",
+            code="invalid_value",
+        )
+    return specs[0]
+
+
+def _regex(pattern: str | None, param: str) -> GrammarSpec | None:
+    return None if pattern is None else GrammarSpec("regex", pattern, param)
+
+
+def _choice(options: list[str] | None, param: str) -> GrammarSpec | None:
+    if options is None:
+        return None
+    if not options:
+        raise RequestError(f"{param} must have at least one string.", param=param, code="invalid_value")
+    return GrammarSpec("choice", msgspec.json.encode(options).decode(), param)
+
+
+def _guided_json(schema: Raw | None, param: str) -> GrammarSpec | None:
+    """vLLM takes a schema as an object or as a string that holds JSON."""
+    if schema is None or _is_null(schema):
+        return None
+    if bytes(schema).lstrip().startswith(b'"'):
+        schema = Raw(msgspec.json.decode(schema, type=str).encode())
+    return _json_schema(schema, param)
+
+
+def _json_schema(schema: Raw, param: str) -> GrammarSpec:
+    kind: GrammarKind = "json_schema"
+    try:
+        decoded = msgspec.json.decode(schema)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"{param} is not valid JSON: {error}", param=param, code="invalid_value") from None
+    if not isinstance(decoded, dict | bool):
+        raise RequestError(f"{param} must be a JSON schema: an object.", param=param, code="invalid_type")
+    return GrammarSpec(kind, bytes(schema).decode(), param)
+
+
+def _is_null(value: Raw | None) -> bool:
+    return value is None or bytes(value).strip() == b"null"
+
+
+def _missing(param: str) -> RequestError:
+    return RequestError(f"The required field {param} is missing.", param=param, code="missing_field")

@@ -1,0 +1,108 @@
+"""Chat messages as the chat template wants them: plain dicts with text contents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ...runtime.errors import RequestError
+from ..text.chat_template import ChatTemplate
+from .protocol import ChatMessage, ChatRequest, ContentPart, MessageToolCall, TokenizeRequest, Tool
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+Conversation = list[dict[str, object]]
+
+
+def render(template: ChatTemplate | None, request: ChatRequest | TokenizeRequest) -> str:
+    """The prompt's text. Raises `RequestError` for what the template or this server can't do."""
+    if template is None:
+        raise RequestError(
+            "This model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"
+        )
+    kwargs = dict(request.chat_template_kwargs or {})
+    if isinstance(request, ChatRequest) and request.reasoning_effort is not None:
+        kwargs.setdefault("reasoning_effort", request.reasoning_effort)
+    return template.render(
+        conversation(request.messages or []),
+        tools=tool_definitions(request.tools),
+        add_generation_prompt=request.add_generation_prompt is not False,
+        continue_final_message=bool(request.continue_final_message),
+        kwargs=kwargs,
+    )
+
+
+def conversation(messages: Sequence[ChatMessage]) -> Conversation:
+    """Raises `RequestError` naming the message and part that can't be served."""
+    if not messages:
+        raise RequestError("messages must not be empty.", param="messages", code="invalid_value")
+    return [_template_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+def _template_message(message: ChatMessage, where: str) -> dict[str, object]:
+    if message.role not in ROLES:
+        raise RequestError(
+            f"{where}.role is {message.role!r}, but must be one of {', '.join(ROLES)}.",
+            param=f"{where}.role",
+            code="invalid_value",
+        )
+    if message.content is None and not (message.role == "assistant"):
+        raise RequestError(
+            f"{where}.content is missing, which only an assistant's message may be.",
+            param=f"{where}.content",
+            code="missing_field",
+        )
+    role = "system" if message.role == "developer" else message.role
+    result: dict[str, object] = {"role": role, "content": _text(message.content, where)}
+    reasoning = message.reasoning_content or message.reasoning
+    optional = {"name": message.name, "tool_call_id": message.tool_call_id, "reasoning_content": reasoning}
+    result.update({name: value for name, value in optional.items() if value is not None})
+    if message.tool_calls:
+        result["tool_calls"] = [_template_call(call) for call in message.tool_calls]
+    return result
+
+
+def _text(content: str | list[ContentPart] | None, where: str) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(_part_text(part, f"{where}.content[{index}]") for index, part in enumerate(content))
+
+
+def _part_text(part: ContentPart, where: str) -> str:
+    if part.type not in ("text", "refusal"):
+        raise RequestError(
+            f"{where} has the type {part.type!r}, but this model takes only parts of type 'text'.",
+            param=where,
+            code="unsupported_content",
+        )
+    text = part.text if part.type == "text" else part.refusal
+    if text is None:
+        raise RequestError(
+            f"The required field {where}.{part.type} is missing.", param=where, code="missing_field"
+        )
+    return text
+
+
+def _template_call(call: MessageToolCall) -> dict[str, object]:
+    function = {"name": call.function.name, "arguments": call.function.arguments or "{}"}
+    return {"id": call.id or "", "type": "function", "function": function}
+
+
+def tool_definitions(tools: Sequence[Tool] | None) -> list[dict[str, object]] | None:
+    """The tools as the chat template prints them; None when there are none."""
+    if not tools:
+        return None
+    for index, tool in enumerate(tools):
+        if tool.type != "function":
+            raise RequestError(
+                f"tools[{index}].type is {tool.type!r}, but must be 'function'.",
+                param=f"tools[{index}].type",
+                code="unsupported_parameter",
+            )
+        if tool.function is None or not tool.function.name:
+            raise RequestError(
+                f"The required field tools[{index}].function.name is missing.",
+                param=f"tools[{index}].function.name",
+                code="missing_field",
+            )
+    return [msgspec.to_builtins(tool) for tool in tools]

@@ -1,0 +1,124 @@
+"""From a prepared request to its HTTP answer, streamed or whole, until the client has it or goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Protocol
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from ...runtime.errors import RequestError
+from ...runtime.messages import Generate
+from ..generation import Arrival, ClientGoneError, Generation
+from ..metrics import RequestTimer
+from ..service import Service
+from .errors import error_event, internal_error
+from .reply import Reply
+
+log = logging.getLogger(__name__)
+
+_STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+
+class Answer(Protocol):
+    """One attempt at a request: it takes arrivals and gives the bytes to send."""
+
+    reply: Reply
+
+    def push(self, arrivals: Sequence[Arrival]) -> bytes:
+        """The events to send now; nothing if the answer is sent whole."""
+
+    def closing(self, prompt_lengths: Sequence[int]) -> bytes:
+        """The last events, or the whole body."""
+
+
+class Job(Protocol):
+    """A request that has been checked and tokenized. `opening` are a stream's first events."""
+
+    @property
+    def requests(self) -> Sequence[Generate]: ...
+
+    @property
+    def streams(self) -> bool: ...
+
+    @property
+    def opening(self) -> bytes: ...
+
+    @property
+    def prompt_lengths(self) -> Sequence[int]:
+        """Of each prompt, in tokens."""
+
+    def answer(self, generation: Generation) -> Answer:
+        """A fresh one: after a restart nothing of the last attempt counts."""
+
+
+class GenerationEndpoint:
+    """An ASGI application for one path. `prepare` raises `RequestError` for what can't be served."""
+
+    def __init__(self, service: Service, prepare: Callable[[Service, Request], Awaitable[Job]]) -> None:
+        self._service = service
+        self._prepare = prepare
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        timer = RequestTimer(self._service.metrics)
+        job = await self._prepare(self._service, Request(scope, receive))
+        generation = self._service.engine.start(job.requests)
+        watch = asyncio.create_task(_close_when_gone(receive, generation))
+        try:
+            await generation.accepted()
+            send_answer = _send_stream if job.streams else _send_whole
+            await send_answer(job, generation, timer, send)
+        finally:
+            watch.cancel()
+            self._service.engine.forget(generation)
+
+
+async def _close_when_gone(receive: Receive, generation: Generation) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    generation.close()
+
+
+async def _send_whole(job: Job, generation: Generation, timer: RequestTimer, send: Send) -> None:
+    *_, body = [data async for data in _answer_parts(job, generation, timer)]
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _send_stream(job: Job, generation: Generation, timer: RequestTimer, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+    if job.opening:
+        await send({"type": "http.response.body", "body": job.opening, "more_body": True})
+    try:
+        async for events in _answer_parts(job, generation, timer):
+            generation.token_left = True
+            await send({"type": "http.response.body", "body": events, "more_body": True})
+    except RequestError as error:
+        await send({"type": "http.response.body", "body": error_event(error), "more_body": True})
+    except ClientGoneError:
+        return
+    except Exception:
+        log.exception("a stream failed")
+        await send({"type": "http.response.body", "body": error_event(internal_error()), "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _answer_parts(job: Job, generation: Generation, timer: RequestTimer) -> AsyncIterator[bytes]:
+    """Everything to send, nothing empty; the last part is the closing."""
+    attempt, answer = generation.attempt, job.answer(generation)
+    while not answer.reply.done:
+        arrivals = await generation.next()
+        if generation.attempt != attempt:
+            attempt, answer = generation.attempt, job.answer(generation)
+        for arrival in arrivals:
+            timer.output(arrival)
+        if events := answer.push(arrivals):
+            yield events
+    usage = answer.reply.usage(job.prompt_lengths)
+    reasons = [choice.finish or "" for choice in answer.reply.choices]
+    timer.finished(usage.prompt_tokens, usage.completion_tokens, reasons)
+    yield answer.closing(job.prompt_lengths)

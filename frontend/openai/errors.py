@@ -1,0 +1,36 @@
+"""OpenAI's error object, as a response and as an event of a stream."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from ...runtime.errors import RequestError
+from .responses import ErrorBody, ErrorResponse
+
+RETRY_AFTER_SECONDS = 5
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+def error_json(error: RequestError) -> bytes:
+    kind = _TYPES.get(error.status) or ("server_error" if error.status >= 500 else "invalid_request_error")
+    return msgspec.json.encode(ErrorResponse(ErrorBody(error.message, kind, error.param, error.code)))
+
+
+def error_response(error: RequestError, headers: dict[str, str] | None = None) -> Response:
+    """429 and 503 tell when to try again, 401 how to authenticate."""
+    headers = dict(headers or {})
+    if error.status in (429, 503):
+        headers["retry-after"] = str(RETRY_AFTER_SECONDS)
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return Response(error_json(error), error.status, headers, "application/json")
+
+
+def error_event(error: RequestError) -> bytes:
+    return b"data: " + error_json(error) + b"\n\n"
+
+
+def internal_error() -> RequestError:
+    """What a client learns of a bug of ours; the log has the rest."""
+    return RequestError("The server failed to answer this request.", status=500, code="internal_error")

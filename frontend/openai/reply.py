@@ -1,0 +1,102 @@
+"""A request's choices as they grow: the scheduler's outputs in, text and log-probabilities out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...runtime.errors import RequestError
+from ...runtime.messages import Logprobs, Output, Tokens
+from ..generation import Arrival, Generation
+from ..text.detokenizer import Detokenizer
+from .responses import PromptTokensDetails, Usage
+from .token_logprobs import TokenLogprob, unpack
+
+
+class Piece(NamedTuple):
+    """What an output added to choice `index`. `finish` comes with the last one."""
+
+    index: int
+    text: str
+    logprobs: Sequence[TokenLogprob]
+    finish: str | None
+
+
+class ChoiceReply:
+    """One choice. The stop token counts as a token of the reply but is part of its text only on demand."""
+
+    def __init__(self, detokenizer: Detokenizer, shows_stop_token: bool, eos_tokens: Sequence[int]) -> None:
+        self._detokenizer = detokenizer
+        self._shows_stop_token = shows_stop_token
+        self._eos_tokens = eos_tokens
+        self._tokens: list[Tokens] = []
+        self._characters = 0
+        self.completion_tokens = 0
+        self.cached_tokens = 0
+        self.prompt_logprobs: Logprobs | None = None
+        self.finish: str | None = None
+        self.stop_reason: str | int | None = None
+
+    @property
+    def tokens(self) -> Tokens:
+        return b"".join(self._tokens)[: 4 * self.completion_tokens]
+
+    def push(self, index: int, output: Output) -> Piece:
+        self.cached_tokens = max(self.cached_tokens, output.cached_tokens or 0)
+        self.prompt_logprobs = self.prompt_logprobs or output.prompt_logprobs
+        self._tokens.append(output.tokens)
+        hidden = 1 if output.stop_token is not None and not self._shows_stop_token else 0
+        delta = self._detokenizer.push(
+            output.tokens[: len(output.tokens) - 4 * hidden], final=output.finish is not None
+        )
+        self._characters += len(delta.text)
+        self.completion_tokens = delta.tokens_kept
+        offsets = delta.offsets
+        if delta.stopped is not None:
+            self.finish, self.stop_reason = "stop", delta.stopped
+        else:
+            self.finish = output.finish
+            self.completion_tokens += hidden
+            offsets += (self._characters,) * hidden
+            if output.stop_token not in self._eos_tokens:
+                self.stop_reason = output.stop_token
+        entries = unpack(output.tokens, output.logprobs, offsets) if output.logprobs else ()
+        return Piece(index, delta.text, entries, self.finish)
+
+
+class Reply:
+    """All choices of a request: `n` for each of its prompts, in that order."""
+
+    def __init__(self, choices: Sequence[ChoiceReply], generation: Generation) -> None:
+        self.choices = choices
+        self._generation = generation
+
+    @property
+    def done(self) -> bool:
+        return all(choice.finish is not None for choice in self.choices)
+
+    def push(self, arrivals: Sequence[Arrival]) -> list[Piece]:
+        """Ends a choice in the scheduler too when a stop string ends it. Raises `RequestError`."""
+        pieces = []
+        for index, output, _ in arrivals:
+            choice = self.choices[index]
+            if choice.finish is not None:
+                continue
+            if output.finish in ("error", "abort"):
+                raise RequestError(output.error or "The request was aborted.", status=500, code=output.finish)
+            pieces.append(choice.push(index, output))
+            if choice.finish is not None and output.finish is None:
+                self._generation.finish(index, choice.completion_tokens)
+        return pieces
+
+    def usage(self, prompt_lengths: Sequence[int]) -> Usage:
+        """`prompt_lengths` in tokens. What is cached is told by each prompt's first choice."""
+        prompt_tokens = sum(prompt_lengths)
+        completion_tokens = sum(choice.completion_tokens for choice in self.choices)
+        firsts = self.choices[:: len(self.choices) // len(prompt_lengths)]
+        return Usage(
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            total_tokens=prompt_tokens + completion_tokens,
+            prompt_tokens_details=PromptTokensDetails(sum(choice.cached_tokens for choice in firsts)),
+        )

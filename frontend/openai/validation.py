@@ -1,0 +1,163 @@
+"""Ranges of the fields that both kinds of completions share, and the sampling parameters they give."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import TypeVar
+
+from ...runtime.errors import RequestError
+from ...runtime.sampling_params import SamplingParams
+from .protocol import GenerationFields
+
+MAX_CHOICES = 128
+MAX_STOP_STRINGS = 16
+MAX_LOGPROBS = 20
+MAX_BIASED_TOKENS = 1024
+MAX_SEED = 2**63 - 1
+T = TypeVar("T")
+
+
+def check_range(
+    name: str, value: float | None, low: float, high: float | None, *, above_low: bool = False
+) -> None:
+    """Raises a `RequestError` that names the field, the value and the permitted range."""
+    if value is None:
+        return
+    too_low = value <= low if above_low else value < low
+    if not too_low and (high is None or value <= high) and value == value:
+        return
+    if high is None:
+        permitted = f"{'greater than' if above_low else 'at least'} {low}"
+    else:
+        permitted = f"{'above' if above_low else 'between'} {low} and {'at most ' if above_low else ''}{high}"
+    raise RequestError(f"{name} is {value}, but must be {permitted}.", param=name, code="invalid_value")
+
+
+def check_common(request: GenerationFields) -> None:
+    check_range("n", request.n, 1, MAX_CHOICES)
+    check_range("temperature", request.temperature, 0, 2)
+    check_range("top_p", request.top_p, 0, 1, above_low=True)
+    check_range("top_k", request.top_k, -1, None)
+    check_range("min_p", request.min_p, 0, 1)
+    check_range("repetition_penalty", request.repetition_penalty, 0, 100, above_low=True)
+    check_range("presence_penalty", request.presence_penalty, -2, 2)
+    check_range("frequency_penalty", request.frequency_penalty, -2, 2)
+    check_range("min_tokens", request.min_tokens, 0, None)
+    check_range("prompt_logprobs", request.prompt_logprobs, 0, MAX_LOGPROBS)
+    check_range("seed", request.seed, -(2**63), MAX_SEED)
+    check_range("priority", request.priority, -(2**31), 2**31 - 1)
+    if request.cache_salt == "":
+        raise RequestError("cache_salt must not be empty.", param="cache_salt", code="invalid_value")
+    if request.stream_options is not None and not request.stream:
+        raise RequestError(
+            "stream_options is only allowed when stream is true.",
+            param="stream_options",
+            code="invalid_value",
+        )
+    if request.prompt_logprobs is not None and request.stream:
+        raise RequestError(
+            "prompt_logprobs is not available when stream is true.",
+            param="prompt_logprobs",
+            code="invalid_value",
+        )
+
+
+def stop_strings(request: GenerationFields) -> list[str]:
+    stop = [request.stop] if isinstance(request.stop, str) else (request.stop or [])
+    if len(stop) > MAX_STOP_STRINGS:
+        raise RequestError(
+            f"stop has {len(stop)} strings, but may have at most {MAX_STOP_STRINGS}.",
+            param="stop",
+            code="invalid_value",
+        )
+    if "" in stop:
+        raise RequestError("stop must not contain an empty string.", param="stop", code="invalid_value")
+    return stop
+
+
+def include_usage(request: GenerationFields) -> bool:
+    return bool(request.stream_options and request.stream_options.include_usage)
+
+
+def check_token_ids(name: str, tokens: Sequence[int], vocab_size: int) -> None:
+    if tokens and not (min(tokens) >= 0 and max(tokens) < vocab_size):
+        wrong = next(token for token in tokens if not 0 <= token < vocab_size)
+        raise RequestError(
+            f"{name} has the token id {wrong}, but ids must be between 0 and {vocab_size - 1}.",
+            param=name,
+            code="invalid_value",
+        )
+
+
+def logit_bias(bias: dict[str, float] | None, vocab_size: int) -> dict[int, float]:
+    if not bias:
+        return {}
+    if len(bias) > MAX_BIASED_TOKENS:
+        raise RequestError(
+            f"logit_bias has {len(bias)} tokens, but may have at most {MAX_BIASED_TOKENS}.",
+            param="logit_bias",
+            code="invalid_value",
+        )
+    ids: dict[int, float] = {}
+    for key, value in bias.items():
+        if not (key.isascii() and key.isdigit()):
+            raise RequestError(
+                f"logit_bias has the key {key!r}, but keys must be token ids.",
+                param="logit_bias",
+                code="invalid_value",
+            )
+        check_token_ids("logit_bias", [int(key)], vocab_size)
+        check_range("logit_bias", value, -100, 100)
+        ids[int(key)] = value
+    return ids
+
+
+def request_seed(seed: int | None) -> int:
+    """The seed of choice 0: 63 bits, drawn at random when none is given."""
+    return secrets.randbits(63) if seed is None else seed & MAX_SEED
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    return (seed + choice) & MAX_SEED
+
+
+def sampling_params(
+    request: GenerationFields,
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+    vocab_size: int,
+) -> SamplingParams:
+    """The request's sampling parameters, with choice 0's seed. Call `check_common` first."""
+    min_tokens = request.min_tokens or 0
+    if min_tokens > max_tokens:
+        raise RequestError(
+            f"min_tokens is {min_tokens}, but must be at most max_tokens, which is {max_tokens}.",
+            param="min_tokens",
+            code="invalid_value",
+        )
+    stop_token_ids = tuple(request.stop_token_ids or ())
+    check_token_ids("stop_token_ids", stop_token_ids, vocab_size)
+    return SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        temperature=_or(request.temperature, 1.0),
+        top_k=max(_or(request.top_k, 0), 0),
+        top_p=_or(request.top_p, 1.0),
+        min_p=_or(request.min_p, 0.0),
+        repetition_penalty=_or(request.repetition_penalty, 1.0),
+        presence_penalty=_or(request.presence_penalty, 0.0),
+        frequency_penalty=_or(request.frequency_penalty, 0.0),
+        logit_bias=logit_bias(request.logit_bias, vocab_size),
+        seed=request_seed(request.seed),
+        ignore_eos=bool(request.ignore_eos),
+        stop_token_ids=stop_token_ids,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+    )
+
+
+def _or(value: T | None, default: T) -> T:
+    return default if value is None else value

@@ -1,0 +1,129 @@
+"""The tokenizer process: `python -m arbora.frontend.process DIRECTORY EPOCH CLIENT SUPERVISOR_PID`.
+
+It serves HTTP on the listening socket that it inherits as the file descriptor ARBORA_LISTEN_FD.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+import uvicorn
+import uvloop
+import zmq
+
+from ..runtime.child import ChildArguments, child_arguments
+from ..runtime.config import ServeConfig, load_config
+from ..runtime.errors import ConfigError
+from ..runtime.messages import Drained, Failed, Message, Ready
+from ..runtime.sockets import ANY_EPOCH, Outbox, supervisor_address
+from ..runtime.vocabulary import save_vocabulary
+from .engine_client import EngineClient
+from .http_app import create_app
+from .service import Service
+from .text.tokenizer import Tokenizer
+
+LISTEN_FD = "ARBORA_LISTEN_FD"
+KEEP_ALIVE_SECONDS = 60
+
+log = logging.getLogger(__name__)
+
+
+class _TextSizes(msgspec.Struct):
+    vocab_size: int | None = None
+
+
+class _ModelSizes(msgspec.Struct):
+    vocab_size: int | None = None
+    text_config: _TextSizes | None = None
+
+
+def main() -> None:
+    arguments = child_arguments()
+    config = load_config(arguments.directory)
+    logging.basicConfig(level=config.log_level.upper())
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    supervisor = Outbox(context, supervisor_address(arguments.directory), ANY_EPOCH)
+    try:
+        tokenizer = load_tokenizer(config.model, arguments.directory)
+    except ConfigError as error:
+        _tell(context, supervisor, Failed("tokenizer", str(error)))
+        sys.exit(1)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(arguments, config, tokenizer, supervisor))
+    _tell(context, supervisor, Drained("tokenizer", arguments.client))
+
+
+def load_tokenizer(model: Path, directory: Path) -> Tokenizer:
+    """Also writes the vocabulary file into `directory`. Raises `ConfigError`."""
+    tokenizer = Tokenizer.load(model)
+    save_vocabulary(tokenizer.vocabulary(model_vocab_size(model)), directory)
+    return tokenizer
+
+
+def model_vocab_size(model: Path) -> int:
+    """The embedding's rows, which may be more than the tokenizer's ids. Raises `ConfigError`."""
+    path = model / "config.json"
+    try:
+        sizes = msgspec.json.decode(path.read_bytes(), type=_ModelSizes)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{path} can't be read: {error}") from error
+    size = sizes.vocab_size or (sizes.text_config.vocab_size if sizes.text_config else None)
+    if size is None:
+        raise ConfigError(f"{path} has no vocab_size, so how many tokens the model knows is unclear.")
+    return size
+
+
+async def _serve(
+    arguments: ChildArguments, config: ServeConfig, tokenizer: Tokenizer, supervisor: Outbox
+) -> None:
+    """Until the supervisor wants the process drained and the last answer is out."""
+    engine = EngineClient(arguments.directory, arguments.client)
+    service = Service.load(config, engine, tokenizer)
+    listener = socket.socket(fileno=int(os.environ[LISTEN_FD]))
+    server = http_server(service)
+    async with asyncio.TaskGroup() as tasks:
+        receiving = tasks.create_task(engine.run())
+        stopping = tasks.create_task(_stop_when_drained(engine, server))
+        supervisor.send(Ready("tokenizer", arguments.client))
+        gc.freeze()
+        await server.serve(sockets=[listener])
+        receiving.cancel()
+        stopping.cancel()
+    engine.close()
+
+
+def http_server(service: Service) -> uvicorn.Server:
+    return uvicorn.Server(
+        uvicorn.Config(
+            create_app(service),
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        )
+    )
+
+
+async def _stop_when_drained(engine: EngineClient, server: uvicorn.Server) -> None:
+    await engine.drain_requested.wait()
+    server.should_exit = True
+
+
+def _tell(context: zmq.Context[zmq.Socket[bytes]], supervisor: Outbox, message: Message) -> None:
+    supervisor.send(message)
+    supervisor.close()
+    context.term()
+
+
+if __name__ == "__main__":
+    main()

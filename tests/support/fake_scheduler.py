@@ -1,0 +1,196 @@
+"""A scheduler that speaks the protocol and generates scripted tokens, one step at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import zmq
+import zmq.asyncio
+from arbora.runtime.messages import (
+    Abort,
+    Accepted,
+    Drain,
+    Finish,
+    Generate,
+    Logprobs,
+    Message,
+    ModelReady,
+    Output,
+    Outputs,
+    PeerDown,
+    PeerUp,
+    QueryStats,
+    Refused,
+    SchedulerInbox,
+    Stats,
+    Tokens,
+)
+from arbora.runtime.sockets import ANY_EPOCH, AsyncInbox, Outbox, scheduler_address, tokenizer_address
+
+CONTEXT_LENGTH = 256
+PAGE_SIZE = 16
+Script = Callable[[Generate], Sequence[int]]
+
+
+def packed(tokens: Sequence[int]) -> Tokens:
+    return array("i", tokens).tobytes()
+
+
+def unpacked(tokens: Tokens) -> list[int]:
+    return array("i", tokens).tolist()
+
+
+def ready(vocab_size: int) -> ModelReady:
+    return ModelReady(64, PAGE_SIZE, CONTEXT_LENGTH, 8, vocab_size, "cpu")
+
+
+@dataclass
+class Row:
+    """One sequence that generates. `tokens` is what its script still has to say."""
+
+    request: Generate
+    tokens: list[int]
+    sent: int = 0
+
+
+@dataclass
+class FakeScheduler:
+    """`script` gives a request's tokens; `refuse` refuses it instead.
+
+    Steps wait while `gate` is clear. `received` keeps every message, in order.
+    """
+
+    directory: Path
+    epoch: int
+    script: Script
+    eos_tokens: Sequence[int]
+    refuse: Callable[[Generate], Refused | None] = lambda request: None
+    cached_tokens: int = 0
+    tokens_per_step: int = 1
+    received: list[Message] = field(default_factory=list)
+    rows: dict[str, Row] = field(default_factory=dict)
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._inbox: AsyncInbox[SchedulerInbox] = AsyncInbox(
+            zmq.asyncio.Context(self._context),
+            scheduler_address(self.directory, self.epoch),
+            SchedulerInbox,  # type: ignore[arg-type]
+            self.epoch,
+        )
+        self._outbox = Outbox(self._context, tokenizer_address(self.directory, 0), self.epoch)
+        self._steps = 0
+        self._work = asyncio.Event()
+        self.gate.set()
+        self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._step())]
+
+    def of_kind(self, kind: type) -> list[Message]:
+        return [message for message in self.received if isinstance(message, kind)]
+
+    def send(self, message: Message) -> None:
+        self._outbox.send(message)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._inbox.close()
+        self._outbox.close()
+        self._context.term()
+
+    async def _receive(self) -> None:
+        while True:
+            message = await self._inbox.receive()
+            self.received.append(message)
+            match message:
+                case Generate():
+                    self._admit(message)
+                case Abort(request) | Finish(request):
+                    self.rows.pop(request, None)
+                case QueryStats(_, query):
+                    self.send(Stats(query, len(self.rows), 0, 64, 2, 3, 10, 20, 30, 1, 4, self._steps))
+
+    def _admit(self, request: Generate) -> None:
+        refused = self.refuse(request)
+        if refused is not None:
+            self.send(refused)
+            return
+        self.send(Accepted(request.request))
+        self.rows[request.request] = Row(request, list(self.script(request)))
+        self._work.set()
+
+    async def _step(self) -> None:
+        while True:
+            await self._work.wait()
+            await self.gate.wait()
+            outputs = [self._output(row) for row in list(self.rows.values())]
+            self._steps += 1
+            if outputs:
+                self.send(Outputs(outputs))
+            if not self.rows:
+                self._work.clear()
+            await asyncio.sleep(0)
+
+    def _output(self, row: Row) -> Output:
+        sampling = row.request.sampling
+        tokens: list[int] = []
+        finish, stop_token = ("length", None) if sampling.max_tokens == 0 else (None, None)
+        while finish is None and len(tokens) < self.tokens_per_step:
+            token = row.tokens.pop(0) if row.tokens else self.eos_tokens[0]
+            tokens.append(token)
+            stops = () if sampling.ignore_eos else self.eos_tokens
+            if token in (*stops, *sampling.stop_token_ids):
+                finish, stop_token = "stop", token
+            elif row.sent + len(tokens) == sampling.max_tokens:
+                finish = "length"
+        first = row.sent == 0
+        row.sent += len(tokens)
+        if finish is not None:
+            del self.rows[row.request.request]
+        prompt = unpacked(row.request.prompt)
+        return Output(
+            row.request.request,
+            packed(tokens),
+            logprobs=scripted_logprobs(tokens, sampling.logprobs),
+            finish=finish,
+            stop_token=stop_token,
+            cached_tokens=self.cached_tokens if first else None,
+            prompt_logprobs=scripted_logprobs(prompt[1:], sampling.prompt_logprobs) if first else None,
+        )
+
+
+def scripted_logprobs(tokens: Sequence[int], alternatives: int | None) -> Logprobs | None:
+    """Token t has the log-probability −t / 100; its alternatives are t, t + 1, … with 1 less each."""
+    if alternatives is None:
+        return None
+    return Logprobs(
+        array("f", [-token / 100 for token in tokens]).tobytes(),
+        packed([token + k for token in tokens for k in range(alternatives)]),
+        array("f", [-token / 100 - k for token in tokens for k in range(alternatives)]).tobytes(),
+    )
+
+
+class FakeSupervisor:
+    """Tells a tokenizer process of its peers."""
+
+    def __init__(self, directory: Path) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._outbox = Outbox(self._context, tokenizer_address(directory, 0), ANY_EPOCH)
+
+    def peer_up(self, epoch: int, model: ModelReady) -> None:
+        self._outbox.send(PeerUp(epoch, model))
+
+    def peer_down(self) -> None:
+        self._outbox.send(PeerDown("replica"))
+
+    def drain(self) -> None:
+        self._outbox.send(Drain())
+
+    def close(self) -> None:
+        self._outbox.close(linger_ms=0)
+        self._context.term()

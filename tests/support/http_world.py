@@ -1,0 +1,120 @@
+"""A whole HTTP server in the test's own process, with a scripted scheduler behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import httpx
+import msgspec
+import openai
+from arbora.frontend.engine_client import EngineClient
+from arbora.frontend.process import http_server
+from arbora.frontend.service import Service
+from arbora.frontend.text.tokenizer import Tokenizer
+from arbora.runtime.config import ServeConfig
+from arbora.runtime.messages import Generate
+from fake_scheduler import FakeScheduler, FakeSupervisor, Script, ready
+from tiny_model import CHATML, VOCAB_SIZE, write_tiny_model
+
+MODEL = "tiny"
+
+
+class HttpWorld:
+    """`client` is OpenAI's own, `http` a plain one. `scheduler` is None while the replica is down."""
+
+    def __init__(self, directory: Path, service: Service, url: str) -> None:
+        self.directory = directory
+        self.service = service
+        self.engine = service.engine
+        self.tokenizer = service.tokenizer
+        self.supervisor = FakeSupervisor(directory)
+        self.url = url
+        self.client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+        self.http = httpx.AsyncClient(base_url=url, timeout=20)
+        self.epoch = 0
+        self.scheduler: FakeScheduler | None = None
+        self.script: Script = self.says("Hello, how are you?")
+
+    def ids(self, text: str) -> list[int]:
+        from fake_scheduler import unpacked
+
+        return unpacked(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def says(self, *texts: str) -> Script:
+        """Choice i says text i, the last one again if there are fewer, and ends."""
+        scripts = [[*self.ids(text), self.tokenizer.eos_tokens[0]] for text in texts]
+        return lambda request: scripts[min(choice_index(request), len(scripts) - 1)]
+
+    @property
+    def running(self) -> FakeScheduler:
+        assert self.scheduler is not None
+        return self.scheduler
+
+    async def start_replica(self) -> FakeScheduler:
+        self.epoch += 1
+        self.scheduler = FakeScheduler(
+            self.directory, self.epoch, lambda request: self.script(request), self.tokenizer.eos_tokens
+        )
+        self.supervisor.peer_up(self.epoch, ready(VOCAB_SIZE))
+        await eventually(lambda: self.engine.epoch == self.epoch)
+        return self.scheduler
+
+    async def kill_replica(self) -> None:
+        if self.scheduler is not None:
+            await self.scheduler.close()
+            self.scheduler = None
+            self.supervisor.peer_down()
+            await eventually(lambda: not self.engine.is_up)
+
+    async def close(self) -> None:
+        if self.scheduler is not None:
+            await self.scheduler.close()
+        self.supervisor.close()
+        await self.client.close()
+        await self.http.aclose()
+
+
+def choice_index(request: Generate) -> int:
+    return int(request.request.rpartition("-")[2])
+
+
+async def eventually(condition: object, seconds: float = 10.0) -> None:
+    """Wait until the condition, a function, holds."""
+    assert callable(condition)
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+@contextlib.asynccontextmanager
+async def http_world(
+    template: str | None = CHATML, api_keys: Sequence[str] = (), replica: bool = True
+) -> AsyncIterator[HttpWorld]:
+    with tempfile.TemporaryDirectory(prefix="arb") as name:
+        directory = Path(name)
+        model = write_tiny_model(directory / "model", template)
+        config = ServeConfig(model=model, served_model_name=MODEL, api_keys=tuple(api_keys))
+        config = msgspec.structs.replace(config, log_level="warning")
+        engine = EngineClient(directory, 0)
+        service = Service.load(config, engine, Tokenizer.load(model))
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = http_server(service)
+        tasks = [asyncio.create_task(engine.run()), asyncio.create_task(server.serve([listener]))]
+        await eventually(lambda: server.started)
+        world = HttpWorld(directory, service, f"http://127.0.0.1:{listener.getsockname()[1]}")
+        try:
+            if replica:
+                await world.start_replica()
+            yield world
+        finally:
+            await world.close()
+            server.should_exit = True
+            await tasks[1]
+            tasks[0].cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            engine.close()
