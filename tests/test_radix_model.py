@@ -108,4 +108,4 @@ class PrefixCacheMachine(RuleBasedStateMachine):
 
 
 TestPrefixCacheMachine = PrefixCacheMachine.TestCase
-TestPrefixCacheMachine.settings = settings(max_examples=400, stateful_step_count=60, deadline=None)
+TestPrefixCacheMachine.settings = settings(max_examples=250, stateful_step_count=50, deadline=None)
