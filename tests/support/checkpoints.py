@@ -31,20 +31,21 @@ SHAPE: dict[str, Any] = {
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 32,
     "max_position_embeddings": 256,
     "initializer_range": 0.15,
     "bos_token_id": 0,
     "eos_token_id": 1,
+}
+OF_FAMILY: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": None},
+    "qwen3": {"head_dim": 32},
 }
 
 
 def random_model(family: str, seed: int = 0, **fields: Any) -> PreTrainedModel:
     """A float32 model whose every parameter is random, norms and biases too. `fields` change its config."""
     torch.manual_seed(seed)
-    if family == "mistral":
-        fields = {"sliding_window": None, **fields}
-    config = CONFIGS[family](**{**SHAPE, **fields})
+    config = CONFIGS[family](**{**SHAPE, **OF_FAMILY.get(family, {}), **fields})
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.no_grad():
         for parameter in model.parameters():

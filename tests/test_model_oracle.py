@@ -1,0 +1,218 @@
+"""The decoder against transformers in float32: every family and way of stretching positions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from arbora.runtime.messages import RowGroup
+from arbora.runtime.sampling_params import SamplingParams
+from checkpoints import VOCAB_SIZE, edit_config, random_model, save_model
+from step_driver import StepDriver, full_logprobs
+from transformers import PreTrainedModel
+
+TOLERANCE = 1e-4
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama with every bias": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama tied, without grouped queries": ("llama", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
+    "llama linear": ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.5, "rope_theta": 1e4}}),
+    "llama dynamic": (
+        "llama",
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+    ),
+    "llama 3": ("llama", {"rope_parameters": {**LLAMA3, "rope_theta": 5e5}}),
+    "mistral": ("mistral", {}),
+    "mistral with a window": ("mistral", {"sliding_window": 12}),
+    "qwen2": ("qwen2", {}),
+    "qwen2 with windows in the upper layers": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
+    ),
+    "qwen2 yarn": ("qwen2", {"rope_parameters": {**YARN, "rope_theta": 1e6}}),
+    "qwen3": ("qwen3", {}),
+    "qwen3 tied with biases": ("qwen3", {"attention_bias": True, "tie_word_embeddings": True}),
+    "qwen3 with layer types": (
+        "qwen3",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 7,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "qwen3 yarn with its own amplitude": (
+        "qwen3",
+        {
+            "rope_parameters": {
+                **YARN,
+                "rope_theta": 1e6,
+                "beta_fast": 16.0,
+                "beta_slow": 2.0,
+                "attention_factor": 1.3,
+                "truncate": False,
+            }
+        },
+    ),
+}
+EVERY_LOGPROB = SamplingParams(
+    max_tokens=64, temperature=0.0, logprobs=VOCAB_SIZE, prompt_logprobs=VOCAB_SIZE
+)
+
+
+Pair = tuple[PreTrainedModel, Path]
+"""a model of transformers and its checkpoint"""
+
+
+@pytest.fixture(scope="module", params=CASES)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    family, fields = CASES[request.param]
+    model = random_model(family, **fields)
+    return model, save_model(model, tmp_path_factory.mktemp("model"))
+
+
+def random_tokens(count: int, seed: int = 0) -> list[int]:
+    return torch.randint(VOCAB_SIZE, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+@torch.no_grad()
+def expected_logprobs(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
+    return torch.log_softmax(model(torch.tensor([tokens])).logits[0].float(), dim=-1)
+
+
+@torch.no_grad()
+def expected_greedy(model: PreTrainedModel, prompt: list[int], count: int) -> list[int]:
+    output = model.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+        do_sample=False,
+        min_new_tokens=count,
+        max_new_tokens=count,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return output[0, len(prompt) :].tolist()
+
+
+def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
+    assert got.shape == expected.shape
+    assert (got - expected).abs().max() < TOLERANCE
+
+
+@pytest.mark.parametrize("chunk", [150, 37])
+def test_a_prompt_has_the_same_logprobs_whole_and_in_chunks(pair: Pair, chunk: int) -> None:
+    model, directory = pair
+    tokens = random_tokens(150)
+    driver = StepDriver.load(directory)
+    driver.start(0, EVERY_LOGPROB)
+    assert_close(driver.prompt_logprobs(0, tokens, chunk), expected_logprobs(model, tokens)[:-1])
+
+
+def test_decoding_has_the_same_logprobs(pair: Pair) -> None:
+    model, directory = pair
+    tokens = random_tokens(40)
+    driver = StepDriver.load(directory)
+    driver.start(0, EVERY_LOGPROB)
+    sequence = [*tokens, driver.prefill(0, tokens, chunk=29)]
+    reports = []
+    for _ in range(12):
+        result = driver.run([driver.row(0)])
+        reports.append(full_logprobs(result.logprobs[0].logprobs, VOCAB_SIZE))
+        sequence.append(int(reports[-1].argmax()))
+    assert_close(torch.cat(reports), expected_logprobs(model, sequence)[len(tokens) : -1])
+
+
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+def test_greedy_tokens_are_the_same_in_a_batch_of_mixed_lengths(pair: Pair, page_size: int) -> None:
+    model, directory = pair
+    prompts = {0: random_tokens(3, 1), 3: random_tokens(41, 2), 5: random_tokens(90, 3)}
+    driver = StepDriver.load(directory, page_size=page_size)
+    outputs = {slot: [] for slot in prompts}
+    running: list[int] = []
+    for slot, prompt in prompts.items():  # each joins with its prompt while the others decode
+        driver.start(slot)
+        rows = [*(driver.row(other) for other in running), driver.row(slot, prompt)]
+        running.append(slot)
+        collect(outputs, running, driver.run(rows).tokens)
+    while min(map(len, outputs.values())) < 64:
+        collect(outputs, running, driver.run([driver.row(slot) for slot in running]).tokens)
+    for slot, prompt in prompts.items():
+        assert outputs[slot][:64] == expected_greedy(model, prompt, 64)
+
+
+def test_greedy_tokens_are_the_same_on_a_shared_prefix(pair: Pair) -> None:
+    """Whole pages are shared, the partial one is copied, and the group reads its pages once."""
+    model, directory = pair
+    prefix = random_tokens(37, 4)
+    prompts = {slot: [*prefix, *random_tokens(5 + slot, 10 + slot)] for slot in range(3)}
+    driver = StepDriver.load(directory, page_size=16)
+    driver.start(0)
+    outputs = {0: [driver.prefill(0, prompts[0])], 1: [], 2: []}
+    for slot in (1, 2):
+        driver.start(slot)
+        driver.share(slot, 0, len(prefix))
+        outputs[slot].append(driver.prefill(slot, prompts[slot][len(prefix) :]))
+    for _ in range(20):
+        for slot, token in enumerate(driver.decode([0, 1, 2], [RowGroup(0, 3, 32)])):
+            outputs[slot].append(token)
+    for slot, prompt in prompts.items():
+        assert outputs[slot] == expected_greedy(model, prompt, 21)
+
+
+def collect(outputs: dict[int, list[int]], slots: list[int], tokens: bytes) -> None:
+    sampled = torch.frombuffer(bytearray(tokens), dtype=torch.int32).tolist()
+    for slot, token in zip(slots, sampled, strict=True):
+        outputs[slot].append(token)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_the_older_spelling_of_rope_settings_means_the_same(family: str, tmp_path: Path) -> None:
+    model = random_model(family, rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5})
+    save_model(model, tmp_path)
+    edit_config(
+        tmp_path, rope_parameters=None, rope_scaling={"type": "linear", "factor": 4.0}, rope_theta=5e5
+    )
+    tokens = random_tokens(60)
+    driver = StepDriver.load(tmp_path)
+    driver.start(0, EVERY_LOGPROB)
+    assert_close(driver.prompt_logprobs(0, tokens, 60), expected_logprobs(model, tokens)[:-1])
+
+
+def test_dynamic_scaling_equals_transformers_at_the_full_stretched_length(tmp_path: Path) -> None:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    model = random_model("llama", max_position_embeddings=64, rope_parameters=rope)
+    save_model(model, tmp_path)
+    tokens = random_tokens(100)
+    driver = StepDriver.load(tmp_path, max_model_len=100)
+    driver.start(0, EVERY_LOGPROB)
+    assert_close(driver.prompt_logprobs(0, tokens, 33), expected_logprobs(model, tokens)[:-1])
+
+
+def test_a_sharded_checkpoint_gives_the_same_logprobs(tmp_path: Path) -> None:
+    model = random_model("qwen2")
+    save_model(model, tmp_path, max_shard_size="100KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    tokens = random_tokens(30)
+    driver = StepDriver.load(tmp_path)
+    driver.start(0, EVERY_LOGPROB)
+    assert_close(driver.prompt_logprobs(0, tokens, 30), expected_logprobs(model, tokens)[:-1])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.5), ("float16", 0.1)])
+def test_half_precision_stays_near_float32(tmp_path: Path, dtype: str, tolerance: float) -> None:
+    model = random_model("qwen3")
+    save_model(model, tmp_path)
+    tokens = random_tokens(60)
+    driver = StepDriver.load(tmp_path, dtype=dtype)
+    driver.start(0, EVERY_LOGPROB)
+    got = driver.prompt_logprobs(0, tokens, 25)
+    assert (got - expected_logprobs(model, tokens)[:-1]).abs().max() < tolerance
