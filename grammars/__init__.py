@@ -1,0 +1,8 @@
+"""Grammars that bind the output: automata for the device, matchers for the host."""
+
+from .automaton import Automaton
+from .compiler import GrammarCompiler
+from .errors import GrammarError
+from .host import HostGrammar, HostMatcher
+
+__all__ = ["Automaton", "GrammarCompiler", "GrammarError", "HostGrammar", "HostMatcher"]

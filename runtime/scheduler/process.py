@@ -149,7 +149,6 @@ def _scheduler(ready: ModelReady, config: ServeConfig, vocabulary: Vocabulary) -
         special=vocabulary.special,
         eos_tokens=vocabulary.eos,
         vocab_size=ready.vocab_size,
-        vocabulary_hash=vocabulary.hash,
     )
     limits = Limits(ready.max_model_len, ready.num_pages, ready.page_size, ready.slots, config.max_waiting)
     return Scheduler(

@@ -1,0 +1,115 @@
+"""Regexes as exact automata over bytes, independent of any vocabulary.
+
+outlines-core builds an index over the 256 one-byte tokens. Used plainly it prefers the leftmost
+alternative and also tracks matches that begin later; between two sentinels that no text contains it
+accepts exactly the regex's language, in linear time for counted repetitions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from outlines_core import Index, Vocabulary
+
+from .errors import GrammarError, TooLargeError
+
+SENTINEL = "\U0010ffff"
+MAX_STATES = 20_000
+_END = 256
+
+
+@dataclass(frozen=True, eq=False)
+class ByteAutomaton:
+    """`transitions[state, class_of_byte[byte]]` is the next state, -1 for none."""
+
+    start: int
+    class_of_byte: NDArray[np.uint8]  # [256]
+    transitions: NDArray[np.int32]  # [states, classes]
+    accepting: NDArray[np.bool_]  # [states]
+
+    def accepts(self, text: bytes) -> bool:
+        state = self.start
+        for byte in text:
+            state = int(self.transitions[state, self.class_of_byte[byte]])
+            if state < 0:
+                return False
+        return bool(self.accepting[state])
+
+
+def compile_regex(regex: str) -> ByteAutomaton:
+    """`regex` has no anchors and matches whole texts (see `regex.without_anchors`)."""
+    try:
+        index = Index(f"{SENTINEL}(?:{regex}){SENTINEL}", _one_byte_tokens())
+    except ValueError as error:
+        raise GrammarError(f"the regex can't be compiled: {error}") from None
+    table = index.get_transitions()
+    sentinel = SENTINEL.encode()
+    start = _walk(table, index.get_initial_state(), sentinel)
+    if start is None:
+        raise GrammarError("the regex matches no text at all")
+    order = _reachable(table, start)
+    number = {state: position for position, state in enumerate(order)}
+    dense = np.full((len(order), 256), -1, np.int32)
+    accepting = np.zeros(len(order), np.bool_)
+    for position, state in enumerate(order):
+        for byte, target in table.get(state, {}).items():
+            if byte != _END:
+                dense[position, byte] = number[target]
+        end = _walk(table, state, sentinel)
+        accepting[position] = end is not None and index.is_final_state(end)
+    return _compressed(*_without_dead_ends(dense, accepting))
+
+
+@cache
+def _one_byte_tokens() -> Vocabulary:
+    return Vocabulary(_END, {bytes([byte]): [byte] for byte in range(256)})
+
+
+def _walk(table: dict[int, dict[int, int]], state: int, text: bytes) -> int | None:
+    for byte in text:
+        following = table.get(state, {}).get(byte)
+        if following is None:
+            return None
+        state = following
+    return state
+
+
+def _reachable(table: dict[int, dict[int, int]], start: int) -> list[int]:
+    order = [start]
+    seen = {start}
+    for state in order:
+        for byte, target in table.get(state, {}).items():
+            if byte != _END and target not in seen:
+                seen.add(target)
+                order.append(target)
+        if len(order) > MAX_STATES:
+            raise TooLargeError(f"more than {MAX_STATES} states")
+    return order
+
+
+def _without_dead_ends(
+    transitions: NDArray[np.int32], accepting: NDArray[np.bool_]
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Drops the states from which no accepting one is reached: those of the closing sentinel."""
+    alive = accepting
+    while True:
+        reaching = accepting | (alive[transitions] & (transitions >= 0)).any(axis=1)
+        if (reaching == alive).all():
+            break
+        alive = reaching
+    if not alive[0]:
+        raise GrammarError("the regex matches no text at all")
+    number = np.where(alive, np.cumsum(alive) - 1, -1)
+    kept = np.where(transitions >= 0, number[transitions], -1)
+    return kept[alive].astype(np.int32), accepting[alive]
+
+
+def _compressed(transitions: NDArray[np.int32], accepting: NDArray[np.bool_]) -> ByteAutomaton:
+    """Bytes that no state tells apart become one class."""
+    columns, class_of_byte = np.unique(transitions, axis=1, return_inverse=True)
+    return ByteAutomaton(
+        0, class_of_byte.reshape(256).astype(np.uint8), np.ascontiguousarray(columns), accepting
+    )

@@ -1,0 +1,158 @@
+"""Compiles grammars off the caller's loop and remembers them."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .automaton import Automaton
+from .errors import GrammarError, TooLargeError
+from .host import HostCompiler, HostGrammar
+from .regex import literal, without_anchors
+from .token_trie import TokenTrie, build_trie
+from .worker import AutomatonWorker, Job
+
+GrammarKind = Literal["json_schema", "json_object", "regex", "choice"]
+Compiled: TypeAlias = Automaton | HostGrammar
+DEADLINE_S = 2.0
+CACHE_ENTRIES = 1024
+CACHE_BYTES = 256 << 20
+
+
+class Source(NamedTuple):
+    """A grammar as it was asked for; equal sources share what is compiled."""
+
+    kind: GrammarKind
+    text: str
+    prefix: str
+    suffix: str
+    separators: tuple[str, str]
+
+
+class GrammarCompiler:
+    """`submit` returns at once; `finished` hands out what is ready, in no particular order.
+
+    offsets, data: the bytes of token i are data[offsets[i]:offsets[i + 1]]; int32, uint8
+    special: [tokens] those never match as text
+    vocab_size: the model's number of logits, at least the number of tokens
+    """
+
+    def __init__(
+        self,
+        *,
+        offsets: NDArray[np.int32],
+        data: NDArray[np.uint8],
+        special: NDArray[np.bool_],
+        eos_tokens: tuple[int, ...],
+        vocab_size: int,
+    ) -> None:
+        self._offsets = offsets
+        self._data = data
+        self._special = special
+        self._eos_tokens = eos_tokens
+        self._vocab_size = vocab_size
+        self._host_thread = ThreadPoolExecutor(1, "host-grammars")
+        self._automaton_thread = ThreadPoolExecutor(1, "automata")
+        self._cache: OrderedDict[Source, Future[Compiled]] = OrderedDict()
+        self._tickets: dict[str, Future[Compiled]] = {}
+
+    @property
+    def pending(self) -> int:
+        return len(self._tickets)
+
+    def submit(
+        self,
+        ticket: str,
+        kind: GrammarKind,
+        text: str,
+        *,
+        prefix: str = "",
+        suffix: str = "",
+        separators: tuple[str, str] = (",", ":"),
+    ) -> None:
+        source = Source(kind, text, prefix, suffix, separators)
+        future = self._cache.get(source)
+        if future is None:
+            future = self._cache[source] = self._start(source)
+        self._cache.move_to_end(source)
+        self._tickets[ticket] = future
+
+    def cancel(self, ticket: str) -> None:
+        """Nobody waits for it any more."""
+        self._tickets.pop(ticket, None)
+
+    def finished(self) -> list[tuple[str, Compiled | GrammarError]]:
+        ready = [(ticket, future) for ticket, future in self._tickets.items() if future.done()]
+        results: list[tuple[str, Compiled | GrammarError]] = []
+        for ticket, future in ready:
+            del self._tickets[ticket]
+            error = future.exception()
+            if error is not None and not isinstance(error, GrammarError):
+                error = GrammarError(f"the grammar can't be compiled: {error}")
+            results.append((ticket, error or future.result()))
+        if ready:
+            self._trim()
+        return results
+
+    def close(self) -> None:
+        self._host_thread.shutdown(cancel_futures=True)
+        self._automaton_thread.submit(self._close_worker)
+        self._automaton_thread.shutdown()
+
+    def _start(self, source: Source) -> Future[Compiled]:
+        if source.kind in ("json_schema", "json_object"):
+            return self._host_thread.submit(self._host_grammar, source)
+        return self._automaton_thread.submit(self._automaton, source)
+
+    def _host_grammar(self, source: Source) -> Compiled:
+        text = source.text if source.kind == "json_schema" else '{"type":"object"}'
+        return self._host.json_schema(text, source.prefix, source.suffix, source.separators)
+
+    def _automaton(self, source: Source) -> Compiled:
+        """What is too large for tables is left to the host."""
+        regex = without_anchors(source.text) if source.kind == "regex" else _any_of(source.text)
+        job = Job(key=f"{source.kind}:{source.text}", regex=regex, deadline_s=DEADLINE_S)
+        try:
+            return self._worker.build(job)
+        except TooLargeError:
+            return self._host.regex(regex)
+
+    def _trim(self) -> None:
+        def size() -> int:
+            done = [f for f in self._cache.values() if f.done() and f.exception() is None]
+            return sum(f.result().nbytes for f in done if isinstance(f.result(), Automaton))
+
+        while len(self._cache) > CACHE_ENTRIES or size() > CACHE_BYTES:
+            self._cache.popitem(last=False)
+
+    @cached_property
+    def _host(self) -> HostCompiler:
+        raw = self._data.tobytes()
+        tokens = [raw[start:end] for start, end in zip(self._offsets, self._offsets[1:], strict=False)]
+        tokens += [b""] * (self._vocab_size - len(tokens))
+        special = [*np.flatnonzero(self._special).tolist(), *range(len(self._special), self._vocab_size)]
+        return HostCompiler(tokens, special, self._eos_tokens)
+
+    @cached_property
+    def _trie(self) -> TokenTrie:
+        return build_trie(self._offsets, self._data, self._special, self._eos_tokens, self._vocab_size)
+
+    @cached_property
+    def _worker(self) -> AutomatonWorker:
+        return AutomatonWorker(self._trie)
+
+    def _close_worker(self) -> None:
+        self._worker.close()
+
+
+def _any_of(text: str) -> str:
+    choices = json.loads(text)
+    if not isinstance(choices, list) or not choices or not all(isinstance(c, str) and c for c in choices):
+        raise GrammarError("choice must be a list of at least one string, none of them empty")
+    return "|".join(literal(choice) for choice in choices)

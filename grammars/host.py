@@ -1,0 +1,133 @@
+"""Grammars that the host follows token by token: llguidance, for all that has no automaton yet."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance._tokenizer import TokenizerWrapper
+from numpy.typing import NDArray
+
+from .errors import GrammarError
+from .json_schema import explain, parse_schema, with_options
+
+
+class HostMatcher:
+    """Follows one request. Errors are values: they end the request, never the step."""
+
+    def __init__(self, matcher: LLMatcher, eos_tokens: tuple[int, ...]) -> None:
+        self._matcher = matcher
+        self._eos_tokens = eos_tokens
+
+    def consume(self, token: int) -> str | None:
+        """A token that was kept. Returns what went wrong, if anything."""
+        if token in self._eos_tokens and (self._matcher.is_accepting() or self._matcher.is_stopped()):
+            return None
+        if self._matcher.consume_token(token):
+            return None
+        return f"the output left its grammar: {self._matcher.get_error()}"
+
+    def fill_mask(self, mask: NDArray[np.int32]) -> None:
+        """Writes the mask of the next token, int32 [ceil(vocab / 32)], contiguous."""
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+
+
+@dataclass(frozen=True, eq=False)
+class HostGrammar:
+    """A compiled grammar, of which each request follows its own copy."""
+
+    prototype: LLMatcher
+    eos_tokens: tuple[int, ...]
+
+    def matcher(self) -> HostMatcher:
+        return HostMatcher(self.prototype.deep_copy(), self.eos_tokens)
+
+
+class HostCompiler:
+    """Compiles for one vocabulary. May run in a thread: llguidance releases the interpreter."""
+
+    def __init__(self, tokens: list[bytes], special: list[int], eos_tokens: tuple[int, ...]) -> None:
+        self._tokens = tokens
+        self._special = special
+        self._eos_tokens = eos_tokens
+
+    def json_schema(self, text: str, prefix: str, suffix: str, separators: tuple[str, str]) -> HostGrammar:
+        schema = parse_schema(text)
+        options = json.dumps(with_options(schema, separators))
+        if prefix or suffix:
+            rule = " ".join([*self._literal(prefix), "value", *self._literal(suffix)])
+            grammar = LLMatcher.grammar_from_lark(f"start: {rule}\nvalue: %json {options}\n")
+        else:
+            grammar = LLMatcher.grammar_from_json_schema(options)
+        return self._compile(grammar, schema)
+
+    def regex(self, regex: str) -> HostGrammar:
+        return self._compile(LLMatcher.grammar_from_regex(regex), None)
+
+    def _compile(self, grammar: str, schema: object) -> HostGrammar:
+        limits = LLParserLimits(verbose_errors=False)
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
+        if matcher.is_error():
+            raise GrammarError(explain(matcher.get_error(), schema))  # type: ignore[arg-type]
+        return HostGrammar(matcher, self._eos_tokens)
+
+    def _literal(self, text: str) -> list[str]:
+        """Lark terms for literal text, in which the vocabulary's special tokens are themselves."""
+        terms: list[str] = []
+        while text:
+            found = [
+                (text.find(name), -len(name), name, token)
+                for name, token in self._named.items()
+                if name in text
+            ]
+            if not found:
+                return [*terms, json.dumps(text, ensure_ascii=False)]
+            position, _, name, token = min(found)
+            if position:
+                terms.append(json.dumps(text[:position], ensure_ascii=False))
+            terms.append(f"<[{token}]>")
+            text = text[position + len(name) :]
+        return terms
+
+    @cached_property
+    def _named(self) -> dict[str, int]:
+        return {
+            self._tokens[token].decode(errors="ignore"): token
+            for token in self._special
+            if self._tokens[token]
+        }
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        wrapper = TokenizerWrapper(_Spelling(self._tokens, self._special, self._eos_tokens))
+        return LLTokenizer(wrapper, n_vocab=len(self._tokens), eos_token=list(self._eos_tokens))
+
+
+class _Spelling:
+    """What llguidance asks of a tokenizer. It tokenizes longest match first: enough for forced text."""
+
+    def __init__(self, tokens: list[bytes], special: list[int], eos_tokens: tuple[int, ...]) -> None:
+        self.tokens = tokens
+        self.special_token_ids = special
+        self.eos_token_id = eos_tokens[0]
+        self.bos_token_id = None
+        skipped = set(special)
+        self._ids = {text: token for token, text in enumerate(tokens) if text and token not in skipped}
+        self._longest = max(map(len, self._ids))
+
+    def __call__(self, text: bytes) -> list[int]:
+        ids = []
+        position = 0
+        while position < len(text):
+            for length in range(min(self._longest, len(text) - position), 0, -1):
+                token = self._ids.get(text[position : position + length])
+                if token is not None:
+                    ids.append(token)
+                    position += length
+                    break
+            else:
+                position += 1
+        return ids

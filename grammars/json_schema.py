@@ -1,0 +1,79 @@
+"""JSON schemas for llguidance: compact, exact or refused with the keyword and its path."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from .errors import GrammarError
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+MAX_DEPTH = 200
+
+_KEYWORDS_IN_ERRORS = (
+    (re.compile(r'Unimplemented keys: \["([^"]+)"'), None),
+    (re.compile(r"Unknown format: (?P<value>.*)"), "format"),
+    (re.compile(r"Invalid type: (?P<value>.*)"), "type"),
+    (re.compile(r"oneOf constraints"), "oneOf"),
+    (re.compile(r"[Pp]atternProperty"), "patternProperties"),
+    (re.compile(r"regex parse error"), "pattern"),
+    (re.compile(r"Pointer '(?P<value>[^']*)'"), "$ref"),
+)
+
+
+def parse_schema(text: str) -> Json:
+    """Raises GrammarError if `text` isn't a JSON object or a boolean, or is nested too deep."""
+    try:
+        schema: Json = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise GrammarError(f"the schema is not valid JSON: {error}") from None
+    if not isinstance(schema, dict | bool):
+        raise GrammarError(f"a JSON schema is an object or a boolean, not {json.dumps(schema)[:80]}")
+    for path, _ in _objects(schema, ()):
+        if len(path) > MAX_DEPTH:
+            raise GrammarError(f"the schema is nested more than {MAX_DEPTH} levels deep")
+    return schema
+
+
+def with_options(schema: Json, separators: tuple[str, str]) -> dict[str, Json]:
+    """The schema with our options for llguidance, whatever it says itself."""
+    if schema is False:
+        raise GrammarError("the schema `false` allows no value")
+    fields = {} if schema is True else dict(schema) if isinstance(schema, dict) else {}
+    fields["x-guidance"] = {
+        "whitespace_flexible": False,
+        "item_separator": separators[0],
+        "key_separator": separators[1],
+        "coerce_one_of": False,
+        "lenient": False,
+    }
+    return fields
+
+
+def explain(error: str, schema: Json) -> str:
+    """llguidance's message with the path of the keyword that it is about."""
+    for pattern, keyword in _KEYWORDS_IN_ERRORS:
+        match = pattern.search(error)
+        if match is None:
+            continue
+        name = keyword or match.group(1)
+        value = match.groupdict().get("value")
+        for path, fields in _objects(schema, ()):
+            if name in fields and (value is None or value in json.dumps(fields[name], ensure_ascii=False)):
+                pointer = "".join(f"/{part}" for part in (*path, name))
+                return f"the schema's keyword {name!r} at #{pointer} can't be enforced: {error}"
+    return f"the schema can't be enforced: {error}"
+
+
+def _objects(schema: Json, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Json]]]:
+    """Every object in the schema with its path, outermost first; without recursion."""
+    pending: list[tuple[tuple[str, ...], Json]] = [(path, schema)]
+    while pending:
+        path, value = pending.pop(0)
+        if isinstance(value, dict):
+            yield path, value
+            pending += [((*path, key), child) for key, child in value.items()]
+        elif isinstance(value, list):
+            pending += [((*path, str(position)), child) for position, child in enumerate(value)]

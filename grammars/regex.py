@@ -1,0 +1,155 @@
+"""Regexes as users write them, in the anchor-free form that the byte automaton takes.
+
+The pattern is parsed with Python's own parser and written out again for Rust's regex syntax: anchors
+are resolved where they stand, classes become ASCII (as ECMA-262 has it), and what an automaton can't
+do is refused by name. Source of the target syntax: docs of Rust's `regex-syntax`.
+"""
+
+from __future__ import annotations
+
+import re
+import re._constants as op  # type: ignore[import-not-found]
+import re._parser as parser  # type: ignore[import-not-found]
+from collections.abc import Sequence
+from typing import Any
+
+from .errors import GrammarError
+
+_CLASSES = {
+    op.CATEGORY_DIGIT: "0-9",
+    op.CATEGORY_WORD: "0-9A-Za-z_",
+    op.CATEGORY_SPACE: r" \t\n\r\f\x0b",
+}
+_NEGATED = {
+    op.CATEGORY_NOT_DIGIT: op.CATEGORY_DIGIT,
+    op.CATEGORY_NOT_WORD: op.CATEGORY_WORD,
+    op.CATEGORY_NOT_SPACE: op.CATEGORY_SPACE,
+}
+_STARTS = {op.AT_BEGINNING, op.AT_BEGINNING_STRING}
+_ENDS = {op.AT_END, op.AT_END_STRING}
+_REFUSED = {
+    op.ASSERT: "look-around (?=…)",
+    op.ASSERT_NOT: "negative look-around (?!…)",
+    op.GROUPREF: "a back-reference",
+    op.GROUPREF_EXISTS: "a conditional group",
+    op.ATOMIC_GROUP: "an atomic group (?>…)",
+    op.POSSESSIVE_REPEAT: "a possessive quantifier",
+}
+_MAX_REPEAT = 10_000
+_FLAGS = re.IGNORECASE | re.DOTALL | re.VERBOSE | re.ASCII
+Item = tuple[Any, Any]
+
+
+def without_anchors(pattern: str) -> str:
+    """The same language for whole texts: `^`, `$`, `\\A` and `\\Z` are allowed where they are redundant.
+
+    Raises GrammarError for what isn't regular or isn't supported, naming it.
+    """
+    try:
+        parsed = parser.parse(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise GrammarError(f"{pattern!r} is not a regex: {error}") from None
+    flags = parsed.state.flags & ~re.UNICODE
+    if flags & ~_FLAGS:
+        raise GrammarError(f"{pattern!r} uses a flag that is not supported; (?i) and (?s) are")
+    return _Writer(pattern).sequence(list(parsed), flags, at_start=True, at_end=True)
+
+
+def literal(text: str) -> str:
+    """A regex for exactly `text`."""
+    return "".join(_character(ord(character)) for character in text)
+
+
+class _Writer:
+    """`at_start`: nothing comes before this part; `at_end`: nothing comes after it."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+
+    def sequence(self, items: Sequence[Item], flags: int, at_start: bool, at_end: bool) -> str:
+        written = []
+        for position, item in enumerate(items):
+            starts = at_start and all(_is_anchor(other) for other in items[:position])
+            ends = at_end and all(_is_anchor(other) for other in items[position + 1 :])
+            written.append(self._item(item, flags, starts, ends))
+        return "".join(written)
+
+    def _item(self, item: Item, flags: int, at_start: bool, at_end: bool) -> str:
+        kind, value = item
+        if kind in _REFUSED:
+            raise self._refusal(_REFUSED[kind])
+        if kind is op.AT:
+            return self._anchor(value, at_start, at_end)
+        if kind is op.BRANCH:
+            branches = [self.sequence(list(branch), flags, at_start, at_end) for branch in value[1]]
+            return f"(?:{'|'.join(branches)})"
+        if kind is op.SUBPATTERN:
+            _, added, removed, content = value
+            return f"(?:{self.sequence(list(content), (flags | added) & ~removed, at_start, at_end)})"
+        if kind in (op.MAX_REPEAT, op.MIN_REPEAT):
+            return self._repeat(value, flags, at_start, at_end)
+        return _cased(_single(kind, value, flags), flags)
+
+    def _repeat(
+        self, value: tuple[int, Any, Sequence[Item]], flags: int, at_start: bool, at_end: bool
+    ) -> str:
+        least, most, content = value
+        once = most == 1
+        body = self.sequence(list(content), flags, at_start and once, at_end and once)
+        unlimited = most == op.MAXREPEAT
+        if least > _MAX_REPEAT or (not unlimited and most > _MAX_REPEAT):
+            raise self._refusal(f"a repetition of more than {_MAX_REPEAT}")
+        return f"(?:{body}){{{least},{'' if unlimited else most}}}"
+
+    def _anchor(self, where: Any, at_start: bool, at_end: bool) -> str:
+        if where in _STARTS:
+            if at_start:
+                return ""
+            raise self._refusal("^ after the start")
+        if where in _ENDS:
+            if at_end:
+                return ""
+            raise self._refusal("$ before the end")
+        raise self._refusal(r"a word boundary \b or \B")
+
+    def _refusal(self, what: str) -> GrammarError:
+        return GrammarError(f"{self._pattern!r} has {what}, which is not supported")
+
+
+def _is_anchor(item: Item) -> bool:
+    return item[0] is op.AT
+
+
+def _single(kind: Any, value: Any, flags: int) -> str:
+    if kind is op.LITERAL:
+        return _character(value)
+    if kind is op.NOT_LITERAL:
+        return f"[^{_character(value)}]"
+    if kind is op.ANY:
+        return "(?s:.)" if flags & re.DOTALL else r"[^\n]"
+    if kind is op.IN:
+        return _set(value)
+    raise GrammarError(f"{kind} is not supported in a regex")
+
+
+def _set(members: Sequence[Item]) -> str:
+    negated = bool(members) and members[0][0] is op.NEGATE
+    written = []
+    for kind, value in members[1:] if negated else members:
+        if kind is op.LITERAL:
+            written.append(_character(value))
+        elif kind is op.RANGE:
+            written.append(f"{_character(value[0])}-{_character(value[1])}")
+        elif value in _CLASSES:
+            written.append(_CLASSES[value])
+        else:
+            written.append(f"[^{_CLASSES[_NEGATED[value]]}]")
+    return f"[{'^' if negated else ''}{''.join(written)}]"
+
+
+def _character(code: int) -> str:
+    return chr(code) if chr(code).isalnum() else f"\\x{{{code:x}}}"
+
+
+def _cased(written: str, flags: int) -> str:
+    return f"(?i:{written})" if flags & re.IGNORECASE else written
