@@ -261,14 +261,15 @@ def test_a_sequence_computed_in_chunks_is_one_node() -> None:
 
 def test_sequences_part_at_the_last_page_boundary_before_they_differ() -> None:
     cache = new_cache()
+    other = (*DOCUMENT[:9], 7, 7, 7)
+    lease, pages = start(cache, other, commit=False)
     serve(cache, (*DOCUMENT, 1, 1, 1, 1))
-    lease, pages = start(cache, (*DOCUMENT[:8], 7, 7, 7, 7), commit=False)
-    assert lease.copy is None
-    cache.release(lease, pack((*DOCUMENT[:8], 7, 7, 7, 7)), pages)
+    cache.release(lease, pack(other), pages)
     [root] = cache._tree.roots.values()
     [shared] = root.children.values()
-    assert sorted(len(child.pages) for child in shared.children.values()) == [1, 2]
     assert len(shared.pages) == 2
+    assert sorted(len(child.pages) for child in shared.children.values()) == [1, 2]
+    assert (match(cache, other), match(cache, DOCUMENT)) == (12, 12)
 
 
 def test_a_request_keeps_its_lock_when_another_splits_its_node() -> None:

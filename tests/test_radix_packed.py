@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
+import pytest
 from arbora.radix_cache import common_tokens
 from arbora.radix_cache.packed import common_bytes
 from hypothesis import given
@@ -14,14 +15,16 @@ def shared(left: Sequence[int], right: Sequence[int]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
 
 
-@given(st.integers(0, 700), st.integers(0, 700), st.integers(0, 700), st.integers(1, 255))
-def test_common_bytes_end_where_two_sequences_differ(
-    left: int, right: int, position: int, change: int
-) -> None:
-    base = bytes(range(256)) * 3
-    other = bytearray(base)
-    other[position] ^= change
-    assert common_bytes(base[:left], bytes(other[:right])) == shared(base[:left], other[:right])
+@pytest.mark.parametrize("length", [0, 1, 63, 64, 65, 700])
+def test_common_bytes_end_where_two_sequences_differ(length: int) -> None:
+    base = (bytes(range(256)) * 3)[:length]
+    assert common_bytes(base, base) == length
+    assert common_bytes(base, base + b"more") == length
+    for position in range(length):
+        other = bytearray(base)
+        other[position] ^= 1 << position % 8
+        assert common_bytes(base, bytes(other)) == position
+        assert common_bytes(base, base[:position]) == position
 
 
 @given(st.lists(st.integers(-3, 3)), st.lists(st.integers(-3, 3)))
