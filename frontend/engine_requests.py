@@ -1,0 +1,165 @@
+"""From what a caller of `Engine` asks for to what the scheduler is asked."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias, TypedDict, TypeVar
+
+import msgspec
+
+from ..runtime.errors import RequestError
+from ..runtime.messages import Generate, GrammarSpec, ModelReady, Tokens
+from .openai.conversation import render
+from .openai.protocol import ChatMessage, ChatRequest, GenerationFields
+from .openai.requests import generate_messages, new_id
+from .openai.validation import (
+    MAX_LOGPROBS,
+    check_common,
+    check_range,
+    check_token_ids,
+    sampling_params,
+    stop_strings,
+)
+from .service import Service, room_for_reply
+
+Prompt: TypeAlias = str | Sequence[int]
+Prompts: TypeAlias = list[str] | list[list[int]]
+Message: TypeAlias = Mapping[str, object]
+T = TypeVar("T")
+
+
+class Sampling(TypedDict, total=False):
+    """How a reply is sampled and when it ends. What is left out has the default of the HTTP API,
+    except that a reply without `max_tokens` may fill the context.
+
+    `logprobs` is the number of alternatives to report with each token. At most one of `json_schema`
+    (a schema, or true for any JSON object), `regex` and `choice` says what the reply must match.
+    """
+
+    max_tokens: int
+    min_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    seed: int
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    include_stop_str_in_output: bool
+    skip_special_tokens: bool
+    ignore_eos: bool
+    logprobs: int
+    json_schema: Mapping[str, object] | bool
+    regex: str
+    choice: Sequence[str]
+    cache_salt: str
+    priority: int
+
+
+class Asked(NamedTuple):
+    """One reply that was asked for. `rendered` is a conversation's text, None for a plain prompt."""
+
+    fields: GenerationFields
+    stop: Sequence[str]
+    request: Generate
+    rendered: str | None
+
+    @property
+    def prompt(self) -> Tokens:
+        return self.request.prompt
+
+
+def check_names(sampling: Mapping[str, object]) -> None:
+    """Raises TypeError, as for any keyword that a function doesn't have."""
+    unknown = sorted(sampling.keys() - Sampling.__annotations__.keys())
+    if unknown:
+        raise TypeError(
+            f"unknown sampling option {unknown[0]!r}; there are {', '.join(Sampling.__annotations__)}"
+        )
+
+
+async def ask_completion(service: Service, model: ModelReady, prompt: Prompt, sampling: Sampling) -> Asked:
+    """Raises `RequestError` for what can't be served."""
+    if isinstance(prompt, str):
+        tokens = await service.encode(prompt, add_special_tokens=True)
+    else:
+        check_token_ids("prompt", prompt, model.vocab_size)
+        tokens = array("i", prompt).tobytes()
+    if not tokens:
+        raise RequestError(
+            "prompt must not be empty: it has no tokens.", param="prompt", code="invalid_value"
+        )
+    return _ask(service, model, sampling, tokens, None)
+
+
+async def ask_chat(
+    service: Service, model: ModelReady, messages: Sequence[Message], sampling: Sampling
+) -> Asked:
+    """Raises `RequestError` for what can't be served."""
+    request = ChatRequest(messages=_convert(list(messages), list[ChatMessage], "messages"))
+    text = render(service.template, request, tools=None)
+    tokens = await service.encode_rendered(text, add_special_tokens=False)
+    return _ask(service, model, sampling, tokens, text)
+
+
+def _ask(
+    service: Service, model: ModelReady, sampling: Sampling, prompt: Tokens, rendered: str | None
+) -> Asked:
+    fields = _fields(sampling)
+    check_common(fields)
+    check_range("max_tokens", fields.max_tokens, 0, None)
+    logprobs = sampling.get("logprobs")
+    check_range("logprobs", logprobs, 0, MAX_LOGPROBS)
+    params = sampling_params(
+        fields,
+        max_tokens=room_for_reply(model, len(prompt) // 4, fields.max_tokens, "max_tokens"),
+        logprobs=logprobs,
+        prompt_logprobs=None,
+        vocab_size=model.vocab_size,
+    )
+    (request,) = generate_messages(
+        fields,
+        request_id=new_id("engine"),
+        client=service.engine.client,
+        prompts=[prompt],
+        sampling=params,
+        grammar=_grammar(sampling),
+    )
+    return Asked(fields, stop_strings(fields), request, rendered)
+
+
+def _fields(sampling: Sampling) -> GenerationFields:
+    own = ("logprobs", "json_schema", "regex", "choice")
+    given = {name: value for name, value in sampling.items() if value is not None and name not in own}
+    if bias := sampling.get("logit_bias"):
+        given["logit_bias"] = {str(token): value for token, value in bias.items()}
+    return _convert(given, GenerationFields, "sampling")
+
+
+def _convert(value: object, kind: type[T], param: str) -> T:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"{param}: {error}", param=param, code="invalid_type") from error
+
+
+def _grammar(sampling: Sampling) -> GrammarSpec | None:
+    given = [name for name in ("json_schema", "regex", "choice") if sampling.get(name) is not None]
+    if not given:
+        return None
+    if len(given) > 1:
+        message = f"{' and '.join(given)} can't be used together: give only one."
+        raise RequestError(message, param=given[1], code="invalid_value")
+    (name,) = given
+    if name == "regex":
+        return GrammarSpec("regex", sampling["regex"], name)
+    if name == "choice":
+        return GrammarSpec("choice", msgspec.json.encode(list(sampling["choice"])).decode(), name)
+    if sampling["json_schema"] is True:
+        return GrammarSpec("json_object", "", name)
+    return GrammarSpec("json_schema", msgspec.json.encode(sampling["json_schema"]).decode(), name)
