@@ -168,9 +168,9 @@ class PrefixCache:
             self._held.update(leaf.pages)
             lease.pages += leaf.pages
         else:
-            self._tree.lock(leaf)
-            lease.source = leaf
-            lease.copy = Copy(leaf.pages[0], match.tail)
+            lease.source = self._tree.split(leaf, 1) if len(leaf.pages) > 1 else leaf
+            self._tree.lock(lease.source)
+            lease.copy = Copy(lease.source.pages[0], match.tail)
 
     def _insert_full_pages(self, lease: Lease, tokens: bytes, pages: Sequence[int]) -> None:
         assert lease.node is not None, "the lease is over"

@@ -113,9 +113,16 @@ def test_a_copy_locks_its_source_until_it_is_made() -> None:
     cache = new_cache(num_pages=4)
     serve(cache, DOCUMENT)
     lease = cache.acquire("", pack((*DOCUMENT[:6], 7)), 6)
-    assert cache.allocate(2) is None
+    assert cache.allocate(3) is None
     cache.copied(lease)
-    assert cache.allocate(2) is not None
+    assert cache.allocate(3) is not None
+
+
+def test_a_copy_locks_no_page_but_its_source() -> None:
+    cache = new_cache(num_pages=4)
+    serve(cache, (*DOCUMENT, 1, 2))
+    cache.acquire("", pack((*DOCUMENT[:6], 7)), 6)
+    assert (cache.stats().locked, cache.stats().evictable) == (2, 2)
 
 
 def test_a_partial_leaf_that_nobody_uses_is_adopted() -> None:
