@@ -129,7 +129,7 @@ class Scheduler:
 
     def apply(self, result: StepResult) -> None:
         """Takes in the oldest step in flight."""
-        flight = self._in_flight.popleft()
+        flight = self._in_flight[0]
         assert flight.step == result.step, f"result of step {result.step}, expected {flight.step}"
         self._steps += 1
         self._budget.observe(flight.prefill_tokens, flight.decode_rows, result.elapsed_ms)
@@ -142,8 +142,9 @@ class Scheduler:
             self._fail(by_slot[error.slot], error.message)
         self._take_tokens(flight, result)
         self._finish_prompts(flight)
-        self._send_masks()
         self._replies.close_step()
+        self._in_flight.popleft()
+        self._send_masks()
         for request in flight.rows:
             if request.home is not None:
                 self._settle(request)

@@ -1,0 +1,109 @@
+"""A model process without a model: pages hold token ids, and the next token is a hash of what they hold."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+
+import numpy as np
+from arbora.runtime.messages import LoadGrammar, Message, StepMasks, StepPlan, StepResult
+
+VOCAB = 64
+EOS = 0
+
+
+def next_token(tokens: list[int], seed: int = 0) -> int:
+    """The token after `tokens`; about one in 64 is the end."""
+    return zlib.crc32(np.array([seed, *tokens], np.int32).tobytes()) % VOCAB
+
+
+def reply_alone(prompt: list[int], max_tokens: int, seed: int = 0) -> list[int]:
+    """What a request must get whatever runs beside it."""
+    tokens = list(prompt)
+    for _ in range(max_tokens):
+        tokens.append(next_token(tokens, seed))
+        if tokens[-1] == EOS:
+            break
+    return tokens[len(prompt) :]
+
+
+def unpack(tokens: bytes) -> list[int]:
+    return np.frombuffer(tokens, np.int32).tolist()
+
+
+def pack(tokens: list[int]) -> bytes:
+    return np.array(tokens, np.int32).tobytes()
+
+
+@dataclass
+class _Slot:
+    seed: int
+    pages: list[int] = field(default_factory=list)
+    last: int = -1
+
+
+class FakeModel:
+    """Carries out steps in order, as the model process would, and checks what it is told."""
+
+    def __init__(self, num_pages: int, page_size: int) -> None:
+        self.page_size = page_size
+        self.contents = np.full((num_pages, page_size), -1, np.int64)
+        self.slots: dict[int, _Slot] = {}
+        self.plans: list[StepPlan] = []
+        self.masks: dict[int, StepMasks] = {}
+        self.loaded: list[int] = []
+        self.forced_error: int | None = None
+
+    def receive(self, messages: list[Message]) -> None:
+        for message in messages:
+            if isinstance(message, StepPlan):
+                self.plans.append(message)
+            elif isinstance(message, StepMasks):
+                self.masks[message.step] = message
+            elif isinstance(message, LoadGrammar):
+                self.loaded.append(message.grammar)
+
+    def run_step(self) -> StepResult:
+        """Runs the oldest plan."""
+        plan = self.plans.pop(0)
+        if any(row.host_mask for row in plan.rows):
+            assert plan.step in self.masks, "the masks of the oldest step must have been sent"
+        for setup in plan.setups:
+            self.slots[setup.slot] = _Slot(setup.sampling.seed)
+        for copy in plan.copies:
+            self.contents[copy.destination] = self.contents[copy.source]
+        slots, tokens = [], []
+        for row in plan.rows:
+            slot = self.slots[row.slot]
+            slot.pages += unpack(row.new_pages)
+            chunk = unpack(row.tokens) or [slot.last]
+            for position, token in enumerate(chunk, row.start):
+                self.contents[slot.pages[position // self.page_size], position % self.page_size] = token
+            if row.sample:
+                slot.last = self._sample(plan.step, row.slot, row.start + len(chunk))
+                slots.append(row.slot)
+                tokens.append(slot.last)
+        forward = sum(max(1, len(row.tokens) // 4) for row in plan.rows)
+        return StepResult(
+            step=plan.step,
+            slots=pack(slots),
+            tokens=pack(tokens),
+            states=pack([-1] * len(slots)),
+            forward_tokens=forward,
+            elapsed_ms=float(forward),
+        )
+
+    def _sample(self, step: int, slot_number: int, length: int) -> int:
+        slot = self.slots[slot_number]
+        held = self.contents[slot.pages].reshape(-1)[:length].tolist()
+        assert -1 not in held, "a row reads KV that was never written"
+        token = next_token(held, slot.seed)
+        masks = self.masks.get(step)
+        if masks is not None and slot_number in unpack(masks.slots):
+            row = np.frombuffer(masks.masks, np.uint32).reshape(len(unpack(masks.slots)), -1)
+            allowed = np.unpackbits(
+                row[unpack(masks.slots).index(slot_number)].view(np.uint8), bitorder="little"
+            )
+            choices = np.flatnonzero(allowed)
+            token = int(choices[token % len(choices)])
+        return token

@@ -1,0 +1,133 @@
+"""A scheduler joined to a fake model, driven by hand."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+from arbora.grammars import GrammarError
+from arbora.radix_cache import PrefixCache
+from arbora.runtime.messages import Accepted, Generate, GrammarSpec, Output, Outputs, Refused
+from arbora.runtime.sampling_params import SamplingParams
+from arbora.runtime.scheduler.admission import Limits
+from arbora.runtime.scheduler.budget import StepBudget
+from arbora.runtime.scheduler.grammar_desk import GrammarDesk
+from arbora.runtime.scheduler.scheduler import Scheduler
+from fake_model import EOS, VOCAB, FakeModel, pack, unpack
+
+
+class EvenTokens:
+    """A grammar of even tokens, or one that says no: what a compiler would hand out."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, str] = {}
+        self.ready: list[str] = []
+
+    @property
+    def pending(self) -> int:
+        return len(self.waiting)
+
+    def submit(self, ticket: str, kind: str, text: str, **_: object) -> None:
+        self.waiting[ticket] = text
+
+    def cancel(self, ticket: str) -> None:
+        self.waiting.pop(ticket, None)
+
+    def finish_all(self) -> None:
+        self.ready = list(self.waiting)
+
+    def finished(self) -> list[tuple[str, object]]:
+        done = [(ticket, self.waiting.pop(ticket)) for ticket in self.ready if ticket in self.waiting]
+        self.ready = []
+        return [(ticket, GrammarError("no") if text == "bad" else self) for ticket, text in done]
+
+    def matcher(self) -> EvenTokens:
+        return self
+
+    def consume(self, token: int) -> str | None:
+        return None if token % 2 == 0 else f"token {token} is odd"
+
+    def fill_mask(self, mask: np.ndarray) -> None:
+        mask[:] = np.packbits(np.arange(VOCAB) % 2 == 0, bitorder="little").view(np.int32)
+
+
+class SchedulerBench:
+    def __init__(
+        self,
+        num_pages: int = 64,
+        page_size: int = 4,
+        slots: int = 8,
+        max_waiting: int = 100,
+        prefix_cache: bool = True,
+    ) -> None:
+        self.compiler = EvenTokens()
+        self.cache = PrefixCache(num_pages, page_size, enabled=prefix_cache, check_invariants=True)
+        self.budget = StepBudget(step_ms=8.0)
+        self.scheduler = Scheduler(
+            Limits(1000, num_pages, page_size, slots, max_waiting),
+            self.cache,
+            self.budget,
+            GrammarDesk(self.compiler),  # type: ignore[arg-type]
+            VOCAB,
+            (EOS,),
+        )
+        self.model = FakeModel(num_pages, page_size)
+        self.accepted: set[str] = set()
+        self.refused: dict[str, Refused] = {}
+        self.outputs: dict[str, list[Output]] = defaultdict(list)
+
+    def submit(
+        self,
+        name: str,
+        prompt: list[int],
+        max_tokens: int = 8,
+        grammar: str | None = None,
+        client: int = 0,
+        namespace: str = "",
+        **sampling: object,
+    ) -> None:
+        spec = GrammarSpec("regex", grammar, "regex") if grammar is not None else None
+        params = SamplingParams(max_tokens=max_tokens, **sampling)  # type: ignore[arg-type]
+        self.scheduler.submit(Generate(name, client, pack(prompt), params, spec, namespace))
+        self.deliver()
+
+    def plan(self) -> bool:
+        planned = self.scheduler.plan()
+        self.deliver()
+        return planned
+
+    def step(self) -> None:
+        """The model process finishes its oldest step."""
+        self.scheduler.apply(self.model.run_step())
+        self.deliver()
+
+    def run(self, steps: int = 1000) -> None:
+        """Until nothing is left to do, one step ahead as the process does it."""
+        for _ in range(steps):
+            self.scheduler.take_grammars()
+            while self.plan():
+                pass
+            if not self.model.plans:
+                return
+            self.step()
+
+    def deliver(self) -> None:
+        self.model.receive(self.scheduler.messages_to_model())
+        for messages in self.scheduler.messages_to_clients().values():
+            for message in messages:
+                if isinstance(message, Accepted):
+                    self.accepted.add(message.request)
+                elif isinstance(message, Refused):
+                    self.refused[message.request] = message
+                elif isinstance(message, Outputs):
+                    for output in message.items:
+                        self.outputs[output.request].append(output)
+
+    def tokens(self, name: str) -> list[int]:
+        return [token for output in self.outputs[name] for token in unpack(output.tokens)]
+
+    def finish(self, name: str) -> str | None:
+        return self.outputs[name][-1].finish if self.outputs[name] else None
+
+    def cached(self, name: str) -> int | None:
+        return self.outputs[name][0].cached_tokens

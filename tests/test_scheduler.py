@@ -1,0 +1,329 @@
+"""The scheduler's state machine with a fake model whose pages hold token ids."""
+
+from __future__ import annotations
+
+import pytest
+from arbora.runtime.messages import RowError
+from fake_model import EOS, next_token, pack, reply_alone, unpack
+from scheduler_bench import SchedulerBench
+
+
+def long_reply_prompt(length: int, tokens: int, salt: int = 0) -> list[int]:
+    """A prompt whose reply doesn't end by itself within `tokens`."""
+    for start in range(1000):
+        prompt = [1 + (start + salt * 7 + i * 5) % 60 for i in range(length)]
+        if EOS not in reply_alone(prompt, tokens):
+            return prompt
+    raise AssertionError("no such prompt")
+
+
+def test_a_reply_is_what_the_model_says_token_by_token() -> None:
+    bench = SchedulerBench()
+    prompt = long_reply_prompt(10, 8)
+    bench.submit("a", prompt)
+    bench.run()
+    assert bench.tokens("a") == reply_alone(prompt, 8)
+    assert bench.finish("a") == "length"
+    assert len(bench.outputs["a"]) == 8
+
+
+def test_an_end_of_sequence_token_ends_the_reply_and_is_its_last_token() -> None:
+    prompt = next(p for p in ([i, 3] for i in range(5000)) if reply_alone(p, 6)[-1] == EOS)
+    bench = SchedulerBench()
+    bench.submit("a", prompt, max_tokens=50)
+    bench.run()
+    assert bench.tokens("a") == reply_alone(prompt, 50)
+    assert bench.finish("a") == "stop"
+    assert bench.outputs["a"][-1].stop_token == EOS
+
+
+def test_ignore_eos_goes_on_to_the_length() -> None:
+    prompt = next(p for p in ([i, 3] for i in range(5000)) if reply_alone(p, 3)[-1] == EOS)
+    bench = SchedulerBench()
+    bench.submit("a", prompt, max_tokens=12, ignore_eos=True)
+    bench.run()
+    assert len(bench.tokens("a")) == 12
+    assert bench.finish("a") == "length"
+
+
+def test_a_stop_token_ends_the_reply() -> None:
+    prompt = long_reply_prompt(5, 8)
+    stop = reply_alone(prompt, 8)[3]
+    bench = SchedulerBench()
+    bench.submit("a", prompt, stop_token_ids=(stop,))
+    bench.run()
+    assert bench.tokens("a") == reply_alone(prompt, 8)[: reply_alone(prompt, 8).index(stop) + 1]
+    assert bench.outputs["a"][-1].stop_token == stop
+
+
+def test_nothing_is_planned_past_the_length() -> None:
+    bench = SchedulerBench(page_size=1, num_pages=13)
+    bench.submit("a", long_reply_prompt(5, 8))
+    bench.run()
+    assert len(bench.tokens("a")) == 8
+    assert bench.scheduler.stats().steps == 8
+
+
+def test_a_long_prompt_is_computed_in_chunks_while_others_decode() -> None:
+    bench = SchedulerBench(num_pages=200)
+    bench.submit("short", long_reply_prompt(4, 40), max_tokens=40)
+    bench.run(steps=6)
+    bench.submit("long", long_reply_prompt(300, 4), max_tokens=4)
+    before = len(bench.tokens("short"))
+    bench.run(steps=6)
+    assert len(bench.tokens("short")) >= before + 5
+    bench.run()
+    assert bench.tokens("long") == reply_alone(long_reply_prompt(300, 4), 4)
+    assert bench.tokens("short") == reply_alone(long_reply_prompt(4, 40), 40)
+
+
+def test_the_second_turn_starts_where_the_first_ended() -> None:
+    bench = SchedulerBench()
+    first = long_reply_prompt(21, 10)
+    bench.submit("1", first, max_tokens=10)
+    bench.run()
+    conversation = first + bench.tokens("1")
+    bench.submit("2", [*conversation, 5, 6, 7], max_tokens=3)
+    bench.run()
+    assert bench.cached("2") == len(conversation) - 1
+    assert bench.tokens("2") == reply_alone([*conversation, 5, 6, 7], 3)
+
+
+def test_a_match_that_ends_inside_a_page_is_copied_not_recomputed() -> None:
+    bench = SchedulerBench(page_size=16)
+    shared = long_reply_prompt(24, 3)
+    bench.submit("1", [*shared, 9, 9, 9], max_tokens=3)
+    bench.run()
+    bench.submit("2", [*shared, 8, 8], max_tokens=3)
+    bench.plan()
+    assert len(bench.model.plans[0].copies) == 1
+    bench.run()
+    assert bench.cached("2") == 24
+    assert bench.tokens("2") == reply_alone([*shared, 8, 8], 3)
+
+
+def test_an_equal_prefix_in_flight_is_computed_once() -> None:
+    bench = SchedulerBench(num_pages=256)
+    document = long_reply_prompt(200, 2)
+    for name in "abcd":
+        bench.submit(name, [*document, ord(name) % 60], max_tokens=2)
+    bench.run()
+    assert bench.scheduler.stats().prompt_tokens_computed < 200 + 4 * 8
+    for name in "abcd":
+        assert bench.tokens(name) == reply_alone([*document, ord(name) % 60], 2)
+
+
+def test_the_first_waiter_takes_over_when_the_one_who_computes_is_cancelled() -> None:
+    bench = SchedulerBench(num_pages=256)
+    document = long_reply_prompt(400, 2)
+    bench.submit("a", [*document, 1], max_tokens=2)
+    bench.submit("b", [*document, 2], max_tokens=2)
+    bench.run(steps=1)
+    bench.scheduler.drop("a")
+    bench.run()
+    assert bench.tokens("b") == reply_alone([*document, 2], 2)
+    assert bench.cached("b") > 0
+    assert bench.tokens("a") == []
+
+
+def test_without_the_prefix_cache_the_same_text_is_computed_again() -> None:
+    bench = SchedulerBench(prefix_cache=False)
+    prompt = long_reply_prompt(20, 4)
+    for name in "ab":
+        bench.submit(name, prompt, max_tokens=4)
+        bench.run()
+    assert bench.cached("b") == 0
+    assert bench.tokens("b") == bench.tokens("a") == reply_alone(prompt, 4)
+
+
+def test_namespaces_share_nothing() -> None:
+    bench = SchedulerBench()
+    prompt = long_reply_prompt(20, 2)
+    for name in "ab":
+        bench.submit(name, prompt, max_tokens=2, namespace=name)
+        bench.run()
+    assert bench.cached("b") == 0
+
+
+def test_a_request_that_can_never_fit_is_refused_with_the_numbers() -> None:
+    bench = SchedulerBench(num_pages=4, page_size=4)
+    bench.submit("a", [1] * 10, max_tokens=7)
+    assert "5 pages" in bench.refused["a"].message
+    assert bench.refused["a"].status == 400
+    bench.submit("b", [1] * 900, max_tokens=200)
+    assert bench.refused["b"].code == "context_length_exceeded"
+    bench.submit("c", [], max_tokens=1)
+    assert bench.refused["c"].param == "prompt"
+
+
+def test_what_just_fits_is_served_even_from_a_full_cache() -> None:
+    bench = SchedulerBench(num_pages=4, page_size=4)
+    for salt in range(3):
+        prompt = long_reply_prompt(10, 6, salt)
+        bench.submit(str(salt), prompt, max_tokens=6)
+        bench.run()
+        assert bench.tokens(str(salt)) == reply_alone(prompt, 6)
+
+
+def test_too_many_waiting_requests_are_refused_with_429() -> None:
+    bench = SchedulerBench(slots=1, max_waiting=2)
+    for name in "abc":
+        bench.submit(name, [1, 2, 3])
+    assert bench.refused["c"].status == 429
+    assert bench.accepted == {"a", "b"}
+
+
+def test_when_pages_run_out_the_youngest_is_retracted_and_loses_nothing() -> None:
+    bench = SchedulerBench(num_pages=24, page_size=4)
+    prompts = {name: long_reply_prompt(8, 40, ord(name)) for name in "abcd"}
+    for name, prompt in prompts.items():
+        bench.submit(name, prompt, max_tokens=40)
+    bench.run()
+    assert bench.scheduler.stats().retractions > 0
+    for name, prompt in prompts.items():
+        assert bench.tokens(name) == reply_alone(prompt, 40)
+
+
+def test_nobody_is_overtaken_for_ever() -> None:
+    bench = SchedulerBench(slots=1, num_pages=256)
+    cached = long_reply_prompt(16, 1)
+    bench.submit("seed", cached, max_tokens=1)
+    bench.run()
+    bench.submit("running", cached, max_tokens=30)
+    bench.plan()
+    bench.submit("cold", long_reply_prompt(16, 1, salt=9), max_tokens=1)
+    for number in range(60):
+        bench.submit(f"hot{number}", [*cached, 1 + number], max_tokens=1)
+    order: list[str] = []
+    for _ in range(500):
+        bench.run(steps=1)
+        order += [name for name in bench.outputs if name not in order]
+    assert 2 < order.index("cold") < 50
+
+
+def test_the_longest_match_goes_first() -> None:
+    bench = SchedulerBench(slots=1, num_pages=256)
+    warm = long_reply_prompt(16, 1)
+    bench.submit("seed", warm, max_tokens=1)
+    bench.run()
+    bench.submit("running", [7, 7], max_tokens=5)
+    bench.plan()
+    bench.submit("cold", long_reply_prompt(12, 1, salt=5), max_tokens=1)
+    bench.submit("warm", [*warm, 3], max_tokens=1)
+    bench.run()
+    names = list(bench.outputs)
+    assert names.index("warm") < names.index("cold")
+
+
+def test_an_aborted_request_is_in_no_step_planned_later_and_gives_its_pages_back() -> None:
+    bench = SchedulerBench()
+    bench.submit("a", long_reply_prompt(20, 40), max_tokens=40)
+    bench.run(steps=5)
+    bench.scheduler.drop("a")
+    planned = len(bench.model.plans)
+    assert not bench.plan()
+    while bench.model.plans:
+        bench.step()
+    assert planned <= 2
+    assert bench.scheduler.idle
+    assert bench.scheduler.stats().pages_used == 0
+
+
+def test_a_dropped_client_takes_its_requests_along() -> None:
+    bench = SchedulerBench()
+    bench.submit("a", long_reply_prompt(9, 20), max_tokens=20, client=1)
+    bench.submit("b", long_reply_prompt(9, 5, salt=3), max_tokens=5, client=2)
+    bench.run(steps=3)
+    bench.scheduler.drop_client(1)
+    bench.run()
+    assert bench.finish("a") is None
+    assert bench.finish("b") == "length"
+
+
+def test_a_grammar_is_accepted_once_compiled_and_binds_every_token() -> None:
+    bench = SchedulerBench()
+    bench.submit("a", [1, 2, 3], max_tokens=12, grammar="even", ignore_eos=True)
+    assert "a" not in bench.accepted
+    bench.compiler.finish_all()
+    bench.run()
+    assert bench.accepted == {"a"}
+    assert bench.tokens("a")
+    assert all(token % 2 == 0 for token in bench.tokens("a"))
+
+
+def test_a_grammar_that_cant_be_compiled_is_refused_naming_the_field() -> None:
+    bench = SchedulerBench()
+    bench.submit("a", [1, 2, 3], grammar="bad")
+    bench.compiler.finish_all()
+    bench.run()
+    assert bench.refused["a"].param == "regex"
+    assert bench.refused["a"].status == 400
+    assert bench.scheduler.idle
+
+
+def test_dropping_a_request_that_compiles_leaves_nothing() -> None:
+    bench = SchedulerBench()
+    bench.submit("a", [1, 2, 3], grammar="even")
+    bench.scheduler.drop("a")
+    bench.compiler.finish_all()
+    bench.run()
+    assert bench.scheduler.idle
+    assert not bench.accepted
+
+
+def test_a_request_for_no_tokens_ends_with_its_prompt() -> None:
+    bench = SchedulerBench(num_pages=128)
+    bench.submit("a", long_reply_prompt(300, 1), max_tokens=0)
+    bench.run()
+    assert bench.finish("a") == "length"
+    assert bench.tokens("a") == []
+    assert bench.scheduler.idle
+
+
+def test_a_row_in_error_ends_alone() -> None:
+    bench = SchedulerBench()
+    for name, salt in (("a", 1), ("b", 2)):
+        bench.submit(name, long_reply_prompt(6, 10, salt), max_tokens=10)
+    bench.run(steps=3)
+    result = bench.model.run_step()
+    result.errors = [RowError(0, "the logits are not numbers")]
+    bench.scheduler.apply(result)
+    bench.run()
+    assert bench.finish("a") == "error"
+    assert bench.outputs["a"][-1].error == "the logits are not numbers"
+    assert bench.tokens("b") == reply_alone(long_reply_prompt(6, 10, 2), 10)
+
+
+def test_rows_that_share_pages_stand_together_as_a_group() -> None:
+    bench = SchedulerBench(page_size=16, num_pages=64)
+    document = long_reply_prompt(160, 20)
+    for tail in (3, 4, 5):
+        bench.submit(str(tail), [*document, tail], max_tokens=20)
+        bench.submit(f"other{tail}", long_reply_prompt(20, 6, tail), max_tokens=6)
+    for _ in range(40):
+        bench.run(steps=1)
+        bench.plan()
+        plan = bench.model.plans[-1]
+        if plan.groups and plan.groups[0].rows == 3:
+            break
+    assert [(group.rows, group.shared_tokens) for group in plan.groups] == [(3, 160)]
+    first = plan.groups[0].first_row
+    shared = {tuple(bench.model.slots[row.slot].pages[:10]) for row in plan.rows[first : first + 3]}
+    assert len(shared) == 1
+
+
+@pytest.mark.parametrize("page_size", [1, 4, 16])
+def test_many_requests_at_once_each_get_their_own_text(page_size: int) -> None:
+    bench = SchedulerBench(num_pages=600 // page_size, page_size=page_size, slots=16)
+    prompts = {f"r{i}": long_reply_prompt(5 + i % 13, 6, salt=i % 4) for i in range(60)}
+    for name, prompt in prompts.items():
+        bench.submit(name, prompt, max_tokens=6)
+    bench.run()
+    for name, prompt in prompts.items():
+        assert bench.tokens(name) == reply_alone(prompt, 6)
+    assert bench.scheduler.stats().pages_used == 0
+
+
+def test_the_helpers_agree_on_packing() -> None:
+    assert unpack(pack([1, 2, 3])) == [1, 2, 3]
+    assert next_token([1, 2]) == next_token([1, 2])

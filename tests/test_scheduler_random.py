@@ -1,0 +1,107 @@
+"""Whatever arrives, ends or runs out in whatever order: every reply is the one it would be alone."""
+
+from __future__ import annotations
+
+from fake_model import EOS, reply_alone
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from scheduler_bench import SchedulerBench
+
+DOCUMENTS = [[1 + (i * k) % 50 for i in range(40)] for k in (3, 7, 11)]
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Few pages, so that retraction and eviction happen; shared documents, so that prefixes meet."""
+
+    @initialize(
+        page_size=st.sampled_from([1, 4, 16]),
+        tokens=st.integers(96, 400),
+        slots=st.integers(1, 6),
+        cache=st.booleans(),
+    )
+    def start(self, page_size: int, tokens: int, slots: int, cache: bool) -> None:
+        self.bench = SchedulerBench(tokens // page_size, page_size, slots, prefix_cache=cache)
+        self.expected: dict[str, tuple[list[int], int, bool]] = {}
+        self.dropped: set[str] = set()
+
+    @rule(
+        document=st.sampled_from(DOCUMENTS),
+        length=st.integers(1, 40),
+        tail=st.lists(st.integers(1, 60), max_size=12),
+        max_tokens=st.integers(0, 20),
+        grammar=st.booleans(),
+    )
+    def submit(
+        self, document: list[int], length: int, tail: list[int], max_tokens: int, grammar: bool
+    ) -> None:
+        name = f"r{len(self.expected)}"
+        prompt = document[:length] + tail
+        self.expected[name] = (prompt, max_tokens, grammar)
+        self.bench.submit(name, prompt, max_tokens, grammar="even" if grammar else None)
+
+    @rule(turn=st.integers(0, 5), tail=st.lists(st.integers(1, 60), min_size=1, max_size=6))
+    def next_turn(self, turn: int, tail: list[int]) -> None:
+        """A conversation goes on from a reply that is complete."""
+        done = [n for n in self.expected if self.bench.finish(n) and len(self.expected[n][0]) < 80]
+        if done:
+            name = done[turn % len(done)]
+            self.submit(self.expected[name][0] + self.bench.tokens(name), 1000, tail, 8, False)
+
+    @rule()
+    def plan(self) -> None:
+        self.bench.plan()
+
+    @rule(steps=st.integers(1, 4))
+    def step(self, steps: int) -> None:
+        for _ in range(steps):
+            if self.bench.model.plans:
+                self.bench.step()
+
+    @rule(steps=st.integers(1, 8))
+    def run(self, steps: int) -> None:
+        self.bench.run(steps)
+
+    @rule()
+    def compile_grammars(self) -> None:
+        self.bench.compiler.finish_all()
+        self.bench.scheduler.take_grammars()
+        self.bench.deliver()
+
+    @rule(pick=st.integers(0, 100))
+    def drop(self, pick: int) -> None:
+        names = [name for name in self.expected if name not in self.dropped]
+        if names:
+            name = names[pick % len(names)]
+            self.bench.scheduler.drop(name)
+            self.dropped.add(name)
+
+    @invariant()
+    def replies_are_right_so_far(self) -> None:
+        if not hasattr(self, "bench"):
+            return
+        for name, (prompt, max_tokens, grammar) in self.expected.items():
+            tokens = self.bench.tokens(name)
+            if grammar:
+                assert all(token % 2 == 0 for token in tokens)
+            else:
+                assert tokens == reply_alone(prompt, max_tokens)[: len(tokens)]
+
+    def teardown(self) -> None:
+        if not hasattr(self, "bench"):
+            return
+        self.bench.compiler.finish_all()
+        self.bench.run()
+        for name, (prompt, max_tokens, grammar) in self.expected.items():
+            if name in self.dropped or name in self.bench.refused:
+                continue
+            tokens = self.bench.tokens(name)
+            assert self.bench.finish(name) == ("stop" if tokens and tokens[-1] == EOS else "length")
+            if not grammar:
+                assert tokens == reply_alone(prompt, max_tokens)
+        assert self.bench.scheduler.idle
+        assert self.bench.scheduler.stats().pages_used == 0
+
+
+AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAnyOrder = AnyOrder.TestCase
