@@ -39,7 +39,7 @@ STATS_TIMEOUT_SECONDS = 2.0
 
 class Choice(NamedTuple):
     generation: Generation
-    index: int
+    number: int
 
 
 class EngineClient:
@@ -127,7 +127,7 @@ class EngineClient:
                 self._deliver(message)
             case Accepted(request):
                 if choice := self._choices.get(request):
-                    choice.generation.answer(choice.index)
+                    choice.generation.answer(choice.number)
             case Refused():
                 self._refuse(message)
             case Stats():
@@ -147,7 +147,7 @@ class EngineClient:
         for output in outputs.items:
             choice = self._choices.get(output.request)
             if choice is not None:
-                choice.generation.arrive(choice.index, output, now)
+                choice.generation.arrive(choice.number, output, now)
 
     def _refuse(self, message: Refused) -> None:
         choice = self._choices.get(message.request)
@@ -155,7 +155,7 @@ class EngineClient:
             error = RequestError(
                 message.message, status=message.status, param=message.param, code=message.code
             )
-            choice.generation.refuse(choice.index, error)
+            choice.generation.refuse(choice.number, error)
 
     def _peer_up(self, message: PeerUp) -> None:
         if self._outbox is not None:

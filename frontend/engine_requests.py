@@ -142,10 +142,13 @@ def _fields(sampling: Sampling) -> GenerationFields:
 
 
 def _convert(value: object, kind: type[T], param: str) -> T:
+    """`param` is the field at fault if the error names none."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise RequestError(f"{param}: {error}", param=param, code="invalid_type") from error
+        reason, _, path = str(error).partition(" - at `$")
+        field = path.strip("`.") or param
+        raise RequestError(f"{field}: {reason}.", param=field, code="invalid_type") from error
 
 
 def _grammar(sampling: Sampling) -> GrammarSpec | None:

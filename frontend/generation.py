@@ -17,9 +17,9 @@ class ClientGoneError(Exception):
 
 
 class Arrival(NamedTuple):
-    """An output of choice `index` and when it came, in seconds of `time.monotonic`."""
+    """An output of choice number `choice` and when it came, in seconds of `time.monotonic`."""
 
-    index: int
+    choice: int
     output: Output
     time: float
 

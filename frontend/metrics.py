@@ -110,12 +110,12 @@ class RequestTimer:
     def output(self, arrival: Arrival) -> None:
         if not arrival.output.tokens:
             return
-        previous = self._last.get(arrival.index)
+        previous = self._last.get(arrival.choice)
         if previous is not None:
             self._metrics.between_tokens.observe(arrival.time - previous)
         elif not self._last:
             self._metrics.first_token.observe(arrival.time - self._started)
-        self._last[arrival.index] = arrival.time
+        self._last[arrival.choice] = arrival.time
 
     def finished(self, prompt_tokens: int, completion_tokens: int, reasons: list[str]) -> None:
         self._metrics.request.observe(time.monotonic() - self._started)

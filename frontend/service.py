@@ -16,6 +16,7 @@ from .text.chat_template import ChatTemplate
 from .text.prompt_memo import PromptMemo
 from .text.reasoning import ReasoningFormat, detect_reasoning
 from .text.tokenizer import Tokenizer
+from .text.tool_calls import ToolFormat, detect_format
 
 LONG_TEXT = 16_384  # characters: about 5 ms of tokenizing, which other streams need not wait for
 
@@ -28,6 +29,7 @@ class Service:
     template: ChatTemplate | None
     memo: PromptMemo
     reasoning: ReasoningFormat | None
+    tool_format: ToolFormat
     metrics: Metrics = field(default_factory=Metrics)
     bodies: BodyReader = field(default_factory=BodyReader)
     started: int = field(default_factory=lambda: int(time.time()))
@@ -36,7 +38,8 @@ class Service:
     def load(cls, config: ServeConfig, engine: EngineClient, tokenizer: Tokenizer) -> Service:
         template = ChatTemplate.load(config.model, tokenizer)
         reasoning = detect_reasoning(template, tokenizer)
-        return cls(config, engine, tokenizer, template, PromptMemo(tokenizer), reasoning)
+        memo = PromptMemo(tokenizer)
+        return cls(config, engine, tokenizer, template, memo, reasoning, detect_format(template))
 
     async def encode(self, text: str, add_special_tokens: bool) -> Tokens:
         """Long texts on another thread; `tokenizers` lets go of the interpreter meanwhile."""

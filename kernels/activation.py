@@ -2,7 +2,7 @@
 
 import torch
 
-from . import reference
+from . import activation_cpu
 
 
 def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
@@ -10,4 +10,4 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
 
     Returns [tokens, intermediate]. SiLU is float32 inside and rounded before the product, as PyTorch does it.
     """
-    return reference.silu_and_mul(gate_up)
+    return activation_cpu.silu_and_mul(gate_up)

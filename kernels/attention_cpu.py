@@ -7,7 +7,8 @@ from . import attention_numba as column
 from .attention_batch import AttentionBatch
 from .attention_flash import Chunk, SharedPart, attend_chunk, attend_shared, plan_chunk, plan_shared
 from .attention_plan import MAX_ITEM_QUERIES, ItemPlan, plan_items
-from .threads import Task, thread_count
+from .numba_tools import float_bits
+from .threads import thread_count
 
 FLASH_FLOPS = 10_000_000
 """Floating-point operations from which flash attention's greater speed outweighs its calls."""
@@ -51,18 +52,15 @@ class CpuAttention:
         self._shared = _shared_parts(batch, groups, items, flash_groups)
         self._partial = torch.empty(items.partials, heads, head_dim)
         self._partial_sum = torch.empty(items.partials, heads)
-        self._scale = np.zeros(1, np.float32)
         self._items = items
         keys_read = int((items.items[:, column.END] - items.items[:, column.BEGIN]).sum())
         threaded = keys_read * kv_heads * head_dim * 2 * q.element_size() >= THREADED_BYTES
         self._threads = thread_count() if threaded else 1
-        attend, merge = column.callbacks(q.dtype)
-        self._attend = Task(attend, column.ARGUMENTS)
-        self._merge = Task(merge, column.ARGUMENTS)
-        self._fill_arguments(kv, repeat, window)
+        self._attend, self._merge = column.callbacks(q.dtype)
+        self._arguments = self._fixed_arguments(kv, repeat, window)
 
-    def _fill_arguments(self, kv: torch.Tensor, repeat: int, window: int | None) -> None:
-        arguments = self._attend.arguments
+    def _fixed_arguments(self, kv: torch.Tensor, repeat: int, window: int | None) -> list[int]:
+        arguments = [0] * column.ARGUMENTS
         arguments[column.ITEMS] = self._items.items.ctypes.data
         arguments[column.ITEM_COUNT] = len(self._items.items)
         arguments[column.RUNS] = self._items.runs.ctypes.data
@@ -74,11 +72,10 @@ class CpuAttention:
         arguments[column.SLOTS] = kv.shape[2] * kv.shape[3]
         arguments[column.MAX_QUERIES] = max(MAX_ITEM_QUERIES, repeat) + 1
         arguments[column.WINDOW] = column.NO_WINDOW if window is None else window
-        arguments[column.SCALE] = self._scale.ctypes.data
         arguments[column.MERGES] = self._items.merges.ctypes.data
         arguments[column.MERGE_COUNT] = len(self._items.merges)
-        arguments[column.MAX_PARTIALS] = self._items.merges[:, 2].max(initial=0)
-        self._merge.arguments[:] = arguments
+        arguments[column.MAX_PARTIALS] = int(self._items.merges[:, 2].max(initial=0))
+        return arguments
 
     def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
         out = torch.empty(q.shape, dtype=q.dtype)
@@ -91,17 +88,16 @@ class CpuAttention:
         return out
 
     def _run_items(self, q: torch.Tensor, kv: torch.Tensor, scale: float, out: torch.Tensor) -> None:
-        self._scale[0] = scale
-        arguments = self._attend.arguments
+        arguments = self._arguments
+        arguments[column.SCALE] = float_bits(scale)
         arguments[column.Q] = q.data_ptr()
         arguments[column.Q_STRIDE] = q.stride(0)
         arguments[column.KEYS] = kv.data_ptr()
         arguments[column.VALUES] = kv.data_ptr() + kv.stride(0) * kv.element_size()
         arguments[column.OUT] = out.data_ptr()
-        self._attend.run(self._threads)
+        self._attend.run(arguments[1:], self._threads)
         if len(self._items.merges):
-            self._merge.arguments[column.OUT] = out.data_ptr()
-            self._merge.run(self._threads)
+            self._merge.run(arguments[1:], self._threads)
 
 
 def _flash_rows(batch: AttentionBatch, flops: int, repeat: int) -> np.ndarray:

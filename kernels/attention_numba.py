@@ -2,9 +2,9 @@
 """Attention over runs of cached tokens, for few queries at a time: the memory-bound part of the work on CPUs.
 
 A work item is a piece of one row's keys (or of the keys that a group of rows shares) with the query tokens
-that see it; items times KV heads are dealt to the threads one by one. The softmax is computed online, block by
-block (Milakov & Gimelshein 2018). An item that has all keys of its queries writes the output; others write a
-partial result, their normalised output and the logarithm of its sum of exponentials, to be merged at the end.
+that see it; items times KV heads are dealt to the threads one by one. The softmax is computed online, a block
+of keys at a time (Milakov & Gimelshein 2018). An item that has all keys of its queries writes the output;
+others write a partial result, their normalised output and the logarithm of its sum of exponentials.
 """
 
 from functools import cache
@@ -12,10 +12,17 @@ from functools import cache
 import numpy as np
 import torch
 
-from .numba_tools import compiled, compiled_callback, exp, fetch_add, load, pointer, shifted, store
+from .numba_tools import compiled, exp, fetch_add, float_of, load, pointer, prefetch, shifted, store
+from .threads import Callback
 
 BLOCK = 32
 """Keys for each turn of the online softmax; their K and V stay in the first-level cache."""
+
+AHEAD = 12
+"""Keys to prefetch ahead of the one at hand: the fastest of 0 to 32, up to 1.4 times the speed of none."""
+
+LINE = 32
+"""Elements for each prefetch: a cache line of 16-bit elements, two lines of float32."""
 
 TOKEN, TOKENS, POSITION, BEGIN, END, RUN, PARTIAL, STRIDE = range(8)
 """Columns of an item: first query token and how many; key position of the first (or UNLIMITED); key positions
@@ -67,6 +74,9 @@ def _scores(keys, count, head_dim, pairs, query, score):
         to = shifted(score, 2 * pair * BLOCK)
         for t in range(count):
             key = shifted(keys, t * head_dim)
+            if pair == 0:
+                for d in range(0, head_dim, LINE):
+                    prefetch(key, AHEAD * head_dim + d)
             sum_a = np.float32(0)
             sum_b = np.float32(0)
             for d in range(head_dim):
@@ -90,6 +100,9 @@ def _accumulate(values, count, head_dim, pairs, weight, total):
             v = shifted(values, t * head_dim)
             w0, w1, w2, w3 = w[t], w[t + 1], w[t + 2], w[t + 3]
             u0, u1, u2, u3 = u[t], u[t + 1], u[t + 2], u[t + 3]
+            if pair == 0:
+                for d in range(0, 4 * head_dim, LINE):
+                    prefetch(v, AHEAD * head_dim + d)
             for d in range(head_dim):
                 v0 = load(v, d)
                 v1 = load(v, head_dim + d)
@@ -227,7 +240,7 @@ def _run_items(arguments, kind):
     total_at = pointer(total.ctypes.data, np.float32(0))
     score_at = pointer(score.ctypes.data, np.float32(0))
     state_at = pointer(state.ctypes.data, np.float32(0))
-    scale = pointer(arguments[SCALE], np.float32(0))[0]
+    scale = float_of(arguments[SCALE])
     while True:
         work = fetch_add(arguments, 1)
         if work >= arguments[ITEM_COUNT] * kv_heads:
@@ -316,7 +329,7 @@ _CALLBACKS = {
 
 
 @cache
-def callbacks(dtype: torch.dtype) -> tuple[int, int]:
-    """Addresses of the callbacks that run items and merge partial results."""
+def callbacks(dtype: torch.dtype) -> tuple[Callback, Callback]:
+    """What runs items, and what merges partial results."""
     items, merge = _CALLBACKS[dtype]
-    return compiled_callback(items), compiled_callback(merge)
+    return Callback(items), Callback(merge)

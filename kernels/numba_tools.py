@@ -5,13 +5,14 @@ Half-precision values are known to numba by the integer that holds their bits: u
 float16. Pointers index without the wrap-around test of arrays, which lets LLVM vectorise loops.
 """
 
+import struct
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import cfunc, njit, types
+from numba import njit, types
 from numba.extending import intrinsic
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -30,22 +31,6 @@ def compiled(function: Function) -> Function:
         return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
     except RuntimeError:
         return njit(**options)(function)  # type: ignore[no-any-return]
-
-
-def compiled_callback(function: Callable[[Any], None]) -> int:
-    """Address of `function(int64 *arguments)` compiled for calls from C."""
-    signature = types.void(types.CPointer(types.int64))
-    try:
-        callback = cfunc(signature, cache=True, fastmath=FAST, error_model="numpy")(function)
-    except RuntimeError:
-        callback = cfunc(signature, fastmath=FAST, error_model="numpy")(function)
-    _KEPT.append(callback)
-    address: int = callback.address  # type: ignore[assignment]
-    return address
-
-
-_KEPT: list[object] = []
-"""Compiled callbacks: their code lives as long as they do."""
 
 
 @intrinsic
@@ -109,6 +94,36 @@ def fetch_add(typing, counter, amount):
         return builder.atomic_rmw("add", arguments[0], arguments[1], "seq_cst")
 
     return types.int64(types.CPointer(types.int64), types.int64), generate
+
+
+@intrinsic
+def float_of(typing, bits):
+    """The float64 whose bits an int64 holds (see `float_bits`), as float32."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.fptrunc(builder.bitcast(arguments[0], ir.DoubleType()), ir.FloatType())
+
+    return types.float32(types.int64), generate
+
+
+def float_bits(value: float) -> int:
+    """The bits of a float64, to pass it among int64 arguments."""
+    bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
+    return bits
+
+
+@intrinsic
+def prefetch(typing, start, index):
+    """Ask for the cache line of element `index`, which may lie outside of what exists."""
+
+    def generate(context, builder, signature, arguments):
+        address = builder.bitcast(builder.gep(arguments[0], [arguments[1]]), ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [address.type, *[ir.IntType(32)] * 3])
+        function = builder.module.declare_intrinsic("llvm.prefetch", (address.type,), kind)
+        builder.call(function, [address, _I32(0), _I32(3), _I32(1)])
+        return context.get_dummy_value()
+
+    return types.void(start, types.int64), generate
 
 
 @intrinsic

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from . import reference
+from . import pages_cpu
 
 
 def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations: Sequence[int]) -> None:
@@ -13,4 +13,4 @@ def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations
     kvs: one [2, kv_heads, num_pages, page_size, head_dim] tensor for each layer. No page is both a source
     and a destination, and no destination stands twice.
     """
-    reference.copy_pages(kvs, sources, destinations)
+    pages_cpu.copy_pages(kvs, sources, destinations)

@@ -2,7 +2,7 @@
 
 import torch
 
-from . import reference
+from . import rotary_cpu
 
 
 def rotary_write_kv(
@@ -23,4 +23,4 @@ def rotary_write_kv(
     positions: int64 [tokens]. slots: int64 [tokens], page * page_size + offset.
     kv: [2, kv_heads, num_pages, page_size, head_dim], contiguous. Rotation is float32.
     """
-    reference.rotary_write_kv(q, k, v, cos_sin, positions, slots, kv)
+    rotary_cpu.rotary_write_kv(q, k, v, cos_sin, positions, slots, kv)

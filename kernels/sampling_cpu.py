@@ -102,7 +102,7 @@ def _sample_rows(logits, choice, lists, masks, penalties, with_logprobs, outputs
         if with_logprobs and KEY_OF_MINUS_INFINITY < highest < KEY_OF_INFINITY:
             log_total = _log_total(raw, value_of_key(highest))
             if top_ids.shape[1]:
-                _top_logprobs(raw, maxima, log_total, ids, values, top_ids[row], tops[row])
+                _top_logprobs(raw, maxima, highest, log_total, ids, values, top_ids[row], tops[row])
         x = raw
         if _is_processed(row, lists, masks, penalties):
             x = scratch
@@ -163,11 +163,11 @@ def _log_total(x, largest):
 
 
 @compiled
-def _top_logprobs(x, maxima, log_total, ids, values, top_ids, tops):
+def _top_logprobs(x, maxima, highest, log_total, ids, values, top_ids, tops):
     count = len(top_ids)
     floor = kth_largest(maxima, count) if count <= len(maxima) else np.int64(KEY_OF_MINUS_INFINITY)
     n = gather(x, maxima, floor, ids, values)
-    n = keep_top_k(ids[:n], values[:n], count)
+    n = keep_top_k(ids[:n], values[:n], count, value_of_key(highest))
     # A stable sort of the few that are left: by falling value, rising id.
     for rank, at in enumerate(np.argsort(-values[:n], kind="mergesort")):
         top_ids[rank] = ids[at]

@@ -8,7 +8,7 @@ mass is its probability relative to the largest's, in units of 2^-40, rounded do
 
 import numpy as np
 
-from .sampling_jit import compiled
+from .sampling_jit import compiled, inlined
 from .sampling_math_cpu import (
     F32,
     KEY_OF_INFINITY,
@@ -22,11 +22,13 @@ from .sampling_math_cpu import (
 BLOCK = 64
 LOWEST_KEY = KEY_OF_MINUS_INFINITY + 1
 """of the finite values"""
-FIRST_REACH = F32(4)
+FIRST_REACH = F32(8)
 FULL_REACH = F32(28)
 """farther from the largest, in units of the temperature, values have no mass"""
-BINS = 2048
 CHUNK = 256
+BINS = 2048
+BINS_PER_UNIT = F32(64)
+LAST_BIN = F32(BINS - 1)
 
 
 @compiled
@@ -70,14 +72,6 @@ def total_mass(values, largest, inverse):
 
 
 @compiled
-def masses_of(values, largest, inverse):
-    masses = np.empty(len(values), np.int64)
-    for i in range(len(values)):
-        masses[i] = np.int64(scaled_exp((values[i] - largest) * inverse))
-    return masses
-
-
-@compiled
 def gather(x, maxima, floor, ids, values):
     """Write the candidates whose key is at least floor to ids and values; return their number."""
     n = 0
@@ -103,23 +97,35 @@ def lowest_key_within(distance, largest, inverse):
     return low
 
 
-@compiled
-def crossing(keys, weights, target):
-    """The largest cut such that keys from it upwards weigh at least target, and the weight above the cut.
+@inlined
+def bin_of(value, largest, inverse):
+    return np.int32(min((largest - value) * inverse * BINS_PER_UNIT, LAST_BIN))
 
-    Histograms over ever smaller ranges of keys: at most three, since BINS is 2^11 and keys have 32 bits.
+
+@compiled
+def crossing(values, target, by_mass, largest, inverse):
+    """The largest cut such that values with keys from it upwards weigh at least target, and the weight above it.
+
+    They weigh their mass or one each; together at least target. A histogram over the distance from the largest
+    finds the bin where target is reached, histograms over ever smaller ranges of keys the cut within it.
     """
-    low, high = np.int64(min(keys)), np.int64(max(keys))
+    bins, high_bin = np.zeros(BINS, np.int64), 0
+    count_by_distance(values, by_mass, largest, inverse, bins)
     above = np.int64(0)
-    bins = np.empty(BINS, np.int64)
+    while above + bins[high_bin] < target:
+        above += bins[high_bin]
+        high_bin += 1
+    low = lowest_key_in_bin(high_bin, largest, inverse)
+    high = lowest_key_in_bin(high_bin - 1, largest, inverse) - 1
     while low < high:
         shift = 0
         while (high - low) >> shift >= BINS:
             shift += 1
         bins[:] = 0
-        for i in range(len(keys)):
-            if low <= keys[i] <= high:
-                bins[(keys[i] - low) >> shift] += weights[i]
+        for value in values:
+            key = np.int64(order_key(value))
+            if low <= key <= high:
+                bins[(key - low) >> shift] += weight_of(value, by_mass, largest, inverse)
         at = (high - low) >> shift
         while above + bins[at] < target:
             above += bins[at]
@@ -130,44 +136,70 @@ def crossing(keys, weights, target):
 
 
 @compiled
-def keep(ids, values, keys, cut, ties):
+def weight_of(value, by_mass, largest, inverse):
+    return np.int64(scaled_exp((value - largest) * inverse)) if by_mass else np.int64(1)
+
+
+@compiled
+def count_by_distance(values, by_mass, largest, inverse, bins):
+    weights, places = np.ones(CHUNK, np.float32), np.empty(CHUNK, np.int32)
+    for start in range(0, len(values), CHUNK):
+        n = min(CHUNK, len(values) - start)
+        for i in range(n):
+            places[i] = bin_of(values[start + i], largest, inverse)
+        if by_mass:
+            for i in range(n):
+                weights[i] = scaled_exp((values[start + i] - largest) * inverse)
+        for i in range(n):
+            bins[places[i]] += np.int64(weights[i])
+
+
+@compiled
+def lowest_key_in_bin(number, largest, inverse):
+    """The lowest key of a value in this bin or one nearer to the largest; above the largest's for bin -1."""
+    low, high = np.int64(KEY_OF_MINUS_INFINITY), np.int64(order_key(largest)) + 1
+    while low < high:
+        middle = (low + high) >> 1
+        if bin_of(value_of_key(np.int32(middle)), largest, inverse) <= number:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@compiled
+def keep(ids, values, cut, ties):
     """Keep, in place, the candidates above the cut and the first `ties` at it; return their number."""
     n = 0
-    for i in range(len(keys)):
-        at_cut = keys[i] == cut and ties > 0
+    for i in range(len(ids)):
+        key = order_key(values[i])
+        at_cut = (key == cut) & (ties > 0)
         ids[n], values[n] = ids[i], values[i]
-        n += keys[i] > cut or at_cut
+        n += (key > cut) | at_cut
         ties -= at_cut
     return n
 
 
 @compiled
-def keys_of(values):
-    keys = np.empty(len(values), np.int32)
-    for i in range(len(values)):
-        keys[i] = order_key(values[i])
-    return keys
-
-
-@compiled
 def kth_largest(keys, k):
-    return crossing(keys, np.ones(len(keys), np.int64), k)[0]
+    values = np.empty(len(keys), np.float32)
+    for i in range(len(keys)):
+        values[i] = value_of_key(keys[i])
+    return crossing(values, k, False, max(values), F32(1))[0]
 
 
 @compiled
-def keep_top_k(ids, values, k):
-    keys = keys_of(values)
-    cut, above = crossing(keys, np.ones(len(keys), np.int64), k)
-    return keep(ids, values, keys, cut, k - above)
+def keep_top_k(ids, values, k, largest):
+    cut, above = crossing(values, k, False, largest, F32(1))
+    return keep(ids, values, cut, k - above)
 
 
 @compiled
 def keep_top_p(ids, values, target, largest, inverse):
     """Keep the shortest prefix, in order of falling value, whose mass reaches target."""
-    keys = keys_of(values)
-    cut, above = crossing(keys, masses_of(values, largest, inverse), target)
-    each = np.int64(scaled_exp((value_of_key(np.int32(cut)) - largest) * inverse))
-    return keep(ids, values, keys, cut, (target - above + each - 1) // each)
+    cut, above = crossing(values, target, True, largest, inverse)
+    each = weight_of(value_of_key(np.int32(cut)), True, largest, inverse)
+    return keep(ids, values, cut, (target - above + each - 1) // each)
 
 
 @compiled
@@ -182,7 +214,7 @@ def filtered(x, maxima, largest, inverse, top_k, top_p, min_p, ids, values):
         floor = max(floor, kth_largest(maxima, top_k))
     n = gather(x, maxima, floor, ids, values)
     if 0 < top_k < n:
-        n = keep_top_k(ids[:n], values[:n], top_k)
+        n = keep_top_k(ids[:n], values[:n], top_k, largest)
     if top_p < 1:
         target = target_mass(total_mass(values[:n], largest, inverse), top_p)
         n = keep_top_p(ids[:n], values[:n], target, largest, inverse)
@@ -191,14 +223,12 @@ def filtered(x, maxima, largest, inverse, top_k, top_p, min_p, ids, values):
 
 @compiled
 def nucleus(x, maxima, largest, inverse, top_p, ids, values):
-    """As `filtered` for top-p alone: candidates are sought farther and farther from the largest."""
+    """As `filtered` for top-p alone: candidates are sought near the largest first."""
     target = target_mass(total_mass(x, largest, inverse), top_p)
-    reach = FIRST_REACH
-    while True:
-        n = gather(x, maxima, lowest_key_within(-reach, largest, inverse), ids, values)
-        if reach >= FULL_REACH or total_mass(values[:n], largest, inverse) >= target:
-            return keep_top_p(ids[:n], values[:n], target, largest, inverse)
-        reach = reach + reach
+    n = gather(x, maxima, lowest_key_within(-FIRST_REACH, largest, inverse), ids, values)
+    if total_mass(values[:n], largest, inverse) < target:
+        n = gather(x, maxima, lowest_key_within(-FULL_REACH, largest, inverse), ids, values)
+    return keep_top_p(ids[:n], values[:n], target, largest, inverse)
 
 
 @compiled

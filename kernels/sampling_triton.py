@@ -10,9 +10,9 @@ from .sampling_process_triton import SUB_BLOCK, process_kernel
 from .sampling_race_triton import finish_kernel, race_kernel
 
 CHUNK = 4096
-TILE = 1024
-LAUNCH = {"num_warps": 8, "enable_fp_fusion": False}
-"""unfused, products and sums round as on the CPU"""
+TILE = 4096
+UNFUSED = {"enable_fp_fusion": False}
+"""so that products and sums round as on the CPU"""
 
 
 def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None) -> Sampled:
@@ -58,7 +58,8 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
         *raw_parts,
         count,
         CHUNK=CHUNK,
-        **LAUNCH,
+        num_warps=8,
+        **UNFUSED,
     )
     cuts = scores = winners = None
     if any(f is not None for f in filters):
@@ -78,7 +79,8 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
             CHUNKS=width,
             SUB_BLOCKS=triton.next_power_of_2(sub_blocks),
             TILE=TILE,
-            **LAUNCH,
+            num_warps=16,
+            **UNFUSED,
         )
     if not batch.all_greedy:
         scores, winners = floats(rows, chunks), ints(rows, chunks)
@@ -95,7 +97,8 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
             winners,
             CHUNKS=width,
             CHUNK=CHUNK,
-            **LAUNCH,
+            num_warps=8,
+            **UNFUSED,
         )
     tokens, bad = ints(rows), logits.new_empty(rows, dtype=torch.bool)
     finish_kernel[(rows,)](
@@ -116,7 +119,8 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
         LOGPROB_FLOOR,
         CHUNKS=width,
         TOPS=triton.next_power_of_2(max(1, chunks * count)),
-        **LAUNCH,
+        num_warps=8,
+        **UNFUSED,
     )
     return Sampled(tokens, bad, *logprob_outputs)
 

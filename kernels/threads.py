@@ -1,41 +1,59 @@
-"""Run compiled callbacks on the threads that PyTorch computes with.
+"""Run compiled kernels on the threads that PyTorch computes with.
 
 PyTorch's OpenMP workers spin for a while after each operation. A second pool, such as numba's own, would
 compete with them for the cores, so our parallel regions start through the same OpenMP library (GOMP_parallel,
-which libgomp exports and libiomp5 mimics). Without it callbacks run on the calling thread.
+which libgomp exports and libiomp5 mimics). Without it kernels run on the calling thread.
 """
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
-import numpy as np
 import torch
+from numba import cfunc, types
 
-_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+from .numba_tools import FAST
+
+THREADED_ELEMENTS = 32_768
+"""Elements of an elementwise operation from which waking other threads pays."""
+
+PIECE = 4_096
+"""Elements of one that a thread takes at a time, about."""
 
 
-class Task:
-    """A compiled callback and its int64 arguments, of which [0] is a work counter reset before each run."""
+def thread_count(elements: int = THREADED_ELEMENTS) -> int:
+    """Threads to use for an elementwise operation of this size, or for a large one."""
+    return torch.get_num_threads() if elements >= THREADED_ELEMENTS else 1
 
-    def __init__(self, callback: int, arguments: int) -> None:
-        self.arguments = np.zeros(arguments, dtype=np.int64)
-        self._address = int(self.arguments.ctypes.data)
-        self._callback = callback
-        self._call = _CALLBACK(callback)
 
-    def run(self, threads: int) -> None:
-        """Call the callback on this many threads at once and wait for all."""
-        self.arguments[0] = 0
+class Callback:
+    """A kernel `function(int64 *arguments)` that any number of threads may run at once to share its work.
+
+    arguments[0] is 0 at the start and counts the work handed out.
+    """
+
+    def __init__(self, function: Callable[[Any], None]) -> None:
+        self._compiled = _compile(function)
+        self._address = self._compiled.address
+        self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._address)
+
+    def run(self, arguments: Sequence[int], threads: int) -> None:
+        """Run on this many threads and wait for all. `arguments` are those after the counter."""
+        packed = (ctypes.c_int64 * (len(arguments) + 1))(0, *arguments)
         parallel = _gomp_parallel() if threads > 1 else None
         if parallel is None:
-            self._call(self._address)
+            self._call(ctypes.addressof(packed))
         else:
-            parallel(self._callback, self._address, threads, 0)
+            parallel(self._address, ctypes.addressof(packed), threads, 0)
 
 
-def thread_count() -> int:
-    return torch.get_num_threads()
+def _compile(function: Callable[[Any], None]) -> Any:
+    signature = types.void(types.CPointer(types.int64))  # type: ignore[no-untyped-call]
+    try:
+        return cfunc(signature, cache=True, fastmath=FAST, error_model="numpy")(function)
+    except RuntimeError:  # no writable directory for compiled code
+        return cfunc(signature, fastmath=FAST, error_model="numpy")(function)
 
 
 @cache

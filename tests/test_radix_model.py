@@ -93,6 +93,10 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         self.world.evict(count)
 
     @invariant()
+    def only_pages_in_use_are_locked(self) -> None:
+        self.world.check_locks()
+
+    @invariant()
     def contents_fit_their_tokens(self) -> None:
         self.world.check_contents()
 

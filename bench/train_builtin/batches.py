@@ -28,7 +28,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Batch:
-    """`tokens` int64 [rows, length + 1], padded; `weights` float32 [rows, length], one for each next token."""
+    """`tokens` int64 [rows, length + 1], padded; `weights` float32 [rows, length], of each next token."""
 
     tokens: Tensor
     weights: Tensor
@@ -64,13 +64,14 @@ def step_batches(
 
 
 def _groups(examples: list[Example], batch_tokens: int) -> Iterator[list[Example]]:
+    """Never a single row, for which the compiled layers would be compiled once more."""
     group: list[Example] = []
     for example in examples:
-        if group and (len(group) + 1) * len(example.tokens) > batch_tokens:
+        if len(group) > 1 and (len(group) + 1) * len(example.tokens) > batch_tokens:
             yield group
             group = []
         group.append(example)
-    yield group
+    yield group if len(group) > 1 else [*group, *group]
 
 
 def _batch(examples: list[Example], generator: torch.Generator) -> Batch:

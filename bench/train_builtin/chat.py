@@ -23,7 +23,18 @@ class FactKind:
     slots: Callable[[Words], Slots]
 
 
-RELATIONS = "sister brother mother father friend neighbour boss cousin aunt teacher".split()
+RELATIONS = (
+    "sister",
+    "brother",
+    "mother",
+    "father",
+    "friend",
+    "neighbour",
+    "boss",
+    "cousin",
+    "aunt",
+    "teacher",
+)
 
 KINDS = (
     FactKind(
@@ -143,7 +154,7 @@ FAVOURITES: dict[str, list[str]] = {
     "day": WEEKDAYS,
     "language": LANGUAGES,
 }
-FAVOURITES_INVENTED = "book film band city restaurant team song game".split()
+FAVOURITES_INVENTED = ("book", "film", "band", "city", "restaurant", "team", "song", "game")
 
 
 def favourite_slots(words: Words) -> Slots:
@@ -170,7 +181,10 @@ FAVOURITE = FactKind(
 ALL_KINDS = (*KINDS, KINDS[0], KINDS[1], FAVOURITE, FAVOURITE, FAVOURITE)
 
 SELF = "I am Arbora's small built-in demonstration model."
-ABILITIES = "I can remember what you tell me in this chat, answer questions about a text, and fill in JSON from a sentence."
+ABILITIES = (
+    "I can remember what you tell me in this chat, "
+    "answer questions about a text, and fill in JSON from a sentence."
+)
 IGNORANCE = "I am a very small model, so I do not know that."
 SMALL_TALK = (
     (
@@ -246,8 +260,7 @@ def make_chat(words: Words, most_facts: int = 5) -> Conversation:
             turns.append(_ask(words, words.pick(told)))
     if words.chance(0.12):
         told = _correct(words, told, turns, lower)
-    for fact in words.sample(told, words.between(1, len(told))):
-        turns.append(_ask(words, fact))
+    turns.extend(_ask(words, fact) for fact in words.sample(told, words.between(1, len(told))))
     if words.chance(0.25):
         turns.insert(words.between(max(1, len(turns) - 2), len(turns)), _ask_untold(words, told))
     if words.chance(0.2):

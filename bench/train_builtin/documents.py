@@ -90,7 +90,7 @@ def _new_name(words: Words, kind: Kind, things: list[tuple[Kind, str]]) -> str:
 
 
 def _untold_question(words: Words, facts: list[Fact], things: list[tuple[Kind, str]]) -> str:
-    """Asks for an attribute that a thing of the document lacks there, or about a thing that it does not name."""
+    """Asks for what the document does not tell of one of its things, or about a thing that it lacks."""
     kind, thing = words.pick(things)
     told = {id(fact.attribute) for fact in facts if fact.thing == thing}
     missing = [attribute for attribute in kind.attributes if id(attribute) not in told]

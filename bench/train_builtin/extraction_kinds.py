@@ -23,7 +23,7 @@ from .lexicon import (
 
 @dataclass(frozen=True)
 class Field:
-    """`names` are property names it may get; `predicates` follow the subject; `draw` gives (JSON value, text).
+    """`names` are property names it may get; `predicates` follow the subject; `draw` gives its value.
 
     For a boolean, the first half of `predicates` says true and the second half false.
     """

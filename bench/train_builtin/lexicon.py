@@ -13,53 +13,64 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-ONSETS = "b br c ch d dr f fl g gr h j k kr l m n p pr qu r s sh sk st t th tr v w y z".split()
-VOWELS = "a e i o u a e i o u ai ea ee ia io ou".split()
-CODAS = ["", "", "", *"n r l s m k x t d th nd ll rn sk".split()]
-FIRST_NAMES = (
-    "Mira Jonas Aisha Pedro Lena Omar Priya Viktor Sofia Kenji Clara Tomas Nadia Felix Ingrid Mateo Yuki Hannah "
-    "Luca Zara Emil Freya Diego Amara Oscar Leila Hugo Nora Samir Greta Pavel Rosa Anton Maya Elias Wanda Ravi "
-    "Julia Marek Olga Simon Tara Boris Edith Carlos Helga Ivan Kira Noah Anna Peter Laura Daniel Emma Paul Sara"
-).split()
-SURNAMES = (
-    "Okafor Lindqvist Moreau Tanaka Novak Silva Hartmann Petrov Castillo Berg Rossi Khan Dubois Fischer Nguyen "
-    "Kowalski Jensen Marino Weber Haddad Olsen Ferrari Keller Santos Ivanov Murphy Brandt Costa Larsen Meyer"
-).split()
-CITIES = (
-    "Paris Lisbon Oslo Cairo Lima Kyoto Berlin Madrid Vienna Dublin Prague Nairobi Toronto Warsaw Athens Seoul "
-    "Boston Porto Bergen Geneva Quito Mumbai Lyon Turin Krakow Hamburg Utrecht Seville Tallinn Zagreb"
-).split()
-MONTHS = "January February March April May June July August September October November December".split()
-WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-COLOURS = (
-    "red blue green yellow orange purple pink black white grey brown silver golden turquoise violet crimson beige"
-).split()
-JOBS = (
-    "baker teacher nurse carpenter painter lawyer doctor farmer pilot gardener librarian plumber tailor chef "
-    "journalist dentist mechanic translator designer photographer musician banker fisherman sculptor surgeon "
-    "potter judge writer programmer beekeeper"
-).split()
-PETS = "dog cat parrot rabbit hamster horse turtle goldfish pony snake".split()
-FOODS = (
-    "pizza pasta sushi soup bread cheese rice curry salad chocolate pancakes noodles tacos dumplings lasagna "
-    "mushrooms potatoes cake"
-).split()
-HOBBIES = (
-    "chess painting hiking sailing fishing gardening cooking dancing reading running swimming knitting climbing "
-    "cycling pottery skiing singing archery surfing juggling"
-).split()
-INSTRUMENTS = "piano guitar violin flute cello trumpet harp drums clarinet banjo".split()
-LANGUAGES = "French Spanish German Italian Japanese Arabic Polish Dutch Swedish Greek Korean Turkish".split()
-GOODS = (
-    "lamps chairs books bottles apples pears pencils cups candles towels shirts baskets mirrors clocks plates "
-    "carpets notebooks blankets spoons bags"
-).split()
-PRODUCTS = "lamp chair kettle bicycle radio clock camera backpack tent drill scooter heater blender guitar desk".split()
-MATERIALS = "steel glass bamboo copper leather ceramic cotton plastic granite bronze oak wool".split()
-TAGS = (
-    "urgent travel music garden health sport family school kitchen winter summer office holiday science history "
-    "money weather coffee nature design"
-).split()
+
+def _list(words: str) -> list[str]:
+    return words.split()
+
+
+ONSETS = _list("b br c ch d dr f fl g gr h j k kr l m n p pr qu r s sh sk st t th tr v w y z")
+VOWELS = _list("a e i o u a e i o u ai ea ee ia io ou")
+CODAS = ["", "", "", *_list("n r l s m k x t d th nd ll rn sk")]
+FIRST_NAMES = _list(
+    "Mira Jonas Aisha Pedro Lena Omar Priya Viktor Sofia Kenji Clara Tomas Nadia Felix Ingrid Mateo Yuki "
+    "Hannah Luca Zara Emil Freya Diego Amara Oscar Leila Hugo Nora Samir Greta Pavel Rosa Anton Maya "
+    "Elias Wanda Ravi Julia Marek Olga Simon Tara Boris Edith Carlos Helga Ivan Kira Noah Anna Peter "
+    "Laura Daniel Emma Paul Sara"
+)
+SURNAMES = _list(
+    "Okafor Lindqvist Moreau Tanaka Novak Silva Hartmann Petrov Castillo Berg Rossi Khan Dubois Fischer "
+    "Nguyen Kowalski Jensen Marino Weber Haddad Olsen Ferrari Keller Santos Ivanov Murphy Brandt Costa "
+    "Larsen Meyer"
+)
+CITIES = _list(
+    "Paris Lisbon Oslo Cairo Lima Kyoto Berlin Madrid Vienna Dublin Prague Nairobi Toronto Warsaw Athens "
+    "Seoul Boston Porto Bergen Geneva Quito Mumbai Lyon Turin Krakow Hamburg Utrecht Seville Tallinn "
+    "Zagreb"
+)
+MONTHS = _list("January February March April May June July August September October November December")
+WEEKDAYS = _list("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
+COLOURS = _list(
+    "red blue green yellow orange purple pink black white grey brown silver golden turquoise violet "
+    "crimson beige"
+)
+JOBS = _list(
+    "baker teacher nurse carpenter painter lawyer doctor farmer pilot gardener librarian plumber tailor "
+    "chef journalist dentist mechanic translator designer photographer musician banker fisherman sculptor "
+    "surgeon potter judge writer programmer beekeeper"
+)
+PETS = _list("dog cat parrot rabbit hamster horse turtle goldfish pony snake")
+FOODS = _list(
+    "pizza pasta sushi soup bread cheese rice curry salad chocolate pancakes noodles tacos dumplings "
+    "lasagna mushrooms potatoes cake"
+)
+HOBBIES = _list(
+    "chess painting hiking sailing fishing gardening cooking dancing reading running swimming knitting "
+    "climbing cycling pottery skiing singing archery surfing juggling"
+)
+INSTRUMENTS = _list("piano guitar violin flute cello trumpet harp drums clarinet banjo")
+LANGUAGES = _list("French Spanish German Italian Japanese Arabic Polish Dutch Swedish Greek Korean Turkish")
+GOODS = _list(
+    "lamps chairs books bottles apples pears pencils cups candles towels shirts baskets mirrors clocks "
+    "plates carpets notebooks blankets spoons bags"
+)
+PRODUCTS = _list(
+    "lamp chair kettle bicycle radio clock camera backpack tent drill scooter heater blender guitar desk"
+)
+MATERIALS = _list("steel glass bamboo copper leather ceramic cotton plastic granite bronze oak wool")
+TAGS = _list(
+    "urgent travel music garden health sport family school kitchen winter summer office holiday science "
+    "history money weather coffee nature design"
+)
 SIZES = ["small", "medium", "large"]
 LEVELS = ["low", "normal", "high"]
 

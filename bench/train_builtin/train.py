@@ -52,7 +52,7 @@ def _options() -> argparse.Namespace:
         "--out", type=Path, required=True, help="folder for the model in Hugging Face's layout"
     )
     parser.add_argument("--steps", type=int, default=2400)
-    parser.add_argument("--step-tokens", type=int, default=6144, help="tokens of an optimizer step")
+    parser.add_argument("--step-tokens", type=int, default=4096, help="tokens of an optimizer step")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2, help="processes, one for each core")
     parser.add_argument("--save-seconds", type=float, default=180.0)
@@ -85,7 +85,8 @@ def work(worker: int, options: argparse.Namespace, meeting: str) -> None:
     optimizers = make_optimizers(model)
     base_rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
     start = _resume(options.work / "checkpoint.pt", model, optimizers)
-    forward = torch.compile(model, dynamic=True)
+    for layer in model.layers:
+        layer.compile(dynamic=True)
     began = saved = time.monotonic()
     with ThreadPoolExecutor(1) as pool:
         prepared = pool.submit(_prepare, tokenizer, options, worker, start)
@@ -94,7 +95,7 @@ def work(worker: int, options: argparse.Namespace, meeting: str) -> None:
             prepared = pool.submit(_prepare, tokenizer, options, worker, step + 1)
             for optimizer, base in zip(optimizers, base_rates, strict=True):
                 optimizer.param_groups[0]["lr"] = base * rate_at(step, options.steps)
-            loss = _optimize(forward, model, optimizers, batches)
+            loss = _optimize(model, optimizers, batches)
             now = time.monotonic()
             if worker == 0 and step % 10 == 0:
                 speed = (step + 1 - start) * options.step_tokens / (now - began)
@@ -111,11 +112,11 @@ def _prepare(tokenizer: Tokenizer, options: argparse.Namespace, worker: int, ste
     return step_batches(seed, tokenizer, sentences, options.step_tokens, worker, options.workers)
 
 
-def _optimize(forward: nn.Module, model: Decoder, optimizers: list[Optimizer], batches: list[Batch]) -> float:
+def _optimize(model: Decoder, optimizers: list[Optimizer], batches: list[Batch]) -> float:
     """One optimizer step over all workers' batches; returns the mean loss per unit of weight."""
     losses = []
     for batch in batches:
-        loss = batch_loss(forward, model, batch)
+        loss = batch_loss(model, batch)
         loss.backward()
         losses.append(loss.detach())
     loss = _average_gradients(model, torch.stack(losses).sum(), sum(batch.weights.sum() for batch in batches))
@@ -137,10 +138,10 @@ def _average_gradients(model: Decoder, loss: Tensor, weight: Tensor) -> float:
     return float(mean[0])
 
 
-def batch_loss(forward: nn.Module, model: Decoder, batch: Batch) -> Tensor:
+def batch_loss(model: Decoder, batch: Batch) -> Tensor:
     wanted = batch.weights > 0
     with torch.autocast("cpu", torch.bfloat16):
-        hidden = forward(batch.tokens[:, :-1])
+        hidden = model(batch.tokens[:, :-1])
         logits = model.logits(hidden[wanted])
     losses = F.cross_entropy(logits.float(), batch.tokens[:, 1:][wanted], reduction="none")
     return (losses * batch.weights[wanted]).sum()

@@ -18,11 +18,12 @@ from ..text.reasoning import ReasoningParser
 from .chat_answers import OPENING_DELTA, ChatContext, ChatStream, ChatWhole
 from .chunks import ChunkWriter
 from .constraint import constraint
-from .conversation import render
+from .conversation import render, tool_definitions
 from .message_parser import MessageParser
 from .protocol import ChatRequest
 from .reply import ChoiceReply, Reply
 from .requests import choice_reply, generate_messages, new_id
+from .tool_use import ToolUse, tool_use
 from .validation import MAX_LOGPROBS, check_common, check_range, include_usage, sampling_params, stop_strings
 
 _decoder = msgspec.json.Decoder(ChatRequest)
@@ -37,6 +38,7 @@ class ChatJob:
     context: ChatContext
     requests: Sequence[Generate]
     stop: Sequence[str]
+    shown_special: frozenset[int]
 
     @property
     def streams(self) -> bool:
@@ -57,8 +59,13 @@ class ChatJob:
         return ChatWhole(self.context, reply)
 
     def _choice_reply(self) -> ChoiceReply:
-        continues_text = bool(self.request.continue_final_message)
-        return choice_reply(self.service, self.request, self.stop, continues_text=continues_text)
+        return choice_reply(
+            self.service,
+            self.request,
+            self.stop,
+            continues_text=bool(self.request.continue_final_message),
+            shown_special=self.shown_special,
+        )
 
     def _writer(self) -> ChunkWriter:
         return ChunkWriter(
@@ -77,18 +84,21 @@ async def prepare_chat(service: Service, http_request: Request) -> ChatJob:
     model = service.engine.check_serving()
     _check(request)
     stop = stop_strings(request)
-    text = render(service.template, request)
+    grammar = constraint(request)
+    tools = tool_definitions(request.tools)
+    use = tool_use(request, tools, service.tool_format, grammar)
+    text = render(service.template, request, tools) + use.prompt_suffix
     prompt = await service.encode_rendered(text, bool(request.add_special_tokens))
-    context = _context(service, request, text, prompt)
+    context = _context(service, request, text, prompt, use, constrained=bool(grammar or use.grammar))
     requests = generate_messages(
         request,
         request_id=context.request_id,
         client=service.engine.client,
         prompts=[prompt],
         sampling=_sampling(request, len(prompt) // 4, model),
-        grammar=constraint(request),
+        grammar=use.grammar or grammar,
     )
-    return ChatJob(service, request, context, requests, stop)
+    return ChatJob(service, request, context, requests, stop, _shown_special(service, use))
 
 
 def _check(request: ChatRequest) -> None:
@@ -106,10 +116,9 @@ def _check(request: ChatRequest) -> None:
 
 def _sampling(request: ChatRequest, prompt_tokens: int, model: ModelReady) -> SamplingParams:
     """`max_completion_tokens` is the newer name of `max_tokens` and goes before it."""
-    if request.max_completion_tokens is not None:
-        param, wanted = "max_completion_tokens", request.max_completion_tokens
-    else:
-        param, wanted = "max_tokens", request.max_tokens
+    newer = request.max_completion_tokens is not None
+    param = "max_completion_tokens" if newer else "max_tokens"
+    wanted = request.max_completion_tokens if newer else request.max_tokens
     return sampling_params(
         request,
         max_tokens=room_for_reply(model, prompt_tokens, wanted, param),
@@ -119,12 +128,21 @@ def _sampling(request: ChatRequest, prompt_tokens: int, model: ModelReady) -> Sa
     )
 
 
-def _context(service: Service, request: ChatRequest, text: str, prompt: Tokens) -> ChatContext:
-    reasoning = service.reasoning
+def _shown_special(service: Service, use: ToolUse) -> frozenset[int]:
+    reasoning = service.reasoning.shown_special(service.tokenizer) if service.reasoning else frozenset[int]()
+    return reasoning | use.shown_special(service.tokenizer)
+
+
+def _context(
+    service: Service, request: ChatRequest, text: str, prompt: Tokens, use: ToolUse, constrained: bool
+) -> ChatContext:
+    """A constrained reply has no room for reasoning before what it must match."""
+    reasoning = None if constrained else service.reasoning
 
     def new_parser() -> MessageParser:
         inside = reasoning is not None and reasoning.open_at_end_of(text)
-        return MessageParser(ReasoningParser(reasoning, inside) if reasoning is not None else None)
+        thoughts = ReasoningParser(reasoning, inside) if reasoning is not None else None
+        return MessageParser(thoughts, use.new_parser())
 
     return ChatContext(
         request_id=new_id("chatcmpl"),

@@ -12,6 +12,7 @@ from ...runtime.messages import Tokens
 from ..generation import Arrival
 from ..text.prompt_memo import PromptMemo
 from ..text.tokenizer import Tokenizer
+from ..text.tool_calls import ToolCallDelta
 from .chunks import ChunkWriter
 from .message_parser import MessageParser, MessageParts
 from .reply import Piece, Reply
@@ -20,10 +21,11 @@ from .responses import (
     ChatChoice,
     ChatCompletion,
     FunctionCall,
+    FunctionCallDelta,
     MessageDelta,
     PromptLogprobs,
     ToolCall,
-    ToolCallDelta,
+    ToolCallPart,
 )
 from .token_logprobs import TokenLogprob, chat_logprobs, prompt_logprobs
 
@@ -61,7 +63,7 @@ class ChatChoiceState:
         parts = self._parser.push(piece.text, final=piece.finish is not None)
         self.has_tool_calls = self.has_tool_calls or bool(parts.tool_calls)
         if piece.finish is not None:
-            self._remember(reply.choices[piece.index].tokens)
+            self._remember(reply.choices[piece.choice].tokens)
         return parts
 
     def finish_reason(self, finish: str) -> str:
@@ -88,13 +90,13 @@ class ChatStream:
         return self._writer.end(self.reply.usage(prompt_lengths))
 
     def _chunks(self, piece: Piece) -> bytes:
-        choice = self._choices[piece.index]
+        choice = self._choices[piece.choice]
         parts = choice.push(piece, self.reply)
         chunk = self._delta_chunk(piece, parts)
         if piece.finish is None:
             return chunk
         reason = choice.finish_reason(piece.finish)
-        return chunk + self._writer.choice(piece.index, b'"delta":{}', finish=reason)
+        return chunk + self._writer.choice(piece.choice, b'"delta":{}', finish=reason)
 
     def _delta_chunk(self, piece: Piece, parts: MessageParts) -> bytes:
         logprobs = chat_logprobs(self._context.tokenizer, piece.logprobs) if piece.logprobs else None
@@ -104,15 +106,22 @@ class ChatStream:
             payload = b'"delta":{"content":' + _encode(parts.content) + b"}"
         else:
             return b""
-        return self._writer.choice(piece.index, payload, logprobs=logprobs)
+        return self._writer.choice(piece.choice, payload, logprobs=logprobs)
 
 
 def _delta(parts: MessageParts) -> MessageDelta:
     return MessageDelta(
         content=parts.content or UNSET,
         reasoning_content=parts.reasoning or UNSET,
-        tool_calls=list(parts.tool_calls) or UNSET,
+        tool_calls=[_tool_call_part(delta) for delta in parts.tool_calls] or UNSET,
     )
+
+
+def _tool_call_part(delta: ToolCallDelta) -> ToolCallPart:
+    function = FunctionCallDelta(delta.name, delta.arguments_fragment)
+    if delta.id is None:
+        return ToolCallPart(index=delta.index, function=function)
+    return ToolCallPart(index=delta.index, id=delta.id, type="function", function=function)
 
 
 class ChatWhole:
@@ -127,8 +136,8 @@ class ChatWhole:
 
     def push(self, arrivals: Sequence[Arrival]) -> bytes:
         for piece in self.reply.push(arrivals):
-            self._messages[piece.index].add(self._choices[piece.index].push(piece, self.reply))
-            self._logprobs[piece.index].extend(piece.logprobs)
+            self._messages[piece.choice].add(self._choices[piece.choice].push(piece, self.reply))
+            self._logprobs[piece.choice].extend(piece.logprobs)
         return b""
 
     def closing(self, prompt_lengths: Sequence[int]) -> bytes:
@@ -175,14 +184,9 @@ class MessageBuilder:
         self._content.append(parts.content)
         self._reasoning.append(parts.reasoning)
         for delta in parts.tool_calls:
-            self._add_tool_call(delta)
-
-    def _add_tool_call(self, delta: ToolCallDelta) -> None:
-        if delta.id is not UNSET:
-            self._tool_calls.append(ToolCall(delta.id, FunctionCall("", "")))
-        function = self._tool_calls[delta.index].function
-        function.name += delta.function.name or ""
-        function.arguments += delta.function.arguments or ""
+            if delta.id is not None:
+                self._tool_calls.append(ToolCall(delta.id, FunctionCall(delta.name or "", "")))
+            self._tool_calls[delta.index].function.arguments += delta.arguments_fragment
 
     def message(self) -> AssistantMessage:
         content = "".join(self._content)

@@ -82,12 +82,12 @@ class CompletionStream:
         return self._writer.end(self.reply.usage(prompt_lengths))
 
     def _chunks(self, piece: Piece) -> bytes:
-        echo = self._echo(piece.index)
+        echo = self._echo(piece.choice)
         if not piece.text and not piece.logprobs and piece.finish is None:
             return echo
-        offset = self._echoed[piece.index] or 0
+        offset = self._echoed[piece.choice] or 0
         logprobs = self._context.logprobs(piece.logprobs, offset)
-        return echo + self._chunk(piece.index, piece.text, logprobs, piece.finish)
+        return echo + self._chunk(piece.choice, piece.text, logprobs, piece.finish)
 
     def _echo(self, index: int) -> bytes:
         """The prompt, once, in a chunk of its own."""
@@ -112,8 +112,8 @@ class CompletionWhole:
 
     def push(self, arrivals: Sequence[Arrival]) -> bytes:
         for piece in self.reply.push(arrivals):
-            self._texts[piece.index].append(piece.text)
-            self._logprobs[piece.index].extend(piece.logprobs)
+            self._texts[piece.choice].append(piece.text)
+            self._logprobs[piece.choice].extend(piece.logprobs)
         return b""
 
     def closing(self, prompt_lengths: Sequence[int]) -> bytes:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from ...runtime.errors import RequestError
-from ...runtime.messages import GrammarKind, GrammarSpec
+from ...runtime.messages import GrammarSpec
 from .protocol import GenerationFields, ResponseFormat, StructuredOutputs
 
 
@@ -52,15 +52,15 @@ def _response_format(wanted: ResponseFormat | None) -> GrammarSpec | None:
         raise _missing("response_format.json_schema.name")
     if _is_null(wanted.json_schema.schema):
         raise _missing("response_format.json_schema.schema")
-    assert wanted.json_schema.schema is not None
     return _json_schema(wanted.json_schema.schema, "response_format.json_schema.schema")
 
 
 def _structured_outputs(wanted: StructuredOutputs | None) -> GrammarSpec | None:
     if wanted is None:
         return None
-    for name in ("grammar", "structural_tag"):
-        if getattr(wanted, name) is not None:
+    unsupported = {"grammar": wanted.grammar is not None, "structural_tag": not _is_null(wanted.structural_tag)}
+    for name, is_there in unsupported.items():
+        if is_there:
             raise RequestError(
                 f"structured_outputs.{name} is not supported; use json, regex, choice or json_object.",
                 param=f"structured_outputs.{name}",
@@ -95,9 +95,9 @@ def _choice(options: list[str] | None, param: str) -> GrammarSpec | None:
     return GrammarSpec("choice", msgspec.json.encode(options).decode(), param)
 
 
-def _guided_json(schema: Raw | None, param: str) -> GrammarSpec | None:
+def _guided_json(schema: Raw, param: str) -> GrammarSpec | None:
     """vLLM takes a schema as an object or as a string that holds JSON."""
-    if schema is None or _is_null(schema):
+    if _is_null(schema):
         return None
     if bytes(schema).lstrip().startswith(b'"'):
         schema = Raw(msgspec.json.decode(schema, type=str).encode())
@@ -105,18 +105,17 @@ def _guided_json(schema: Raw | None, param: str) -> GrammarSpec | None:
 
 
 def _json_schema(schema: Raw, param: str) -> GrammarSpec:
-    kind: GrammarKind = "json_schema"
     try:
         decoded = msgspec.json.decode(schema)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"{param} is not valid JSON: {error}", param=param, code="invalid_value") from None
     if not isinstance(decoded, dict | bool):
         raise RequestError(f"{param} must be a JSON schema: an object.", param=param, code="invalid_type")
-    return GrammarSpec(kind, bytes(schema).decode(), param)
+    return GrammarSpec("json_schema", bytes(schema).decode(), param)
 
 
-def _is_null(value: Raw | None) -> bool:
-    return value is None or bytes(value).strip() == b"null"
+def _is_null(value: Raw) -> bool:
+    return bytes(value).strip() == b"null"
 
 
 def _missing(param: str) -> RequestError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -14,7 +15,11 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 Conversation = list[dict[str, object]]
 
 
-def render(template: ChatTemplate | None, request: ChatRequest | TokenizeRequest) -> str:
+def render(
+    template: ChatTemplate | None,
+    request: ChatRequest | TokenizeRequest,
+    tools: list[dict[str, Any]] | None,
+) -> str:
     """The prompt's text. Raises `RequestError` for what the template or this server can't do."""
     if template is None:
         raise RequestError(
@@ -25,7 +30,7 @@ def render(template: ChatTemplate | None, request: ChatRequest | TokenizeRequest
         kwargs.setdefault("reasoning_effort", request.reasoning_effort)
     return template.render(
         conversation(request.messages or []),
-        tools=tool_definitions(request.tools),
+        tools=tools,
         add_generation_prompt=request.add_generation_prompt is not False,
         continue_final_message=bool(request.continue_final_message),
         kwargs=kwargs,
@@ -88,7 +93,7 @@ def _template_call(call: MessageToolCall) -> dict[str, object]:
     return {"id": call.id or "", "type": "function", "function": function}
 
 
-def tool_definitions(tools: Sequence[Tool] | None) -> list[dict[str, object]] | None:
+def tool_definitions(tools: Sequence[Tool] | None) -> list[dict[str, Any]] | None:
     """The tools as the chat template prints them; None when there are none."""
     if not tools:
         return None

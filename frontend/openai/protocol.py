@@ -10,14 +10,14 @@ from typing import Literal
 import msgspec
 from msgspec import Raw, Struct
 
-TokenIds = list[int]
+NULL = Raw(b"null")  # a `Raw` field that is absent; msgspec knows no optional ones
 JsonObject = dict[str, object]
 
 
 class JsonSchemaFormat(Struct, kw_only=True):
     name: str
     description: str | None = None
-    schema: Raw | None = None
+    schema: Raw = NULL
     strict: bool | None = None
 
 
@@ -27,12 +27,12 @@ class ResponseFormat(Struct, kw_only=True):
 
 
 class StructuredOutputs(Struct, kw_only=True):
-    json: Raw | None = None
+    json: Raw = NULL
     regex: str | None = None
     choice: list[str] | None = None
     json_object: bool | None = None
     grammar: str | None = None
-    structural_tag: Raw | None = None
+    structural_tag: Raw = NULL
 
 
 class StreamOptions(Struct, kw_only=True):
@@ -68,7 +68,7 @@ class GenerationFields(Struct, kw_only=True):
     response_format: ResponseFormat | None = None
     regex: str | None = None
     choice: list[str] | None = None
-    guided_json: Raw | None = None
+    guided_json: Raw = NULL
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     structured_outputs: StructuredOutputs | None = None

@@ -14,9 +14,9 @@ from .token_logprobs import TokenLogprob, unpack
 
 
 class Piece(NamedTuple):
-    """What an output added to choice `index`. `finish` comes with the last one."""
+    """What an output added to choice number `choice`. `finish` comes with the last one."""
 
-    index: int
+    choice: int
     text: str
     logprobs: Sequence[TokenLogprob]
     finish: str | None

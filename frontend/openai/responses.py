@@ -83,7 +83,7 @@ class FunctionCallDelta(Struct, omit_defaults=True):
     arguments: str | None = None
 
 
-class ToolCallDelta(Struct, kw_only=True):
+class ToolCallPart(Struct, kw_only=True):
     index: int
     id: str | UnsetType = UNSET
     type: Literal["function"] | UnsetType = UNSET
@@ -120,7 +120,7 @@ class MessageDelta(Struct, kw_only=True):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
-    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+    tool_calls: list[ToolCallPart] | UnsetType = UNSET
 
 
 # Text completions.

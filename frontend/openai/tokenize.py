@@ -11,7 +11,7 @@ from starlette.responses import Response
 from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady, Tokens
 from ..service import Service
-from .conversation import render
+from .conversation import render, tool_definitions
 from .protocol import DetokenizeRequest, TokenizeRequest
 from .responses import DetokenizeResponse, TokenizeResponse
 from .validation import check_token_ids
@@ -37,7 +37,7 @@ async def _tokens(service: Service, request: TokenizeRequest) -> Tokens:
         raise RequestError("Give either prompt or messages.", param="prompt", code="invalid_value")
     if request.prompt is not None:
         return await service.encode(request.prompt, request.add_special_tokens is not False)
-    text = render(service.template, request)
+    text = render(service.template, request, tool_definitions(request.tools))
     return await service.encode_rendered(text, bool(request.add_special_tokens))
 
 

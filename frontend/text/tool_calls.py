@@ -63,7 +63,7 @@ class ToolCallParser:
         self._names = frozenset(tool_names)
         self._closing_tag = CLOSING_TAGS.get(format.name, "")
         self._reader: CallReader | None = None
-        self._opening = ""  # the text that began the body
+        self._opening = ""  # the text before the body that is content if there is no call
         self._body: list[str] = []
         self._held = ""
         self._may_be_bare = True  # at the start and behind a call a bracket alone begins a call
@@ -86,7 +86,7 @@ class ToolCallParser:
             rest = self._held[lead:]
             bracket = _BARE_BRACKET.get(self._dialect)
             if bracket and rest.startswith(bracket):
-                return self._begin(lead, lead)
+                return self._begin(0, lead)
             if not final and (not rest or (self.calls and self._closing_tag.startswith(rest))):
                 return False
             self._may_be_bare = False
@@ -94,8 +94,9 @@ class ToolCallParser:
         tag = self._first_tag()
         if tag is not None:
             start = self._held.index(tag)
-            deltas.append(ContentDelta(self._held[:start].rstrip()))
-            return self._begin(start, start + len(tag))
+            content = self._held[:start].rstrip()
+            deltas.append(ContentDelta(content))
+            return self._begin(len(content), start + len(tag))
         safe = self._held[: len(self._held) - max(overlap(self._held, tag) for tag in TAGS[self._dialect])]
         ready = self._held if final else safe.rstrip()
         deltas.append(ContentDelta(ready))
@@ -116,7 +117,8 @@ class ToolCallParser:
         return min(found, key=self._held.index, default=None)
 
     def _begin(self, start: int, body: int) -> bool:
-        self._opening = self._held[start:body] if body > start else self._held[:start]
+        """The text held from `start` on leads to a body at `body`."""
+        self._opening = self._held[start:body]
         self._held = self._held[body:]
         self._reader = reader_for(self._dialect)
         self._body = []

@@ -76,6 +76,11 @@ _DEFAULTS: dict[Dialect, ToolFormat] = {
 }
 
 
+def default_format(dialect: Dialect) -> ToolFormat:
+    """The dialect as its models were trained on it."""
+    return _DEFAULTS[dialect]
+
+
 def detect_format(template: ChatTemplate | None) -> ToolFormat:
     """Hermes, which most models know, when the template says nothing of tool calls."""
     if template is None:
@@ -92,7 +97,7 @@ def detect_format(template: ChatTemplate | None) -> ToolFormat:
         dialect,
         opening,
         prefix,
-        _up_to_special(after, template.special_texts),
+        _suffix(after, dialect, template.special_texts),
         (call["comma"], call["colon"]),
         call["key"],
     )
@@ -158,8 +163,13 @@ def _split_behind_special(text: str, special: frozenset[str]) -> tuple[str, str]
     return text[:end], text[end:]
 
 
-def _up_to_special(text: str, special: frozenset[str]) -> str:
-    return text[: min((text.find(token) for token in special if token in text), default=len(text))]
+def _suffix(text: str, dialect: Dialect, special: frozenset[str]) -> str:
+    """What follows a call, up to its closing tag or the special token that ends the turn."""
+    call, closing_tag, _ = text.partition(CLOSING_TAGS.get(dialect, "\0"))
+    specials = [text.find(token) for token in special if token in text]
+    if not closing_tag and not specials:
+        return _DEFAULTS[dialect].suffix
+    return text[: min([len(call + closing_tag), *specials])]
 
 
 def _call_schema(key: str, function: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:

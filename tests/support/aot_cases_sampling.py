@@ -81,13 +81,13 @@ def case(
         kernel=kernel,
         signature=signature,
         constants={**dict.fromkeys(off), **sizes},
-        num_warps=8,
+        num_warps=16 if kernel.endswith("filter_kernel") else 8,
         max_shared=48 * 1024,
         aligned=("row_stride",),
     )
 
 
-SIZES = {"CHUNKS": 64, "SUB_BLOCKS": 2048, "TILE": 1024}
+SIZES = {"CHUNKS": 64, "SUB_BLOCKS": 2048, "TILE": 4096}
 CASES = [
     case(
         "process-plain",

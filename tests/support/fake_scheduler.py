@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import zmq
 import zmq.asyncio
@@ -33,6 +34,7 @@ from arbora.runtime.sockets import ANY_EPOCH, AsyncInbox, Outbox, scheduler_addr
 
 CONTEXT_LENGTH = 256
 PAGE_SIZE = 16
+M = TypeVar("M", bound=Message)
 Script = Callable[[Generate], Sequence[int]]
 
 
@@ -89,7 +91,7 @@ class FakeScheduler:
         self.gate.set()
         self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._step())]
 
-    def of_kind(self, kind: type) -> list[Message]:
+    def of_kind(self, kind: type[M]) -> list[M]:
         return [message for message in self.received if isinstance(message, kind)]
 
     def send(self, message: Message) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import httpx
@@ -18,7 +18,7 @@ from arbora.frontend.service import Service
 from arbora.frontend.text.tokenizer import Tokenizer
 from arbora.runtime.config import ServeConfig
 from arbora.runtime.messages import Generate
-from fake_scheduler import FakeScheduler, FakeSupervisor, Script, ready
+from fake_scheduler import FakeScheduler, FakeSupervisor, Script, packed, ready, unpacked
 from tiny_model import CHATML, VOCAB_SIZE, write_tiny_model
 
 MODEL = "tiny"
@@ -41,9 +41,13 @@ class HttpWorld:
         self.script: Script = self.says("Hello, how are you?")
 
     def ids(self, text: str) -> list[int]:
-        from fake_scheduler import unpacked
-
         return unpacked(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def text(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(packed(ids), skip_special_tokens=False)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        await eventually(condition)
 
     def says(self, *texts: str) -> Script:
         """Choice i says text i, the last one again if there are fewer, and ends."""
@@ -83,9 +87,12 @@ def choice_index(request: Generate) -> int:
     return int(request.request.rpartition("-")[2])
 
 
-async def eventually(condition: object, seconds: float = 10.0) -> None:
-    """Wait until the condition, a function, holds."""
-    assert callable(condition)
+def last_generate(world: HttpWorld) -> Generate:
+    return world.running.of_kind(Generate)[-1]
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait until the condition holds."""
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.002)

@@ -192,6 +192,16 @@ class World:
     def reachable(self) -> set[Kv]:
         return {kv for namespace, tokens, _ in self.sequences() for kv in prefixes(namespace, tokens)}
 
+    def check_locks(self) -> None:
+        """Locked are the pages on the paths of open requests and the sources of their copies, no others."""
+        locked: set[int] = set()
+        for request in self.requests:
+            assert request.lease.node is not None
+            locked.update(page for node in request.lease.node.path() for page in node.pages)
+            if request.lease.source is not None and request.lease.copy is not None:
+                locked.add(request.lease.copy.source)
+        assert self.cache.stats().locked == len(locked)
+
     def check_contents(self) -> None:
         """With no step in flight, every cached slot holds the KV of the tokens that lead to it."""
         if self.steps:

@@ -1,0 +1,253 @@
+"""Requests that can't be served, and how the errors name what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import openai
+import pytest
+import pytest_asyncio
+from arbora.runtime.messages import Generate, Refused
+from http_world import MODEL, HttpWorld, http_world
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+TOOL = {"type": "function", "function": {"name": "look"}}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world() -> AsyncIterator[HttpWorld]:
+    async with http_world() as world:
+        yield world
+
+
+async def chat_error(world: HttpWorld, **fields: Any) -> Any:
+    body = {"model": MODEL, "messages": HELLO, **fields}
+    return await error_of(world, "/v1/chat/completions", body)
+
+
+async def completion_error(world: HttpWorld, **fields: Any) -> Any:
+    return await error_of(world, "/v1/completions", {"model": MODEL, "prompt": "Hello", **fields})
+
+
+async def error_of(world: HttpWorld, path: str, body: Any) -> Any:
+    response = await world.http.post(path, json=body)
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    return error
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "permitted"),
+    [
+        ("temperature", 2.5, "between 0 and 2"),
+        ("temperature", -1, "between 0 and 2"),
+        ("top_p", 0, "above 0 and at most 1"),
+        ("top_p", 1.5, "above 0 and at most 1"),
+        ("presence_penalty", 3, "between -2 and 2"),
+        ("frequency_penalty", -3, "between -2 and 2"),
+        ("n", 0, "between 1 and 128"),
+        ("n", 129, "between 1 and 128"),
+        ("top_k", -2, "at least -1"),
+        ("min_p", 1.5, "between 0 and 1"),
+        ("repetition_penalty", 0, "above 0"),
+        ("min_tokens", -1, "at least 0"),
+        ("prompt_logprobs", 21, "between 0 and 20"),
+    ],
+)
+async def test_a_value_out_of_range_is_named_with_its_range(
+    world: HttpWorld, field: str, value: float, permitted: str
+) -> None:
+    for error in (await chat_error(world, **{field: value}), await completion_error(world, **{field: value})):
+        assert error["param"] == field
+        assert str(value) in error["message"]
+        assert permitted in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_completion_tokens": -1}, "max_completion_tokens"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"stop": ["a", ""]}, "stop"),
+        ({"stop": ["a"] * 17}, "stop"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"512": 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"stop_token_ids": [512]}, "stop_token_ids"),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
+        ({"cache_salt": ""}, "cache_salt"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"content": "a"}]}, "messages[0].role"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+            "response_format.json_schema.name",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
+            "response_format.json_schema.schema",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": [1]}}},
+            "response_format.json_schema.schema",
+        ),
+        ({"guided_json": "{"}, "guided_json"),
+        ({"choice": []}, "choice"),
+        ({"regex": "a", "choice": ["a"]}, "choice"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"grammar": "a"}}, "structured_outputs.grammar"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": "sometimes"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": "required", "regex": "a"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "b"}}}, "tool_choice"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
+        ({"continue_final_message": True}, "continue_final_message"),
+        ({"store": True}, "store"),
+        ({"service_tier": "priority"}, "service_tier"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+        ({"guided_grammar": "a"}, "guided_grammar"),
+        ({"use_beam_search": True}, "use_beam_search"),
+    ],
+)
+async def test_a_chat_request_that_cannot_be_served_names_its_field(
+    world: HttpWorld, fields: Any, param: str
+) -> None:
+    assert (await chat_error(world, **fields))["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"best_of": 3}, "best_of"),
+        ({"suffix": "end"}, "suffix"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": [600]}, "prompt"),
+        ({"prompt": [-1]}, "prompt"),
+        ({"prompt": ["a", 1]}, "prompt"),
+        ({"prompt": [1, "a"]}, "prompt"),
+    ],
+)
+async def test_a_completion_request_that_cannot_be_served_names_its_field(
+    world: HttpWorld, fields: Any, param: str
+) -> None:
+    assert (await completion_error(world, **fields))["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": "ten"}, "max_tokens"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"messages": "Hello"}, "messages"),
+        ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
+        ({"stop": [1]}, "stop[0]"),
+        ({"stream": "yes"}, "stream"),
+        ({"response_format": {"type": 3}}, "response_format.type"),
+        ({"logit_bias": {"5": "high"}}, "logit_bias[...]"),
+    ],
+)
+async def test_a_value_of_the_wrong_type_is_named_by_its_path(
+    world: HttpWorld, fields: Any, param: str
+) -> None:
+    error = await chat_error(world, **fields)
+    assert (error["param"], error["code"]) == (param, "invalid_type")
+
+
+async def test_a_missing_field_is_named(world: HttpWorld) -> None:
+    error = await error_of(world, "/v1/chat/completions", {"model": MODEL})
+    assert (error["param"], error["code"]) == ("messages", "missing_field")
+
+
+async def test_a_part_that_is_not_text_is_named(world: HttpWorld) -> None:
+    parts = [
+        {"type": "text", "text": "What is this?"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}},
+    ]
+    error = await chat_error(world, messages=[{"role": "user", "content": parts}])
+    assert error["param"] == "messages[0].content[1]"
+    assert "image_url" in error["message"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"model": }', b"[1]", b'"text"', b'{"a": "\xff"}'])
+async def test_a_body_that_is_no_json_object_is_refused(world: HttpWorld, body: bytes) -> None:
+    response = await world.http.post("/v1/completions", content=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "invalid_json"
+
+
+async def test_a_prompt_longer_than_the_context_is_refused(world: HttpWorld) -> None:
+    error = await completion_error(world, prompt=[5] * 257)
+    assert error["code"] == "context_length_exceeded"
+    assert "257" in error["message"] and "256" in error["message"]
+
+
+async def test_prompt_and_reply_longer_than_the_context_are_refused(world: HttpWorld) -> None:
+    error = await completion_error(world, prompt=[5] * 200, max_tokens=57)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "max_tokens")
+
+
+async def test_a_conversation_longer_than_the_context_is_refused(world: HttpWorld) -> None:
+    error = await chat_error(world, messages=[{"role": "user", "content": "Hello " * 400}])
+    assert error["code"] == "context_length_exceeded"
+
+
+async def test_a_model_that_is_not_served_is_not_found(world: HttpWorld) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        await world.client.chat.completions.create(model="other", messages=HELLO)
+    assert caught.value.code == "model_not_found"
+
+
+async def test_what_the_scheduler_refuses_keeps_its_status_and_field(world: HttpWorld) -> None:
+    def refuse(request: Generate) -> Refused | None:
+        return Refused(request.request, 429, "The server is full.", None, "queue_full")
+
+    world.running.refuse = refuse
+    body = {"model": MODEL, "messages": HELLO, "stream": True}
+    response = await world.http.post("/v1/chat/completions", json=body)
+    world.running.refuse = lambda request: None
+    assert response.status_code == 429
+    assert response.headers["retry-after"]
+    assert response.json()["error"]["code"] == "queue_full"
+
+
+async def test_one_refused_choice_refuses_the_request_and_aborts_the_others(world: HttpWorld) -> None:
+    def refuse(request: Generate) -> Refused | None:
+        if request.request.endswith("-1"):
+            return Refused(request.request, 400, "No such schema.", "response_format")
+        return None
+
+    world.running.refuse = refuse
+    world.running.gate.clear()
+    error = await chat_error(world, n=3)
+    world.running.refuse = lambda request: None
+    world.running.gate.set()
+    assert error["param"] == "response_format"
+    await world.until(lambda: not world.running.rows)
+    assert world.engine.open_choices == 0
+
+
+async def test_fields_without_effect_and_unknown_ones_are_accepted(
+    world: HttpWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    fields = {"user": "a", "metadata": {"a": "b"}, "service_tier": "auto", "store": False, "whim": 1}
+    for _ in range(2):
+        await world.client.chat.completions.create(model=MODEL, messages=HELLO, extra_body=fields)
+    assert [record.getMessage() for record in caplog.records if "whim" in record.getMessage()] == [
+        "ignoring the unknown request field 'whim'"
+    ]

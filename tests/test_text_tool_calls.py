@@ -1,0 +1,171 @@
+"""Tool calls are found in the model's own format, wherever the stream is split."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+import pytest
+from arbora.frontend.text.tool_calls import (
+    ContentDelta,
+    ImposedCallParser,
+    ToolCallDelta,
+    ToolCallParser,
+)
+from arbora.frontend.text.tool_formats import Dialect, default_format
+
+NAMES = ("f", "get_weather")
+
+
+class Case(NamedTuple):
+    """`expected` is content as text and calls as (name, arguments)."""
+
+    dialect: Dialect
+    text: str
+    expected: list[str | tuple[str, str]]
+
+
+def hermes(body: str) -> str:
+    return f"<tool_call>\n{body}\n</tool_call>"
+
+
+F = '{"name": "f", "arguments": {"a": 1}}'
+G = '{"name":"get_weather","arguments":{"city":"Köln </tool_call> }","n":[1, {}]}}'
+LLAMA_F = '{"name": "f", "parameters": {"a": 1}}'
+
+CASES = {
+    "no call": Case("hermes", "Just text.\n", ["Just text.\n"]),
+    "one call": Case("hermes", hermes(F), [("f", '{"a": 1}')]),
+    "text and two calls": Case(
+        "hermes",
+        f"Let me see. \n{hermes(F)}\n{hermes(G)}",
+        ["Let me see.", ("f", '{"a": 1}'), ("get_weather", '{"city":"Köln </tool_call> }","n":[1, {}]}')],
+    ),
+    "text behind a call": Case("hermes", f"{hermes(F)}\nDone.", [("f", '{"a": 1}'), "Done."]),
+    "almost a tag": Case("hermes", "a <tool_cal> <tool", ["a <tool_cal> <tool"]),
+    "an unknown tool": Case(
+        "hermes", hermes('{"name": "g", "arguments": {}}'), [hermes('{"name": "g", "arguments": {}}')]
+    ),
+    "broken JSON": Case("hermes", "a " + hermes('{"name": "f", "arguments": {') + " b", []),
+    "NaN": Case("hermes", hermes('{"name": "f", "arguments": {"a": NaN}}'), []),
+    "no JSON": Case("hermes", "The <tool_call> tag. </tool_call> ends.", []),
+    "arguments in a string": Case(
+        "hermes", hermes('{"name": "f", "arguments": "{\\"a\\": 1}"}'), [("f", '{"a": 1}')]
+    ),
+    "arguments that are a list": Case("hermes", hermes('{"name": "f", "arguments": [1]}'), []),
+    "no arguments": Case("hermes", hermes('{"name": "f"}'), [("f", "{}")]),
+    "a call broken off": Case("hermes", '<tool_call>\n{"name": "f", "argum', []),
+    "a call without its end": Case("hermes", f"<tool_call>\n{F}", [("f", '{"a": 1}')]),
+    "good after bad": Case("hermes", f"{hermes('x')}\n{hermes(F)}", [hermes("x"), ("f", '{"a": 1}')]),
+    "arguments first": Case("hermes", hermes('{"arguments": {"a": 1}, "name": "f"}'), [("f", '{"a": 1}')]),
+    "Llama": Case("llama_json", LLAMA_F, [("f", '{"a": 1}')]),
+    "Llama, tagged": Case("llama_json", f"<|python_tag|>{LLAMA_F}", [("f", '{"a": 1}')]),
+    "Llama, several": Case("llama_json", f"\n{LLAMA_F}; {LLAMA_F}", [("f", '{"a": 1}'), ("f", '{"a": 1}')]),
+    "Llama, code": Case("llama_json", '<|python_tag|>print("{}")', []),
+    "Llama, another object": Case("llama_json", '{"answer": {"n": 1}}\nDone. ', []),
+    "Llama, JSON in the text": Case("llama_json", f"It is {LLAMA_F}", []),
+    "Llama, a call and text": Case("llama_json", f"{LLAMA_F}\nDone {{}}", [("f", '{"a": 1}'), "Done {}"]),
+    "Mistral": Case(
+        "mistral",
+        '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"name":"f","arguments": {}}]',
+        [("f", '{"a": 1}'), ("f", "{}")],
+    ),
+    "Mistral, by name": Case(
+        "mistral",
+        'Hm. [TOOL_CALLS]f{"a": 1}[TOOL_CALLS]get_weather[CALL_ID]abc[ARGS]{"city": "]"}',
+        ["Hm.", ("f", '{"a": 1}'), ("get_weather", '{"city": "]"}')],
+    ),
+    "Mistral, one bad": Case("mistral", '[TOOL_CALLS] [{"name": "f", "arguments": {}}, 1] x', []),
+    "pythonic": Case(
+        "pythonic",
+        "[f(a=1, b='it\\'s ]', c=[True, None, -1.5]), get_weather(city=\"Köln\", o={'x': false})]",
+        [
+            ("f", '{"a": 1, "b": "it\'s ]", "c": [true, null, -1.5]}'),
+            ("get_weather", '{"city": "Köln", "o": {"x": false}}'),
+        ],
+    ),
+    "pythonic, tagged": Case("pythonic", "<|python_start|>[f()]<|python_end|>", [("f", "{}")]),
+    "pythonic, tagged, then text": Case(
+        "pythonic", "Hi <|python_start|>[f()]<|python_end|> ok", ["Hi", ("f", "{}"), "ok"]
+    ),
+    "pythonic, a plain list": Case("pythonic", "[1, 2] is a list", []),
+    "pythonic, no literal": Case("pythonic", "[f(a=g())] x", []),
+    "pythonic, positional": Case("pythonic", "[f(1)]", []),
+}
+
+
+def parse(parser: ToolCallParser | ImposedCallParser, parts: list[str]) -> list[str | tuple[str, str]]:
+    found: list[str | tuple[str, str]] = []
+    for index, part in enumerate(parts):
+        for delta in parser.push(part, index == len(parts) - 1):
+            match delta, found[-1:]:
+                case ContentDelta(text), [str(before)]:
+                    found[-1] = before + text
+                case ContentDelta(text), _:
+                    found.append(text)
+                case ToolCallDelta(_, None, None, fragment), [(name, arguments)]:
+                    found[-1] = (name, arguments + fragment)
+                case ToolCallDelta(number, str(), str(name), fragment), _:
+                    assert number == sum(isinstance(item, tuple) for item in found)
+                    found.append((name, fragment))
+    return found
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_calls_and_content_are_found_wherever_the_stream_is_split(name: str) -> None:
+    """Nothing expected: all of it is content."""
+    dialect, text, expected = CASES[name]
+    for split in range(len(text) + 1):
+        parser = ToolCallParser(default_format(dialect), NAMES)
+        assert parse(parser, [text[:split], text[split:]]) == (expected or [text])
+    for size in (1, 2, 3, 7):
+        parts = [text[start : start + size] for start in range(0, len(text), size)]
+        assert parse(ToolCallParser(default_format(dialect), NAMES), parts) == (expected or [text])
+
+
+def test_text_that_begins_no_call_is_sent_at_once() -> None:
+    parser = ToolCallParser(default_format("hermes"), NAMES)
+    assert parser.push("Let me see", False) == [ContentDelta("Let me see")]
+    assert parser.push(" <tool_", False) == []
+    assert parser.push("bar>", False) == [ContentDelta(" <tool_bar>")]
+
+
+def test_ids_fit_what_the_models_templates_accept() -> None:
+    for dialect, text in (("hermes", hermes(F)), ("mistral", f"[TOOL_CALLS] [{F}]")):
+        [delta] = ToolCallParser(default_format(dialect), NAMES).push(text, True)  # type: ignore[arg-type]
+        assert isinstance(delta, ToolCallDelta) and delta.id is not None
+        assert delta.id.startswith("call_") if dialect == "hermes" else len(delta.id) == 9
+
+
+@pytest.mark.parametrize("separators", [(", ", ": "), (",", ":")])
+def test_an_imposed_call_streams_its_arguments(separators: tuple[str, str]) -> None:
+    arguments = {"city": 'Kö"}ln\\', "days": [1, {"x": None}]}
+    encoded = json.dumps({"name": "f", "arguments": arguments}, separators=separators)
+    text = f"<tool_call>\n{encoded}\n</tool_call>"
+    expected = [("f", json.dumps(arguments, separators=separators))]
+    for split in range(len(text) + 1):
+        assert parse(ImposedCallParser(default_format("hermes")), [text[:split], text[split:]]) == expected
+    parser = ImposedCallParser(default_format("hermes"))
+    streamed = [parser.push(character, False) for character in text]
+    assert sum(map(bool, streamed)) > 20
+
+
+def test_an_imposed_call_broken_off_in_its_arguments_keeps_what_there_is() -> None:
+    parser = ImposedCallParser(default_format("llama_json"))
+    assert parse(parser, ['{"name": "f", "parameters": {"a', '": 1']) == [("f", '{"a": 1')]
+
+
+def test_an_imposed_call_broken_off_before_its_arguments_is_content() -> None:
+    parser = ImposedCallParser(default_format("hermes"))
+    assert parse(parser, ["<tool_call>\n", '{"name": "f"']) == ['<tool_call>\n{"name": "f"']
+
+
+def test_a_long_call_is_read_in_linear_time() -> None:
+    """A million characters, one at a time: reading the body anew each time would take hours."""
+    parser = ToolCallParser(default_format("hermes"), NAMES)
+    for character in '<tool_call>{"name": "f", "arguments": {"a": "':
+        assert parser.push(character, False) == []
+    for _ in range(200_000):
+        parser.push("xxxxx", False)
+    [delta] = parser.push('"}}</tool_call>', True)
+    assert isinstance(delta, ToolCallDelta) and len(delta.arguments_fragment) == 1_000_009
