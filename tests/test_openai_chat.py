@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from arbora.runtime.messages import Finish, Generate
 from fake_scheduler import unpacked
 from http_world import MODEL, HttpWorld, http_world, last_generate
-
-from arbora.runtime.messages import Finish, Generate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO: Any = [{"role": "user", "content": "Hello"}]
@@ -300,7 +299,12 @@ async def test_the_next_turn_repeats_the_tokens_that_were_sampled(world: HttpWor
     [
         ({"response_format": {"type": "json_object"}}, "json_object", "", "response_format"),
         (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "null"}}}},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "a", "schema": {"type": "null"}},
+                }
+            },
             "json_schema",
             '{"type":"null"}',
             "response_format.json_schema.schema",

@@ -108,7 +108,10 @@ async def test_logprobs_are_parallel_lists(world: HttpWorld) -> None:
     assert logprobs.tokens == [world.tokenizer.token_text(token) for token in ids]
     assert logprobs.token_logprobs == pytest.approx([-token / 100 for token in ids])
     assert [len(top) for top in logprobs.top_logprobs] == [2] * len(ids)
-    assert [choice.text[offset:] for offset in logprobs.text_offset[:2]] == [FOX, FOX[len(logprobs.tokens[0]) :]]
+    assert [choice.text[offset:] for offset in logprobs.text_offset[:2]] == [
+        FOX,
+        FOX[len(logprobs.tokens[0]) :],
+    ]
 
 
 async def test_zero_logprobs_are_the_tokens_own(world: HttpWorld) -> None:

@@ -58,7 +58,10 @@ def _response_format(wanted: ResponseFormat | None) -> GrammarSpec | None:
 def _structured_outputs(wanted: StructuredOutputs | None) -> GrammarSpec | None:
     if wanted is None:
         return None
-    unsupported = {"grammar": wanted.grammar is not None, "structural_tag": not _is_null(wanted.structural_tag)}
+    unsupported = {
+        "grammar": wanted.grammar is not None,
+        "structural_tag": not _is_null(wanted.structural_tag),
+    }
     for name, is_there in unsupported.items():
         if is_there:
             raise RequestError(
