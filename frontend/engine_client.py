@@ -59,7 +59,7 @@ class EngineClient:
         self._inbox: AsyncInbox[TokenizerInbox] = AsyncInbox(
             zmq.asyncio.Context(self._context),
             tokenizer_address(directory, client),
-            TokenizerInbox,  # type: ignore[arg-type]
+            TokenizerInbox,
             ANY_EPOCH,
         )
         self._outbox: Outbox | None = None

@@ -124,12 +124,12 @@ class GrammarCompiler:
             return self._host.regex(regex)
 
     def _trim(self) -> None:
-        def size() -> int:
-            done = [f for f in self._cache.values() if f.done() and f.exception() is None]
-            return sum(f.result().nbytes for f in done if isinstance(f.result(), Automaton))
-
-        while len(self._cache) > CACHE_ENTRIES or size() > CACHE_BYTES:
+        while len(self._cache) > CACHE_ENTRIES or self._cached_bytes() > CACHE_BYTES:
             self._cache.popitem(last=False)
+
+    def _cached_bytes(self) -> int:
+        done = [future for future in self._cache.values() if future.done() and future.exception() is None]
+        return sum(future.result().nbytes for future in done)
 
     @cached_property
     def _host(self) -> HostCompiler:

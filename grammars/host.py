@@ -42,6 +42,8 @@ class HostGrammar:
     prototype: LLMatcher
     eos_tokens: tuple[int, ...]
 
+    nbytes = 0  # llguidance tells no size; entries are bounded by number
+
     def matcher(self) -> HostMatcher:
         return HostMatcher(self.prototype.deep_copy(), self.eos_tokens)
 

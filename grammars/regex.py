@@ -8,8 +8,8 @@ do is refused by name. Source of the target syntax: docs of Rust's `regex-syntax
 from __future__ import annotations
 
 import re
-import re._constants as op  # type: ignore[import-not-found]
-import re._parser as parser  # type: ignore[import-not-found]
+import re._constants as op
+import re._parser as parser
 from collections.abc import Sequence
 from typing import Any
 

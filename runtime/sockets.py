@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import msgspec
 import zmq
@@ -66,8 +66,8 @@ class Outbox:
 class _Decoder(Generic[T]):
     """Frames to messages of the inbox's type; None for those of another epoch."""
 
-    def __init__(self, kind: type[T], epoch: int) -> None:
-        self._decoder = msgspec.msgpack.Decoder(kind)
+    def __init__(self, kind: object, epoch: int) -> None:
+        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(cast("type[T]", kind))
         self.epoch = epoch
 
     def decode(self, frames: list[bytes]) -> T | None:
@@ -81,12 +81,12 @@ class Inbox(Generic[T]):
     """Receives for a process with a loop of its own. `kind` is the union of its messages."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], address: str, kind: type[T], epoch: int
+        self, context: zmq.Context[zmq.Socket[bytes]], address: str, kind: object, epoch: int
     ) -> None:
         self._socket = context.socket(zmq.PULL)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.bind(address)
-        self._decoder = _Decoder(kind, epoch)
+        self._decoder: _Decoder[T] = _Decoder(kind, epoch)
 
     def receive(self, timeout_ms: int | None = None) -> T | None:
         """The next message; None when none came within `timeout_ms` (None: waits for ever)."""
@@ -108,11 +108,11 @@ class Inbox(Generic[T]):
 class AsyncInbox(Generic[T]):
     """Receives on an asyncio loop. `epoch` may move on when the peer starts again."""
 
-    def __init__(self, context: zmq.asyncio.Context, address: str, kind: type[T], epoch: int) -> None:
+    def __init__(self, context: zmq.asyncio.Context, address: str, kind: object, epoch: int) -> None:
         self._socket = context.socket(zmq.PULL)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.bind(address)
-        self._decoder = _Decoder(kind, epoch)
+        self._decoder: _Decoder[T] = _Decoder(kind, epoch)
 
     def move_to(self, epoch: int) -> None:
         self._decoder.epoch = epoch

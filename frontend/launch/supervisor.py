@@ -66,7 +66,7 @@ class Supervisor:
         self._inbox: sockets.AsyncInbox[SupervisorInbox] = sockets.AsyncInbox(
             zmq.asyncio.Context(self._context),
             sockets.supervisor_address(directory),
-            SupervisorInbox,  # type: ignore[arg-type]
+            SupervisorInbox,
             sockets.ANY_EPOCH,
         )
         self._epochs = itertools.count(sockets.ANY_EPOCH + 1)

@@ -77,7 +77,7 @@ def main() -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     model = _load_or_exit(config, arguments, context)
     address = model_address(arguments.directory, arguments.epoch)
-    mail = Mail(Inbox(context, address, ModelInbox, arguments.epoch))  # type: ignore[arg-type]
+    mail = Mail(Inbox(context, address, ModelInbox, arguments.epoch))
     scheduler = Outbox(context, scheduler_address(arguments.directory, arguments.epoch), arguments.epoch)
     scheduler.send(model.ready)
     serve(model.runner, mail, scheduler)
