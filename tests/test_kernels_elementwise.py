@@ -1,0 +1,96 @@
+"""Norm, rotation, activation and page copies on the CPU against plain PyTorch and transformers."""
+
+import pytest
+import torch
+from arbora.kernels import reference
+from arbora.kernels.activation import silu_and_mul
+from arbora.kernels.norm import add_rms_norm, rms_norm
+from arbora.kernels.pages import copy_pages
+from arbora.kernels.rotary import rotary_write_kv
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+ONE_ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}
+# Sizes on both sides of the threshold for more threads, and widths that fill no vector register.
+SHAPES = [(1, 64), (5, 1024), (3, 99), (70, 512)]
+
+
+def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
+    tolerance = ONE_ROUNDING[got.dtype]
+    assert got.dtype == expected.dtype
+    torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rms_norm_agrees_with_transformers(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    theirs = LlamaRMSNorm(shape[1], eps=1e-6).to(dtype)
+    theirs.weight.data = torch.rand(shape[1]).to(dtype)
+    x = torch.randn(shape).to(dtype)
+    assert_close(rms_norm(x, theirs.weight.data, 1e-6), theirs(x).detach())
+
+
+def test_rms_norm_reads_the_heads_of_a_fused_projection_in_place() -> None:
+    qkv = torch.randn(7, 6 * 32)
+    queries = qkv[:, : 4 * 32].view(7, 4, 32)
+    got = rms_norm(queries, torch.ones(32), 1e-5)
+    assert got.is_contiguous()
+    assert_close(got, reference.rms_norm(queries, torch.ones(32), 1e-5))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_add_rms_norm_leaves_the_rounded_sum_in_the_residual(
+    shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    x, residual = torch.randn(2, *shape).to(dtype)
+    weight = torch.rand(shape[1]).to(dtype)
+    expected = reference.add_rms_norm(x, expected_residual := residual.clone(), weight, 1e-6)
+    assert_close(add_rms_norm(x, residual, weight, 1e-6), expected)
+    assert torch.equal(residual, expected_residual)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_silu_and_mul_agrees_with_torch(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    gate_up = torch.randn(shape[0], 2 * shape[1]).to(dtype) * 4
+    assert_close(silu_and_mul(gate_up), reference.silu_and_mul(gate_up))
+
+
+def test_silu_and_mul_is_zero_far_below_zero_and_linear_far_above() -> None:
+    gate_up = torch.tensor([[-1000.0, 1000.0, 1.0, 1.0]])
+    assert silu_and_mul(gate_up).tolist() == [[0.0, 1000.0]]
+
+
+def test_a_nan_passes_through_norm_and_activation() -> None:
+    x = torch.full((1, 64), torch.nan, dtype=torch.bfloat16)
+    assert rms_norm(x, torch.ones(64, dtype=torch.bfloat16), 1e-6).isnan().all()
+    assert silu_and_mul(x).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("half", [32, 16], ids=["whole head", "half of the head"])
+@pytest.mark.parametrize("tokens", [1, 9, 200])
+def test_rotary_write_kv_rotates_queries_and_fills_slots(tokens: int, half: int, dtype: torch.dtype) -> None:
+    qkv = torch.randn(tokens, 8, 64).to(dtype)
+    expected_qkv = qkv.clone()
+    angles = torch.rand(300, half) * 6
+    cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1)
+    positions = torch.randint(0, 300, (tokens,))
+    slots = torch.randperm(20 * 16)[:tokens]
+    kv = torch.randn(2, 2, 20, 16, 64).to(dtype)
+    expected_kv = kv.clone()
+    q, k, v = qkv.split([4, 2, 2], dim=1)
+    rotary_write_kv(q, k, v, cos_sin, positions, slots, kv)
+    q, k, v = expected_qkv.split([4, 2, 2], dim=1)
+    reference.rotary_write_kv(q, k, v, cos_sin, positions, slots, expected_kv)
+    assert_close(qkv[:, :4], expected_qkv[:, :4])
+    assert_close(kv, expected_kv)
+
+
+def test_copy_pages_copies_keys_and_values_of_every_head_and_layer_and_nothing_else() -> None:
+    kvs = [torch.randn(2, 3, 9, 16, 32).bfloat16(), torch.randn(2, 1, 9, 1, 80).bfloat16()]
+    expected = [kv.clone() for kv in kvs]
+    copy_pages(kvs, [0, 8, 0], [5, 2, 3])
+    reference.copy_pages(expected, [0, 8, 0], [5, 2, 3])
+    assert all(torch.equal(got, want) for got, want in zip(kvs, expected, strict=True))
