@@ -32,7 +32,6 @@ from arbora.runtime.messages import (
 )
 from arbora.runtime.sockets import ANY_EPOCH, AsyncInbox, Outbox, scheduler_address, tokenizer_address
 
-CONTEXT_LENGTH = 256
 PAGE_SIZE = 16
 M = TypeVar("M", bound=Message)
 Script = Callable[[Generate], Sequence[int]]
@@ -46,8 +45,8 @@ def unpacked(tokens: Tokens) -> list[int]:
     return array("i", tokens).tolist()
 
 
-def ready(vocab_size: int) -> ModelReady:
-    return ModelReady(64, PAGE_SIZE, CONTEXT_LENGTH, 8, vocab_size, "cpu")
+def ready(vocab_size: int, context_length: int) -> ModelReady:
+    return ModelReady(64, PAGE_SIZE, context_length, 8, vocab_size, "cpu")
 
 
 @dataclass

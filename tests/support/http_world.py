@@ -27,7 +27,7 @@ MODEL = "tiny"
 class HttpWorld:
     """`client` is OpenAI's own, `http` a plain one. `scheduler` is None while the replica is down."""
 
-    def __init__(self, directory: Path, service: Service, url: str) -> None:
+    def __init__(self, directory: Path, service: Service, url: str, context_length: int) -> None:
         self.directory = directory
         self.service = service
         self.engine = service.engine
@@ -37,6 +37,7 @@ class HttpWorld:
         self.client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         self.http = httpx.AsyncClient(base_url=url, timeout=20)
         self.epoch = 0
+        self.context_length = context_length
         self.scheduler: FakeScheduler | None = None
         self.script: Script = self.says("Hello, how are you?")
 
@@ -59,12 +60,14 @@ class HttpWorld:
         assert self.scheduler is not None
         return self.scheduler
 
-    async def start_replica(self) -> FakeScheduler:
+    async def start_replica(self, paused: bool = False) -> FakeScheduler:
         self.epoch += 1
         self.scheduler = FakeScheduler(
             self.directory, self.epoch, lambda request: self.script(request), self.tokenizer.eos_tokens
         )
-        self.supervisor.peer_up(self.epoch, ready(VOCAB_SIZE))
+        if paused:
+            self.scheduler.gate.clear()
+        self.supervisor.peer_up(self.epoch, ready(VOCAB_SIZE, self.context_length))
         await eventually(lambda: self.engine.epoch == self.epoch)
         return self.scheduler
 
@@ -100,7 +103,10 @@ async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> No
 
 @contextlib.asynccontextmanager
 async def http_world(
-    template: str | None = CHATML, api_keys: Sequence[str] = (), replica: bool = True
+    template: str | None = CHATML,
+    api_keys: Sequence[str] = (),
+    replica: bool = True,
+    context_length: int = 256,
 ) -> AsyncIterator[HttpWorld]:
     with tempfile.TemporaryDirectory(prefix="arb") as name:
         directory = Path(name)
@@ -113,7 +119,8 @@ async def http_world(
         server = http_server(service)
         tasks = [asyncio.create_task(engine.run()), asyncio.create_task(server.serve([listener]))]
         await eventually(lambda: server.started)
-        world = HttpWorld(directory, service, f"http://127.0.0.1:{listener.getsockname()[1]}")
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        world = HttpWorld(directory, service, url, context_length)
         try:
             if replica:
                 await world.start_replica()

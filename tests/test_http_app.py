@@ -1,0 +1,171 @@
+"""Paths, methods, keys, limits, models, tokenization and metrics of the HTTP server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from arbora.frontend.openai.body import MAX_BODY_BYTES
+from http_world import MODEL, HttpWorld, http_world
+from prometheus_client.parser import text_string_to_metric_families
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world() -> AsyncIterator[HttpWorld]:
+    async with http_world() as world:
+        yield world
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def guarded() -> AsyncIterator[HttpWorld]:
+    async with http_world(api_keys=("first", "second")) as world:
+        yield world
+
+
+async def samples(world: HttpWorld) -> dict[str, float]:
+    text = (await world.http.get("/metrics")).text
+    families = text_string_to_metric_families(text)
+    return {
+        sample.name: sample.value for family in families for sample in family.samples if not sample.labels
+    }
+
+
+async def test_the_served_model_is_listed(world: HttpWorld) -> None:
+    (model,) = (await world.client.models.list()).data
+    assert (model.id, model.object, model.owned_by) == (MODEL, "model", "arbora")
+
+
+async def test_a_model_is_shown_by_its_id(world: HttpWorld) -> None:
+    assert (await world.client.models.retrieve(MODEL)).id == MODEL
+
+
+async def test_an_unknown_model_is_not_found(world: HttpWorld) -> None:
+    response = await world.http.get("/v1/models/other/one")
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping"])
+async def test_a_server_that_serves_is_healthy(world: HttpWorld, path: str) -> None:
+    assert (await world.http.get(path)).status_code == 200
+
+
+async def test_the_version_is_told(world: HttpWorld) -> None:
+    assert (await world.http.get("/version")).json()["version"]
+
+
+async def test_an_unknown_path_is_not_found(world: HttpWorld) -> None:
+    response = await world.http.get("/v1/nothing")
+    assert response.status_code == 404
+    assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_wrong_method_is_named_with_the_right_one(world: HttpWorld) -> None:
+    response = await world.http.get("/v1/chat/completions")
+    assert response.status_code == 405
+    assert response.headers["allow"] == "POST"
+    assert response.json()["error"]["code"] == "method_not_allowed"
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_a_body_beyond_the_limit_is_refused(world: HttpWorld, declared: bool) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(MAX_BODY_BYTES // 2**20 + 1):
+            yield b" " * 2**20
+
+    content = b" " * (MAX_BODY_BYTES + 1) if declared else parts()
+    response = await world.http.post("/v1/completions", content=content)
+    assert response.status_code == 413
+    assert response.json()["error"]["code"] == "body_too_large"
+
+
+@pytest.mark.parametrize("header", [None, "Bearer third", "Basic first", "first"])
+async def test_without_a_known_key_nothing_is_served(guarded: HttpWorld, header: str | None) -> None:
+    headers = {} if header is None else {"authorization": header}
+    response = await guarded.http.get("/v1/models", headers=headers)
+    assert response.status_code == 401
+    assert response.json()["error"]["code"] == "invalid_api_key"
+
+
+@pytest.mark.parametrize("key", ["first", "second"])
+async def test_each_key_opens_the_server(guarded: HttpWorld, key: str) -> None:
+    response = await guarded.http.get("/v1/models", headers={"authorization": f"Bearer {key}"})
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping", "/version", "/metrics"])
+async def test_probes_need_no_key(guarded: HttpWorld, path: str) -> None:
+    assert (await guarded.http.get(path)).status_code == 200
+
+
+async def test_a_text_is_tokenized(world: HttpWorld) -> None:
+    body = {"model": MODEL, "prompt": "Hello, how", "return_token_strs": True}
+    answer = (await world.http.post("/tokenize", json=body)).json()
+    assert answer["tokens"] == world.ids("Hello, how")
+    assert answer["count"] == len(answer["tokens"])
+    assert answer["max_model_len"] == 256
+    assert "".join(answer["token_strs"]) == "Hello, how"
+
+
+async def test_a_conversation_is_tokenized_as_it_would_be_served(world: HttpWorld) -> None:
+    answer = (await world.http.post("/tokenize", json={"messages": HELLO})).json()
+    assert world.text(answer["tokens"]) == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+
+
+async def test_tokenizing_needs_a_text_or_a_conversation(world: HttpWorld) -> None:
+    assert (await world.http.post("/tokenize", json={})).status_code == 400
+
+
+async def test_tokens_become_text_again(world: HttpWorld) -> None:
+    response = await world.http.post("/detokenize", json={"tokens": world.ids("the cat<|im_end|>")})
+    assert response.json() == {"prompt": "the cat<|im_end|>"}
+
+
+async def test_metrics_count_requests_and_tokens(world: HttpWorld) -> None:
+    world.script = world.says("the cat sat")
+    before = await samples(world)
+    completion = await world.client.chat.completions.create(model=MODEL, messages=HELLO)
+    after = await samples(world)
+
+    def grown(name: str) -> float:
+        return after[name] - before[name]
+
+    assert completion.usage is not None
+    assert grown("arbora_request_prompt_tokens_total") == completion.usage.prompt_tokens
+    assert grown("arbora_request_completion_tokens_total") == completion.usage.completion_tokens
+    assert grown("arbora_time_to_first_token_seconds_count") == 1
+    assert grown("arbora_inter_token_latency_seconds_count") == completion.usage.completion_tokens - 1
+    assert grown("arbora_request_duration_seconds_count") == 1
+
+
+async def test_metrics_have_the_schedulers_pages_and_queues(world: HttpWorld) -> None:
+    found = await samples(world)
+    assert found["arbora_kv_pages"] == 64
+    assert found["arbora_kv_pages_used"] == 2
+    assert found["arbora_kv_pages_cached"] == 3
+    assert found["arbora_kv_pages_free"] == 59
+    assert found["arbora_requests_running"] == 0
+    assert found["arbora_requests_waiting"] == 0
+
+
+async def test_counters_go_on_when_the_replica_starts_again(world: HttpWorld) -> None:
+    before = await samples(world)
+    await world.kill_replica()
+    while_down = await samples(world)
+    await world.start_replica()
+    after = await samples(world)
+    name = "arbora_prompt_tokens_cached_total"
+    assert before[name] == while_down[name]
+    assert after[name] == before[name] + 10
+
+
+async def test_a_model_without_chat_template_serves_completions_only() -> None:
+    async with http_world(template=None) as world:
+        response = await world.http.post("/v1/chat/completions", json={"messages": HELLO})
+        assert (response.status_code, response.json()["error"]["code"]) == (400, "no_chat_template")
+        assert (await world.http.post("/v1/completions", json={"prompt": "Hello"})).status_code == 200

@@ -1,0 +1,182 @@
+"""Tool calls and reasoning in chat completions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from fake_scheduler import unpacked
+from http_world import MODEL, HttpWorld, http_world, last_generate
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+HELLO: Any = [{"role": "user", "content": "How is the weather?"}]
+TOOLS: Any = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "Looks it up.",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}},
+                "required": ["city"],
+            },
+        },
+    },
+    {"type": "function", "function": {"name": "clock"}},
+]
+# Hermes' way: tools in the system message, calls between tags, reasoning before the answer.
+TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
+    "Answer with <tool_call>{...}</tool_call>.<|im_end|>\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{{ message.content.split('</think>')[-1] if message.content else '' }}"
+    "{% for call in message.tool_calls or [] %}<tool_call>\n"
+    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
+    "\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world() -> AsyncIterator[HttpWorld]:
+    async with http_world(TEMPLATE, context_length=1024) as world:
+        yield world
+
+
+async def create(world: HttpWorld, **fields: Any) -> Any:
+    fields = {"model": MODEL, "messages": HELLO, "tools": TOOLS, **fields}
+    return await world.client.chat.completions.create(**fields)
+
+
+class Streamed:
+    """A stream's first choice put together again."""
+
+    def __init__(self) -> None:
+        self.content = ""
+        self.reasoning = ""
+        self.calls: list[list[str]] = []
+        self.finish = ""
+
+    def add(self, choice: Any) -> None:
+        self.content += choice.delta.content or ""
+        self.reasoning += getattr(choice.delta, "reasoning_content", None) or ""
+        self.finish = choice.finish_reason or self.finish
+        for call in choice.delta.tool_calls or []:
+            if call.id:
+                self.calls.append([call.function.name, ""])
+            self.calls[call.index][1] += call.function.arguments or ""
+
+
+async def streamed(world: HttpWorld, **fields: Any) -> Streamed:
+    result = Streamed()
+    async for chunk in await create(world, stream=True, **fields):
+        result.add(chunk.choices[0])
+    return result
+
+
+async def test_a_call_in_free_text_becomes_a_tool_call(world: HttpWorld) -> None:
+    world.script = world.says(CALL)
+    choice = (await create(world)).choices[0]
+    (call,) = choice.message.tool_calls
+    assert (call.type, call.function.name) == ("function", "weather")
+    assert json.loads(call.function.arguments) == {"city": "Paris"}
+    assert (choice.message.content, choice.finish_reason) == (None, "tool_calls")
+    assert last_generate(world).grammar is None
+
+
+async def test_text_before_a_call_is_content(world: HttpWorld) -> None:
+    world.script = world.says("I look. " + CALL)
+    message = (await create(world)).choices[0].message
+    assert message.content == "I look."
+    assert len(message.tool_calls) == 1
+
+
+async def test_several_calls_have_their_own_ids(world: HttpWorld) -> None:
+    world.script = world.says(CALL + "\n" + CALL)
+    calls = (await create(world)).choices[0].message.tool_calls
+    assert len({call.id for call in calls}) == 2
+
+
+async def test_tool_calls_stream(world: HttpWorld) -> None:
+    world.script = world.says("I look. " + CALL)
+    result = await streamed(world)
+    assert result.content == "I look."
+    assert [(name, json.loads(arguments)) for name, arguments in result.calls] == [
+        ("weather", {"city": "Paris"})
+    ]
+    assert result.finish == "tool_calls"
+
+
+async def test_a_reply_without_a_call_is_content(world: HttpWorld) -> None:
+    world.script = world.says("It is fine.")
+    choice = (await create(world)).choices[0]
+    assert (choice.message.content, choice.message.tool_calls) == ("It is fine.", None)
+    assert choice.finish_reason == "stop"
+
+
+async def test_without_leave_to_call_everything_is_content(world: HttpWorld) -> None:
+    world.script = world.says(CALL)
+    message = (await create(world, tool_choice="none")).choices[0].message
+    assert (message.content, message.tool_calls) == (CALL, None)
+
+
+async def test_a_required_call_is_constrained_to_the_tools(world: HttpWorld) -> None:
+    world.script = world.says(CALL)
+    choice = (await create(world, tool_choice="required")).choices[0]
+    grammar = last_generate(world).grammar
+    assert grammar is not None
+    assert grammar.kind == "json_schema"
+    assert "weather" in grammar.text and "clock" in grammar.text
+    assert choice.message.tool_calls[0].function.name == "weather"
+    assert choice.finish_reason == "tool_calls"
+
+
+async def test_a_named_call_is_constrained_to_that_tool(world: HttpWorld) -> None:
+    world.script = world.says(CALL)
+    named = {"type": "function", "function": {"name": "weather"}}
+    result = await streamed(world, tool_choice=named)
+    grammar = last_generate(world).grammar
+    assert grammar is not None
+    assert "clock" not in grammar.text
+    assert result.calls == [["weather", '{"city": "Paris"}']]
+
+
+async def test_a_call_cut_short_by_length_says_so(world: HttpWorld) -> None:
+    world.script = world.says(CALL)
+    choice = (await create(world, tool_choice="required", max_tokens=len(world.ids(CALL)) - 12)).choices[0]
+    assert choice.finish_reason == "length"
+
+
+async def test_the_turn_after_a_call_repeats_the_tokens_that_were_sampled(world: HttpWorld) -> None:
+    letters = [token for letter in CALL for token in world.ids(letter)]
+    world.script = lambda request: letters
+    message = (await create(world)).choices[0].message
+    first = unpacked(last_generate(world).prompt)
+    result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "Sun."}
+    await create(world, messages=[*HELLO, message.model_dump(exclude_none=True), result])
+    second = unpacked(last_generate(world).prompt)
+    assert second[: len(first) + len(letters)] == first + letters
+
+
+async def test_reasoning_is_told_apart_from_content(world: HttpWorld) -> None:
+    world.script = world.says("<think>\nLet me see.\n</think>\n\nIt is fine.")
+    message = (await create(world, tools=[])).choices[0].message
+    assert (message.reasoning_content, message.content) == ("Let me see.", "It is fine.")
+
+
+async def test_reasoning_streams_before_content(world: HttpWorld) -> None:
+    world.script = world.says("<think>\nLet me see.\n</think>\n\n" + CALL)
+    result = await streamed(world)
+    assert (result.reasoning, result.content) == ("Let me see.", "")
+    assert result.calls[0][0] == "weather"
+
+
+async def test_a_constrained_reply_is_not_searched_for_reasoning(world: HttpWorld) -> None:
+    world.script = world.says("<think>")
+    message = (await create(world, tools=[], extra_body={"regex": "<think>"})).choices[0].message
+    assert message.content == "<think>"
