@@ -11,9 +11,7 @@ import logging
 import os
 import socket
 import sys
-from pathlib import Path
 
-import msgspec
 import uvicorn
 import uvloop
 import zmq
@@ -23,25 +21,14 @@ from ..runtime.config import ServeConfig, load_config
 from ..runtime.errors import ConfigError
 from ..runtime.messages import Drained, Failed, Message, Ready
 from ..runtime.sockets import ANY_EPOCH, Outbox, supervisor_address
-from ..runtime.vocabulary import save_vocabulary
 from .engine_client import EngineClient
 from .http_app import create_app
+from .model_tokenizer import load_tokenizer
 from .service import Service
 from .text.tokenizer import Tokenizer
 
 LISTEN_FD = "ARBORA_LISTEN_FD"
 KEEP_ALIVE_SECONDS = 60
-
-log = logging.getLogger(__name__)
-
-
-class _TextSizes(msgspec.Struct):
-    vocab_size: int | None = None
-
-
-class _ModelSizes(msgspec.Struct):
-    vocab_size: int | None = None
-    text_config: _TextSizes | None = None
 
 
 def main() -> None:
@@ -58,26 +45,6 @@ def main() -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(arguments, config, tokenizer, supervisor))
     _tell(context, supervisor, Drained("tokenizer", arguments.client))
-
-
-def load_tokenizer(model: Path, directory: Path) -> Tokenizer:
-    """Also writes the vocabulary file into `directory`. Raises `ConfigError`."""
-    tokenizer = Tokenizer.load(model)
-    save_vocabulary(tokenizer.vocabulary(model_vocab_size(model)), directory)
-    return tokenizer
-
-
-def model_vocab_size(model: Path) -> int:
-    """The embedding's rows, which may be more than the tokenizer's ids. Raises `ConfigError`."""
-    path = model / "config.json"
-    try:
-        sizes = msgspec.json.decode(path.read_bytes(), type=_ModelSizes)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"{path} can't be read: {error}") from error
-    size = sizes.vocab_size or (sizes.text_config.vocab_size if sizes.text_config else None)
-    if size is None:
-        raise ConfigError(f"{path} has no vocab_size, so how many tokens the model knows is unclear.")
-    return size
 
 
 async def _serve(

@@ -1,0 +1,40 @@
+"""The model's tokenizer, and the vocabulary file that the other processes read of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ..runtime.errors import ConfigError
+from ..runtime.vocabulary import save_vocabulary
+from .text.tokenizer import Tokenizer
+
+
+class _TextSizes(msgspec.Struct):
+    vocab_size: int | None = None
+
+
+class _ModelSizes(msgspec.Struct):
+    vocab_size: int | None = None
+    text_config: _TextSizes | None = None
+
+
+def load_tokenizer(model: Path, directory: Path) -> Tokenizer:
+    """Also writes the vocabulary file into `directory`. Raises `ConfigError`."""
+    tokenizer = Tokenizer.load(model)
+    save_vocabulary(tokenizer.vocabulary(model_vocab_size(model)), directory)
+    return tokenizer
+
+
+def model_vocab_size(model: Path) -> int:
+    """The embedding's rows, which may be more than the tokenizer's ids. Raises `ConfigError`."""
+    path = model / "config.json"
+    try:
+        sizes = msgspec.json.decode(path.read_bytes(), type=_ModelSizes)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{path} can't be read: {error}") from error
+    size = sizes.vocab_size or (sizes.text_config.vocab_size if sizes.text_config else None)
+    if size is None:
+        raise ConfigError(f"{path} has no vocab_size, so how many tokens the model knows is unclear.")
+    return size

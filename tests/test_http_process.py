@@ -1,0 +1,119 @@
+"""The tokenizer process as the supervisor starts it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+import pytest_asyncio
+import zmq
+import zmq.asyncio
+from arbora.frontend.model_tokenizer import load_tokenizer
+from arbora.runtime.config import ServeConfig
+from arbora.runtime.messages import Drained, Failed, Ready, SupervisorInbox
+from arbora.runtime.sockets import ANY_EPOCH, AsyncInbox, supervisor_address
+from arbora.runtime.vocabulary import load_vocabulary
+from fake_scheduler import FakeScheduler, FakeSupervisor, ready, unpacked
+from tiny_model import VOCAB_SIZE, write_tiny_model
+
+
+class World:
+    """A directory with a configuration, and the supervisor's two ends."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.model = write_tiny_model(directory / "model")
+        ServeConfig(model=self.model, served_model_name="tiny").save(directory)
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.inbox: AsyncInbox[SupervisorInbox] = AsyncInbox(
+            zmq.asyncio.Context(self.context), supervisor_address(directory), SupervisorInbox, ANY_EPOCH
+        )
+        self.supervisor = FakeSupervisor(directory)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> asyncio.subprocess.Process:
+        number = self.listener.fileno()
+        self.process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "arbora.frontend.process"),
+            *(str(self.directory), "0", "0", str(os.getpid())),
+            env={**os.environ, "ARBORA_LISTEN_FD": str(number), "PYTHONSAFEPATH": "1"},
+            pass_fds=(number,),
+        )
+        return self.process
+
+    async def receive(self) -> SupervisorInbox:
+        async with asyncio.timeout(30):
+            return await self.inbox.receive()
+
+    async def close(self) -> None:
+        if self.process is not None and self.process.returncode is None:
+            self.process.kill()
+            await self.process.wait()
+        self.inbox.close()
+        self.supervisor.close()
+        self.context.term()
+        self.listener.close()
+
+
+@pytest_asyncio.fixture
+async def world() -> AsyncIterator[World]:
+    with tempfile.TemporaryDirectory(prefix="arb") as name:
+        world = World(Path(name))
+        yield world
+        await world.close()
+
+
+async def test_it_serves_from_ready_to_drained(world: World) -> None:
+    process = await world.start()
+    assert await world.receive() == Ready("tokenizer", 0)
+    tokenizer = load_tokenizer(world.model, world.directory)
+    async with httpx.AsyncClient(base_url=world.url) as http:
+        assert (await http.get("/health")).status_code == 503
+        text = tokenizer.encode("the cat sat")
+        scheduler = FakeScheduler(
+            world.directory,
+            1,
+            lambda request: [*unpacked(text), tokenizer.eos_tokens[0]],
+            tokenizer.eos_tokens,
+        )
+        world.supervisor.peer_up(1, ready(VOCAB_SIZE, 256))
+        await until_healthy(http)
+        answer = (await http.post("/v1/completions", json={"prompt": "Hello"})).json()
+        assert answer["choices"][0]["text"] == "the cat sat"
+        world.supervisor.drain()
+        assert await world.receive() == Drained("tokenizer", 0)
+        assert await process.wait() == 0
+        await scheduler.close()
+
+
+async def test_it_writes_the_vocabulary_before_it_is_ready(world: World) -> None:
+    await world.start()
+    await world.receive()
+    vocabulary = load_vocabulary(world.directory)
+    assert vocabulary.size == VOCAB_SIZE
+    assert vocabulary.token_bytes(vocabulary.eos[0]) == b"<|im_end|>"
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "config.json"])
+async def test_a_model_that_it_cannot_read_is_told_to_the_supervisor(world: World, file: str) -> None:
+    (world.model / file).write_text("nonsense")
+    process = await world.start()
+    failed = await world.receive()
+    assert isinstance(failed, Failed)
+    assert file in failed.message
+    assert await process.wait() == 1
+
+
+async def until_healthy(http: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(10):
+        while (await http.get("/health")).status_code != 200:
+            await asyncio.sleep(0.01)
