@@ -9,17 +9,16 @@ from numpy.typing import NDArray
 
 from .sampling_batch import GREEDY_BELOW, LOGPROB_FLOOR, Penalties, Sampled, SamplingBatch, TokenMask
 from .sampling_jit import compiled
-from .sampling_math_cpu import F32, KEY_OF_INFINITY, KEY_OF_MINUS_INFINITY, value_of_key
+from .sampling_math_cpu import F32, KEY_OF_INFINITY, KEY_OF_MINUS_INFINITY, order_key, value_of_key
 from .sampling_process_cpu import add_bias, apply_mask, ban, penalise
-from .sampling_race_cpu import race, race_of_all
+from .sampling_race_cpu import race
 from .sampling_select_cpu import (
     BLOCK,
+    LOWEST_KEY,
     block_maxima,
     filtered,
     first_with_key,
-    gather,
-    keep_top_k,
-    kth_largest,
+    top_k_cut,
     total_mass,
 )
 
@@ -92,7 +91,7 @@ def _sample_rows(logits, choice, lists, masks, penalties, with_logprobs, outputs
     vocab = logits.shape[1]
     maxima = np.empty((vocab + BLOCK - 1) // BLOCK, np.int32)
     scratch = np.empty(vocab, np.float32)
-    ids, values = np.empty(vocab, np.int32), np.empty(vocab, np.float32)
+    values = np.empty(vocab, np.float32)
     tokens, bad, logprobs, top_ids, tops = outputs
     for row in range(len(logits)):
         raw = logits[row]
@@ -102,7 +101,7 @@ def _sample_rows(logits, choice, lists, masks, penalties, with_logprobs, outputs
         if with_logprobs and KEY_OF_MINUS_INFINITY < highest < KEY_OF_INFINITY:
             log_total = _log_total(raw, value_of_key(highest))
             if top_ids.shape[1]:
-                _top_logprobs(raw, maxima, highest, log_total, ids, values, top_ids[row], tops[row])
+                _top_logprobs(raw, maxima, highest, log_total, values, top_ids[row], tops[row])
         x = raw
         if _is_processed(row, lists, masks, penalties):
             x = scratch
@@ -112,7 +111,7 @@ def _sample_rows(logits, choice, lists, masks, penalties, with_logprobs, outputs
         bad[row] = not (KEY_OF_MINUS_INFINITY < highest < KEY_OF_INFINITY)
         if bad[row]:
             continue
-        tokens[row] = _choose(x, maxima, highest, choice[row], ids, values)
+        tokens[row] = _choose(x, maxima, highest, choice[row], values)
         if with_logprobs:
             logprobs[row] = max(F32(LOGPROB_FLOOR), F32(raw[tokens[row]] - log_total))
 
@@ -145,16 +144,14 @@ def _process(x, row, lists, masks, penalties):
 
 
 @compiled
-def _choose(x, maxima, highest, choice, ids, values):
+def _choose(x, maxima, highest, choice, values):
     leader = first_with_key(x, maxima, highest)
     if choice.inverse == 0:
         return leader
     largest, inverse = value_of_key(highest), choice.inverse
+    cut, last = filtered(x, maxima, largest, inverse, choice.top_k, choice.top_p, choice.min_p, values)
     seed, position = np.uint64(choice.seed), np.uint64(choice.position)
-    if choice.top_k <= 0 and choice.top_p >= 1 and choice.min_p <= 0:
-        return race_of_all(x, maxima, largest, inverse, seed, position, leader)
-    n = filtered(x, maxima, largest, inverse, choice.top_k, choice.top_p, choice.min_p, ids, values)
-    return race(ids[:n], values[:n], largest, inverse, seed, position)
+    return race(x, maxima, largest, inverse, seed, position, leader, cut, last)
 
 
 @compiled
@@ -163,12 +160,18 @@ def _log_total(x, largest):
 
 
 @compiled
-def _top_logprobs(x, maxima, highest, log_total, ids, values, top_ids, tops):
+def _top_logprobs(x, maxima, highest, log_total, values, top_ids, tops):
     count = len(top_ids)
-    floor = kth_largest(maxima, count) if count <= len(maxima) else np.int64(KEY_OF_MINUS_INFINITY)
-    n = gather(x, maxima, floor, ids, values)
-    n = keep_top_k(ids[:n], values[:n], count, value_of_key(highest))
+    cut, last = top_k_cut(x, maxima, LOWEST_KEY - 1, count, value_of_key(highest), F32(1), values)
+    found = 0
+    for block in range(len(maxima)):
+        if maxima[block] >= cut:
+            for i in range(block * BLOCK, min(len(x), block * BLOCK + BLOCK)):
+                key = order_key(x[i])
+                if key > cut or (key == cut and i <= last):
+                    top_ids[found], tops[found] = i, x[i]
+                    found += 1
     # A stable sort of the few that are left: by falling value, rising id.
-    for rank, at in enumerate(np.argsort(-values[:n], kind="mergesort")):
-        top_ids[rank] = ids[at]
-        tops[rank] = max(F32(LOGPROB_FLOOR), F32(values[at] - log_total))
+    order = np.argsort(-tops, kind="mergesort")
+    top_ids[:] = top_ids[order]
+    tops[:] = np.maximum(F32(LOGPROB_FLOOR), (tops[order] - log_total).astype(np.float32))
