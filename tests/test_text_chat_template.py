@@ -197,3 +197,12 @@ def test_a_template_stays_in_its_sandbox(tmp_path: Path, attempt: str) -> None:
     template = load(write_model_folder(tmp_path, config={"chat_template": attempt}))
     with pytest.raises(RequestError):
         template.render([USER])
+
+
+def test_messages_nested_too_deep_for_python_are_refused(tmp_path: Path) -> None:
+    nested: dict[str, Any] = {}
+    for _ in range(3000):
+        nested = {"content": nested}
+    template = load(write_model_folder(tmp_path, config={"chat_template": "{{ messages | tojson }}"}))
+    with pytest.raises(RequestError):
+        template.render([{"role": "user", **nested}])

@@ -163,3 +163,10 @@ def test_a_tokenizer_in_an_older_format_is_converted(tmp_path: Path) -> None:
 def test_a_folder_without_any_tokenizer_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no tokenizer\.json"):
         Tokenizer.load(tmp_path)
+
+
+def test_tokens_that_only_the_tokenizers_config_calls_special_are_special(tmp_path: Path) -> None:
+    folder = write_model_folder(tmp_path, config={"additional_special_tokens": ["<think>"]})
+    tokenizer = Tokenizer.load(folder)
+    assert tokenizer.token_id("<think>") in tokenizer.special_tokens
+    assert tokenizer.decode(tokenizer.encode("a<think>b", False)) == "ab"

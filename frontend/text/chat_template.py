@@ -10,11 +10,8 @@ from jinja2 import Template, TemplateError
 
 from ...runtime.errors import ConfigError, RequestError
 from .jinja_environment import chat_template_environment, plain_data
-from .tokenizer import Tokenizer, read_json, token_content
+from .tokenizer import SPECIAL_ROLES, Tokenizer, read_json, token_content
 
-_SPECIAL_TOKEN_VARIABLES = tuple(
-    f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-)
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
 
@@ -44,8 +41,8 @@ class ChatTemplate:
         sources = _template_files(directory) or _configured_templates(tokenizer.config)
         if not sources:
             return None
-        special = frozenset(tokenizer.added_tokens[token].content for token in tokenizer.special_tokens)
-        return cls(sources, _special_tokens(directory, tokenizer), special)
+        special = frozenset(map(tokenizer.token_text, tokenizer.special_tokens))
+        return cls(sources, _special_token_variables(tokenizer.config), special)
 
     def source(self, tools: list[dict[str, Any]] | None = None) -> str:
         """The template's text that a request with these tools is rendered with."""
@@ -65,19 +62,22 @@ class ChatTemplate:
 
         Raises RequestError naming `messages` when the template refuses them.
         """
-        chat = [_for_template(message) for message in messages]
-        if continue_final_message:
-            _mark_end(chat, add_generation_prompt)
-        variables = {
-            **self._variables,
-            **_plain_dict(kwargs or {}),
-            "messages": chat,
-            "tools": plain_data(tools),
-            "add_generation_prompt": add_generation_prompt,
-        }
-        variables.setdefault("documents", None)
         try:
-            text = self._templates[self._name(tools)].render(variables)
+            chat = [_for_template(message) for message in messages]
+            if continue_final_message:
+                _mark_end(chat, add_generation_prompt)
+            text = self._templates[self._name(tools)].render(
+                {
+                    **self._variables,
+                    "documents": None,
+                    **_plain_dict(kwargs or {}),
+                    "messages": chat,
+                    "tools": plain_data(tools),
+                    "add_generation_prompt": add_generation_prompt,
+                }
+            )
+        except RequestError:
+            raise
         except Exception as error:  # a template is a program: it can fail in any way
             raise RequestError(
                 f"The model's chat template can't render these messages: {error}", param="messages"
@@ -115,9 +115,9 @@ def _named_templates(value: object) -> dict[str, str]:
             )
 
 
-def _special_tokens(directory: Path, tokenizer: Tokenizer) -> dict[str, str]:
-    declared = {**read_json(directory / "special_tokens_map.json"), **tokenizer.config}
-    contents = {name: token_content(declared.get(name)) for name in _SPECIAL_TOKEN_VARIABLES}
+def _special_token_variables(tokenizer_config: dict[str, Any]) -> dict[str, str]:
+    names = [f"{role}_token" for role in SPECIAL_ROLES]
+    contents = {name: token_content(tokenizer_config.get(name)) for name in names}
     return {name: content for name, content in contents.items() if content is not None}
 
 

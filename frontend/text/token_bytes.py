@@ -79,24 +79,25 @@ def _steps(decoder: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
         yield from _steps(step)
 
 
-def _byte_level_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-in for each byte."""
-    printable = [
-        *range(ord("!"), ord("~") + 1),
-        *range(ord("¡"), ord("¬") + 1),
-        *range(ord("®"), ord("ÿ") + 1),
-    ]
-    others = [byte for byte in range(256) if byte not in printable]
-    alphabet = {chr(byte): byte for byte in printable}
-    alphabet.update({chr(256 + index): byte for index, byte in enumerate(others)})
-    return alphabet
+class _ByteLevelAlphabet(dict[int, int]):
+    """GPT-2's printable stand-ins, back to their bytes; all other characters to one that is no byte."""
+
+    def __init__(self) -> None:
+        printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1)]
+        printable += range(ord("®"), ord("ÿ") + 1)
+        others = sorted(set(range(256)) - set(printable))
+        super().__init__({byte: byte for byte in printable})
+        self.update({256 + index: byte for index, byte in enumerate(others)})
+
+    def __missing__(self, character: int) -> int:
+        return 0xFFFF
 
 
-_BYTE_OF_CHARACTER = _byte_level_alphabet()
+_BYTE_LEVEL_ALPHABET = _ByteLevelAlphabet()
 
 
 def _from_byte_level(token: str) -> bytes:
     try:
-        return bytes([_BYTE_OF_CHARACTER[character] for character in token])
-    except KeyError:
+        return token.translate(_BYTE_LEVEL_ALPHABET).encode("latin-1")
+    except UnicodeEncodeError:
         return token.encode("utf-8", "surrogatepass")

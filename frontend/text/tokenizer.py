@@ -15,6 +15,8 @@ from ...runtime.vocabulary import Vocabulary, build_vocabulary
 from .convert import converted_tokenizer
 from .token_bytes import DecoderRules, decoder_rules
 
+SPECIAL_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
 
 class Tokenizer:
     """Text is defined by bytes: a sequence's text is its tokens' bytes joined and decoded as UTF-8,
@@ -31,7 +33,9 @@ class Tokenizer:
         self.eos_tokens = eos_tokens
         self.rules: DecoderRules = decoder_rules(_decoder_spec(backend))
         self.added_tokens: dict[int, tokenizers.AddedToken] = backend.get_added_tokens_decoder()
-        self.special_tokens = frozenset(i for i, token in self.added_tokens.items() if token.special)
+        flagged = {index for index, token in self.added_tokens.items() if token.special}
+        declared = map(backend.token_to_id, declared_special_tokens(config))
+        self.special_tokens = frozenset(flagged.union(index for index in declared if index is not None))
         self._bytes = _all_token_bytes(backend.get_vocab(), self.added_tokens, self.rules)
 
     @classmethod
@@ -44,6 +48,7 @@ class Tokenizer:
         except Exception as error:  # the library raises nothing more specific
             raise ConfigError(f"{path} can't be read: {error}") from error
         config = read_json(directory / "tokenizer_config.json")
+        config = {**read_json(directory / "special_tokens_map.json"), **config}
         _add_missing_tokens(backend, config)
         return cls(backend, config, _eos_tokens(directory, config, backend))
 
@@ -107,6 +112,14 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def declared_special_tokens(config: dict[str, Any]) -> list[str]:
+    """What tokenizer_config.json names as special, whether or not tokenizer.json flags it."""
+    single = [config.get(f"{role}_token") for role in SPECIAL_ROLES]
+    several = [config.get(name) for name in ("additional_special_tokens", "extra_special_tokens")]
+    listed = [token for tokens in several if isinstance(tokens, list) for token in tokens]
+    return [content for value in single + listed if (content := token_content(value))]
+
+
 def token_content(value: object) -> str | None:
     """A token as Hugging Face's config files write it: a string, or an object with `content`."""
     if isinstance(value, dict):
@@ -129,11 +142,13 @@ def _all_token_bytes(
 
 
 def _add_missing_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any]) -> None:
-    """Some models list added tokens in tokenizer_config.json only."""
+    """Some models list added tokens, or say which are special, in tokenizer_config.json only."""
     listed = config.get("added_tokens_decoder") or {}
     for index, fields in sorted((int(index), fields) for index, fields in listed.items()):
         if backend.id_to_token(index) is None and index == backend.get_vocab_size():
             backend.add_tokens([tokenizers.AddedToken(**{k: v for k, v in fields.items() if k != "__type"})])
+    declared = declared_special_tokens(config)
+    backend.add_special_tokens([token for token in declared if backend.token_to_id(token) is not None])
 
 
 def _eos_tokens(
