@@ -1,0 +1,90 @@
+"""A streaming client for any OpenAI-compatible server, that notes when each piece of text came."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+
+@dataclass
+class Reply:
+    """Times in seconds; `arrivals` are those of the pieces of text since the request was sent."""
+
+    text: str = ""
+    arrivals: list[float] = field(default_factory=list)
+    finished: float = 0.0
+    finish_reason: str | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    error: str | None = None
+
+    @property
+    def ttft(self) -> float:
+        return self.arrivals[0] if self.arrivals else self.finished
+
+    @property
+    def gaps(self) -> list[float]:
+        return [late - early for early, late in zip(self.arrivals, self.arrivals[1:], strict=False)]
+
+
+class Client:
+    """One server. `model` is the first that it lists."""
+
+    def __init__(self, url: str, api_key: str = "none", timeout: float = 600.0) -> None:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        headers = {"Authorization": f"Bearer {api_key}"}
+        self._http = httpx.AsyncClient(base_url=url, timeout=timeout, limits=limits, headers=headers)
+        self.model = ""
+
+    async def open(self) -> None:
+        answer = (await self._http.get("/v1/models")).raise_for_status()
+        self.model = answer.json()["data"][0]["id"]
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def count_tokens(self, text: str) -> int:
+        answer = await self._http.post("/tokenize", json={"model": self.model, "prompt": text})
+        return int(answer.raise_for_status().json()["count"])
+
+    async def chat(self, messages: list[dict[str, str]], **options: Any) -> Reply:
+        """Streams one reply; an error is part of it, not raised."""
+        body = {
+            "model": self.model,
+            "messages": messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **options,
+        }
+        reply = Reply()
+        started = time.perf_counter()
+        async with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
+            if response.status_code != 200:
+                reply.error = f"{response.status_code}: {(await response.aread()).decode()[:500]}"
+            else:
+                async for line in response.aiter_lines():
+                    if line.startswith("data: ") and line != "data: [DONE]":
+                        _take(reply, json.loads(line[6:]), time.perf_counter() - started)
+        reply.finished = time.perf_counter() - started
+        return reply
+
+
+def _take(reply: Reply, event: dict[str, Any], now: float) -> None:
+    if event.get("error"):
+        reply.error = str(event["error"])
+    for choice in event.get("choices", ()):
+        text = choice["delta"].get("content")
+        if text:
+            reply.text += text
+            reply.arrivals.append(now)
+        reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
+    usage = event.get("usage")
+    if usage:
+        reply.prompt_tokens = usage["prompt_tokens"]
+        reply.output_tokens = usage["completion_tokens"]
+        reply.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0

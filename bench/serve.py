@@ -1,0 +1,132 @@
+"""Load generator for any OpenAI-compatible server.
+
+    python bench/serve.py --url http://127.0.0.1:8000 --workloads chat,rag --runs 3 --output runs.jsonl
+
+Prints a table; `--output` appends a JSON line for each run. Times are seen by the client, in
+milliseconds. `cached` is the share of prompt tokens that the server says it had computed before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from openai_client import Client, Reply
+from workloads import WORKLOADS, World
+
+COLUMNS = [
+    "workload",
+    "requests",
+    "errors",
+    "output_tokens",
+    "tok_per_s",
+    "ttft_p50",
+    "ttft_p90",
+    "itl_p50",
+    "itl_p99",
+    "e2e_p50",
+    "cached",
+]
+
+
+async def run_workload(
+    url: str, name: str, seed: int, in_flight: int, api_key: str = "none"
+) -> dict[str, Any]:
+    """One run of one workload. Another seed has other text, so nothing is cached from run to run."""
+    client = Client(url, api_key)
+    await client.open()
+    world = World(client, seed, in_flight)
+    await world.calibrate()
+    started = time.perf_counter()
+    replies = await WORKLOADS[name](world)
+    elapsed = time.perf_counter() - started
+    await client.close()
+    return {"workload": name, "seed": seed, "seconds": round(elapsed, 3), **summary(replies, elapsed)}
+
+
+def summary(replies: list[Reply], elapsed: float) -> dict[str, Any]:
+    good = [reply for reply in replies if reply.error is None]
+    for reply in replies:
+        if reply.error is not None:
+            print(f"error: {reply.error}", file=sys.stderr)
+    gaps = [gap for reply in good for gap in reply.gaps]
+    output_tokens = sum(reply.output_tokens for reply in good)
+    prompt_tokens = sum(reply.prompt_tokens for reply in good)
+    return {
+        "requests": len(replies),
+        "errors": len(replies) - len(good),
+        "prompt_tokens": prompt_tokens,
+        "output_tokens": output_tokens,
+        "tok_per_s": round(output_tokens / elapsed, 2),
+        "ttft_p50": _ms([reply.ttft for reply in good], 50),
+        "ttft_p90": _ms([reply.ttft for reply in good], 90),
+        "itl_p50": _ms(gaps, 50),
+        "itl_p99": _ms(gaps, 99),
+        "e2e_p50": _ms([reply.finished for reply in good], 50),
+        "cached": round(sum(reply.cached_tokens for reply in good) / max(1, prompt_tokens), 4),
+    }
+
+
+def _ms(seconds: list[float], percent: int) -> float | None:
+    if not seconds:
+        return None
+    ordered = sorted(seconds)
+    return round(1000 * ordered[min(len(ordered) - 1, len(ordered) * percent // 100)], 1)
+
+
+def median(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The runs' medians, column by column."""
+    merged: dict[str, Any] = {"workload": runs[0]["workload"]}
+    for column in COLUMNS[1:]:
+        values = [run[column] for run in runs if run[column] is not None]
+        merged[column] = statistics.median(values) if values else None
+    return merged
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    cells = [COLUMNS, *([str(row[column]) for column in COLUMNS] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--url", default="http://127.0.0.1:8000")
+    parser.add_argument("--api-key", default="none")
+    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="comma-separated (default: all)")
+    parser.add_argument("--runs", type=int, default=1, help="runs of each workload; the table has medians")
+    parser.add_argument("--in-flight", type=int, default=4, help="requests in flight (default: 4)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, help="append a JSON line for each run to this file")
+    options = parser.parse_args()
+    names = options.workloads.split(",")
+    unknown = [name for name in names if name not in WORKLOADS]
+    if unknown:
+        parser.error(f"--workloads: unknown {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
+    rows = []
+    for name in names:
+        runs = []
+        for run in range(options.runs):
+            seed = options.seed + run
+            runs.append(
+                asyncio.run(run_workload(options.url, name, seed, options.in_flight, options.api_key))
+            )
+            if options.output:
+                with options.output.open("a") as file:
+                    file.write(json.dumps(runs[-1]) + "\n")
+        rows.append(median(runs))
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
