@@ -16,6 +16,7 @@ from arbora.runtime.messages import (
     Accepted,
     Drain,
     Finish,
+    FinishReason,
     Generate,
     Logprobs,
     Message,
@@ -81,7 +82,7 @@ class FakeScheduler:
         self._inbox: AsyncInbox[SchedulerInbox] = AsyncInbox(
             zmq.asyncio.Context(self._context),
             scheduler_address(self.directory, self.epoch),
-            SchedulerInbox,  # type: ignore[arg-type]
+            SchedulerInbox,
             self.epoch,
         )
         self._outbox = Outbox(self._context, tokenizer_address(self.directory, 0), self.epoch)
@@ -140,7 +141,8 @@ class FakeScheduler:
     def _output(self, row: Row) -> Output:
         sampling = row.request.sampling
         tokens: list[int] = []
-        finish, stop_token = ("length", None) if sampling.max_tokens == 0 else (None, None)
+        finish: FinishReason | None = "length" if sampling.max_tokens == 0 else None
+        stop_token: int | None = None
         while finish is None and len(tokens) < self.tokens_per_step:
             token = row.tokens.pop(0) if row.tokens else self.eos_tokens[0]
             tokens.append(token)
