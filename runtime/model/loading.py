@@ -23,7 +23,7 @@ from .page_tables import PageTables
 from .rope import cos_sin_table
 from .runner import Runner
 from .slot_states import SlotStates
-from .weights import EMBEDDING, load_weights
+from .weights import EMBEDDING, expected_tensors, load_weights
 
 MOST_PAGE_SIZE = 256
 WARM_UP_TOKENS = 32
@@ -46,6 +46,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     shape = load_decoder_config(config.model)
     context_length(shape, config.max_model_len)
     checkpoint = Checkpoint(config.model)
+    checkpoint.check(expected_tensors(shape))
     dtype = choose_dtype(config.dtype, shape.dtype, checkpoint.dtype(EMBEDDING))
     weights = load_weights(checkpoint, shape, dtype, device)
     pool = _size_pool(config, shape, dtype, device)

@@ -167,7 +167,8 @@ class Runner:
     def _token_mask(self, message: StepMasks, slots: NDArray[np.int32]) -> TokenMask:
         mask_of_slot = {int(slot): at for at, slot in enumerate(np.frombuffer(message.slots, np.int32))}
         index = np.array([mask_of_slot.get(int(slot), -1) for slot in slots], np.int32)
-        bits = np.frombuffer(message.masks, np.int32).reshape(len(mask_of_slot), -(-self._vocab_size // 32))
+        bits = np.frombuffer(message.masks, np.int32).copy()
+        bits = bits.reshape(len(mask_of_slot), -(-self._vocab_size // 32))
         return TokenMask(*upload([index, bits], self._kvs[0].device))
 
 

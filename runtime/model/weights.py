@@ -88,10 +88,8 @@ def _layer_tensors(config: DecoderConfig) -> dict[str, Shape]:
 def load_weights(
     checkpoint: Checkpoint, config: DecoderConfig, dtype: torch.dtype, device: torch.device
 ) -> DecoderWeights:
-    """Raises ConfigError, before reading anything, for a checkpoint that isn't such a decoder's."""
-    expected = expected_tensors(config)
-    checkpoint.check(expected)
-    loader = _Loader(checkpoint, expected, dtype, device)
+    """`checkpoint` has been checked to hold the expected tensors."""
+    loader = _Loader(checkpoint, expected_tensors(config), dtype, device)
     embedding = loader.joined([EMBEDDING])
     layers = tuple(_load_layer(loader, f"model.layers.{layer}.", config) for layer in range(config.layers))
     head = (

@@ -1,0 +1,114 @@
+"""How many pages there are, and where a slot's tokens stand in them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from arbora.runtime.errors import ConfigError
+from arbora.runtime.model.kv_pool import PoolSize, size_pool
+from arbora.runtime.model.page_tables import PageTables
+from arbora.runtime.model.rope import cos_sin_table
+from arbora.runtime.model.rope_config import RopeConfig
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def pool(budget: int, *, slots: int = 4, context: int = 100, asked: bool = True) -> PoolSize:
+    return size_pool(
+        budget=budget,
+        bytes_per_page=1000,
+        page_size=16,
+        slots=slots,
+        context=context,
+        context_was_asked=asked,
+    )
+
+
+def test_the_budget_decides_the_number_of_pages() -> None:
+    assert pool(20_500) == PoolSize(20, 100)
+
+
+def test_there_are_never_more_pages_than_the_slots_can_use() -> None:
+    assert pool(10**9) == PoolSize(4 * 7, 100)
+
+
+def test_a_default_context_is_cut_to_what_the_memory_holds() -> None:
+    assert pool(3_000, asked=False) == PoolSize(3, 48)
+
+
+def test_a_context_asked_for_is_never_cut() -> None:
+    with pytest.raises(ConfigError) as caught:
+        pool(3_000)
+    for words in ("--kv-memory of 3,000 bytes", "48 tokens", "--max-model-len is 100", "7,000 bytes"):
+        assert words in str(caught.value)
+
+
+def test_memory_for_less_than_a_page_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--kv-memory"):
+        pool(999, asked=False)
+
+
+LARGE, SMALL = st.integers(1, 5000), st.integers(1, 256)
+
+
+@given(budget=st.integers(0, 10**6), slots=SMALL, context=LARGE, page_size=SMALL, bytes_per_page=LARGE)
+def test_a_pool_holds_one_context_within_its_budget(
+    budget: int, slots: int, context: int, page_size: int, bytes_per_page: int
+) -> None:
+    try:
+        num_pages, length = size_pool(
+            budget=budget,
+            bytes_per_page=bytes_per_page,
+            page_size=page_size,
+            slots=slots,
+            context=context,
+            context_was_asked=False,
+        )
+    except ConfigError:
+        assert budget < bytes_per_page
+    else:
+        assert num_pages * bytes_per_page <= budget
+        assert 1 <= length <= context
+        assert num_pages * page_size >= length
+
+
+def places(tables: PageTables, slots: list[int], positions: list[int]) -> list[int]:
+    return tables.places(np.array(slots), np.array(positions)).tolist()
+
+
+def test_tokens_stand_in_their_slots_pages_in_order() -> None:
+    tables = PageTables(slots=3, max_model_len=20, page_size=4)
+    tables.append(2, np.array([9, 5], np.int32))
+    tables.append(0, np.array([1], np.int32))
+    tables.append(2, np.array([7], np.int32))
+    assert places(tables, [2, 2, 2, 2, 0], [0, 3, 4, 11, 2]) == [36, 39, 20, 31, 6]
+    assert tables.table(2).tolist() == [9, 5, 7]
+
+
+def test_a_cleared_table_starts_anew() -> None:
+    tables = PageTables(slots=1, max_model_len=8, page_size=4)
+    tables.append(0, np.array([3, 4], np.int32))
+    tables.clear(0)
+    tables.append(0, np.array([6], np.int32))
+    assert tables.table(0).tolist() == [6]
+
+
+def test_a_token_without_a_page_is_our_own_bug() -> None:
+    tables = PageTables(slots=1, max_model_len=8, page_size=4)
+    tables.append(0, np.array([3], np.int32))
+    with pytest.raises(AssertionError):
+        places(tables, [0], [4])
+
+
+def test_dynamic_positions_are_plain_up_to_the_trained_context() -> None:
+    dynamic = RopeConfig(kind="dynamic", dim=16, original_positions=64, factor=4.0)
+    plain = RopeConfig(dim=16, original_positions=64)
+    assert torch.equal(cos_sin_table(dynamic, 64), cos_sin_table(plain, 64))
+    assert not torch.allclose(cos_sin_table(dynamic, 65), cos_sin_table(plain, 65))
+
+
+def test_only_the_rotated_dimensions_are_in_the_table() -> None:
+    table = cos_sin_table(RopeConfig(dim=8, original_positions=64), 10)
+    assert table.shape == (10, 8) and table.dtype == torch.float32
+    assert table[0].tolist() == [1.0] * 4 + [0.0] * 4
