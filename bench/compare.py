@@ -152,9 +152,7 @@ def main() -> None:
     parser.add_argument("--kv-gib", type=int, default=4)
     parser.add_argument("--output", type=Path, help="append a JSON line for each run to this file")
     options = parser.parse_args()
-    print(
-        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {options.checkpoint}, {options.dtype}"
-    )
+    print(f"{platform.machine()}, {os.cpu_count()} cores, {options.checkpoint.name}, {options.dtype}")
     report(measure(options, options.workloads.split(",")))
 
 

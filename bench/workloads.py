@@ -12,34 +12,9 @@ from openai_client import Client, Reply
 Messages = list[dict[str, str]]
 Workload = Callable[["World"], Awaitable[list[Reply]]]
 
-_SYLLABLES = [
-    "ka",
-    "lo",
-    "mi",
-    "ren",
-    "tu",
-    "sa",
-    "vel",
-    "no",
-    "pra",
-    "di",
-    "esk",
-    "um",
-    "bor",
-    "tan",
-    "fi",
-    "ol",
-    "gre",
-    "shu",
-    "wen",
-    "ya",
-    "cor",
-    "den",
-    "ip",
-    "ust",
-    "mar",
-    "el",
-]
+_CONSONANTS = "bdfgklmnprstvw"
+_VOWELS = "aeiou"
+_SYLLABLES = [consonant + vowel for consonant in _CONSONANTS for vowel in _VOWELS]
 _CALIBRATION_WORDS = 2000
 
 
