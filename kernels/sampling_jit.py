@@ -1,21 +1,31 @@
-"""numba's compiler as the sampling kernels use it."""
+"""numba's compiler as the sampling kernels use it: every operation rounds as IEEE 754 says."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import numba
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+class _Options(TypedDict):
+    nogil: bool
+    fastmath: bool
+    error_model: str
+
+
+# fastmath has to be refused by name, or a function inherits it from the first caller that allows it.
+_STRICT: _Options = {"nogil": True, "fastmath": False, "error_model": "numpy"}
+
+
 def compiled(function: Function) -> Function:
     """Compile without the GIL, and cache the result where a writable directory for that exists."""
     try:
-        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)  # type: ignore[return-value]
+        return numba.njit(cache=True, **_STRICT)(function)  # type: ignore[call-overload, no-any-return]
     except RuntimeError:  # no writable cache directory
-        return numba.njit(nogil=True, error_model="numpy")(function)  # type: ignore[return-value]
+        return numba.njit(**_STRICT)(function)  # type: ignore[call-overload, no-any-return]
 
 
 def inlined(function: Function) -> Function:
     """Compile into the callers, so that their loops can be vectorised."""
-    return numba.njit(nogil=True, error_model="numpy", forceinline=True)(function)  # type: ignore[return-value]
+    return numba.njit(forceinline=True, **_STRICT)(function)  # type: ignore[call-overload, no-any-return]

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """Where the filters cut a row, for numba.
 
-A row's logits x [vocab] come with `maxima` [ceil(vocab / BLOCK)], the largest order key of each block, so that
-blocks without a candidate are skipped. A cut is a pair (key, last): kept are the tokens above the key, and
-those at it up to id last. A value's mass is its probability relative to the largest's, in units of 2^-40,
+A row's logits x [vocab] come with `maxima` [ceil(vocab / BLOCK)], the largest order key of each block, so
+that blocks without a candidate are skipped. A cut is a pair (key, last): kept are the tokens above the key,
+and those at it up to id last. A value's mass is its probability relative to the largest's, in units of 2^-40,
 rounded down.
 """
 
@@ -286,8 +286,8 @@ def mass_of_kept(x, maxima, cut, last, largest, inverse):
 def nucleus_floor(x, maxima, target, top_p, largest, inverse):
     """A key such that the values from it upwards have the target's mass.
 
-    Values farther than r from the largest weigh at most len(x) * exp(-r) together, which is at most what top-p
-    leaves out for r = log(len(x) / left out); often a smaller reach will do.
+    Values farther than r from the largest weigh at most len(x) * exp(-r) together, which is no more than what
+    top-p leaves out for r = log(len(x) / left out); often a smaller reach will do.
     """
     left_out = (1 - top_p) / top_p * target / MASS_OF_LARGEST
     reach = min(FULL_REACH, np.log(len(x) / left_out) + 0.01)
