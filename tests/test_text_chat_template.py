@@ -28,13 +28,14 @@ TOOLS: list[dict[str, Any]] = [
         },
     }
 ]
-SYSTEM = {"role": "system", "content": "Be brief.\n"}
-USER = {"role": "user", "content": 'Wie ist das Wetter in <Köln> & "Bonn"? '}
+Message = dict[str, Any]
+SYSTEM: Message = {"role": "system", "content": "Be brief.\n"}
+USER: Message = {"role": "user", "content": 'Wie ist das Wetter in <Köln> & "Bonn"? '}
 ANSWER = {"role": "assistant", "content": " Sunny.\n"}
 THOUGHT = {"role": "assistant", "content": "<think>\nHm.\n</think>\n\nSunny.", "reasoning_content": None}
-REASONED = {"role": "assistant", "content": "Sunny.", "reasoning": "It is July."}
+REASONED: Message = {"role": "assistant", "content": "Sunny.", "reasoning": "It is July."}
 PARTS = {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}
-CALL = {
+CALL: Message = {
     "role": "assistant",
     "content": "",
     "tool_calls": [
@@ -47,7 +48,7 @@ CALL = {
 }
 RESULT = {"role": "tool", "content": '{"sky": "blue"}', "tool_call_id": "a1b2c3d4e"}
 
-CONVERSATIONS = {
+CONVERSATIONS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]] | None]] = {
     "a question": ([USER], None),
     "a system message": ([SYSTEM, USER], None),
     "two turns": ([USER, ANSWER, USER], None),
@@ -83,7 +84,7 @@ def rendered(template: ChatTemplate, *args: Any, **options: Any) -> str | None:
 
 def rendered_by_transformers(oracle: Any, messages: list[dict[str, Any]], **options: Any) -> str | None:
     try:
-        return oracle.apply_chat_template(copy.deepcopy(messages), tokenize=False, **options)
+        return str(oracle.apply_chat_template(copy.deepcopy(messages), tokenize=False, **options))
     except Exception:
         return None
 

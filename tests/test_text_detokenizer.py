@@ -33,7 +33,7 @@ def random_tokens(data: st.DataObject, kind: str) -> list[int]:
     """Half of them from real text, so that stop strings and whole characters are met."""
     tokenizer = tokenizer_of_kind(kind)
     text = data.draw(st.text(st.sampled_from("abc é你😀\n"), max_size=15))
-    real = np.frombuffer(tokenizer.encode(text, False), "<i4").tolist()
+    real = list(np.frombuffer(tokenizer.encode(text, False), "<i4"))
     noise = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=6))
     return real + noise if data.draw(st.booleans()) else noise + real
 

@@ -16,7 +16,22 @@ from tokenizers_for_tests import KINDS, byte_level_json, tokenizer_of_kind
 
 each_kind = pytest.mark.parametrize("kind", list(KINDS))
 SPECIAL = ("<s>", "<|im_start|>", "<|im_end|>", "<tool_call>", "<think>")
-PLAIN = ("<|im_", "<", "</think", "|>", " ", "\n\n", "▁", "assistant", "The quick", "fox", "é", "你好", "😀")
+PLAIN = (
+    "<|im_",
+    "<",
+    "</think",
+    "|>",
+    " ",
+    "\n\n",
+    "▁",
+    "assistant",
+    "The quick",
+    "fox",
+    "é",
+    "你好",
+    "😀",
+    "\u0301",
+)
 rendered_text = st.lists(st.sampled_from(SPECIAL + PLAIN), max_size=14).map("".join)
 
 

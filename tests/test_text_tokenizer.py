@@ -19,7 +19,7 @@ plain_text = st.text(st.sampled_from("The fox é 你😀\n\t<>|\"'{}[]▁1"), ma
 
 
 def ids(tokens: bytes) -> list[int]:
-    return np.frombuffer(tokens, "<i4").tolist()
+    return list(np.frombuffer(tokens, "<i4"))
 
 
 def packed(*tokens: int) -> bytes:
@@ -158,6 +158,14 @@ def test_a_tokenizer_in_an_older_format_is_converted(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     tokenizer = Tokenizer.load(tmp_path)
     assert tokenizer.decode(tokenizer.encode("The quick fox, 你好")) == "The quick fox, 你好"
+
+
+def test_converting_without_transformers_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"arbora\[convert\]"):
+        Tokenizer.load(tmp_path)
 
 
 def test_a_folder_without_any_tokenizer_is_refused_with_the_reason(tmp_path: Path) -> None:

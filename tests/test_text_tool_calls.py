@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pytest
 from arbora.frontend.text.tool_calls import (
@@ -13,6 +13,8 @@ from arbora.frontend.text.tool_calls import (
     ToolCallParser,
 )
 from arbora.frontend.text.tool_formats import Dialect, default_format
+from hypothesis import given
+from hypothesis import strategies as st
 
 NAMES = ("f", "get_weather")
 
@@ -121,6 +123,27 @@ def test_calls_and_content_are_found_wherever_the_stream_is_split(name: str) -> 
     for size in (1, 2, 3, 7):
         parts = [text[start : start + size] for start in range(0, len(text), size)]
         assert parse(ToolCallParser(default_format(dialect), NAMES), parts) == (expected or [text])
+
+
+TAGS = ("<tool_call>", "</tool_call>", "<|python_tag|>", "<|python_start|>", "<|python_end|>", "[TOOL_CALLS]")
+CALLS = (F, LLAMA_F, f"[{F}]", "[f(a=1)]", 'f{"x": 1}', "f[ARGS]{}")
+OTHERS = ("<tool_", "[", "]", "{", "}", '"', "'", "\\", " ", "\n", ";", ",", '{"x": 1}', "text")
+FRAGMENTS = TAGS + CALLS + OTHERS
+
+
+@pytest.mark.parametrize("dialect", get_args(Dialect))
+@given(fragments=st.lists(st.sampled_from(FRAGMENTS), max_size=10), data=st.data())
+def test_what_is_found_in_any_text_does_not_depend_on_how_it_is_split(
+    dialect: Dialect, fragments: list[str], data: st.DataObject
+) -> None:
+    text = "".join(fragments)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    parts = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    whole = parse(ToolCallParser(default_format(dialect), NAMES), [text])
+    assert parse(ToolCallParser(default_format(dialect), NAMES), parts) == whole
+    assert parse(ToolCallParser(default_format(dialect), NAMES), [*text, ""]) == whole
+    if not any(isinstance(item, tuple) for item in whole):
+        assert "".join(map(str, whole)) == text
 
 
 def test_text_that_begins_no_call_is_sent_at_once() -> None:

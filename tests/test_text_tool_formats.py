@@ -93,7 +93,7 @@ def test_an_imposed_call_is_written_as_the_template_will_write_it_on_the_next_tu
     )
     prompt = template.render([USER], tools=[WEATHER]) + format.opening
     call = {"type": "function", "function": {"name": "weather", "arguments": json.dumps(arguments)}}
-    history = [
+    history: list[dict[str, Any]] = [
         USER,
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "sunny"},
@@ -104,7 +104,7 @@ def test_an_imposed_call_is_written_as_the_template_will_write_it_on_the_next_tu
 
 def accepts(schema: dict[str, Any], value: object) -> bool:
     jsonschema.Draft202012Validator.check_schema(schema)
-    return jsonschema.Draft202012Validator(schema).is_valid(value)
+    return bool(jsonschema.Draft202012Validator(schema).is_valid(value))
 
 
 def test_a_required_call_may_be_any_of_the_tools_with_its_own_arguments() -> None:

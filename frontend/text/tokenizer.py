@@ -96,7 +96,8 @@ class Tokenizer:
         known = set(self._backend.get_vocab().values())
         ids = range(model_vocab_size)
         special = [token in self.special_tokens or token not in known for token in ids]
-        return build_vocabulary([self.token_bytes(token) for token in ids], special, self.eos_tokens)
+        eos = tuple(token for token in self.eos_tokens if token in ids)
+        return build_vocabulary([self.token_bytes(token) for token in ids], special, eos)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -164,4 +165,4 @@ def _eos_tokens(
     for config in (read_json(directory / "generation_config.json"), model_config, text_config):
         value = config.get("eos_token_id")
         found.extend(value if isinstance(value, list) else [value])
-    return tuple(dict.fromkeys(token for token in found if token is not None))
+    return tuple(dict.fromkeys(token for token in found if token is not None and token >= 0))
