@@ -66,15 +66,15 @@ RUN_BEGIN, RUN_SLOT, RUN_LENGTH = range(3)
 
 
 @compiled
-def _scores(keys, count, head_dim, pairs, query, score):
-    """score[j * BLOCK + t] = query j · key t, for `count` keys one after another and 2 * pairs queries."""
+def _scores(keys, count, available, head_dim, pairs, query, score):
+    """score[j * BLOCK + t] = query j · key t, for 2 * pairs queries and `count` of the `available` keys."""
     for pair in range(pairs):
         a = shifted(query, 2 * pair * head_dim)
         b = shifted(a, head_dim)
         to = shifted(score, 2 * pair * BLOCK)
         for t in range(count):
             key = shifted(keys, t * head_dim)
-            if pair == 0:
+            if pair == 0 and t + AHEAD < available:
                 for d in range(0, head_dim, LINE):
                     prefetch(key, AHEAD * head_dim + d)
             sum_a = np.float32(0)
@@ -88,8 +88,8 @@ def _scores(keys, count, head_dim, pairs, query, score):
 
 
 @compiled
-def _accumulate(values, count, head_dim, pairs, weight, total):
-    """total[j] += sum over t of weight[j * BLOCK + t] * value t, for `count` values one after another."""
+def _accumulate(values, count, available, head_dim, pairs, weight, total):
+    """total[j] += sum over t of weight[j * BLOCK + t] * value t, for `count` of the `available` values."""
     fours = count // 4 * 4
     for pair in range(pairs):
         a = shifted(total, 2 * pair * head_dim)
@@ -100,7 +100,7 @@ def _accumulate(values, count, head_dim, pairs, weight, total):
             v = shifted(values, t * head_dim)
             w0, w1, w2, w3 = w[t], w[t + 1], w[t + 2], w[t + 3]
             u0, u1, u2, u3 = u[t], u[t + 1], u[t + 2], u[t + 3]
-            if pair == 0:
+            if pair == 0 and t + AHEAD < available:
                 for d in range(0, 4 * head_dim, LINE):
                     prefetch(v, AHEAD * head_dim + d)
             for d in range(head_dim):
@@ -151,6 +151,15 @@ def _softmax(score, low, high, count, state, total, head_dim):
 
 
 @compiled
+def _prefetch_next(run, run_end, end, item_end, head_rows, head_dim):
+    """Ask for the first rows of the run that follows, if this one ends before `end` but the item does not."""
+    if run_end <= end and run_end < item_end:
+        following = shifted(head_rows, run[3 + RUN_SLOT] * head_dim)
+        for d in range(0, min(AHEAD, run[3 + RUN_LENGTH]) * head_dim, LINE):
+            prefetch(following, d)
+
+
+@compiled
 def _attend(item, runs, head_keys, head_values, head_dim, repeat, window, query, score, state, total):
     """Run one item for the queries of one KV head."""
     queries = item[TOKENS] * repeat
@@ -163,9 +172,11 @@ def _attend(item, runs, head_keys, head_values, head_dim, repeat, window, query,
         first_run = run
         at = begin
         while at < end:
-            stop = min(end, run[RUN_BEGIN] + run[RUN_LENGTH])
+            run_end = run[RUN_BEGIN] + run[RUN_LENGTH]
+            stop = min(end, run_end)
+            _prefetch_next(run, run_end, end, item[END], head_keys, head_dim)
             keys = shifted(head_keys, (run[RUN_SLOT] + at - run[RUN_BEGIN]) * head_dim)
-            _scores(keys, stop - at, head_dim, pairs, query, shifted(score, at - begin))
+            _scores(keys, stop - at, run_end - at, head_dim, pairs, query, shifted(score, at - begin))
             at = stop
             if at < end:
                 run = shifted(run, 3)
@@ -178,9 +189,11 @@ def _attend(item, runs, head_keys, head_values, head_dim, repeat, window, query,
         run = first_run
         at = begin
         while at < end:
-            stop = min(end, run[RUN_BEGIN] + run[RUN_LENGTH])
+            run_end = run[RUN_BEGIN] + run[RUN_LENGTH]
+            stop = min(end, run_end)
+            _prefetch_next(run, run_end, end, item[END], head_values, head_dim)
             values = shifted(head_values, (run[RUN_SLOT] + at - run[RUN_BEGIN]) * head_dim)
-            _accumulate(values, stop - at, head_dim, pairs, shifted(score, at - begin), total)
+            _accumulate(values, stop - at, run_end - at, head_dim, pairs, shifted(score, at - begin), total)
             at = stop
             if at < end:
                 run = shifted(run, 3)

@@ -13,14 +13,14 @@ from .threads import PIECE, Callback, thread_count
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """See `norm.rms_norm`."""
     rows = x if x.dim() == 3 else x.reshape(1, -1, x.shape[-1])
-    out = torch.empty(x.shape, dtype=x.dtype)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     _run(rows, rows, weight, eps, out, add=False)
     return out
 
 
 def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """See `norm.add_rms_norm`."""
-    out = torch.empty(residual.shape, dtype=residual.dtype)
+    out = torch.empty_like(residual)
     _run(x[None], residual[None], weight, eps, out, add=True)
     return out
 

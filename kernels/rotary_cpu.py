@@ -45,14 +45,17 @@ def rotary_write_kv(
 
 
 @compiled
-def _rotate(source, target, cos_sin, half, head_dim):
+def _rotate(source, target, cos_sin, half, head_dim, rotated):
+    """`rotated` is scratch: where source and target are the same, a loop over both would not vectorise."""
     for i in range(half):
         left, right = load(source, i), load(source, half + i)
         cos, sin = cos_sin[i], cos_sin[half + i]
-        store(target, i, left * cos - right * sin)
-        store(target, half + i, right * cos + left * sin)
+        rotated[i] = left * cos - right * sin
+        rotated[half + i] = right * cos + left * sin
     for i in range(2 * half, head_dim):
-        store(target, i, load(source, i))
+        rotated[i] = load(source, i)
+    for i in range(head_dim):
+        store(target, i, rotated[i])
 
 
 @compiled
@@ -61,6 +64,8 @@ def _rotate_and_write(arguments, kind):
     tokens, heads, kv_heads = arguments[1], arguments[2], arguments[3]
     head_dim, half, slots = arguments[4], arguments[5], arguments[6]
     integer = np.int64(0)
+    buffer = np.empty(head_dim, np.float32)
+    rotated = pointer(buffer.ctypes.data, np.float32(0))
     while True:
         token = fetch_add(arguments, 1)
         if token >= tokens:
@@ -71,12 +76,12 @@ def _rotate_and_write(arguments, kind):
         q = shifted(pointer(arguments[7], kind), token * arguments[8])
         for head in range(heads):
             source = shifted(q, head * head_dim)
-            _rotate(source, source, cos_sin, half, head_dim)
+            _rotate(source, source, cos_sin, half, head_dim, rotated)
         k = shifted(pointer(arguments[9], kind), token * arguments[10])
         v = shifted(pointer(arguments[11], kind), token * arguments[12])
         for head in range(kv_heads):
             keys = shifted(pointer(arguments[16], kind), (head * slots + slot) * head_dim)
-            _rotate(shifted(k, head * head_dim), keys, cos_sin, half, head_dim)
+            _rotate(shifted(k, head * head_dim), keys, cos_sin, half, head_dim, rotated)
             values = shifted(keys, kv_heads * slots * head_dim)
             for i in range(head_dim):
                 values[i] = v[head * head_dim + i]

@@ -6,6 +6,7 @@ which libgomp exports and libiomp5 mimics). Without it kernels run on the callin
 """
 
 import ctypes
+import struct
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -37,15 +38,23 @@ class Callback:
         self._compiled = _compile(function)
         self._address = self._compiled.address
         self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._address)
+        self._buffers: list[ctypes.Array[ctypes.c_char]] = []
+        """for arguments; a run in another Python thread finds the list empty and makes one more"""
 
     def run(self, arguments: Sequence[int], threads: int) -> None:
         """Run on this many threads and wait for all. `arguments` are those after the counter."""
-        packed = (ctypes.c_int64 * (len(arguments) + 1))(0, *arguments)
+        packing = _packing(len(arguments) + 1)
+        try:
+            buffer = self._buffers.pop()
+        except IndexError:
+            buffer = ctypes.create_string_buffer(packing.size)
+        packing.pack_into(buffer, 0, 0, *arguments)
         parallel = _gomp_parallel() if threads > 1 else None
         if parallel is None:
-            self._call(ctypes.addressof(packed))
+            self._call(buffer)
         else:
-            parallel(self._address, ctypes.addressof(packed), threads, 0)
+            parallel(self._address, buffer, threads, 0)
+        self._buffers.append(buffer)
 
 
 def _compile(function: Callable[[Any], None]) -> Any:
@@ -57,7 +66,12 @@ def _compile(function: Callable[[Any], None]) -> Any:
 
 
 @cache
-def _gomp_parallel() -> Callable[[int, int, int, int], None] | None:
+def _packing(count: int) -> struct.Struct:
+    return struct.Struct(f"={count}q")
+
+
+@cache
+def _gomp_parallel() -> Callable[[int, object, int, int], None] | None:
     try:
         function = ctypes.CDLL(None).GOMP_parallel
     except (AttributeError, OSError):
