@@ -17,7 +17,7 @@ from .launch.commands import Commands
 from .launch.directory import PrivateDirectory
 from .launch.errors import ServerError
 from .launch.supervisor import Supervisor
-from .process import load_tokenizer
+from .model_tokenizer import load_tokenizer
 from .service import Service
 
 CLIENT = 0

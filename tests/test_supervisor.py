@@ -34,7 +34,7 @@ def directory() -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def supervising(directory: Path, **behaviours: str | None) -> AsyncIterator[Supervisor]:
+async def supervising(directory: Path, **behaviours: str) -> AsyncIterator[Supervisor]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         supervisor = Supervisor(directory, fake_commands(**behaviours), listener)
         try:
@@ -137,7 +137,7 @@ async def test_the_scheduler_hears_that_a_tokenizer_died(directory: Path) -> Non
 
 
 async def test_a_client_in_this_process_needs_no_tokenizer_process(directory: Path) -> None:
-    async with supervising(directory, tokenizer=None) as supervisor:
+    async with supervising(directory, tokenizer="absent") as supervisor:
         assert (await supervisor.start()).max_model_len == 512
         assert pid_of(directory, "tokenizer") == 0
 

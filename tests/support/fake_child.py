@@ -15,11 +15,13 @@ import os
 import signal
 import socket
 import sys
+from typing import Literal, cast
 
 import zmq
 from arbora.runtime import messages, sockets
 from arbora.runtime.child import ChildArguments, child_arguments
 
+Role = Literal["tokenizer", "scheduler", "model"]
 Context = zmq.Context[zmq.Socket[bytes]]
 READY = messages.ModelReady(
     num_pages=100, page_size=16, max_model_len=512, slots=8, vocab_size=256, device="cpu"
@@ -27,7 +29,7 @@ READY = messages.ModelReady(
 
 
 def main() -> None:
-    role, behaviour = sys.argv.pop(1), sys.argv.pop(1)
+    role, behaviour = cast(Role, sys.argv.pop(1)), sys.argv.pop(1)
     arguments = child_arguments()
     (arguments.directory / f"{role}.pid").write_text(str(os.getpid()))
     context: Context = zmq.Context()
@@ -55,7 +57,7 @@ def model(context: Context, supervisor: sockets.Outbox, arguments: ChildArgument
 def scheduler(
     context: Context, supervisor: sockets.Outbox, arguments: ChildArguments, behaviour: str
 ) -> None:
-    inbox = sockets.Inbox(
+    inbox: sockets.Inbox[messages.SchedulerInbox] = sockets.Inbox(
         context,
         sockets.scheduler_address(arguments.directory, arguments.epoch),
         messages.SchedulerInbox,
@@ -75,7 +77,7 @@ def scheduler(
 def tokenizer(
     context: Context, supervisor: sockets.Outbox, arguments: ChildArguments, behaviour: str
 ) -> None:
-    inbox = sockets.Inbox(
+    inbox: sockets.Inbox[messages.TokenizerInbox] = sockets.Inbox(
         context,
         sockets.tokenizer_address(arguments.directory, arguments.client),
         messages.TokenizerInbox,

@@ -14,8 +14,9 @@ from arbora.runtime.config import ServeConfig
 FAKE_CHILD = str(Path(__file__).with_name("fake_child.py"))
 
 
-def fake_commands(scheduler: str = "work", model: str = "work", tokenizer: str | None = "work") -> Commands:
-    tokenizers = () if tokenizer is None else (fake_command("tokenizer", tokenizer),)
+def fake_commands(scheduler: str = "work", model: str = "work", tokenizer: str = "work") -> Commands:
+    """Without a tokenizer process if its behaviour is "absent"."""
+    tokenizers = () if tokenizer == "absent" else (fake_command("tokenizer", tokenizer),)
     return Commands(fake_command("scheduler", scheduler), fake_command("model", model), tokenizers)
 
 

@@ -1,0 +1,239 @@
+"""`arbora.Engine` with a small real model: every process is the one that serves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import arbora
+import pytest
+from tiny_checkpoint import CONTEXT, END_OF_TURN, write_tiny_checkpoint
+
+MEMORY = "4MiB"
+HELLO = [{"role": "user", "content": "Hello, how are you today?"}]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_tiny_checkpoint(tmp_path_factory.mktemp("tiny") / "tiny"))
+
+
+@pytest.fixture(scope="module")
+def engine(model: str) -> Iterator[arbora.Engine]:
+    with arbora.Engine(model, device="cpu", kv_memory=MEMORY, max_waiting=4, check_invariants=True) as engine:
+        yield engine
+
+
+def test_a_completion_tells_its_tokens_and_how_it_ended(engine: arbora.Engine) -> None:
+    completion = engine.generate("The quick brown fox", max_tokens=8, temperature=0, ignore_eos=True)
+    assert len(completion.tokens) == 8
+    assert completion.text
+    assert completion.finish_reason == "length"
+    assert completion.usage.completion_tokens == 8
+
+
+def test_a_prompt_may_be_token_ids(engine: arbora.Engine) -> None:
+    assert engine.generate([5, 6, 7], max_tokens=1).usage.prompt_tokens == 3
+
+
+def test_the_same_seed_gives_the_same_text(engine: arbora.Engine) -> None:
+    first, second = (engine.generate("Hello", max_tokens=12, seed=7) for _ in range(2))
+    assert first.text == second.text
+
+
+def test_a_list_of_prompts_gives_what_each_gives_alone(engine: arbora.Engine) -> None:
+    prompts = [f"the cat sat on the mat {number}" for number in range(10)]
+    together = engine.generate(prompts, max_tokens=6, seed=3)
+    alone = [engine.generate(prompt, max_tokens=6, seed=3) for prompt in prompts]
+    assert [completion.text for completion in together] == [completion.text for completion in alone]
+
+
+def test_no_prompts_give_no_completions(engine: arbora.Engine) -> None:
+    prompts: list[str] = []
+    assert engine.generate(prompts) == []
+
+
+def test_the_parts_of_a_stream_make_the_completion(engine: arbora.Engine) -> None:
+    parts = list(engine.stream("the dog", max_tokens=10, seed=1, ignore_eos=True))
+    whole = engine.generate("the dog", max_tokens=10, seed=1, ignore_eos=True)
+    assert len(parts) > 1
+    assert "".join(part.text for part in parts) == whole.text
+    assert parts[-1].finish_reason == "length"
+    assert parts[-1].usage is not None
+    assert parts[-1].usage.completion_tokens == 10
+
+
+def test_a_stream_that_is_left_early_leaves_room_for_the_next(engine: arbora.Engine) -> None:
+    for _ in range(20):
+        stream = engine.stream("the log", max_tokens=CONTEXT - 10, ignore_eos=True)
+        next(stream)
+        stream.close()  # type: ignore[attr-defined]
+    assert engine.generate("the log", max_tokens=2).tokens
+
+
+def test_the_next_turn_of_a_chat_starts_where_the_last_one_ended(engine: arbora.Engine) -> None:
+    first = engine.chat(HELLO, regex="[a-z ]{40}", seed=5)
+    engine.generate("Meanwhile", max_tokens=1)  # its answer follows the last step of the first turn
+    turns = [*HELLO, {"role": "assistant", "content": first.text}, {"role": "user", "content": "And you?"}]
+    second = engine.chat(turns, max_tokens=4)
+    assert second.usage.cached_tokens >= first.usage.prompt_tokens + first.usage.completion_tokens - 1
+
+
+def test_a_chat_ends_where_the_model_ends_its_turn(engine: arbora.Engine) -> None:
+    completion = engine.chat(HELLO, max_tokens=5, logit_bias={END_OF_TURN: 100})
+    assert (completion.text, completion.tokens, completion.finish_reason) == ("", [END_OF_TURN], "stop")
+
+
+def test_a_stop_string_ends_the_text_before_it(engine: arbora.Engine) -> None:
+    whole = engine.generate("Hello", max_tokens=20, seed=2, ignore_eos=True).text
+    stopped = engine.generate("Hello", max_tokens=20, seed=2, ignore_eos=True, stop=whole[5:8])
+    assert stopped.text == whole[: whole.index(whole[5:8])]
+    assert (stopped.finish_reason, stopped.stop_reason) == ("stop", whole[5:8])
+
+
+def test_logprobs_come_with_each_token(engine: arbora.Engine) -> None:
+    completion = engine.generate("Hello", max_tokens=4, temperature=0, ignore_eos=True, logprobs=3)
+    assert [entry.token for entry in completion.logprobs] == completion.tokens
+    for entry in completion.logprobs:
+        assert len(entry.top) == 3
+        assert entry.top[0] == (entry.token, entry.logprob)
+
+
+def test_a_choice_is_one_of_those_given(engine: arbora.Engine) -> None:
+    replies = {engine.generate("Pick one: ", choice=["red", "green"], seed=seed).text for seed in range(6)}
+    assert replies == {"red", "green"}
+
+
+def test_a_regex_is_matched_as_a_whole(engine: arbora.Engine) -> None:
+    assert re.fullmatch(r"[ab]{3}-\d", engine.generate("Hello", regex=r"[ab]{3}-\d").text)
+
+
+def test_a_json_schema_is_followed(engine: arbora.Engine) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"enum": ["cat", "dog"]}, "wild": {"type": "boolean"}},
+        "required": ["name", "wild"],
+        "additionalProperties": False,
+    }
+    animal = json.loads(engine.chat(HELLO, json_schema=schema).text)
+    assert animal["name"] in ("cat", "dog")
+    assert isinstance(animal["wild"], bool)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        ({"temperature": 9}, "temperature is 9.0, but must be between 0 and 2"),
+        ({"temperature": "hot"}, "temperature: Expected `float | null`, got `str`"),
+        ({"max_tokens": 10 * CONTEXT}, f"exceed the model's context of {CONTEXT} tokens"),
+        ({"regex": "a", "choice": ["a"]}, "regex and choice can't be used together"),
+        ({"regex": "("}, "is not a regex"),
+    ],
+)
+def test_a_request_that_can_not_be_served_says_why(
+    engine: arbora.Engine, sampling: Any, expected: str
+) -> None:
+    with pytest.raises(arbora.RequestError, match=re.escape(expected)):
+        engine.generate("Hello", **sampling)
+
+
+def test_a_misspelt_option_is_a_type_error(engine: arbora.Engine) -> None:
+    with pytest.raises(TypeError, match="unknown sampling option 'temprature'"):
+        engine.generate("Hello", temprature=1)  # type: ignore[call-overload]
+
+
+async def test_every_method_has_an_async_twin(engine: arbora.Engine) -> None:
+    whole = await engine.agenerate("Hello", max_tokens=5, seed=1, ignore_eos=True)
+    parts = [part.text async for part in engine.astream("Hello", max_tokens=5, seed=1, ignore_eos=True)]
+    assert "".join(parts) == whole.text
+    reply = await engine.achat(HELLO, max_tokens=5, seed=1, ignore_eos=True)
+    parts = [part.text async for part in engine.astream_chat(HELLO, max_tokens=5, seed=1, ignore_eos=True)]
+    assert (
+        "".join(parts)
+        == reply.text
+        == "".join(part.text for part in engine.stream_chat(HELLO, max_tokens=5, seed=1, ignore_eos=True))
+    )
+
+
+async def test_requests_of_a_running_loop_go_on_at_the_same_time(engine: arbora.Engine) -> None:
+    prompts = ["one", "two", "three"]
+    together = await asyncio.gather(*(engine.agenerate(prompt, max_tokens=3, seed=1) for prompt in prompts))
+    assert [completion.text for completion in together] == [
+        engine.generate(prompt, max_tokens=3, seed=1).text for prompt in prompts
+    ]
+
+
+async def test_a_cancelled_request_ends(engine: arbora.Engine) -> None:
+    task = asyncio.create_task(engine.agenerate("Hello", max_tokens=CONTEXT - 10, ignore_eos=True))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert engine.generate("Hello", max_tokens=1).tokens
+
+
+def test_a_killed_model_process_is_started_again(model: str) -> None:
+    others = children_of(os.getpid())
+    with arbora.Engine(model, device="cpu", kv_memory=MEMORY) as engine:
+        before = engine.generate("Hello", max_tokens=5, seed=1)
+        own = children_of(os.getpid()) - others
+        (victim,) = [pid for pid in own if "runtime.model.process" in command(pid)]
+        os.kill(victim, signal.SIGKILL)
+        assert engine.generate("Hello", max_tokens=5, seed=1).text == before.text
+    assert children_of(os.getpid()) == others
+
+
+def test_an_option_that_can_not_be_used_is_refused_before_anything_starts(model: str) -> None:
+    with pytest.raises(arbora.ConfigError, match="page_size 3: expected a power of two"):
+        arbora.Engine(model, page_size=3)
+    with pytest.raises(TypeError, match="unknown option 'port'"):
+        arbora.Engine(model, port=8000)  # type: ignore[call-arg]
+
+
+def test_a_model_that_can_not_be_loaded_is_refused_and_leaves_nothing(model: str, tmp_path: Path) -> None:
+    broken = write_tiny_checkpoint(tmp_path / "broken")
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps({**config, "hidden_size": 48}))
+    with pytest.raises(arbora.ServerError, match="48"):
+        arbora.Engine(str(broken), device="cpu", kv_memory=MEMORY)
+
+
+def test_a_closed_engine_says_so(model: str) -> None:
+    engine = arbora.Engine(model, device="cpu", kv_memory=MEMORY)
+    engine.close()
+    engine.close()
+    with pytest.raises(arbora.ServerError, match="the engine is closed"):
+        engine.generate("Hello")
+
+
+def test_a_script_needs_no_main_guard_and_no_close(model: str) -> None:
+    script = f"""
+import arbora
+engine = arbora.Engine({model!r}, device="cpu", kv_memory={MEMORY!r})
+print(len(engine.generate("Hello", max_tokens=3, ignore_eos=True).tokens))
+"""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        environment = {**os.environ, "TMPDIR": directory, "PYTHONSAFEPATH": "1"}
+        run = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=60
+        )
+        assert (run.stdout, run.stderr, run.returncode) == ("3\n", "", 0)
+        assert os.listdir(directory) == []
+
+
+def children_of(pid: int) -> set[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return {int(child) for task in tasks for child in (task / "children").read_text().split()}
+
+
+def command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
