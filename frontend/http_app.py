@@ -122,11 +122,23 @@ def _failure_handlers(service: Service) -> dict[type[Exception], Callable[..., A
     async def gone(request: Request, error: ClientGoneError) -> Response:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
+    async def too_deep(request: Request, error: RecursionError) -> Response:
+        """Nothing of ours recurses but over what the client sent."""
+        return await refused(
+            request, RequestError("The request's JSON is nested too deeply.", code="invalid_json")
+        )
+
     async def crashed(request: Request, error: Exception) -> Response:
         failed.labels(500).inc()
         return error_response(internal_error())
 
-    return {RequestError: refused, HTTPException: wrong_route, ClientGoneError: gone, Exception: crashed}
+    return {
+        RequestError: refused,
+        HTTPException: wrong_route,
+        ClientGoneError: gone,
+        RecursionError: too_deep,
+        Exception: crashed,
+    }
 
 
 def _json(value: dict[str, str]) -> Response:

@@ -101,6 +101,14 @@ async def test_a_stream_ends_with_usage_on_demand(world: HttpWorld) -> None:
     assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
 
 
+async def test_usage_may_be_told_all_along(world: HttpWorld) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    _, *chunks, _ = await events(world, stream_options=options)
+    counts = [json.loads(chunk)["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert counts[-1] == len(world.ids(FINE)) + 1
+
+
 async def test_choices_have_their_own_text_and_seed(world: HttpWorld) -> None:
     world.script = world.says("the cat", "the dog", "the fox")
     completion = await create(world, n=3, seed=40)

@@ -10,9 +10,20 @@ import pytest
 import pytest_asyncio
 from arbora.runtime.messages import Generate, Refused
 from http_world import MODEL, HttpWorld, http_world
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO: Any = [{"role": "user", "content": "Hello"}]
+NAMES = st.sampled_from(["type", "function", "name", "role", "content", "json_schema", "schema", "5"])
+JSON = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=9)
+    | NAMES
+)
 TOOL = {"type": "function", "function": {"name": "look"}}
 
 
@@ -53,7 +64,7 @@ async def error_of(world: HttpWorld, path: str, body: Any) -> Any:
         ("n", 129, "between 1 and 128"),
         ("top_k", -2, "at least -1"),
         ("min_p", 1.5, "between 0 and 1"),
-        ("repetition_penalty", 0, "above 0"),
+        ("repetition_penalty", 0, "between 0.01 and 100"),
         ("min_tokens", -1, "at least 0"),
         ("prompt_logprobs", 21, "between 0 and 20"),
     ],
@@ -136,6 +147,7 @@ async def test_a_chat_request_that_cannot_be_served_names_its_field(
         ({"suffix": "end"}, "suffix"),
         ({"prompt": ""}, "prompt"),
         ({"prompt": []}, "prompt"),
+        ({"prompt": ["a"] * 1000, "n": 2}, "prompt"),
         ({"prompt": [[]]}, "prompt"),
         ({"prompt": [600]}, "prompt"),
         ({"prompt": [-1]}, "prompt"),
@@ -167,6 +179,33 @@ async def test_a_value_of_the_wrong_type_is_named_by_its_path(
 ) -> None:
     error = await chat_error(world, **fields)
     assert (error["param"], error["code"]) == (param, "invalid_type")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"prompt": ' + b"[" * 200_000,
+        b'{"prompt": "a", "whim": ' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+        b'{"prompt": "a", "guided_json": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001,
+    ],
+)
+async def test_a_body_nested_too_deeply_is_refused(world: HttpWorld, body: bytes) -> None:
+    response = await world.http.post("/v1/completions", content=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "invalid_json"
+
+
+@given(
+    st.sampled_from(["/v1/chat/completions", "/v1/completions"]),
+    st.sampled_from(["stop", "logit_bias", "prompt", "messages", "tools", "guided_json", "response_format"]),
+    st.recursive(JSON, lambda children: st.lists(children) | st.dictionaries(NAMES, children)),
+)
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_no_value_of_a_field_makes_the_server_fail(
+    world: HttpWorld, path: str, name: str, value: Any
+) -> None:
+    body = {"model": MODEL, "messages": HELLO, "prompt": "Hello", "max_tokens": 1, name: value}
+    assert (await world.http.post(path, json=body)).status_code in (200, 400)
 
 
 async def test_a_missing_field_is_named(world: HttpWorld) -> None:

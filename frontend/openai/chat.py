@@ -24,7 +24,7 @@ from .protocol import ChatRequest
 from .reply import ChoiceReply, Reply
 from .requests import choice_reply, generate_messages, new_id
 from .tool_use import ToolUse, tool_use
-from .validation import MAX_LOGPROBS, check_common, check_range, include_usage, sampling_params, stop_strings
+from .validation import MAX_LOGPROBS, check_common, check_range, sampling_params, stop_strings
 
 _decoder = msgspec.json.Decoder(ChatRequest)
 
@@ -45,15 +45,12 @@ class ChatJob:
         return bool(self.request.stream)
 
     @property
-    def prompt_lengths(self) -> Sequence[int]:
-        return [len(self.context.prompt) // 4]
-
-    @property
     def opening(self) -> bytes:
         return b"".join(self._writer().choice(index, OPENING_DELTA) for index in range(len(self.requests)))
 
     def answer(self, generation: Generation) -> ChatStream | ChatWhole:
-        reply = Reply([self._choice_reply() for _ in self.requests], generation)
+        choices = [self._choice_reply() for _ in self.requests]
+        reply = Reply(choices, generation, [len(self.context.prompt) // 4])
         if self.streams:
             return ChatStream(self.context, reply, self._writer())
         return ChatWhole(self.context, reply)
@@ -73,7 +70,7 @@ class ChatJob:
             request_id=self.context.request_id,
             created=self.context.created,
             model=self.context.model,
-            include_usage=include_usage(self.request),
+            options=self.request.stream_options,
         )
 
 

@@ -26,6 +26,7 @@ from .responses import (
     PromptLogprobs,
     ToolCall,
     ToolCallPart,
+    Usage,
 )
 from .token_logprobs import TokenLogprob, chat_logprobs, prompt_logprobs
 
@@ -86,8 +87,11 @@ class ChatStream:
     def push(self, arrivals: Sequence[Arrival]) -> bytes:
         return b"".join(self._chunks(piece) for piece in self.reply.push(arrivals))
 
-    def closing(self, prompt_lengths: Sequence[int]) -> bytes:
-        return self._writer.end(self.reply.usage(prompt_lengths))
+    def closing(self) -> bytes:
+        return self._writer.end(self.reply.usage())
+
+    def _usage_so_far(self) -> Usage | None:
+        return self.reply.usage() if self._writer.continuous else None
 
     def _chunks(self, piece: Piece) -> bytes:
         choice = self._choices[piece.choice]
@@ -96,7 +100,9 @@ class ChatStream:
         if piece.finish is None:
             return chunk
         reason = choice.finish_reason(piece.finish)
-        return chunk + self._writer.choice(piece.choice, b'"delta":{}', finish=reason)
+        return chunk + self._writer.choice(
+            piece.choice, b'"delta":{}', finish=reason, usage=self._usage_so_far()
+        )
 
     def _delta_chunk(self, piece: Piece, parts: MessageParts) -> bytes:
         logprobs = chat_logprobs(self._context.tokenizer, piece.logprobs) if piece.logprobs else None
@@ -106,7 +112,7 @@ class ChatStream:
             payload = b'"delta":{"content":' + _encode(parts.content) + b"}"
         else:
             return b""
-        return self._writer.choice(piece.choice, payload, logprobs=logprobs)
+        return self._writer.choice(piece.choice, payload, logprobs=logprobs, usage=self._usage_so_far())
 
 
 def _delta(parts: MessageParts) -> MessageDelta:
@@ -140,7 +146,7 @@ class ChatWhole:
             self._logprobs[piece.choice].extend(piece.logprobs)
         return b""
 
-    def closing(self, prompt_lengths: Sequence[int]) -> bytes:
+    def closing(self) -> bytes:
         context = self._context
         return _encode(
             ChatCompletion(
@@ -148,7 +154,7 @@ class ChatWhole:
                 created=context.created,
                 model=context.model,
                 choices=[self._choice(index) for index in range(len(self.reply.choices))],
-                usage=self.reply.usage(prompt_lengths),
+                usage=self.reply.usage(),
                 prompt_logprobs=self._prompt_logprobs(),
             )
         )

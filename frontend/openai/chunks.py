@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from .protocol import StreamOptions
 from .responses import Usage
 
 DONE = b"data: [DONE]\n\n"
@@ -13,17 +14,27 @@ _encode = msgspec.json.encode
 class ChunkWriter:
     """Chunks of one stream: `{"id", "object", "created", "model", "choices", "usage"}`.
 
-    With `include_usage` every chunk has a usage, null in all but the last.
+    With `include_usage` every chunk has a usage: null in all but the last, or what is used so far
+    with vLLM's `continuous_usage_stats`, which is what `continuous` says.
     """
 
-    def __init__(self, *, kind: str, request_id: str, created: int, model: str, include_usage: bool) -> None:
+    def __init__(
+        self, *, kind: str, request_id: str, created: int, model: str, options: StreamOptions | None
+    ) -> None:
         head = {"id": request_id, "object": kind, "created": created, "model": model}
         self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
-        self._include_usage = include_usage
-        self._tail = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
+        self._include_usage = options is not None and bool(options.include_usage)
+        self.continuous = self._include_usage and options is not None and bool(options.continuous_usage_stats)
+        self._tail = b'],"usage":null}\n\n' if self._include_usage else b"]}\n\n"
 
     def choice(
-        self, index: int, payload: bytes, *, logprobs: object = None, finish: str | None = None
+        self,
+        index: int,
+        payload: bytes,
+        *,
+        logprobs: object = None,
+        finish: str | None = None,
+        usage: Usage | None = None,
     ) -> bytes:
         """`payload` is the choice's own member, such as `"delta":{…}`."""
         return b"".join(
@@ -36,7 +47,7 @@ class ChunkWriter:
                 b',"finish_reason":',
                 b"null" if finish is None else _encode(finish),
                 b"}",
-                self._tail,
+                self._tail if usage is None else b'],"usage":' + _encode(usage) + b"}\n\n",
             )
         )
 

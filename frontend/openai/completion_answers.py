@@ -15,7 +15,7 @@ from ..text.detokenizer import Detokenizer
 from ..text.tokenizer import Tokenizer
 from .chunks import ChunkWriter
 from .reply import Piece, Reply
-from .responses import Completion, CompletionChoice, CompletionLogprobs, PromptLogprobs
+from .responses import Completion, CompletionChoice, CompletionLogprobs, PromptLogprobs, Usage
 from .token_logprobs import TokenLogprob, completion_logprobs, prompt_entries, prompt_logprobs
 
 _encode = msgspec.json.encode
@@ -78,8 +78,11 @@ class CompletionStream:
     def push(self, arrivals: Sequence[Arrival]) -> bytes:
         return b"".join(self._chunks(piece) for piece in self.reply.push(arrivals))
 
-    def closing(self, prompt_lengths: Sequence[int]) -> bytes:
-        return self._writer.end(self.reply.usage(prompt_lengths))
+    def closing(self) -> bytes:
+        return self._writer.end(self.reply.usage())
+
+    def _usage_so_far(self) -> Usage | None:
+        return self.reply.usage() if self._writer.continuous else None
 
     def _chunks(self, piece: Piece) -> bytes:
         echo = self._echo(piece.choice)
@@ -98,7 +101,9 @@ class CompletionStream:
         return self._chunk(index, text, self._context.logprobs(entries, 0), None) if text else b""
 
     def _chunk(self, index: int, text: str, logprobs: CompletionLogprobs | None, finish: str | None) -> bytes:
-        return self._writer.choice(index, b'"text":' + _encode(text), logprobs=logprobs, finish=finish)
+        payload = b'"text":' + _encode(text)
+        usage = self._usage_so_far()
+        return self._writer.choice(index, payload, logprobs=logprobs, finish=finish, usage=usage)
 
 
 class CompletionWhole:
@@ -116,7 +121,7 @@ class CompletionWhole:
             self._logprobs[piece.choice].extend(piece.logprobs)
         return b""
 
-    def closing(self, prompt_lengths: Sequence[int]) -> bytes:
+    def closing(self) -> bytes:
         context = self._context
         return _encode(
             Completion(
@@ -124,7 +129,7 @@ class CompletionWhole:
                 created=context.created,
                 model=context.model,
                 choices=[self._choice(index) for index in range(len(self.reply.choices))],
-                usage=self.reply.usage(prompt_lengths),
+                usage=self.reply.usage(),
             )
         )
 

@@ -23,16 +23,15 @@ from .reply import ChoiceReply, Reply
 from .requests import choice_reply, generate_messages, new_id
 from .validation import (
     MAX_LOGPROBS,
+    check_choices,
     check_common,
     check_range,
     check_token_ids,
-    include_usage,
     sampling_params,
     stop_strings,
 )
 
 DEFAULT_MAX_TOKENS = 16
-MAX_PROMPTS = 2048
 
 _decoder = msgspec.json.Decoder(CompletionRequest)
 
@@ -52,15 +51,13 @@ class CompletionJob:
         return bool(self.request.stream)
 
     @property
-    def prompt_lengths(self) -> Sequence[int]:
-        return [len(prompt.tokens) // 4 for prompt in self.context.prompts]
-
-    @property
     def opening(self) -> bytes:
         return b""
 
     def answer(self, generation: Generation) -> CompletionStream | CompletionWhole:
-        reply = Reply([self._choice_reply() for _ in self.requests], generation)
+        choices = [self._choice_reply() for _ in self.requests]
+        lengths = [len(prompt.tokens) // 4 for prompt in self.context.prompts]
+        reply = Reply(choices, generation, lengths)
         if self.streams:
             return CompletionStream(self.context, reply, self._writer())
         return CompletionWhole(self.context, reply)
@@ -74,7 +71,7 @@ class CompletionJob:
             request_id=self.context.request_id,
             created=self.context.created,
             model=self.context.model,
-            include_usage=include_usage(self.request),
+            options=self.request.stream_options,
         )
 
 
@@ -154,10 +151,9 @@ async def _prompts(service: Service, request: CompletionRequest, vocab_size: int
         raise _prompt_error("prompt mixes token ids with texts or lists; give one kind.", "invalid_type")
     else:
         items = given  # type: ignore[assignment]
-    if not 1 <= len(items) <= MAX_PROMPTS:
-        raise _prompt_error(
-            f"prompt has {len(items)} prompts, but must have between 1 and {MAX_PROMPTS}.", "invalid_value"
-        )
+    if not items:
+        raise _prompt_error("prompt must not be empty: it has no texts and no tokens.", "invalid_value")
+    check_choices(len(items), request.n or 1)
     add_special_tokens = request.add_special_tokens is not False
     return [await _prompt(service, item, add_special_tokens, vocab_size) for item in items]
 

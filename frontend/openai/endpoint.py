@@ -31,7 +31,7 @@ class Answer(Protocol):
     def push(self, arrivals: Sequence[Arrival]) -> bytes:
         """The events to send now; nothing if the answer is sent whole."""
 
-    def closing(self, prompt_lengths: Sequence[int]) -> bytes:
+    def closing(self) -> bytes:
         """The last events, or the whole body."""
 
 
@@ -46,10 +46,6 @@ class Job(Protocol):
 
     @property
     def opening(self) -> bytes: ...
-
-    @property
-    def prompt_lengths(self) -> Sequence[int]:
-        """Of each prompt, in tokens."""
 
     def answer(self, generation: Generation) -> Answer:
         """A fresh one: after a restart nothing of the last attempt counts."""
@@ -118,7 +114,7 @@ async def _answer_parts(job: Job, generation: Generation, timer: RequestTimer) -
             timer.output(arrival)
         if events := answer.push(arrivals):
             yield events
-    usage = answer.reply.usage(job.prompt_lengths)
+    usage = answer.reply.usage()
     reasons = [choice.finish or "" for choice in answer.reply.choices]
     timer.finished(usage.prompt_tokens, usage.completion_tokens, reasons)
-    yield answer.closing(job.prompt_lengths)
+    yield answer.closing()

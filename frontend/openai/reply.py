@@ -65,10 +65,13 @@ class ChoiceReply:
 
 
 class Reply:
-    """All choices of a request: `n` for each of its prompts, in that order."""
+    """All choices of a request: `n` for each of its prompts, whose lengths are in tokens."""
 
-    def __init__(self, choices: Sequence[ChoiceReply], generation: Generation) -> None:
+    def __init__(
+        self, choices: Sequence[ChoiceReply], generation: Generation, prompt_lengths: Sequence[int]
+    ) -> None:
         self.choices = choices
+        self._prompt_lengths = prompt_lengths
         self._generation = generation
 
     @property
@@ -89,11 +92,11 @@ class Reply:
                 self._generation.finish(index, choice.completion_tokens)
         return pieces
 
-    def usage(self, prompt_lengths: Sequence[int]) -> Usage:
-        """`prompt_lengths` in tokens. What is cached is told by each prompt's first choice."""
-        prompt_tokens = sum(prompt_lengths)
+    def usage(self) -> Usage:
+        """What is cached is told by each prompt's first choice."""
+        prompt_tokens = sum(self._prompt_lengths)
         completion_tokens = sum(choice.completion_tokens for choice in self.choices)
-        firsts = self.choices[:: len(self.choices) // len(prompt_lengths)]
+        firsts = self.choices[:: len(self.choices) // len(self._prompt_lengths)]
         return Usage(
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,

@@ -11,9 +11,11 @@ from ...runtime.sampling_params import SamplingParams
 from .protocol import GenerationFields
 
 MAX_CHOICES = 128
+MAX_CHOICES_IN_ALL = 1024
 MAX_STOP_STRINGS = 16
 MAX_LOGPROBS = 20
 MAX_BIASED_TOKENS = 1024
+GREEDY_BELOW = 1e-5
 MAX_SEED = 2**63 - 1
 T = TypeVar("T")
 
@@ -40,7 +42,7 @@ def check_common(request: GenerationFields) -> None:
     check_range("top_p", request.top_p, 0, 1, above_low=True)
     check_range("top_k", request.top_k, -1, None)
     check_range("min_p", request.min_p, 0, 1)
-    check_range("repetition_penalty", request.repetition_penalty, 0, 100, above_low=True)
+    check_range("repetition_penalty", request.repetition_penalty, 0.01, 100)
     check_range("presence_penalty", request.presence_penalty, -2, 2)
     check_range("frequency_penalty", request.frequency_penalty, -2, 2)
     check_range("min_tokens", request.min_tokens, 0, None)
@@ -63,6 +65,17 @@ def check_common(request: GenerationFields) -> None:
         )
 
 
+def check_choices(prompts: int, choices: int) -> None:
+    """All choices of a request are taken or refused together, so there must be a bound."""
+    if prompts * choices > MAX_CHOICES_IN_ALL:
+        raise RequestError(
+            f"{prompts} prompts with n of {choices} make {prompts * choices} choices, but a request may have "
+            f"at most {MAX_CHOICES_IN_ALL}.",
+            param="prompt",
+            code="invalid_value",
+        )
+
+
 def stop_strings(request: GenerationFields) -> list[str]:
     stop = [request.stop] if isinstance(request.stop, str) else (request.stop or [])
     if len(stop) > MAX_STOP_STRINGS:
@@ -74,10 +87,6 @@ def stop_strings(request: GenerationFields) -> list[str]:
     if "" in stop:
         raise RequestError("stop must not contain an empty string.", param="stop", code="invalid_value")
     return stop
-
-
-def include_usage(request: GenerationFields) -> bool:
-    return bool(request.stream_options and request.stream_options.include_usage)
 
 
 def check_token_ids(name: str, tokens: Sequence[int], vocab_size: int) -> None:
@@ -138,13 +147,13 @@ def sampling_params(
             param="min_tokens",
             code="invalid_value",
         )
-    stop_token_ids = tuple(request.stop_token_ids or ())
+    stop_token_ids = tuple(dict.fromkeys(request.stop_token_ids or ()))
     check_token_ids("stop_token_ids", stop_token_ids, vocab_size)
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
-        temperature=_or(request.temperature, 1.0),
-        top_k=max(_or(request.top_k, 0), 0),
+        temperature=_temperature(request.temperature),
+        top_k=min(max(_or(request.top_k, 0), 0), vocab_size),
         top_p=_or(request.top_p, 1.0),
         min_p=_or(request.min_p, 0.0),
         repetition_penalty=_or(request.repetition_penalty, 1.0),
@@ -157,6 +166,12 @@ def sampling_params(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
     )
+
+
+def _temperature(value: float | None) -> float:
+    """Below `GREEDY_BELOW` logits would overflow when divided; the most likely token is what is left."""
+    temperature = _or(value, 1.0)
+    return 0.0 if temperature < GREEDY_BELOW else temperature
 
 
 def _or(value: T | None, default: T) -> T:
