@@ -18,13 +18,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 sys.path.append(str(Path(__file__).parent.parent / "bench"))
 
-from train_builtin.batches import encode, step_batches
+from train_builtin.batches import encode, make_batches
 from train_builtin.chat import make_chat
 from train_builtin.conversation import Conversation, render, reply_spans
 from train_builtin.documents import NOT_TOLD, make_document_chat
 from train_builtin.extraction import compact, make_extraction
 from train_builtin.lexicon import Words, is_held_out
-from train_builtin.mixture import LONGEST_DOCUMENT, conversations, document_of_any_length
+from train_builtin.mixture import STAGES, conversations, document_of_any_length, stage_at
 from train_builtin.model import Decoder, Shape, export
 from train_builtin.tokenizer import END, PAD
 
@@ -36,7 +36,7 @@ def words(seed: int, held_out: bool = False) -> Words:
 
 
 def some(count: int = 150) -> list[Conversation]:
-    return list(itertools.islice(conversations("test", LONGEST_DOCUMENT), count))
+    return list(itertools.islice(conversations("test", STAGES[-1]), count))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_the_same_seed_gives_the_same_conversations() -> None:
 
 
 def test_another_seed_gives_other_conversations() -> None:
-    assert next(conversations("one", 10)) != next(conversations("two", 10))
+    assert next(conversations("one", STAGES[1])) != next(conversations("two", STAGES[1]))
 
 
 def test_a_chat_asks_only_for_what_the_user_said_before_or_gets_told_so() -> None:
@@ -199,7 +199,7 @@ def test_a_name_has_the_same_tokens_wherever_it_stands(fast_tokenizer: Tokenizer
 
 
 def test_only_replies_and_a_sample_of_the_prompt_are_trained_on(fast_tokenizer: Tokenizer) -> None:
-    batches = step_batches("test", fast_tokenizer, LONGEST_DOCUMENT, step_tokens=2048)
+    batches = make_batches("test", fast_tokenizer, STAGES[-1], tokens=2048)
     for batch in batches:
         padding = batch.tokens[:, 1:] == PAD
         assert not batch.weights[padding].any()
@@ -208,13 +208,14 @@ def test_only_replies_and_a_sample_of_the_prompt_are_trained_on(fast_tokenizer: 
     assert any(example.is_reply) and not example.is_reply[0]
 
 
-def test_the_workers_share_the_examples_of_a_step(fast_tokenizer: Tokenizer) -> None:
-    def rows(worker: int, workers: int) -> set[tuple[int, ...]]:
-        batches = step_batches("test", fast_tokenizer, 8, 4096, worker, workers)
-        return {tuple(t for t in row if t != PAD) for batch in batches for row in batch.tokens.tolist()}
+def test_the_same_seed_gives_the_same_batches(fast_tokenizer: Tokenizer) -> None:
+    first, second = (make_batches("test", fast_tokenizer, STAGES[1], tokens=2048) for _ in range(2))
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one.tokens, other.tokens) and torch.equal(one.weights, other.weights)
 
-    assert rows(0, 2) | rows(1, 2) == rows(0, 1)
-    assert not rows(0, 2) & rows(1, 2)
+
+def test_the_run_begins_with_the_first_stage_and_ends_with_the_last() -> None:
+    assert (stage_at(0.0), stage_at(1.0)) == (STAGES[0], STAGES[-1])
 
 
 def test_prompts_of_the_held_out_documents_reach_but_seldom_pass_1024_tokens(

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from .conversation import Conversation, reply_spans
-from .mixture import conversations
+from .mixture import Stage, conversations
 from .tokenizer import PAD
 
 LONGEST = 1152
@@ -41,26 +41,19 @@ def encode(conversation: Conversation, tokenizer: Tokenizer) -> Example:
     return Example(encoding.ids, is_reply)
 
 
-def step_batches(
-    seed: str, tokenizer: Tokenizer, most_sentences: int, step_tokens: int, worker: int = 0, workers: int = 1
-) -> list[Batch]:
-    """This worker's batches of one optimizer step, which has about `step_tokens` tokens over all workers.
-
-    The rows of a batch have similar lengths; the workers' shares are alike.
-    """
-    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{worker}".encode()))
+def make_batches(seed: str, tokenizer: Tokenizer, stage: Stage, tokens: int) -> list[Batch]:
+    """Fresh batches of about `tokens` tokens in all; the rows of a batch have similar lengths."""
+    generator = torch.Generator().manual_seed(zlib.crc32(seed.encode()))
     examples: list[Example] = []
-    total = 0
-    for conversation in conversations(seed, most_sentences):
+    for conversation in conversations(seed, stage):
         example = encode(conversation, tokenizer)
-        if len(example.tokens) > LONGEST:
-            continue
-        examples.append(example)
-        total += len(example.tokens)
-        if total >= step_tokens:
+        if len(example.tokens) <= LONGEST:
+            examples.append(example)
+            tokens -= len(example.tokens)
+        if tokens <= 0:
             break
     examples.sort(key=lambda example: len(example.tokens))
-    return [_batch(group, generator) for group in _groups(examples[worker::workers], BATCH_TOKENS)]
+    return [_batch(group, generator) for group in _groups(examples, BATCH_TOKENS)]
 
 
 def _groups(examples: list[Example], batch_tokens: int) -> Iterator[list[Example]]:

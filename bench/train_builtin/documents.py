@@ -57,7 +57,7 @@ def make_document_chat(words: Words, most_sentences: int, most_questions: int = 
 def _write(words: Words, sentences: int) -> tuple[str, list[Fact], list[tuple[Kind, str]]]:
     """Sentences about several things: in groups that may use "it", or shuffled, with some idle sentences."""
     kinds = words.sample(KINDS, words.between(1, len(KINDS)))
-    grouped = words.chance(0.5)
+    grouped = words.chance(0.4)
     facts: list[Fact] = []
     things: list[tuple[Kind, str]] = []
     lines: list[str] = []
@@ -69,7 +69,7 @@ def _write(words: Words, sentences: int) -> tuple[str, list[Fact], list[tuple[Ki
         for position, attribute in enumerate(words.sample(kind.attributes, wanted)):
             fact = Fact(thing, attribute, attribute.value(words))
             facts.append(fact)
-            pronoun = grouped and position > 0 and words.chance(0.4)
+            pronoun = grouped and position > 0 and words.chance(0.3)
             template = words.pick(attribute.later if pronoun else attribute.sentences)
             lines.append(_sentence(template.format(e=thing, v=fact.value)))
         if words.chance(0.15):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from .chat import make_chat, make_echo, make_small_talk
 from .conversation import Conversation
@@ -23,15 +24,37 @@ def document_of_any_length(words: Words, most_sentences: int = LONGEST_DOCUMENT)
     return make_document_chat(words, limit)
 
 
-def conversations(seed: str, most_sentences: int) -> Iterator[Conversation]:
+@dataclass(frozen=True)
+class Stage:
+    """Weights of (chat, document, json, small talk, echo) and the most sentences of a document."""
+
+    until: float
+    weights: tuple[int, int, int, int, int]
+    most_sentences: int
+
+
+STAGES = (
+    Stage(0.12, (22, 12, 12, 2, 52), 5),
+    Stage(0.45, (30, 32, 26, 4, 8), 10),
+    Stage(1.00, (28, 42, 24, 3, 3), LONGEST_DOCUMENT),
+)
+"""Plain copying first, on which all else builds; then short documents; then documents of any length."""
+
+
+def stage_at(progress: float) -> Stage:
+    """The stage of a run of which the share `progress` is done."""
+    return next(stage for stage in STAGES if progress <= stage.until)
+
+
+def conversations(seed: str, stage: Stage) -> Iterator[Conversation]:
     """An endless stream, the same for the same seed."""
     words = Words(random.Random(seed))
     makers: list[Maker] = [
         make_chat,
-        lambda w: document_of_any_length(w, most_sentences),
+        lambda w: document_of_any_length(w, stage.most_sentences),
         make_extraction,
         make_small_talk,
         make_echo,
     ]
     while True:
-        yield words.rng.choices(makers, weights=(30, 34, 26, 4, 6))[0](words)
+        yield words.rng.choices(makers, weights=stage.weights)[0](words)

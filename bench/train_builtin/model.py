@@ -17,11 +17,11 @@ from torch import Tensor, nn
 class Shape:
     vocabulary: int = 2048
     hidden: int = 256
-    layers: int = 5
+    layers: int = 4
     heads: int = 4
     kv_heads: int = 2
     head_dim: int = 64
-    intermediate: int = 576
+    intermediate: int = 768
     rope_theta: float = 10000.0
     norm_eps: float = 1e-6
     context: int = 4096

@@ -18,7 +18,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import AddedToken
 
 from .conversation import render
-from .mixture import LONGEST_DOCUMENT, conversations
+from .mixture import STAGES, conversations
 
 VOCABULARY = 2048
 CONTEXT = 4096
@@ -44,7 +44,7 @@ def train_tokenizer(samples: int = 6000) -> Tokenizer:
         initial_alphabet=ByteLevel.alphabet(),
         show_progress=False,
     )
-    stream = itertools.islice(conversations("tokenizer", LONGEST_DOCUMENT), samples)
+    stream = itertools.islice(conversations("tokenizer", STAGES[-1]), samples)
     tokenizer.train_from_iterator((_plain_text(c.messages()) for c in stream), trainer)
     tokenizer.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in MARKS])
     assert tokenizer.get_vocab_size() == VOCABULARY

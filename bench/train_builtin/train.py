@@ -23,8 +23,8 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
-from .batches import Batch, step_batches
-from .mixture import LONGEST_DOCUMENT
+from .batches import Batch, make_batches
+from .mixture import stage_at
 from .model import Decoder, Shape, export
 from .tokenizer import END, PAD, write_tokenizer
 
@@ -32,8 +32,6 @@ WARM_UP_STEPS = 60
 FINAL_SHARE = 0.35
 """The learning rate falls linearly to zero over this last part of the run."""
 MUON_RATE, ADAM_RATE = 5e-3, 4e-3
-SHORT_SHARE, SHORT_SENTENCES = 0.2, 8
-"""In the first part of the run documents are short, while copying forms."""
 
 
 def main() -> None:
@@ -51,7 +49,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, required=True, help="folder for the model in Hugging Face's layout"
     )
-    parser.add_argument("--steps", type=int, default=2400)
+    parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--step-tokens", type=int, default=4096, help="tokens of an optimizer step")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2, help="processes, one for each core")
@@ -107,9 +105,9 @@ def work(worker: int, options: argparse.Namespace, meeting: str) -> None:
 
 
 def _prepare(tokenizer: Tokenizer, options: argparse.Namespace, worker: int, step: int) -> list[Batch]:
-    sentences = SHORT_SENTENCES if step < SHORT_SHARE * options.steps else LONGEST_DOCUMENT
-    seed = f"train/{options.seed}/{step}"
-    return step_batches(seed, tokenizer, sentences, options.step_tokens, worker, options.workers)
+    seed = f"train/{options.seed}/{step}/{worker}"
+    stage = stage_at(step / options.steps)
+    return make_batches(seed, tokenizer, stage, options.step_tokens // options.workers)
 
 
 def _optimize(model: Decoder, optimizers: list[Optimizer], batches: list[Batch]) -> float:
