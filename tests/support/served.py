@@ -1,0 +1,148 @@
+"""A real server: `arbora serve` with all its processes, on a free port, and clients of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import openai
+from prometheus_client.parser import text_string_to_metric_families
+from safetensors.numpy import load_file, save_file
+from tiny_checkpoint import write_tiny_checkpoint
+
+CONTEXT = 4096
+READY_SECONDS = 120.0
+TEMPLATE = Path(__file__).parents[2] / "bench" / "train_builtin" / "chat_template.jinja"
+_ADDRESS = re.compile(r" at (http://\S+) on ")
+
+
+class Served:
+    """`client` is OpenAI's own, `http` a plain one. `children` maps a role to its process id."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str, log: list[str], key: str) -> None:
+        self.process = process
+        self.url = url
+        self.log = log
+        self.client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=60)
+        self.http = httpx.Client(base_url=url, timeout=60)
+        self.model = self.client.models.list().data[0].id
+
+    def metrics(self) -> dict[str, float]:
+        """Samples without labels by name, those with labels summed."""
+        totals: dict[str, float] = {}
+        for family in text_string_to_metric_families(self.http.get("/metrics").text):
+            for sample in family.samples:
+                totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
+        return totals
+
+    @property
+    def children(self) -> dict[str, int]:
+        found = {}
+        for pid in child_pids(self.process.pid):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+            for role, module in (("tokenizer", "frontend"), ("scheduler", "scheduler"), ("model", "model")):
+                if any(part.endswith(f"{module}.process") for part in command):
+                    found[role] = pid
+        return found
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.http.get("/health").status_code == 200
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing runs or waits, and nobody holds a page."""
+        metrics = self.metrics()
+        names = ("arbora_requests_running", "arbora_requests_waiting", "arbora_kv_pages_used")
+        return all(metrics[name] == 0 for name in names)
+
+    def close(self) -> None:
+        self.client.close()
+        self.http.close()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(45)
+        finally:
+            self.process.kill()
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait until the condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true"
+        time.sleep(0.02)
+
+
+def child_pids(parent: int) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def write_served_checkpoint(directory: Path, context: int = CONTEXT) -> Path:
+    """The tiny random model with a template that knows tools, and no ids that its tokenizer lacks."""
+    write_tiny_checkpoint(directory)
+    vocab_size = len(json.loads((directory / "tokenizer.json").read_text())["model"]["vocab"])
+    weights = load_file(directory / "model.safetensors")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        weights[name] = weights[name][:vocab_size]
+    save_file(weights, directory / "model.safetensors")
+    _edit_json(directory / "config.json", vocab_size=vocab_size, max_position_embeddings=context)
+    _edit_json(directory / "tokenizer_config.json", chat_template=TEMPLATE.read_text())
+    return directory
+
+
+@contextlib.contextmanager
+def serve(
+    model: Path, *flags: str, key: str = "none", home: Path | None = None
+) -> Iterator[Served]:
+    """`home` is where the server's private directory goes."""
+    command = [sys.executable, "-m", "arbora", "serve", str(model), "--port", "0", "--dtype", "float32"]
+    environment = {**os.environ, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment["TMPDIR"] = str(home or tempfile.gettempdir())
+    process = subprocess.Popen(
+        [*command, "--check-invariants", "--kv-memory", "4MiB", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
+    log: list[str] = []
+    reader = threading.Thread(target=_read_log, args=(process, log), daemon=True)
+    reader.start()
+    try:
+        served = Served(process, _address(process, log), log, key)
+    except BaseException:
+        process.kill()
+        raise
+    try:
+        yield served
+    finally:
+        served.close()
+
+
+def _read_log(process: subprocess.Popen[str], log: list[str]) -> None:
+    assert process.stdout is not None
+    log.extend(iter(process.stdout.readline, ""))
+
+
+def _address(process: subprocess.Popen[str], log: list[str]) -> str:
+    eventually(lambda: bool(_ADDRESS.search("".join(log))) or process.poll() is not None, READY_SECONDS)
+    found = _ADDRESS.search("".join(log))
+    assert found is not None, "".join(log)
+    return found[1]
+
+
+def _edit_json(path: Path, **fields: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
