@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+Group = tuple[int, int, int]
+"""(first row, row count, shared tokens): decode rows that begin with the same pages"""
+
 
 @dataclass(frozen=True)
 class AttentionBatch:
@@ -23,8 +26,7 @@ class AttentionBatch:
     """int32, one array for each row"""
     page_size: int
     device: torch.device
-    groups: tuple[tuple[int, int, int], ...]
-    """(first row, row count, shared tokens): decode rows that begin with the same pages"""
+    groups: tuple[Group, ...]
     decode_rows: int
     """leading rows of one query token"""
     plans: dict[Hashable, object] = field(default_factory=dict, compare=False, repr=False)
@@ -37,7 +39,7 @@ class AttentionBatch:
         page_tables: Sequence[np.ndarray],
         page_size: int,
         device: torch.device,
-        groups: Sequence[tuple[int, int, int]] = (),
+        groups: Sequence[Group] = (),
     ) -> "AttentionBatch":
         """Describe a step.
 
@@ -63,6 +65,17 @@ class AttentionBatch:
             groups=tuple(groups),
             decode_rows=decode_rows,
         )
+
+    def page_counts(self) -> np.ndarray:
+        """Pages that hold each row's keys, int32 [rows]."""
+        counts: np.ndarray = -(-self.kv_lengths // self.page_size)
+        return counts
+
+    def joined_tables(self) -> np.ndarray:
+        """The page tables one after another, `page_counts` pages of each, int32."""
+        counts = self.page_counts().tolist()
+        used = [table[:count] for table, count in zip(self.page_tables, counts, strict=True)]
+        return np.concatenate(used) if used else np.empty(0, np.int32)
 
     @property
     def tokens(self) -> int:

@@ -4,11 +4,18 @@ import numpy as np
 import torch
 
 from . import attention_numba as column
-from .attention_batch import AttentionBatch
+from .attention_batch import AttentionBatch, Group
 from .attention_flash import Chunk, SharedPart, attend_chunk, attend_shared, plan_chunk, plan_shared
-from .attention_plan import MAX_ITEM_QUERIES, ItemPlan, plan_items
+from .attention_plan import BEGIN, END, NO_WINDOW, ItemPlan, Share, plan_items
+from .attention_runs import Runs
 from .numba_tools import float_bits
 from .threads import thread_count
+
+MAX_ITEM_QUERIES = 16
+"""Query heads that share one pass over the keys: more amortise no more, and leave the first-level cache."""
+
+MIN_SPLIT = 512
+"""Keys below which an item is not split for the sake of more threads."""
 
 FLASH_FLOPS = 10_000_000
 """Floating-point operations from which flash attention's greater speed outweighs its calls."""
@@ -46,14 +53,17 @@ class CpuAttention:
         flops = 4 * heads * head_dim
         flash_rows = _flash_rows(batch, flops, repeat)
         flash_groups = _flash_groups(groups, flops, repeat)
-        splits = -(-2 * thread_count() // (kv_heads * max(1, len(batch.kv_lengths))))
-        items = plan_items(batch, groups, repeat, splits, window, flash_rows, flash_groups)
-        self._chunks = _chunks(batch, items, flash_rows, window)
-        self._shared = _shared_parts(batch, groups, items, flash_groups)
-        self._partial = torch.empty(items.partials, heads, head_dim)
-        self._partial_sum = torch.empty(items.partials, heads)
-        self._items = items
-        keys_read = int((items.items[:, column.END] - items.items[:, column.BEGIN]).sum())
+        covered = Share(~flash_rows, ~flash_groups)
+        tokens = max(1, MAX_ITEM_QUERIES // repeat)
+        split = _split(batch, kv_heads)
+        self._items = plan_items(batch, groups, covered, tokens, split, window)
+        self._runs = Runs.find(batch)
+        self._item_runs = self._runs.of_items(self._items.items)
+        self._chunks = _chunks(batch, self._runs, flash_rows, window)
+        self._shared = _shared_parts(batch, groups, self._items, self._runs, flash_groups)
+        self._partial = torch.empty(self._items.partials, heads, head_dim)
+        self._partial_sum = torch.empty(self._items.partials, heads)
+        keys_read = int((self._items.items[:, END] - self._items.items[:, BEGIN]).sum())
         threaded = keys_read * kv_heads * head_dim * 2 * q.element_size() >= THREADED_BYTES
         self._threads = thread_count() if threaded else 1
         self._attend, self._merge = column.callbacks(q.dtype)
@@ -63,7 +73,8 @@ class CpuAttention:
         arguments = [0] * column.ARGUMENTS
         arguments[column.ITEMS] = self._items.items.ctypes.data
         arguments[column.ITEM_COUNT] = len(self._items.items)
-        arguments[column.RUNS] = self._items.runs.ctypes.data
+        arguments[column.ITEM_RUNS] = self._item_runs.ctypes.data
+        arguments[column.RUNS] = self._runs.table.ctypes.data
         arguments[column.PARTIAL_OUT] = self._partial.data_ptr()
         arguments[column.PARTIAL_SUM] = self._partial_sum.data_ptr()
         arguments[column.KV_HEADS] = kv.shape[1]
@@ -71,7 +82,7 @@ class CpuAttention:
         arguments[column.HEAD_DIM] = kv.shape[4]
         arguments[column.SLOTS] = kv.shape[2] * kv.shape[3]
         arguments[column.MAX_QUERIES] = max(MAX_ITEM_QUERIES, repeat) + 1
-        arguments[column.WINDOW] = column.NO_WINDOW if window is None else window
+        arguments[column.WINDOW] = NO_WINDOW if window is None else window
         arguments[column.MERGES] = self._items.merges.ctypes.data
         arguments[column.MERGE_COUNT] = len(self._items.merges)
         arguments[column.MAX_PARTIALS] = int(self._items.merges[:, 2].max(initial=0))
@@ -108,7 +119,7 @@ def _flash_rows(batch: AttentionBatch, flops: int, repeat: int) -> np.ndarray:
     return chosen
 
 
-def _flash_groups(groups: tuple[tuple[int, int, int], ...], flops: int, repeat: int) -> np.ndarray:
+def _flash_groups(groups: tuple[Group, ...], flops: int, repeat: int) -> np.ndarray:
     return np.array(
         [
             count * keys * flops >= FLASH_FLOPS and count * repeat >= FLASH_QUERIES
@@ -118,24 +129,32 @@ def _flash_groups(groups: tuple[tuple[int, int, int], ...], flops: int, repeat: 
     )
 
 
-def _chunks(batch: AttentionBatch, items: ItemPlan, rows: np.ndarray, window: int | None) -> list[Chunk]:
+def _split(batch: AttentionBatch, kv_heads: int) -> int:
+    """Keys for each item: few rows of few heads are split, so that there is work for all threads."""
+    longest = int(batch.kv_lengths.max(initial=1))
+    pieces = -(-2 * thread_count() // (kv_heads * max(1, len(batch.kv_lengths))))
+    return max(MIN_SPLIT, -(-longest // pieces))
+
+
+def _chunks(batch: AttentionBatch, runs: Runs, rows: np.ndarray, window: int | None) -> list[Chunk]:
     ends = np.cumsum(batch.query_lengths)
     chunks = []
     for row in np.flatnonzero(rows).tolist():
         token = int(ends[row] - batch.query_lengths[row])
-        chunks.append(plan_chunk(batch, items.row_runs(row), row, token, window))
+        chunks.append(plan_chunk(batch, runs.of_row(row), row, token, window))
     return chunks
 
 
 def _shared_parts(
     batch: AttentionBatch,
-    groups: tuple[tuple[int, int, int], ...],
+    groups: tuple[Group, ...],
     items: ItemPlan,
+    runs: Runs,
     chosen: np.ndarray,
 ) -> list[SharedPart]:
     parts = []
     for index in np.flatnonzero(chosen).tolist():
         first, count, keys = groups[index]
         partial, stride = items.shared_partials[index].tolist()
-        parts.append(plan_shared(batch, items.row_runs(first), first, count, keys, partial, stride))
+        parts.append(plan_shared(batch, runs.of_row(first), first, count, keys, partial, stride))
     return parts

@@ -29,7 +29,7 @@ class KeyRange:
 
     @staticmethod
     def find(batch: AttentionBatch, runs: np.ndarray, row: int, begin: int, end: int) -> "KeyRange":
-        """runs: those of the row, int64 [runs, 3] (see `attention_numba`)."""
+        """runs: those of the row, int64 [runs, 3] (see `attention_runs`)."""
         starts = np.maximum(runs[:, 0], begin)
         stops = np.minimum(runs[:, 0] + runs[:, 2], end)
         inside = np.flatnonzero(stops > starts)

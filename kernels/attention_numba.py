@@ -1,10 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Attention over runs of cached tokens, for few queries at a time: the memory-bound part of the work on CPUs.
 
-A work item is a piece of one row's keys (or of the keys that a group of rows shares) with the query tokens
-that see it; items times KV heads are dealt to the threads one by one. The softmax is computed online, a block
-of keys at a time (Milakov & Gimelshein 2018). An item that has all keys of its queries writes the output;
-others write a partial result, their normalised output and the logarithm of its sum of exponentials.
+Items (see `attention_plan`) times KV heads are dealt to the threads one by one. The softmax is computed
+online, a block of keys at a time (Milakov & Gimelshein 2018).
 """
 
 from functools import cache
@@ -12,6 +10,8 @@ from functools import cache
 import numpy as np
 import torch
 
+from .attention_plan import BEGIN, COLUMNS, END, PARTIAL, POSITION, STRIDE, TOKEN, TOKENS
+from .attention_runs import RUN_BEGIN, RUN_COLUMNS, RUN_LENGTH, RUN_SLOT
 from .numba_tools import compiled, exp, fetch_add, float_of, load, pointer, prefetch, shifted, store
 from .threads import Callback
 
@@ -24,24 +24,11 @@ AHEAD = 12
 LINE = 32
 """Elements for each prefetch: a cache line of 16-bit elements, two lines of float32."""
 
-TOKEN, TOKENS, POSITION, BEGIN, END, RUN, PARTIAL, STRIDE = range(8)
-"""Columns of an item: first query token and how many; key position of the first (or UNLIMITED); key positions
-[BEGIN, END) to read; run that holds BEGIN; where to write the first query token's partial result (-1: none is
-needed, write the output) and how far apart the partial results of two query tokens stand."""
-
-UNLIMITED = 1 << 40
-"""Position of queries that see all keys of their item."""
-
-NO_WINDOW = 1 << 50
-"""More than any position."""
-
-RUN_BEGIN, RUN_SLOT, RUN_LENGTH = range(3)
-"""Columns of a run: first key position, slot of that key in the cache, keys that follow each other there."""
-
 (
     NEXT,
     ITEMS,
     ITEM_COUNT,
+    ITEM_RUNS,
     RUNS,
     Q,
     Q_STRIDE,
@@ -61,7 +48,7 @@ RUN_BEGIN, RUN_SLOT, RUN_LENGTH = range(3)
     MERGE_COUNT,
     MAX_PARTIALS,
     ARGUMENTS,
-) = range(22)
+) = range(23)
 """Arguments of the callbacks: addresses, counts and element strides."""
 
 
@@ -154,21 +141,20 @@ def _softmax(score, low, high, count, state, total, head_dim):
 def _prefetch_next(run, run_end, end, item_end, head_rows, head_dim):
     """Ask for the first rows of the run that follows, if this one ends before `end` but the item does not."""
     if run_end <= end and run_end < item_end:
-        following = shifted(head_rows, run[3 + RUN_SLOT] * head_dim)
-        for d in range(0, min(AHEAD, run[3 + RUN_LENGTH]) * head_dim, LINE):
+        following = shifted(head_rows, run[RUN_COLUMNS + RUN_SLOT] * head_dim)
+        for d in range(0, min(AHEAD, run[RUN_COLUMNS + RUN_LENGTH]) * head_dim, LINE):
             prefetch(following, d)
 
 
 @compiled
-def _attend(item, runs, head_keys, head_values, head_dim, repeat, window, query, score, state, total):
+def _attend(item, run, head_keys, head_values, head_dim, repeat, window, query, score, state, total):
     """Run one item for the queries of one KV head."""
     queries = item[TOKENS] * repeat
     pairs = (queries + 1) // 2
-    run = shifted(runs, item[RUN] * 3)
     for begin in range(item[BEGIN], item[END], BLOCK):
         end = min(begin + BLOCK, item[END])
         while run[RUN_BEGIN] + run[RUN_LENGTH] <= begin:
-            run = shifted(run, 3)
+            run = shifted(run, RUN_COLUMNS)
         first_run = run
         at = begin
         while at < end:
@@ -179,7 +165,7 @@ def _attend(item, runs, head_keys, head_values, head_dim, repeat, window, query,
             _scores(keys, stop - at, run_end - at, head_dim, pairs, query, shifted(score, at - begin))
             at = stop
             if at < end:
-                run = shifted(run, 3)
+                run = shifted(run, RUN_COLUMNS)
         for j in range(queries):
             last = item[POSITION] + j // repeat
             high = min(end, last + 1) - begin
@@ -196,7 +182,7 @@ def _attend(item, runs, head_keys, head_values, head_dim, repeat, window, query,
             _accumulate(values, stop - at, run_end - at, head_dim, pairs, shifted(score, at - begin), total)
             at = stop
             if at < end:
-                run = shifted(run, 3)
+                run = shifted(run, RUN_COLUMNS)
 
 
 @compiled
@@ -259,11 +245,12 @@ def _run_items(arguments, kind):
         if work >= arguments[ITEM_COUNT] * kv_heads:
             break
         head = work % kv_heads
-        item = shifted(pointer(arguments[ITEMS], np.int64(0)), work // kv_heads * 8)
+        item = shifted(pointer(arguments[ITEMS], np.int64(0)), work // kv_heads * COLUMNS)
         _load_queries(arguments, item, head, kind, scale, query_at, state_at, total_at)
         keys = shifted(pointer(arguments[KEYS], kind), head * slots * head_dim)
         values = shifted(pointer(arguments[VALUES], kind), head * slots * head_dim)
-        runs = pointer(arguments[RUNS], np.int64(0))
+        run = pointer(arguments[ITEM_RUNS], np.int64(0))[work // kv_heads]
+        runs = shifted(pointer(arguments[RUNS], np.int64(0)), run * RUN_COLUMNS)
         _attend(
             item,
             runs,

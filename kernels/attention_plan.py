@@ -1,183 +1,150 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
-"""Divide a step's CPU attention into work items over runs of consecutive slots (see `attention_numba`)."""
+"""Divide a step's attention into work items, for any device.
+
+A work item is a piece of one row's keys, or of the keys that a group of rows shares, with the query tokens
+that see it. An item that has all keys of its queries writes the output; others write a partial result, to be
+merged by log-sum-exp.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from .attention_batch import AttentionBatch
-from .attention_numba import NO_WINDOW, UNLIMITED
+from .attention_batch import AttentionBatch, Group
 from .numba_tools import compiled
 
-MAX_ITEM_QUERIES = 16
-"""Query heads that share one pass over the keys: more amortise no more, and leave the first-level cache."""
+TOKEN, TOKENS, POSITION, BEGIN, END, ROW, PARTIAL, STRIDE, COLUMNS = range(9)
+"""Columns of an item: first query token and how many; key position of the first (or UNLIMITED); key positions
+[BEGIN, END) to read; row whose pages hold them; where to write the first query token's partial result
+(-1: write the output) and how far apart the partial results of two query tokens stand."""
 
-MIN_SPLIT = 512
-"""Keys below which an item is not split for the sake of more threads."""
+UNLIMITED = 1 << 29
+"""Position of queries that see all keys of their item."""
+
+NO_WINDOW = 1 << 30
+"""More than any position."""
 
 
 @dataclass(frozen=True)
 class ItemPlan:
-    """The items of a step, the runs they read and the merges that follow, as int64 tables."""
-
     items: np.ndarray
-    runs: np.ndarray
-    run_offsets: np.ndarray
-    """[rows + 1]: the runs of row r are runs[run_offsets[r] : run_offsets[r + 1]]"""
+    """int64 [items, COLUMNS]"""
     merges: np.ndarray
-    """[merges, 3]: query token, first partial result, how many"""
+    """int64 [merges, 3]: query token, first partial result, how many"""
     partials: int
     shared_partials: np.ndarray
-    """[groups, 2]: first partial result of the shared part, distance between query tokens"""
+    """int64 [groups, 2]: first partial result of the shared part, distance between two rows'"""
 
-    def row_runs(self, row: int) -> np.ndarray:
-        return self.runs[self.run_offsets[row] : self.run_offsets[row + 1]]
+
+@dataclass(frozen=True)
+class Share:
+    """Which rows, and which groups' shared keys, a plan covers; bool arrays."""
+
+    rows: np.ndarray
+    groups: np.ndarray
 
 
 def plan_items(
     batch: AttentionBatch,
-    groups: tuple[tuple[int, int, int], ...],
-    repeat: int,
-    splits: int,
+    groups: tuple[Group, ...],
+    covered: Share,
+    tokens: int,
+    split: int,
     window: int | None,
-    elsewhere_rows: np.ndarray,
-    elsewhere_groups: np.ndarray,
 ) -> ItemPlan:
-    """Divide the work, leaving out rows and shared parts of groups that are computed elsewhere (bool arrays).
+    """Items of at most `tokens` query tokens and `split` keys.
 
-    repeat: query heads for each KV head. splits: pieces into which the longest row is cut at least.
+    Rows of `groups` leave their shared keys to their group, whose partial result has a place even if not
+    covered. A window and groups exclude each other: it hides a different part of the shared keys from each row.
     """
+    assert window is None or not groups
+    queries = batch.query_lengths.astype(np.int64)
     lengths = batch.kv_lengths.astype(np.int64)
-    pages = -(-lengths // batch.page_size)
-    tables = [table[:count] for table, count in zip(batch.page_tables, pages, strict=True)]
-    joined = np.concatenate(tables) if tables else np.empty(0, np.int32)
-    runs, run_offsets = _find_runs(joined, lengths, pages, batch.page_size)
-    longest = int(lengths.max(initial=1))
-    items, merges, shared_partials, partials = _cut(
-        batch.query_lengths.astype(np.int64),
-        lengths,
-        runs,
-        run_offsets,
-        np.asarray(groups, dtype=np.int64).reshape(-1, 3),
-        elsewhere_rows,
-        elsewhere_groups,
-        max(1, MAX_ITEM_QUERIES // repeat),
-        max(MIN_SPLIT, -(-longest // splits)),
-        NO_WINDOW if window is None else window,
+    table = np.asarray(groups, dtype=np.int64).reshape(-1, 3)
+    layout, shared_partials, partials = _lay_out_groups(lengths, table, covered.groups, split)
+    blocks = -(-queries // tokens) * covered.rows
+    capacity = int((blocks * (lengths // split + 2)).sum()) + int(
+        (table[:, 1] * (table[:, 2] // split + 2)).sum()
     )
-    return ItemPlan(items, runs, run_offsets, merges, partials, shared_partials)
+    items = np.empty((capacity, COLUMNS), np.int64)
+    merges = np.empty((int(queries.sum()), 3), np.int64)
+    made = _cut_groups(table, covered.groups, layout, tokens, split, items)
+    limit = NO_WINDOW if window is None else window
+    made, merged, partials = _cut_rows(
+        queries, lengths, covered.rows, layout, partials, tokens, split, limit, items, merges, made
+    )
+    return ItemPlan(items[:made], merges[:merged], partials, shared_partials)
 
 
 @compiled
-def _find_runs(tables, lengths, pages, page_size):
-    """Coalesce consecutive pages of each row."""
-    rows = len(lengths)
-    runs = np.empty((len(tables), 3), np.int64)
-    offsets = np.empty(rows + 1, np.int64)
-    found = 0
-    page = 0
-    for row in range(rows):
-        offsets[row] = found
-        for index in range(pages[row]):
-            keys = min(page_size, lengths[row] - index * page_size)
-            if index > 0 and tables[page] == tables[page - 1] + 1:
-                runs[found - 1, 2] += keys
-            else:
-                runs[found] = (index * page_size, np.int64(tables[page]) * page_size, keys)
-                found += 1
-            page += 1
-    offsets[rows] = found
-    return runs[:found].copy(), offsets
-
-
-@compiled
-def _run_at(runs, first, key):
-    """The run that holds a key, searching from run `first`."""
-    while runs[first, 0] + runs[first, 2] <= key:
-        first += 1
-    return first
-
-
-@compiled
-def _cut(
-    query_lengths, lengths, runs, run_offsets, groups, elsewhere_rows, elsewhere_groups, tokens, split, window
-):
-    """Items of at most `tokens` query tokens and `split` keys."""
-    rows = len(lengths)
-    shared = np.zeros(rows, np.int64)
-    partial = np.full(rows, -1, np.int64)
-    stride = np.zeros(rows, np.int64)
-    shared_parts = np.zeros(rows, np.int64)
+def _lay_out_groups(lengths, groups, covered, split):
+    """For each row: shared keys, first partial result (-1: none), partial results of shared keys, of all."""
+    layout = np.zeros((len(lengths), 4), np.int64)
+    layout[:, 1] = -1
     shared_partials = np.zeros((len(groups), 2), np.int64)
     partials = 0
-    capacity = 0
     for g in range(len(groups)):
         first, count, keys = groups[g]
-        parts = 1 if elsewhere_groups[g] else (keys + split - 1) // split
+        parts = (keys + split - 1) // split if covered[g] else 1
         longest = 0
         for row in range(first, first + count):
             longest = max(longest, lengths[row])
-        step = parts + (longest - keys + split - 1) // split
-        shared_partials[g] = (partials, step)
+        stride = parts + (longest - keys + split - 1) // split
+        shared_partials[g] = (partials, stride)
         for row in range(first, first + count):
-            shared[row] = keys
-            partial[row] = partials
-            stride[row] = step
-            shared_parts[row] = parts
-            partials += step
-        capacity += parts * count
-    for row in range(rows):
-        if not elsewhere_rows[row]:
-            blocks = (query_lengths[row] + tokens - 1) // tokens
-            capacity += blocks * (lengths[row] // split + 2)
-    items = np.empty((capacity, 8), np.int64)
-    merges = np.empty((query_lengths.sum(), 3), np.int64)
+            layout[row] = (keys, partials, parts, stride)
+            partials += stride
+    return layout, shared_partials, partials
+
+
+@compiled
+def _cut_groups(groups, covered, layout, tokens, split, items):
+    """Items for the shared keys of groups; returns how many."""
     made = 0
-    merged = 0
     for g in range(len(groups)):
         first, count, keys = groups[g]
-        if elsewhere_groups[g]:
+        if not covered[g]:
             continue
-        for part in range(shared_parts[first]):
-            begin = part * split
-            run = _run_at(runs, run_offsets[first], begin)
+        for begin in range(0, keys, split):
+            end = min(keys, begin + split)
             for block in range(0, count, tokens):
-                where = partial[first] + block * stride[first] + part
+                row = first + block
+                to = layout[row, 1] + begin // split
                 some = min(tokens, count - block)
-                end = min(keys, begin + split)
-                items[made] = (first + block, some, UNLIMITED, begin, end, run, where, stride[first])
+                items[made] = (row, some, UNLIMITED, begin, end, first, to, layout[row, 3])
                 made += 1
+    return made
+
+
+@compiled
+def _cut_rows(queries, lengths, covered, layout, partials, tokens, split, window, items, merges, made):
+    """Items for the keys that a row has alone; returns the items, merges and partial results so far."""
+    merged = 0
     token = 0
-    for row in range(rows):
-        queries = query_lengths[row]
-        if elsewhere_rows[row]:
-            token += queries
-            continue
-        for block in range(0, queries, tokens):
-            some = min(tokens, queries - block)
-            position = lengths[row] - queries + block
-            begin = max(shared[row], position + 1 - window)
+    for row in range(len(queries)):
+        for block in range(0, queries[row] if covered[row] else 0, tokens):
+            some = min(tokens, queries[row] - block)
+            position = lengths[row] - queries[row] + block
+            begin = max(layout[row, 0], position + 1 - window)
             end = position + some
             parts = (end - begin + split - 1) // split
-            where = -1
-            step = 0
-            if partial[row] >= 0:
-                where = partial[row] + shared_parts[row]
-                merges[merged] = (token, partial[row], shared_parts[row] + parts)
+            first = -1
+            stride = 0
+            if layout[row, 1] >= 0:
+                first = layout[row, 1] + layout[row, 2]
+                merges[merged] = (token, layout[row, 1], layout[row, 2] + parts)
                 merged += 1
             elif parts > 1:
-                where = partials
-                step = parts
+                first = partials
+                stride = parts
                 partials += parts * some
                 for t in range(some):
-                    merges[merged] = (token + block + t, where + t * parts, parts)
+                    merges[merged] = (token + block + t, first + t * parts, parts)
                     merged += 1
-            run = run_offsets[row]
             for part in range(parts):
                 start = begin + part * split
-                run = _run_at(runs, run, start)
-                to = where + part if where >= 0 else -1
-                items[made] = (token + block, some, position, start, min(end, start + split), run, to, step)
+                to = first + part if first >= 0 else -1
+                items[made] = (token + block, some, position, start, min(end, start + split), row, to, stride)
                 made += 1
-        token += queries
-    return items[:made].copy(), merges[:merged].copy(), shared_partials, partials
+        token += queries[row]
+    return made, merged, partials
