@@ -50,7 +50,7 @@ class ChatJob:
 
     def answer(self, generation: Generation) -> ChatStream | ChatWhole:
         choices = [self._choice_reply() for _ in self.requests]
-        reply = Reply(choices, generation, [len(self.context.prompt) // 4])
+        reply = Reply(choices, generation, n=len(choices))
         if self.streams:
             return ChatStream(self.context, reply, self._writer())
         return ChatWhole(self.context, reply)

@@ -56,8 +56,7 @@ class CompletionJob:
 
     def answer(self, generation: Generation) -> CompletionStream | CompletionWhole:
         choices = [self._choice_reply() for _ in self.requests]
-        lengths = [len(prompt.tokens) // 4 for prompt in self.context.prompts]
-        reply = Reply(choices, generation, lengths)
+        reply = Reply(choices, generation, self.context.choices)
         if self.streams:
             return CompletionStream(self.context, reply, self._writer())
         return CompletionWhole(self.context, reply)

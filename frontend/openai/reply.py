@@ -65,13 +65,11 @@ class ChoiceReply:
 
 
 class Reply:
-    """All choices of a request: `n` for each of its prompts, whose lengths are in tokens."""
+    """All choices of a request: `n` for each of its prompts, in that order."""
 
-    def __init__(
-        self, choices: Sequence[ChoiceReply], generation: Generation, prompt_lengths: Sequence[int]
-    ) -> None:
+    def __init__(self, choices: Sequence[ChoiceReply], generation: Generation, n: int = 1) -> None:
         self.choices = choices
-        self._prompt_lengths = prompt_lengths
+        self._n = n
         self._generation = generation
 
     @property
@@ -94,9 +92,9 @@ class Reply:
 
     def usage(self) -> Usage:
         """What is cached is told by each prompt's first choice."""
-        prompt_tokens = sum(self._prompt_lengths)
+        prompt_tokens = sum(len(request.prompt) // 4 for request in self._generation.requests[:: self._n])
         completion_tokens = sum(choice.completion_tokens for choice in self.choices)
-        firsts = self.choices[:: len(self.choices) // len(self._prompt_lengths)]
+        firsts = self.choices[:: self._n]
         return Usage(
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
