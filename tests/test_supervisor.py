@@ -204,6 +204,15 @@ async def test_draining_ends_at_the_deadline(directory: Path) -> None:
             await supervisor.wait()
 
 
+async def test_a_start_can_be_broken_off(directory: Path) -> None:
+    async with supervising(directory, model="mute") as supervisor:
+        start = asyncio.create_task(supervisor.start())
+        await until(lambda: pid_of(directory, "model"))
+        await supervisor.drain(seconds=3600)
+        with pytest.raises(ServerError, match="stopped before it was ready"):
+            await start
+
+
 def test_a_death_after_serving_starts_again_at_once_and_clears_the_record() -> None:
     policy = Restarts()
     for start in range(4):

@@ -90,4 +90,4 @@ class _Signals:
             self._drain = asyncio.ensure_future(self._supervisor.drain(DRAIN_SECONDS))
         else:
             self.exit_code = 128 + number
-            self._supervisor.end()
+            self._supervisor.end(at_once=True)

@@ -80,6 +80,7 @@ class Supervisor:
         self._tasks: list[asyncio.Task[None]] = []
         self._drained = {client: asyncio.Event() for client in self._tokenizers}
         self._draining = False
+        self._at_once = False
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> ModelReady:
@@ -119,7 +120,9 @@ class Supervisor:
                     await asyncio.gather(*(drained.wait() for drained in self._drained.values()))
         self.end()
 
-    def end(self) -> None:
+    def end(self, *, at_once: bool = False) -> None:
+        """Makes `wait` return. With `at_once`, `close` kills the children instead of asking first."""
+        self._at_once = self._at_once or at_once
         if not self._end.done():
             self._end.set_result(None)
 
@@ -128,7 +131,8 @@ class Supervisor:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(child.stop() for child in self._children))
+        stops = [child.kill() if self._at_once else child.stop() for child in self._children]
+        await asyncio.gather(*stops)
         self._inbox.close()
         for outbox in self._to_tokenizers.values():
             outbox.close(linger_ms=0)
