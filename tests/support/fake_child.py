@@ -6,7 +6,8 @@ Roles: scheduler, model, tokenizer. Each writes its pid to DIRECTORY/ROLE.pid. A
 to DIRECTORY/events what it is told, a scheduler likewise.
 
 Behaviours: work; refuse (Failed, then exits); crash (exits with 3 after some words on stderr);
-crash-later (the same, once it has been ready); mute (a model that is never ready); deaf (ignores SIGTERM and Drain).
+crash-later (the same, once it has been ready); mute (a model that is never ready); deaf (ignores
+SIGTERM and Drain).
 """
 
 from __future__ import annotations
