@@ -166,9 +166,13 @@ async def test_a_stop_string_ends_the_reply_before_it(world: HttpWorld, streams:
 
 
 async def test_a_stop_string_tells_the_scheduler_how_much_was_kept(world: HttpWorld) -> None:
-    world.script = world.says("one two three four")
+    world.script = world.says("one two three four and more")
+    world.running.tokens_per_step = len(world.ids("one two three four"))
+    world.running.pauses = True
     completion = await create(world, stop="three")
     await world.until(lambda: bool(world.running.of_kind(Finish)))
+    world.running.tokens_per_step, world.running.pauses = 1, False
+    world.running.gate.set()
     kept = world.running.of_kind(Finish)[0].tokens_kept
     assert completion.usage.completion_tokens == kept
     assert kept < len(world.ids("one two three four"))

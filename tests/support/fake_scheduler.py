@@ -63,7 +63,8 @@ class Row:
 class FakeScheduler:
     """`script` gives a request's tokens; `refuse` refuses it instead.
 
-    Steps wait while `gate` is clear. `received` keeps every message, in order.
+    Steps wait while `gate` is clear; with `pauses` a step that has rows clears it. `received` keeps
+    every message, in order.
     """
 
     directory: Path
@@ -73,6 +74,7 @@ class FakeScheduler:
     refuse: Callable[[Generate], Refused | None] = lambda request: None
     cached_tokens: int = 0
     tokens_per_step: int = 1
+    pauses: bool = False
     received: list[Message] = field(default_factory=list)
     rows: dict[str, Row] = field(default_factory=dict)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
@@ -134,6 +136,8 @@ class FakeScheduler:
             self._steps += 1
             if outputs:
                 self.send(Outputs(outputs))
+                if self.pauses:
+                    self.gate.clear()
             if not self.rows:
                 self._work.clear()
             await asyncio.sleep(0)
