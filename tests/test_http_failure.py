@@ -22,10 +22,6 @@ async def world() -> AsyncIterator[HttpWorld]:
         yield world
 
 
-def endless(world: HttpWorld) -> None:
-    world.script = lambda request: world.ids(" the cat sat on the mat") * 100
-
-
 async def read_until_content(lines: AsyncIterator[str]) -> None:
     async for line in lines:
         if line.startswith("data: ") and json.loads(line[6:])["choices"][0]["delta"].get("content"):
@@ -33,8 +29,7 @@ async def read_until_content(lines: AsyncIterator[str]) -> None:
 
 
 async def test_a_stream_whose_client_goes_away_is_aborted(world: HttpWorld) -> None:
-    endless(world)
-    world.running.tokens_per_step = 0
+    world.running.gate.clear()
     async with world.http.stream("POST", CHAT, json={**BODY, "stream": True, "n": 2}) as response:
         assert response.status_code == 200
     await eventually(lambda: len(world.running.of_kind(Abort)) == 2)
@@ -111,11 +106,10 @@ async def test_a_stream_that_has_sent_nothing_but_its_role_is_sent_again(world: 
 
 
 async def test_a_stream_with_a_token_out_ends_with_an_error(world: HttpWorld) -> None:
-    endless(world)
+    world.running.pauses = True
     async with world.http.stream("POST", CHAT, json={**BODY, "stream": True}) as response:
         lines = response.aiter_lines()
         await read_until_content(lines)
-        world.running.gate.clear()
         await world.kill_replica()
         rest = [line async for line in lines if line]
     assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "model_died"
