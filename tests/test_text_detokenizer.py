@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from arbora.frontend.text.detokenizer import Detokenizer, TextDelta
 from arbora.frontend.text.stop_strings import StopMatcher
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers_for_tests import KINDS, tokenizer_of_kind
 
@@ -45,6 +45,7 @@ def first_stop(text: str, stops: list[str]) -> tuple[int, str] | None:
 
 
 @each_kind
+@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_text_without_stop_strings_is_that_of_decode_however_it_is_chunked(
     kind: str, data: st.DataObject
@@ -60,6 +61,7 @@ def test_text_without_stop_strings_is_that_of_decode_however_it_is_chunked(
 
 
 @each_kind
+@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_text_is_cut_at_the_first_stop_string_however_it_is_chunked(kind: str, data: st.DataObject) -> None:
     tokenizer = tokenizer_of_kind(kind)
@@ -78,6 +80,7 @@ def test_text_is_cut_at_the_first_stop_string_however_it_is_chunked(kind: str, d
 
 
 @each_kind
+@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_what_was_sent_stays_true_and_all_that_is_certain_was_sent(kind: str, data: st.DataObject) -> None:
     """After each push the text sent is the text so far, less the longest end that may become a stop."""

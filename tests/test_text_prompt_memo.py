@@ -9,7 +9,7 @@ from arbora.frontend.text.cut_points import CutPoints
 from arbora.frontend.text.detokenizer import Detokenizer
 from arbora.frontend.text.prompt_memo import PromptMemo
 from arbora.frontend.text.tokenizer import Tokenizer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 from tokenizers_for_tests import KINDS, byte_level_json, tokenizer_of_kind
@@ -50,6 +50,7 @@ def turn(messages: list[tuple[str, str]]) -> str:
 
 
 @each_kind
+@settings(max_examples=80, deadline=None)
 @given(texts=st.lists(rendered_text, min_size=1, max_size=3))
 def test_a_memo_that_knows_no_reply_tokenizes_as_the_tokenizer_does(kind: str, texts: list[str]) -> None:
     tokenizer = tokenizer_of_kind(kind)
@@ -64,6 +65,7 @@ def test_all_kinds_of_tokenizers_have_a_memo(kind: str) -> None:
 
 
 @each_kind
+@settings(max_examples=80, deadline=None)
 @given(reply=st.text(st.sampled_from("The fox é你\n \"'"), min_size=1, max_size=12))
 def test_the_next_turn_begins_with_the_ids_that_were_really_produced(kind: str, reply: str) -> None:
     tokenizer = tokenizer_of_kind(kind)
@@ -148,6 +150,7 @@ def with_added(*tokens: AddedToken) -> Tokenizer:
     return Tokenizer(backend, {}, ())
 
 
+@settings(max_examples=80, deadline=None)
 @given(text=rendered_text, pieces=st.lists(st.sampled_from(["<|end|>", "  ", "x", "<|e", "<|end|>x"])))
 def test_tokens_that_eat_spaces_are_no_cuts_but_may_stand_between_them(text: str, pieces: list[str]) -> None:
     eating = AddedToken("<|end|>", rstrip=True, lstrip=True, normalized=False, special=True)

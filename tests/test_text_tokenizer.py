@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 from arbora.frontend.text.tokenizer import Tokenizer
 from arbora.runtime.errors import ConfigError
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers_for_tests import KINDS, byte_level_json, tokenizer_of_kind, write_model_folder
 
@@ -27,6 +27,7 @@ def packed(*tokens: int) -> bytes:
 
 
 @each_kind
+@settings(max_examples=80, deadline=None)
 @given(text=plain_text)
 def test_encoding_is_that_of_the_library(kind: str, text: str) -> None:
     backend = tokenizers.Tokenizer.from_str(KINDS[kind]())
@@ -36,6 +37,7 @@ def test_encoding_is_that_of_the_library(kind: str, text: str) -> None:
 
 
 @each_kind
+@settings(max_examples=80, deadline=None)
 @given(text=plain_text)
 def test_what_was_encoded_decodes_as_the_library_decodes_it(kind: str, text: str) -> None:
     tokenizer = tokenizer_of_kind(kind)
@@ -45,6 +47,7 @@ def test_what_was_encoded_decodes_as_the_library_decodes_it(kind: str, text: str
 
 
 @each_kind
+@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_any_tokens_whose_bytes_are_text_decode_as_the_library_decodes_them(
     kind: str, data: st.DataObject
@@ -58,6 +61,7 @@ def test_any_tokens_whose_bytes_are_text_decode_as_the_library_decodes_them(
         assert text == backend.decode(tokens, skip_special_tokens=skip)
 
 
+@settings(max_examples=80, deadline=None)
 @given(tokens=st.lists(st.integers(5, 400), max_size=12))
 def test_byte_level_decoding_replaces_invalid_bytes_as_the_library_does(tokens: list[int]) -> None:
     backend = tokenizers.Tokenizer.from_str(byte_level_json())
@@ -65,6 +69,7 @@ def test_byte_level_decoding_replaces_invalid_bytes_as_the_library_does(tokens: 
 
 
 @each_kind
+@settings(max_examples=80, deadline=None)
 @given(text=plain_text)
 def test_the_bytes_of_a_texts_tokens_are_its_bytes(kind: str, text: str) -> None:
     tokenizer = tokenizer_of_kind(kind)

@@ -13,7 +13,7 @@ from arbora.frontend.text.tool_calls import (
     ToolCallParser,
 )
 from arbora.frontend.text.tool_formats import Dialect, default_format
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 NAMES = ("f", "get_weather")
@@ -132,6 +132,7 @@ FRAGMENTS = TAGS + CALLS + OTHERS
 
 
 @pytest.mark.parametrize("dialect", get_args(Dialect))
+@settings(max_examples=80, deadline=None)
 @given(fragments=st.lists(st.sampled_from(FRAGMENTS), max_size=10), data=st.data())
 def test_what_is_found_in_any_text_does_not_depend_on_how_it_is_split(
     dialect: Dialect, fragments: list[str], data: st.DataObject
