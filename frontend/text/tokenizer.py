@@ -16,6 +16,7 @@ from .convert import converted_tokenizer
 from .token_bytes import DecoderRules, decoder_rules
 
 SPECIAL_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 class Tokenizer:
@@ -147,7 +148,8 @@ def _add_missing_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any]) -
     listed = config.get("added_tokens_decoder") or {}
     for index, fields in sorted((int(index), fields) for index, fields in listed.items()):
         if backend.id_to_token(index) is None and index == backend.get_vocab_size():
-            backend.add_tokens([tokenizers.AddedToken(**{k: v for k, v in fields.items() if k != "__type"})])
+            flags = {flag: bool(fields[flag]) for flag in _TOKEN_FLAGS if flag in fields}
+            backend.add_tokens([tokenizers.AddedToken(fields["content"], **flags)])
     declared = declared_special_tokens(config)
     backend.add_special_tokens([token for token in declared if backend.token_to_id(token) is not None])
 
