@@ -9,9 +9,8 @@ from typing import Any
 
 import openai
 import pytest
-from served import CONTEXT, Served
+from served import CONTEXT, HELLO, Served, text_of
 
-HELLO: Any = [{"role": "user", "content": "Hello, how are you today?"}]
 TALK: Any = [
     {"role": "system", "content": "Speak of animals."},
     {"role": "user", "content": "the cat sat"},
@@ -25,10 +24,6 @@ def chat(served: Served, messages: Any = HELLO, *, extra: dict[str, Any] | None 
     return served.client.chat.completions.create(
         model=served.model, messages=messages, extra_body={**FREE, **(extra or {})}, **fields
     )
-
-
-def text_of(completion: Any) -> str:
-    return completion.choices[0].message.content
 
 
 def test_a_completion_has_the_shape_that_openai_documents(served: Served) -> None:
@@ -134,7 +129,7 @@ def test_min_tokens_puts_off_the_end(served: Served) -> None:
 
 
 def test_a_stop_token_ends_the_reply_and_is_named(served: Served) -> None:
-    token = served.http.post("/tokenize", json={"prompt": "z", "add_special_tokens": False}).json()["tokens"][0]
+    (token,) = served.token_ids("z")
     completion = chat(
         served, extra={"stop_token_ids": [token], "min_tokens": 2}, logit_bias={str(token): 100}, max_tokens=9
     )
@@ -164,7 +159,9 @@ def test_a_stop_string_ends_the_reply_before_it(served: Served, stream: bool, as
 def test_a_stop_string_can_be_left_in(served: Served) -> None:
     asked: Any = {"max_tokens": 40, "seed": 3}
     whole = text_of(chat(served, extra={"regex": "[a-z]{40}"}, **asked))
-    kept = chat(served, extra={"regex": "[a-z]{40}", "include_stop_str_in_output": True}, stop=whole[7:9], **asked)
+    kept = chat(
+        served, extra={"regex": "[a-z]{40}", "include_stop_str_in_output": True}, stop=whole[7:9], **asked
+    )
     assert text_of(kept) == whole[: whole.index(whole[7:9]) + 2]
 
 
@@ -196,13 +193,13 @@ def test_a_stream_brings_the_same_log_probabilities(served: Served) -> None:
 
 
 def test_a_bias_forces_and_bans_tokens(served: Served) -> None:
-    token = served.http.post("/tokenize", json={"prompt": "z", "add_special_tokens": False}).json()["tokens"][0]
+    (token,) = served.token_ids("z")
     assert text_of(chat(served, max_tokens=5, temperature=1, logit_bias={str(token): 100})) == "zzzzz"
     first = chat(served, max_tokens=1, temperature=0, logprobs=True)
-    (likeliest,) = served.http.post(
-        "/tokenize", json={"prompt": text_of(first), "add_special_tokens": False}
-    ).json()["tokens"]
-    assert text_of(chat(served, max_tokens=1, temperature=0, logit_bias={str(likeliest): -100})) != text_of(first)
+    (likeliest,) = served.token_ids(text_of(first))
+    assert text_of(chat(served, max_tokens=1, temperature=0, logit_bias={str(likeliest): -100})) != text_of(
+        first
+    )
 
 
 @pytest.mark.parametrize(
@@ -232,7 +229,9 @@ def test_a_reply_can_go_on_with_the_last_message(served: Served) -> None:
     assert continued.usage.prompt_tokens == len(prompt)
 
 
-@pytest.mark.parametrize("text", ["", "héllo wörld 你好 😀👩‍👩‍👧 \u0000\u2028", "a\n\n\tb", "<|im_start|>x<|im_end|>"])
+@pytest.mark.parametrize(
+    "text", ["", "héllo wörld 你好 😀👩‍👩‍👧 \u0000\u2028", "a\n\n\tb", "<|im_start|>x<|im_end|>"]
+)
 def test_any_text_may_be_said(served: Served, text: str) -> None:
     assert chat(served, [{"role": "user", "content": text}], max_tokens=2).usage.completion_tokens == 2
 

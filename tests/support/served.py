@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -22,6 +23,7 @@ from safetensors.numpy import load_file, save_file
 from tiny_checkpoint import write_tiny_checkpoint
 
 CONTEXT = 4096
+HELLO: Any = [{"role": "user", "content": "Hello, how are you today?"}]
 READY_SECONDS = 120.0
 TEMPLATE = Path(__file__).parents[2] / "bench" / "train_builtin" / "chat_template.jinja"
 _ADDRESS = re.compile(r" at (http://\S+) on ")
@@ -45,6 +47,11 @@ class Served:
             for sample in family.samples:
                 totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
         return totals
+
+    def token_ids(self, text: str) -> list[int]:
+        body = {"prompt": text, "add_special_tokens": False}
+        tokens: list[int] = self.http.post("/tokenize", json=body).json()["tokens"]
+        return tokens
 
     @property
     def children(self) -> dict[str, int]:
@@ -78,6 +85,12 @@ class Served:
             self.process.kill()
 
 
+def text_of(completion: Any) -> str:
+    """What a chat completion says."""
+    text: str = completion.choices[0].message.content
+    return text
+
+
 def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Wait until the condition holds."""
     end = time.monotonic() + seconds
@@ -104,9 +117,7 @@ def write_served_checkpoint(directory: Path, context: int = CONTEXT) -> Path:
 
 
 @contextlib.contextmanager
-def serve(
-    model: Path, *flags: str, key: str = "none", home: Path | None = None
-) -> Iterator[Served]:
+def serve(model: Path, *flags: str, key: str = "none", home: Path | None = None) -> Iterator[Served]:
     """`home` is where the server's private directory goes."""
     command = [sys.executable, "-m", "arbora", "serve", str(model), "--port", "0", "--dtype", "float32"]
     environment = {**os.environ, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

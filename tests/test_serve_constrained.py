@@ -1,0 +1,273 @@
+"""Output that must match something, and tool calls, asked of a server with all its processes."""
+
+from __future__ import annotations
+
+import json
+import re
+from enum import StrEnum
+from typing import Any, Literal
+
+import jsonschema
+import openai
+import pytest
+from pydantic import BaseModel
+from served import HELLO, Served, text_of
+
+SCHEMAS: dict[str, Any] = {
+    "nested": {
+        "type": "object",
+        "properties": {
+            "pet": {
+                "type": "object",
+                "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer"}},
+                "required": ["name", "age"],
+                "additionalProperties": False,
+            },
+            "wild": {"type": "boolean"},
+        },
+        "required": ["pet", "wild"],
+        "additionalProperties": False,
+    },
+    "enums": {"type": "object", "properties": {"a": {"enum": ["x", 1, None]}}, "required": ["a"]}
+    | {"additionalProperties": False},
+    "array": {
+        "type": "array",
+        "items": {"type": "integer", "minimum": 0, "maximum": 99},
+        "minItems": 2,
+        "maxItems": 4,
+    },
+    "ref": {
+        "$defs": {
+            "point": {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]}
+            | {"additionalProperties": False}
+        },
+        "type": "object",
+        "properties": {"from": {"$ref": "#/$defs/point"}, "to": {"$ref": "#/$defs/point"}},
+        "required": ["from", "to"],
+        "additionalProperties": False,
+    },
+    "any_of": {"anyOf": [{"const": "yes"}, {"type": "null"}]},
+    "format": {"type": "string", "format": "date"},
+    "pattern": {"type": "string", "pattern": "^[A-Z]{3}-[0-9]{2}$"},
+}
+TOOLS: Any = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": f"Tells {name}.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"enum": ["Paris", "Berlin"]},
+                    "days": {"type": "integer", "maximum": 9},
+                },
+                "required": ["city", "days"],
+                "additionalProperties": False,
+            },
+        },
+    }
+    for name in ("weather", "traffic")
+]
+
+
+def chat(served: Served, messages: Any = HELLO, **fields: Any) -> Any:
+    fields = {"max_tokens": 200, **fields}
+    return served.client.chat.completions.create(model=served.model, messages=messages, **fields)
+
+
+def format_of(schema: Any) -> Any:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_reply_follows_its_schema_in_compact_json(served: Served, name: str) -> None:
+    completion = chat(served, response_format=format_of(SCHEMAS[name]))
+    value = json.loads(text_of(completion))
+    jsonschema.validate(value, SCHEMAS[name], format_checker=jsonschema.FormatChecker())
+    assert completion.choices[0].finish_reason == "stop"
+    assert not re.search(r"[:,{\[]\s|\s[}\]]", re.sub(r'"(\\.|[^"\\])*"', '""', text_of(completion)))
+
+
+def test_a_stream_follows_its_schema(served: Served) -> None:
+    chunks = list(chat(served, response_format=format_of(SCHEMAS["nested"]), stream=True))
+    value = json.loads("".join(chunk.choices[0].delta.content or "" for chunk in chunks))
+    jsonschema.validate(value, SCHEMAS["nested"])
+
+
+def test_json_mode_gives_an_object(served: Served) -> None:
+    bias = {str(token): 20 for token in served.token_ids('{}":')}
+    completion = chat(served, response_format={"type": "json_object"}, logit_bias=bias, max_tokens=400)
+    assert isinstance(json.loads(text_of(completion)), dict)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"regex": "[ab]{3}-[0-9]"},
+        {"guided_regex": "[ab]{3}-[0-9]"},
+        {"structured_outputs": {"regex": "[ab]{3}-[0-9]"}},
+        {"choice": ["aaa-1", "bbb-2"]},
+        {"guided_choice": ["aaa-1", "bbb-2"]},
+        {"structured_outputs": {"choice": ["aaa-1", "bbb-2"]}},
+    ],
+    ids=lambda extra: "-".join(extra),
+)
+def test_every_name_of_a_constraint_works(served: Served, extra: Any) -> None:
+    completion = chat(served, extra_body=extra, temperature=1)
+    assert re.fullmatch("[ab]{3}-[0-9]", text_of(completion))
+    assert completion.choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("name", ["guided_json", "structured_outputs"])
+def test_vllms_names_of_a_schema_work(served: Served, name: str) -> None:
+    schema = SCHEMAS["enums"]
+    extra = {name: {"json": schema} if name == "structured_outputs" else schema}
+    jsonschema.validate(json.loads(text_of(chat(served, extra_body=extra))), schema)
+
+
+def test_a_completion_can_be_constrained_too(served: Served) -> None:
+    completion = served.client.completions.create(
+        model=served.model, prompt="Pick: ", max_tokens=20, extra_body={"choice": ["red", "green"]}
+    )
+    assert completion.choices[0].text in ("red", "green")
+
+
+def test_choices_of_a_request_are_constrained_alike_but_differ(served: Served) -> None:
+    completion = chat(served, extra_body={"regex": "[a-z]{12}"}, n=4, temperature=1)
+    texts = {choice.message.content for choice in completion.choices}
+    assert len(texts) == 4
+    assert all(re.fullmatch("[a-z]{12}", text) for text in texts)
+
+
+def test_constrained_replies_keep_their_seed(served: Served) -> None:
+    texts = [text_of(chat(served, extra_body={"regex": "[a-z]{12}"}, seed=8)) for _ in range(2)]
+    assert texts[0] == texts[1]
+
+
+class Size(StrEnum):
+    small = "small"
+    large = "large"
+
+
+class Friend(BaseModel):
+    wild: bool
+
+
+class Animal(BaseModel):
+    kind: Literal["cat", "dog"]
+    size: Size
+    friends: list[Friend]
+
+
+def test_openais_parse_fills_a_pydantic_model(served: Served) -> None:
+    for seed in range(20):  # the model has no habit of closing its lists
+        try:
+            completion = served.client.chat.completions.parse(
+                model=served.model, messages=HELLO, response_format=Animal, max_tokens=300, seed=seed
+            )
+        except openai.LengthFinishReasonError:
+            continue
+        assert isinstance(completion.choices[0].message.parsed, Animal)
+        return
+    pytest.fail("no reply came to its end")
+
+
+@pytest.mark.parametrize(
+    ("schema", "named"),
+    [
+        ({"type": "object", "properties": {"a": {"not": {"type": "null"}}}}, "not"),
+        ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+        ({"type": "strin"}, "strin"),
+        ({"$ref": "#/nowhere"}, "nowhere"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_can_not_be_enforced_is_refused_by_name_before_a_stream_begins(
+    served: Served, schema: Any, named: str, stream: bool
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=re.escape(named)) as caught:
+        chat(served, response_format=format_of(schema), stream=stream)
+    assert caught.value.param == "response_format.json_schema.schema"
+    assert caught.value.type == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("extra", "param"),
+    [
+        ({"regex": "("}, "regex"),
+        ({"regex": "(?=a)b"}, "regex"),
+        ({"guided_regex": r"(a)\1"}, "guided_regex"),
+        ({"choice": []}, "choice"),
+        ({"regex": "a", "choice": ["a"]}, "choice"),
+    ],
+)
+def test_a_constraint_that_makes_no_sense_is_refused(served: Served, extra: Any, param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat(served, extra_body=extra)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "traffic"}}], ids=str
+)
+def test_a_call_that_must_be_made_is_made(served: Served, choice: Any) -> None:
+    completion = chat(served, tools=TOOLS, tool_choice=choice)
+    (call,) = completion.choices[0].message.tool_calls
+    assert call.type == "function"
+    assert call.id
+    assert call.function.name in (("weather", "traffic") if choice == "required" else ("traffic",))
+    parameters = TOOLS[0]["function"]["parameters"]
+    jsonschema.validate(json.loads(call.function.arguments), parameters)
+    assert completion.choices[0].message.content is None
+    assert completion.choices[0].finish_reason == "tool_calls"
+
+
+def test_the_deltas_of_a_streamed_call_make_valid_json(served: Served) -> None:
+    chunks = list(chat(served, tools=TOOLS, tool_choice="required", stream=True))
+    deltas = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+    assert deltas[0].id
+    assert deltas[0].function.name in ("weather", "traffic")
+    assert {delta.index for delta in deltas} == {0}
+    assert all(delta.id is None and delta.function.name is None for delta in deltas[1:])
+    arguments = json.loads("".join(delta.function.arguments or "" for delta in deltas))
+    jsonschema.validate(arguments, TOOLS[0]["function"]["parameters"])
+    assert not "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize("choice", ["auto", "none"])
+def test_a_call_may_be_left_out(served: Served, choice: Any) -> None:
+    completion = chat(served, tools=TOOLS, tool_choice=choice, max_tokens=5)
+    assert completion.choices[0].message.tool_calls is None
+    assert completion.choices[0].message.content is not None
+
+
+def test_calls_and_their_results_may_be_told_in_the_conversation(served: Served) -> None:
+    first = chat(served, tools=TOOLS, tool_choice="required")
+    message = first.choices[0].message
+    told: Any = [
+        *HELLO,
+        message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "rain"},
+    ]
+    second = chat(served, told, tools=TOOLS, max_tokens=4)
+    assert second.usage.prompt_tokens > first.usage.prompt_tokens + first.usage.completion_tokens
+    reused = second.usage.prompt_tokens_details.cached_tokens
+    assert reused >= first.usage.prompt_tokens + first.usage.completion_tokens - 2
+
+
+def test_two_calls_in_one_message_may_be_told(served: Served) -> None:
+    calls = [
+        {"id": f"call_{name}", "type": "function", "function": {"name": name, "arguments": "{}"}}
+        for name in ("weather", "traffic")
+    ]
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": "none"} for call in calls]
+    told: Any = [*HELLO, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
+    assert chat(served, told, tools=TOOLS, max_tokens=4).choices
+
+
+def test_a_tool_that_is_not_there_is_refused(served: Served) -> None:
+    with pytest.raises(openai.BadRequestError, match="nothing") as caught:
+        chat(served, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "nothing"}})
+    assert caught.value.param == "tool_choice"
