@@ -1,0 +1,59 @@
+"""Loads a checkpoint's weights and prints the bytes of anonymous memory taken: at the peak, at the end.
+
+python loaded_memory.py MODEL
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import torch
+from arbora.runtime.model.checkpoint import Checkpoint
+from arbora.runtime.model.decoder_config import load_decoder_config
+from arbora.runtime.model.weights import load_weights
+
+
+def anonymous() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
+
+
+class Peak:
+    """Watches the process's anonymous memory from a thread until it is stopped."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def stop(self) -> int:
+        self._stopped.set()
+        self._thread.join()
+        return self.most
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(0.0005):
+            self.most = max(self.most, anonymous())
+
+
+def main() -> None:
+    model = Path(sys.argv[1])
+    pack_once()
+    before = anonymous()
+    peak = Peak()
+    weights = load_weights(Checkpoint(model), load_decoder_config(model), torch.bfloat16, torch.device("cpu"))
+    after = anonymous()
+    print(peak.stop() - before, after - before)
+    assert weights.layers
+
+
+def pack_once() -> None:
+    """The library behind packing takes memory of its own when it is first used."""
+    torch.ops.mkldnn._reorder_linear_weight(torch.zeros(64, 64, dtype=torch.bfloat16), None)
+
+
+if __name__ == "__main__":
+    main()

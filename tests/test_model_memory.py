@@ -1,0 +1,42 @@
+"""Loading never holds the weights twice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import loaded_memory
+import pytest
+import torch
+from arbora.runtime.model.devices import free_memory, physical_cores
+from checkpoints import random_model, save_model
+
+SHAPE = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, "vocab_size": 16_000}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_loading_takes_little_more_than_the_weights_and_a_tied_heads_packed_copy(tmp_path: Path) -> None:
+    model = random_model("qwen2", tie_word_embeddings=True, **SHAPE).to(torch.bfloat16)
+    save_model(model, tmp_path)
+    weights = (tmp_path / "model.safetensors").stat().st_size
+    head = model.get_input_embeddings().weight.numel() * 2
+    result = subprocess.run(
+        [sys.executable, loaded_memory.__file__, str(tmp_path)],
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    peak, after = map(int, result.stdout.split())
+    assert weights + head <= after <= peak <= 1.15 * weights + head
+
+
+def test_free_memory_is_within_what_the_machine_has() -> None:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < free_memory(torch.device("cpu")) <= total
+
+
+def test_there_is_a_core_for_each_thread() -> None:
+    assert 1 <= physical_cores() <= (os.cpu_count() or 1)

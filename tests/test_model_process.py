@@ -1,0 +1,201 @@
+"""The model process as the scheduler and the supervisor see it: messages in, messages out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import zmq
+from arbora.runtime import sockets
+from arbora.runtime.messages import (
+    Failed,
+    LoadGrammar,
+    Message,
+    ModelInbox,
+    ModelReady,
+    Row,
+    SchedulerInbox,
+    SlotSetup,
+    StepMasks,
+    StepPlan,
+    StepResult,
+    SupervisorInbox,
+)
+from arbora.runtime.model.process import Mail
+from arbora.runtime.vocabulary import build_vocabulary, save_vocabulary
+from checkpoints import VOCAB_SIZE, edit_config, random_model, save_model
+from step_driver import GREEDY, StepDriver, packed, serve_config, unpacked
+
+EPOCH = 3
+WAIT_MS = 60_000
+PROMPT = [9, 8, 7, 6, 5]
+WORDS = -(-VOCAB_SIZE // 32)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(random_model("llama", num_hidden_layers=1), tmp_path_factory.mktemp("model"))
+
+
+class Peers:
+    """The scheduler's and the supervisor's sockets around one model process."""
+
+    def __init__(self, directory: Path, model: Path, **fields: Any) -> None:
+        serve_config(model, **fields).save(directory)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.supervisor = self._inbox(sockets.supervisor_address(directory), SupervisorInbox)
+        self.scheduler = self._inbox(sockets.scheduler_address(directory, EPOCH), SchedulerInbox)
+        self.model = sockets.Outbox(self._context, sockets.model_address(directory, EPOCH), EPOCH)
+        command = [sys.executable, "-m", "arbora.runtime.model.process", str(directory), str(EPOCH), "0"]
+        self.process = subprocess.Popen(
+            [*command, str(os.getpid())],
+            env={**os.environ, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"},
+        )
+
+    def ready(self) -> ModelReady:
+        message = self.scheduler.receive(WAIT_MS)
+        assert isinstance(message, ModelReady), self.process.poll()
+        return message
+
+    def result(self) -> StepResult:
+        message = self.scheduler.receive(WAIT_MS)
+        assert isinstance(message, StepResult), self.process.poll()
+        return message
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.model.close(linger_ms=0)
+        self.supervisor.close()
+        self.scheduler.close()
+        self._context.term()
+
+    def _inbox(self, address: str, kind: Any) -> sockets.Inbox[Any]:
+        return sockets.Inbox(self._context, address, kind, EPOCH)
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="arb") as path:
+        yield Path(path)
+
+
+@pytest.fixture
+def peers(directory: Path, model: Path) -> Iterator[Peers]:
+    peers = Peers(directory, model)
+    yield peers
+    peers.close()
+
+
+def first_row(slot: int = 0, **fields: Any) -> Row:
+    return Row(slot=slot, start=0, tokens=packed(PROMPT), new_pages=packed([slot]), **fields)
+
+
+def mask_of(tokens: list[int]) -> bytes:
+    flags = np.zeros(WORDS * 32, np.uint8)
+    flags[tokens] = 1
+    return np.packbits(flags, bitorder="little").tobytes()
+
+
+def test_it_runs_queued_plans_in_order_until_it_is_told_to_stop(peers: Peers, model: Path) -> None:
+    ready = peers.ready()
+    assert (ready.slots, ready.page_size, ready.vocab_size, ready.device) == (8, 16, VOCAB_SIZE, "cpu")
+    peers.model.send(StepPlan(1, [first_row()], [SlotSetup(0, GREEDY)]))
+    for step in range(2, 9):
+        peers.model.send(StepPlan(step, [Row(0, len(PROMPT) + step - 2)]))
+    results = [peers.result() for _ in range(8)]
+    assert [result.step for result in results] == list(range(1, 9))
+    driver = StepDriver.load(model)
+    driver.start(0)
+    expected = [driver.prefill(0, PROMPT), *(driver.decode([0])[0] for _ in range(7))]
+    assert [unpacked(result.tokens)[0] for result in results] == expected
+    peers.process.send_signal(signal.SIGINT)
+    peers.model.send(StepPlan(9, []))
+    assert peers.result().step == 9
+    peers.process.terminate()
+    assert peers.process.wait(10) == 0
+
+
+def test_masks_may_come_before_or_after_their_plan(peers: Peers) -> None:
+    peers.ready()
+    peers.model.send(StepMasks(1, packed([0]), mask_of([101])))
+    peers.model.send(StepPlan(1, [first_row(host_mask=True)], [SlotSetup(0, GREEDY)]))
+    peers.model.send(StepPlan(2, [Row(0, len(PROMPT), host_mask=True)]))
+    peers.model.send(StepPlan(3, [Row(0, len(PROMPT) + 1)]))
+    assert unpacked(peers.result().tokens) == [101]
+    peers.model.send(StepMasks(2, packed([0]), mask_of([102])))
+    assert unpacked(peers.result().tokens) == [102]
+    assert peers.result().errors == []
+
+
+def test_a_grammar_uses_the_vocabulary_file(peers: Peers, directory: Path) -> None:
+    peers.ready()
+    tokens = [b"ab" if i == 200 else bytes([i % 256]) if i < 256 else b"" for i in range(VOCAB_SIZE)]
+    vocabulary = build_vocabulary(tokens, [i >= 256 for i in range(VOCAB_SIZE)], (257,))
+    save_vocabulary(vocabulary, directory)
+    classes = np.zeros(256, np.uint8)
+    classes[ord("a")], classes[ord("b")] = 1, 2
+    transitions = np.array([[-1, 1, -1], [-1, -1, 2], [-1, -1, -1]], np.int32)
+    masks = mask_of([200]) + mask_of([257])
+    peers.model.send(LoadGrammar(5, classes.tobytes(), transitions.tobytes(), packed([0, 1, 1]), masks))
+    peers.model.send(StepPlan(1, [first_row()], [SlotSetup(0, GREEDY, grammar=5)]))
+    result = peers.result()
+    assert (unpacked(result.tokens), unpacked(result.states)) == ([200], [2])
+
+
+def test_a_model_that_cant_be_served_is_reported_to_the_supervisor(
+    directory: Path, model: Path, tmp_path: Path
+) -> None:
+    save_model(random_model("llama", num_hidden_layers=1), tmp_path)
+    edit_config(tmp_path, architectures=["BertModel"])
+    peers = Peers(directory, tmp_path)
+    message = peers.supervisor.receive(WAIT_MS)
+    assert isinstance(message, Failed)
+    assert message.role == "model" and "BertModel" in message.message
+    assert peers.process.wait(10) == 1
+    peers.close()
+
+
+class ScriptedInbox:
+    """Gives the messages of a list, then nothing."""
+
+    def __init__(self, messages: list[Message]) -> None:
+        self.messages = messages
+
+    def receive(self, timeout_ms: int | None = None) -> Message | None:
+        return self.messages.pop(0) if self.messages else None
+
+
+def mail(*messages: Message) -> Mail:
+    for message in messages:
+        msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=ModelInbox)
+    return Mail(ScriptedInbox(list(messages)))  # type: ignore[arg-type]
+
+
+def test_plans_that_come_while_masks_are_awaited_keep_their_order() -> None:
+    first, second = StepPlan(1, []), StepPlan(2, [])
+    masks = StepMasks(1, b"", b"")
+    post = mail(first, second, masks)
+    assert post.next() is first
+    assert post.masks(1) is masks
+    assert post.next() is second
+
+
+def test_masks_of_steps_gone_by_are_thrown_away() -> None:
+    late, wanted = StepMasks(1, b"", b""), StepMasks(2, b"", b"")
+    post = mail(late, wanted)
+    assert post.masks(2) is wanted
+    assert post.masks(1, deadline=0) is None
+
+
+def test_waiting_for_masks_ends_at_the_deadline() -> None:
+    assert mail().masks(1, deadline=0.01) is None
