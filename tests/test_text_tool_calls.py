@@ -11,12 +11,14 @@ from arbora.frontend.text.tool_calls import (
     ImposedCallParser,
     ToolCallDelta,
     ToolCallParser,
+    check_against,
 )
 from arbora.frontend.text.tool_formats import Dialect, default_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-NAMES = ("f", "get_weather")
+TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "get_weather")]
+FITS = check_against(TOOLS)
 
 
 class Case(NamedTuple):
@@ -118,11 +120,11 @@ def test_calls_and_content_are_found_wherever_the_stream_is_split(name: str) -> 
     """Nothing expected: all of it is content."""
     dialect, text, expected = CASES[name]
     for split in range(len(text) + 1):
-        parser = ToolCallParser(default_format(dialect), NAMES)
+        parser = ToolCallParser(default_format(dialect), FITS)
         assert parse(parser, [text[:split], text[split:]]) == (expected or [text])
     for size in (1, 2, 3, 7):
         parts = [text[start : start + size] for start in range(0, len(text), size)]
-        assert parse(ToolCallParser(default_format(dialect), NAMES), parts) == (expected or [text])
+        assert parse(ToolCallParser(default_format(dialect), FITS), parts) == (expected or [text])
 
 
 TAGS = ("<tool_call>", "</tool_call>", "<|python_tag|>", "<|python_start|>", "<|python_end|>", "[TOOL_CALLS]")
@@ -140,15 +142,15 @@ def test_what_is_found_in_any_text_does_not_depend_on_how_it_is_split(
     text = "".join(fragments)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     parts = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    whole = parse(ToolCallParser(default_format(dialect), NAMES), [text])
-    assert parse(ToolCallParser(default_format(dialect), NAMES), parts) == whole
-    assert parse(ToolCallParser(default_format(dialect), NAMES), [*text, ""]) == whole
+    whole = parse(ToolCallParser(default_format(dialect), FITS), [text])
+    assert parse(ToolCallParser(default_format(dialect), FITS), parts) == whole
+    assert parse(ToolCallParser(default_format(dialect), FITS), [*text, ""]) == whole
     if not any(isinstance(item, tuple) for item in whole):
         assert "".join(map(str, whole)) == text
 
 
 def test_text_that_begins_no_call_is_sent_at_once() -> None:
-    parser = ToolCallParser(default_format("hermes"), NAMES)
+    parser = ToolCallParser(default_format("hermes"), FITS)
     assert parser.push("Let me see", False) == [ContentDelta("Let me see")]
     assert parser.push(" <tool_", False) == []
     assert parser.push("bar>", False) == [ContentDelta(" <tool_bar>")]
@@ -156,7 +158,7 @@ def test_text_that_begins_no_call_is_sent_at_once() -> None:
 
 def test_ids_fit_what_the_models_templates_accept() -> None:
     for dialect, text in (("hermes", hermes(F)), ("mistral", f"[TOOL_CALLS] [{F}]")):
-        [delta] = ToolCallParser(default_format(dialect), NAMES).push(text, True)  # type: ignore[arg-type]
+        [delta] = ToolCallParser(default_format(dialect), FITS).push(text, True)  # type: ignore[arg-type]
         assert isinstance(delta, ToolCallDelta) and delta.id is not None
         assert delta.id.startswith("call_") if dialect == "hermes" else len(delta.id) == 9
 
@@ -186,10 +188,26 @@ def test_an_imposed_call_broken_off_before_its_arguments_is_content() -> None:
 
 def test_a_long_call_is_read_in_linear_time() -> None:
     """A million characters, one at a time: reading the body anew each time would take hours."""
-    parser = ToolCallParser(default_format("hermes"), NAMES)
+    parser = ToolCallParser(default_format("hermes"), FITS)
     for character in '<tool_call>{"name": "f", "arguments": {"a": "':
         assert parser.push(character, False) == []
     for _ in range(200_000):
         parser.push("xxxxx", False)
     [delta] = parser.push('"}}</tool_call>', True)
     assert isinstance(delta, ToolCallDelta) and len(delta.arguments_fragment) == 1_000_009
+
+
+def test_a_call_that_its_tools_schema_refuses_is_content() -> None:
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    fits = check_against([{"type": "function", "function": {"name": "f", "parameters": parameters}}])
+    for arguments, called in (('{"city": "Oslo"}', True), ('{"city": 3}', False), ("{}", False)):
+        text = f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>'
+        [delta] = ToolCallParser(default_format("hermes"), fits).push(text, True)
+        assert isinstance(delta, ToolCallDelta) == called
+
+
+def test_a_tool_whose_parameters_are_no_schema_takes_any_object() -> None:
+    fits = check_against([{"type": "function", "function": {"name": "f", "parameters": {"type": 3}}}])
+    text = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+    [delta] = ToolCallParser(default_format("hermes"), fits).push(text, True)
+    assert isinstance(delta, ToolCallDelta)

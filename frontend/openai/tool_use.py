@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
 from ..text.tokenizer import Tokenizer
-from ..text.tool_calls import ImposedCallParser, ToolCallParser, ToolFormat, call_grammar
+from ..text.tool_calls import ImposedCallParser, ToolCallParser, ToolFormat, call_grammar, check_against
 from .protocol import ChatRequest, NamedTool
 
 CHOICES = ("none", "auto", "required")
@@ -19,7 +19,7 @@ class ToolUse(NamedTuple):
 
     mode: Literal["imposed", "allowed", "none"]
     format: ToolFormat
-    names: Sequence[str] = ()
+    tools: Sequence[dict[str, Any]] = ()
     grammar: GrammarSpec | None = None
 
     @property
@@ -32,7 +32,7 @@ class ToolUse(NamedTuple):
             case "imposed":
                 return ImposedCallParser(self.format)
             case "allowed":
-                return ToolCallParser(self.format, self.names)
+                return ToolCallParser(self.format, check_against(self.tools))
         return None
 
     def shown_special(self, tokenizer: Tokenizer) -> frozenset[int]:
@@ -50,15 +50,14 @@ def tool_use(
         if choice not in (None, "none", "auto"):
             raise _wrong_choice("asks for a call, but there are no tools")
         return ToolUse("none", format)
-    names = [tool["function"]["name"] for tool in tools]
     if choice == "required" or isinstance(choice, NamedTool):
         if grammar is not None:
             raise _wrong_choice(f"asks for a call, which can't be used together with {grammar.param}")
         named = choice.function.name if isinstance(choice, NamedTool) else None
-        return ToolUse("imposed", format, names, call_grammar(format, tools, named))
+        return ToolUse("imposed", format, tools, call_grammar(format, tools, named))
     if choice == "none" or grammar is not None:
         return ToolUse("none", format)
-    return ToolUse("allowed", format, names)
+    return ToolUse("allowed", format, tools)
 
 
 def _wrong_choice(problem: str) -> RequestError:

@@ -6,13 +6,14 @@ import json
 import re
 import secrets
 import string
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .brackets import BracketScanner
 from .call_readers import CallReader, reader_for
 from .call_syntax import Call
 from .markers import overlap
+from .tool_check import CallCheck, check_against
 from .tool_formats import CLOSING_TAGS, TAGS, Dialect, ToolFormat, call_grammar, detect_format
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "ToolCallParser",
     "ToolFormat",
     "call_grammar",
+    "check_against",
     "detect_format",
 ]
 
@@ -53,14 +55,13 @@ Delta = ContentDelta | ToolCallDelta
 class ToolCallParser:
     """For replies that may call tools: content and calls in any order.
 
-    A call is sent whole, once it is complete and found good: a name among the tools and a JSON object
-    as arguments. Whatever else looked like a call comes back as content. White space around calls
+    A call is sent whole, once it is complete and found good by `fits`. Whatever else looked like a call comes back as content. White space around calls
     belongs to neither.
     """
 
-    def __init__(self, format: ToolFormat, tool_names: Collection[str]) -> None:
+    def __init__(self, format: ToolFormat, fits: CallCheck) -> None:
         self._dialect = format.name
-        self._names = frozenset(tool_names)
+        self._fits = fits
         self._closing_tag = CLOSING_TAGS.get(format.name, "")
         self._reader: CallReader | None = None
         self._opening = ""  # the text before the body that is content if there is no call
@@ -135,7 +136,7 @@ class ToolCallParser:
         body = "".join(self._body)
         calls = self._reader.calls(body)
         self._reader = None
-        if calls and all(call.name in self._names for call in calls):
+        if calls and all(self._fits(call) for call in calls):
             deltas.extend(self._numbered(call) for call in calls)
             self._may_be_bare = True
         else:

@@ -1,0 +1,53 @@
+"""Whether a call that a model wrote of its own accord is one that its tools take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jsonschema.exceptions import SchemaError
+from jsonschema.protocols import Validator
+from jsonschema.validators import validator_for
+
+from .call_syntax import Call
+
+CallCheck = Callable[[Call], bool]
+
+
+def check_against(tools: Sequence[Mapping[str, Any]]) -> CallCheck:
+    """A check of the call's name and of its arguments against that tool's JSON schema.
+
+    A tool without parameters, or with parameters that are no schema, takes any object. Nothing
+    outside a schema is fetched: a reference that leads there fails the call.
+    """
+    functions = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
+    validators: dict[str, Validator | None] = {}
+
+    def fits(call: Call) -> bool:
+        if call.name not in functions:
+            return False
+        if call.name not in validators:
+            validators[call.name] = _validator(functions[call.name])
+        validator = validators[call.name]
+        return validator is None or _valid(validator, call.arguments)
+
+    return fits
+
+
+def _validator(schema: Any) -> Validator | None:
+    if not schema:
+        return None
+    kind = validator_for(schema)
+    try:
+        kind.check_schema(schema)
+    except SchemaError:
+        return None
+    return kind(schema)
+
+
+def _valid(validator: Validator, arguments: str) -> bool:
+    try:
+        return validator.is_valid(json.loads(arguments))
+    except Exception:  # an unresolvable reference, a pattern that Python's `re` doesn't know
+        return False
