@@ -55,8 +55,8 @@ Delta = ContentDelta | ToolCallDelta
 class ToolCallParser:
     """For replies that may call tools: content and calls in any order.
 
-    A call is sent whole, once it is complete and found good by `fits`. Whatever else looked like a call comes back as content. White space around calls
-    belongs to neither.
+    A call is sent whole, once it is complete and found good by `fits`. Whatever else looked like a call
+    comes back as content. White space around calls belongs to neither.
     """
 
     def __init__(self, format: ToolFormat, fits: CallCheck) -> None:

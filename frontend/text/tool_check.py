@@ -48,6 +48,6 @@ def _validator(schema: Any) -> Validator | None:
 
 def _valid(validator: Validator, arguments: str) -> bool:
     try:
-        return validator.is_valid(json.loads(arguments))
+        return bool(validator.is_valid(json.loads(arguments)))
     except Exception:  # an unresolvable reference, a pattern that Python's `re` doesn't know
         return False
