@@ -117,6 +117,16 @@ async def test_a_conversation_is_tokenized_as_it_would_be_served(world: HttpWorl
     assert world.text(answer["tokens"]) == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
 
 
+@pytest.mark.parametrize("repeats", [1, 3000])
+async def test_long_texts_are_tokenized_as_short_ones(world: HttpWorld, repeats: int) -> None:
+    text = "the cat sat on the mat\n" * repeats
+    tokens = (await world.http.post("/tokenize", json={"prompt": text})).json()["tokens"]
+    messages = [{"role": "user", "content": text}]
+    rendered = (await world.http.post("/tokenize", json={"messages": messages})).json()["tokens"]
+    assert tokens == world.ids(text)
+    assert world.text(rendered) == f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+
+
 async def test_tokenizing_needs_a_text_or_a_conversation(world: HttpWorld) -> None:
     assert (await world.http.post("/tokenize", json={})).status_code == 400
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pydantic
 import pytest
 import pytest_asyncio
 from arbora.runtime.messages import Finish, Generate
@@ -15,6 +16,10 @@ from http_world import MODEL, HttpWorld, http_world, last_generate
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 FINE = "I am fine, thank you."
+
+
+class City(pydantic.BaseModel):
+    city: str
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -304,6 +309,15 @@ async def test_the_next_turn_repeats_the_tokens_that_were_sampled(world: HttpWor
     await create(world, messages=messages)
     second = unpacked(last_generate(world).prompt)
     assert second[: len(first) + len(letters)] == first + letters
+
+
+async def test_the_clients_own_parser_reads_a_constrained_reply(world: HttpWorld) -> None:
+    world.script = world.says('{"city": "Paris"}')
+    completion = await world.client.chat.completions.parse(model=MODEL, messages=HELLO, response_format=City)
+    grammar = last_generate(world).grammar
+    assert completion.choices[0].message.parsed == City(city="Paris")
+    assert grammar is not None
+    assert "city" in json.loads(grammar.text)["properties"]
 
 
 @pytest.mark.parametrize(

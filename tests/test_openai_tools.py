@@ -146,6 +146,17 @@ async def test_a_named_call_is_constrained_to_that_tool(world: HttpWorld) -> Non
     assert result.calls == [["weather", '{"city": "Paris"}']]
 
 
+async def test_the_clients_own_stream_helper_assembles_a_call(world: HttpWorld) -> None:
+    world.script = world.says(CALL)
+    manager = world.client.chat.completions.stream(
+        model=MODEL, messages=HELLO, tools=TOOLS, tool_choice="required"
+    )
+    async with manager as stream:
+        completion = await stream.get_final_completion()
+    (call,) = completion.choices[0].message.tool_calls or []
+    assert (call.function.name, json.loads(call.function.arguments)) == ("weather", {"city": "Paris"})
+
+
 async def test_a_call_cut_short_by_length_says_so(world: HttpWorld) -> None:
     world.script = world.says(CALL)
     choice = (await create(world, tool_choice="required", max_tokens=len(world.ids(CALL)) - 12)).choices[0]
