@@ -89,6 +89,20 @@ def test_the_second_turn_starts_where_the_first_ended() -> None:
     assert bench.tokens("2") == reply_alone([*conversation, 5, 6, 7], 3)
 
 
+def test_a_turn_that_comes_while_the_last_step_of_the_one_before_runs_finds_all_of_it() -> None:
+    bench = SchedulerBench(page_size=16)
+    first = long_reply_prompt(21, 12)
+    bench.submit("1", first, max_tokens=12)
+    bench.run(steps=8)
+    bench.plan()
+    bench.scheduler.drop("1")  # a stop string was found
+    conversation = first + bench.tokens("1")
+    bench.submit("2", [*conversation, 5, 6, 7], max_tokens=3)
+    bench.run()
+    assert bench.cached("2") == len(conversation)
+    assert bench.tokens("2") == reply_alone([*conversation, 5, 6, 7], 3)
+
+
 def test_a_match_that_ends_inside_a_page_is_copied_not_recomputed() -> None:
     bench = SchedulerBench(page_size=16)
     shared = long_reply_prompt(24, 3)

@@ -8,7 +8,7 @@ import msgspec
 
 from ...radix_cache import Lease, PrefixCache, common_tokens
 from ..messages import Generate, Refused
-from .request import TOKEN_BYTES, Request, Residence
+from .request import TOKEN_BYTES, Phase, Request, Residence
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -64,15 +64,23 @@ def pages_for(tokens: int, page_size: int) -> int:
 
 
 def prefix_in_flight(request: Request, matched: int, running: Iterable[Request], page_size: int) -> bool:
-    """Whether a running request is about to compute more of the prompt than the tree has now."""
+    """Whether the tree is about to hold more of the prompt than it has now.
+
+    Another request is computing it, or has ended and gives what it holds with its last step's result.
+    """
     for other in running:
-        residence = other.residence
-        if not residence.prefilling or other.namespace != request.namespace:
+        if other.namespace != request.namespace:
             continue
-        common = common_tokens(bytes(request.tokens), other.slice(0, residence.prefill_end))
-        whole_pages = min(common, request.length - 1) // page_size * page_size
-        if whole_pages > matched and residence.planned < whole_pages:
-            return True
+        residence = other.residence
+        if other.phase is not Phase.RUNNING:
+            common = common_tokens(bytes(request.tokens), other.slice(0, residence.planned))
+            if min(common, request.length - 1) > matched:
+                return True
+        elif residence.prefilling:
+            common = common_tokens(bytes(request.tokens), other.slice(0, residence.prefill_end))
+            whole_pages = min(common, request.length - 1) // page_size * page_size
+            if whole_pages > matched and residence.planned < whole_pages:
+                return True
     return False
 
 

@@ -201,7 +201,8 @@ class Scheduler:
         for request in self._waiting.candidates(self._matched):
             if not self._free_slots:
                 return
-            if prefix_in_flight(request, self._matched(request), self._active(), self._cache.page_size):
+            residents = self._running.values()
+            if prefix_in_flight(request, self._matched(request), residents, self._cache.page_size):
                 continue
             if not self._start(request):
                 return
