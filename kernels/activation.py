@@ -10,4 +10,8 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
 
     Returns [tokens, intermediate]. SiLU is float32 inside and rounded before the product, as PyTorch does it.
     """
+    if gate_up.is_cuda:
+        from . import activation_triton
+
+        return activation_triton.silu_and_mul(gate_up)
     return activation_cpu.silu_and_mul(gate_up)

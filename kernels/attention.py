@@ -19,4 +19,8 @@ def paged_attention(
     window: token i sees tokens (i - window, i] only.
     Returns [tokens, heads, head_dim], contiguous. Scores and softmax are float32.
     """
+    if q.is_cuda:
+        from . import attention_triton
+
+        return attention_triton.paged_attention(q, kv, batch, scale, window)
     return attention_cpu.paged_attention(q, kv, batch, scale, window)

@@ -55,7 +55,7 @@ def plan_items(
     """Items of at most `tokens` query tokens and `split` keys.
 
     Rows of `groups` leave their shared keys to their group, whose partial result has a place even if not
-    covered. A window and groups exclude each other: it hides a different part of the shared keys from each row.
+    covered. A window excludes groups: it hides a different part of the shared keys from each row.
     """
     assert window is None or not groups
     queries = batch.query_lengths.astype(np.int64)

@@ -12,9 +12,17 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     transformers' LlamaRMSNorm. x may be a strided view, its last dimension contiguous. Returns a contiguous
     tensor.
     """
+    if x.is_cuda:
+        from . import norm_triton
+
+        return norm_triton.rms_norm(x, weight, eps)
     return norm_cpu.rms_norm(x, weight, eps)
 
 
 def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Add x [tokens, size] to residual in place and return `rms_norm` of the sum (rounded to its dtype)."""
+    if x.is_cuda:
+        from . import norm_triton
+
+        return norm_triton.add_rms_norm(x, residual, weight, eps)
     return norm_cpu.add_rms_norm(x, residual, weight, eps)

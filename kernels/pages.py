@@ -13,4 +13,11 @@ def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations
     kvs: one [2, kv_heads, num_pages, page_size, head_dim] tensor for each layer. No page is both a source
     and a destination, and no destination stands twice.
     """
-    pages_cpu.copy_pages(kvs, sources, destinations)
+    if not kvs or not sources:
+        return
+    if kvs[0].is_cuda:
+        from . import pages_triton
+
+        pages_triton.copy_pages(kvs, sources, destinations)
+    else:
+        pages_cpu.copy_pages(kvs, sources, destinations)

@@ -23,4 +23,9 @@ def rotary_write_kv(
     positions: int64 [tokens]. slots: int64 [tokens], page * page_size + offset.
     kv: [2, kv_heads, num_pages, page_size, head_dim], contiguous. Rotation is float32.
     """
-    rotary_cpu.rotary_write_kv(q, k, v, cos_sin, positions, slots, kv)
+    if q.is_cuda:
+        from . import rotary_triton
+
+        rotary_triton.rotary_write_kv(q, k, v, cos_sin, positions, slots, kv)
+    else:
+        rotary_cpu.rotary_write_kv(q, k, v, cos_sin, positions, slots, kv)

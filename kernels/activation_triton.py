@@ -1,0 +1,31 @@
+# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
+"""The gated activation on CUDA."""
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK = 1024
+
+
+@triton.jit
+def silu_and_mul_kernel(gate_up, out, stride, width, BLOCK: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < width
+    gate = tl.load(gate_up + token * stride + column, mask=inside, other=0.0)
+    up = tl.load(gate_up + token * stride + width + column, mask=inside, other=0.0)
+    wide = gate.to(tl.float32)
+    activated = (wide / (1.0 + tl.exp(-wide))).to(out.dtype.element_ty).to(tl.float32)
+    product = (activated * up.to(tl.float32)).to(out.dtype.element_ty)
+    tl.store(out + token * width + column, product, mask=inside)
+
+
+def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """See `activation.silu_and_mul`."""
+    assert gate_up.stride(1) == 1
+    tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
+    out = torch.empty(tokens, width, dtype=gate_up.dtype, device=gate_up.device)
+    grid = (tokens, triton.cdiv(width, BLOCK))
+    silu_and_mul_kernel[grid](gate_up, out, gate_up.stride(0), width, BLOCK=BLOCK)
+    return out

@@ -1,0 +1,103 @@
+"""The CUDA kernels against plain PyTorch, in Triton's interpreter: no GPU needed, sizes kept small."""
+
+import interpreted_triton  # noqa: F401 (first: it sets Triton's mode)
+import pytest
+import torch
+from arbora.kernels import (
+    activation_triton,
+    attention_triton,
+    norm_triton,
+    pages_triton,
+    reference,
+    rotary_triton,
+)
+from attention_cases import AttentionCase, Step, build_case
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
+
+MIXED = Step(16, groups=((3, 2), (2, 1)), decode_lengths=(1, 33, 90), chunks=((20, 0), (1, 40), (35, 50)))
+STEPS = {
+    "a step of every kind of row": MIXED,
+    "pages of one token": Step(1, groups=((2, 3),), decode_lengths=(5,), chunks=((7, 9),)),
+    "pages of 64 tokens": Step(64, groups=((2, 1),), decode_lengths=(130,), chunks=((70, 10),)),
+    "a row long enough to be split": Step(16, groups=((2, 20),), decode_lengths=(700,), chunks=()),
+}
+
+
+def assert_attention_matches(case: AttentionCase) -> None:
+    q, kv = case.q.to(DEVICE), case.kv.to(DEVICE)
+    got = attention_triton.paged_attention(q, kv, case.batch, case.scale, case.window)
+    expected = reference.paged_attention(q, kv, case.batch, case.scale, case.window)
+    tolerance = TOLERANCE[q.dtype]
+    torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_attention_over_scattered_pages_matches_the_reference(name: str) -> None:
+    assert_attention_matches(build_case(STEPS[name], (4, 2), 32, None, torch.float32, True, 1))
+
+
+def test_attention_in_half_precision_matches_the_reference() -> None:
+    # The interpreter multiplies no bfloat16 matrices.
+    assert_attention_matches(build_case(MIXED, (4, 2), 64, None, torch.float16, False, 2))
+
+
+@pytest.mark.parametrize("window", [1, 17, 64])
+def test_a_window_hides_older_tokens(window: int) -> None:
+    assert_attention_matches(build_case(MIXED, (4, 2), 32, window, torch.float32, True, 3))
+
+
+@pytest.mark.parametrize(("heads", "head_dim"), [((3, 1), 80), ((5, 5), 96), ((24, 1), 32)])
+def test_head_counts_and_sizes_need_not_be_powers_of_two(heads: tuple[int, int], head_dim: int) -> None:
+    assert_attention_matches(build_case(MIXED, heads, head_dim, None, torch.float32, True, 4))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_norms_match_the_reference(dtype: torch.dtype) -> None:
+    x = torch.randn(5, 3, 99, device=DEVICE).to(dtype)
+    residual = torch.randn(15, 99, device=DEVICE).to(dtype)
+    weight = torch.rand(99, device=DEVICE).to(dtype)
+    got = norm_triton.rms_norm(x[:, 1:], weight, 1e-6)
+    assert_close(got, reference.rms_norm(x[:, 1:], weight, 1e-6))
+    flat = x.view(15, 99)
+    expected = reference.add_rms_norm(flat, expected_residual := residual.clone(), weight, 1e-6)
+    assert_close(norm_triton.add_rms_norm(flat, residual, weight, 1e-6), expected)
+    assert_close(residual, expected_residual)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_silu_and_mul_matches_the_reference(dtype: torch.dtype) -> None:
+    gate_up = (torch.randn(3, 2 * 1100, device=DEVICE) * 4).to(dtype)
+    assert_close(activation_triton.silu_and_mul(gate_up), reference.silu_and_mul(gate_up))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("half", [24, 16], ids=["whole head", "part of the head"])
+def test_rotary_write_kv_matches_the_reference(half: int, dtype: torch.dtype) -> None:
+    qkv = torch.randn(6, 8, 48, device=DEVICE).to(dtype)
+    expected_qkv = qkv.clone()
+    angles = torch.rand(30, half, device=DEVICE) * 6
+    cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1)
+    positions = torch.randint(0, 30, (6,), device=DEVICE)
+    slots = torch.randperm(4 * 16, device=DEVICE)[:6]
+    kv = torch.randn(2, 2, 4, 16, 48, device=DEVICE).to(dtype)
+    expected_kv = kv.clone()
+    rotary_triton.rotary_write_kv(*qkv.split([4, 2, 2], dim=1), cos_sin, positions, slots, kv)
+    reference.rotary_write_kv(*expected_qkv.split([4, 2, 2], dim=1), cos_sin, positions, slots, expected_kv)
+    assert_close(qkv[:, :4], expected_qkv[:, :4])
+    assert_close(kv, expected_kv)
+
+
+def test_copy_pages_copies_whole_pages_in_every_layer() -> None:
+    kvs = [torch.randn(2, 2, 7, 16, 80, device=DEVICE) for _ in range(2)]
+    expected = [kv.clone() for kv in kvs]
+    pages_triton.copy_pages(kvs, [0, 6], [5, 2])
+    reference.copy_pages(expected, [0, 6], [5, 2])
+    assert all(torch.equal(got, want) for got, want in zip(kvs, expected, strict=True))
+
+
+def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
+    tolerance = TOLERANCE[got.dtype]
+    assert got.dtype == expected.dtype
+    torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance)
