@@ -14,7 +14,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 FOLDERS := frontend grammars kernels radix_cache runtime
 TYPING := build/typing
 
-# Without an NVIDIA GPU: the build of torch for CPUs, which is gigabytes smaller.
+# Without an NVIDIA GPU: one version of torch, so that an index of CPU builds (gigabytes smaller) can give it.
+# PIP_EXTRA_INDEX_URL names such an index.
 HAS_GPU := $(wildcard /dev/nvidiactl /dev/nvidia0 /dev/dxg)
 CPU_TORCH := torch==2.13.0
 
