@@ -64,8 +64,14 @@ def value_of_key(key):
 @inlined
 def philox_word(seed, position, token):
     """First word of Philox4x32-10 for counter (position, token, 0, 0); all arguments uint64."""
+    return philox(position, token, np.uint64(0), np.uint64(0), seed)[0]
+
+
+@inlined
+def philox(c0, c1, c2, c3, seed):
+    """The four words for a counter and a 64-bit key, all uint64; written out, for loops are not unrolled."""
     k0, k1 = seed & _LOW_WORD, seed >> _HALF
-    c0, c1, c2, c3 = _round(position, token, np.uint64(0), np.uint64(0), k0, k1, 0)
+    c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0, k1, 0)
     c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0, k1, 1)
     c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0, k1, 2)
     c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0, k1, 3)
@@ -74,7 +80,7 @@ def philox_word(seed, position, token):
     c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0, k1, 6)
     c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0, k1, 7)
     c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0, k1, 8)
-    return _round(c0, c1, c2, c3, k0, k1, 9)[0]
+    return _round(c0, c1, c2, c3, k0, k1, 9)
 
 
 @inlined

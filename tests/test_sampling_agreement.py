@@ -1,0 +1,63 @@
+"""The reference, the CPU and Triton (in its interpreter) sample the same tokens."""
+
+import torch
+from arbora.kernels.sampling import Sampled, SamplingBatch
+from hypothesis import given, settings
+from sampling_cases import SAMPLERS, batch, cases
+
+Case = tuple[torch.Tensor, SamplingBatch, int | None]
+
+
+def assert_same(got: Sampled, expected: Sampled) -> None:
+    assert got.bad.tolist() == expected.bad.tolist()
+    assert got.tokens.tolist() == expected.tokens.tolist()
+    if expected.logprobs is None:
+        assert got.logprobs is None
+        return
+    assert got.logprobs is not None and got.top_logprobs is not None and expected.top_logprobs is not None
+    torch.testing.assert_close(got.logprobs[~got.bad], expected.logprobs[~got.bad], atol=3e-6, rtol=1e-6)
+    torch.testing.assert_close(got.top_logprobs, expected.top_logprobs, atol=3e-6, rtol=1e-6)
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases(vocabs=[1, 2, 33, 64, 200, 1000, 5000]))
+def test_the_cpu_samples_as_the_reference(case: Case) -> None:
+    logits, made, count = case
+    got, expected = SAMPLERS["cpu"](logits, made, count), SAMPLERS["reference"](logits, made, count)
+    assert_same(got, expected)
+    if got.top_ids is not None and expected.top_ids is not None:
+        assert torch.equal(got.top_ids, expected.top_ids)
+
+
+@settings(max_examples=20, deadline=None)
+@given(cases(vocabs=[2, 33, 128, 300, 700], max_rows=2))
+def test_triton_samples_as_the_cpu(case: Case) -> None:
+    logits, made, count = case
+    got, expected = SAMPLERS["triton"](logits, made, count), SAMPLERS["cpu"](logits, made, count)
+    assert_same(got, expected)
+    if got.top_ids is not None and expected.top_logprobs is not None and count:
+        listed = torch.log_softmax(logits, dim=-1).gather(1, got.top_ids.long())
+        finite = listed.isfinite()
+        torch.testing.assert_close(listed[finite], expected.top_logprobs[finite], atol=3e-6, rtol=1e-6)
+
+
+def test_triton_filters_as_the_cpu() -> None:
+    generator = torch.Generator().manual_seed(5)
+    logits = torch.randn(6, 600, generator=generator) * 3
+    logits[3] = logits[3].round()
+    logits[4] = 1.0
+    made = batch(
+        6,
+        seed=[11, 12, 13, 14, 15, 16],
+        temperature=[1.0, 2.0, 0.7, 1.5, 1.0, 0.0],
+        top_k=[20, 0, 50, 3, 7, 5],
+        top_p=[1.0, 0.9, 0.5, 0.99, 0.3, 0.1],
+        min_p=[0.0, 0.0, 0.01, 0.0, 0.0, 0.5],
+    )
+    for position in range(3):
+        at = batch(6, position=position)
+        moved = SamplingBatch(
+            made.temperature, made.seed, at.position, False, made.top_k, made.top_p, made.min_p
+        )
+        got, expected = SAMPLERS["triton"](logits, moved, None), SAMPLERS["cpu"](logits, moved, None)
+        assert got.tokens.tolist() == expected.tokens.tolist()
