@@ -1,0 +1,125 @@
+"""Many requests at once, and clients that go away, at a server with all its processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import openai
+import pytest_asyncio
+from served import HELLO, Served, eventually
+
+STREAMS = 64
+SCHEMA = {
+    "type": "object",
+    "properties": {"kind": {"enum": ["cat", "dog"]}, "age": {"type": "integer", "minimum": 0, "maximum": 30}},
+    "required": ["kind", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest_asyncio.fixture
+async def client(served: Served) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def asked(number: int) -> dict[str, Any]:
+    """Requests of every kind, told apart by their number."""
+    fields: dict[str, Any] = {"temperature": 0, "max_tokens": 16, "extra_body": {"ignore_eos": True}}
+    match number % 4:
+        case 1:
+            fields |= {"temperature": 1, "seed": number}
+        case 2:
+            fields |= {"extra_body": {"regex": "[a-z]{6,9}[0-9]"}, "seed": number, "temperature": 1}
+        case 3:
+            fields |= {"extra_body": {"guided_json": SCHEMA}, "max_tokens": 60}
+    question = f"the cat number {number} sat on " + "the mat and " * (number % 7)
+    return fields | {"messages": [{"role": "user", "content": question}]}
+
+
+async def stream_text(client: openai.AsyncOpenAI, number: int) -> str:
+    stream = await client.chat.completions.create(model="tiny", stream=True, **asked(number))
+    return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+
+async def test_many_streams_at_once_give_what_each_gives_alone(
+    served: Served, client: openai.AsyncOpenAI
+) -> None:
+    together = await asyncio.gather(*(stream_text(client, number) for number in range(STREAMS)))
+    await asyncio.to_thread(eventually, lambda: served.is_quiet)
+    alone = [await stream_text(client, number) for number in range(STREAMS)]
+    assert together == alone
+    for number, text in enumerate(together):
+        if number % 4 == 2:
+            assert re.fullmatch("[a-z]{6,9}[0-9]", text)
+        if number % 4 == 3:
+            assert json.loads(text)["kind"] in ("cat", "dog")
+
+
+async def test_a_client_that_goes_away_leaves_nothing_running(
+    served: Served, client: openai.AsyncOpenAI
+) -> None:
+    endless: Any = {
+        "model": "tiny",
+        "messages": HELLO,
+        "max_tokens": 3000,
+        "extra_body": {"ignore_eos": True},
+    }
+    stream = await client.chat.completions.create(stream=True, **endless)
+    await anext(stream)
+    whole = asyncio.create_task(client.chat.completions.create(**endless))
+    several = asyncio.create_task(client.chat.completions.create(n=4, **endless))
+    await asyncio.to_thread(eventually, lambda: served.metrics()["arbora_requests_running"] == 6)
+    await stream.close()
+    for task in (whole, several):
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    await asyncio.to_thread(eventually, lambda: served.is_quiet)
+
+
+async def test_a_stream_goes_on_while_a_grammar_is_compiled(
+    served: Served, client: openai.AsyncOpenAI
+) -> None:
+    async def count() -> None:
+        nonlocal received
+        async for _ in stream:
+            received += 1
+
+    received = 0
+    stream = await client.chat.completions.create(
+        model="tiny", messages=HELLO, max_tokens=3000, stream=True, extra_body={"ignore_eos": True}
+    )
+    counting = asyncio.create_task(count())
+    before = received
+    hard = {"regex": "(([a-z]{1,40}[0-9]{1,40}){1,12}[A-Z]{0,60}){1,2}"}
+    answer = await client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=5, extra_body=hard)
+    assert re.match("[a-z][a-z0-9A-Z]*", answer.choices[0].message.content or "")
+    assert received >= before + 5
+    counting.cancel()
+    await stream.close()
+
+
+async def test_a_stream_goes_on_while_a_long_prompt_is_read(
+    served: Served, client: openai.AsyncOpenAI
+) -> None:
+    stream = await client.chat.completions.create(
+        model="tiny", messages=HELLO, max_tokens=3000, stream=True, extra_body={"ignore_eos": True}
+    )
+    await anext(stream)
+    document = [{"role": "user", "content": "a dog and a log, a fox and a box: " * 90}]
+    reading = asyncio.create_task(
+        client.chat.completions.create(model="tiny", messages=document, max_tokens=1)  # type: ignore[call-overload]
+    )
+    steps = 0
+    while not reading.done():
+        await anext(stream)
+        steps += 1
+    assert steps > 3
+    assert (await reading).usage.prompt_tokens > 1000
+    await stream.close()
