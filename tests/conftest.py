@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import interpreted_triton  # noqa: F401 (first: others may import Triton)
 import pytest
 from served import Served, serve, write_served_checkpoint
 
