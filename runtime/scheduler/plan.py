@@ -115,7 +115,7 @@ class StepPlanner:
             slot=home.slot,
             start=home.planned,
             sample=sample,
-            new_pages=np.array(home.pages[home.sent_pages :], np.int32).tobytes(),
+            new_pages=_packed(home.pages[home.sent_pages :]),
             host_mask=sample and request.constraint is not None and request.constraint.host_masked,
         )
         home.sent_pages = len(home.pages)
@@ -139,7 +139,11 @@ class StepPlanner:
         """Grouping depends on the leading pages only, so it holds while the same requests decode."""
         arrivals = [request.arrival for request in decoding]
         if arrivals != self._grouped[0]:
-            tables = [np.array(request.residence.pages, np.int32).tobytes() for request in decoding]
+            tables = [_packed(request.residence.pages) for request in decoding]
             self._grouped = (arrivals, *order_and_group(tables, self._page_size))
         _, order, groups = self._grouped
         return [decoding[row] for row in order], groups
+
+
+def _packed(pages: list[int]) -> bytes:
+    return np.array(pages, np.int32).tobytes() if pages else b""
