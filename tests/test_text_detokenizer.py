@@ -127,6 +127,15 @@ def test_the_token_that_completes_a_stop_string_is_the_last_one_kept() -> None:
     assert "#b#" in kept and "#b#" not in tokenizer.decode(tokens[: 4 * (delta.tokens_kept - 1)])
 
 
+def test_a_stop_string_within_the_first_min_tokens_does_not_count() -> None:
+    tokenizer = tokenizer_of_kind("byte-level")
+    tokens = [tokenizer.encode(character, False) for character in "xaxbx"]
+    detokenizer = Detokenizer(tokenizer, ["x"], min_tokens=3)
+    deltas = [detokenizer.push(token, False) for token in tokens]
+    assert [delta.text for delta in deltas] == ["x", "a", "x", "b", ""]
+    assert deltas[-1].stopped == "x"
+
+
 def test_tokens_after_a_stop_string_are_ignored() -> None:
     tokenizer = tokenizer_of_kind("byte-level")
     detokenizer = Detokenizer(tokenizer, ["b"])

@@ -62,5 +62,6 @@ def choice_reply(
         request.skip_special_tokens is not False,
         continues_text=continues_text,
         shown_special=shown_special,
+        min_tokens=request.min_tokens or 0,
     )
     return ChoiceReply(detokenizer, include_stop, service.tokenizer.eos_tokens)

@@ -35,6 +35,7 @@ class Detokenizer:
     With `continues_text` (a reply continues its prompt) the space that begins a SentencePiece token
     is kept at the start; without, the text is that of `Tokenizer.decode`. `shown_special` are special
     tokens whose text is kept although special tokens are skipped: those that mark up a tool call.
+    Stop strings are looked for in the text behind the first `min_tokens` tokens.
     """
 
     def __init__(
@@ -46,11 +47,13 @@ class Detokenizer:
         *,
         continues_text: bool = True,
         shown_special: frozenset[int] = frozenset(),
+        min_tokens: int = 0,
     ) -> None:
         self._tokenizer = tokenizer
         self._skipped = tokenizer.special_tokens - shown_special if skip_special_tokens else frozenset()
         self._spaces_to_drop = 0 if continues_text else tokenizer.rules.leading_spaces
         self._include_stop = include_stop
+        self._min_tokens = min_tokens
         self._matcher = StopMatcher(stop)
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._length = 0  # characters decoded so far
@@ -87,7 +90,7 @@ class Detokenizer:
 
     def _accept(self, text: str) -> str:
         """Adds decoded text; returns what has become safe to send."""
-        found = self._matcher.push(text)
+        found = self._matcher.push(text) if self._tokens > self._min_tokens else None
         if found is not None:
             return self._end_at(found, text)
         self._length += len(text)
