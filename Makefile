@@ -1,12 +1,13 @@
 # make serve            install what is needed, then serve the built-in model (MODEL=… another, ARGS=… more options)
 # make test             every check: lint, types, tests
 # make lint             ruff and mypy alone
-# make bench            the benchmarks
+# make bench            the benchmarks; URL=… is the running server to measure
 # make clean            remove what the others made
 
 PYTHON ?= python3
 MODEL ?=
 ARGS ?=
+URL ?= http://127.0.0.1:8000
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -35,7 +36,8 @@ lint: $(VENV)/.installed-for-tests $(TYPING)/arbora
 	MYPYPATH=$(TYPING):tests/support $(BIN)/mypy tests
 
 bench: $(VENV)/.installed-for-tests
-	PYTHONSAFEPATH=1 $(BIN)/python bench/radix.py
+	$(BIN)/python bench/radix.py
+	$(BIN)/python bench/serve.py --url $(URL)
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

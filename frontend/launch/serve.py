@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 import sys
@@ -17,6 +18,7 @@ from .supervisor import Supervisor
 
 DRAIN_SECONDS = 30.0
 LISTEN_BACKLOG = 2048
+logger = logging.getLogger(__name__)
 
 
 def serve(config: ServeConfig, commands: Commands) -> int:
@@ -50,6 +52,7 @@ async def _serve(
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     supervisor = Supervisor(directory.path, commands, listener)
     signals = _Signals(supervisor)
+    logger.info("starting %s; the first start compiles and can take a minute", config.served_model_name)
     try:
         ready = await supervisor.start()
         print(ready_line(config, ready, url), flush=True)

@@ -25,6 +25,6 @@ def fake_command(role: str, behaviour: str) -> Command:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level="INFO")
+    logging.basicConfig(level="WARNING")
     config = ServeConfig(model=Path("/nowhere"), served_model_name="fake", port=int(sys.argv[1]))
     sys.exit(serve(config, fake_commands(*sys.argv[2:])))

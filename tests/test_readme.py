@@ -1,0 +1,34 @@
+"""What the README names exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import arbora
+import pytest
+from arbora.frontend.options import OPTIONS
+
+ROOT = Path(arbora.__file__).parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_every_flag_it_names_is_an_option() -> None:
+    flags = {option.flag for option in OPTIONS}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", README)) - {"--help"} <= flags
+
+
+def test_every_target_of_make_it_names_is_there() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"\bmake ([a-z]+)", README)) <= targets
+
+
+@pytest.mark.parametrize("path", re.findall(r"\]\(((?!http)[^)#]+)", README))
+def test_every_file_it_links_to_is_there(path: str) -> None:
+    assert (ROOT / path).exists()
+
+
+@pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+def test_every_example_is_python(example: str) -> None:
+    assert ast.parse(example).body
