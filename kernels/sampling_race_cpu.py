@@ -35,8 +35,7 @@ def race(x, maxima, largest, inverse, seed, position, leader, cut, last):
         if maxima[block] < cut or lead + LARGEST_GUMBEL < 0:
             continue
         values, start = block_of(x, block), block * BLOCK
-        draw(seed, position, start, words[: len(values)])
-        if F32(least(words[: len(values)])) * _WORD_UNIT > F32(np.exp(lead)) * _MARGIN:
+        if F32(draw(seed, position, start, words)) * _WORD_UNIT > F32(np.exp(lead)) * _MARGIN:
             continue
         score_kept(words, values, largest, inverse, cut, last - start, scores)
         score, at = best_of(scores[: len(values)])
@@ -47,16 +46,13 @@ def race(x, maxima, largest, inverse, seed, position, leader, cut, last):
 
 @compiled
 def draw(seed, position, start, words):
-    for i in range(len(words)):
+    """Fill words with those of BLOCK tokens; return the least."""
+    least = np.uint32(0xFFFFFFFF)
+    for i in range(BLOCK):
         words[i] = philox_word(seed, position, np.uint64(start + i))
-
-
-@compiled
-def least(words):
-    smallest = np.uint32(0xFFFFFFFF)
-    for word in words:
-        smallest = min(smallest, word)
-    return smallest
+    for i in range(BLOCK):
+        least = min(least, words[i])
+    return least
 
 
 @compiled
