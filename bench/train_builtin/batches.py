@@ -16,6 +16,7 @@ from .tokenizer import PAD
 
 LONGEST = 1152
 BATCH_TOKENS = 3072
+MOST_PADDING = 1.2
 PROMPT_SHARE, PROMPT_WEIGHT = 0.1, 0.5
 """A tenth of the prompt tokens are predicted too: names recur in prompts, which teaches copying early."""
 
@@ -53,14 +54,19 @@ def make_batches(seed: str, tokenizer: Tokenizer, stage: Stage, tokens: int) -> 
         if tokens <= 0:
             break
     examples.sort(key=lambda example: len(example.tokens))
-    return [_batch(group, generator) for group in _groups(examples, BATCH_TOKENS)]
+    return [_batch(group, generator) for group in _groups(examples)]
 
 
-def _groups(examples: list[Example], batch_tokens: int) -> Iterator[list[Example]]:
-    """Never a single row, for which the compiled layers would be compiled once more."""
+def _groups(examples: list[Example]) -> Iterator[list[Example]]:
+    """Cuts examples, sorted by length, into batches that are neither large nor mostly padding.
+
+    Never a single row, for which the compiled layers would be compiled once more.
+    """
     group: list[Example] = []
     for example in examples:
-        if len(group) > 1 and (len(group) + 1) * len(example.tokens) > batch_tokens:
+        padded = (len(group) + 1) * len(example.tokens)
+        real = sum(len(other.tokens) for other in group) + len(example.tokens)
+        if len(group) > 1 and (padded > BATCH_TOKENS or padded > MOST_PADDING * real):
             yield group
             group = []
         group.append(example)
