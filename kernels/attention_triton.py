@@ -185,17 +185,20 @@ class Tiles:
     queries: int
     keys: int
     warps: int
-    stages: int
 
     @staticmethod
-    def choose(queries: int, head_dim: int, element_size: int) -> "Tiles":
-        """queries: those of the largest item."""
-        wide = head_dim * element_size > 256
+    def choose(queries: int, repeat: int, head_dim: int, element_size: int) -> "Tiles":
+        """The largest tiles that spill no registers.
+
+        queries: query heads for each KV head in the largest item; at least `repeat`, those of one token.
+        """
+        if element_size == 4:
+            return Tiles(max(16, triton.next_power_of_2(repeat)), 16, 4)
         if queries <= 16:
-            return Tiles(16, 32 if wide else 64, 4, 2)
-        if queries <= 64:
-            return Tiles(64, 32 if wide else 64, 4, 2)
-        return Tiles(128, 32 if wide else 64, 8, 2)
+            return Tiles(16, 32 if head_dim > 128 else 64, 4)
+        if head_dim > 128:
+            return Tiles(max(64, triton.next_power_of_2(repeat)), 32, 4)
+        return Tiles(64, 64, 4) if queries <= 64 else Tiles(128, 64, 8)
 
 
 class TritonAttention:
@@ -212,9 +215,10 @@ class TritonAttention:
         decode = Share(rows < batch.decode_rows, np.ones(len(groups), np.bool_))
         chunks = Share(rows >= batch.decode_rows, np.zeros(len(groups), np.bool_))
         group_queries = max((count * repeat for _, count, _ in groups), default=repeat)
-        self._decode_tiles = Tiles.choose(min(64, max(repeat, group_queries)), head_dim, q.element_size())
+        decode_queries = max(repeat, min(64, group_queries))
         chunk_queries = int(batch.query_lengths.max(initial=1)) * repeat
-        self._chunk_tiles = Tiles.choose(max(repeat, chunk_queries), head_dim, q.element_size())
+        self._decode_tiles = Tiles.choose(decode_queries, repeat, head_dim, q.element_size())
+        self._chunk_tiles = Tiles.choose(chunk_queries, repeat, head_dim, q.element_size())
         split = _split(batch, kv_heads, q.device)
         decode_plan = plan_items(
             batch, groups, decode, max(1, self._decode_tiles.queries // repeat), split, window
@@ -283,7 +287,7 @@ class TritonAttention:
             WINDOW=self._window is not None,
             PARTIAL=items is self._decode_items,
             num_warps=tiles.warps,
-            num_stages=tiles.stages,
+            num_stages=2,
         )
 
 

@@ -1,23 +1,63 @@
 from aot_cases import AotCase
 
-NORM = {
-    "x": "*bf16",
-    "residual": "*bf16",
-    "weight": "*bf16",
-    "out": "*bf16",
-    "x_stride": "i32",
-    "size": "i32",
-}
+NORM = {"x": "*bf16", "residual": "*bf16", "weight": "*bf16", "out": "*bf16", "inner": "i32"}
+STRIDES = {"x_outer": "i32", "x_inner": "i32", "size": "i32"}
+ROTARY = {"q": "*bf16", "k": "*bf16", "v": "*bf16", "cos_sin": "*fp32", "positions": "*i64", "slots": "*i64"}
+ROTARY_STRIDES = {"kv": "*bf16", "q_stride": "i32", "k_stride": "i32", "v_stride": "i32", "slot_count": "i32"}
+
 CASES = [
+    *(
+        AotCase(
+            name=f"rms_norm-{size}{'-add' if add else ''}",
+            kernel="norm_triton:rms_norm_kernel",
+            signature={**NORM, **STRIDES, "eps": "fp32"},
+            constants={"ADD": add, "BLOCK": size},
+            num_warps=max(1, min(16, size // 512)),
+            max_shared=1024,
+            aligned=("x_outer", "x_inner", "size"),
+        )
+        for size in (128, 1024, 8192)
+        for add in (False, True)
+    ),
     AotCase(
-        name=f"rms_norm-{size}{'-add' if add else ''}",
-        kernel="norm_triton:rms_norm_kernel",
-        signature={**NORM, "eps": "fp32"},
-        constants={"ADD": add, "BLOCK": size},
-        num_warps=max(1, min(16, size // 512)),
-        max_shared=32 * 1024,
-        aligned=("x_stride", "size"),
-    )
-    for size in (128, 1024, 8192)
-    for add in (False, True)
+        name="silu_and_mul",
+        kernel="activation_triton:silu_and_mul_kernel",
+        signature={"gate_up": "*bf16", "out": "*bf16", "stride": "i32", "width": "i32"},
+        constants={"BLOCK": 1024},
+        max_shared=0,
+        aligned=("stride", "width"),
+    ),
+    *(
+        AotCase(
+            name=f"rotary_write_kv-{head_dim}-{half}",
+            kernel="rotary_triton:rotary_write_kv_kernel",
+            signature={**ROTARY, **ROTARY_STRIDES},
+            constants={
+                "HEADS": 16,
+                "KV_HEADS": 8,
+                "HEAD_DIM": head_dim,
+                "HALF": half,
+                "BLOCK_HALF": 1 << (half - 1).bit_length(),
+                "BLOCK_DIM": 1 << (head_dim - 1).bit_length(),
+            },
+            num_warps=1,
+            max_shared=0,
+            aligned=("q_stride", "k_stride", "v_stride", "slot_count"),
+        )
+        for head_dim, half in ((128, 64), (80, 40), (256, 32))
+    ),
+    AotCase(
+        name="copy_pages",
+        kernel="pages_triton:copy_pages_kernel",
+        signature={
+            "kv": "*bf16",
+            "moves": "*i64",
+            "move_count": "i32",
+            "pages": "i32",
+            "page_elements": "i32",
+        },
+        constants={"BLOCK": 1024},
+        max_shared=0,
+        aligned=("page_elements",),
+    ),
 ]

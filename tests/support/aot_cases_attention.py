@@ -1,0 +1,76 @@
+from aot_cases import AotCase
+
+ATTEND = {
+    "items": "*i32",
+    "tables": "*i32",
+    "q_stride": "i32",
+    "plane": "i64",
+    "scale_log2": "fp32",
+    "window": "i32",
+}
+
+
+def _attend(
+    name: str,
+    tiles: tuple[int, int, int],
+    head_dim: int,
+    page_size: int = 16,
+    dtype: str = "bf16",
+    window: bool = False,
+    partial: bool = False,
+) -> AotCase:
+    """tiles: queries, keys, warps, as `attention_triton.Tiles` chooses them."""
+    tensors = {
+        "q": f"*{dtype}",
+        "kv": f"*{dtype}",
+        "out": f"*{dtype}",
+        "partial": "*fp32",
+        "partial_sum": "*fp32",
+    }
+    queries, keys, warps = tiles
+    return AotCase(
+        name=f"attend-{name}",
+        kernel="attention_triton:attend_kernel",
+        signature={**tensors, **ATTEND},
+        constants={
+            "KV_HEADS": 8,
+            "REPEAT": 4,
+            "HEAD_DIM": head_dim,
+            "PAGE_SIZE": page_size,
+            "BLOCK_QUERIES": queries,
+            "BLOCK_KEYS": keys,
+            "BLOCK_DIM": 1 << (head_dim - 1).bit_length(),
+            "COLUMNS": 8,
+            "WINDOW": window,
+            "PARTIAL": partial,
+        },
+        num_warps=warps,
+        num_stages=2,
+        max_spill_bytes=32,  # stored before the loops, loaded after them
+        aligned=("q_stride", "plane"),
+    )
+
+
+CASES = [
+    _attend("decode-64", (16, 64, 4), 64, partial=True),
+    _attend("decode-128", (16, 64, 4), 128, partial=True),
+    _attend("decode-128-group", (64, 64, 4), 128, partial=True),
+    _attend("decode-256", (16, 32, 4), 256, partial=True),
+    _attend("decode-128-pages-of-1", (16, 64, 4), 128, page_size=1, partial=True),
+    _attend("decode-128-window", (16, 64, 4), 128, window=True, partial=True),
+    _attend("chunk-64", (128, 64, 8), 64),
+    _attend("chunk-80", (128, 64, 8), 80),
+    _attend("chunk-128", (128, 64, 8), 128),
+    _attend("chunk-128-short", (64, 64, 4), 128),
+    _attend("chunk-128-window", (128, 64, 8), 128, window=True),
+    _attend("chunk-256", (64, 32, 4), 256),
+    _attend("128-float32", (16, 16, 4), 128, dtype="fp32"),
+    AotCase(
+        name="merge-128",
+        kernel="attention_triton:merge_kernel",
+        signature={"partial": "*fp32", "partial_sum": "*fp32", "merges": "*i32", "out": "*bf16"},
+        constants={"HEADS": 32, "HEAD_DIM": 128, "BLOCK_DIM": 128},
+        num_warps=1,
+        max_shared=0,
+    ),
+]
