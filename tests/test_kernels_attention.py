@@ -28,6 +28,7 @@ def assert_matches_reference(case: AttentionCase) -> None:
     window=st.sampled_from([None, None, 1, 7, 64]),
     dtype=st.sampled_from(list(TOLERANCE)),
     scattered=st.booleans(),
+    split=st.sampled_from([40, 512]),
     seed=st.integers(0, 1000),
 )
 def test_every_step_matches_the_reference(
@@ -38,8 +39,44 @@ def test_every_step_matches_the_reference(
     window: int | None,
     dtype: torch.dtype,
     scattered: bool,
+    split: int,
     seed: int,
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention_cpu, "FLASH_FLOPS", flash_flops)
+        patch.setattr(attention_cpu, "_split", lambda batch, kv_heads: split)
         assert_matches_reference(build_case(step, heads, head_dim, window, dtype, scattered, seed))
+
+
+LONG = Step(16, groups=((4, 12),), decode_lengths=(1500, 700), chunks=((64, 300), (100, 0)))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_any_number_of_threads_gives_the_same_result(threads: int, dtype: torch.dtype) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert_matches_reference(build_case(LONG, (16, 4), 64, None, dtype, False, 5))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_layers_of_one_shape_share_a_plan_and_other_shapes_get_their_own() -> None:
+    case = build_case(LONG, (4, 2), 32, None, torch.float32, False, 6)
+    wider = build_case(LONG, (8, 4), 32, None, torch.float32, False, 6)
+    for q, kv in [(case.q, case.kv), (case.q, case.kv.flip(0).contiguous()), (wider.q, wider.kv)]:
+        got = paged_attention(q, kv, case.batch, case.scale)
+        torch.testing.assert_close(
+            got, reference.paged_attention(q, kv, case.batch, case.scale), atol=1e-5, rtol=1e-5
+        )
+    assert len(case.batch.plans) == 2
+
+
+def test_queries_may_be_a_view_of_a_fused_projection() -> None:
+    case = build_case(LONG, (4, 2), 32, None, torch.float32, False, 7)
+    fused = torch.randn(case.batch.tokens, 8, 32)
+    fused[:, :4] = case.q
+    got = paged_attention(fused[:, :4], case.kv, case.batch, case.scale)
+    expected = reference.paged_attention(case.q, case.kv, case.batch, case.scale)
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
