@@ -1,0 +1,171 @@
+"""What users see when processes die or are told to end, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from served import HELLO, Served, eventually, serve
+
+ENDLESS: Any = {"messages": HELLO, "max_tokens": 3500, "ignore_eos": True}
+
+
+@pytest.fixture
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("h")
+
+
+@pytest.fixture(scope="module")
+def victim(served_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serve(served_model, home=tmp_path_factory.mktemp("h")) as server:
+        yield server
+
+
+class Streaming:
+    """A stream read on a thread. `events` are its data lines."""
+
+    def __init__(self, served: Served) -> None:
+        self.events: list[str] = []
+        self._thread = threading.Thread(target=self._read, args=(served,))
+        self._thread.start()
+        eventually(lambda: len(self.events) > 3)
+
+    def _read(self, served: Served) -> None:
+        body = {"model": served.model, "stream": True, **ENDLESS}
+        with httpx.stream("POST", f"{served.url}/v1/chat/completions", json=body, timeout=60) as answer:
+            self.events.extend(line for line in answer.iter_lines() if line)
+
+    def end(self) -> list[str]:
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return self.events
+
+
+class Asking:
+    """A request without a stream, answered on a thread."""
+
+    def __init__(self, served: Served, **fields: Any) -> None:
+        self.answer: httpx.Response | None = None
+        self._body = {"model": served.model, **ENDLESS, **fields}
+        self._thread = threading.Thread(target=self._ask, args=(served,))
+        self._thread.start()
+
+    def _ask(self, served: Served) -> None:
+        with contextlib.suppress(httpx.TransportError):
+            self.answer = httpx.post(f"{served.url}/v1/chat/completions", json=self._body, timeout=90)
+
+    def end(self) -> httpx.Response | None:
+        """None if the connection broke."""
+        self._thread.join(90)
+        assert not self._thread.is_alive()
+        return self.answer
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def all_pids(served: Served) -> set[int]:
+    """The server's processes and what they started."""
+    found, new = set(), {served.process.pid}
+    while new:
+        found |= new
+        children = (Path(f"/proc/{pid}/task/{pid}/children") for pid in new)
+        new = {int(child) for path in children for child in path.read_text().split()}
+    return found
+
+
+@pytest.mark.parametrize("role", ["scheduler", "model"])
+def test_when_a_replica_dies_streams_end_with_an_error_and_the_rest_is_answered(
+    victim: Served, role: str
+) -> None:
+    streaming = Streaming(victim)
+    asking = Asking(victim, max_tokens=600)
+    before, pids = victim.metrics(), all_pids(victim)
+    os.kill(victim.children[role], signal.SIGKILL)
+    *_, last = streaming.end()
+    assert last.startswith('data: {"error":')
+    assert '"model_died"' in last
+    answer = asking.end()
+    assert answer is not None
+    assert answer.status_code in (200, 503)
+    eventually(lambda: victim.is_healthy)
+    eventually(lambda: victim.is_quiet)
+    after = victim.metrics()
+    counters = [name for name in before if name.endswith(("_total", "_count"))]
+    assert all(after[name] >= before[name] for name in counters)
+    replaced = pids - all_pids(victim)
+    assert len(replaced) >= 2
+    assert not any(map(is_alive, replaced))
+
+
+def test_while_the_replica_starts_again_requests_are_told_to_come_back(victim: Served) -> None:
+    os.kill(victim.children["model"], signal.SIGKILL)
+    eventually(lambda: not victim.is_healthy)
+    refused = victim.http.post("/v1/chat/completions", json={"model": victim.model, **ENDLESS})
+    assert refused.status_code == 503
+    assert int(refused.headers["retry-after"]) > 0
+    assert refused.json()["error"]["code"] == "model_not_ready"
+    eventually(lambda: victim.is_healthy)
+
+
+def test_when_the_tokenizer_process_dies_another_takes_over(victim: Served) -> None:
+    asking = Asking(victim)
+    eventually(lambda: victim.metrics()["arbora_requests_running"] == 1)
+    os.kill(victim.children["tokenizer"], signal.SIGKILL)
+    assert asking.end() is None
+    eventually(lambda: answers(victim))
+    eventually(lambda: victim.is_quiet)
+
+
+def answers(served: Served) -> bool:
+    try:
+        return served.is_healthy
+    except httpx.TransportError:
+        return False
+
+
+def test_an_idle_server_uses_no_processor_time(victim: Served) -> None:
+    eventually(lambda: victim.is_quiet)
+
+    def ticks() -> int:
+        stats = [Path(f"/proc/{pid}/stat").read_text() for pid in all_pids(victim)]
+        return sum(int(field) for stat in stats for field in stat.rpartition(")")[2].split()[11:13])
+
+    before = ticks()
+    time.sleep(2)
+    assert ticks() - before <= 0.02 * 2 * os.sysconf("SC_CLK_TCK")
+
+
+def test_a_signal_lets_open_streams_end_and_leaves_nothing_behind(served_model: Path, home: Path) -> None:
+    with serve(served_model, home=home) as server:
+        pids = all_pids(server)
+        asking = Asking(server, max_tokens=600)
+        eventually(lambda: server.metrics()["arbora_requests_running"] == 1)
+        server.process.send_signal(signal.SIGTERM)
+        eventually(lambda: refuses(server))
+        answer = asking.end()
+        assert answer is not None
+        assert answer.json()["choices"][0]["finish_reason"] == "length"
+        assert server.process.wait(30) == 0
+    eventually(lambda: not any(map(is_alive, pids)))
+    assert list(home.iterdir()) == []
+
+
+def refuses(served: Served) -> bool:
+    try:
+        return httpx.get(f"{served.url}/health").status_code == 503
+    except httpx.TransportError:
+        return True
