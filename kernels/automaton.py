@@ -81,16 +81,14 @@ class AutomatonPool:
         states, classes = transitions.shape
         class_map = self._class_maps.put(class_of_byte[None])
         first_mask = self._masks.put(masks.view(np.int32))
-        first_transition = self._transitions.put(transitions.ravel())
+        first_transition = self._transitions.take(transitions.size)
         rows = np.empty((states, 3), np.int32)
         rows[:, 0] = first_transition + classes * np.arange(states)
         rows[:, 1] = class_map
         rows[:, 2] = first_mask + mask_of_state
         first_state = self._states.put(rows)
-        absolute = np.where(transitions < 0, DEAD, transitions + first_state).astype(np.int32)
-        self._transitions.tensor[first_transition : first_transition + states * classes] = torch.from_numpy(
-            absolute.ravel()
-        )
+        pooled = np.where(transitions < 0, DEAD, transitions + first_state)
+        self._transitions.write(first_transition, pooled.astype(np.int32).ravel())
         self._loaded[grammar_id] = _Loaded(
             first_state, states, first_transition, states * classes, first_mask, len(masks), class_map
         )

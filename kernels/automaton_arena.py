@@ -24,20 +24,26 @@ class Arena:
 
     def put(self, rows: NDArray[Any]) -> int:
         """Copy rows [n ≥ 1, *row_shape] into a free span and return its start."""
-        start = self._take(len(rows))
-        self.tensor[start : start + len(rows)] = torch.from_numpy(np.ascontiguousarray(rows))
+        start = self.take(len(rows))
+        self.write(start, rows)
         return start
+
+    def write(self, start: int, rows: NDArray[Any]) -> None:
+        """Copy rows into a span that was taken."""
+        own = np.require(rows, requirements=["C", "W"])  # PyTorch warns of arrays that are read-only
+        self.tensor[start : start + len(rows)] = torch.from_numpy(own)
 
     def free(self, start: int, length: int) -> None:
         self._holes = _joined(sorted([*self._holes, (start, start + length)]))
 
-    def _take(self, length: int) -> int:
+    def take(self, length: int) -> int:
+        """Borrow length ≥ 1 rows; return their start."""
         for i, (start, end) in enumerate(self._holes):
             if end - start >= length:
                 self._holes[i : i + 1] = [(start + length, end)] if end - start > length else []
                 return start
         self._grow(length)
-        return self._take(length)
+        return self.take(length)
 
     def _grow(self, length: int) -> None:
         old = len(self.tensor)

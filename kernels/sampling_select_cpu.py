@@ -102,12 +102,14 @@ def sum_of(scaled):
 @compiled
 def weight_from(x, maxima, floor, by_mass, largest, inverse):
     """The mass, or the number, of the values whose key is at least floor."""
-    total = np.int64(0)
+    total, weights = np.int64(0), np.ones(BLOCK, np.float32)
     for block in range(len(maxima)):
         if maxima[block] >= floor:
-            for value in block_of(x, block):
-                weight = weight_of(value, by_mass, largest, inverse)
-                total += weight if order_key(value) >= floor else 0
+            values = block_of(x, block)
+            if by_mass:
+                scale(values, largest, inverse, weights)
+            for i in range(len(values)):
+                total += np.int64(weights[i]) if order_key(values[i]) >= floor else np.int64(0)
     return total
 
 

@@ -63,6 +63,8 @@ class SamplingState:
             settings.top_k,
             settings.top_p,
             settings.min_p,
+            bool(settings.logit_bias),
+            settings.min_tokens if settings.stop_ids else 0,
         )
         self._history.forget(slot)
         if settings.has_penalties:
@@ -70,6 +72,7 @@ class SamplingState:
 
     def release(self, slot: int) -> None:
         self._settings[slot] = SlotSettings(temperature=0.0)
+        self._numbers[slot] = 0
         self._history.forget(slot)
 
     def append(self, slot: int, tokens: NDArray[np.int32]) -> None:
@@ -109,19 +112,18 @@ class SamplingState:
         self._history.count_sampled(slots, tokens)
 
     def _bias(self, slots: NDArray[np.int32]) -> LogitBias | None:
-        rows = [self._settings[slot].logit_bias for slot in slots]
-        if not any(rows):
+        if not self._numbers["biased"][slots].any():
             return None
+        rows = [self._settings[slot].logit_bias for slot in slots]
         ids = np.array([token for row in rows for token in row], np.int32)
         values = np.array([value for row in rows for value in row.values()], np.float32)
         return LogitBias(*upload([_starts(rows), ids, values], self.last_tokens.device))
 
     def _banned(self, slots: NDArray[np.int32]) -> BannedTokens | None:
-        positions = self._numbers["position"][slots]
-        settings = [self._settings[slot] for slot in slots]
-        rows = [s.stop_ids if at < s.min_tokens else () for s, at in zip(settings, positions, strict=True)]
-        if not any(rows):
+        active = self._numbers["position"][slots] < self._numbers["banned_until"][slots]
+        if not active.any():
             return None
+        rows = [self._settings[slot].stop_ids if on else () for slot, on in zip(slots, active, strict=True)]
         ids = np.array([token for row in rows for token in row], np.int32)
         return BannedTokens(*upload([_starts(rows), ids], self.last_tokens.device))
 
@@ -148,6 +150,8 @@ _NUMBERS = np.dtype(
         ("top_k", np.int32),
         ("top_p", np.float32),
         ("min_p", np.float32),
+        ("biased", np.bool_),
+        ("banned_until", np.int32),
     ]
 )
 
@@ -202,7 +206,7 @@ class _TokenHistory:
 
     def entries(self, slots: NDArray[np.int32]) -> NDArray[np.int32] | None:
         """int32 [rows], -1 for slots without penalties; None if all are."""
-        if self._entry_of_slot.keys().isdisjoint(slots.tolist()):
+        if not self._entry_of_slot or self._entry_of_slot.keys().isdisjoint(slots.tolist()):
             return None
         return np.array([self._entry_of_slot.get(slot, -1) for slot in slots.tolist()], np.int32)
 
