@@ -50,6 +50,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	@echo "installing into $(VENV); the first time takes a few minutes"
 ifeq ($(HAS_GPU),)
 	$(PIP) install $(CPU_TORCH)
 else
