@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from .attention_batch import AttentionBatch
+from .attention_blend import blend
 
 MAX_SLICES = 16
 """Runs of keys that are copied slice by slice; more are gathered page by page."""
@@ -102,19 +103,20 @@ def flash(
 def attend_chunk(q: torch.Tensor, kv: torch.Tensor, chunk: Chunk, scale: float, out: torch.Tensor) -> None:
     """Compute the chunk's rows of out [tokens, heads, head_dim]."""
     query = q[chunk.token : chunk.token + chunk.count].transpose(0, 1)
-    target = out[chunk.token : chunk.token + chunk.count].transpose(0, 1)
+    target = out[chunk.token : chunk.token + chunk.count]
     keys, values = chunk.keys.read(kv)
     if chunk.mask is not None:
-        target.copy_(flash(query, keys, values, scale, False, chunk.mask.to(q.dtype))[0])
+        result, _ = flash(query, keys, values, scale, False, chunk.mask.to(q.dtype))
+        target.copy_(result.transpose(0, 1))
         return
     split = chunk.prefix
     own, own_sum = flash(query, keys[:, split:], values[:, split:], scale, True, None)
     if split == 0:
-        target.copy_(own)
+        target.copy_(own.transpose(0, 1))
         return
     prefix, prefix_sum = flash(query, keys[:, :split], values[:, :split], scale, False, None)
-    share = torch.sigmoid(prefix_sum - own_sum)[..., None]
-    target.copy_(own + (prefix - own) * share)
+    by_token = [t.transpose(0, 1).contiguous() for t in (own, own_sum, prefix, prefix_sum)]
+    blend(by_token[0], by_token[1], by_token[2], by_token[3], target)
 
 
 @dataclass(frozen=True)
