@@ -33,7 +33,6 @@ lint: $(VENV)/.installed-for-tests $(TYPING)/arbora
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	MYPYPATH=$(TYPING) $(BIN)/mypy -p arbora
-	MYPYPATH=$(TYPING):tests/support $(BIN)/mypy tests
 
 bench: $(VENV)/.installed-for-tests
 	$(BIN)/python bench/radix.py
