@@ -52,7 +52,7 @@ def filter_kernel(
         p = tl.load(top_p + row)
     if min_p is not None:
         m = tl.load(min_p + row)
-    cut, last_tie = tl.full((), KEY_OF_MINUS_INFINITY, tl.int32), tl.full((), -1, tl.int32)
+    cut, last_tie = tl.full((), KEY_OF_MINUS_INFINITY + 1, tl.int32), tl.full((), 0, tl.int32) + vocab
     if ((k > 0) | (p < 1) | (m > 0)) & (warmth >= GREEDY_BELOW) & (tl.abs(largest) < UNBOUNDED):
         floor = tl.full((), KEY_OF_MINUS_INFINITY + 1, tl.int32)
         if top_k is not None:  # noqa: SIM102 (decided at compile time)

@@ -7,6 +7,7 @@ import triton.language as tl
 from .sampling_math_triton import order_key
 
 MINUS_INFINITY = tl.constexpr(float("-inf"))
+LOWEST_FLOAT = tl.constexpr(-3.4028234663852886e38)
 SUB_BLOCK = tl.constexpr(128)
 
 
@@ -117,7 +118,7 @@ def _penalised(x, count, seen, repetition, presence, frequency):
 def _sum_raw(raw, raw_maximum, raw_sum):
     largest = tl.max(raw)
     tl.store(raw_maximum, largest)
-    tl.store(raw_sum, tl.sum(tl.where(raw > MINUS_INFINITY, tl.exp(raw - largest), 0.0)))
+    tl.store(raw_sum, tl.sum(tl.exp(raw - tl.maximum(largest, LOWEST_FLOAT))))
 
 
 @triton.jit

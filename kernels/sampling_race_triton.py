@@ -32,7 +32,7 @@ def race_kernel(
     row, chunk, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     part = row * chunks + chunk
     warmth = tl.load(temperature + row)
-    cut, last_tie = tl.full((), KEY_OF_MINUS_INFINITY, tl.int32), tl.full((), -1, tl.int32)
+    cut, last_tie = tl.full((), KEY_OF_MINUS_INFINITY + 1, tl.int32), tl.full((), 0, tl.int32) + vocab
     if cuts is not None:
         cut, last_tie = tl.load(cuts + 2 * row), tl.load(cuts + 2 * row + 1)
     if (warmth >= GREEDY_BELOW) & (order_key(tl.load(maxima + part)) >= cut):

@@ -4,6 +4,7 @@ Triton's interpreter is too slow for many draws; test_sampling_agreement.py hold
 """
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -21,14 +22,14 @@ def fast_sampler(request: pytest.FixtureRequest) -> Sampler:
     return SAMPLERS[request.param]
 
 
-def support(sampler: Sampler, logits: list[float], draws: int = 60, **parameters: float) -> set[int]:
+def support(sampler: Sampler, logits: list[float], draws: int = 60, **parameters: Any) -> set[int]:
     """The tokens that a row yields over many seeds."""
     rows = torch.tensor([logits]).repeat(draws, 1)
     made = batch(draws, seed=list(range(draws)), **parameters)
     return set(sampler(rows, made, None).tokens.tolist())
 
 
-def greedy(sampler: Sampler, logits: list[float], **parts: object) -> int:
+def greedy(sampler: Sampler, logits: list[float], **parts: Any) -> int:
     return int(sampler(torch.tensor([logits]), batch(temperature=0.0, **parts), None).tokens[0])
 
 

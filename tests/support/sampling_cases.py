@@ -160,5 +160,10 @@ def _random_penalties(rng: np.random.Generator, rows: int, vocab: int) -> Penalt
     counts = rng.poisson(0.3, (rows, vocab)).astype(np.int32)
     entry = rng.permutation(rows + 1)[:rows].astype(np.int32) - 1
     return Penalties(
-        torch.from_numpy(entry), numbers[0] + 0.5, *numbers[1:], packed(seen), torch.from_numpy(counts)
+        torch.from_numpy(entry),
+        numbers[0] + 0.5,
+        numbers[1],
+        numbers[2],
+        packed(seen),
+        torch.from_numpy(counts),
     )

@@ -1,0 +1,27 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator,type-var,call-arg,call-overload"
+"""What the Philox and the noise of the CPU give."""
+
+import numba
+import numpy as np
+from arbora.kernels import sampling_math_cpu
+
+
+@numba.njit
+def _philox(c0, c1, c2, c3, seed):
+    return sampling_math_cpu.philox(c0, c1, c2, c3, seed)
+
+
+@numba.njit
+def _gumbel(words):
+    noise = np.empty(len(words), np.float32)
+    for i in range(len(words)):
+        noise[i] = sampling_math_cpu.gumbel(np.uint64(words[i]))
+    return noise
+
+
+def philox_with_numba(counter: list[int], seed: int) -> list[int]:
+    return [int(word) for word in _philox(*(np.uint64(word) for word in counter), np.uint64(seed))]
+
+
+def gumbel_with_numba(words: "np.ndarray[tuple[int], np.dtype[np.uint32]]") -> list[float]:
+    return [float(value) for value in _gumbel(words)]
