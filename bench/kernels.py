@@ -1,0 +1,162 @@
+"""Time of each CPU kernel at the shapes of a 0.6B Qwen3 in bfloat16, beside what the machine allows.
+
+Run: PYTHONSAFEPATH=1 python bench/kernels.py [--threads 2] [part of a name]
+Every figure is the best of many runs. The floor is the larger of the bytes that must be read at the bandwidth
+measured here and the arithmetic at the rate of a large bfloat16 product. Working sets exceed the caches.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from arbora.kernels.activation import silu_and_mul
+from arbora.kernels.attention import AttentionBatch, paged_attention
+from arbora.kernels.linear import Linear
+from arbora.kernels.norm import add_rms_norm, rms_norm
+from arbora.kernels.pages import copy_pages
+from arbora.kernels.rotary import rotary_write_kv
+
+HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 1024, 3072, 16, 8, 128, 16
+WORKING_SET = 400_000_000  # bytes of cache or weights to go round, more than stay in a core's caches
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    turn: Callable[[int], object]
+    """one run; the number picks which of several copies of the data it reads"""
+    read: int = 0
+    """bytes"""
+    flops: int = 0
+
+
+def best_seconds(turn: Callable[[int], object], budget: float = 1.5) -> float:
+    turn(0)
+    best, runs, deadline = float("inf"), 0, time.perf_counter() + budget
+    while time.perf_counter() < deadline or runs < 5:
+        start = time.perf_counter()
+        turn(runs)
+        best = min(best, time.perf_counter() - start)
+        runs += 1
+    return best
+
+
+def attention_case(
+    name: str,
+    queries: list[int],
+    lengths: list[int],
+    groups: tuple[tuple[int, int, int], ...] = (),
+    scattered: bool = False,
+    shape: tuple[int, int, int] = (HEADS, KV_HEADS, HEAD_DIM),
+) -> Case:
+    heads, kv_heads, head_dim = shape
+    counts = [-(-length // PAGE_SIZE) for length in lengths]
+    ids = np.random.default_rng(0).permutation(sum(counts)) if scattered else np.arange(sum(counts))
+    tables = [part.astype(np.int32) for part in np.split(ids, np.cumsum(counts)[:-1])]
+    for first, count, shared in groups:
+        for row in range(first + 1, first + count):
+            tables[row][: shared // PAGE_SIZE] = tables[first][: shared // PAGE_SIZE]
+    token_bytes = kv_heads * head_dim * 2 * 2
+    layer = sum(counts) * PAGE_SIZE * token_bytes
+    layers = [
+        torch.randn(2, kv_heads, sum(counts), PAGE_SIZE, head_dim).bfloat16()
+        for _ in range(max(1, min(28, WORKING_SET // layer)))
+    ]
+    q = torch.randn(sum(queries), heads, head_dim).bfloat16()
+    batch = AttentionBatch.build(queries, lengths, tables, PAGE_SIZE, CPU, groups)
+    keys = sum(lengths) - sum((count - 1) * shared for _, count, shared in groups)
+    pairs = sum(n * length - n * (n - 1) // 2 for n, length in zip(queries, lengths, strict=True))
+    return Case(
+        f"attention, {name}",
+        lambda turn: paged_attention(q, layers[turn % len(layers)], batch, head_dim**-0.5),
+        read=keys * token_bytes,
+        flops=4 * heads * head_dim * pairs,
+    )
+
+
+def attention_cases() -> Iterator[Case]:
+    yield attention_case("1 row x 500", [1], [500])
+    yield attention_case("1 row x 2500", [1], [2500])
+    yield attention_case("4 rows x 2048", [1] * 4, [2048] * 4)
+    yield attention_case("4 rows x 2048, scattered pages", [1] * 4, [2048] * 4, scattered=True)
+    yield attention_case("8 rows x 500", [1] * 8, [500] * 8)
+    yield attention_case("4 rows x 2100 of which 2048 shared", [1] * 4, [2100] * 4, ((0, 4, 2048),))
+    yield attention_case("8 rows x 2100 of which 2048 shared", [1] * 8, [2100] * 8, ((0, 8, 2048),))
+    yield attention_case("200 rows x 200, 4/2 heads of 64", [1] * 200, [200] * 200, shape=(4, 2, 64))
+    for chunk, prefix in ((64, 0), (64, 500), (256, 0), (256, 2048), (1024, 0), (1024, 2048)):
+        yield attention_case(f"chunk of {chunk} after {prefix}", [chunk], [prefix + chunk])
+
+
+def linear_cases() -> Iterator[Case]:
+    outputs = {"qkv": (HIDDEN, 4096), "gate_up": (HIDDEN, 2 * INTERMEDIATE), "down": (INTERMEDIATE, HIDDEN)}
+    for name, (inputs, width) in outputs.items():
+        copies = WORKING_SET // (inputs * width * 2)
+        weights = [Linear.pack(torch.randn(width, inputs).bfloat16(), None) for _ in range(copies)]
+        for rows in (1, 4, 16, 256):
+            x = torch.randn(rows, inputs).bfloat16()
+            yield Case(
+                f"linear, {name}, {rows} rows",
+                lambda turn, x=x, weights=weights: weights[turn % len(weights)](x),  # type: ignore[misc]
+                read=inputs * width * 2,
+                flops=2 * rows * inputs * width,
+            )
+
+
+def elementwise_cases() -> Iterator[Case]:
+    weight, head_weight = torch.rand(HIDDEN).bfloat16(), torch.rand(HEAD_DIM).bfloat16()
+    cos_sin = torch.randn(4096, HEAD_DIM)
+    kv = torch.randn(2, KV_HEADS, 64, PAGE_SIZE, HEAD_DIM).bfloat16()
+    for rows in (1, 8, 512):
+        x, residual = torch.randn(2, rows, HIDDEN).bfloat16()
+        gate_up = torch.randn(rows, 2 * INTERMEDIATE).bfloat16()
+        qkv = torch.randn(rows, HEADS + 2 * KV_HEADS, HEAD_DIM).bfloat16()
+        q, k, v = qkv.split([HEADS, KV_HEADS, KV_HEADS], dim=1)
+        at = torch.arange(rows)
+        turns: dict[str, tuple[Callable[[], object], int]] = {
+            "rms_norm": (lambda x=x: rms_norm(x, weight, 1e-6), 2 * x.numel()),  # type: ignore[misc]
+            "add_rms_norm": (
+                lambda x=x, residual=residual: add_rms_norm(x, residual, weight, 1e-6),  # type: ignore[misc]
+                4 * x.numel(),
+            ),
+            "q_norm": (lambda q=q: rms_norm(q, head_weight, 1e-6), 2 * q.numel()),  # type: ignore[misc]
+            "rotary_write_kv": (
+                lambda q=q, k=k, v=v, at=at: rotary_write_kv(q, k, v, cos_sin, at, at, kv),  # type: ignore[misc]
+                2 * qkv.numel(),
+            ),
+            "silu_and_mul": (lambda g=gate_up: silu_and_mul(g), 2 * gate_up.numel()),  # type: ignore[misc]
+        }
+        for name, (run, read) in turns.items():
+            yield Case(f"{name}, {rows} rows", lambda turn, run=run: run(), read=read)  # type: ignore[misc]
+    kvs = [kv.clone() for _ in range(28)]
+    page = 28 * 2 * KV_HEADS * PAGE_SIZE * HEAD_DIM * 2
+    yield Case("copy_pages, 1 page, 28 layers", lambda turn: copy_pages(kvs, [1], [2 + turn % 60]), read=page)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", nargs="?", default="", help="run the cases whose name contains this")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    numbers, matrix = torch.ones(64_000_000), torch.randn(2048, 2048).bfloat16()
+    bandwidth = 4 * numbers.numel() / best_seconds(lambda turn: numbers.sum())
+    arithmetic = 2 * 2048**3 / best_seconds(lambda turn: matrix @ matrix)
+    print(
+        f"{options.threads} threads, {bandwidth / 1e9:.0f} GB/s read, {arithmetic / 1e9:.0f} GFLOP/s bfloat16"
+    )
+    print(f"{'':48}{'us':>10}{'floor':>10}{'GB/s':>8}{'GFLOP/s':>9}")
+    for cases in (attention_cases, linear_cases, elementwise_cases):
+        for case in cases():
+            if options.part in case.name:
+                seconds = best_seconds(case.turn)
+                floor = max(case.read / bandwidth, case.flops / arithmetic)
+                rates = f"{case.read / seconds / 1e9:8.1f}{case.flops / seconds / 1e9:9.0f}"
+                print(f"{case.name:48}{seconds * 1e6:10.1f}{floor * 1e6:10.1f}{rates}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
