@@ -1,5 +1,9 @@
 """Norm, rotation, activation and page copies on the CPU against plain PyTorch and transformers."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from arbora.kernels import reference
@@ -94,3 +98,16 @@ def test_copy_pages_copies_keys_and_values_of_every_head_and_layer_and_nothing_e
     copy_pages(kvs, [0, 8, 0], [5, 2, 3])
     reference.copy_pages(expected, [0, 8, 0], [5, 2, 3])
     assert all(torch.equal(got, want) for got, want in zip(kvs, expected, strict=True))
+
+
+def test_the_cpu_kernels_need_no_triton() -> None:
+    program = """
+import sys
+sys.modules["triton"] = None  # any import of it fails
+import torch
+from arbora.kernels import activation, attention, linear, norm, pages, rotary
+print(norm.rms_norm(torch.ones(2, 8), torch.ones(8), 0.0).sum().item())
+"""
+    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("16.0\n", 0), done.stderr
