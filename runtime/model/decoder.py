@@ -23,7 +23,7 @@ class Decoder:
         self._config = config
         self._weights = weights
         self._cos_sin = cos_sin
-        self._q_size = config.heads * config.head_dim
+        self._head_counts = (config.heads, config.kv_heads, config.kv_heads)
         self._scale = config.head_dim**-0.5
 
     def forward(self, batch: InputBatch, kvs: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -40,8 +40,8 @@ class Decoder:
             last = index + 1 == len(layers)
             if last and batch.outputs is not None:
                 attended, residual = attended[batch.outputs], residual[batch.outputs]
-            if not len(residual):
-                return residual
+                if not batch.outputs.numel():
+                    return residual
             normal = add_rms_norm(layer.output(attended), residual, layer.post_attention_norm, eps)
             next_norm = self._weights.norm if last else layers[index + 1].input_norm
             normal = add_rms_norm(_feed_forward(layer, normal), residual, next_norm, eps)
@@ -56,13 +56,13 @@ class Decoder:
     ) -> torch.Tensor:
         """[tokens, heads × head_dim] from x [tokens, hidden]"""
         config = self._config
-        heads = layer.qkv(x).view(len(x), -1, config.head_dim)
-        q, k, v = torch.split(heads, [config.heads, config.kv_heads, config.kv_heads], dim=1)
+        heads = layer.qkv(x).view(x.shape[0], -1, config.head_dim)
+        q, k, v = torch.split_with_sizes(heads, self._head_counts, dim=1)
         if layer.q_norm is not None and layer.k_norm is not None:
             q = rms_norm(q, layer.q_norm, config.rms_norm_eps)
             k = rms_norm(k, layer.k_norm, config.rms_norm_eps)
         rotary_write_kv(q, k, v, self._cos_sin, batch.positions, batch.places, kv)
-        return paged_attention(q, kv, batch.attention, self._scale, window).view(len(x), self._q_size)
+        return paged_attention(q, kv, batch.attention, self._scale, window).flatten(1)
 
 
 def _feed_forward(layer: LayerWeights, x: torch.Tensor) -> torch.Tensor:
