@@ -142,3 +142,8 @@ def test_every_public_name_is_there() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Motor'"):
         getattr(arbora, "Motor")  # noqa: B009
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        assert tomllib.load(file)["project"]["version"] == arbora.__version__
