@@ -56,6 +56,8 @@ else
 	$(PIP) install "torch>=2.11"
 endif
 	$(PIP) install --editable .
+	@echo "compiling the CPU kernels"
+	-@PYTHONSAFEPATH=1 $(BIN)/python -m arbora.kernels.precompile
 	@touch $@
 
 $(VENV)/.installed-for-tests: $(VENV)/.installed

@@ -206,9 +206,6 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
     """The checked configuration. Fetches the model if it isn't here. Raises ConfigError."""
     values: dict[str, Any] = {option.name: option.value_of(settings.get(option.name)) for option in OPTIONS}
     values["device"] = values["device"] or visible_device()
-    if values["device"] == "cpu" and values["dtype"] == "float16":
-        label = settings["dtype"].label
-        raise ConfigError(f"{label} float16: the CPU computes in float32 or bfloat16; choose one of these.")
     values["prefix_cache"] = not values.pop("no_prefix_cache")
     values["api_keys"] = values.pop("api_key")
     values["served_model_name"] = values["served_model_name"] or served_name(model)

@@ -12,22 +12,34 @@ from . import (
     norm_cpu,
     pages_cpu,
     rotary_cpu,
+    sampling_row_cpu,
 )
 from .attention import AttentionBatch, paged_attention
+from .automaton import AutomatonPool
 
 
-def compile_forward_kernels(dtypes: Sequence[torch.dtype] = (torch.bfloat16, torch.float32)) -> None:
-    """Compile the CPU kernels of the forward pass; later processes load what is cached on disk."""
+def compile_kernels(dtypes: Sequence[torch.dtype] = (torch.bfloat16, torch.float32)) -> None:
+    """Compile the CPU kernels; later processes load what is cached on disk."""
     pages_cpu.callback()
     for dtype in dtypes:
         attention_numba.callbacks(dtype)
         for module in (activation_cpu, attention_blend, norm_cpu, rotary_cpu):
             module.callback(dtype)
+    sampling_row_cpu.callback()
+    _step_an_automaton()
     # A step with a group, for the functions that plan it.
     tables = [np.zeros(2, np.int32)] * 2
     batch = AttentionBatch.build([1, 1], [2, 2], tables, 1, torch.device("cpu"), [(0, 2, 1)])
     paged_attention(torch.zeros(2, 1, 32), torch.zeros(2, 1, 1, 1, 32), batch, 1.0)
 
 
+def _step_an_automaton() -> None:
+    """One token, one state, one byte."""
+    pool = AutomatonPool(torch.device("cpu"), np.array([0, 1], np.int32), np.zeros(1, np.uint8), ())
+    one = np.zeros(1, np.int32)
+    pool.load(0, np.zeros(256, np.uint8), one.reshape(1, 1), one, one.reshape(1, 1))
+    pool.advance(torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32))
+
+
 if __name__ == "__main__":
-    compile_forward_kernels()
+    compile_kernels()

@@ -105,11 +105,6 @@ def test_a_wrong_variable_is_refused_under_its_own_name(model: Path) -> None:
         configured(model, ARBORA_PAGE_SIZE="7")
 
 
-def test_half_precision_is_for_gpus(model: Path) -> None:
-    with pytest.raises(ConfigError, match="--dtype float16: the CPU computes in float32 or bfloat16"):
-        configured(model, "--device", "cpu", "--dtype", "float16")
-
-
 def test_a_model_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigError, match="MODEL /no/where: there is no such directory"):
         configured("/no/where")
