@@ -198,7 +198,7 @@ class Tiles:
             return Tiles(16, 32 if head_dim > 128 else 64, 4)
         if head_dim > 128:
             return Tiles(max(64, triton.next_power_of_2(repeat)), 32, 4)
-        return Tiles(64, 64, 4) if queries <= 64 else Tiles(128, 64, 8)
+        return Tiles(64 if queries <= 64 else 128, 64, 8)
 
 
 class TritonAttention:
