@@ -15,6 +15,7 @@ import triton.language as tl
 
 from .attention_batch import AttentionBatch
 from .attention_plan import COLUMNS, ROW, ItemPlan, Share, plan_items
+from .sampling_upload import upload
 
 LOG2_E = 1.4426950408889634
 MIN_SPLIT = 256
@@ -227,10 +228,15 @@ class TritonAttention:
             batch, (), chunks, max(1, self._chunk_tiles.queries // repeat), 1 << 28, window
         )
         offsets = np.concatenate(([0], np.cumsum(batch.page_counts())))
-        self._decode_items = _to_device(_with_table_offsets(decode_plan, offsets), q.device)
-        self._chunk_items = _to_device(_with_table_offsets(chunk_plan, offsets), q.device)
-        self._merges = _to_device(decode_plan.merges, q.device)
-        self._tables = _to_device(batch.joined_tables(), q.device)
+        tables = (
+            _with_table_offsets(decode_plan, offsets),
+            _with_table_offsets(chunk_plan, offsets),
+            decode_plan.merges,
+            batch.joined_tables(),
+        )
+        self._decode_items, self._chunk_items, self._merges, self._tables = upload(
+            [table.astype(np.int32) for table in tables], q.device
+        )
         self._partial = torch.empty(decode_plan.partials, heads, head_dim, device=q.device)
         self._partial_sum = torch.empty(decode_plan.partials, heads, device=q.device)
 
@@ -306,7 +312,3 @@ def _with_table_offsets(plan: ItemPlan, offsets: np.ndarray) -> np.ndarray:
     items = plan.items.copy()
     items[:, ROW] = offsets[items[:, ROW]]
     return items
-
-
-def _to_device(table: np.ndarray, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(table.astype(np.int32)).to(device, non_blocking=True)
