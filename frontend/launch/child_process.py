@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ...runtime.child import ChildArguments
@@ -18,10 +19,14 @@ STOP_SECONDS = 3.0
 
 
 class Command(NamedTuple):
-    """How to start a child of a role; the child's arguments (`runtime.child`) are appended."""
+    """How to start a child of a role; the child's arguments (`runtime.child`) are appended.
+
+    `defaults` are environment variables that hold unless the user has set them.
+    """
 
     role: str
     argv: tuple[str, ...]
+    defaults: Mapping[str, str] = MappingProxyType({})
 
 
 class ChildProcess:
@@ -83,7 +88,7 @@ async def start_child(
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, "PYTHONSAFEPATH": "1", **environment},
+        env={**command.defaults, **os.environ, "PYTHONSAFEPATH": "1", **environment},
         pass_fds=file_descriptors,
         start_new_session=True,
     )
