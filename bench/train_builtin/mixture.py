@@ -36,7 +36,7 @@ class Stage:
 STAGES = (
     Stage(0.12, (22, 12, 12, 2, 52), 5),
     Stage(0.45, (30, 32, 26, 4, 8), 10),
-    Stage(1.00, (28, 42, 24, 3, 3), LONGEST_DOCUMENT),
+    Stage(1.00, (20, 42, 34, 2, 2), LONGEST_DOCUMENT),
 )
 """Plain copying first, on which all else builds; then short documents; then documents of any length."""
 

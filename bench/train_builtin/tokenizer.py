@@ -18,7 +18,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import AddedToken
 
 from .conversation import render
-from .mixture import STAGES, conversations
+from .mixture import LONGEST_DOCUMENT, Stage, conversations
 
 VOCABULARY = 2048
 CONTEXT = 4096
@@ -29,6 +29,7 @@ PIECES = (
     r"'(?:s|t|re|ve|m|ll|d)|\p{Lu}[\p{Ll}\p{M}]*| ?[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+"
 )
+SAMPLE = Stage(1.0, (28, 42, 24, 3, 3), LONGEST_DOCUMENT)
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 
@@ -44,7 +45,7 @@ def train_tokenizer(samples: int = 6000) -> Tokenizer:
         initial_alphabet=ByteLevel.alphabet(),
         show_progress=False,
     )
-    stream = itertools.islice(conversations("tokenizer", STAGES[-1]), samples)
+    stream = itertools.islice(conversations("tokenizer", SAMPLE), samples)
     tokenizer.train_from_iterator((_plain_text(c.messages()) for c in stream), trainer)
     tokenizer.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in MARKS])
     assert tokenizer.get_vocab_size() == VOCABULARY

@@ -37,7 +37,8 @@ MUON_RATE, ADAM_RATE = 5e-3, 4e-3
 def main() -> None:
     options = _options()
     options.work.mkdir(parents=True, exist_ok=True)
-    write_tokenizer(options.out)
+    if not (options.work / "checkpoint.pt").exists():
+        write_tokenizer(options.out)
     with tempfile.TemporaryDirectory() as meeting:
         arguments = (options, f"file://{meeting}/workers")
         torch.multiprocessing.spawn(work, arguments, nprocs=options.workers)
