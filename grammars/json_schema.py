@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -69,9 +70,9 @@ def explain(error: str, schema: Json) -> str:
 
 def _objects(schema: Json, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Json]]]:
     """Every object in the schema with its path, outermost first; without recursion."""
-    pending: list[tuple[tuple[str, ...], Json]] = [(path, schema)]
+    pending: deque[tuple[tuple[str, ...], Json]] = deque([(path, schema)])
     while pending:
-        path, value = pending.pop(0)
+        path, value = pending.popleft()
         if isinstance(value, dict):
             yield path, value
             pending += [((*path, key), child) for key, child in value.items()]

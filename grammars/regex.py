@@ -67,12 +67,12 @@ class _Writer:
         self._pattern = pattern
 
     def sequence(self, items: Sequence[Item], flags: int, at_start: bool, at_end: bool) -> str:
-        written = []
-        for position, item in enumerate(items):
-            starts = at_start and all(_is_anchor(other) for other in items[:position])
-            ends = at_end and all(_is_anchor(other) for other in items[position + 1 :])
-            written.append(self._item(item, flags, starts, ends))
-        return "".join(written)
+        consuming = [position for position, item in enumerate(items) if item[0] is not op.AT]
+        first, last = (consuming[0], consuming[-1]) if consuming else (len(items), -1)
+        return "".join(
+            self._item(item, flags, at_start and position <= first, at_end and position >= last)
+            for position, item in enumerate(items)
+        )
 
     def _item(self, item: Item, flags: int, at_start: bool, at_end: bool) -> str:
         kind, value = item
@@ -114,10 +114,6 @@ class _Writer:
 
     def _refusal(self, what: str) -> GrammarError:
         return GrammarError(f"{self._pattern!r} has {what}, which is not supported")
-
-
-def _is_anchor(item: Item) -> bool:
-    return item[0] is op.AT
 
 
 def _single(kind: Any, value: Any, flags: int) -> str:
