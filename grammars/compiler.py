@@ -23,6 +23,8 @@ Compiled: TypeAlias = Automaton | HostGrammar
 DEADLINE_S = 2.0
 CACHE_ENTRIES = 1024
 CACHE_BYTES = 256 << 20
+HOST_THREADS = 4  # so many slow schemas hold up nobody else's
+MAX_TEXT = 1 << 20  # characters; parsing more would hold up the loop
 
 
 class Source(NamedTuple):
@@ -33,6 +35,13 @@ class Source(NamedTuple):
     prefix: str
     suffix: str
     separators: tuple[str, str]
+
+
+class _Ticket(NamedTuple):
+    """What someone waits for."""
+
+    source: Source
+    future: Future[Compiled]
 
 
 class GrammarCompiler:
@@ -57,10 +66,11 @@ class GrammarCompiler:
         self._special = special
         self._eos_tokens = eos_tokens
         self._vocab_size = vocab_size
-        self._host_thread = ThreadPoolExecutor(1, "host-grammars")
+        self._host_threads = ThreadPoolExecutor(HOST_THREADS, "host-grammars")
         self._automaton_thread = ThreadPoolExecutor(1, "automata")
+        self._host = self._host_threads.submit(self._host_compiler)
         self._cache: OrderedDict[Source, Future[Compiled]] = OrderedDict()
-        self._tickets: dict[str, Future[Compiled]] = {}
+        self._tickets: dict[str, _Ticket] = {}
 
     @property
     def pending(self) -> int:
@@ -81,38 +91,45 @@ class GrammarCompiler:
         if future is None:
             future = self._cache[source] = self._start(source)
         self._cache.move_to_end(source)
-        self._tickets[ticket] = future
+        self._tickets[ticket] = _Ticket(source, future)
 
     def cancel(self, ticket: str) -> None:
-        """Nobody waits for it any more."""
-        self._tickets.pop(ticket, None)
+        """Nobody waits for it any more. What only it wanted is not begun."""
+        cancelled = self._tickets.pop(ticket, None)
+        if cancelled is None or any(other.future is cancelled.future for other in self._tickets.values()):
+            return
+        if cancelled.future.cancel():
+            self._forget(cancelled)
 
     def finished(self) -> list[tuple[str, Compiled | GrammarError]]:
-        ready = [(ticket, future) for ticket, future in self._tickets.items() if future.done()]
+        ready = [(name, ticket) for name, ticket in self._tickets.items() if ticket.future.done()]
         results: list[tuple[str, Compiled | GrammarError]] = []
-        for ticket, future in ready:
-            del self._tickets[ticket]
-            error = future.exception()
+        for name, ticket in ready:
+            del self._tickets[name]
+            error = ticket.future.exception()
             if error is not None and not isinstance(error, GrammarError):
+                self._forget(ticket)  # it may be the machine's fault, and gone next time
                 error = GrammarError(f"the grammar can't be compiled: {error}")
-            results.append((ticket, error or future.result()))
+            results.append((name, error or ticket.future.result()))
         if ready:
             self._trim()
         return results
 
     def close(self) -> None:
-        self._host_thread.shutdown(cancel_futures=True)
+        self._host_threads.shutdown(cancel_futures=True)
         self._automaton_thread.submit(self._close_worker)
         self._automaton_thread.shutdown()
 
     def _start(self, source: Source) -> Future[Compiled]:
+        if len(source.text) > MAX_TEXT:
+            return _refused(f"it has {len(source.text)} characters; the most is {MAX_TEXT}")
         if source.kind in ("json_schema", "json_object"):
-            return self._host_thread.submit(self._host_grammar, source)
+            return self._host_threads.submit(self._host_grammar, source)
         return self._automaton_thread.submit(self._automaton, source)
 
     def _host_grammar(self, source: Source) -> Compiled:
         text = source.text if source.kind == "json_schema" else '{"type":"object"}'
-        return self._host.json_schema(text, source.prefix, source.suffix, source.separators)
+        return self._host.result().json_schema(text, source.prefix, source.suffix, source.separators)
 
     def _automaton(self, source: Source) -> Compiled:
         """What is too large for tables is left to the host."""
@@ -121,18 +138,22 @@ class GrammarCompiler:
         try:
             return self._worker.build(job)
         except TooLargeError:
-            return self._host.regex(regex)
+            return self._host.result().regex(regex)
+
+    def _forget(self, ticket: _Ticket) -> None:
+        if self._cache.get(ticket.source) is ticket.future:
+            del self._cache[ticket.source]
 
     def _trim(self) -> None:
         while len(self._cache) > CACHE_ENTRIES or self._cached_bytes() > CACHE_BYTES:
             self._cache.popitem(last=False)
 
     def _cached_bytes(self) -> int:
+        texts = sum(len(source.text) for source in self._cache)
         done = [future for future in self._cache.values() if future.done() and future.exception() is None]
-        return sum(future.result().nbytes for future in done)
+        return texts + sum(future.result().nbytes for future in done)
 
-    @cached_property
-    def _host(self) -> HostCompiler:
+    def _host_compiler(self) -> HostCompiler:
         raw = self._data.tobytes()
         tokens = [raw[start:end] for start, end in zip(self._offsets, self._offsets[1:], strict=False)]
         tokens += [b""] * (self._vocab_size - len(tokens))
@@ -149,6 +170,12 @@ class GrammarCompiler:
 
     def _close_worker(self) -> None:
         self._worker.close()
+
+
+def _refused(message: str) -> Future[Compiled]:
+    future: Future[Compiled] = Future()
+    future.set_exception(GrammarError(message))
+    return future
 
 
 def _any_of(text: str) -> str:

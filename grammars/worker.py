@@ -42,7 +42,7 @@ class AutomatonWorker:
         try:
             _write(process.stdin, job)
             result = pickle.load(process.stdout)
-        except (EOFError, OSError):
+        except (EOFError, OSError, pickle.UnpicklingError):
             self.close()
             raise TooLargeError(f"it took more than {job.deadline_s:g} s") from None
         if isinstance(result, Exception):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 
 import jsonschema
 import numpy as np
 import pytest
 from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGrammar
+from arbora.grammars.compiler import HOST_THREADS, MAX_TEXT
+from arbora.grammars.host import HostMatcher
 from grammar_world import CALL_TOKEN, EOS, MODEL_VOCAB, allowed, compiled, compiler, vocabulary
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +138,22 @@ def test_a_prefix_is_spelled_with_the_vocabularys_special_tokens(grammars: Gramm
     assert random_output(grammar, 1) == b"<tool_call>\n1\n"
 
 
+def test_a_matcher_that_passes_a_limit_is_an_error_and_not_an_end() -> None:
+    tokenizer = LLTokenizer("byte")
+    grammar = LLMatcher.grammar_from_regex("(a|b)*a(a|b){9}c")
+    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(max_lexer_states=30))
+    followed = HostMatcher(matcher, (tokenizer.eos_token,))
+    mask = np.zeros(-(-tokenizer.vocab_size // 32), np.int32)
+    letters = np.random.default_rng(0).choice(list(b"ab"), 100).tolist()
+    for letter in letters:
+        followed.fill_mask(mask)
+        if allowed(mask) == {tokenizer.eos_token}:
+            break
+        assert followed.consume(letter) is None
+    error = followed.consume(tokenizer.eos_token)
+    assert error is not None and "too many states" in error
+
+
 def test_requests_follow_copies_of_their_own(grammars: GrammarCompiler) -> None:
     grammar = compiled(grammars, "json_schema", {"enum": [1, 2]})
     assert isinstance(grammar, HostGrammar)
@@ -202,3 +222,60 @@ def test_a_cancelled_ticket_is_never_answered(grammars: GrammarCompiler) -> None
     grammars.cancel("gone")
     assert grammars.pending == 0
     assert isinstance(compiled(grammars, "regex", "gone"), Automaton)
+
+
+SLOW_SCHEMA = {
+    "type": "object",
+    "properties": {f"p{i}": {"type": "integer", "minimum": i, "maximum": 10**9 + i} for i in range(900)},
+}
+
+
+def test_a_slow_schema_holds_up_no_other() -> None:
+    grammars = compiler()
+    for number in range(HOST_THREADS - 1):
+        grammars.submit(f"slow{number}", "json_schema", json.dumps({**SLOW_SCHEMA, "title": str(number)}))
+    grammars.submit("quick", "json_schema", '{"enum":[1]}')
+    while not (finished := grammars.finished()):
+        time.sleep(0.001)
+    assert [ticket for ticket, _ in finished] == ["quick"]
+    grammars.close()
+
+
+def test_a_cancelled_grammar_that_was_not_begun_never_is() -> None:
+    grammars = compiler()
+    for number in range(HOST_THREADS):
+        grammars.submit(f"slow{number}", "json_schema", json.dumps({**SLOW_SCHEMA, "title": str(number)}))
+    grammars.submit("first", "json_schema", '{"enum":[1]}')
+    queued = grammars._tickets["first"].future
+    grammars.submit("second", "json_schema", '{"enum":[1]}')
+    grammars.cancel("first")
+    assert not queued.cancelled(), "the second waits for it"
+    grammars.cancel("second")
+    assert queued.cancelled()
+    assert isinstance(compiled_meanwhile(grammars, '{"enum":[1]}'), HostGrammar)
+    grammars.close()
+
+
+def compiled_meanwhile(grammars: GrammarCompiler, schema: str) -> object:
+    """Like `compiled`, while others are being compiled."""
+    grammars.submit("meanwhile", "json_schema", schema)
+    while True:
+        for ticket, result in grammars.finished():
+            if ticket == "meanwhile":
+                return result
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "regex", "choice"])
+def test_a_grammar_that_is_too_long_to_parse_is_refused_with_the_numbers(
+    grammars: GrammarCompiler, kind: str
+) -> None:
+    result = compiled(grammars, kind, "a" * (MAX_TEXT + 1))
+    assert isinstance(result, GrammarError)
+    assert str(MAX_TEXT + 1) in str(result) and str(MAX_TEXT) in str(result)
+
+
+def test_a_larger_schema_counts_for_more_memory(grammars: GrammarCompiler) -> None:
+    small, large = (compiled(grammars, "json_schema", {"enum": list(range(n))}) for n in (2, 2000))
+    assert isinstance(small, HostGrammar) and isinstance(large, HostGrammar)
+    assert 0 < small.nbytes < large.nbytes
