@@ -27,9 +27,7 @@ class HostMatcher:
 
     def consume(self, token: int) -> str | None:
         """A token that was kept. Returns what went wrong, if anything."""
-        if (
-            self._matcher.is_error()
-        ):  # a mask past a limit allows the end only
+        if self._matcher.is_error():  # a mask past a limit allows the end only
             return f"the grammar can't be followed: {self._matcher.get_error()}"
         if token in self._eos_tokens and (self._matcher.is_accepting() or self._matcher.is_stopped()):
             return None
