@@ -5,27 +5,24 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from . import (
-    activation_cpu,
-    attention_blend,
-    attention_numba,
-    norm_cpu,
-    pages_cpu,
-    rotary_cpu,
-    sampling_row_cpu,
-)
-from .attention import AttentionBatch, paged_attention
+from . import compiled_code
+from .activation import cpu as activation_cpu
+from .attention import AttentionBatch, blend, items, paged_attention
 from .automaton import AutomatonPool
+from .norm import cpu as norm_cpu
+from .pages import cpu as pages_cpu
+from .rotary import cpu as rotary_cpu
+from .sampling import row_cpu
 
 
 def compile_kernels(dtypes: Sequence[torch.dtype] = (torch.bfloat16, torch.float32)) -> None:
     """Compile the CPU kernels; later processes load what is cached on disk."""
     pages_cpu.callback()
     for dtype in dtypes:
-        attention_numba.callbacks(dtype)
-        for module in (activation_cpu, attention_blend, norm_cpu, rotary_cpu):
+        items.callbacks(dtype)
+        for module in (activation_cpu, blend, norm_cpu, rotary_cpu):
             module.callback(dtype)
-    sampling_row_cpu.callback()
+    row_cpu.callback()
     _step_an_automaton()
     # A step with a group, for the functions that plan it.
     tables = [np.zeros(2, np.int32)] * 2
@@ -35,7 +32,7 @@ def compile_kernels(dtypes: Sequence[torch.dtype] = (torch.bfloat16, torch.float
 
 def _step_an_automaton() -> None:
     """One token, one state, one byte."""
-    pool = AutomatonPool(torch.device("cpu"), np.array([0, 1], np.int32), np.zeros(1, np.uint8), ())
+    pool = AutomatonPool(torch.device("cpu"), np.array([0, 1], np.int32), np.zeros(1, np.uint8), [])
     one = np.zeros(1, np.int32)
     pool.load(0, np.zeros(256, np.uint8), one.reshape(1, 1), one, one.reshape(1, 1))
     pool.advance(torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32))
@@ -43,3 +40,4 @@ def _step_an_automaton() -> None:
 
 if __name__ == "__main__":
     compile_kernels()
+    compiled_code.remove_other_versions()

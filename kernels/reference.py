@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from .attention_batch import AttentionBatch
+from .attention.batch import AttentionBatch
 
 
 def paged_attention(

@@ -6,9 +6,9 @@ import interpreted_triton  # noqa: F401
 import numpy as np
 import pytest
 import torch
-from arbora.kernels import automaton_triton
 from arbora.kernels.automaton import DEAD, NO_AUTOMATON, AutomatonPool
-from arbora.kernels.automaton_arena import Arena
+from arbora.kernels.automaton import cuda as automaton_triton
+from arbora.kernels.automaton.arena import Arena
 from arbora.kernels.sampling import sample
 from hypothesis import given, settings
 from hypothesis import strategies as st

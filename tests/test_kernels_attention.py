@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from arbora.kernels import attention_cpu, reference
+from arbora.kernels import reference
+from arbora.kernels.attention import cpu as attention_cpu
 from arbora.kernels.attention import paged_attention
 from attention_cases import AttentionCase, Step, build_case, steps
 from hypothesis import given, settings

@@ -3,14 +3,12 @@
 import interpreted_triton  # noqa: F401 (first: it sets Triton's mode)
 import pytest
 import torch
-from arbora.kernels import (
-    activation_triton,
-    attention_triton,
-    norm_triton,
-    pages_triton,
-    reference,
-    rotary_triton,
-)
+from arbora.kernels import reference
+from arbora.kernels.activation import cuda as activation_triton
+from arbora.kernels.attention import cuda as attention_triton
+from arbora.kernels.norm import cuda as norm_triton
+from arbora.kernels.pages import cuda as pages_triton
+from arbora.kernels.rotary import cuda as rotary_triton
 from attention_cases import AttentionCase, Step, build_case
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

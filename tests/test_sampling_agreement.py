@@ -26,7 +26,7 @@ def test_the_cpu_samples_as_the_reference(case: Case) -> None:
     got, expected = SAMPLERS["cpu"](logits, made, count), SAMPLERS["reference"](logits, made, count)
     assert_same(got, expected)
     if got.top_ids is not None and expected.top_ids is not None:
-        assert torch.equal(got.top_ids, expected.top_ids)
+        assert torch.equal(got.top_ids[~got.bad], expected.top_ids[~got.bad])
 
 
 @settings(max_examples=20, deadline=None)

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arbora.kernels import philox
-from arbora.kernels.sampling import sample
+from arbora.kernels.sampling import philox, sample
 from numba_probe import gumbel_with_numba, philox_with_numba
 from sampling_cases import SAMPLERS, batch
 from triton_probe import gumbel_with_triton, philox_with_triton

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 from arbora.kernels.sampling import TokenMask, sample
-from arbora.kernels.sampling_state import SamplingState, SlotSettings
+from arbora.kernels.sampling.state import SamplingState, SlotSettings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...kernels.sampling import LOGPROB_FLOOR
-from ...kernels.sampling_upload import upload
+from ...kernels.sampling.upload import upload
 from ..messages import Logprobs
 
 SLICE_BYTES = 64 << 20

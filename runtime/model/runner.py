@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...kernels.pages import copy_pages
 from ...kernels.sampling import Sampled, TokenMask, sample
-from ...kernels.sampling_upload import upload
+from ...kernels.sampling.upload import upload
 from ..messages import (
     DropGrammar,
     LoadGrammar,

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ...kernels.automaton import NO_AUTOMATON, AutomatonPool
 from ...kernels.sampling import SamplingBatch, TokenMask
-from ...kernels.sampling_state import SamplingState, SlotSettings
-from ...kernels.sampling_upload import upload
+from ...kernels.sampling.state import SamplingState, SlotSettings
+from ...kernels.sampling.upload import upload
 from ..messages import DropGrammar, LoadGrammar, SlotSetup
 from ..vocabulary import Vocabulary
 

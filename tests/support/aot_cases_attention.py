@@ -19,7 +19,7 @@ def _attend(
     window: bool = False,
     partial: bool = False,
 ) -> AotCase:
-    """tiles: queries, keys, warps, as `attention_triton.Tiles` chooses them."""
+    """tiles: queries, keys, warps, as `attention.cuda.Tiles` chooses them."""
     tensors = {
         "q": f"*{dtype}",
         "kv": f"*{dtype}",
@@ -30,7 +30,7 @@ def _attend(
     queries, keys, warps = tiles
     return AotCase(
         name=f"attend-{name}",
-        kernel="attention_triton:attend_kernel",
+        kernel="attention.cuda:attend_kernel",
         signature={**tensors, **ATTEND},
         constants={
             "KV_HEADS": 8,
@@ -67,7 +67,7 @@ CASES = [
     _attend("128-float32", (16, 16, 4), 128, dtype="fp32"),
     AotCase(
         name="merge-128",
-        kernel="attention_triton:merge_kernel",
+        kernel="attention.cuda:merge_kernel",
         signature={"partial": "*fp32", "partial_sum": "*fp32", "merges": "*i32", "out": "*bf16"},
         constants={"HEADS": 32, "HEAD_DIM": 128, "BLOCK_DIM": 128},
         num_warps=1,

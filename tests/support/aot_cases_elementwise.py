@@ -9,7 +9,7 @@ CASES = [
     *(
         AotCase(
             name=f"rms_norm-{size}{'-add' if add else ''}",
-            kernel="norm_triton:rms_norm_kernel",
+            kernel="norm.cuda:rms_norm_kernel",
             signature={**NORM, **STRIDES, "eps": "fp32"},
             constants={"ADD": add, "BLOCK": size},
             num_warps=max(1, min(16, size // 512)),
@@ -21,7 +21,7 @@ CASES = [
     ),
     AotCase(
         name="silu_and_mul",
-        kernel="activation_triton:silu_and_mul_kernel",
+        kernel="activation.cuda:silu_and_mul_kernel",
         signature={"gate_up": "*bf16", "out": "*bf16", "stride": "i32", "width": "i32"},
         constants={"BLOCK": 1024},
         max_shared=0,
@@ -30,7 +30,7 @@ CASES = [
     *(
         AotCase(
             name=f"rotary_write_kv-{head_dim}-{half}",
-            kernel="rotary_triton:rotary_write_kv_kernel",
+            kernel="rotary.cuda:rotary_write_kv_kernel",
             signature={**ROTARY, **ROTARY_STRIDES},
             constants={
                 "HEADS": 16,
@@ -48,7 +48,7 @@ CASES = [
     ),
     AotCase(
         name="copy_pages",
-        kernel="pages_triton:copy_pages_kernel",
+        kernel="pages.cuda:copy_pages_kernel",
         signature={
             "kv": "*bf16",
             "moves": "*i64",

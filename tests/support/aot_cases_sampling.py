@@ -91,56 +91,56 @@ SIZES = {"CHUNKS": 64, "SUB_BLOCKS": 2048, "TILE": 4096}
 CASES = [
     case(
         "process-plain",
-        "sampling_process_triton:process_kernel",
+        "sampling.process_cuda:process_kernel",
         PROCESS | PROCESS_END,
         PARTS,
         {"CHUNK": 4096},
     ),
     case(
         "process-all",
-        "sampling_process_triton:process_kernel",
+        "sampling.process_cuda:process_kernel",
         PROCESS | PARTS | PROCESS_END,
         {},
         {"CHUNK": 4096},
     ),
     case(
         "filter-all",
-        "sampling_filter_triton:filter_kernel",
+        "sampling.filter_cuda:filter_kernel",
         FILTER | FILTERS | {"sub_maxima": "*i32"},
         {},
         SIZES,
     ),
     case(
         "filter-top-p",
-        "sampling_filter_triton:filter_kernel",
+        "sampling.filter_cuda:filter_kernel",
         FILTER | {"top_p": "*fp32"},
         {"top_k": "", "min_p": "", "sub_maxima": ""},
         SIZES,
     ),
     case(
         "race",
-        "sampling_race_triton:race_kernel",
+        "sampling.race_cuda:race_kernel",
         RACE,
         {"cuts": ""},
         {"CHUNKS": 64, "CHUNK": 4096},
     ),
     case(
         "race-filtered",
-        "sampling_race_triton:race_kernel",
+        "sampling.race_cuda:race_kernel",
         RACE | {"cuts": "*i32"},
         {},
         {"CHUNKS": 64, "CHUNK": 4096},
     ),
     case(
         "finish-greedy",
-        "sampling_race_triton:finish_kernel",
+        "sampling.race_cuda:finish_kernel",
         FINISH,
         RACED | LOGPROBS,
         {"CHUNKS": 64, "TOPS": 1},
     ),
     case(
         "finish-all",
-        "sampling_race_triton:finish_kernel",
+        "sampling.race_cuda:finish_kernel",
         FINISH | RACED | LOGPROBS,
         {},
         {"CHUNKS": 64, "TOPS": 1024},
@@ -150,7 +150,7 @@ AUTOMATON = {"states": "*i32", "state_rows": "*i32"}
 CASES += [
     AotCase(
         name="automaton-advance",
-        kernel="automaton_triton:advance_kernel",
+        kernel="automaton.cuda:advance_kernel",
         signature=AUTOMATON
         | {"tokens": "*i32", "spans": "*i32", "token_bytes": "*u8", "class_maps": "*u8"}
         | {"transitions": "*i32", "after": "*i32"},
@@ -159,7 +159,7 @@ CASES += [
     ),
     AotCase(
         name="automaton-mask-index",
-        kernel="automaton_triton:mask_index_kernel",
+        kernel="automaton.cuda:mask_index_kernel",
         signature=AUTOMATON | {"masks": "*i32"},
         constants={},
         num_warps=1,

@@ -3,7 +3,7 @@
 
 import numba
 import numpy as np
-from arbora.kernels import sampling_math_cpu
+from arbora.kernels.sampling import math_cpu as sampling_math_cpu
 
 
 @numba.njit

@@ -166,6 +166,16 @@ class World:
         assert self.reachable() == self.cached
         self.look_up(request.namespace, tokens)
 
+    def discard(self, request: Request) -> None:
+        """Ends a request whose KV is wrong, with its last step over."""
+        assert not request.steps_in_flight
+        self.cache.discard(request.lease, request.pages)
+        self.requests.remove(request)
+        remaining = self.reachable()
+        assert remaining <= self.cached
+        assert self.cached - remaining <= prefixes(request.namespace, request.tokens)
+        self.cached = remaining
+
     def claim_everything(self) -> None:
         """All pages that are said to be available can be had, and not one more."""
         count = self.cache.available()

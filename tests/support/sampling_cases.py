@@ -6,8 +6,10 @@ from typing import Any
 import interpreted_triton  # noqa: F401
 import numpy as np
 import torch
-from arbora.kernels import sampling_cpu, sampling_reference, sampling_triton
 from arbora.kernels.sampling import BannedTokens, LogitBias, Penalties, Sampled, SamplingBatch, TokenMask
+from arbora.kernels.sampling import cpu as sampling_cpu
+from arbora.kernels.sampling import cuda as sampling_triton
+from arbora.kernels.sampling import reference as sampling_reference
 from hypothesis import strategies as st
 
 # Many chunks and tiles in small vocabularies.

@@ -5,7 +5,7 @@ import interpreted_triton  # noqa: F401
 import torch
 import triton
 import triton.language as tl
-from arbora.kernels.sampling_math_triton import gumbel
+from arbora.kernels.sampling.math_cuda import gumbel
 
 
 @triton.jit

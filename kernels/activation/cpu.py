@@ -1,0 +1,60 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
+"""The gated activation on CPUs, in one pass over memory."""
+
+from functools import cache
+
+import numpy as np
+import torch
+
+from ..numba_tools import compiled, exp, fetch_add, load, pointer, rounded, shifted, store
+from ..threads import PIECE, Callback, thread_count
+
+
+def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """See `activation.silu_and_mul`."""
+    assert gate_up.stride(1) == 1
+    tokens, width = gate_up.shape
+    out = torch.empty(tokens, width // 2, dtype=gate_up.dtype)
+    arguments = (tokens, width // 2, gate_up.data_ptr(), gate_up.stride(0), out.data_ptr())
+    callback(gate_up.dtype).run(arguments, thread_count(gate_up.numel()))
+    return out
+
+
+@compiled
+def _silu_and_mul(arguments, kind):
+    """Arguments as in `silu_and_mul`, after the counter of pieces of a token."""
+    tokens, width = arguments[1], arguments[2]
+    pieces = (width + PIECE - 1) // PIECE
+    while True:
+        work = fetch_add(arguments, 1)
+        if work >= tokens * pieces:
+            break
+        token = work // pieces
+        gate = shifted(pointer(arguments[3], kind), token * arguments[4])
+        out = shifted(pointer(arguments[5], kind), token * width)
+        begin = work % pieces * PIECE
+        for i in range(begin, min(width, begin + PIECE)):
+            x = load(gate, i)
+            tail = exp(-abs(x))
+            sigmoid = (np.float32(1) if x >= np.float32(0) else tail) / (np.float32(1) + tail)
+            store(out, i, rounded(x * sigmoid, kind) * load(gate, width + i))
+
+
+def _bfloat16(arguments):
+    _silu_and_mul(arguments, np.uint16(0))
+
+
+def _float16(arguments):
+    _silu_and_mul(arguments, np.int16(0))
+
+
+def _float32(arguments):
+    _silu_and_mul(arguments, np.float32(0))
+
+
+_KERNELS = {torch.bfloat16: _bfloat16, torch.float16: _float16, torch.float32: _float32}
+
+
+@cache
+def callback(dtype: torch.dtype) -> Callback:
+    return Callback(_KERNELS[dtype])

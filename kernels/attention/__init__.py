@@ -1,0 +1,26 @@
+"""Attention over a paged KV cache."""
+
+import torch
+
+from . import cpu
+from .batch import AttentionBatch
+
+__all__ = ["AttentionBatch", "paged_attention"]
+
+
+def paged_attention(
+    q: torch.Tensor, kv: torch.Tensor, batch: AttentionBatch, scale: float, window: int | None = None
+) -> torch.Tensor:
+    """Attend from this step's tokens to their rows' cached tokens, causally.
+
+    q: [tokens, heads, head_dim], the rows of `batch` one after another; may be a strided view.
+    kv: [2, kv_heads, num_pages, page_size, head_dim], contiguous, of the same dtype;
+    heads is a multiple of kv_heads.
+    window: token i sees tokens (i - window, i] only.
+    Returns [tokens, heads, head_dim], contiguous. Scores and softmax are float32.
+    """
+    if q.is_cuda:
+        from . import cuda
+
+        return cuda.paged_attention(q, kv, batch, scale, window)
+    return cpu.paged_attention(q, kv, batch, scale, window)

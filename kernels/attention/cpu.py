@@ -1,0 +1,160 @@
+"""Attention on CPUs: numba where reading memory rules, PyTorch's flash attention where arithmetic does."""
+
+import numpy as np
+import torch
+
+from ..numba_tools import float_bits
+from ..threads import thread_count
+from . import items as column
+from .batch import AttentionBatch, Group
+from .flash import Chunk, SharedPart, attend_chunk, attend_shared, plan_chunk, plan_shared
+from .plan import BEGIN, END, NO_WINDOW, ItemPlan, Share, plan_items
+from .runs import Runs
+
+MAX_ITEM_QUERIES = 16
+"""Query heads that share one pass over the keys: more amortise no more, and leave the first-level cache."""
+
+MIN_SPLIT = 512
+"""Keys below which an item is not split for the sake of more threads."""
+
+FLASH_FLOPS = 10_000_000
+"""Floating-point operations from which flash attention's greater speed outweighs its calls."""
+
+FLASH_QUERIES = 8
+"""Query heads for each KV head from which it is faster at all."""
+
+THREADED_BYTES = 200_000
+"""Keys and values to read from which waking other threads pays."""
+
+
+def paged_attention(
+    q: torch.Tensor, kv: torch.Tensor, batch: AttentionBatch, scale: float, window: int | None
+) -> torch.Tensor:
+    """See `attention.paged_attention`."""
+    if window is not None and window >= int(batch.kv_lengths.max(initial=0)):
+        window = None
+    key = (q.shape[1], kv.shape[1], q.shape[2], q.dtype, window)
+    plan = batch.plans.get(key)
+    if plan is None:
+        plan = batch.plans[key] = CpuAttention(batch, q, kv, window)
+    assert isinstance(plan, CpuAttention)
+    return plan.run(q, kv, scale)
+
+
+class CpuAttention:
+    """A step's attention for layers of one shape: what is worked out once, and shared buffers."""
+
+    def __init__(self, batch: AttentionBatch, q: torch.Tensor, kv: torch.Tensor, window: int | None) -> None:
+        heads, head_dim = q.shape[1:]
+        kv_heads = kv.shape[1]
+        repeat = heads // kv_heads
+        # A window hides a different part of the shared keys from each row, and leaves little to share.
+        groups = batch.groups if window is None else ()
+        flops = 4 * heads * head_dim
+        flash_rows = _flash_rows(batch, flops, repeat)
+        flash_groups = _flash_groups(groups, flops, repeat)
+        covered = Share(~flash_rows, ~flash_groups)
+        tokens = max(1, MAX_ITEM_QUERIES // repeat)
+        split = _split(batch, kv_heads)
+        self._items = plan_items(batch, groups, covered, tokens, split, window)
+        self._runs = Runs.find(batch)
+        self._item_runs = self._runs.of_items(self._items.items)
+        self._chunks = _chunks(batch, self._runs, flash_rows, window)
+        self._shared = _shared_parts(batch, groups, self._items, self._runs, flash_groups)
+        self._partial = torch.empty(self._items.partials, heads, head_dim)
+        self._partial_sum = torch.empty(self._items.partials, heads)
+        keys_read = int((self._items.items[:, END] - self._items.items[:, BEGIN]).sum())
+        threaded = keys_read * kv_heads * head_dim * 2 * q.element_size() >= THREADED_BYTES
+        self._threads = thread_count() if threaded else 1
+        self._attend, self._merge = column.callbacks(q.dtype)
+        self._arguments = self._fixed_arguments(kv, repeat, window)
+
+    def _fixed_arguments(self, kv: torch.Tensor, repeat: int, window: int | None) -> list[int]:
+        arguments = [0] * column.ARGUMENTS
+        arguments[column.ITEMS] = self._items.items.ctypes.data
+        arguments[column.ITEM_COUNT] = len(self._items.items)
+        arguments[column.ITEM_RUNS] = self._item_runs.ctypes.data
+        arguments[column.RUNS] = self._runs.table.ctypes.data
+        arguments[column.PARTIAL_OUT] = self._partial.data_ptr()
+        arguments[column.PARTIAL_SUM] = self._partial_sum.data_ptr()
+        arguments[column.KV_HEADS] = kv.shape[1]
+        arguments[column.REPEAT] = repeat
+        arguments[column.HEAD_DIM] = kv.shape[4]
+        arguments[column.SLOTS] = kv.shape[2] * kv.shape[3]
+        arguments[column.MAX_QUERIES] = max(MAX_ITEM_QUERIES, repeat) + 1
+        arguments[column.WINDOW] = NO_WINDOW if window is None else window
+        arguments[column.MERGES] = self._items.merges.ctypes.data
+        arguments[column.MERGE_COUNT] = len(self._items.merges)
+        arguments[column.MAX_PARTIALS] = int(self._items.merges[:, 2].max(initial=0))
+        return arguments
+
+    def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
+        out = torch.empty(q.shape, dtype=q.dtype)
+        for shared in self._shared:
+            attend_shared(q, kv, shared, scale, self._partial, self._partial_sum)
+        if len(self._items.items):
+            self._run_items(q, kv, scale, out)
+        for chunk in self._chunks:
+            attend_chunk(q, kv, chunk, scale, out)
+        return out
+
+    def _run_items(self, q: torch.Tensor, kv: torch.Tensor, scale: float, out: torch.Tensor) -> None:
+        arguments = self._arguments
+        arguments[column.SCALE] = float_bits(scale)
+        arguments[column.Q] = q.data_ptr()
+        arguments[column.Q_STRIDE] = q.stride(0)
+        arguments[column.KEYS] = kv.data_ptr()
+        arguments[column.VALUES] = kv.data_ptr() + kv.stride(0) * kv.element_size()
+        arguments[column.OUT] = out.data_ptr()
+        self._attend.run(arguments[1:], self._threads)
+        if len(self._items.merges):
+            self._merge.run(arguments[1:], self._threads)
+
+
+def _flash_rows(batch: AttentionBatch, flops: int, repeat: int) -> np.ndarray:
+    """flops: operations for each pair of a query token and a key."""
+    queries = batch.query_lengths.astype(np.int64)
+    enough = queries * batch.kv_lengths * flops >= FLASH_FLOPS
+    chosen: np.ndarray = enough & (queries * repeat >= FLASH_QUERIES) & (queries > 1)
+    return chosen
+
+
+def _flash_groups(groups: tuple[Group, ...], flops: int, repeat: int) -> np.ndarray:
+    return np.array(
+        [
+            count * keys * flops >= FLASH_FLOPS and count * repeat >= FLASH_QUERIES
+            for _, count, keys in groups
+        ],
+        dtype=np.bool_,
+    )
+
+
+def _split(batch: AttentionBatch, kv_heads: int) -> int:
+    """Keys for each item: few rows of few heads are split, so that there is work for all threads."""
+    longest = int(batch.kv_lengths.max(initial=1))
+    pieces = -(-2 * thread_count() // (kv_heads * max(1, len(batch.kv_lengths))))
+    return max(MIN_SPLIT, -(-longest // pieces))
+
+
+def _chunks(batch: AttentionBatch, runs: Runs, rows: np.ndarray, window: int | None) -> list[Chunk]:
+    ends = np.cumsum(batch.query_lengths)
+    chunks = []
+    for row in np.flatnonzero(rows).tolist():
+        token = int(ends[row] - batch.query_lengths[row])
+        chunks.append(plan_chunk(batch, runs.of_row(row), row, token, window))
+    return chunks
+
+
+def _shared_parts(
+    batch: AttentionBatch,
+    groups: tuple[Group, ...],
+    items: ItemPlan,
+    runs: Runs,
+    chosen: np.ndarray,
+) -> list[SharedPart]:
+    parts = []
+    for index in np.flatnonzero(chosen).tolist():
+        first, count, keys = groups[index]
+        partial, stride = items.shared_partials[index].tolist()
+        parts.append(plan_shared(batch, runs.of_row(first), first, count, keys, partial, stride))
+    return parts

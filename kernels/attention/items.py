@@ -1,0 +1,335 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
+"""Attention over runs of cached tokens, for few queries at a time: the memory-bound part of the work on CPUs.
+
+Items (see `attention_plan`) times KV heads are dealt to the threads one by one. The softmax is computed
+online, a block of keys at a time (Milakov & Gimelshein 2018).
+"""
+
+from functools import cache
+
+import numpy as np
+import torch
+
+from ..numba_tools import compiled, exp, fetch_add, float_of, load, pointer, prefetch, shifted, store
+from ..threads import Callback
+from .plan import BEGIN, COLUMNS, END, PARTIAL, POSITION, STRIDE, TOKEN, TOKENS
+from .runs import RUN_BEGIN, RUN_COLUMNS, RUN_LENGTH, RUN_SLOT
+
+BLOCK = 32
+"""Keys for each turn of the online softmax; their K and V stay in the first-level cache."""
+
+AHEAD = 12
+"""Keys to prefetch ahead of the one at hand: the fastest of 0 to 32, up to 1.4 times the speed of none."""
+
+LINE = 32
+"""Elements for each prefetch: a cache line of 16-bit elements, two lines of float32."""
+
+(
+    NEXT,
+    ITEMS,
+    ITEM_COUNT,
+    ITEM_RUNS,
+    RUNS,
+    Q,
+    Q_STRIDE,
+    KEYS,
+    VALUES,
+    OUT,
+    PARTIAL_OUT,
+    PARTIAL_SUM,
+    KV_HEADS,
+    REPEAT,
+    HEAD_DIM,
+    SLOTS,
+    MAX_QUERIES,
+    WINDOW,
+    SCALE,
+    MERGES,
+    MERGE_COUNT,
+    MAX_PARTIALS,
+    ARGUMENTS,
+) = range(23)
+"""Arguments of the callbacks: addresses, counts and element strides."""
+
+
+@compiled
+def _scores(keys, count, available, head_dim, pairs, query, score):
+    """score[j * BLOCK + t] = query j · key t, for 2 * pairs queries and `count` of the `available` keys."""
+    for pair in range(pairs):
+        a = shifted(query, 2 * pair * head_dim)
+        b = shifted(a, head_dim)
+        to = shifted(score, 2 * pair * BLOCK)
+        for t in range(count):
+            key = shifted(keys, t * head_dim)
+            if pair == 0 and t + AHEAD < available:
+                for d in range(0, head_dim, LINE):
+                    prefetch(key, AHEAD * head_dim + d)
+            sum_a = np.float32(0)
+            sum_b = np.float32(0)
+            for d in range(head_dim):
+                k = load(key, d)
+                sum_a += a[d] * k
+                sum_b += b[d] * k
+            to[t] = sum_a
+            to[BLOCK + t] = sum_b
+
+
+@compiled
+def _accumulate(values, count, available, head_dim, pairs, weight, total):
+    """total[j] += sum over t of weight[j * BLOCK + t] * value t, for `count` of the `available` values."""
+    fours = count // 4 * 4
+    for pair in range(pairs):
+        a = shifted(total, 2 * pair * head_dim)
+        b = shifted(a, head_dim)
+        w = shifted(weight, 2 * pair * BLOCK)
+        u = shifted(w, BLOCK)
+        for t in range(0, fours, 4):
+            v = shifted(values, t * head_dim)
+            w0, w1, w2, w3 = w[t], w[t + 1], w[t + 2], w[t + 3]
+            u0, u1, u2, u3 = u[t], u[t + 1], u[t + 2], u[t + 3]
+            if pair == 0 and t + AHEAD < available:
+                for d in range(0, 4 * head_dim, LINE):
+                    prefetch(v, AHEAD * head_dim + d)
+            for d in range(head_dim):
+                v0 = load(v, d)
+                v1 = load(v, head_dim + d)
+                v2 = load(v, 2 * head_dim + d)
+                v3 = load(v, 3 * head_dim + d)
+                a[d] += w0 * v0 + w1 * v1 + w2 * v2 + w3 * v3
+                b[d] += u0 * v0 + u1 * v1 + u2 * v2 + u3 * v3
+        for t in range(fours, count):
+            v = shifted(values, t * head_dim)
+            w0 = w[t]
+            u0 = u[t]
+            for d in range(head_dim):
+                v0 = load(v, d)
+                a[d] += w0 * v0
+                b[d] += u0 * v0
+
+
+@compiled
+def _softmax(score, low, high, count, state, total, head_dim):
+    """Turn scores [low, high) of a block of `count` into weights, the others into 0.
+
+    state: the largest score and the sum of weights so far; both, and the total, are brought up to date.
+    """
+    if low >= high:
+        for t in range(count):
+            score[t] = np.float32(0)
+        return
+    largest = state[0]
+    for t in range(low, high):
+        largest = max(largest, score[t])
+    correction = exp(state[0] - largest)
+    summed = np.float32(0)
+    for t in range(low, high):
+        weight = exp(score[t] - largest)
+        score[t] = weight
+        summed += weight
+    for t in range(low):
+        score[t] = np.float32(0)
+    for t in range(high, count):
+        score[t] = np.float32(0)
+    if correction != np.float32(1):
+        for d in range(head_dim):
+            total[d] *= correction
+    state[0] = largest
+    state[1] = state[1] * correction + summed
+
+
+@compiled
+def _prefetch_next(run, run_end, end, item_end, head_rows, head_dim):
+    """Ask for the first rows of the run that follows, if this one ends before `end` but the item does not."""
+    if run_end <= end and run_end < item_end:
+        following = shifted(head_rows, run[RUN_COLUMNS + RUN_SLOT] * head_dim)
+        for d in range(0, min(AHEAD, run[RUN_COLUMNS + RUN_LENGTH]) * head_dim, LINE):
+            prefetch(following, d)
+
+
+@compiled
+def _attend(item, run, head_keys, head_values, head_dim, repeat, window, query, score, state, total):
+    """Run one item for the queries of one KV head."""
+    queries = item[TOKENS] * repeat
+    pairs = (queries + 1) // 2
+    for begin in range(item[BEGIN], item[END], BLOCK):
+        end = min(begin + BLOCK, item[END])
+        while run[RUN_BEGIN] + run[RUN_LENGTH] <= begin:
+            run = shifted(run, RUN_COLUMNS)
+        first_run = run
+        at = begin
+        while at < end:
+            run_end = run[RUN_BEGIN] + run[RUN_LENGTH]
+            stop = min(end, run_end)
+            _prefetch_next(run, run_end, end, item[END], head_keys, head_dim)
+            keys = shifted(head_keys, (run[RUN_SLOT] + at - run[RUN_BEGIN]) * head_dim)
+            _scores(keys, stop - at, run_end - at, head_dim, pairs, query, shifted(score, at - begin))
+            at = stop
+            if at < end:
+                run = shifted(run, RUN_COLUMNS)
+        for j in range(queries):
+            last = item[POSITION] + j // repeat
+            high = min(end, last + 1) - begin
+            low = max(begin, last + 1 - window) - begin
+            to = shifted(total, j * head_dim)
+            _softmax(shifted(score, j * BLOCK), low, high, end - begin, shifted(state, 2 * j), to, head_dim)
+        run = first_run
+        at = begin
+        while at < end:
+            run_end = run[RUN_BEGIN] + run[RUN_LENGTH]
+            stop = min(end, run_end)
+            _prefetch_next(run, run_end, end, item[END], head_values, head_dim)
+            values = shifted(head_values, (run[RUN_SLOT] + at - run[RUN_BEGIN]) * head_dim)
+            _accumulate(values, stop - at, run_end - at, head_dim, pairs, shifted(score, at - begin), total)
+            at = stop
+            if at < end:
+                run = shifted(run, RUN_COLUMNS)
+
+
+@compiled
+def _load_queries(arguments, item, head, kind, scale, query, state, total):
+    """Scaled queries of an item and KV head as float32, and an empty state."""
+    head_dim, repeat = arguments[HEAD_DIM], arguments[REPEAT]
+    queries = item[TOKENS] * repeat
+    for j in range(queries):
+        token = item[TOKEN] + j // repeat
+        source = pointer(arguments[Q], kind)
+        source = shifted(source, token * arguments[Q_STRIDE] + (head * repeat + j % repeat) * head_dim)
+        for d in range(head_dim):
+            query[j * head_dim + d] = load(source, d) * scale
+    for j in range(queries):
+        state[2 * j] = np.float32(-3e38)
+        state[2 * j + 1] = np.float32(0)
+    for d in range((queries + 1) // 2 * 2 * head_dim):
+        total[d] = np.float32(0)
+
+
+@compiled
+def _write(arguments, item, head, kind, state, total):
+    """Write an item's output, or its partial result."""
+    head_dim, repeat = arguments[HEAD_DIM], arguments[REPEAT]
+    heads = arguments[KV_HEADS] * repeat
+    for j in range(item[TOKENS] * repeat):
+        result = shifted(total, j * head_dim)
+        summed = state[2 * j + 1]
+        inverse = np.float32(1) / summed if summed > np.float32(0) else np.float32(0)
+        column = head * repeat + j % repeat
+        if item[PARTIAL] < 0:
+            row = (item[TOKEN] + j // repeat) * heads + column
+            out = shifted(pointer(arguments[OUT], kind), row * head_dim)
+            for d in range(head_dim):
+                store(out, d, result[d] * inverse)
+        else:
+            row = (item[PARTIAL] + j // repeat * item[STRIDE]) * heads + column
+            partial = shifted(pointer(arguments[PARTIAL_OUT], np.float32(0)), row * head_dim)
+            for d in range(head_dim):
+                partial[d] = result[d] * inverse
+            logsum = state[2 * j] + np.log(summed) if summed > np.float32(0) else np.float32(-np.inf)
+            pointer(arguments[PARTIAL_SUM], np.float32(0))[row] = logsum
+
+
+@compiled
+def _run_items(arguments, kind):
+    head_dim, slots, kv_heads = arguments[HEAD_DIM], arguments[SLOTS], arguments[KV_HEADS]
+    queries = arguments[MAX_QUERIES]
+    query = np.zeros(queries * head_dim, np.float32)
+    total = np.empty(queries * head_dim, np.float32)
+    score = np.empty(queries * BLOCK, np.float32)
+    state = np.empty(queries * 2, np.float32)
+    query_at = pointer(query.ctypes.data, np.float32(0))
+    total_at = pointer(total.ctypes.data, np.float32(0))
+    score_at = pointer(score.ctypes.data, np.float32(0))
+    state_at = pointer(state.ctypes.data, np.float32(0))
+    scale = float_of(arguments[SCALE])
+    while True:
+        work = fetch_add(arguments, 1)
+        if work >= arguments[ITEM_COUNT] * kv_heads:
+            break
+        head = work % kv_heads
+        item = shifted(pointer(arguments[ITEMS], np.int64(0)), work // kv_heads * COLUMNS)
+        _load_queries(arguments, item, head, kind, scale, query_at, state_at, total_at)
+        keys = shifted(pointer(arguments[KEYS], kind), head * slots * head_dim)
+        values = shifted(pointer(arguments[VALUES], kind), head * slots * head_dim)
+        run = pointer(arguments[ITEM_RUNS], np.int64(0))[work // kv_heads]
+        runs = shifted(pointer(arguments[RUNS], np.int64(0)), run * RUN_COLUMNS)
+        _attend(
+            item,
+            runs,
+            keys,
+            values,
+            head_dim,
+            arguments[REPEAT],
+            arguments[WINDOW],
+            query_at,
+            score_at,
+            state_at,
+            total_at,
+        )
+        _write(arguments, item, head, kind, state_at, total_at)
+
+
+@compiled
+def _merge_partials(arguments, kind):
+    """Combine the partial results of each query token, weighted by their sums of exponentials."""
+    head_dim = arguments[HEAD_DIM]
+    heads = arguments[KV_HEADS] * arguments[REPEAT]
+    sums = pointer(arguments[PARTIAL_SUM], np.float32(0))
+    weights = np.empty(arguments[MAX_PARTIALS], np.float32)
+    while True:
+        work = fetch_add(arguments, 1)
+        if work >= arguments[MERGE_COUNT] * heads:
+            break
+        head = work % heads
+        merge = shifted(pointer(arguments[MERGES], np.int64(0)), work // heads * 3)
+        first, count = merge[1], merge[2]
+        largest = np.float32(-np.inf)
+        for part in range(count):
+            largest = max(largest, sums[(first + part) * heads + head])
+        summed = np.float32(0)
+        for part in range(count):
+            weights[part] = exp(sums[(first + part) * heads + head] - largest)
+            summed += weights[part]
+        out = shifted(pointer(arguments[OUT], kind), (merge[0] * heads + head) * head_dim)
+        partial = shifted(pointer(arguments[PARTIAL_OUT], np.float32(0)), (first * heads + head) * head_dim)
+        for d in range(head_dim):
+            value = np.float32(0)
+            for part in range(count):
+                value += weights[part] * partial[part * heads * head_dim + d]
+            store(out, d, value / summed)
+
+
+def _items_bfloat16(arguments):
+    _run_items(arguments, np.uint16(0))
+
+
+def _items_float16(arguments):
+    _run_items(arguments, np.int16(0))
+
+
+def _items_float32(arguments):
+    _run_items(arguments, np.float32(0))
+
+
+def _merge_bfloat16(arguments):
+    _merge_partials(arguments, np.uint16(0))
+
+
+def _merge_float16(arguments):
+    _merge_partials(arguments, np.int16(0))
+
+
+def _merge_float32(arguments):
+    _merge_partials(arguments, np.float32(0))
+
+
+_CALLBACKS = {
+    torch.bfloat16: (_items_bfloat16, _merge_bfloat16),
+    torch.float16: (_items_float16, _merge_float16),
+    torch.float32: (_items_float32, _merge_float32),
+}
+
+
+@cache
+def callbacks(dtype: torch.dtype) -> tuple[Callback, Callback]:
+    """What runs items, and what merges partial results."""
+    items, merge = _CALLBACKS[dtype]
+    return Callback(items), Callback(merge)

@@ -1,0 +1,150 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+"""Divide a step's attention into work items, for any device.
+
+A work item is a piece of one row's keys, or of the keys that a group of rows shares, with the query tokens
+that see it. An item that has all keys of its queries writes the output; others write a partial result, to be
+merged by log-sum-exp.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..numba_tools import compiled
+from .batch import AttentionBatch, Group
+
+TOKEN, TOKENS, POSITION, BEGIN, END, ROW, PARTIAL, STRIDE, COLUMNS = range(9)
+"""Columns of an item: first query token and how many; key position of the first (or UNLIMITED); key positions
+[BEGIN, END) to read; row whose pages hold them; where to write the first query token's partial result
+(-1: write the output) and how far apart the partial results of two query tokens stand."""
+
+UNLIMITED = 1 << 29
+"""Position of queries that see all keys of their item."""
+
+NO_WINDOW = 1 << 30
+"""More than any position."""
+
+
+@dataclass(frozen=True)
+class ItemPlan:
+    items: np.ndarray
+    """int64 [items, COLUMNS]"""
+    merges: np.ndarray
+    """int64 [merges, 3]: query token, first partial result, how many"""
+    partials: int
+    shared_partials: np.ndarray
+    """int64 [groups, 2]: first partial result of the shared part, distance between two rows'"""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which rows, and which groups' shared keys, a plan covers; bool arrays."""
+
+    rows: np.ndarray
+    groups: np.ndarray
+
+
+def plan_items(
+    batch: AttentionBatch,
+    groups: tuple[Group, ...],
+    covered: Share,
+    tokens: int,
+    split: int,
+    window: int | None,
+) -> ItemPlan:
+    """Items of at most `tokens` query tokens and `split` keys.
+
+    Rows of `groups` leave their shared keys to their group, whose partial result has a place even if not
+    covered. A window excludes groups: it hides a different part of the shared keys from each row.
+    """
+    assert window is None or not groups
+    queries = batch.query_lengths.astype(np.int64)
+    lengths = batch.kv_lengths.astype(np.int64)
+    table = np.asarray(groups, dtype=np.int64).reshape(-1, 3)
+    layout, shared_partials, partials = _lay_out_groups(lengths, table, covered.groups, split)
+    blocks = -(-queries // tokens) * covered.rows
+    capacity = int((blocks * (lengths // split + 2)).sum()) + int(
+        (table[:, 1] * (table[:, 2] // split + 2)).sum()
+    )
+    items = np.empty((capacity, COLUMNS), np.int64)
+    merges = np.empty((int(queries.sum()), 3), np.int64)
+    made = _cut_groups(table, covered.groups, layout, tokens, split, items)
+    limit = NO_WINDOW if window is None else window
+    made, merged, partials = _cut_rows(
+        queries, lengths, covered.rows, layout, partials, tokens, split, limit, items, merges, made
+    )
+    return ItemPlan(items[:made], merges[:merged], partials, shared_partials)
+
+
+@compiled
+def _lay_out_groups(lengths, groups, covered, split):
+    """For each row: shared keys, first partial result (-1: none), partial results of shared keys, of all."""
+    layout = np.zeros((len(lengths), 4), np.int64)
+    layout[:, 1] = -1
+    shared_partials = np.zeros((len(groups), 2), np.int64)
+    partials = 0
+    for g in range(len(groups)):
+        first, count, keys = groups[g]
+        parts = (keys + split - 1) // split if covered[g] else 1
+        longest = 0
+        for row in range(first, first + count):
+            longest = max(longest, lengths[row])
+        stride = parts + (longest - keys + split - 1) // split
+        shared_partials[g] = (partials, stride)
+        for row in range(first, first + count):
+            layout[row] = (keys, partials, parts, stride)
+            partials += stride
+    return layout, shared_partials, partials
+
+
+@compiled
+def _cut_groups(groups, covered, layout, tokens, split, items):
+    """Items for the shared keys of groups; returns how many."""
+    made = 0
+    for g in range(len(groups)):
+        first, count, keys = groups[g]
+        if not covered[g]:
+            continue
+        for begin in range(0, keys, split):
+            end = min(keys, begin + split)
+            for block in range(0, count, tokens):
+                row = first + block
+                to = layout[row, 1] + begin // split
+                some = min(tokens, count - block)
+                items[made] = (row, some, UNLIMITED, begin, end, first, to, layout[row, 3])
+                made += 1
+    return made
+
+
+@compiled
+def _cut_rows(queries, lengths, covered, layout, partials, tokens, split, window, items, merges, made):
+    """Items for the keys that a row has alone; returns the items, merges and partial results so far."""
+    merged = 0
+    token = 0
+    for row in range(len(queries)):
+        for block in range(0, queries[row] if covered[row] else 0, tokens):
+            some = min(tokens, queries[row] - block)
+            position = lengths[row] - queries[row] + block
+            begin = max(layout[row, 0], position + 1 - window)
+            end = position + some
+            parts = (end - begin + split - 1) // split
+            first = -1
+            stride = 0
+            if layout[row, 1] >= 0:
+                first = layout[row, 1] + layout[row, 2]
+                merges[merged] = (token, layout[row, 1], layout[row, 2] + parts)
+                merged += 1
+            elif parts > 1:
+                first = partials
+                stride = parts
+                partials += parts * some
+                for t in range(some):
+                    merges[merged] = (token + block + t, first + t * parts, parts)
+                    merged += 1
+            for part in range(parts):
+                start = begin + part * split
+                to = first + part if first >= 0 else -1
+                items[made] = (token + block, some, position, start, min(end, start + split), row, to, stride)
+                made += 1
+        token += queries[row]
+    return made, merged, partials

@@ -1,0 +1,28 @@
+"""Root-mean-square normalisation (Zhang & Sennrich 2019)."""
+
+import torch
+
+from . import cpu
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Normalise x [..., size] over its last dimension and scale by weight [size].
+
+    The mean is float32; the normalised value is rounded to x's dtype before it meets the weight, as in
+    transformers' LlamaRMSNorm. x may be a strided view, its last dimension contiguous. Returns a contiguous
+    tensor.
+    """
+    if x.is_cuda:
+        from . import cuda
+
+        return cuda.rms_norm(x, weight, eps)
+    return cpu.rms_norm(x, weight, eps)
+
+
+def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Add x [tokens, size] to residual in place and return `rms_norm` of the sum (rounded to its dtype)."""
+    if x.is_cuda:
+        from . import cuda
+
+        return cuda.add_rms_norm(x, residual, weight, eps)
+    return cpu.add_rms_norm(x, residual, weight, eps)

@@ -1,0 +1,48 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
+"""Page copies on CPUs."""
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import torch
+
+from ..numba_tools import compiled, fetch_add, pointer, shifted
+from ..threads import Callback, thread_count
+
+
+def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations: Sequence[int]) -> None:
+    """See `pages.copy_pages`."""
+    moves = np.array([sources, destinations], dtype=np.int64)
+    for kv in kvs:
+        planes, page = kv.shape[0] * kv.shape[1], kv.shape[3] * kv.shape[4]
+        words, rest = divmod(page * kv.element_size(), 8)
+        assert kv.is_contiguous() and rest == 0
+        arguments = (kv.data_ptr(), planes, kv.shape[2], words, len(sources), moves.ctypes.data)
+        callback().run(arguments, thread_count(planes * page * len(sources)))
+
+
+@compiled
+def _copy_pages(arguments):
+    """Arguments as in `copy_pages`, after the counter of pairs of a plane (K or V of a head) and a move."""
+    planes, pages, words, moves = arguments[2], arguments[3], arguments[4], arguments[5]
+    sources = pointer(arguments[6], np.int64(0))
+    destinations = shifted(sources, moves)
+    while True:
+        work = fetch_add(arguments, 1)
+        if work >= planes * moves:
+            break
+        plane = shifted(pointer(arguments[1], np.int64(0)), work // moves * pages * words)
+        source = shifted(plane, sources[work % moves] * words)
+        destination = shifted(plane, destinations[work % moves] * words)
+        for i in range(words):
+            destination[i] = source[i]
+
+
+def _copy(arguments):
+    _copy_pages(arguments)
+
+
+@cache
+def callback() -> Callback:
+    return Callback(_copy)

@@ -1,0 +1,31 @@
+"""Rotary position embedding (Su et al. 2021), fused with writing keys and values into the cache."""
+
+import torch
+
+from . import cpu
+
+
+def rotary_write_kv(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cos_sin: torch.Tensor,
+    positions: torch.Tensor,
+    slots: torch.Tensor,
+    kv: torch.Tensor,
+) -> None:
+    """Rotate q in place; write rotated k, and v, into the cache.
+
+    q: [tokens, heads, head_dim]; k, v: [tokens, kv_heads, head_dim]; all may be strided views of one tensor,
+    with the last two dimensions contiguous.
+    cos_sin: float32 [max_positions, 2 * half], cosines then sines; dimensions i and half + i rotate together,
+    those from 2 * half on pass unchanged.
+    positions: int64 [tokens]. slots: int64 [tokens], page * page_size + offset.
+    kv: [2, kv_heads, num_pages, page_size, head_dim], contiguous. Rotation is float32.
+    """
+    if q.is_cuda:
+        from . import cuda
+
+        cuda.rotary_write_kv(q, k, v, cos_sin, positions, slots, kv)
+    else:
+        cpu.rotary_write_kv(q, k, v, cos_sin, positions, slots, kv)

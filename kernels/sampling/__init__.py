@@ -1,0 +1,56 @@
+"""Sampling of the next token: processing of the logits, choice, and log-probabilities in one call.
+
+The order is vLLM's. Log-probabilities are of the raw logits. Then: masks and banned tokens, logit bias,
+repetition, frequency and presence penalties, temperature, min-p, top-k, top-p (over the probabilities that
+min-p and top-k left, renormalised), choice.
+
+The filters keep a prefix of the tokens in order of falling logit, equal logits in order of rising id. top-k
+keeps exactly k tokens; top-p the shortest prefix whose probability reaches p, never less than one token.
+Probabilities are summed as integers (units of 2^-40 of the largest), so the sums don't depend on their order.
+
+The choice is the Gumbel-max trick: argmax of (logit - largest) / temperature + g with g = -log(-log(1 - u))
+and u = (w + 1/2) / 2^32, where w is the first word of Philox4x32-10 with the row's seed as key and counter
+(output position, token id, 0, 0). So a token depends on its row's logits, parameters, seed and position only.
+"""
+
+import torch
+
+from .batch import (
+    GREEDY_BELOW,
+    LOGPROB_FLOOR,
+    BannedTokens,
+    LogitBias,
+    Penalties,
+    Sampled,
+    SamplingBatch,
+    TokenMask,
+)
+
+__all__ = [
+    "GREEDY_BELOW",
+    "LOGPROB_FLOOR",
+    "BannedTokens",
+    "LogitBias",
+    "Penalties",
+    "Sampled",
+    "SamplingBatch",
+    "TokenMask",
+    "sample",
+]
+
+
+def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None = None) -> Sampled:
+    """Sample one token for each row of logits, float32 [rows, vocab] (rows may be strided).
+
+    top_logprobs: None for no log-probabilities at all, else how many of the most likely tokens to return
+    beside the sampled one's. Nothing is raised for what a row's logits hold: see `Sampled.bad`.
+    """
+    assert logits.dtype == torch.float32 and logits.dim() == 2, (logits.dtype, logits.shape)
+    assert logits.stride(1) == 1 or logits.shape[1] == 1, logits.stride()
+    if logits.is_cuda:
+        from . import cuda
+
+        return cuda.sample(logits, batch, top_logprobs)
+    from . import cpu
+
+    return cpu.sample(logits.contiguous(), batch, top_logprobs)

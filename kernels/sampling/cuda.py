@@ -1,0 +1,143 @@
+# mypy: disable-error-code="no-untyped-call"
+"""Sampling on CUDA: two launches for greedy rows, three for sampled ones, four where rows are filtered."""
+
+import torch
+import triton
+
+from .batch import LOGPROB_FLOOR, Sampled, SamplingBatch, TokenMask
+from .filter_cuda import filter_kernel
+from .process_cuda import SUB_BLOCK, process_kernel
+from .race_cuda import finish_kernel, race_kernel
+
+CHUNK = 4096
+TILE = 4096
+UNFUSED = {"enable_fp_fusion": False}
+"""so that products and sums round as on the CPU"""
+
+
+def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None) -> Sampled:
+    rows, vocab = logits.shape
+    chunks = triton.cdiv(vocab, CHUNK)
+    width = triton.next_power_of_2(chunks)
+    sub_blocks = chunks * (CHUNK // SUB_BLOCK.value)
+    count = top_logprobs or 0
+
+    def floats(*shape: int) -> torch.Tensor:
+        return logits.new_empty(shape)
+
+    def ints(*shape: int) -> torch.Tensor:
+        return logits.new_empty(shape, dtype=torch.int32)
+
+    filters = (None, None, None) if batch.all_greedy else (batch.top_k, batch.top_p, batch.min_p)
+    maxima, leaders, nan = floats(rows, chunks), ints(rows, chunks), ints(rows, chunks)
+    sub_maxima = None if filters[0] is None else ints(rows, sub_blocks)
+    raw_parts: tuple[torch.Tensor | None, ...] = (None,) * 4
+    logprob_outputs: tuple[torch.Tensor | None, ...] = (None,) * 3
+    if top_logprobs is not None:
+        raw_parts = (
+            floats(rows, chunks),
+            floats(rows, chunks),
+            floats(rows, chunks, count),
+            ints(rows, chunks, count),
+        )
+        logprob_outputs = (floats(rows), ints(rows, count), floats(rows, count))
+    parts = (batch.mask, batch.host_mask, batch.banned, batch.bias, batch.penalties)
+    x = logits if all(part is None for part in parts) else floats(rows, vocab)
+    process_kernel[(rows, chunks)](
+        logits,
+        logits.stride(0),
+        vocab,
+        *_mask(batch.mask),
+        *_mask(batch.host_mask),
+        *_parts(batch),
+        None if x is logits else x,
+        maxima,
+        leaders,
+        nan,
+        sub_maxima,
+        *raw_parts,
+        count,
+        CHUNK=CHUNK,
+        num_warps=8,
+        **UNFUSED,
+    )
+    cuts = scores = winners = None
+    if any(f is not None for f in filters):
+        cuts = ints(rows, 2)
+        filter_kernel[(rows,)](
+            x,
+            x.stride(0),
+            vocab,
+            batch.temperature,
+            *filters,
+            maxima,
+            chunks,
+            sub_maxima,
+            sub_blocks,
+            ints(rows, 2, vocab),
+            cuts,
+            CHUNKS=width,
+            SUB_BLOCKS=triton.next_power_of_2(sub_blocks),
+            TILE=TILE,
+            num_warps=16,
+            **UNFUSED,
+        )
+    if not batch.all_greedy:
+        scores, winners = floats(rows, chunks), ints(rows, chunks)
+        race_kernel[(rows, chunks)](
+            x,
+            x.stride(0),
+            vocab,
+            batch.temperature,
+            batch.seed,
+            batch.position,
+            maxima,
+            cuts,
+            scores,
+            winners,
+            CHUNKS=width,
+            CHUNK=CHUNK,
+            num_warps=8,
+            **UNFUSED,
+        )
+    tokens, bad = ints(rows), logits.new_empty(rows, dtype=torch.bool)
+    finish_kernel[(rows,)](
+        logits,
+        logits.stride(0),
+        batch.temperature,
+        maxima,
+        leaders,
+        nan,
+        scores,
+        winners,
+        *raw_parts,
+        count,
+        chunks,
+        tokens,
+        bad,
+        *logprob_outputs,
+        LOGPROB_FLOOR,
+        CHUNKS=width,
+        TOPS=triton.next_power_of_2(max(1, chunks * count)),
+        num_warps=8,
+        **UNFUSED,
+    )
+    return Sampled(tokens, bad, *logprob_outputs)
+
+
+def _mask(mask: TokenMask | None) -> tuple[torch.Tensor | None, ...]:
+    return (None, None) if mask is None else (mask.index, mask.bits)
+
+
+def _parts(batch: SamplingBatch) -> tuple[torch.Tensor | None, ...]:
+    banned: tuple[torch.Tensor | None, ...] = (None,) * 2
+    bias: tuple[torch.Tensor | None, ...] = (None,) * 3
+    penalties: tuple[torch.Tensor | None, ...] = (None,) * 6
+    if batch.banned is not None:
+        banned = (batch.banned.row_start, batch.banned.ids)
+    if batch.bias is not None:
+        bias = (batch.bias.row_start, batch.bias.ids, batch.bias.values)
+    if batch.penalties is not None:
+        p = batch.penalties
+        penalties = (p.entry, p.repetition, p.presence, p.frequency, p.prompt_seen, p.output_counts)
+    return *banned, *bias, *penalties

@@ -1,0 +1,177 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated,attr-defined"
+"""Sampling of one row, for numba, and the callback that samples rows as long as there are any."""
+
+from functools import cache
+
+import numba
+import numpy as np
+
+from ..numba_tools import fetch_add, pointer
+from ..threads import Callback
+from .batch import LOGPROB_FLOOR
+from .jit import compiled, inlined
+from .math_cpu import F32, KEY_OF_INFINITY, KEY_OF_MINUS_INFINITY, order_key, value_of_key
+from .process_cpu import add_bias, apply_mask, ban, penalise
+from .race_cpu import race
+from .select_cpu import (
+    BLOCK,
+    LOWEST_KEY,
+    MASS_OF_LARGEST,
+    block_maxima,
+    filtered,
+    first_with_key,
+    top_k_cut,
+    total_mass,
+)
+
+SEED, POSITION, TOP_K, MASK, HOST_MASK, ENTRY, BANNED_FROM, BANNED_TO, BIAS_FROM, BIAS_TO, INTEGERS = range(
+    11
+)
+"""Columns of a row's int64 numbers; masks and penalty entry are -1 for none."""
+
+INVERSE, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, FLOATS = range(7)
+"""Columns of a row's float32 numbers; INVERSE is of the temperature, 0 for greedy rows."""
+
+(
+    NEXT,
+    ROWS,
+    VOCAB,
+    WITH_LOGPROBS,
+    TOPS,
+    ROW_INTEGERS,
+    ROW_FLOATS,
+    LOGITS,
+    MASK_BITS,
+    HOST_MASK_BITS,
+    BANNED_IDS,
+    BIAS_IDS,
+    BIAS_VALUES,
+    PROMPT_SEEN,
+    OUTPUT_COUNTS,
+    TOKENS,
+    BAD,
+    LOGPROBS,
+    TOP_IDS,
+    TOP_LOGPROBS,
+    ARGUMENTS,
+) = range(21)
+"""Arguments of the callback: a row counter, sizes, addresses of contiguous arrays."""
+
+_FLOAT, _INT, _LONG, _BYTE = np.float32(0), np.int32(0), np.int64(0), np.uint8(0)
+
+
+@inlined
+def array(address, kind, rows, columns):
+    return numba.carray(pointer(address, kind), (rows, columns))
+
+
+def sample_rows(arguments):
+    """Sample the rows that the counter deals out; scratch is this thread's own."""
+    sizes = numba.carray(arguments, (ARGUMENTS,))
+    vocab = sizes[VOCAB]
+    maxima = np.empty((vocab + BLOCK - 1) // BLOCK, np.int32)
+    scratch, values = np.empty(vocab, np.float32), np.empty(vocab, np.float32)
+    while True:
+        row = fetch_add(arguments, 1)
+        if row >= sizes[ROWS]:
+            break
+        sample_row(sizes, row, maxima, scratch, values)
+
+
+@cache
+def callback() -> Callback:
+    return Callback(sample_rows)
+
+
+@compiled
+def sample_row(sizes, row, maxima, scratch, values):
+    rows, vocab, tops = sizes[ROWS], sizes[VOCAB], sizes[TOPS]
+    integers = array(sizes[ROW_INTEGERS], _LONG, rows, INTEGERS)[row]
+    floats = array(sizes[ROW_FLOATS], _FLOAT, rows, FLOATS)[row]
+    raw = array(sizes[LOGITS], _FLOAT, rows, vocab)[row]
+    tokens, bad = array(sizes[TOKENS], _INT, 1, rows)[0], array(sizes[BAD], _BYTE, 1, rows)[0]
+    tokens[row], bad[row] = 0, 1
+    highest, has_nan = block_maxima(raw, maxima)
+    if has_nan:
+        return
+    log_total = np.float64(0)
+    finite = KEY_OF_MINUS_INFINITY < highest < KEY_OF_INFINITY
+    if sizes[WITH_LOGPROBS] and finite:
+        log_total = log_of_total(raw, value_of_key(highest))
+        if tops > 0:
+            top_ids = array(sizes[TOP_IDS], _INT, rows, tops)[row]
+            top_logprobs = array(sizes[TOP_LOGPROBS], _FLOAT, rows, tops)[row]
+            list_tops(raw, maxima, highest, log_total, values, top_ids, top_logprobs)
+    x = raw
+    if is_processed(integers):
+        x = scratch
+        x[:] = raw
+        process(sizes, integers, floats, x)
+        highest, _ = block_maxima(x, maxima)
+    if not KEY_OF_MINUS_INFINITY < highest < KEY_OF_INFINITY:
+        return
+    tokens[row], bad[row] = choose(x, maxima, highest, integers, floats, values), 0
+    if sizes[WITH_LOGPROBS] and finite:
+        logprobs = array(sizes[LOGPROBS], _FLOAT, 1, rows)[0]
+        logprobs[row] = max(F32(LOGPROB_FLOOR), F32(raw[tokens[row]] - log_total))
+
+
+@compiled
+def is_processed(integers):
+    listed = integers[BANNED_FROM] < integers[BANNED_TO] or integers[BIAS_FROM] < integers[BIAS_TO]
+    return listed or integers[MASK] >= 0 or integers[HOST_MASK] >= 0 or integers[ENTRY] >= 0
+
+
+@compiled
+def process(sizes, integers, floats, x):
+    vocab = len(x)
+    words = (vocab + 31) // 32
+    for mask, bits in ((MASK, MASK_BITS), (HOST_MASK, HOST_MASK_BITS)):
+        if integers[mask] >= 0:
+            apply_mask(x, array(sizes[bits], _INT, integers[mask] + 1, words)[integers[mask]])
+    start, end = integers[BANNED_FROM], integers[BANNED_TO]
+    ban(x, array(sizes[BANNED_IDS], _INT, 1, end)[0, start:end])
+    start, end = integers[BIAS_FROM], integers[BIAS_TO]
+    ids, values = array(sizes[BIAS_IDS], _INT, 1, end)[0], array(sizes[BIAS_VALUES], _FLOAT, 1, end)[0]
+    add_bias(x, ids[start:end], values[start:end])
+    entry = integers[ENTRY]
+    if entry >= 0:
+        seen = array(sizes[PROMPT_SEEN], _INT, entry + 1, words)[entry]
+        counts = array(sizes[OUTPUT_COUNTS], _INT, entry + 1, vocab)[entry]
+        penalise(x, seen, counts, floats[REPETITION], floats[PRESENCE], floats[FREQUENCY])
+
+
+@compiled
+def choose(x, maxima, highest, integers, floats, values):
+    leader = first_with_key(x, maxima, highest)
+    inverse = floats[INVERSE]
+    if inverse == 0:
+        return leader
+    largest, k = value_of_key(highest), integers[TOP_K]
+    cut, last = filtered(x, maxima, largest, inverse, k, floats[TOP_P], floats[MIN_P], values)
+    seed, position = np.uint64(integers[SEED]), np.uint64(integers[POSITION])
+    return race(x, maxima, largest, inverse, seed, position, leader, cut, last)
+
+
+@compiled
+def log_of_total(x, largest):
+    return np.float64(largest) + np.log(total_mass(x, largest, F32(1)) / MASS_OF_LARGEST)
+
+
+@compiled
+def list_tops(x, maxima, highest, log_total, values, top_ids, top_logprobs):
+    largest = value_of_key(highest)
+    cut, last = top_k_cut(x, maxima, LOWEST_KEY - 1, len(top_ids), largest, F32(1), values)
+    found = 0
+    for block in range(len(maxima)):
+        if maxima[block] >= cut:
+            for i in range(block * BLOCK, min(len(x), block * BLOCK + BLOCK)):
+                key = order_key(x[i])
+                if key > cut or (key == cut and i <= last):
+                    top_ids[found], values[found] = i, x[i]
+                    found += 1
+    # A stable sort of the few that are left: by falling value, rising id.
+    order = np.argsort(-values[:found], kind="mergesort")
+    top_ids[:] = top_ids[order]
+    for rank in range(found):
+        top_logprobs[rank] = max(F32(LOGPROB_FLOOR), F32(values[order[rank]] - log_total))
