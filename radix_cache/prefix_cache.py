@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .eviction import EvictionPolicy, LeastRecentlyUsed
 from .invariants import check, check_continues
 from .lease import Copy, Lease
+from .node import Node
 from .packed import TOKEN_BYTES
 from .page_allocator import PageAllocator
 from .tree import Match, RadixTree
@@ -32,7 +33,7 @@ class PrefixCache:
 
     Token sequences are packed little-endian int32. Prefixes are shared within a namespace only. A page
     is free, held by a request, or in the tree, where requests lock what they use. Pages that `allocate`
-    returned stay the caller's until they are passed to `commit` or `release` as part of a page table.
+    returned stay the caller's until they are passed to `commit`, `release` or `discard` in a page table.
     """
 
     def __init__(
@@ -138,10 +139,19 @@ class PrefixCache:
         self._insert_full_pages(lease, tokens, pages)
         rest = self._insert_tail(lease, tokens, pages)
         self._free(lease.duplicates + rest)
-        assert lease.node is not None
-        self._tree.unlock(lease.node)
-        lease.node = None
-        self._leases.remove(lease)
+        self._unlock(lease)
+        self._verify()
+
+    def discard(self, lease: Lease, pages: Sequence[int]) -> None:
+        """Ends a lease whose KV is wrong: what it used leaves the tree as far as nobody else uses it.
+
+        That goes for what it matched too: the fault may have come with it. The others that use some of
+        it will find out for themselves. `pages` as in `release`.
+        """
+        if lease.source is not None:
+            self.copied(lease)
+        self._free(lease.duplicates + list(pages[lease.depth // self.page_size :]))
+        self._tree.prune(self._unlock(lease))
         self._verify()
 
     def stats(self) -> CacheStats:
@@ -171,6 +181,15 @@ class PrefixCache:
             lease.source = self._tree.split(leaf, 1) if len(leaf.pages) > 1 else leaf
             self._tree.lock(lease.source)
             lease.copy = Copy(lease.source.pages[0], match.tail)
+
+    def _unlock(self, lease: Lease) -> Node:
+        """Returns the deepest node that the lease had locked."""
+        node = lease.node
+        assert node is not None, "the lease is over"
+        self._tree.unlock(node)
+        lease.node = None
+        self._leases.remove(lease)
+        return node
 
     def _insert_full_pages(self, lease: Lease, tokens: bytes, pages: Sequence[int]) -> None:
         assert lease.node is not None, "the lease is over"

@@ -152,6 +152,14 @@ class RadixTree:
         parent.unlink(self.key(leaf))
         self._settle(parent)
 
+    def prune(self, node: Node) -> None:
+        """Frees `node` and then those above it, up to the first that is locked or leads elsewhere too."""
+        while node.parent is not None and not node.locks and not node.children:
+            parent = node.parent
+            self.remove(node)
+            self._allocator.free(node.pages)
+            node = parent
+
     def lock(self, node: Node) -> None:
         """Keeps `node` and all above it. Counts go up only as far as the first that is locked already."""
         current: Node | None = node

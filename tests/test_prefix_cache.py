@@ -451,3 +451,53 @@ def test_statistics_tell_the_tokens_asked_for_and_found() -> None:
     serve(cache, (*DOCUMENT, 1, 2))
     assert cache.stats().looked_up_tokens == 26
     assert cache.stats().matched_tokens == 12
+
+
+# Discarding
+
+
+def test_what_is_discarded_leaves_the_tree_with_all_that_led_to_it() -> None:
+    cache = new_cache()
+    serve(cache, DOCUMENT[:8])
+    lease, pages = start(cache, (*DOCUMENT, 1, 2))
+    cache.discard(lease, pages)
+    assert match(cache, DOCUMENT) == 0
+    assert cache.stats().free == 32
+
+
+def test_what_others_use_or_lead_on_from_is_not_discarded() -> None:
+    cache = new_cache()
+    serve(cache, (*DOCUMENT[:4], 1, 2, 3, 4, 5, 6))
+    lease, pages = start(cache, DOCUMENT)
+    other, other_pages = start(cache, (*DOCUMENT[:8], 9, 9, 9, 9))
+    cache.discard(lease, pages)
+    assert match(cache, DOCUMENT) == 8
+    cache.discard(other, other_pages)
+    assert match(cache, DOCUMENT) == 4
+
+
+def test_pages_that_the_tree_had_twice_are_given_back_when_discarded() -> None:
+    cache = new_cache()
+    first, first_pages = start(cache, DOCUMENT, commit=False)
+    second, second_pages = start(cache, DOCUMENT)
+    cache.commit(first, pack(DOCUMENT), first_pages)
+    cache.discard(first, first_pages)
+    cache.release(second, pack(DOCUMENT), second_pages)
+    assert cache.stats().held == 0
+    assert match(cache, DOCUMENT) == len(DOCUMENT)
+
+
+def test_a_discarded_lease_lets_go_of_the_page_it_would_have_copied() -> None:
+    cache = new_cache()
+    serve(cache, DOCUMENT)
+    lease, pages = start(cache, (*DOCUMENT[:6], 7, 7, 7))
+    assert lease.copy is not None
+    cache.discard(lease, pages)
+    assert cache.stats().locked == 0
+
+
+def test_a_cache_that_keeps_nothing_has_nothing_to_discard() -> None:
+    cache = new_cache(enabled=False)
+    lease, pages = start(cache, DOCUMENT)
+    cache.discard(lease, pages)
+    assert cache.stats().free == 32

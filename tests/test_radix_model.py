@@ -69,6 +69,15 @@ class PrefixCacheMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.world.requests)
     @rule(which=any_index)
+    def discard(self, which: int) -> None:
+        request = self.world.requests[which % len(self.world.requests)]
+        while self.world.steps:
+            self.world.run_step()
+        if request in self.world.requests:
+            self.world.discard(request)
+
+    @precondition(lambda self: self.world.requests)
+    @rule(which=any_index)
     def finish(self, which: int) -> None:
         request = self.world.requests[which % len(self.world.requests)]
         while self.world.steps:
