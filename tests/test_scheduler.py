@@ -187,6 +187,26 @@ def test_too_many_waiting_requests_are_refused_with_429() -> None:
     assert bench.accepted == {"a", "b"}
 
 
+def test_requests_whose_grammars_are_being_compiled_count_as_waiting() -> None:
+    bench = SchedulerBench(max_waiting=2)
+    for name in "abc":
+        bench.submit(name, [1, 2, 3], grammar="even")
+    assert bench.refused["c"].status == 429
+
+
+def test_a_finish_for_a_reply_that_ended_meanwhile_changes_nothing() -> None:
+    bench = SchedulerBench()
+    prompt = long_reply_prompt(10, 8)
+    bench.submit("a", prompt)
+    bench.run()
+    bench.scheduler.drop("a")
+    bench.submit("b", prompt)
+    bench.run()
+    assert bench.finish("a") == "length"
+    assert bench.tokens("b") == reply_alone(prompt, 8)
+    assert bench.scheduler.idle
+
+
 def test_when_pages_run_out_the_youngest_is_retracted_and_loses_nothing() -> None:
     bench = SchedulerBench(num_pages=24, page_size=4)
     prompts = {name: long_reply_prompt(8, 40, ord(name)) for name in "abcd"}
@@ -306,6 +326,21 @@ def test_a_row_in_error_ends_alone() -> None:
     assert bench.finish("a") == "error"
     assert bench.outputs["a"][-1].error == "the logits are not numbers"
     assert bench.tokens("b") == reply_alone(long_reply_prompt(6, 10, 2), 10)
+
+
+def test_what_a_row_in_error_has_computed_is_never_used_again() -> None:
+    bench = SchedulerBench()
+    prompt = long_reply_prompt(30, 10)
+    bench.submit("a", prompt, max_tokens=10)
+    bench.run(steps=3)
+    result = bench.model.run_step()
+    result.errors = [RowError(0, "the logits are not numbers")]
+    bench.scheduler.apply(result)
+    bench.run()
+    bench.submit("b", prompt, max_tokens=10)
+    bench.run()
+    assert bench.cached("b") == 0
+    assert bench.tokens("b") == reply_alone(prompt, 10)
 
 
 def test_rows_that_share_pages_stand_together_as_a_group() -> None:

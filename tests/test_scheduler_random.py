@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fake_model import EOS, reply_alone
+from arbora.runtime.messages import RowError
+from fake_model import EOS, reply_alone, unpack
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -58,6 +59,17 @@ class AnyOrder(RuleBasedStateMachine):
             if self.bench.model.plans:
                 self.bench.step()
 
+    @rule(row=st.integers(0, 5))
+    def fail_a_row(self, row: int) -> None:
+        if not self.bench.model.plans:
+            return
+        result = self.bench.model.run_step()
+        slots = unpack(result.slots)
+        if slots:
+            result.errors = [RowError(slots[row % len(slots)], "not a number")]
+        self.bench.scheduler.apply(result)
+        self.bench.deliver()
+
     @rule(steps=st.integers(1, 8))
     def run(self, steps: int) -> None:
         self.bench.run(steps)
@@ -96,6 +108,8 @@ class AnyOrder(RuleBasedStateMachine):
             if name in self.dropped or name in self.bench.refused:
                 continue
             tokens = self.bench.tokens(name)
+            if self.bench.finish(name) == "error":
+                continue
             assert self.bench.finish(name) == ("stop" if tokens and tokens[-1] == EOS else "length")
             if not grammar:
                 assert tokens == reply_alone(prompt, max_tokens)

@@ -30,9 +30,9 @@ class GrammarDesk:
         self._loads: list[LoadGrammar | DropGrammar] = []
 
     @property
-    def busy(self) -> bool:
-        """Some grammar is being compiled."""
-        return self._compiler.pending > 0
+    def pending(self) -> int:
+        """Requests whose grammars are being compiled."""
+        return self._compiler.pending
 
     def take_loads(self) -> list[LoadGrammar | DropGrammar]:
         """What the model process must do before the next step."""

@@ -26,7 +26,8 @@ class Residence:
     """What a request has while it runs: all of it is given back together.
 
     `prefill_end` is how many tokens were known when it started; `planned` how many tokens' KV is
-    computed or planned; `sampling` how many sampled tokens are on their way back.
+    computed or planned; `sampling` how many sampled tokens are on their way back. `faulty`: the model
+    could not go on from its KV, so nobody else shall.
     """
 
     slot: int
@@ -38,6 +39,7 @@ class Residence:
     sent_pages: int = 0
     last_step: int = 0
     copy_step: int | None = None
+    faulty: bool = False
 
     @property
     def started(self) -> bool:

@@ -61,7 +61,7 @@ class Scheduler:
 
     def submit(self, message: Generate) -> None:
         """Answered by `Accepted` or `Refused`; if it has a grammar, once that is compiled."""
-        refused = refusal(message, self._limits, len(self._waiting))
+        refused = refusal(message, self._limits, len(self._waiting) + self._grammars.pending)
         if refused is not None:
             self._replies.add(message.client, refused)
             return
@@ -139,6 +139,7 @@ class Scheduler:
         for part in result.prompt_logprobs:
             by_slot[part.slot].prompt_logprobs.append(part.logprobs)
         for error in result.errors:
+            by_slot[error.slot].residence.faulty = True
             self._fail(by_slot[error.slot], error.message)
         self._take_tokens(flight, result)
         self._finish_prompts(flight)
@@ -152,7 +153,7 @@ class Scheduler:
     @property
     def compiling(self) -> bool:
         """Some grammar is on its way: `take_grammars` will find it."""
-        return self._grammars.busy
+        return self._grammars.pending > 0
 
     @property
     def idle(self) -> bool:
@@ -302,8 +303,11 @@ class Scheduler:
         in_flight = self._in_flight and home.last_step >= self._in_flight[0].step
         if request.phase is Phase.RUNNING or in_flight:
             return
-        existing = min(home.planned, request.length)
-        self._cache.release(home.lease, request.slice(0, existing), home.pages)
+        if home.faulty:
+            self._cache.discard(home.lease, home.pages)
+        else:
+            existing = min(home.planned, request.length)
+            self._cache.release(home.lease, request.slice(0, existing), home.pages)
         del self._running[home.slot]
         self._free_slots.append(home.slot)
         request.home = None
