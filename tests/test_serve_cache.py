@@ -80,7 +80,7 @@ def test_a_reply_of_any_characters_is_found(served: Served, text: str) -> None:
 
 
 def test_a_structured_reply_is_found(served: Served) -> None:
-    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 99, "minimum": 0}}}
+    schema: Any = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 99, "minimum": 0}}}
     schema |= {"required": ["n"], "additionalProperties": False}
     messages = opening("numbers")
     first = say(served, messages, extra={"guided_json": schema})

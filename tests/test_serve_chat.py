@@ -107,13 +107,14 @@ def test_the_choices_of_a_stream_carry_their_index(served: Served) -> None:
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 def test_both_names_limit_the_tokens(served: Served, name: str) -> None:
-    completion = chat(served, **{name: 7})
+    limit: Any = {name: 7}
+    completion = chat(served, **limit)
     assert completion.usage.completion_tokens == 7
     assert completion.choices[0].finish_reason == "length"
 
 
 def test_the_model_ends_its_turn(served: Served) -> None:
-    completion = served.client.chat.completions.create(
+    completion: Any = served.client.chat.completions.create(
         model=served.model, messages=HELLO, logit_bias={"2": 100}, max_tokens=9
     )
     assert (text_of(completion), completion.choices[0].finish_reason) == ("", "stop")
@@ -252,7 +253,7 @@ def test_a_long_prompt_is_read_whole(served: Served) -> None:
 
 
 def test_without_max_tokens_a_reply_may_fill_the_context(served: Served) -> None:
-    words = "the cat sat on the mat and the dog sat on the log. " * 310
+    words = "the cat sat on the mat and the dog sat on the log. " * 280
     completion = chat(served, [{"role": "user", "content": words}])
     assert completion.choices[0].finish_reason == "length"
     assert completion.usage.total_tokens == CONTEXT

@@ -36,7 +36,7 @@ def test_a_completion_has_the_shape_that_openai_documents(served: Served) -> Non
 
 
 def test_sixteen_tokens_are_the_default(served: Served) -> None:
-    completion = served.client.completions.create(
+    completion: Any = served.client.completions.create(
         model=served.model, prompt=PROMPT, extra_body={"ignore_eos": True}
     )
     assert completion.usage.completion_tokens == 16

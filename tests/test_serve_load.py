@@ -86,22 +86,23 @@ async def test_a_client_that_goes_away_leaves_nothing_running(
 async def test_a_stream_goes_on_while_a_grammar_is_compiled(
     served: Served, client: openai.AsyncOpenAI
 ) -> None:
-    async def count() -> None:
+    received = 0
+
+    async def receive() -> None:
         nonlocal received
         async for _ in stream:
             received += 1
 
-    received = 0
     stream = await client.chat.completions.create(
         model="tiny", messages=HELLO, max_tokens=3000, stream=True, extra_body={"ignore_eos": True}
     )
-    counting = asyncio.create_task(count())
+    receiving = asyncio.create_task(receive())
     before = received
     hard = {"regex": "(([a-z]{1,40}[0-9]{1,40}){1,12}[A-Z]{0,60}){1,2}"}
     answer = await client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=5, extra_body=hard)
     assert re.match("[a-z][a-z0-9A-Z]*", answer.choices[0].message.content or "")
     assert received >= before + 5
-    counting.cancel()
+    receiving.cancel()
     await stream.close()
 
 
@@ -112,14 +113,16 @@ async def test_a_stream_goes_on_while_a_long_prompt_is_read(
         model="tiny", messages=HELLO, max_tokens=3000, stream=True, extra_body={"ignore_eos": True}
     )
     await anext(stream)
-    document = [{"role": "user", "content": "a dog and a log, a fox and a box: " * 90}]
+    document: Any = [{"role": "user", "content": "a dog and a log, a fox and a box: " * 90}]
     reading = asyncio.create_task(
-        client.chat.completions.create(model="tiny", messages=document, max_tokens=1)  # type: ignore[call-overload]
+        client.chat.completions.create(model="tiny", messages=document, max_tokens=1)
     )
     steps = 0
     while not reading.done():
         await anext(stream)
         steps += 1
     assert steps > 3
-    assert (await reading).usage.prompt_tokens > 1000
+    usage = (await reading).usage
+    assert usage is not None
+    assert usage.prompt_tokens > 1000
     await stream.close()

@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from served import HELLO, Served, serve
+from served import HELLO, Served, eventually, serve
 
 
 def chat(served: Served, **fields: Any) -> Any:
@@ -221,5 +221,6 @@ def test_too_many_waiting_requests_are_turned_away(guarded: Served) -> None:
                 assert waiting.status_code == 200
                 with pytest.raises(openai.RateLimitError) as caught:
                     chat(guarded)
-        assert caught.value.code == "rate_limit_exceeded"
+    assert caught.value.code == "rate_limit_exceeded"
+    eventually(lambda: guarded.is_quiet)
     assert chat(guarded).choices
