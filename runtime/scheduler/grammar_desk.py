@@ -11,11 +11,13 @@ from ..messages import DropGrammar, GrammarSpec, LoadGrammar
 from .constraint import AutomatonConstraint, Constraint, MatcherConstraint
 
 MAX_UNUSED = 32  # automata kept on the device for requests to come
+MAX_UNUSED_BYTES = 256 << 20
 
 
 @dataclass(slots=True, eq=False)
 class _Loaded:
     id: int
+    nbytes: int
     users: int = 0
 
 
@@ -61,14 +63,16 @@ class GrammarDesk:
         """Its request is over; no step in flight names it."""
         grammar, _ = constraint.device_state()
         if grammar is not None:
-            self._loaded[self._keys[grammar]].users -= 1
+            key = self._keys[grammar]
+            self._loaded[key].users -= 1
+            self._loaded.move_to_end(key)
             self._drop_unused()
 
     def _load(self, automaton: Automaton) -> int:
         loaded = self._loaded.get(automaton.key)
         if loaded is None:
             self._next_id += 1
-            loaded = self._loaded[automaton.key] = _Loaded(self._next_id)
+            loaded = self._loaded[automaton.key] = _Loaded(self._next_id, automaton.nbytes)
             self._keys[loaded.id] = automaton.key
             self._loads.append(
                 LoadGrammar(
@@ -84,8 +88,11 @@ class GrammarDesk:
         return loaded.id
 
     def _drop_unused(self) -> None:
-        unused = [key for key, loaded in self._loaded.items() if not loaded.users]
-        for key in unused[: max(0, len(unused) - MAX_UNUSED)]:
-            grammar = self._loaded.pop(key).id
-            del self._keys[grammar]
-            self._loads.append(DropGrammar(grammar))
+        unused = [loaded for loaded in self._loaded.values() if not loaded.users]
+        nbytes = sum(loaded.nbytes for loaded in unused)
+        for number, loaded in enumerate(unused):
+            if len(unused) - number <= MAX_UNUSED and nbytes <= MAX_UNUSED_BYTES:
+                return
+            nbytes -= loaded.nbytes
+            del self._loaded[self._keys.pop(loaded.id)]
+            self._loads.append(DropGrammar(loaded.id))

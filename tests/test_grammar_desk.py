@@ -1,0 +1,74 @@
+"""Which automata the model process is told to load and to drop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from arbora.grammars import Automaton
+from arbora.runtime.messages import DropGrammar, GrammarSpec, LoadGrammar
+from arbora.runtime.scheduler import grammar_desk
+from arbora.runtime.scheduler.constraint import Constraint
+from arbora.runtime.scheduler.grammar_desk import MAX_UNUSED, GrammarDesk
+
+
+class Ready:
+    """A compiler that has every automaton at once: named by its text, with masks of so many bytes."""
+
+    def __init__(self, mask_bytes: int = 4) -> None:
+        self.mask_bytes = mask_bytes
+        self.done: list[tuple[str, Automaton]] = []
+
+    def submit(self, ticket: str, kind: str, text: str, **_: object) -> None:
+        table = np.zeros((1, 1), np.int32)
+        masks = np.broadcast_to(np.int32(-1), (1, self.mask_bytes // 4))
+        self.done.append((ticket, Automaton(text, 0, np.zeros(256, np.uint8), table, table[0], masks)))
+
+    def finished(self) -> list[tuple[str, Automaton]]:
+        done, self.done = self.done, []
+        return done
+
+
+def ask(desk: GrammarDesk, text: str) -> Constraint:
+    desk.submit("request", GrammarSpec("regex", text, "regex"))
+    ((_, constraint),) = desk.finished()
+    assert not isinstance(constraint, Exception)
+    return constraint
+
+
+def dropped(desk: GrammarDesk) -> list[int]:
+    return [load.grammar for load in desk.take_loads() if isinstance(load, DropGrammar)]
+
+
+def test_an_automaton_is_loaded_once_for_all_who_use_it() -> None:
+    desk = GrammarDesk(Ready())  # type: ignore[arg-type]
+    for _ in range(3):
+        ask(desk, "a")
+    assert [type(load) for load in desk.take_loads()] == [LoadGrammar]
+
+
+def test_those_unused_longest_are_dropped_when_there_are_many() -> None:
+    desk = GrammarDesk(Ready())  # type: ignore[arg-type]
+    used = ask(desk, "used")
+    for number in range(MAX_UNUSED + 2):
+        desk.release(ask(desk, str(number)))
+    assert dropped(desk) == [2, 3]
+    assert used.device_state() == (1, 0)
+
+
+def test_those_unused_longest_are_dropped_when_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_desk, "MAX_UNUSED_BYTES", 1 << 20)
+    desk = GrammarDesk(Ready(1 << 18))  # type: ignore[arg-type]
+    for number in range(5):
+        desk.release(ask(desk, str(number)))
+    assert dropped(desk) == [1, 2]
+
+
+def test_an_automaton_in_use_is_never_dropped() -> None:
+    desk = GrammarDesk(Ready())  # type: ignore[arg-type]
+    first, second = ask(desk, "a"), ask(desk, "a")
+    desk.release(first)
+    for number in range(MAX_UNUSED):
+        desk.release(ask(desk, str(number)))
+    assert dropped(desk) == []
+    desk.release(second)
+    assert dropped(desk) == [2]
