@@ -46,7 +46,7 @@ class PrefixCache:
     ) -> None:
         assert num_pages >= 0 and page_size >= 1, f"{num_pages} pages of {page_size} tokens"
         self.page_size = page_size
-        self._enabled = enabled
+        self.enabled = enabled
         self._check_invariants = check_invariants
         self._allocator = PageAllocator(num_pages)
         self._tree = RadixTree(page_size, policy or LeastRecentlyUsed(), self._allocator)
@@ -196,7 +196,7 @@ class PrefixCache:
         if self._check_invariants:
             check_continues(lease, tokens)
         first, last = lease.depth // self.page_size, len(tokens) // self._tree.page_bytes
-        if not self._enabled or last <= first:
+        if not self.enabled or last <= first:
             return
         assert last <= len(pages), f"{last} full pages of tokens, a page table of {len(pages)}"
         own = list(pages[first:last])
@@ -212,7 +212,7 @@ class PrefixCache:
         assert lease.node is not None
         first = lease.depth // self.page_size
         tail = tokens[lease.depth * TOKEN_BYTES :]
-        if self._enabled and tail:
+        if self.enabled and tail:
             leaf = self._tree.insert_tail(lease.node, tail, pages[first])
             if leaf is not None:
                 self._disown(pages[first : first + 1])

@@ -68,16 +68,17 @@ def prefix_in_flight(request: Request, matched: int, running: Iterable[Request],
 
     Another request is computing it, or has ended and gives what it holds with its last step's result.
     """
+    tokens = bytes(request.tokens)
     for other in running:
         if other.namespace != request.namespace:
             continue
         residence = other.residence
         if other.phase is not Phase.RUNNING:
-            common = common_tokens(bytes(request.tokens), other.slice(0, residence.planned))
+            common = common_tokens(tokens, other.slice(0, residence.planned))
             if min(common, request.length - 1) > matched:
                 return True
         elif residence.prefilling:
-            common = common_tokens(bytes(request.tokens), other.slice(0, residence.prefill_end))
+            common = common_tokens(tokens, other.slice(0, residence.prefill_end))
             whole_pages = min(common, request.length - 1) // page_size * page_size
             if whole_pages > matched and residence.planned < whole_pages:
                 return True

@@ -202,11 +202,16 @@ class Scheduler:
         for request in self._waiting.candidates(self._matched):
             if not self._free_slots:
                 return
-            residents = self._running.values()
-            if prefix_in_flight(request, self._matched(request), residents, self._cache.page_size):
+            if self._prefix_is_coming(request):
                 continue
             if not self._start(request):
                 return
+
+    def _prefix_is_coming(self, request: Request) -> bool:
+        if request.wants_prompt_logprobs or not self._cache.enabled:
+            return False
+        residents = self._running.values()
+        return prefix_in_flight(request, self._matched(request), residents, self._cache.page_size)
 
     def _start(self, request: Request) -> bool:
         """Gives it a slot and pages; those who run keep what the steps in flight could take."""
