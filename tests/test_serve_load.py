@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
+import pytest
 import pytest_asyncio
-from served import HELLO, Served, eventually
+from served import HELLO, Served, eventually, serve
 
 STREAMS = 64
 SCHEMA = {
@@ -40,6 +42,29 @@ def asked(number: int) -> dict[str, Any]:
             fields |= {"extra_body": {"guided_json": SCHEMA}, "max_tokens": 60}
     question = f"the cat number {number} sat on " + "the mat and " * (number % 7)
     return fields | {"messages": [{"role": "user", "content": question}]}
+
+
+@pytest.fixture(scope="module")
+def small(served_model: Path) -> Iterator[Served]:
+    """A server whose pages hold a few requests only."""
+    with serve(served_model, "--kv-memory", "256KiB") as server:
+        yield server
+
+
+async def test_requests_that_had_to_make_room_are_answered_as_if_alone(small: Served) -> None:
+    async def reply(number: int) -> str:
+        sampling: Any = {"temperature": 1, "seed": number, "frequency_penalty": 0.4, "max_tokens": 150}
+        extra: Any = {"regex": "([a-z]{2,5} ){40,50}"} if number % 2 else {"ignore_eos": True}
+        completion = await client.completions.create(
+            model=small.model, prompt=f"{number % 5} sat on a log", extra_body=extra, **sampling
+        )
+        return completion.choices[0].text
+
+    async with openai.AsyncOpenAI(base_url=f"{small.url}/v1", api_key="none", max_retries=0) as client:
+        together = await asyncio.gather(*(reply(number) for number in range(16)))
+        assert small.metrics()["arbora_retractions_total"] > 0
+        assert together == [await reply(number) for number in range(16)]
+    eventually(lambda: small.is_quiet)
 
 
 async def stream_text(client: openai.AsyncOpenAI, number: int) -> str:

@@ -212,15 +212,16 @@ def test_a_server_with_keys_asks_for_one(guarded: Served) -> None:
 def test_too_many_waiting_requests_are_turned_away(guarded: Served) -> None:
     body = {"model": "mine", "prompt": "Hello", "max_tokens": 3000, "ignore_eos": True, "stream": True}
     headers = {"Authorization": "Bearer other"}
-    with httpx.Client(base_url=guarded.url, headers=headers, timeout=60) as http:
-        with http.stream("POST", "/v1/completions", json=body) as running:
-            assert running.status_code == 200
-            lines = running.iter_lines()
-            assert next(lines).startswith("data: ")
-            with http.stream("POST", "/v1/completions", json=body) as waiting:
-                assert waiting.status_code == 200
-                with pytest.raises(openai.RateLimitError) as caught:
-                    chat(guarded)
+    with (
+        httpx.Client(base_url=guarded.url, headers=headers, timeout=60) as http,
+        http.stream("POST", "/v1/completions", json=body) as running,
+    ):
+        lines = running.iter_lines()
+        assert next(lines).startswith("data: ")
+        with http.stream("POST", "/v1/completions", json=body) as waiting:
+            assert waiting.status_code == 200
+            with pytest.raises(openai.RateLimitError) as caught:
+                chat(guarded)
     assert caught.value.code == "rate_limit_exceeded"
     eventually(lambda: guarded.is_quiet)
     assert chat(guarded).choices
