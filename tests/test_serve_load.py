@@ -52,15 +52,15 @@ def small(served_model: Path) -> Iterator[Served]:
 
 
 async def test_requests_that_had_to_make_room_are_answered_as_if_alone(small: Served) -> None:
-    async def reply(number: int) -> str:
+    async def reply(number: int) -> Any:
         sampling: Any = {"temperature": 1, "seed": number, "frequency_penalty": 0.4, "max_tokens": 150}
         extra: Any = {"regex": "([a-z]{2,5} ){40,50}"} if number % 2 else {"ignore_eos": True}
-        completion = await client.completions.create(
+        completion = await asking.completions.create(
             model=small.model, prompt=f"{number % 5} sat on a log", extra_body=extra, **sampling
         )
         return completion.choices[0].text
 
-    async with openai.AsyncOpenAI(base_url=f"{small.url}/v1", api_key="none", max_retries=0) as client:
+    async with openai.AsyncOpenAI(base_url=f"{small.url}/v1", api_key="none", max_retries=0) as asking:
         together = await asyncio.gather(*(reply(number) for number in range(16)))
         assert small.metrics()["arbora_retractions_total"] > 0
         assert together == [await reply(number) for number in range(16)]
