@@ -91,7 +91,10 @@ class Accepted(Message):
 
 
 class Refused(Message):
-    """The request never started. `param` names the field at fault, `status` is the HTTP status."""
+    """The request never started, or its replies were read too late (503). `status` is the HTTP status.
+
+    `param` names the field at fault.
+    """
 
     request: str
     status: int

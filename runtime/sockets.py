@@ -21,6 +21,7 @@ from .messages import Message
 
 ANY_EPOCH = 0
 MAX_IPC_PATH = 107
+MAX_TAKEN_IN = 1000  # messages from each peer
 _EPOCH = struct.Struct("<I")
 T = TypeVar("T")
 
@@ -46,18 +47,25 @@ def remove_ipc_file(address: str) -> None:
 
 
 class Outbox:
-    """Sends to one peer. Never blocks and never drops: the peer's address may be bound later."""
+    """Sends to one peer. Never blocks and never drops: the peer's address may be bound later.
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, epoch: int) -> None:
+    `limit` is the number of messages that may wait here to be read (0: any number).
+    """
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], address: str, epoch: int, limit: int = 0
+    ) -> None:
         self._socket = context.socket(zmq.PUSH)
-        self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.setsockopt(zmq.SNDHWM, limit)
         self._socket.setsockopt(zmq.LINGER, 500)
         self._socket.connect(address)
         self._header = _EPOCH.pack(epoch)
         self._encoder = msgspec.msgpack.Encoder()
 
     def send(self, message: Message) -> None:
-        self._socket.send_multipart((self._header, self._encoder.encode(message)), copy=False)
+        """Raises zmq.Again if that would pass the limit."""
+        frames = (self._header, self._encoder.encode(message))
+        self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
 
     def close(self, linger_ms: int = 500) -> None:
         self._socket.close(linger=linger_ms)
@@ -106,11 +114,14 @@ class Inbox(Generic[T]):
 
 
 class AsyncInbox(Generic[T]):
-    """Receives on an asyncio loop. `epoch` may move on when the peer starts again."""
+    """Receives on an asyncio loop. `epoch` may move on when the peer starts again.
+
+    When the loop stops reading, messages soon wait with their senders, who can notice.
+    """
 
     def __init__(self, context: zmq.asyncio.Context, address: str, kind: object, epoch: int) -> None:
         self._socket = context.socket(zmq.PULL)
-        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.setsockopt(zmq.RCVHWM, MAX_TAKEN_IN)
         self._socket.bind(address)
         self._decoder: _Decoder[T] = _Decoder(kind, epoch)
 

@@ -39,6 +39,7 @@ from ..sockets import (
 from ..vocabulary import FILE_NAME, Vocabulary, load_vocabulary
 from .admission import Limits
 from .budget import StepBudget
+from .clients import MAX_UNREAD, Clients
 from .grammar_desk import GrammarDesk
 from .scheduler import Scheduler
 
@@ -64,7 +65,7 @@ class Loop:
         )
         self._supervisor = self._outbox(supervisor_address(arguments.directory))
         self._model = self._outbox(model_address(arguments.directory, arguments.epoch))
-        self._clients: dict[int, Outbox] = {}
+        self._clients = Clients(self._connect_client)
         self._draining = False
 
     def run(self) -> None:
@@ -106,6 +107,7 @@ class Loop:
                 self._scheduler.query(message.client, message.query)
             case PeerDown():
                 self._scheduler.drop_client(message.client)
+                self._clients.forget(message.client)
             case Drain():
                 self._draining = True
             case ModelReady():
@@ -116,11 +118,13 @@ class Loop:
     def _send(self) -> None:
         for message in self._scheduler.messages_to_model():
             self._model.send(message)
-        for client, messages in self._scheduler.messages_to_clients().items():
-            if client not in self._clients:
-                self._clients[client] = self._outbox(tokenizer_address(self._directory, client))
-            for message in messages:
-                self._clients[client].send(message)
+        for client in self._clients.send(self._scheduler.messages_to_clients()):
+            log.error("tokenizer process %d left %d messages unread; its requests end", client, MAX_UNREAD)
+            self._scheduler.refuse_client(client, "The server could not deliver the reply; try again.")
+
+    def _connect_client(self, client: int) -> Outbox:
+        address = tokenizer_address(self._directory, client)
+        return Outbox(self._context, address, self._epoch, limit=MAX_UNREAD)
 
     def _outbox(self, address: str) -> Outbox:
         return Outbox(self._context, address, self._epoch)

@@ -1,0 +1,90 @@
+"""Messages between processes: what waits, what is dropped, who counts as dead."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+import zmq.asyncio
+from arbora.runtime.messages import Abort, Accepted, Message, TokenizerInbox
+from arbora.runtime.scheduler.clients import Clients
+from arbora.runtime.sockets import ANY_EPOCH, AsyncInbox, Inbox, Outbox, tokenizer_address
+
+LIMIT = 2000  # far more than are sent in the millisecond in which ZeroMQ looks at what was read
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    yield made
+    made.destroy(linger=0)
+
+
+def test_messages_wait_for_a_peer_that_binds_later(
+    context: zmq.Context[zmq.Socket[bytes]], directory: Path
+) -> None:
+    outbox = Outbox(context, tokenizer_address(directory, 0), epoch=1)
+    for number in range(5000):
+        outbox.send(Abort(str(number)))
+    inbox: Inbox[Abort] = Inbox(context, tokenizer_address(directory, 0), Abort, epoch=1)
+    assert [inbox.receive(5000) for _ in range(5000)] == [Abort(str(number)) for number in range(5000)]
+
+
+def test_messages_of_another_epoch_are_dropped(
+    context: zmq.Context[zmq.Socket[bytes]], directory: Path
+) -> None:
+    inbox: Inbox[Abort] = Inbox(context, tokenizer_address(directory, 0), Abort, epoch=2)
+    for epoch in (1, 2, ANY_EPOCH):
+        outbox = Outbox(context, tokenizer_address(directory, 0), epoch)
+        outbox.send(Abort(str(epoch)))
+        expected = None if epoch == 1 else Abort(str(epoch))
+        assert inbox.receive(5000) == expected
+
+
+def test_a_client_that_reads_nothing_counts_as_dead_and_holds_up_nobody(
+    context: zmq.Context[zmq.Socket[bytes]], directory: Path
+) -> None:
+    clients = Clients(lambda c: Outbox(context, tokenizer_address(directory, c), 1, limit=LIMIT))
+    reader: Inbox[TokenizerInbox] = Inbox(context, tokenizer_address(directory, 1), TokenizerInbox, 1)
+    message = Accepted("a")
+    for _ in range(LIMIT):
+        assert clients.send({0: [message], 1: [message]}) == []
+        assert reader.receive(5000) == message
+    assert clients.send({0: [message], 1: [message]}) == [0]
+    assert reader.receive(5000) == message
+    assert clients.send({0: [message]}) == [], "it may come back"
+
+
+def test_a_loop_that_stops_reading_is_noticed_by_its_sender(directory: Path) -> None:
+    async def unread() -> int:
+        context = zmq.asyncio.Context()
+        address = tokenizer_address(directory, 0)
+        inbox: AsyncInbox[TokenizerInbox] = AsyncInbox(context, address, TokenizerInbox, epoch=1)
+        plain: zmq.Context[zmq.Socket[bytes]] = zmq.Context.shadow(context.underlying)
+        outbox = Outbox(plain, address, epoch=1, limit=LIMIT)
+        sent = 0
+        try:
+            while sent < 100_000:
+                outbox.send(Accepted("a" * 1000))
+                sent += 1
+                await asyncio.sleep(0)
+        except zmq.Again:
+            pass
+        first: Message = await inbox.receive()
+        outbox.close(linger_ms=0)
+        inbox.close()
+        context.term()
+        assert first == Accepted("a" * 1000)
+        return sent
+
+    assert LIMIT <= asyncio.run(unread()) < 100_000
