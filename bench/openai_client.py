@@ -63,15 +63,23 @@ class Client:
         }
         reply = Reply()
         started = time.perf_counter()
+        try:
+            await self._stream(body, reply, started)
+        except httpx.HTTPError as error:
+            reply.error = repr(error)
+        reply.finished = time.perf_counter() - started
+        if reply.finish_reason is None and reply.error is None:
+            reply.error = "the stream ended without a finish reason"
+        return reply
+
+    async def _stream(self, body: dict[str, Any], reply: Reply, started: float) -> None:
         async with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
             if response.status_code != 200:
                 reply.error = f"{response.status_code}: {(await response.aread()).decode()[:500]}"
-            else:
-                async for line in response.aiter_lines():
-                    if line.startswith("data: ") and line != "data: [DONE]":
-                        _take(reply, json.loads(line[6:]), time.perf_counter() - started)
-        reply.finished = time.perf_counter() - started
-        return reply
+                return
+            async for line in response.aiter_lines():
+                if line.startswith("data: ") and line != "data: [DONE]":
+                    _take(reply, json.loads(line[6:]), time.perf_counter() - started)
 
 
 def _take(reply: Reply, event: dict[str, Any], now: float) -> None:

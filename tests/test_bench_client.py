@@ -1,0 +1,74 @@
+"""The load generator's client counts what goes wrong; it doesn't stop for it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "bench"))
+from openai_client import Client, Reply
+
+EVENTS = [
+    'data: {"choices": [{"delta": {"content": "Hi"}, "finish_reason": null}]}',
+    'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}',
+    'data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}',
+    "data: [DONE]",
+]
+LIVES: dict[str, list[str]] = {"whole": EVENTS, "cut": EVENTS[:1], "error": ['data: {"error": {"code": 1}}']}
+
+
+class Server(BaseHTTPRequestHandler):
+    """Answers as the model's name says."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        name = next((name for name in LIVES if f'"{name}"' in body), None)
+        self.send_response(200 if name else 429)
+        self.end_headers()
+        self.wfile.write("".join(f"{event}\n\n" for event in LIVES.get(name or "", ["busy"])).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def ask(url: str, model: str) -> Reply:
+    async def reply() -> Reply:
+        client = Client(url)
+        client.model = model
+        try:
+            return await client.chat([{"role": "user", "content": "Hello"}])
+        finally:
+            await client.close()
+
+    return asyncio.run(reply())
+
+
+def test_a_whole_reply_has_its_text_and_counts(url: str) -> None:
+    reply = ask(url, "whole")
+    assert (reply.text, reply.error, reply.prompt_tokens, reply.output_tokens) == ("Hi", None, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"), [("cut", "without a finish reason"), ("error", "code"), ("busy", "429: busy")]
+)
+def test_what_goes_wrong_is_part_of_the_reply(url: str, model: str, said: str) -> None:
+    assert said in str(ask(url, model).error)
+
+
+def test_a_server_that_is_gone_is_part_of_the_reply() -> None:
+    assert "ConnectError" in str(ask("http://127.0.0.1:1", "whole").error)
