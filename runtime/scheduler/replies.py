@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..messages import FinishReason, Logprobs, Message, Output, Outputs, Tokens
 from .request import TOKEN_BYTES, Request
 
@@ -80,11 +77,3 @@ def banned_tokens(request: Request, eos_tokens: frozenset[int]) -> Tokens:
     if not request.sampling.ignore_eos:
         banned |= eos_tokens
     return b"".join(token.to_bytes(TOKEN_BYTES, "little") for token in sorted(banned))
-
-
-def allows_only(mask: NDArray[np.int32], banned: Tokens) -> bool:
-    """Whether a mask, int32 [ceil(vocab / 32)], allows nothing but the banned tokens."""
-    rest = mask.view(np.uint32).copy()
-    for token in np.frombuffer(banned, np.int32).tolist():
-        rest[token // 32] &= ~np.uint32(1 << token % 32)
-    return not rest.any()

@@ -18,7 +18,7 @@ from .budget import StepBudget
 from .grammar_desk import GrammarDesk
 from .plan import StepInFlight, StepPlanner
 from .queue import WaitingQueue
-from .replies import Replies, allows_only, banned_tokens, ending
+from .replies import Replies, banned_tokens, ending
 from .request import TOKEN_BYTES, Phase, Request
 
 STEPS_IN_FLIGHT = 2
@@ -351,10 +351,5 @@ class Scheduler:
         for request, mask in zip(alive, masks, strict=True):
             assert request.constraint is not None
             request.constraint.fill_mask(mask)
-            if request.output_length < request.sampling.min_tokens and allows_only(
-                mask, banned_tokens(request, self._eos)
-            ):
-                self._replies.end(request, "stop")  # its grammar is complete, whatever min_tokens asks
-                self._end(request)
         slots = np.array([request.residence.slot for request in alive], np.int32)
         self._to_model.append(StepMasks(flight.step, slots.tobytes(), masks.tobytes()))
