@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from arbora.runtime.messages import RowError
+from arbora.runtime.messages import Logprobs, RowError, RowPromptLogprobs
 from fake_model import EOS, next_token, pack, reply_alone, unpack
 from scheduler_bench import SchedulerBench
 
@@ -164,6 +164,45 @@ def test_who_recomputes_the_prompt_for_its_logprobs_waits_for_no_prefix() -> Non
     bench.submit("b", long_reply_prompt(200, 2), max_tokens=2, prompt_logprobs=1)
     bench.plan()
     assert bench.scheduler.stats().running == 2
+
+
+def test_prompt_logprobs_are_asked_for_every_position_of_a_cached_prompt() -> None:
+    bench = SchedulerBench(num_pages=256)
+    prompt = long_reply_prompt(300, 1)
+    bench.submit("a", prompt, max_tokens=1)
+    bench.run()
+    bench.submit("b", prompt, max_tokens=1, prompt_logprobs=0)
+    targets = {}
+    while bench.plan() or bench.model.plans:
+        targets |= {row.start: unpack(row.targets) for row in bench.model.plans[-1].rows}
+        bench.step()
+    assert [token for start in sorted(targets) for token in targets[start]] == prompt[1:]
+    assert bench.cached("b") == 0
+    assert bench.tokens("b") == reply_alone(prompt, 1)
+
+
+def test_prompt_logprobs_of_a_retracted_request_come_once() -> None:
+    bench = SchedulerBench(num_pages=52, page_size=4)
+    prompts = {name: long_reply_prompt(60, 40, ord(name)) for name in "abc"}
+    for name, prompt in prompts.items():
+        bench.submit(name, prompt, max_tokens=40, prompt_logprobs=0)
+    for _ in range(1000):
+        while bench.plan():
+            pass
+        if not bench.model.plans:
+            break
+        rows = [row for row in bench.model.plans[0].rows if row.targets]
+        result = bench.model.run_step()
+        result.prompt_logprobs = [
+            RowPromptLogprobs(row.slot, row.start + 1, Logprobs(row.targets, b"", b"")) for row in rows
+        ]
+        bench.scheduler.apply(result)
+        bench.deliver()
+    assert bench.scheduler.stats().retractions > 0
+    for name, prompt in prompts.items():
+        reported = [output.prompt_logprobs for output in bench.outputs[name] if output.prompt_logprobs]
+        assert [unpack(logprobs.chosen) for logprobs in reported] == [prompt[1:]]
+        assert bench.tokens(name) == reply_alone(prompt, 40)
 
 
 def test_namespaces_share_nothing() -> None:
