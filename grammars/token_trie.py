@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .errors import TooLargeError
 
-MAX_MASK_BYTES = 64 << 20
+MAX_MASK_BYTES = 16 << 20  # 1,024 masks over 131k tokens; a regex for an e-mail address has 30
 
 
 class TokenTrie(NamedTuple):
