@@ -32,14 +32,30 @@ class AnyOrder(RuleBasedStateMachine):
         tail=st.lists(st.integers(1, 60), max_size=12),
         max_tokens=st.integers(0, 20),
         grammar=st.booleans(),
+        prompt_logprobs=st.sampled_from([None, None, 0]),
+        namespace=st.sampled_from(["", "", "other"]),
     )
     def submit(
-        self, document: list[int], length: int, tail: list[int], max_tokens: int, grammar: bool
+        self,
+        document: list[int],
+        length: int,
+        tail: list[int],
+        max_tokens: int,
+        grammar: bool,
+        prompt_logprobs: int | None = None,
+        namespace: str = "",
     ) -> None:
         name = f"r{len(self.expected)}"
         prompt = document[:length] + tail
         self.expected[name] = (prompt, max_tokens, grammar)
-        self.bench.submit(name, prompt, max_tokens, grammar="even" if grammar else None)
+        self.bench.submit(
+            name,
+            prompt,
+            max_tokens,
+            grammar="even" if grammar else None,
+            namespace=namespace,
+            prompt_logprobs=prompt_logprobs,
+        )
 
     @rule(turn=st.integers(0, 5), tail=st.lists(st.integers(1, 60), min_size=1, max_size=6))
     def next_turn(self, turn: int, tail: list[int]) -> None:
