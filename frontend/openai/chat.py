@@ -150,6 +150,7 @@ def _context(
         prompt_text=text,
         prompt=prompt,
         new_parser=new_parser,
+        call_finish_reason=use.finish_reason,
         wants_logprobs=bool(request.logprobs),
         wants_prompt_logprobs=request.prompt_logprobs is not None,
     )

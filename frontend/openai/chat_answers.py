@@ -46,6 +46,7 @@ class ChatContext:
     prompt_text: str
     prompt: Tokens
     new_parser: Callable[[], MessageParser]
+    call_finish_reason: str
     wants_logprobs: bool
     wants_prompt_logprobs: bool
 
@@ -68,7 +69,7 @@ class ChatChoiceState:
         return parts
 
     def finish_reason(self, finish: str) -> str:
-        return "tool_calls" if self.has_tool_calls and finish == "stop" else finish
+        return self._context.call_finish_reason if self.has_tool_calls and finish == "stop" else finish
 
     def _remember(self, tokens: Tokens) -> None:
         context = self._context

@@ -15,12 +15,16 @@ CHOICES = ("none", "auto", "required")
 
 
 class ToolUse(NamedTuple):
-    """`imposed`: the reply must be a call and match `grammar`; `allowed`: it may have calls."""
+    """`imposed`: the reply must be a call and match `grammar`; `allowed`: it may have calls.
+
+    `finish_reason` is that of a reply with calls: OpenAI says "stop" if the caller named the function.
+    """
 
     mode: Literal["imposed", "allowed", "none"]
     format: ToolFormat
     tools: Sequence[dict[str, Any]] = ()
     grammar: GrammarSpec | None = None
+    finish_reason: str = "tool_calls"
 
     @property
     def prompt_suffix(self) -> str:
@@ -54,7 +58,8 @@ def tool_use(
         if grammar is not None:
             raise _wrong_choice(f"asks for a call, which can't be used together with {grammar.param}")
         named = choice.function.name if isinstance(choice, NamedTool) else None
-        return ToolUse("imposed", format, tools, call_grammar(format, tools, named))
+        finish_reason = "tool_calls" if named is None else "stop"
+        return ToolUse("imposed", format, tools, call_grammar(format, tools, named), finish_reason)
     if choice == "none" or grammar is not None:
         return ToolUse("none", format)
     return ToolUse("allowed", format, tools)
