@@ -255,7 +255,10 @@ class ModelReady(Message):
 
 
 class RowError(Part):
+    """A row that has no token. After `not_a_number` what it computed must not be used again."""
+
     slot: int
+    kind: Literal["not_a_number", "nothing_allowed", "mask_late"]
     message: str
 
 

@@ -382,13 +382,27 @@ def test_a_request_for_no_tokens_ends_with_its_prompt() -> None:
     assert bench.scheduler.idle
 
 
+@pytest.mark.parametrize(("min_tokens", "finish"), [(5, "stop"), (0, "error")])
+def test_a_grammar_that_is_complete_goes_before_min_tokens(min_tokens: int, finish: str) -> None:
+    bench = SchedulerBench()
+    bench.submit("a", [1, 2, 3], max_tokens=12, min_tokens=min_tokens, grammar="even", ignore_eos=True)
+    bench.compiler.finish_all()
+    bench.run(steps=1)
+    result = bench.model.run_step()
+    result.errors = [RowError(0, "nothing_allowed", "no token is allowed")]
+    bench.scheduler.apply(result)
+    bench.run()
+    assert bench.finish("a") == finish
+    assert bench.scheduler.idle
+
+
 def test_a_row_in_error_ends_alone() -> None:
     bench = SchedulerBench()
     for name, salt in (("a", 1), ("b", 2)):
         bench.submit(name, long_reply_prompt(6, 10, salt), max_tokens=10)
     bench.run(steps=3)
     result = bench.model.run_step()
-    result.errors = [RowError(0, "the logits are not numbers")]
+    result.errors = [RowError(0, "not_a_number", "the logits are not numbers")]
     bench.scheduler.apply(result)
     bench.run()
     assert bench.finish("a") == "error"
@@ -402,7 +416,7 @@ def test_what_a_row_in_error_has_computed_is_never_used_again() -> None:
     bench.submit("a", prompt, max_tokens=10)
     bench.run(steps=3)
     result = bench.model.run_step()
-    result.errors = [RowError(0, "the logits are not numbers")]
+    result.errors = [RowError(0, "not_a_number", "the logits are not numbers")]
     bench.scheduler.apply(result)
     bench.run()
     bench.submit("b", prompt, max_tokens=10)

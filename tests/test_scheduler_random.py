@@ -82,7 +82,7 @@ class AnyOrder(RuleBasedStateMachine):
         result = self.bench.model.run_step()
         slots = unpack(result.slots)
         if slots:
-            result.errors = [RowError(slots[row % len(slots)], "not a number")]
+            result.errors = [RowError(slots[row % len(slots)], "not_a_number", "not a number")]
         self.bench.scheduler.apply(result)
         self.bench.deliver()
 

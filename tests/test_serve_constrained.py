@@ -192,6 +192,13 @@ def test_what_can_not_be_enforced_is_refused_by_name_before_a_stream_begins(
     assert caught.value.type == "invalid_request_error"
 
 
+@pytest.mark.parametrize("extra", [{"regex": "ab"}, {"guided_json": {"enum": ["ab"]}}], ids=str)
+def test_a_constraint_that_is_complete_goes_before_min_tokens(served: Served, extra: Any) -> None:
+    completion = chat(served, extra_body={**extra, "min_tokens": 20})
+    assert completion.choices[0].message.content in ("ab", '"ab"')
+    assert completion.choices[0].finish_reason == "stop"
+
+
 @pytest.mark.parametrize(
     ("extra", "param"),
     [

@@ -125,7 +125,7 @@ class Runner:
             alternatives = int(self._states.prompt_logprobs[row.slot])
             logprobs = prompt_logprobs(states, self._decoder.logits, self._vocab_size, targets, alternatives)
             if logprobs is None:
-                errors.append(RowError(row.slot, NOT_A_NUMBER))
+                errors.append(RowError(row.slot, "not_a_number", NOT_A_NUMBER))
             else:
                 reports.append(RowPromptLogprobs(row.slot, row.start + 1, logprobs))
         return reports, errors
@@ -141,7 +141,7 @@ class Runner:
         tokens, bad, pooled = to_host(
             [sampled.tokens, sampled.bad, sampled.tokens if after is None else after]
         )
-        errors = [RowError(slot, MASK_LATE) for slot in late]
+        errors = [RowError(slot, "mask_late", MASK_LATE) for slot in late]
         errors += [_error(int(slots[row]), logits[row]) for row in np.flatnonzero(bad)]
         return _Outcome(
             slots=slots,
@@ -193,7 +193,9 @@ def _result(
 
 
 def _error(slot: int, logits: torch.Tensor) -> RowError:
-    return RowError(slot, NOT_A_NUMBER if bool(logits.isnan().any()) else NOTHING_ALLOWED)
+    if bool(logits.isnan().any()):
+        return RowError(slot, "not_a_number", NOT_A_NUMBER)
+    return RowError(slot, "nothing_allowed", NOTHING_ALLOWED)
 
 
 def _logprobs(slots: NDArray[np.int32], wanted: NDArray[np.int32], sampled: Sampled) -> list[RowLogprobs]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...grammars import GrammarError
 from ...radix_cache import PrefixCache
-from ..messages import Accepted, Generate, Message, Refused, Stats, StepMasks, StepResult
+from ..messages import Accepted, Generate, Message, Refused, RowError, Stats, StepMasks, StepResult
 from .admission import Limits, prefix_in_flight, refusal, take_residence
 from .budget import StepBudget
 from .grammar_desk import GrammarDesk
@@ -146,8 +146,7 @@ class Scheduler:
         for part in result.prompt_logprobs:
             by_slot[part.slot].prompt_logprobs.append(part.logprobs)
         for error in result.errors:
-            by_slot[error.slot].residence.faulty = True
-            self._fail(by_slot[error.slot], error.message)
+            self._take_error(by_slot[error.slot], error)
         self._take_tokens(flight, result)
         self._finish_prompts(flight)
         self._replies.close_step()
@@ -276,6 +275,15 @@ class Scheduler:
             self._replies.token(request, packed, logprobs.get(request.residence.slot), finish)
             if finish is not None:
                 self._end(request)
+
+    def _take_error(self, request: Request, error: RowError) -> None:
+        request.residence.faulty = error.kind == "not_a_number"
+        complete = request.constraint is not None and request.output_length < request.sampling.min_tokens
+        if error.kind == "nothing_allowed" and complete and request.phase is not Phase.ENDED:
+            self._replies.end(request, "stop")  # the grammar allows the end alone, `min_tokens` not even that
+            self._end(request)
+        else:
+            self._fail(request, error.message)
 
     def _finish_prompts(self, flight: StepInFlight) -> None:
         """Requests for no output at all end with their prompt."""
