@@ -19,12 +19,13 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from .chat import make_chat, make_small_talk
+from .chat import make_chat
 from .conversation import Conversation, Turn
 from .documents import NOT_TOLD
 from .extraction import make_extraction
 from .lexicon import Words
 from .mixture import document_of_any_length
+from .small_talk import make_small_talk
 
 MAKERS: dict[str, Callable[[Words], Conversation]] = {
     "chat": make_chat,

@@ -6,11 +6,12 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .chat import make_chat, make_echo, make_small_talk
+from .chat import make_chat
 from .conversation import Conversation
 from .documents import make_document_chat
 from .extraction import make_extraction
 from .lexicon import Words
+from .small_talk import make_echo, make_small_talk
 
 LONGEST_DOCUMENT = 60
 """Sentences; with its question just under 1,024 tokens."""
@@ -34,9 +35,9 @@ class Stage:
 
 
 STAGES = (
-    Stage(0.12, (22, 12, 12, 2, 52), 5),
-    Stage(0.45, (30, 32, 26, 4, 8), 10),
-    Stage(1.00, (20, 42, 34, 2, 2), LONGEST_DOCUMENT),
+    Stage(0.08, (22, 12, 12, 2, 52), 5),
+    Stage(0.30, (30, 32, 26, 4, 8), 10),
+    Stage(1.00, (14, 48, 34, 2, 2), LONGEST_DOCUMENT),
 )
 """Plain copying first, on which all else builds; then short documents; then documents of any length."""
 

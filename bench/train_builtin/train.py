@@ -50,7 +50,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, required=True, help="folder for the model in Hugging Face's layout"
     )
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--step-tokens", type=int, default=4096, help="tokens of an optimizer step")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2, help="processes, one for each core")
@@ -118,23 +118,24 @@ def _optimize(model: Decoder, optimizers: list[Optimizer], batches: list[Batch])
         loss = batch_loss(model, batch)
         loss.backward()
         losses.append(loss.detach())
-    loss = _average_gradients(model, torch.stack(losses).sum(), sum(batch.weights.sum() for batch in batches))
+    weight = torch.stack([batch.weights.sum() for batch in batches]).sum()
+    mean = _average_gradients(model, torch.stack(losses).sum(), weight)
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for optimizer in optimizers:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    return loss
+    return mean
 
 
 def _average_gradients(model: Decoder, loss: Tensor, weight: Tensor) -> float:
     """Turns each worker's gradient of its summed loss into the gradient of the mean over all; returns it."""
-    gradients = [p.grad for p in model.parameters()]
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
     flat = torch.cat([loss.view(1), weight.view(1), *(g.view(-1) for g in gradients)])
     dist.all_reduce(flat)
     mean = flat / flat[1]
     for gradient, part in zip(gradients, mean[2:].split([g.numel() for g in gradients]), strict=True):
         gradient.copy_(part.view_as(gradient))
-    return float(mean[0])
+    return mean[0].item()
 
 
 def batch_loss(model: Decoder, batch: Batch) -> Tensor:
