@@ -172,7 +172,7 @@ OPTIONS = (
         "step_ms",
         "longest step while streams are open: lower is smoother, higher is more throughput",
         milliseconds,
-        200.0,
+        300.0,
         "MS",
     ),
     Option("no_prefix_cache", "compute every prompt from its start", truth, False, switch=True),

@@ -29,7 +29,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     page_size: int = 16
     max_running: int = 256
     max_waiting: int = 1024
-    step_ms: float = 200.0
+    step_ms: float = 300.0
     prefix_cache: bool = True
     api_keys: tuple[str, ...] = ()
     check_invariants: bool = False

@@ -6,6 +6,8 @@ FIRST_CHUNK = 128  # before anything was measured
 MIN_CHUNK = 16
 MAX_CHUNK = 2048
 ALONE_FACTOR = 4.0  # a step that holds up no stream may take this many times as long
+BASE_FACTOR = 4.0  # prompts get at least this many times what the streams' own tokens take
+SIZES_PER_OCTAVE = 4  # chunks come in few sizes: libraries prepare code for each
 MEMORY = 0.8  # weight of the past in the moving averages
 
 
@@ -13,6 +15,8 @@ class StepBudget:
     """Sizes prefill chunks so that a step with open streams takes about `step_ms`.
 
     A step is taken to cost a base (that of steps which only decode) plus so much for each prompt token.
+    Where the base alone comes near `step_ms` (a large model), chunks would be too small to be worth
+    reading the weights for; then a step takes a multiple of the base.
     """
 
     def __init__(self, step_ms: float) -> None:
@@ -23,8 +27,10 @@ class StepBudget:
     def prefill_tokens(self, decode_rows: int) -> int:
         if self._token_ms is None:
             return FIRST_CHUNK
-        room_ms = self._step_ms - self._base_ms if decode_rows else ALONE_FACTOR * self._step_ms
-        return max(MIN_CHUNK, min(MAX_CHUNK, int(room_ms / self._token_ms)))
+        room_ms = max(self._step_ms - self._base_ms, BASE_FACTOR * self._base_ms)
+        if not decode_rows:
+            room_ms = max(room_ms, ALONE_FACTOR * self._step_ms)
+        return _round_down(max(MIN_CHUNK, min(MAX_CHUNK, int(room_ms / self._token_ms))))
 
     def observe(self, prefill_tokens: int, decode_rows: int, elapsed_ms: float) -> None:
         """What a step computed and how long that took."""
@@ -34,6 +40,11 @@ class StepBudget:
             base_ms = self._base_ms if decode_rows else 0.0
             token_ms = max(elapsed_ms - base_ms, 0.1 * elapsed_ms) / prefill_tokens
             self._token_ms = _average(self._token_ms, max(token_ms, 1e-4))
+
+
+def _round_down(tokens: int) -> int:
+    step = max(1, (1 << (tokens.bit_length() - 1)) // SIZES_PER_OCTAVE)
+    return tokens // step * step
 
 
 def _average(past: float | None, now: float) -> float:

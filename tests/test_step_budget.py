@@ -1,0 +1,57 @@
+"""Prefill chunks follow from the time that steps took."""
+
+from __future__ import annotations
+
+import pytest
+from arbora.runtime.scheduler.budget import FIRST_CHUNK, MAX_CHUNK, MIN_CHUNK, StepBudget
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def settled(base_ms: float, token_ms: float, step_ms: float = 300.0) -> StepBudget:
+    """A budget that has seen a machine of this speed at work."""
+    budget = StepBudget(step_ms)
+    for _ in range(60):
+        budget.observe(0, 4, base_ms)
+        budget.observe(64, 4, base_ms + 64 * token_ms)
+    return budget
+
+
+def test_before_anything_was_measured_a_chunk_is_small() -> None:
+    assert StepBudget(300.0).prefill_tokens(0) == FIRST_CHUNK
+
+
+def test_a_step_with_streams_takes_about_its_time() -> None:
+    tokens = settled(base_ms=20.0, token_ms=1.0).prefill_tokens(decode_rows=4)
+    assert 0.75 * 280 <= tokens <= 280
+
+
+def test_a_step_that_holds_up_nobody_takes_longer() -> None:
+    budget = settled(base_ms=20.0, token_ms=1.0)
+    assert budget.prefill_tokens(0) > 3 * budget.prefill_tokens(4)
+
+
+def test_where_decoding_alone_takes_the_time_prompts_get_a_multiple_of_it() -> None:
+    tokens = settled(base_ms=500.0, token_ms=10.0).prefill_tokens(decode_rows=4)
+    assert 0.75 * 200 <= tokens <= 200
+
+
+def test_a_machine_that_slows_down_gets_smaller_chunks() -> None:
+    budget = settled(base_ms=20.0, token_ms=1.0)
+    before = budget.prefill_tokens(4)
+    for _ in range(20):
+        budget.observe(64, 4, 20.0 + 64 * 4.0)
+    assert budget.prefill_tokens(4) < before / 2
+
+
+@given(st.floats(0.01, 1e4), st.floats(1e-4, 1e3), st.floats(1.0, 1e4))
+def test_a_chunk_is_never_out_of_bounds(base_ms: float, token_ms: float, step_ms: float) -> None:
+    budget = settled(base_ms, token_ms, step_ms)
+    for rows in (0, 4):
+        assert MIN_CHUNK <= budget.prefill_tokens(rows) <= MAX_CHUNK
+
+
+@pytest.mark.parametrize("step_ms", [50.0, 300.0, 1000.0])
+def test_chunks_come_in_few_sizes(step_ms: float) -> None:
+    sizes = {settled(10.0, 0.01 * 1.1**power, step_ms).prefill_tokens(1) for power in range(100)}
+    assert len(sizes) <= 4 * 8
