@@ -40,6 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Evaluate Arbora's built-in model.")
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--conversations", type=int, default=100, help="for each task")
+    parser.add_argument("--seed", type=int, default=1, help="another one asks other questions")
     parser.add_argument("--misses", type=int, default=0, help="wrong replies to print for each task")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -47,7 +48,7 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32).eval()
     print(f"{'task':<10}{'asked':>7}{'right':>7}{'accuracy':>10}")
     for task in MAKERS:
-        right, misses = evaluate(task, options.conversations, model, tokenizer)
+        right, misses = evaluate(task, options.conversations, options.seed, model, tokenizer)
         asked = sum(right.values())
         print(f"{task:<10}{asked:>7}{right[True]:>7}{right[True] / asked:>10.1%}", flush=True)
         for prompt_end, expected, reply in misses[: options.misses]:
@@ -55,12 +56,12 @@ def main() -> None:
 
 
 def evaluate(
-    task: str, count: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    task: str, count: int, seed: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[Counter[bool], list[tuple[str, str, str]]]:
     """How many graded turns were right and wrong, and the wrong ones as (end of prompt, expected, reply)."""
     right: Counter[bool] = Counter()
     misses = []
-    words = Words(random.Random(f"held-out/{task}"), held_out=True)
+    words = Words(random.Random(f"held-out/{seed}/{task}"), held_out=True)
     for _ in range(count):
         conversation = MAKERS[task](words)
         messages = conversation.messages(turns=0)
