@@ -13,6 +13,7 @@ import torch
 from arbora.runtime.model.devices import free_memory, physical_cores
 from checkpoints import random_model, save_model
 
+PROCESS = 2 << 20  # bytes: what any process allocates beside
 SHAPE = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, "vocab_size": 16_000}
 
 
@@ -30,7 +31,7 @@ def test_loading_takes_little_more_than_the_weights_and_a_tied_heads_packed_copy
         check=True,
     )
     peak, after = map(int, result.stdout.split())
-    assert weights + head <= after <= peak <= 1.15 * weights + head
+    assert weights + head <= after <= peak <= 1.15 * weights + head + PROCESS
 
 
 def test_free_memory_is_within_what_the_machine_has() -> None:
