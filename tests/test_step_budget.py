@@ -12,8 +12,8 @@ def settled(base_ms: float, token_ms: float, step_ms: float = 300.0) -> StepBudg
     """A budget that has seen a machine of this speed at work."""
     budget = StepBudget(step_ms)
     for _ in range(60):
-        budget.observe(0, 4, base_ms)
-        budget.observe(64, 4, base_ms + 64 * token_ms)
+        budget.observe(0, base_ms)
+        budget.observe(64, base_ms + 64 * token_ms)
     return budget
 
 
@@ -36,11 +36,19 @@ def test_where_decoding_alone_takes_the_time_prompts_get_a_multiple_of_it() -> N
     assert 0.75 * 200 <= tokens <= 200
 
 
+def test_a_short_prompt_alone_says_nothing_about_long_ones() -> None:
+    budget = settled(base_ms=60.0, token_ms=1.0)
+    before = budget.prefill_tokens(4)
+    for _ in range(20):
+        budget.observe(20, 65.0)
+    assert budget.prefill_tokens(4) == before
+
+
 def test_a_machine_that_slows_down_gets_smaller_chunks() -> None:
     budget = settled(base_ms=20.0, token_ms=1.0)
     before = budget.prefill_tokens(4)
     for _ in range(20):
-        budget.observe(64, 4, 20.0 + 64 * 4.0)
+        budget.observe(64, 20.0 + 64 * 4.0)
     assert budget.prefill_tokens(4) < before / 2
 
 

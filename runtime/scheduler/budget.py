@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 FIRST_CHUNK = 128  # before anything was measured
-MIN_CHUNK = 16
+MIN_CHUNK = 64  # with fewer tokens a step's time says little about the time of one
 MAX_CHUNK = 2048
 ALONE_FACTOR = 4.0  # a step that holds up no stream may take this many times as long
 BASE_FACTOR = 4.0  # prompts get at least this many times what the streams' own tokens take
@@ -32,13 +32,12 @@ class StepBudget:
             room_ms = max(room_ms, ALONE_FACTOR * self._step_ms)
         return _round_down(max(MIN_CHUNK, min(MAX_CHUNK, int(room_ms / self._token_ms))))
 
-    def observe(self, prefill_tokens: int, decode_rows: int, elapsed_ms: float) -> None:
+    def observe(self, prefill_tokens: int, elapsed_ms: float) -> None:
         """What a step computed and how long that took."""
         if not prefill_tokens:
             self._base_ms = _average(self._base_ms or None, elapsed_ms)
         elif prefill_tokens >= MIN_CHUNK:
-            base_ms = self._base_ms if decode_rows else 0.0
-            token_ms = max(elapsed_ms - base_ms, 0.1 * elapsed_ms) / prefill_tokens
+            token_ms = max(elapsed_ms - self._base_ms, 0.1 * elapsed_ms) / prefill_tokens
             self._token_ms = _average(self._token_ms, max(token_ms, 1e-4))
 
 

@@ -24,7 +24,6 @@ class StepInFlight:
     step: int
     rows: list[Request] = field(default_factory=list)
     sampled: list[Request] = field(default_factory=list)
-    decode_rows: int = 0
     prefill_tokens: int = 0
     masks_sent: bool = False
 
@@ -75,7 +74,7 @@ class StepPlanner:
             return None
         self._step += 1
         plan = StepPlan(step=self._step, rows=[])
-        flight = StepInFlight(self._step, decode_rows=len(decoding), prefill_tokens=prefill_tokens)
+        flight = StepInFlight(self._step, prefill_tokens=prefill_tokens)
         decoding, plan.groups = self._grouped_rows(decoding)
         for request in decoding:
             self._add_row(plan, flight, request, 1, sample=True)

@@ -139,7 +139,7 @@ class Scheduler:
         flight = self._in_flight[0]
         assert flight.step == result.step, f"result of step {result.step}, expected {flight.step}"
         self._steps += 1
-        self._budget.observe(flight.prefill_tokens, flight.decode_rows, result.elapsed_ms)
+        self._budget.observe(flight.prefill_tokens, result.elapsed_ms)
         for request in flight.rows:
             self._copy_is_made(request, flight.step)
         by_slot = {request.residence.slot: request for request in flight.rows}
