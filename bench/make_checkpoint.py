@@ -1,6 +1,6 @@
 """Write a checkpoint of random weights with a trained tokenizer, to measure speed with.
 
-    PYTHONSAFEPATH=1 python bench/make_checkpoint.py --shape 0.6b /tmp/ckpt/0.6b
+    PYTHONSAFEPATH=1 python bench/make_checkpoint.py --shape 0.6b build/0.6b
 
 The shapes are Qwen3's. The tokenizer is a byte-level BPE of 32,000 tokens, trained on text that is generated
 here; prompts made of the same words (`sample_text`) are about one token a word.
