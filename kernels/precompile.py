@@ -9,6 +9,7 @@ from . import compiled_code
 from .activation import cpu as activation_cpu
 from .attention import AttentionBatch, blend, items, paged_attention
 from .automaton import AutomatonPool
+from .linear import dot_cpu
 from .norm import cpu as norm_cpu
 from .pages import cpu as pages_cpu
 from .rotary import cpu as rotary_cpu
@@ -22,6 +23,8 @@ def compile_kernels(dtypes: Sequence[torch.dtype] = (torch.bfloat16, torch.float
         items.callbacks(dtype)
         for module in (activation_cpu, blend, norm_cpu, rotary_cpu):
             module.callback(dtype)
+    dot_cpu.products(torch.bfloat16)
+    dot_cpu.widenings(torch.bfloat16)
     row_cpu.callback()
     _step_an_automaton()
     # A step with a group, for the functions that plan it.

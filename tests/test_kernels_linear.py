@@ -1,34 +1,57 @@
-"""Packed matrix products on the CPU against F.linear."""
+"""Matrix products on the CPU against F.linear."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from arbora.kernels.linear import Linear, padded_rows
+from arbora.kernels.linear import Linear
+from arbora.kernels.linear.packed import PackedProduct, packs, padded_rows
+from arbora.kernels.linear.widened import FEW_ROWS, SCRATCH, WidenedProduct
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
+PRODUCTS = [(PackedProduct, dtype) for dtype in TOLERANCE if packs(dtype)]
+PRODUCTS += [(WidenedProduct, dtype) for dtype in (torch.bfloat16, torch.float16)]
+
+
+@pytest.mark.parametrize("product, dtype", PRODUCTS)
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, FEW_ROWS, FEW_ROWS + 1, 37, 64])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_product_agrees_with_torch(
+    rows: int, bias: bool, product: type[PackedProduct | WidenedProduct], dtype: torch.dtype
+) -> None:
+    weight = (torch.randn(96, 83) / 9).to(dtype)
+    offset = torch.randn(96).to(dtype) if bias else None
+    x = torch.randn(rows, 83).to(dtype)
+    expected = F.linear(x.double(), weight.double(), None if offset is None else offset.double())
+    got = product(weight, offset)(x)
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.double(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+def test_a_weight_larger_than_the_scratch_buffer_is_widened_in_parts() -> None:
+    outputs = SCRATCH // 4096 + 100
+    weight = (torch.randn(outputs, 4096) / 64).bfloat16()
+    bias = torch.randn(outputs).bfloat16()
+    x = torch.randn(FEW_ROWS + 1, 4096).bfloat16()
+    expected = F.linear(x.float(), weight.float(), bias.float())
+    got = WidenedProduct(weight, bias)(x)
+    torch.testing.assert_close(got.float(), expected, atol=3e-2, rtol=2e-2)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("rows", [1, 3, 37, 64])
-@pytest.mark.parametrize("bias", [False, True])
-def test_a_packed_product_agrees_with_torch(rows: int, bias: bool, dtype: torch.dtype) -> None:
-    weight = (torch.randn(96, 80) / 9).to(dtype)
-    offset = torch.randn(96).to(dtype) if bias else None
-    x = torch.randn(rows, 80).to(dtype)
-    linear = Linear.pack(weight, offset)
-    expected = F.linear(x.double(), weight.double(), None if offset is None else offset.double())
-    got = linear(x)
-    assert got.dtype == dtype and (linear.in_features, linear.out_features) == (80, 96)
-    torch.testing.assert_close(got.double(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+def test_every_dtype_has_a_product_that_knows_its_sizes(dtype: torch.dtype) -> None:
+    linear = Linear.pack(torch.ones(96, 80, dtype=dtype), None)
+    y = linear(torch.ones(3, 80, dtype=dtype))
+    assert (linear.in_features, linear.out_features) == (80, 96)
+    assert torch.equal(y, torch.full((3, 96), 80.0, dtype=dtype))
 
 
 def test_a_packed_weight_does_not_refer_to_its_source() -> None:
     weight = torch.randn(32, 32)
-    linear = Linear.pack(weight, None)
+    product = PackedProduct(weight, None)
     x = torch.randn(2, 32)
-    before = linear(x)
+    before = product(x)
     weight.zero_()
-    assert torch.equal(linear(x), before)
+    assert torch.equal(product(x), before)
 
 
 def test_few_numbers_of_rows_are_multiplied_and_few_rows_wasted() -> None:

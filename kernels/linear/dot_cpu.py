@@ -1,0 +1,144 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
+"""Half-precision weights widened on the way: products with few rows, and copies to float32."""
+
+from functools import cache
+
+import numpy as np
+import torch
+
+from ..numba_tools import compiled, fetch_add, load, pointer, shifted, store
+from ..threads import PIECE, Callback, thread_count
+
+BLOCK = 32_768
+"""Weights that a thread takes at a time, about."""
+
+
+def multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, y: torch.Tensor) -> None:
+    """y [rows, out] = x [rows, in] weightᵀ + bias; x and bias float32, weight and y of one half dtype."""
+    outputs, inputs = weight.shape
+    addresses = (x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
+    products(weight.dtype).run((len(x), outputs, inputs, *addresses), thread_count(weight.numel()))
+
+
+def widen(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Copy a half-precision tensor to a float32 one; both contiguous."""
+    arguments = (source.numel(), source.data_ptr(), target.data_ptr())
+    widenings(source.dtype).run(arguments, thread_count(source.numel()))
+
+
+@compiled
+def _dot_one(weight, x, size, out):
+    a = np.float32(0)
+    for i in range(size):
+        a += load(weight, i) * x[i]
+    out[0] = a
+
+
+@compiled
+def _dot_two(weight, x, size, out):
+    y = shifted(x, size)
+    a = b = np.float32(0)
+    for i in range(size):
+        w = load(weight, i)
+        a += w * x[i]
+        b += w * y[i]
+    out[0] = a
+    out[1] = b
+
+
+@compiled
+def _dot_four(weight, x0, size, out):
+    x1, x2, x3 = shifted(x0, size), shifted(x0, 2 * size), shifted(x0, 3 * size)
+    a = b = c = d = np.float32(0)
+    for i in range(size):
+        w = load(weight, i)
+        a += w * x0[i]
+        b += w * x1[i]
+        c += w * x2[i]
+        d += w * x3[i]
+    out[0] = a
+    out[1] = b
+    out[2] = c
+    out[3] = d
+
+
+@compiled
+def _multiply(arguments, kind):
+    """Arguments as in `multiply`, after the counter of blocks of outputs.
+
+    A weight row stays in the first-level cache for all rows of x. One at a time is read, in order: several
+    at once read memory at half the speed.
+    """
+    rows, outputs, inputs = arguments[1], arguments[2], arguments[3]
+    x = pointer(arguments[4], np.float32(0))
+    bias = pointer(arguments[6], np.float32(0))
+    y = pointer(arguments[7], kind)
+    sums = np.empty(4, np.float32)
+    out = pointer(np.int64(sums.ctypes.data), np.float32(0))
+    step = max(1, BLOCK // inputs)
+    while True:
+        begin = fetch_add(arguments, 1) * step
+        if begin >= outputs:
+            break
+        for output in range(begin, min(outputs, begin + step)):
+            weight = shifted(pointer(arguments[5], kind), output * inputs)
+            offset = bias[output] if arguments[6] != 0 else np.float32(0)
+            row = 0
+            while row < rows:
+                x_row = shifted(x, row * inputs)
+                if rows - row >= 4:
+                    _dot_four(weight, x_row, inputs, out)
+                    count = 4
+                elif rows - row >= 2:
+                    _dot_two(weight, x_row, inputs, out)
+                    count = 2
+                else:
+                    _dot_one(weight, x_row, inputs, out)
+                    count = 1
+                for i in range(count):
+                    store(y, (row + i) * outputs + output, out[i] + offset)
+                row += count
+
+
+@compiled
+def _widen(arguments, kind):
+    """Arguments as in `widen`, after the counter of pieces."""
+    count = arguments[1]
+    while True:
+        begin = fetch_add(arguments, 1) * PIECE
+        if begin >= count:
+            break
+        source = shifted(pointer(arguments[2], kind), begin)
+        target = shifted(pointer(arguments[3], np.float32(0)), begin)
+        for i in range(min(PIECE, count - begin)):
+            target[i] = load(source, i)
+
+
+def _multiply_bfloat16(arguments):
+    _multiply(arguments, np.uint16(0))
+
+
+def _multiply_float16(arguments):
+    _multiply(arguments, np.int16(0))
+
+
+def _widen_bfloat16(arguments):
+    _widen(arguments, np.uint16(0))
+
+
+def _widen_float16(arguments):
+    _widen(arguments, np.int16(0))
+
+
+_PRODUCTS = {torch.bfloat16: _multiply_bfloat16, torch.float16: _multiply_float16}
+_WIDENINGS = {torch.bfloat16: _widen_bfloat16, torch.float16: _widen_float16}
+
+
+@cache
+def products(dtype: torch.dtype) -> Callback:
+    return Callback(_PRODUCTS[dtype])
+
+
+@cache
+def widenings(dtype: torch.dtype) -> Callback:
+    return Callback(_WIDENINGS[dtype])

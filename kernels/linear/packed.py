@@ -1,0 +1,42 @@
+"""Matrix products through oneDNN's packed weights, for the dtypes that the processor multiplies."""
+
+import torch
+import torch.nn.functional as F
+
+
+class PackedProduct:
+    """Holds a copy of the weight in oneDNN's layout, from where it streams at memory speed."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        self._bias = bias
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        rows = len(x)
+        lacking = padded_rows(rows) - rows
+        if lacking:
+            x = F.pad(x, (0, 0, 0, lacking))
+        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+        return y[:rows]
+
+
+def packs(dtype: torch.dtype) -> bool:
+    """Whether oneDNN multiplies this dtype on this processor."""
+    if not torch._C._has_mkldnn:
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if dtype == torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return dtype == torch.float32
+
+
+def padded_rows(rows: int) -> int:
+    """The next of eight sizes in each octave.
+
+    oneDNN compiles code for every number of rows and keeps most of it, about 1 MB each.
+    """
+    if rows <= 16:
+        return rows
+    step = 1 << ((rows - 1).bit_length() - 4)
+    return -(-rows // step) * step

@@ -1,0 +1,58 @@
+"""Matrix products for half-precision weights on processors that multiply only float32 (AVX2, say).
+
+The weights stay as they are stored. Few rows meet them as they stream from memory, each widened in a
+register; for many rows a part at a time is widened into a scratch buffer and multiplied by oneDNN.
+"""
+
+from functools import cache
+
+import torch
+
+from . import dot_cpu
+
+FEW_ROWS = 16
+"""Rows up to which reading the weights once, as they are, costs less than widening them in memory."""
+
+SCRATCH = 6 << 20
+"""Elements of the buffer, 24 MiB, or those of one output if these are more."""
+
+HALVES = (torch.bfloat16, torch.float16)
+
+
+def widens(dtype: torch.dtype) -> bool:
+    return dtype in HALVES and bool(torch._C._has_mkldnn)
+
+
+class WidenedProduct:
+    """Refers to its weight [out, in], contiguous, and shares a scratch buffer: one thread at a time calls."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        assert weight.is_contiguous()
+        self._weight = weight
+        self._bias = None if bias is None else bias.float()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.empty(len(x), len(self._weight), dtype=x.dtype)
+        wide = x.float()
+        if len(x) <= FEW_ROWS:
+            dot_cpu.multiply(wide, self._weight, self._bias, y)
+        else:
+            self._multiply_parts(wide, y)
+        return y
+
+    def _multiply_parts(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        outputs, inputs = self._weight.shape
+        scratch = _scratch(max(SCRATCH, inputs))
+        step = len(scratch) // inputs
+        for begin in range(0, outputs, step):
+            part = self._weight[begin : begin + step]
+            wide = scratch[: part.numel()].view_as(part)
+            dot_cpu.widen(part, wide)
+            bias = None if self._bias is None else self._bias[begin : begin + step]
+            product = torch.ops.mkldnn._linear_pointwise(x, wide, bias, "none", [], "")
+            y[:, begin : begin + step].copy_(product)
+
+
+@cache
+def _scratch(elements: int) -> torch.Tensor:
+    return torch.empty(elements)
