@@ -17,7 +17,7 @@ from arbora.kernels.attention import AttentionBatch, paged_attention
 from arbora.kernels.linear import Linear
 from arbora.kernels.norm import add_rms_norm, rms_norm
 from arbora.kernels.pages import copy_pages
-from arbora.kernels.rotary import rotary_write_kv
+from arbora.kernels.rotary import HeadNorms, rotary_write_kv
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 1024, 3072, 16, 8, 128, 16
 WORKING_SET = 400_000_000  # bytes of cache or weights to go round, more than stay in a core's caches
@@ -107,7 +107,8 @@ def linear_cases() -> Iterator[Case]:
 
 
 def elementwise_cases() -> Iterator[Case]:
-    weight, head_weight = torch.rand(HIDDEN).bfloat16(), torch.rand(HEAD_DIM).bfloat16()
+    weight = torch.rand(HIDDEN).bfloat16()
+    norms = HeadNorms(torch.rand(HEAD_DIM).bfloat16(), torch.rand(HEAD_DIM).bfloat16(), 1e-6)
     cos_sin = torch.randn(4096, HEAD_DIM)
     kv = torch.randn(2, KV_HEADS, 64, PAGE_SIZE, HEAD_DIM).bfloat16()
     for rows in (1, 8, 512):
@@ -122,9 +123,8 @@ def elementwise_cases() -> Iterator[Case]:
                 lambda x=x, residual=residual: add_rms_norm(x, residual, weight, 1e-6),  # type: ignore[misc]
                 4 * x.numel(),
             ),
-            "q_norm": (lambda q=q: rms_norm(q, head_weight, 1e-6), 2 * q.numel()),  # type: ignore[misc]
             "rotary_write_kv": (
-                lambda q=q, k=k, v=v, at=at: rotary_write_kv(q, k, v, cos_sin, at, at, kv),  # type: ignore[misc]
+                lambda q=q, k=k, v=v, at=at: rotary_write_kv(q, k, v, cos_sin, at, at, kv, norms),  # type: ignore[misc]
                 2 * qkv.numel(),
             ),
             "silu_and_mul": (lambda g=gate_up: silu_and_mul(g), 2 * gate_up.numel()),  # type: ignore[misc]

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from .attention.batch import AttentionBatch
+from .rotary.head_norms import HeadNorms
 
 
 def paged_attention(
@@ -71,20 +72,24 @@ def rotary_write_kv(
     positions: torch.Tensor,
     slots: torch.Tensor,
     kv: torch.Tensor,
+    norms: HeadNorms | None = None,
 ) -> None:
     """See `rotary.rotary_write_kv`."""
     cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
-    q.copy_(_rotate(q, cos, sin))
+    queries, keys = q.float(), k.float()
+    if norms is not None:
+        queries = rms_norm(queries, norms.q.float(), norms.eps)
+        keys = rms_norm(keys, norms.k.float(), norms.eps)
+    q.copy_(_rotate(queries, cos, sin))
     flat = kv.flatten(2, 3)
-    flat[0, :, slots] = _rotate(k, cos, sin).transpose(0, 1)
+    flat[0, :, slots] = _rotate(keys, cos, sin).transpose(0, 1).to(kv.dtype)
     flat[1, :, slots] = v.transpose(0, 1)
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     half = cos.shape[-1]
-    wide = x.float()
-    left, right, rest = wide[..., :half], wide[..., half : 2 * half], wide[..., 2 * half :]
-    return torch.cat((left * cos - right * sin, right * cos + left * sin, rest), dim=-1).to(x.dtype)
+    left, right, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return torch.cat((left * cos - right * sin, right * cos + left * sin, rest), dim=-1)
 
 
 def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from arbora.kernels import reference
 from arbora.kernels.activation import silu_and_mul
 from arbora.kernels.norm import add_rms_norm, rms_norm
 from arbora.kernels.pages import copy_pages
-from arbora.kernels.rotary import rotary_write_kv
+from arbora.kernels.rotary import HeadNorms, rotary_write_kv
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -32,14 +32,6 @@ def test_rms_norm_agrees_with_transformers(shape: tuple[int, int], dtype: torch.
     theirs.weight.data = torch.rand(shape[1]).to(dtype)
     x = torch.randn(shape).to(dtype)
     assert_close(rms_norm(x, theirs.weight.data, 1e-6), theirs(x).detach())
-
-
-def test_rms_norm_reads_the_heads_of_a_fused_projection_in_place() -> None:
-    qkv = torch.randn(7, 6 * 32)
-    queries = qkv[:, : 4 * 32].view(7, 4, 32)
-    got = rms_norm(queries, torch.ones(32), 1e-5)
-    assert got.is_contiguous()
-    assert_close(got, reference.rms_norm(queries, torch.ones(32), 1e-5))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -74,8 +66,11 @@ def test_a_nan_passes_through_norm_and_activation() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("half", [32, 16], ids=["whole head", "half of the head"])
+@pytest.mark.parametrize("normal", [False, True], ids=["as they are", "normalised"])
 @pytest.mark.parametrize("tokens", [1, 9, 200])
-def test_rotary_write_kv_rotates_queries_and_fills_slots(tokens: int, half: int, dtype: torch.dtype) -> None:
+def test_rotary_write_kv_rotates_queries_and_fills_slots(
+    tokens: int, normal: bool, half: int, dtype: torch.dtype
+) -> None:
     qkv = torch.randn(tokens, 8, 64).to(dtype)
     expected_qkv = qkv.clone()
     angles = torch.rand(300, half) * 6
@@ -84,10 +79,11 @@ def test_rotary_write_kv_rotates_queries_and_fills_slots(tokens: int, half: int,
     slots = torch.randperm(20 * 16)[:tokens]
     kv = torch.randn(2, 2, 20, 16, 64).to(dtype)
     expected_kv = kv.clone()
+    norms = HeadNorms(torch.rand(64).to(dtype), torch.rand(64).to(dtype), 1e-6) if normal else None
     q, k, v = qkv.split([4, 2, 2], dim=1)
-    rotary_write_kv(q, k, v, cos_sin, positions, slots, kv)
+    rotary_write_kv(q, k, v, cos_sin, positions, slots, kv, norms)
     q, k, v = expected_qkv.split([4, 2, 2], dim=1)
-    reference.rotary_write_kv(q, k, v, cos_sin, positions, slots, expected_kv)
+    reference.rotary_write_kv(q, k, v, cos_sin, positions, slots, expected_kv, norms)
     assert_close(qkv[:, :4], expected_qkv[:, :4])
     assert_close(kv, expected_kv)
 

@@ -8,6 +8,7 @@ from arbora.kernels.activation import cuda as activation_triton
 from arbora.kernels.attention import cuda as attention_triton
 from arbora.kernels.norm import cuda as norm_triton
 from arbora.kernels.pages import cuda as pages_triton
+from arbora.kernels.rotary import HeadNorms
 from arbora.kernels.rotary import cuda as rotary_triton
 from attention_cases import AttentionCase, Step, build_case
 
@@ -53,14 +54,12 @@ def test_head_counts_and_sizes_need_not_be_powers_of_two(heads: tuple[int, int],
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_norms_match_the_reference(dtype: torch.dtype) -> None:
-    x = torch.randn(5, 3, 99, device=DEVICE).to(dtype)
+    x = torch.randn(15, 99, device=DEVICE).to(dtype)
     residual = torch.randn(15, 99, device=DEVICE).to(dtype)
     weight = torch.rand(99, device=DEVICE).to(dtype)
-    got = norm_triton.rms_norm(x[:, 1:], weight, 1e-6)
-    assert_close(got, reference.rms_norm(x[:, 1:], weight, 1e-6))
-    flat = x.view(15, 99)
-    expected = reference.add_rms_norm(flat, expected_residual := residual.clone(), weight, 1e-6)
-    assert_close(norm_triton.add_rms_norm(flat, residual, weight, 1e-6), expected)
+    assert_close(norm_triton.rms_norm(x, weight, 1e-6), reference.rms_norm(x, weight, 1e-6))
+    expected = reference.add_rms_norm(x, expected_residual := residual.clone(), weight, 1e-6)
+    assert_close(norm_triton.add_rms_norm(x, residual, weight, 1e-6), expected)
     assert_close(residual, expected_residual)
 
 
@@ -72,7 +71,8 @@ def test_silu_and_mul_matches_the_reference(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("half", [24, 16], ids=["whole head", "part of the head"])
-def test_rotary_write_kv_matches_the_reference(half: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("normal", [False, True], ids=["as they are", "normalised"])
+def test_rotary_write_kv_matches_the_reference(normal: bool, half: int, dtype: torch.dtype) -> None:
     qkv = torch.randn(6, 8, 48, device=DEVICE).to(dtype)
     expected_qkv = qkv.clone()
     angles = torch.rand(30, half, device=DEVICE) * 6
@@ -81,8 +81,11 @@ def test_rotary_write_kv_matches_the_reference(half: int, dtype: torch.dtype) ->
     slots = torch.randperm(4 * 16, device=DEVICE)[:6]
     kv = torch.randn(2, 2, 4, 16, 48, device=DEVICE).to(dtype)
     expected_kv = kv.clone()
-    rotary_triton.rotary_write_kv(*qkv.split([4, 2, 2], dim=1), cos_sin, positions, slots, kv)
-    reference.rotary_write_kv(*expected_qkv.split([4, 2, 2], dim=1), cos_sin, positions, slots, expected_kv)
+    weights = torch.rand(2, 48, device=DEVICE).to(dtype)
+    norms = HeadNorms(weights[0], weights[1], 1e-6) if normal else None
+    at = (cos_sin, positions, slots)
+    rotary_triton.rotary_write_kv(*qkv.split([4, 2, 2], dim=1), *at, kv, norms)
+    reference.rotary_write_kv(*expected_qkv.split([4, 2, 2], dim=1), *at, expected_kv, norms)
     assert_close(qkv[:, :4], expected_qkv[:, :4])
     assert_close(kv, expected_kv)
 

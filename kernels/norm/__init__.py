@@ -6,11 +6,10 @@ from . import cpu
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Normalise x [..., size] over its last dimension and scale by weight [size].
+    """Normalise each row of x [rows, size] and scale it by weight [size]; both contiguous.
 
     The mean is float32; the normalised value is rounded to x's dtype before it meets the weight, as in
-    transformers' LlamaRMSNorm. x may be a strided view, its last dimension contiguous. Returns a contiguous
-    tensor.
+    transformers' LlamaRMSNorm.
     """
     if x.is_cuda:
         from . import cuda
@@ -20,7 +19,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Add x [tokens, size] to residual in place and return `rms_norm` of the sum (rounded to its dtype)."""
+    """Add x [rows, size] to residual in place and return `rms_norm` of the sum (rounded to its dtype)."""
     if x.is_cuda:
         from . import cuda
 

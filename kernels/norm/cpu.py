@@ -12,33 +12,29 @@ from ..threads import PIECE, Callback, thread_count
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """See `norm.rms_norm`."""
-    rows = x if x.dim() == 3 else x.reshape(1, -1, x.shape[-1])
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    _run(rows, rows, weight, eps, out, add=False)
+    out = torch.empty_like(x)
+    _run(x, x, weight, eps, out, add=False)
     return out
 
 
 def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """See `norm.add_rms_norm`."""
     out = torch.empty_like(residual)
-    _run(x[None], residual[None], weight, eps, out, add=True)
+    _run(x, residual, weight, eps, out, add=True)
     return out
 
 
 def _run(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor, add: bool
 ) -> None:
-    assert x.dtype == weight.dtype and x.stride(-1) == residual.stride(-1) == weight.stride(-1) == 1
-    outer, inner, size = x.shape
+    assert x.dtype == weight.dtype
+    assert x.is_contiguous() and residual.is_contiguous() and weight.is_contiguous()
+    rows, size = x.shape
     arguments = (
-        outer * inner,
-        inner,
+        rows,
         size,
         x.data_ptr(),
-        x.stride(0),
-        x.stride(1),
         residual.data_ptr(),
-        residual.stride(1),
         weight.data_ptr(),
         out.data_ptr(),
         int(add),
@@ -50,26 +46,28 @@ def _run(
 @compiled
 def _norm(arguments, kind):
     """Arguments as in `_run`, after the counter of rows."""
-    rows, inner, size, add = arguments[1], arguments[2], arguments[3], arguments[11]
-    weight = pointer(arguments[9], kind)
-    eps = float_of(arguments[12])
+    rows, size, add = arguments[1], arguments[2], arguments[7]
+    weight = pointer(arguments[5], kind)
+    eps = float_of(arguments[8])
     step = max(1, PIECE // size)
     while True:
         begin = fetch_add(arguments, step)
         if begin >= rows:
             break
         for row in range(begin, min(rows, begin + step)):
-            x = shifted(pointer(arguments[4], kind), row // inner * arguments[5] + row % inner * arguments[6])
-            out = shifted(pointer(arguments[10], kind), row * size)
-            if add:
-                residual = shifted(pointer(arguments[7], kind), row * arguments[8])
-                for i in range(size):
-                    store(residual, i, load(residual, i) + load(x, i))
-                x = residual
+            x = shifted(pointer(arguments[3], kind), row * size)
+            out = shifted(pointer(arguments[6], kind), row * size)
             squares = np.float32(0)
-            for i in range(size):
-                value = load(x, i)
-                squares += value * value
+            if add:
+                residual = shifted(pointer(arguments[4], kind), row * size)
+                for i in range(size):
+                    value = rounded(load(residual, i) + load(x, i), kind)
+                    squares += value * value
+                    store(residual, i, value)
+                x = residual
+            else:
+                for i in range(size):
+                    squares += load(x, i) * load(x, i)
             scale = np.float32(1) / np.sqrt(squares / np.float32(size) + eps)
             for i in range(size):
                 store(out, i, rounded(load(x, i) * scale, kind) * load(weight, i))

@@ -3,6 +3,9 @@
 import torch
 
 from . import cpu
+from .head_norms import HeadNorms
+
+__all__ = ["HeadNorms", "rotary_write_kv"]
 
 
 def rotary_write_kv(
@@ -13,19 +16,21 @@ def rotary_write_kv(
     positions: torch.Tensor,
     slots: torch.Tensor,
     kv: torch.Tensor,
+    norms: HeadNorms | None = None,
 ) -> None:
-    """Rotate q in place; write rotated k, and v, into the cache.
+    """Rotate q in place; write rotated k, and v, into the cache; `norms` normalise q and k before that.
 
     q: [tokens, heads, head_dim]; k, v: [tokens, kv_heads, head_dim]; all may be strided views of one tensor,
     with the last two dimensions contiguous.
     cos_sin: float32 [max_positions, 2 * half], cosines then sines; dimensions i and half + i rotate together,
     those from 2 * half on pass unchanged.
     positions: int64 [tokens]. slots: int64 [tokens], page * page_size + offset.
-    kv: [2, kv_heads, num_pages, page_size, head_dim], contiguous. Rotation is float32.
+    kv: [2, kv_heads, num_pages, page_size, head_dim], contiguous. What is between q or k and the
+    rotated values is float32.
     """
     if q.is_cuda:
         from . import cuda
 
-        cuda.rotary_write_kv(q, k, v, cos_sin, positions, slots, kv)
+        cuda.rotary_write_kv(q, k, v, cos_sin, positions, slots, kv, norms)
     else:
-        cpu.rotary_write_kv(q, k, v, cos_sin, positions, slots, kv)
+        cpu.rotary_write_kv(q, k, v, cos_sin, positions, slots, kv, norms)

@@ -1,13 +1,14 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
-"""Rotary embedding and cache writes on CPUs, in one pass over memory."""
+"""Head norms, rotary embedding and cache writes on CPUs, in one pass over memory."""
 
 from functools import cache
 
 import numpy as np
 import torch
 
-from ..numba_tools import compiled, fetch_add, load, pointer, shifted, store
+from ..numba_tools import compiled, fetch_add, float_bits, float_of, load, pointer, shifted, store
 from ..threads import Callback, thread_count
+from .head_norms import HeadNorms
 
 
 def rotary_write_kv(
@@ -18,6 +19,7 @@ def rotary_write_kv(
     positions: torch.Tensor,
     slots: torch.Tensor,
     kv: torch.Tensor,
+    norms: HeadNorms | None = None,
 ) -> None:
     """See `rotary.rotary_write_kv`."""
     tokens, heads, head_dim = q.shape
@@ -40,20 +42,37 @@ def rotary_write_kv(
         positions.data_ptr(),
         slots.data_ptr(),
         kv.data_ptr(),
+        0 if norms is None else norms.q.data_ptr(),
+        0 if norms is None else norms.k.data_ptr(),
+        0 if norms is None else float_bits(norms.eps),
     )
     callback(q.dtype).run(arguments, thread_count(q.numel() + 2 * k.numel()))
 
 
 @compiled
-def _rotate(source, target, cos_sin, half, head_dim, rotated):
-    """`rotated` is scratch: where source and target are the same, a loop over both would not vectorise."""
+def _read(source, weight, normal, eps, head_dim, head):
+    """head = the head at `source` as float32, normalised and scaled by `weight` if `normal`."""
+    squares = np.float32(0)
+    for i in range(head_dim):
+        value = load(source, i)
+        head[i] = value
+        squares += value * value
+    if normal:
+        scale = np.float32(1) / np.sqrt(squares / np.float32(head_dim) + eps)
+        for i in range(head_dim):
+            head[i] *= scale * load(weight, i)
+
+
+@compiled
+def _rotate(head, cos_sin, half, head_dim, target):
+    """`head` has room for as many rotated values behind it."""
+    rotated = shifted(head, head_dim)
     for i in range(half):
-        left, right = load(source, i), load(source, half + i)
         cos, sin = cos_sin[i], cos_sin[half + i]
-        rotated[i] = left * cos - right * sin
-        rotated[half + i] = right * cos + left * sin
+        rotated[i] = head[i] * cos - head[half + i] * sin
+        rotated[half + i] = head[half + i] * cos + head[i] * sin
     for i in range(2 * half, head_dim):
-        rotated[i] = load(source, i)
+        rotated[i] = head[i]
     for i in range(head_dim):
         store(target, i, rotated[i])
 
@@ -64,8 +83,10 @@ def _rotate_and_write(arguments, kind):
     tokens, heads, kv_heads = arguments[1], arguments[2], arguments[3]
     head_dim, half, slots = arguments[4], arguments[5], arguments[6]
     integer = np.int64(0)
-    buffer = np.empty(head_dim, np.float32)
-    rotated = pointer(buffer.ctypes.data, np.float32(0))
+    normal, eps = arguments[17] != 0, float_of(arguments[19])
+    q_weight, k_weight = pointer(arguments[17], kind), pointer(arguments[18], kind)
+    buffer = np.empty(2 * head_dim, np.float32)
+    floats = pointer(buffer.ctypes.data, np.float32(0))
     while True:
         token = fetch_add(arguments, 1)
         if token >= tokens:
@@ -75,13 +96,15 @@ def _rotate_and_write(arguments, kind):
         cos_sin = shifted(pointer(arguments[13], np.float32(0)), position * 2 * half)
         q = shifted(pointer(arguments[7], kind), token * arguments[8])
         for head in range(heads):
-            source = shifted(q, head * head_dim)
-            _rotate(source, source, cos_sin, half, head_dim, rotated)
+            query = shifted(q, head * head_dim)
+            _read(query, q_weight, normal, eps, head_dim, floats)
+            _rotate(floats, cos_sin, half, head_dim, query)
         k = shifted(pointer(arguments[9], kind), token * arguments[10])
         v = shifted(pointer(arguments[11], kind), token * arguments[12])
         for head in range(kv_heads):
             keys = shifted(pointer(arguments[16], kind), (head * slots + slot) * head_dim)
-            _rotate(shifted(k, head * head_dim), keys, cos_sin, half, head_dim, rotated)
+            _read(shifted(k, head * head_dim), k_weight, normal, eps, head_dim, floats)
+            _rotate(floats, cos_sin, half, head_dim, keys)
             values = shifted(keys, kv_heads * slots * head_dim)
             for i in range(head_dim):
                 values[i] = v[head * head_dim + i]

@@ -58,10 +58,7 @@ class Decoder:
         config = self._config
         heads = layer.qkv(x).view(x.shape[0], -1, config.head_dim)
         q, k, v = torch.split_with_sizes(heads, self._head_counts, dim=1)
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q = rms_norm(q, layer.q_norm, config.rms_norm_eps)
-            k = rms_norm(k, layer.k_norm, config.rms_norm_eps)
-        rotary_write_kv(q, k, v, self._cos_sin, batch.positions, batch.places, kv)
+        rotary_write_kv(q, k, v, self._cos_sin, batch.positions, batch.places, kv, layer.head_norms)
         return paged_attention(q, kv, batch.attention, self._scale, window).flatten(1)
 
 

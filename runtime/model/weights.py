@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from ...kernels.linear import Linear
+from ...kernels.rotary import HeadNorms
 from .checkpoint import Checkpoint, Shape
 from .decoder_config import DecoderConfig
 
@@ -25,9 +26,7 @@ class LayerWeights:
     """[hidden]"""
     qkv: Linear
     """hidden → (heads + 2 × kv_heads) × head_dim: queries, keys, values"""
-    q_norm: torch.Tensor | None
-    """[head_dim]"""
-    k_norm: torch.Tensor | None
+    head_norms: HeadNorms | None
     output: Linear
     post_attention_norm: torch.Tensor
     gate_up: Linear
@@ -105,8 +104,13 @@ def _load_layer(loader: _Loader, prefix: str, config: DecoderConfig) -> LayerWei
     return LayerWeights(
         input_norm=loader.joined([prefix + "input_layernorm.weight"]),
         qkv=loader.linear([attention + "q_proj", attention + "k_proj", attention + "v_proj"]),
-        q_norm=loader.joined([attention + "q_norm.weight"]) if config.qk_norm else None,
-        k_norm=loader.joined([attention + "k_norm.weight"]) if config.qk_norm else None,
+        head_norms=HeadNorms(
+            loader.joined([attention + "q_norm.weight"]),
+            loader.joined([attention + "k_norm.weight"]),
+            config.rms_norm_eps,
+        )
+        if config.qk_norm
+        else None,
         output=loader.linear([attention + "o_proj"]),
         post_attention_norm=loader.joined([prefix + "post_attention_layernorm.weight"]),
         gate_up=loader.linear([mlp + "gate_proj", mlp + "up_proj"]),

@@ -1,22 +1,22 @@
 from aot_cases import AotCase
 
-NORM = {"x": "*bf16", "residual": "*bf16", "weight": "*bf16", "out": "*bf16", "inner": "i32"}
-STRIDES = {"x_outer": "i32", "x_inner": "i32", "size": "i32"}
+NORM = {"x": "*bf16", "residual": "*bf16", "weight": "*bf16", "out": "*bf16", "size": "i32"}
 ROTARY = {"q": "*bf16", "k": "*bf16", "v": "*bf16", "cos_sin": "*fp32", "positions": "*i64", "slots": "*i64"}
-ROTARY_STRIDES = {"kv": "*bf16", "q_stride": "i32", "k_stride": "i32", "v_stride": "i32", "slot_count": "i32"}
+ROTARY_CACHE = {"kv": "*bf16", "q_norm": "*bf16", "k_norm": "*bf16"}
+ROTARY_STRIDES = {"q_stride": "i32", "k_stride": "i32", "v_stride": "i32", "slot_count": "i32", "eps": "fp32"}
 
 CASES = [
     *(
         AotCase(
             name=f"rms_norm-{size}{'-add' if add else ''}",
             kernel="norm.cuda:rms_norm_kernel",
-            signature={**NORM, **STRIDES, "eps": "fp32"},
+            signature={**NORM, "eps": "fp32"},
             constants={"ADD": add, "BLOCK": size},
             num_warps=max(1, min(16, size // 512)),
             max_shared=1024,
-            aligned=("x_outer", "x_inner", "size"),
+            aligned=("size",),
         )
-        for size in (128, 1024, 8192)
+        for size in (1024, 8192)
         for add in (False, True)
     ),
     AotCase(
@@ -29,9 +29,9 @@ CASES = [
     ),
     *(
         AotCase(
-            name=f"rotary_write_kv-{head_dim}-{half}",
+            name=f"rotary_write_kv-{head_dim}-{half}{'-normal' if normal else ''}",
             kernel="rotary.cuda:rotary_write_kv_kernel",
-            signature={**ROTARY, **ROTARY_STRIDES},
+            signature={**ROTARY, **ROTARY_CACHE, **ROTARY_STRIDES},
             constants={
                 "HEADS": 16,
                 "KV_HEADS": 8,
@@ -39,12 +39,14 @@ CASES = [
                 "HALF": half,
                 "BLOCK_HALF": 1 << (half - 1).bit_length(),
                 "BLOCK_DIM": 1 << (head_dim - 1).bit_length(),
+                "NORMAL": normal,
             },
             num_warps=1,
             max_shared=0,
             aligned=("q_stride", "k_stride", "v_stride", "slot_count"),
         )
         for head_dim, half in ((128, 64), (80, 40), (256, 32))
+        for normal in (False, True)
     ),
     AotCase(
         name="copy_pages",
