@@ -1,6 +1,6 @@
 """Time of each CPU kernel at the shapes of a 0.6B Qwen3 in bfloat16, beside what the machine allows.
 
-Run: PYTHONSAFEPATH=1 python bench/kernels.py [--threads 2] [part of a name]
+Run: PYTHONSAFEPATH=1 python bench/kernels.py [--threads 2] [attention | linear | elementwise …]
 Every figure is the best of many runs. The floor is the larger of the bytes that must be read at the bandwidth
 measured here and the arithmetic at the rate of a large bfloat16 product. Working sets exceed the caches.
 """
@@ -136,26 +136,31 @@ def elementwise_cases() -> Iterator[Case]:
     yield Case("copy_pages, 1 page, 28 layers", lambda turn: copy_pages(kvs, [1], [2 + turn % 60]), read=page)
 
 
+GROUPS = {"attention": attention_cases, "linear": linear_cases, "elementwise": elementwise_cases}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", nargs="?", default="", help="run the cases whose name contains this")
+    parser.add_argument(
+        "groups", nargs="*", default=list(GROUPS), help=f"of {', '.join(GROUPS)} (default: all)"
+    )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     numbers, matrix = torch.ones(64_000_000), torch.randn(2048, 2048).bfloat16()
+    product = Linear.pack(matrix, None)
     bandwidth = 4 * numbers.numel() / best_seconds(lambda turn: numbers.sum())
-    arithmetic = 2 * 2048**3 / best_seconds(lambda turn: matrix @ matrix)
+    arithmetic = 2 * 2048**3 / best_seconds(lambda turn: product(matrix))
     print(
         f"{options.threads} threads, {bandwidth / 1e9:.0f} GB/s read, {arithmetic / 1e9:.0f} GFLOP/s bfloat16"
     )
     print(f"{'':48}{'us':>10}{'floor':>10}{'GB/s':>8}{'GFLOP/s':>9}")
-    for cases in (attention_cases, linear_cases, elementwise_cases):
-        for case in cases():
-            if options.part in case.name:
-                seconds = best_seconds(case.turn)
-                floor = max(case.read / bandwidth, case.flops / arithmetic)
-                rates = f"{case.read / seconds / 1e9:8.1f}{case.flops / seconds / 1e9:9.0f}"
-                print(f"{case.name:48}{seconds * 1e6:10.1f}{floor * 1e6:10.1f}{rates}", flush=True)
+    for group in options.groups:
+        for case in GROUPS[group]():
+            seconds = best_seconds(case.turn)
+            floor = max(case.read / bandwidth, case.flops / arithmetic)
+            rates = f"{case.read / seconds / 1e9:8.1f}{case.flops / seconds / 1e9:9.0f}"
+            print(f"{case.name:48}{seconds * 1e6:10.1f}{floor * 1e6:10.1f}{rates}", flush=True)
 
 
 if __name__ == "__main__":

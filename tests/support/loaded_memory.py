@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import torch
+from arbora.kernels.linear import Linear
 from arbora.runtime.model.checkpoint import Checkpoint
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.weights import load_weights
@@ -52,7 +53,7 @@ def main() -> None:
 
 def pack_once() -> None:
     """The library behind packing takes memory of its own when it is first used."""
-    torch.ops.mkldnn._reorder_linear_weight(torch.zeros(64, 64, dtype=torch.bfloat16), None)
+    Linear.pack(torch.zeros(64, 64, dtype=torch.bfloat16), None)
 
 
 if __name__ == "__main__":
