@@ -1,0 +1,38 @@
+"""Requests to a prefix cache whose pages have four tokens."""
+
+from __future__ import annotations
+
+from arbora.radix_cache import Lease, PrefixCache
+from prefix_world import pack
+
+DOCUMENT = tuple(range(100, 112))  # three pages
+
+
+def new_cache(num_pages: int = 32, enabled: bool = True) -> PrefixCache:
+    return PrefixCache(num_pages, page_size=4, enabled=enabled, check_invariants=True)
+
+
+def start(
+    cache: PrefixCache, tokens: tuple[int, ...], namespace: str = "", commit: bool = True
+) -> tuple[Lease, list[int]]:
+    """A request for `tokens` of which all are planned."""
+    lease = cache.acquire(namespace, pack(tokens), len(tokens) - 1)
+    fresh = cache.allocate(-(-len(tokens) // 4) - len(lease.pages))
+    assert fresh is not None
+    pages = [*lease.pages, *fresh]
+    if commit:
+        cache.commit(lease, pack(tokens), pages)
+    return lease, pages
+
+
+def serve(cache: PrefixCache, tokens: tuple[int, ...], namespace: str = "") -> list[int]:
+    """A request from beginning to end; returns its page table."""
+    lease, pages = start(cache, tokens, namespace)
+    if lease.copy:
+        cache.copied(lease)
+    cache.release(lease, pack(tokens), pages)
+    return pages
+
+
+def match(cache: PrefixCache, tokens: tuple[int, ...], namespace: str = "") -> int:
+    return cache.matched(namespace, pack(tokens))

@@ -1,0 +1,183 @@
+"""What a prefix cache matches, and how a match that ends inside a page is served. Pages have four tokens."""
+
+from __future__ import annotations
+
+from arbora.radix_cache import Copy
+from prefix_requests import DOCUMENT, match, new_cache, serve, start
+from prefix_world import pack
+
+# Matching
+
+
+def test_an_empty_cache_matches_nothing() -> None:
+    lease = new_cache().acquire("", pack(DOCUMENT), 11)
+    assert (lease.matched, lease.pages, lease.copy) == (0, [], None)
+
+
+def test_a_finished_request_is_matched_to_its_last_token() -> None:
+    cache = new_cache()
+    serve(cache, (*DOCUMENT, 1, 2))
+    assert match(cache, (*DOCUMENT, 1, 2, 3)) == 14
+
+
+def test_a_match_ends_at_the_first_token_that_differs() -> None:
+    cache = new_cache()
+    serve(cache, DOCUMENT)
+    for length in range(len(DOCUMENT)):
+        assert match(cache, (*DOCUMENT[:length], 7, 7, 7, 7, 7)) == length
+
+
+def test_tokens_that_share_only_some_bytes_do_not_match() -> None:
+    cache = new_cache()
+    serve(cache, (0x01020304, 5))
+    assert match(cache, (0x09020304, 5)) == 0
+
+
+def test_the_longest_partial_match_among_siblings_is_found() -> None:
+    cache = new_cache()
+    for last in range(256, 266):
+        serve(cache, (*DOCUMENT, 1, last, 3, 4))
+    assert match(cache, (*DOCUMENT, 1, 260, 3, 9)) == 15
+
+
+def test_a_match_leaves_at_least_the_tokens_beyond_the_limit_to_compute() -> None:
+    cache = new_cache()
+    pages = serve(cache, DOCUMENT)
+    lease = cache.acquire("", pack(DOCUMENT), 11)
+    assert (lease.matched, lease.pages, lease.copy) == (11, pages[:2], Copy(pages[2], 3))
+
+
+def test_namespaces_share_nothing() -> None:
+    cache = new_cache()
+    serve(cache, DOCUMENT, "tenant a")
+    assert match(cache, DOCUMENT, "tenant b") == 0
+    assert match(cache, DOCUMENT, "tenant a") == 12
+
+
+def test_looking_up_leaves_no_trace() -> None:
+    cache = new_cache()
+    serve(cache, DOCUMENT)
+    before = cache.stats()
+    match(cache, DOCUMENT[:5])
+    match(cache, DOCUMENT, "unheard of")
+    assert cache.stats() == before
+
+
+# A match that ends inside a page
+
+
+def test_a_partial_page_is_copied_on_write() -> None:
+    cache = new_cache()
+    pages = serve(cache, DOCUMENT)
+    lease, own = start(cache, (*DOCUMENT[:6], 7, 7, 7))
+    assert lease.copy == Copy(pages[1], 2)
+    assert own[0] == pages[0]
+    assert own[1] not in pages
+
+
+def test_a_copy_locks_its_source_until_it_is_made() -> None:
+    cache = new_cache(num_pages=4)
+    serve(cache, DOCUMENT)
+    lease = cache.acquire("", pack((*DOCUMENT[:6], 7)), 6)
+    assert cache.allocate(3) is None
+    cache.copied(lease)
+    assert cache.allocate(3) is not None
+
+
+def test_a_copy_locks_no_page_but_its_source() -> None:
+    cache = new_cache(num_pages=4)
+    serve(cache, (*DOCUMENT, 1, 2))
+    cache.acquire("", pack((*DOCUMENT[:6], 7)), 6)
+    assert (cache.stats().locked, cache.stats().evictable) == (2, 2)
+
+
+def test_a_partial_leaf_that_nobody_uses_is_adopted() -> None:
+    cache = new_cache()
+    pages = serve(cache, (*DOCUMENT, 1, 2))
+    lease = cache.acquire("", pack((*DOCUMENT, 1, 2, 3)), 14)
+    assert (lease.matched, lease.pages, lease.copy) == (14, pages, None)
+
+
+def test_an_adopted_leaf_is_out_of_reach_until_its_page_is_committed() -> None:
+    cache = new_cache()
+    serve(cache, (*DOCUMENT, 1, 2))
+    conversation = (*DOCUMENT, 1, 2, 3, 4, 5)
+    lease, pages = start(cache, conversation, commit=False)
+    assert match(cache, conversation) == 12
+    cache.commit(lease, pack(conversation), pages)
+    assert match(cache, conversation) == 16
+
+
+def test_undoing_an_adoption_puts_the_leaf_back() -> None:
+    cache = new_cache()
+    serve(cache, (*DOCUMENT, 1, 2))
+    before = cache.stats()
+    lease = cache.acquire("", pack((*DOCUMENT, 1, 2, 3)), 14)
+    cache.release(lease, pack((*DOCUMENT, 1, 2)), lease.pages)
+    assert match(cache, (*DOCUMENT, 1, 2)) == 14
+    assert cache.stats().evictable == before.evictable
+
+
+def test_a_partial_leaf_that_matches_in_part_is_copied() -> None:
+    cache = new_cache()
+    pages = serve(cache, (*DOCUMENT, 1, 2))
+    lease = cache.acquire("", pack((*DOCUMENT, 1, 9, 9)), 14)
+    assert lease.copy == Copy(pages[3], 1)
+    assert match(cache, (*DOCUMENT, 1, 2)) == 14
+
+
+def test_a_partial_leaf_that_is_being_copied_is_copied_again() -> None:
+    cache = new_cache()
+    pages = serve(cache, (*DOCUMENT, 1, 2))
+    first = cache.acquire("", pack((*DOCUMENT, 1, 9)), 13)
+    second = cache.acquire("", pack((*DOCUMENT, 1, 2, 3)), 14)
+    assert first.copy == Copy(pages[3], 1)
+    assert second.copy == Copy(pages[3], 2)
+
+
+def test_a_full_page_drops_the_partial_leaf_that_it_continues() -> None:
+    cache = new_cache()
+    longer, pages = start(cache, (*DOCUMENT, 1, 2, 3, 4), commit=False)
+    serve(cache, (*DOCUMENT, 1, 2))
+    assert cache.stats().evictable == 4
+    cache.release(longer, pack((*DOCUMENT, 1, 2, 3, 4)), pages)
+    assert cache.stats().evictable == 4
+    assert match(cache, (*DOCUMENT, 1, 2, 3, 4)) == 16
+
+
+def test_a_partial_leaf_drops_the_shorter_one_that_it_continues() -> None:
+    cache = new_cache()
+    longer, pages = start(cache, (*DOCUMENT, 1, 2, 3), commit=False)
+    serve(cache, (*DOCUMENT, 1))
+    cache.release(longer, pack((*DOCUMENT, 1, 2, 3)), pages)
+    assert cache.stats().evictable == 4
+    assert match(cache, (*DOCUMENT, 1, 2, 3)) == 15
+
+
+def test_a_partial_leaf_that_is_being_copied_is_not_dropped() -> None:
+    cache = new_cache()
+    longer, pages = start(cache, (*DOCUMENT, 1, 2, 3), commit=False)
+    serve(cache, (*DOCUMENT, 1, 2))
+    copying = cache.acquire("", pack((*DOCUMENT, 1, 9, 9)), 14)
+    cache.release(longer, pack((*DOCUMENT, 1, 2, 3)), pages)
+    assert cache.stats().locked == 4
+    cache.copied(copying)
+    assert (cache.stats().locked, cache.stats().evictable) == (3, 2)
+
+
+def test_a_partial_page_that_the_tree_covers_is_freed() -> None:
+    cache = new_cache()
+    shorter, pages = start(cache, (*DOCUMENT, 1), commit=False)
+    serve(cache, (*DOCUMENT, 1, 2, 3))
+    cache.release(shorter, pack((*DOCUMENT, 1)), pages)
+    assert (cache.stats().free, cache.stats().evictable) == (28, 4)
+
+
+def test_a_release_before_the_copy_was_made_keeps_nothing_of_it() -> None:
+    cache = new_cache()
+    serve(cache, DOCUMENT)
+    lease, pages = start(cache, (*DOCUMENT[:6], 7, 7), commit=False)
+    cache.release(lease, pack(DOCUMENT[:6]), pages)
+    assert match(cache, (*DOCUMENT[:6], 7)) == 6
+    assert cache.stats().evictable == 3
+    assert cache.stats().free == 29
