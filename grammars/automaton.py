@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +12,31 @@ from .errors import GrammarError
 from .token_trie import TokenTrie
 
 DEAD = -1
+STACK_DEPTH = 32  # as many return addresses as the kernels keep for a row
+PUSH, POP = 0, 1
+
+
+def _none() -> NDArray[np.int32]:
+    return np.zeros(0, np.int32)
+
+
+def _no_actions() -> NDArray[np.int32]:
+    return np.zeros((0, 3), np.int32)
 
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
-    """`transitions[state, class_of_byte[byte]]` is the next state, `DEAD` for none.
+    """`transitions[state, class_of_byte[byte]]` is the next state, `DEAD` for none, -2 - a for action a.
 
-    `masks[mask_of_state[state]]` has a bit for each token id that may come next (bit i % 32 of word
-    i // 32); the end-of-sequence ids are among them where the text may end. `key` names the grammar.
+    Action (PUSH, target, operand) pushes `operand` and goes to `target`; (POP, -, operand) pops r and
+    goes to `returns[r + operand]`, which may be `DEAD`. A push onto a full stack and a pop of an empty
+    one lead nowhere. The text may end in states where the end-of-sequence ids are in the mask; the
+    stack is empty there.
+
+    `masks[mask_of_state[state]]` has a bit for each token id that may come next whatever the stack (bit
+    i % 32 of word i // 32). Ids that the stack decides have no bit there: they are list
+    `context_of_state[state]` (-1: none), `context_tokens[context_offsets[list]:context_offsets[list + 1]]`.
+    Automata without a stack have no actions and no lists. `key` names the grammar.
     """
 
     key: str
@@ -28,10 +45,37 @@ class Automaton:
     transitions: NDArray[np.int32]  # [states, classes]
     mask_of_state: NDArray[np.int32]  # [states]
     masks: NDArray[np.int32]  # [masks, ceil(vocab / 32)]
+    actions: NDArray[np.int32] = field(default_factory=_no_actions)  # [actions, 3]
+    returns: NDArray[np.int32] = field(default_factory=_none)
+    context_of_state: NDArray[np.int32] = field(default_factory=_none)  # [states], empty without lists
+    context_offsets: NDArray[np.int32] = field(default_factory=_none)  # [lists + 1]
+    context_tokens: NDArray[np.int32] = field(default_factory=_none)
 
     @property
     def nbytes(self) -> int:
-        return self.transitions.nbytes + self.mask_of_state.nbytes + self.masks.nbytes
+        stack = self.actions.nbytes + self.returns.nbytes
+        context = self.context_of_state.nbytes + self.context_offsets.nbytes + self.context_tokens.nbytes
+        return self.transitions.nbytes + self.mask_of_state.nbytes + self.masks.nbytes + stack + context
+
+    def after(self, text: bytes) -> tuple[int, list[int]]:
+        """The state, `DEAD` for none, and the stack after `text`."""
+        state, stack = self.start, list[int]()
+        for byte_class in self.class_of_byte[np.frombuffer(text, np.uint8)].tolist():
+            state = self.transitions.item(state, byte_class)
+            if state < DEAD:
+                state = self._act(-2 - state, stack)
+            if state == DEAD:
+                break
+        return state, stack
+
+    def _act(self, action: int, stack: list[int]) -> int:
+        kind, target, operand = self.actions[action].tolist()
+        if kind == PUSH and len(stack) < STACK_DEPTH:
+            stack.append(operand)
+            return int(target)
+        if kind == POP and stack:
+            return self.returns.item(stack.pop() + operand)
+        return DEAD
 
 
 def with_masks(key: str, automaton: ByteAutomaton, trie: TokenTrie) -> Automaton:

@@ -115,6 +115,13 @@ class GrammarCompiler:
             self._trim()
         return results
 
+    def spelled(self, tokens: NDArray[np.int32]) -> bytes:
+        """What tokens [n] spell for an automaton: an end of sequence nothing."""
+        spans = [
+            self._offsets[token : token + 2].tolist() for token in tokens if token not in self._eos_tokens
+        ]
+        return b"".join(self._data[start:end].tobytes() for start, end in spans)
+
     def close(self) -> None:
         self._host_threads.shutdown(cancel_futures=True)
         self._automaton_thread.submit(self._close_worker)

@@ -4,7 +4,7 @@
 import torch
 import triton
 
-from .batch import LOGPROB_FLOOR, Sampled, SamplingBatch, TokenMask
+from .batch import LOGPROB_FLOOR, AutomatonRows, Sampled, SamplingBatch, TokenMask
 from .filter_cuda import filter_kernel
 from .process_cuda import SUB_BLOCK, process_kernel
 from .race_cuda import finish_kernel, race_kernel
@@ -101,6 +101,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
             **UNFUSED,
         )
     tokens, bad = ints(rows), logits.new_empty(rows, dtype=torch.bool)
+    states = None if batch.automata is None else ints(rows)
     finish_kernel[(rows,)](
         logits,
         logits.stride(0),
@@ -117,16 +118,22 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
         bad,
         *logprob_outputs,
         LOGPROB_FLOOR,
+        *_automata(batch.automata),
+        states,
         CHUNKS=width,
         TOPS=triton.next_power_of_2(max(1, chunks * count)),
         num_warps=8,
         **UNFUSED,
     )
-    return Sampled(tokens, bad, *logprob_outputs)
+    return Sampled(tokens, bad, *logprob_outputs, states=states)
 
 
 def _mask(mask: TokenMask | None) -> tuple[torch.Tensor | None, ...]:
     return (None, None) if mask is None else (mask.index, mask.bits)
+
+
+def _automata(rows: AutomatonRows | None) -> tuple[torch.Tensor | None, ...]:
+    return (None,) * 9 if rows is None else (rows.slots, rows.registers, *rows.tables)
 
 
 def _parts(batch: SamplingBatch) -> tuple[torch.Tensor | None, ...]:
