@@ -32,7 +32,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
     maxima, leaders, nan = floats(rows, chunks), ints(rows, chunks), ints(rows, chunks)
     sub_maxima = None if filters[0] is None else ints(rows, sub_blocks)
     raw_parts: tuple[torch.Tensor | None, ...] = (None,) * 4
-    logprob_outputs: tuple[torch.Tensor | None, ...] = (None,) * 3
+    logprobs = top_ids = top_values = None
     if top_logprobs is not None:
         raw_parts = (
             floats(rows, chunks),
@@ -40,7 +40,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
             floats(rows, chunks, count),
             ints(rows, chunks, count),
         )
-        logprob_outputs = (floats(rows), ints(rows, count), floats(rows, count))
+        logprobs, top_ids, top_values = floats(rows), ints(rows, count), floats(rows, count)
     parts = (batch.mask, batch.host_mask, batch.banned, batch.bias, batch.penalties)
     x = logits if all(part is None for part in parts) else floats(rows, vocab)
     process_kernel[(rows, chunks)](
@@ -116,7 +116,9 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
         chunks,
         tokens,
         bad,
-        *logprob_outputs,
+        logprobs,
+        top_ids,
+        top_values,
         LOGPROB_FLOOR,
         *_automata(batch.automata),
         states,
@@ -125,7 +127,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
         num_warps=8,
         **UNFUSED,
     )
-    return Sampled(tokens, bad, *logprob_outputs, states=states)
+    return Sampled(tokens, bad, logprobs, top_ids, top_values, states)
 
 
 def _mask(mask: TokenMask | None) -> tuple[torch.Tensor | None, ...]:
