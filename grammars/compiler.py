@@ -118,9 +118,8 @@ class GrammarCompiler:
     def spelled(self, tokens: NDArray[np.int32]) -> bytes:
         """What tokens [n] spell for an automaton: an end of sequence nothing."""
         kept = tokens[~np.isin(tokens, self._eos_tokens)]
-        data = memoryview(self._data)
         starts, ends = self._offsets[kept].tolist(), self._offsets[kept + 1].tolist()
-        return b"".join(data[start:end] for start, end in zip(starts, ends, strict=True))
+        return b"".join(self._data.data[start:end] for start, end in zip(starts, ends, strict=True))
 
     def close(self) -> None:
         self._host_threads.shutdown(cancel_futures=True)

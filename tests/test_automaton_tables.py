@@ -221,11 +221,12 @@ def test_a_row_without_an_automaton_has_no_mask_and_stays() -> None:
 
 def test_a_dead_row_is_flagged_when_sampled_and_stays_dead() -> None:
     pool = pool_of(brackets())
-    rows = entered(pool, [(0, Configuration(0)), (0, Configuration(0))])
-    automaton_cpu.advance(rows, int32([VOCABULARY.index(b"b"), VOCABULARY.index(b"c")]))
-    sampled = sample(torch.zeros(2, MODEL_VOCAB), batch(2, mask=pool.mask(rows), automata=rows))
-    assert sampled.bad.tolist() == [True, False]
-    assert sampled.states is not None and sampled.states[0] == DEAD
+    rows = entered(pool, [(0, Configuration(0)), (0, Configuration(0)), (0, Configuration(-1))])
+    automaton_cpu.advance(rows, int32([VOCABULARY.index(text) for text in (b"b", b"c", b"c")]))
+    sampled = sample(torch.zeros(3, MODEL_VOCAB), batch(3, mask=pool.mask(rows), automata=rows))
+    assert sampled.bad.tolist() == [True, False, True]
+    assert sampled.states is not None
+    assert (sampled.states == DEAD).tolist() == [True, False, True]
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..sampling.batch import AutomatonRows
-from ..sampling.jit import compiled
+from ..sampling.jit import compiled, inlined
 from .layout import (
     CLASS_MAP,
     CONTEXT_COUNT,
@@ -41,6 +41,30 @@ def mask(rows: AutomatonRows, context: torch.Tensor, masks: torch.Tensor, own_ma
 
 def _arrays(rows: AutomatonRows) -> tuple[Ints, Ints, Tables]:
     return rows.slots.numpy(), rows.registers.numpy(), tuple(table.numpy() for table in rows.tables)
+
+
+@inlined
+def _walk(state: int, depth: int, stack: Ints, token: int, tables: Tables) -> tuple[int, int]:
+    """State and depth after a token's bytes; the stack changes in place."""
+    spans, token_bytes, state_rows, class_maps, transitions, actions, returns = tables
+    for at in range(spans[token, 0], spans[token, 1]):
+        kind = class_maps[state_rows[state, CLASS_MAP], token_bytes[at]]
+        entry = transitions[state_rows[state, FIRST_TRANSITION] + kind]
+        if entry >= 0:
+            state = entry
+            continue
+        action = actions[-1 - entry]
+        if action[0] == PUSH:
+            if depth == STACK_DEPTH:
+                return DEAD, depth
+            stack[depth] = action[2]
+            state, depth = action[1], depth + 1
+        elif depth == 0:
+            return DEAD, depth
+        else:
+            depth -= 1
+            state = returns[stack[depth] + action[2]]
+    return state, depth
 
 
 @compiled
@@ -79,31 +103,8 @@ def _allow(own: Ints, tables: Tables, tokens: Ints, words: Ints) -> None:
     """Set the bits of the tokens that lead somewhere from these registers."""
     stack = np.empty(STACK_DEPTH, np.int32)
     for token in tokens:
-        stack[: own[DEPTH]] = own[STACK : STACK + own[DEPTH]]
+        for level in range(own[DEPTH]):
+            stack[level] = own[STACK + level]
         state, _ = _walk(own[STATE], own[DEPTH], stack, token, tables)
         if state != DEAD:
             words[token >> 5] |= np.int32(1) << np.int32(token & 31)
-
-
-@compiled
-def _walk(state: int, depth: int, stack: Ints, token: int, tables: Tables) -> tuple[int, int]:
-    """State and depth after a token's bytes; the stack changes in place."""
-    spans, token_bytes, state_rows, class_maps, transitions, actions, returns = tables
-    for at in range(spans[token, 0], spans[token, 1]):
-        kind = class_maps[state_rows[state, CLASS_MAP], token_bytes[at]]
-        entry = transitions[state_rows[state, FIRST_TRANSITION] + kind]
-        if entry >= 0:
-            state = entry
-            continue
-        action = actions[-1 - entry]
-        if action[0] == PUSH:
-            if depth == STACK_DEPTH:
-                return DEAD, depth
-            stack[depth] = action[2]
-            state, depth = action[1], depth + 1
-        elif depth == 0:
-            return DEAD, depth
-        else:
-            depth -= 1
-            state = returns[stack[depth] + action[2]]
-    return state, depth

@@ -112,10 +112,11 @@ class AutomatonPool:
             arena.free(start, length)
 
     def enter(self, slot: int, grammar_id: int, state: int, stack: Sequence[int] = ()) -> None:
-        """Put a slot into a grammar's state, with what was pushed and not popped, first push first."""
+        """Put a slot into a grammar's state (-1: dead), with what its stack holds, first push first."""
         loaded = self._loaded[grammar_id]
         registers = np.zeros(REGISTERS, np.int32)
-        registers[STATE], registers[DEPTH] = loaded.first_state + state, len(stack)
+        registers[STATE] = DEAD if state < 0 else loaded.first_state + state
+        registers[DEPTH] = len(stack)
         registers[STACK : STACK + len(stack)] = np.array(stack, np.int32) + loaded.first_return
         (on_device,) = upload([registers], self._device)
         self._registers[slot] = on_device

@@ -27,8 +27,10 @@ class Constraint(Protocol):
     """`host_masked`: the mask travels with each step; else the sampling kernel has it on the device."""
 
     host_masked: bool
-    grammar: int | None
-    """the loaded automaton's id"""
+
+    @property
+    def grammar(self) -> int | None:
+        """The loaded automaton's id."""
 
     def device_state(self, output: Tokens) -> DeviceState | None:
         """Where the automaton stands after `output`; None without one."""
@@ -46,12 +48,11 @@ class AutomatonConstraint:
     host_masked = False
 
     def __init__(self, grammar: int, automaton: Automaton, spelled: Spelled) -> None:
-        self.grammar: int | None = grammar
+        self.grammar = grammar
         self._automaton = automaton
         self._spelled = spelled
 
     def device_state(self, output: Tokens) -> DeviceState | None:
-        assert self.grammar is not None
         state, stack = self._automaton.after(self._spelled(np.frombuffer(output, np.int32)))
         return DeviceState(self.grammar, state, np.array(stack, np.int32).tobytes())
 
@@ -66,7 +67,7 @@ class MatcherConstraint:
     """Masked by the host, which follows the tokens that were kept."""
 
     host_masked = True
-    grammar: int | None = None
+    grammar = None
 
     def __init__(self, matcher: HostMatcher) -> None:
         self._matcher = matcher
