@@ -12,8 +12,8 @@ from .errors import GrammarError
 from .token_trie import TokenTrie
 
 DEAD = -1
-STACK_DEPTH = 32  # as many return addresses as the kernels keep for a row
-PUSH, POP = 0, 1
+STACK_DEPTH = 31  # up to which the kernels push; a call may take one place more
+PUSH, POP, CALL = 0, 1, 2
 
 
 def _none() -> NDArray[np.int32]:
@@ -30,13 +30,15 @@ class Automaton:
 
     Action (PUSH, target, operand) pushes `operand` and goes to `target`; (POP, -, operand) pops r and
     goes to `returns[r + operand]`, which may be `DEAD`. A push onto a full stack and a pop of an empty
-    one lead nowhere. The text may end in states where the end-of-sequence ids are in the mask; the
-    stack is empty there.
+    one lead nowhere. (CALL, target, operand) pushes too, and may do so once onto a full stack. The text
+    may end in states where the end-of-sequence ids are in the mask; the stack is empty there.
 
-    `masks[mask_of_state[state]]` has a bit for each token id that may come next whatever the stack (bit
-    i % 32 of word i // 32). Ids that the stack decides have no bit there: they are list
-    `context_of_state[state]` (-1: none), `context_tokens[context_offsets[list]:context_offsets[list + 1]]`.
-    Automata without a stack have no actions and no lists. `key` names the grammar.
+    `masks[mask_of_state[state]]` has a bit for each token id that may come next (bit i % 32 of word
+    i // 32), unless the stack decides. What it decides is list `context_of_state[state]` (-1: none),
+    `context_tokens[context_offsets[list]:context_offsets[list + 1]]`: ids that pop below the level where
+    they begin, without a bit in the mask, then `opener_counts[list]` ids that have one but push, so that
+    a nearly full stack refuses them. Automata without a stack have no actions and no lists. `key` names
+    the grammar.
     """
 
     key: str
@@ -50,11 +52,13 @@ class Automaton:
     context_of_state: NDArray[np.int32] = field(default_factory=_none)  # [states], empty without lists
     context_offsets: NDArray[np.int32] = field(default_factory=_none)  # [lists + 1]
     context_tokens: NDArray[np.int32] = field(default_factory=_none)
+    opener_counts: NDArray[np.int32] = field(default_factory=_none)  # [lists]
 
     @property
     def nbytes(self) -> int:
         stack = self.actions.nbytes + self.returns.nbytes
         context = self.context_of_state.nbytes + self.context_offsets.nbytes + self.context_tokens.nbytes
+        context += self.opener_counts.nbytes
         return self.transitions.nbytes + self.mask_of_state.nbytes + self.masks.nbytes + stack + context
 
     def after(self, text: bytes) -> tuple[int, list[int]]:
@@ -70,12 +74,12 @@ class Automaton:
 
     def _act(self, action: int, stack: list[int]) -> int:
         kind, target, operand = self.actions[action].tolist()
-        if kind == PUSH and len(stack) < STACK_DEPTH:
-            stack.append(operand)
-            return int(target)
-        if kind == POP and stack:
-            return self.returns.item(stack.pop() + operand)
-        return DEAD
+        if kind == POP:
+            return self.returns.item(stack.pop() + operand) if stack else DEAD
+        if len(stack) >= STACK_DEPTH + (kind == CALL):
+            return DEAD
+        stack.append(operand)
+        return int(target)
 
 
 def with_masks(key: str, automaton: ByteAutomaton, trie: TokenTrie) -> Automaton:

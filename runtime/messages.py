@@ -231,7 +231,7 @@ class StepMasks(Message):
 class LoadGrammar(Message):
     """An automaton's tables: see `grammars.automaton.Automaton` for their meaning.
 
-    Automata without a stack have none of the last five.
+    Automata without a stack have none of the last six.
     """
 
     grammar: int
@@ -244,6 +244,7 @@ class LoadGrammar(Message):
     context_of_state: bytes = b""  # int32 [states]
     context_offsets: bytes = b""  # int32 [lists + 1]
     context_tokens: bytes = b""  # int32
+    opener_counts: bytes = b""  # int32 [lists]
 
 
 class DropGrammar(Message):

@@ -172,6 +172,7 @@ def brackets() -> Grammar:
         context_of_state=np.array([0, 0], np.int32),
         context_offsets=np.array([0, len(context)], np.int32),
         context_tokens=np.array(context, np.int32),
+        opener_counts=np.zeros(1, np.int32),
     )
     return Grammar(tables)
 

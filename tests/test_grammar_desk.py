@@ -64,14 +64,16 @@ def test_what_needs_a_stack_is_loaded_with_the_automaton() -> None:
         context_of_state=numbers[:1],
         context_offsets=numbers[:2],
         context_tokens=numbers[2:],
+        opener_counts=numbers[1:2],
     )
     compiler.done = [(ticket, stacked)]
-    assert stacked.nbytes == plain.nbytes + 4 * 8
+    assert stacked.nbytes == plain.nbytes + 4 * 9
     assert len(list(desk.finished())) == 1
     (load,) = desk.take_loads()
     assert isinstance(load, LoadGrammar)
     sent = (load.actions, load.returns, load.context_of_state, load.context_offsets, load.context_tokens)
     assert [np.frombuffer(part, np.int32).tolist() for part in sent] == [[0, 1, 2], [0], [0], [0, 1], [2]]
+    assert np.frombuffer(load.opener_counts, np.int32).tolist() == [1]
 
 
 def test_those_unused_longest_are_dropped_when_there_are_many() -> None:

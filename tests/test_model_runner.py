@@ -191,7 +191,7 @@ def nested() -> Automaton:
     """As many b as there were a, and never more; which of them are allowed, the stack decides."""
     classes = np.zeros(256, np.uint8)
     classes[ord("a")], classes[ord("b")] = 1, 2
-    masks = np.frombuffer(bits([]) + bits([EOS]), np.int32).reshape(2, WORDS)
+    masks = np.frombuffer(bits([ord("a")]) + bits([EOS]), np.int32).reshape(2, WORDS)
     return Automaton(
         key="nested",
         start=0,
@@ -203,7 +203,8 @@ def nested() -> Automaton:
         returns=np.array([2, 1], np.int32),
         context_of_state=np.array([0, 1, -1], np.int32),
         context_offsets=np.array([0, 1, 3], np.int32),
-        context_tokens=np.array([ord("a"), ord("a"), ord("b")], np.int32),
+        context_tokens=np.array([ord("a"), ord("b"), ord("a")], np.int32),
+        opener_counts=np.array([1, 1], np.int32),
     )
 
 

@@ -94,7 +94,12 @@ def test_the_host_steps_as_the_kernels_do(seed: int, text: bytes) -> None:
 
 
 def test_host_and_kernels_agree_on_their_numbers() -> None:
-    assert (host.STACK_DEPTH, host.PUSH, host.POP) == (STACK_DEPTH, layout.PUSH, layout.POP)
+    assert (host.STACK_DEPTH, host.PUSH, host.POP, host.CALL) == (
+        STACK_DEPTH,
+        layout.PUSH,
+        layout.POP,
+        layout.CALL,
+    )
 
 
 def _after(grammar: Grammar, text: bytes) -> Configuration:

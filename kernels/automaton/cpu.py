@@ -19,9 +19,13 @@ from .layout import (
     DEPTH,
     FIRST_TRANSITION,
     MASK,
+    OPENER_COUNT,
+    POP,
     PUSH,
+    ROOMY_DEPTH,
     STACK,
     STACK_DEPTH,
+    STACK_PLACES,
     STATE,
 )
 
@@ -54,8 +58,8 @@ def _walk(state: int, depth: int, stack: Ints, token: int, tables: Tables) -> tu
             state = entry
             continue
         action = actions[-1 - entry]
-        if action[0] == PUSH:
-            if depth == STACK_DEPTH:
+        if action[0] != POP:
+            if depth >= (STACK_DEPTH if action[0] == PUSH else STACK_PLACES):
                 return DEAD, depth
             stack[depth] = action[2]
             state, depth = action[1], depth + 1
@@ -90,21 +94,23 @@ def _mask(
             continue
         state_row = state_rows[own[STATE]]
         index[row] = state_row[MASK]
-        if state_row[CONTEXT_COUNT] > 0:
+        first, count = state_row[CONTEXT_START], state_row[CONTEXT_COUNT]
+        if own[DEPTH] > state_row[ROOMY_DEPTH]:
+            count += state_row[OPENER_COUNT]
+        if count > 0:
             index[row] = own_masks + slots[row]
             masks[index[row]] = masks[state_row[MASK]]
-            first = state_row[CONTEXT_START]
-            _allow(own, tables, context[first : first + state_row[CONTEXT_COUNT]], masks[index[row]])
+            _decide(own, tables, context[first : first + count], masks[index[row]])
     return index
 
 
 @compiled
-def _allow(own: Ints, tables: Tables, tokens: Ints, words: Ints) -> None:
-    """Set the bits of the tokens that lead somewhere from these registers."""
-    stack = np.empty(STACK_DEPTH, np.int32)
+def _decide(own: Ints, tables: Tables, tokens: Ints, words: Ints) -> None:
+    """Set the bits of the tokens that lead somewhere from these registers, clear those of the others."""
+    stack = np.empty(STACK_PLACES, np.int32)
     for token in tokens:
         for level in range(own[DEPTH]):
             stack[level] = own[STACK + level]
         state, _ = _walk(own[STATE], own[DEPTH], stack, token, tables)
-        if state != DEAD:
-            words[token >> 5] |= np.int32(1) << np.int32(token & 31)
+        bit = np.int32(1) << np.int32(token & 31)
+        words[token >> 5] = words[token >> 5] & ~bit if state == DEAD else words[token >> 5] | bit

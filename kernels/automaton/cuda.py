@@ -16,7 +16,9 @@ TILE = 1024
 DEAD = tl.constexpr(layout.DEAD)
 NO_AUTOMATON = tl.constexpr(layout.NO_AUTOMATON)
 PUSH = tl.constexpr(layout.PUSH)
+POP = tl.constexpr(layout.POP)
 STACK_DEPTH = tl.constexpr(layout.STACK_DEPTH)
+STACK_PLACES = tl.constexpr(layout.STACK_PLACES)
 REGISTERS = tl.constexpr(layout.REGISTERS)
 STATE_COLUMNS = tl.constexpr(layout.STATE_COLUMNS)
 FIRST_TRANSITION = tl.constexpr(layout.FIRST_TRANSITION)
@@ -24,6 +26,8 @@ CLASS_MAP = tl.constexpr(layout.CLASS_MAP)
 MASK = tl.constexpr(layout.MASK)
 CONTEXT_START = tl.constexpr(layout.CONTEXT_START)
 CONTEXT_COUNT = tl.constexpr(layout.CONTEXT_COUNT)
+OPENER_COUNT = tl.constexpr(layout.OPENER_COUNT)
+ROOMY_DEPTH = tl.constexpr(layout.ROOMY_DEPTH)
 DEPTH = tl.constexpr(layout.DEPTH)
 STACK = tl.constexpr(layout.STACK)
 
@@ -55,6 +59,8 @@ def mask_kernel(
     state_row = state_rows + STATE_COLUMNS * tl.maximum(state, 0)
     chosen = tl.load(state_row + MASK)
     count = tl.load(state_row + CONTEXT_COUNT)
+    if tl.load(own + DEPTH) > tl.load(state_row + ROOMY_DEPTH):
+        count += tl.load(state_row + OPENER_COUNT)
     if (state >= 0) & (count > 0):
         base, chosen = masks + chosen.to(tl.int64) * words, own_masks + slot
         mask = masks + chosen.to(tl.int64) * words
@@ -63,14 +69,14 @@ def mask_kernel(
             tl.store(mask + word, tl.load(base + word, mask=word < words), mask=word < words)
         tl.debug_barrier()  # bits are set by other threads than those that copied them
         first = tl.load(state_row + CONTEXT_START)
-        level = tl.arange(0, STACK_DEPTH)[None, :]
+        level = tl.arange(0, STACK_PLACES)[None, :]
         for start in range(0, count, LANES):
             lane = start + tl.arange(0, LANES)
             token = tl.load(context + first + lane, mask=lane < count, other=0)
             after, _, _ = _walk(
                 tl.where(lane < count, state, NO_AUTOMATON),
                 tl.full((LANES,), 0, tl.int32) + tl.load(own + DEPTH),
-                tl.full((LANES, STACK_DEPTH), 0, tl.int32) + tl.load(own + STACK + level),
+                tl.full((LANES, STACK_PLACES), 0, tl.int32) + tl.load(own + STACK + level),
                 token,
                 spans,
                 token_bytes,
@@ -80,9 +86,9 @@ def mask_kernel(
                 actions,
                 returns,
             )
-            tl.atomic_or(
-                mask + (token >> 5), tl.full((LANES,), 1, tl.int32) << (token & 31), mask=after > DEAD
-            )
+            word, bit = mask + (token >> 5), tl.full((LANES,), 1, tl.int32) << (token & 31)
+            tl.atomic_or(word, bit, mask=after > DEAD)
+            tl.atomic_and(word, ~bit, mask=after == DEAD)
     tl.store(index + row, tl.where(state < 0, -1, chosen))
 
 
@@ -102,7 +108,7 @@ def advance(
     """Move a slot's registers over one token; return the state after it."""
     lane = tl.arange(0, 1)
     own = registers + slot * REGISTERS + lane
-    place = registers + slot * REGISTERS + STACK + tl.arange(0, STACK_DEPTH)[None, :]
+    place = registers + slot * REGISTERS + STACK + tl.arange(0, STACK_PLACES)[None, :]
     state = tl.load(own)
     class_map = tl.load(state_rows + STATE_COLUMNS * tl.maximum(state, 0) + CLASS_MAP)
     state, depth, stack = _walk(
@@ -156,13 +162,13 @@ def _walk(
 
 @triton.jit
 def _act(acts, entry, depth, stack, actions, returns):
-    """Push or pop in the lanes that act; the entries of the others are their states."""
+    """Push, call or pop in the lanes that act; the entries of the others are their states."""
     action = actions + 3 * (-1 - entry)
-    push = acts & (tl.load(action, mask=acts, other=0) == PUSH)
-    target, operand = tl.load(action + 1, mask=push, other=0), tl.load(action + 2, mask=acts, other=0)
-    pop = acts & (push == 0) & (depth > 0)
-    push = push & (depth < STACK_DEPTH)
-    level = tl.arange(0, STACK_DEPTH)[None, :]
+    kind = tl.load(action, mask=acts, other=POP)
+    target, operand = tl.load(action + 1, mask=acts, other=0), tl.load(action + 2, mask=acts, other=0)
+    pop = acts & (kind == POP) & (depth > 0)
+    push = acts & (kind != POP) & (depth < tl.where(kind == PUSH, STACK_DEPTH, STACK_PLACES))
+    level = tl.arange(0, STACK_PLACES)[None, :]
     top = tl.sum(tl.where(level == depth[:, None] - 1, stack, 0), axis=1)
     back = tl.load(returns + top + operand, mask=pop, other=DEAD)
     stack = tl.where((level == depth[:, None]) & push[:, None], operand[:, None], stack)

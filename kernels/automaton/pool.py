@@ -20,9 +20,12 @@ from .layout import (
     FIRST_TRANSITION,
     MASK,
     NO_AUTOMATON,
-    PUSH,
+    OPENER_COUNT,
+    POP,
     REGISTERS,
+    ROOMY_DEPTH,
     STACK,
+    STACK_DEPTH,
     STATE,
     STATE_COLUMNS,
 )
@@ -72,6 +75,7 @@ class AutomatonPool:
         self._device = device = torch.device(device)
         starts, ends = vocab_offsets[:-1].copy(), vocab_offsets[1:].copy()
         ends[eos_ids] = starts[eos_ids]
+        self._token_lengths = ends - starts
         self._spans = torch.from_numpy(np.stack([starts, ends], axis=1)).to(device)
         self._bytes = torch.from_numpy(vocab_bytes.copy()).to(device)
         words = -(-len(starts) // 32)
@@ -154,12 +158,23 @@ class AutomatonPool:
         rows[:, FIRST_TRANSITION] = first_transition + classes * np.arange(states)
         rows[:, CLASS_MAP] = loaded.put(self._class_maps, tables.class_of_byte[None])
         rows[:, MASK] = loaded.put(self._masks, tables.masks.view(np.int32)) + tables.mask_of_state
-        listed = np.flatnonzero(tables.context_of_state >= 0)
-        lists = tables.context_of_state[listed]
-        first_token = loaded.put(self._context, tables.context_tokens)
-        rows[listed, CONTEXT_START] = first_token + tables.context_offsets[lists]
-        rows[listed, CONTEXT_COUNT] = tables.context_offsets[lists + 1] - tables.context_offsets[lists]
+        self._list_context(rows, loaded, tables)
         self._states.write(loaded.first_state, rows)
+
+    def _list_context(self, rows: NDArray[np.int32], loaded: _Loaded, tables: Tables) -> None:
+        listed = np.flatnonzero(tables.context_of_state >= 0)
+        if not len(listed):
+            return
+        lists, ends = tables.context_of_state[listed], tables.context_offsets[1:]
+        rows[listed, CONTEXT_START] = tables.context_offsets[lists]
+        rows[listed, CONTEXT_START] += loaded.put(self._context, tables.context_tokens)
+        rows[listed, CONTEXT_COUNT] = (np.diff(tables.context_offsets) - tables.opener_counts)[lists]
+        rows[listed, OPENER_COUNT] = tables.opener_counts[lists]
+        opens = np.arange(len(tables.context_tokens)) >= np.repeat(
+            ends - tables.opener_counts, np.diff(tables.context_offsets)
+        )
+        longest = self._token_lengths[tables.context_tokens[opens]].max(initial=0)
+        rows[:, ROOMY_DEPTH] = STACK_DEPTH - longest
 
     def _put_dead_state(self, words: int) -> None:
         row = np.zeros((1, STATE_COLUMNS), np.int32)
@@ -175,7 +190,7 @@ def _pooled_states(states: NDArray[np.int32], first_state: int) -> NDArray[np.in
 
 
 def _pooled_actions(actions: NDArray[np.int32], loaded: _Loaded) -> NDArray[np.int32]:
-    pushes = actions[:, 0] == PUSH
+    pushes = actions[:, 0] != POP
     pooled = actions.copy()
     pooled[pushes, 1] += loaded.first_state
     pooled[pushes, 2] += loaded.first_return

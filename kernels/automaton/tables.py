@@ -20,10 +20,13 @@ class Tables:
 
     Action (PUSH, target, operand) pushes operand and goes to target; (POP, -, operand) pops r and goes to
     `returns[r + operand]` (-1: nowhere). A push onto a full stack and a pop of an empty one lead nowhere.
+    (CALL, target, operand) pushes too, and may do so once onto a full stack.
 
     `masks[mask_of_state[state]]`, packed as in `TokenMask`, has the tokens that every stack allows, ends of
-    sequence included. Those that the stack decides are list `context_of_state[state]` (-1: none; empty array:
-    no state has any), which is `context_tokens[context_offsets[list] : context_offsets[list + 1]]`.
+    sequence included, and those that only a nearly full stack refuses (openers). What the stack decides is
+    list `context_of_state[state]` (-1: none; empty array: no state has any), which is
+    `context_tokens[context_offsets[list] : context_offsets[list + 1]]`: tokens without a bit in the mask,
+    then `opener_counts[list]` openers.
     """
 
     class_of_byte: NDArray[np.uint8]  # [256]
@@ -35,3 +38,4 @@ class Tables:
     context_of_state: NDArray[np.int32] = field(default_factory=_none)  # [states], or empty
     context_offsets: NDArray[np.int32] = field(default_factory=_none)  # [lists + 1]
     context_tokens: NDArray[np.int32] = field(default_factory=_none)
+    opener_counts: NDArray[np.int32] = field(default_factory=_none)  # [lists]

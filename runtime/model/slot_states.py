@@ -49,6 +49,7 @@ class SlotStates:
             context_of_state=_ints(message.context_of_state),
             context_offsets=_ints(message.context_offsets),
             context_tokens=_ints(message.context_tokens),
+            opener_counts=_ints(message.opener_counts),
         )
         self._pool.load(message.grammar, tables)
 

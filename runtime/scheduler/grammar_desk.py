@@ -85,6 +85,7 @@ class GrammarDesk:
                     context_of_state=automaton.context_of_state.tobytes(),
                     context_offsets=automaton.context_offsets.tobytes(),
                     context_tokens=automaton.context_tokens.tobytes(),
+                    opener_counts=automaton.opener_counts.tobytes(),
                 )
             )
         loaded.users += 1

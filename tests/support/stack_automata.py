@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from arbora.kernels.automaton import STACK_DEPTH, Tables
-from arbora.kernels.automaton.layout import POP, PUSH
+from arbora.kernels.automaton.layout import CALL, POP, PUSH
 
 VOCABULARY = [
     *(bytes(text) for length in (1, 2, 3) for text in product(b"abc", repeat=length)),
@@ -35,8 +35,8 @@ class Grammar:
         if entry >= -1:
             return Configuration(entry, at.stack)
         kind, target, operand = self.tables.actions[-2 - entry].tolist()
-        if kind == PUSH:
-            full = len(at.stack) == STACK_DEPTH
+        if kind != POP:
+            full = len(at.stack) >= STACK_DEPTH + (kind == CALL)
             return Configuration(-1) if full else Configuration(target, (*at.stack, operand))
         if not at.stack:
             return Configuration(-1)
@@ -52,14 +52,22 @@ class Grammar:
     def allows(self, at: Configuration, token: int) -> bool:
         return token < len(VOCABULARY) and self.after(at, token).state >= 0
 
-    def needs_stack(self, state: int, token: int) -> bool:
-        """Whether a token's end may differ between stacks: it pops what it didn't push, or pushes at all."""
+    def pops_below(self, state: int, token: int) -> bool:
+        """Whether a token pops what it didn't push."""
+        height = 0
+        at = Configuration(state, (0,) * (STACK_DEPTH // 2))
         for byte in b"" if token == EOS else VOCABULARY[token]:
-            entry = int(self.tables.transitions[state, self.tables.class_of_byte[byte]])
-            if entry < 0:
-                return entry < -1
-            state = entry
-        return False
+            entry = int(self.tables.transitions[at.state, self.tables.class_of_byte[byte]])
+            height += (-1 if self.tables.actions[-2 - entry, 0] == POP else 1) if entry < -1 else 0
+            at = self.after_byte(at, byte)
+            if height < 0 or at.state < 0:
+                break
+        return height < 0
+
+    def may_fill(self, state: int, token: int) -> bool:
+        """Whether some depth refuses a token that never pops below its level."""
+        depths = range(STACK_DEPTH + 2)
+        return len({self.allows(Configuration(state, (0,) * depth), token) for depth in depths}) == 2
 
 
 def random_grammar(seed: int, stack: bool = True) -> Grammar:
@@ -67,9 +75,9 @@ def random_grammar(seed: int, stack: bool = True) -> Grammar:
     rng = np.random.default_rng(seed)
     states, classes = int(rng.integers(1, 9)), int(rng.integers(1, 5))
     actions, verdicts, bases = (int(rng.integers(1, 5)) if stack else 0 for _ in range(3))
-    kinds = rng.choice([PUSH, POP], actions)
+    kinds = rng.choice([PUSH, POP, CALL], actions)
     operands = np.where(
-        kinds == PUSH, rng.integers(0, max(bases, 1), actions), rng.integers(0, max(verdicts, 1), actions)
+        kinds != POP, rng.integers(0, max(bases, 1), actions), rng.integers(0, max(verdicts, 1), actions)
     )
     targets = rng.integers(0, states, actions)
     plain = Tables(
@@ -85,24 +93,27 @@ def random_grammar(seed: int, stack: bool = True) -> Grammar:
 
 def _with_masks(grammar: Grammar, stack: bool) -> Grammar:
     tables = grammar.tables
-    listed: dict[tuple[int, ...], int] = {}
+    listed: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
     list_of_state = []
     for state, mask in enumerate(tables.mask_of_state):
-        needing = [token for token in range(len(VOCABULARY)) if grammar.needs_stack(state, token)]
-        sure = set(range(len(VOCABULARY))) - set(needing)
-        allowed = [token for token in sure if grammar.allows(Configuration(state), token)]
-        for token in allowed:
-            tables.masks.view(np.uint32)[mask, token // 32] |= np.uint32(1 << token % 32)
-        list_of_state.append(listed.setdefault(tuple(needing), len(listed)) if needing else -1)
+        tokens = range(len(VOCABULARY))
+        context = tuple(token for token in tokens if grammar.pops_below(state, token))
+        openers = tuple(token for token in tokens if token not in context and grammar.may_fill(state, token))
+        for token in tokens:
+            if token not in context and grammar.allows(Configuration(state), token):
+                tables.masks.view(np.uint32)[mask, token // 32] |= np.uint32(1 << token % 32)
+        both = (context, openers)
+        list_of_state.append(listed.setdefault(both, len(listed)) if context or openers else -1)
     if not stack:
         return grammar
+    lists = [context + openers for context, openers in listed]
     return Grammar(
-        Tables(
-            **{name: getattr(tables, name) for name in ("class_of_byte", "transitions", "mask_of_state")},
-            **{name: getattr(tables, name) for name in ("masks", "actions", "returns")},
+        replace(
+            tables,
             context_of_state=np.array(list_of_state, np.int32),
-            context_offsets=np.cumsum([0, *map(len, listed)], dtype=np.int32),
-            context_tokens=np.array([token for tokens in listed for token in tokens], np.int32),
+            context_offsets=np.cumsum([0, *map(len, lists)], dtype=np.int32),
+            context_tokens=np.array([token for tokens in lists for token in tokens], np.int32),
+            opener_counts=np.array([len(openers) for _, openers in listed], np.int32),
         )
     )
 
@@ -110,8 +121,12 @@ def _with_masks(grammar: Grammar, stack: bool) -> Grammar:
 def random_configurations(grammar: Grammar, seed: int, count: int) -> list[Configuration]:
     """Any state with any stack, often an empty or a full one."""
     rng = np.random.default_rng(seed)
-    pushes = grammar.tables.actions[grammar.tables.actions[:, 0] == PUSH, 2]
-    depths = rng.choice([0, 0, 1, 2, 5, STACK_DEPTH - 1, STACK_DEPTH], count) if len(pushes) else [0] * count
+    pushes = grammar.tables.actions[grammar.tables.actions[:, 0] != POP, 2]
+    depths = (
+        rng.choice([0, 0, 1, 2, 5, *range(STACK_DEPTH - 3, STACK_DEPTH + 2)], count)
+        if len(pushes)
+        else [0] * count
+    )
     states = rng.integers(0, len(grammar.tables.transitions), count).tolist()
     return [
         Configuration(state, tuple(rng.choice(pushes, depth).tolist()) if depth else ())
