@@ -115,6 +115,12 @@ class GrammarCompiler:
             self._trim()
         return results
 
+    def spelled(self, tokens: NDArray[np.int32]) -> bytes:
+        """What tokens [n] spell for an automaton: an end of sequence nothing."""
+        kept = tokens[~np.isin(tokens, self._eos_tokens)]
+        starts, ends = self._offsets[kept].tolist(), self._offsets[kept + 1].tolist()
+        return b"".join(self._data.data[start:end] for start, end in zip(starts, ends, strict=True))
+
     def close(self) -> None:
         self._host_threads.shutdown(cancel_futures=True)
         self._automaton_thread.submit(self._close_worker)

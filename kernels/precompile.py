@@ -8,7 +8,8 @@ import torch
 from . import compiled_code
 from .activation import cpu as activation_cpu
 from .attention import AttentionBatch, blend, items, paged_attention
-from .automaton import AutomatonPool
+from .automaton import AutomatonPool, Tables
+from .automaton import cpu as automaton_cpu
 from .linear import dot_cpu
 from .norm import cpu as norm_cpu
 from .pages import cpu as pages_cpu
@@ -34,11 +35,13 @@ def compile_kernels(dtypes: Sequence[torch.dtype] = (torch.bfloat16, torch.float
 
 
 def _step_an_automaton() -> None:
-    """One token, one state, one byte."""
-    pool = AutomatonPool(torch.device("cpu"), np.array([0, 1], np.int32), np.zeros(1, np.uint8), [])
+    """One slot, one token, one state, one byte."""
     one = np.zeros(1, np.int32)
-    pool.load(0, np.zeros(256, np.uint8), one.reshape(1, 1), one, one.reshape(1, 1))
-    pool.advance(torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32))
+    pool = AutomatonPool("cpu", 1, np.array([0, 1], np.int32), np.zeros(1, np.uint8), [])
+    pool.load(0, Tables(np.zeros(256, np.uint8), one.reshape(1, 1), one, one.reshape(1, 1)))
+    rows = pool.rows(one)
+    pool.mask(rows)
+    automaton_cpu.advance(rows, torch.from_numpy(one))
 
 
 if __name__ == "__main__":

@@ -156,8 +156,9 @@ class SlotSetup(Part):
     """A row's sent-once state. `prompt` and `output` are there only if the row uses penalties.
 
     `banned_tokens` may not be sampled before output position `min_tokens`. `position` is the output
-    position of the next token (not zero after a retraction). `grammar` is a loaded automaton's id
-    and `state` its state; rows masked by the host have neither.
+    position of the next token (not zero after a retraction). `grammar` is a loaded automaton's id,
+    `state` its state and `stack` what it pushed and not popped (int32, first push first); rows masked
+    by the host have none of them.
     """
 
     slot: int
@@ -168,6 +169,7 @@ class SlotSetup(Part):
     banned_tokens: Tokens = b""
     grammar: int | None = None
     state: int = 0
+    stack: bytes = b""
 
 
 class Row(Part):
@@ -227,13 +229,22 @@ class StepMasks(Message):
 
 
 class LoadGrammar(Message):
-    """An automaton's tables: see `grammars.automaton.Automaton` for their meaning."""
+    """An automaton's tables: see `grammars.automaton.Automaton` for their meaning.
+
+    Automata without a stack have none of the last six.
+    """
 
     grammar: int
     class_of_byte: bytes  # uint8 [256]
-    transitions: bytes  # int32 [states, classes], -1: dead
+    transitions: bytes  # int32 [states, classes]
     mask_of_state: bytes  # int32 [states]
     masks: bytes  # int32 [masks, ceil(vocab / 32)]
+    actions: bytes = b""  # int32 [actions, 3]
+    returns: bytes = b""  # int32
+    context_of_state: bytes = b""  # int32 [states]
+    context_offsets: bytes = b""  # int32 [lists + 1]
+    context_tokens: bytes = b""  # int32
+    opener_counts: bytes = b""  # int32 [lists]
 
 
 class DropGrammar(Message):
@@ -276,7 +287,7 @@ class RowLogprobs(Part):
 class StepResult(Message):
     """What a step sampled, for its rows with `sample`, in the plan's order.
 
-    `states` are the automaton states after the token (-1: not such a row). `forward_tokens` and
+    `states` are the automaton states after the token (-1: dead, or no such row). `forward_tokens` and
     `elapsed_ms` say how many tokens were computed in how many milliseconds.
     """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from arbora.grammars import Automaton
@@ -22,6 +24,9 @@ class Ready:
         table = np.zeros((1, 1), np.int32)
         masks = np.broadcast_to(np.int32(-1), (1, self.mask_bytes // 4))
         self.done.append((ticket, Automaton(text, 0, np.zeros(256, np.uint8), table, table[0], masks)))
+
+    def spelled(self, tokens: np.ndarray) -> bytes:
+        return b""
 
     def finished(self) -> list[tuple[str, Automaton]]:
         done, self.done = self.done, []
@@ -46,13 +51,38 @@ def test_an_automaton_is_loaded_once_for_all_who_use_it() -> None:
     assert [type(load) for load in desk.take_loads()] == [LoadGrammar]
 
 
+def test_what_needs_a_stack_is_loaded_with_the_automaton() -> None:
+    compiler = Ready()
+    desk = GrammarDesk(compiler)  # type: ignore[arg-type]
+    compiler.submit("request", "regex", "a")
+    ((ticket, plain),) = compiler.finished()
+    numbers = np.arange(3, dtype=np.int32)
+    stacked = replace(
+        plain,
+        actions=numbers.reshape(1, 3),
+        returns=numbers[:1],
+        context_of_state=numbers[:1],
+        context_offsets=numbers[:2],
+        context_tokens=numbers[2:],
+        opener_counts=numbers[1:2],
+    )
+    compiler.done = [(ticket, stacked)]
+    assert stacked.nbytes == plain.nbytes + 4 * 9
+    assert len(list(desk.finished())) == 1
+    (load,) = desk.take_loads()
+    assert isinstance(load, LoadGrammar)
+    sent = (load.actions, load.returns, load.context_of_state, load.context_offsets, load.context_tokens)
+    assert [np.frombuffer(part, np.int32).tolist() for part in sent] == [[0, 1, 2], [0], [0], [0, 1], [2]]
+    assert np.frombuffer(load.opener_counts, np.int32).tolist() == [1]
+
+
 def test_those_unused_longest_are_dropped_when_there_are_many() -> None:
     desk = GrammarDesk(Ready())  # type: ignore[arg-type]
     used = ask(desk, "used")
     for number in range(MAX_UNUSED + 2):
         desk.release(ask(desk, str(number)))
     assert dropped(desk) == [2, 3]
-    assert used.device_state() == (1, 0)
+    assert used.grammar == 1
 
 
 def test_those_unused_longest_are_dropped_when_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:

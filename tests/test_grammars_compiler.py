@@ -80,6 +80,15 @@ def test_the_end_is_allowed_exactly_where_the_text_may_end(grammars: GrammarComp
     assert ends == [False, False, True, True]
 
 
+def test_tokens_are_spelled_as_automata_read_them(grammars: GrammarCompiler) -> None:
+    words = vocabulary()
+    tokens = [ord("x"), 256, EOS, 258, words.size - 3]
+    assert grammars.spelled(np.array(tokens, np.int32)) == b"x" + b"".join(
+        words.token_bytes(token) for token in (256, 258, words.size - 3)
+    )
+    assert grammars.spelled(np.zeros(0, np.int32)) == b""
+
+
 def test_equal_masks_are_kept_once(grammars: GrammarCompiler) -> None:
     automaton = compiled(grammars, "regex", "[a-z]{100}")
     assert isinstance(automaton, Automaton)

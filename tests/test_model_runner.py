@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from arbora.grammars import Automaton
+from arbora.grammars.automaton import POP, PUSH, STACK_DEPTH
 from arbora.runtime.messages import (
     DropGrammar,
     LoadGrammar,
@@ -183,6 +185,77 @@ def test_a_slot_forgets_its_grammar_when_set_up_anew(driver: StepDriver) -> None
     driver.runner.drop_grammar(DropGrammar(1))
     load_ab_grammar(driver, 2)
     assert sampled(driver, GREEDY, 1, grammar=2, state=0) == [ord("a")]
+
+
+def nested() -> Automaton:
+    """As many b as there were a, and never more; which of them are allowed, the stack decides."""
+    classes = np.zeros(256, np.uint8)
+    classes[ord("a")], classes[ord("b")] = 1, 2
+    masks = np.frombuffer(bits([ord("a")]) + bits([EOS]), np.int32).reshape(2, WORDS)
+    return Automaton(
+        key="nested",
+        start=0,
+        class_of_byte=classes,
+        transitions=np.array([[-1, -2, -1], [-1, -3, -4], [-1, -1, -1]], np.int32),
+        mask_of_state=np.array([0, 0, 1], np.int32),
+        masks=masks,
+        actions=np.array([[PUSH, 1, 0], [PUSH, 1, 1], [POP, 0, 0]], np.int32),
+        returns=np.array([2, 1], np.int32),
+        context_of_state=np.array([0, 1, -1], np.int32),
+        context_offsets=np.array([0, 1, 3], np.int32),
+        context_tokens=np.array([ord("a"), ord("b"), ord("a")], np.int32),
+        opener_counts=np.array([1, 1], np.int32),
+    )
+
+
+def load_nested(driver: StepDriver, grammar: int) -> Automaton:
+    automaton = nested()
+    tables = {
+        name: getattr(automaton, name).tobytes()
+        for name in LoadGrammar.__struct_fields__
+        if name != "grammar"
+    }
+    driver.runner.load_grammar(LoadGrammar(grammar, **tables))
+    return automaton
+
+
+def test_a_row_nests_as_deep_as_its_stack_and_comes_back(driver: StepDriver) -> None:
+    load_nested(driver, 3)
+    a, b = ord("a"), ord("b")
+    deepest = SamplingParams(max_tokens=99, temperature=0.0, logit_bias={a: 50.0})
+    tokens = sampled(driver, deepest, STACK_DEPTH + 4, grammar=3)
+    assert tokens == [a] * STACK_DEPTH + [b, a, b, a]
+    shallow = SamplingParams(max_tokens=99, temperature=0.0, logit_bias={b: 50.0})
+    tokens = sampled(driver, shallow, 5, grammar=3, state=1, stack=packed([0, 1, 1]), position=3)
+    assert tokens == [b, b, b, EOS, EOS]
+
+
+@pytest.mark.parametrize("kept", [1, 4, 9])
+def test_a_row_with_a_stack_resumes_with_the_same_tokens(driver: StepDriver, kept: int) -> None:
+    automaton = load_nested(driver, 4)
+    params = SamplingParams(max_tokens=64, temperature=1.0, seed=5)
+    deep = b"a" * 12
+    state, stack = automaton.after(deep)
+    whole = sampled(driver, params, 14, grammar=4, state=state, stack=packed(stack))
+    assert set(whole[:10]) == {ord("a"), ord("b")}
+    state, stack = automaton.after(deep + bytes(whole[:kept]))
+    driver.start(6, params, position=kept, grammar=4, state=state, stack=packed(stack))
+    resumed = [driver.prefill(6, PROMPT + whole[:kept])]
+    resumed += [driver.decode([6])[0] for _ in range(13 - kept)]
+    assert resumed == whole[kept:]
+
+
+def test_rows_with_and_without_a_stack_share_a_step(driver: StepDriver) -> None:
+    load_nested(driver, 1)
+    load_ab_grammar(driver, 2)
+    free = sampled(driver, GREEDY, 1, slot=7)
+    driver.start(0, GREEDY, grammar=2, state=0)
+    driver.start(3)
+    driver.start(5, GREEDY, grammar=1, state=1, stack=packed([0]))
+    result = driver.run([driver.row(slot, PROMPT) for slot in (0, 3, 5)])
+    first, second, third = unpacked(result.tokens)
+    assert (first, second) == (ord("a"), free[0]) and third in (ord("a"), ord("b"))
+    assert unpacked(result.states) == [1, -1, 1 if third == ord("a") else 2]
 
 
 def test_each_row_gets_as_many_logprobs_as_it_asked_for(driver: StepDriver) -> None:

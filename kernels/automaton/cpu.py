@@ -1,42 +1,116 @@
-"""Stepping of pooled automata on the CPU, for numba."""
+"""Stepping of pooled automata on the CPU, for numba.
+
+`tables` are those of `AutomatonPool.tables`.
+"""
+
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..sampling.jit import compiled
+from ..sampling.batch import AutomatonRows
+from ..sampling.jit import compiled, inlined
+from .layout import (
+    CLASS_MAP,
+    CONTEXT_COUNT,
+    CONTEXT_START,
+    DEAD,
+    DEPTH,
+    FIRST_TRANSITION,
+    MASK,
+    OPENER_COUNT,
+    POP,
+    PUSH,
+    ROOMY_DEPTH,
+    STACK,
+    STACK_DEPTH,
+    STACK_PLACES,
+    STATE,
+)
+
+Ints: TypeAlias = NDArray[np.int32]
+Tables: TypeAlias = tuple[NDArray[Any], ...]
 
 
-def advance(
-    states: torch.Tensor,
-    tokens: torch.Tensor,
-    spans: torch.Tensor,
-    token_bytes: torch.Tensor,
-    state_rows: torch.Tensor,
-    class_maps: torch.Tensor,
-    transitions: torch.Tensor,
-) -> torch.Tensor:
-    arrays = (t.numpy() for t in (tokens, spans, token_bytes, state_rows, class_maps, transitions))
-    return torch.from_numpy(_advance(states.numpy(), *arrays))
+def advance(rows: AutomatonRows, tokens: torch.Tensor) -> torch.Tensor:
+    """Move registers over tokens, int32 [rows]; return the states after them, int32 [rows]."""
+    return torch.from_numpy(_advance(*_arrays(rows), tokens.numpy()))
+
+
+def mask(rows: AutomatonRows, context: torch.Tensor, masks: torch.Tensor, own_masks: int) -> torch.Tensor:
+    """See `AutomatonPool.mask`; the rows' indices into masks, int32 [rows]."""
+    return torch.from_numpy(_mask(*_arrays(rows), context.numpy(), masks.numpy(), own_masks))
+
+
+def _arrays(rows: AutomatonRows) -> tuple[Ints, Ints, Tables]:
+    return rows.slots.numpy(), rows.registers.numpy(), tuple(table.numpy() for table in rows.tables)
+
+
+@inlined
+def _walk(state: int, depth: int, stack: Ints, token: int, tables: Tables) -> tuple[int, int]:
+    """State and depth after a token's bytes; the stack changes in place."""
+    spans, token_bytes, state_rows, class_maps, transitions, actions, returns = tables
+    for at in range(spans[token, 0], spans[token, 1]):
+        kind = class_maps[state_rows[state, CLASS_MAP], token_bytes[at]]
+        entry = transitions[state_rows[state, FIRST_TRANSITION] + kind]
+        if entry >= 0:
+            state = entry
+            continue
+        action = actions[-1 - entry]
+        if action[0] != POP:
+            if depth >= (STACK_DEPTH if action[0] == PUSH else STACK_PLACES):
+                return DEAD, depth
+            stack[depth] = action[2]
+            state, depth = action[1], depth + 1
+        elif depth == 0:
+            return DEAD, depth
+        else:
+            depth -= 1
+            state = returns[stack[depth] + action[2]]
+    return state, depth
 
 
 @compiled
-def _advance(
-    states: NDArray[np.int32],
-    tokens: NDArray[np.int32],
-    spans: NDArray[np.int32],
-    token_bytes: NDArray[np.uint8],
-    state_rows: NDArray[np.int32],
-    class_maps: NDArray[np.uint8],
-    transitions: NDArray[np.int32],
+def _advance(slots: Ints, registers: Ints, tables: Tables, tokens: Ints) -> Ints:
+    states = np.empty(len(slots), np.int32)
+    for row in range(len(slots)):
+        own = registers[slots[row]]
+        if own[STATE] >= 0:
+            own[STATE], own[DEPTH] = _walk(own[STATE], own[DEPTH], own[STACK:], tokens[row], tables)
+        states[row] = own[STATE]
+    return states
+
+
+@compiled
+def _mask(
+    slots: Ints, registers: Ints, tables: Tables, context: Ints, masks: Ints, own_masks: int
 ) -> NDArray[np.int32]:
-    after = states.copy()
-    for row in range(len(states)):
-        state = states[row]
-        if state < 0:
+    state_rows = tables[2]
+    index = np.full(len(slots), -1, np.int32)
+    for row in range(len(slots)):
+        own = registers[slots[row]]
+        if own[STATE] < 0:
             continue
-        for at in range(spans[tokens[row], 0], spans[tokens[row], 1]):
-            first, class_map = state_rows[state, 0], state_rows[state, 1]
-            state = transitions[first + class_maps[class_map, token_bytes[at]]]
-        after[row] = state
-    return after
+        state_row = state_rows[own[STATE]]
+        index[row] = state_row[MASK]
+        first, count = state_row[CONTEXT_START], state_row[CONTEXT_COUNT]
+        if own[DEPTH] > state_row[ROOMY_DEPTH]:
+            count += state_row[OPENER_COUNT]
+        if count > 0:
+            index[row] = own_masks + slots[row]
+            masks[index[row]] = masks[state_row[MASK]]
+            _decide(own, tables, context[first : first + count], masks[index[row]])
+    return index
+
+
+@compiled
+def _decide(own: Ints, tables: Tables, tokens: Ints, words: Ints) -> None:
+    """Set the bits of the tokens that lead somewhere from these registers, clear those of the others."""
+    stack = np.empty(STACK_PLACES, np.int32)
+    for token in tokens:
+        for level in range(own[DEPTH]):
+            stack[level] = own[STACK + level]
+        state, _ = _walk(own[STATE], own[DEPTH], stack, token, tables)
+        bit = np.int32(1) << np.int32(token & 31)
+        words[token >> 5] = words[token >> 5] & ~bit if state == DEAD else words[token >> 5] | bit

@@ -1,47 +1,184 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
-"""Stepping of pooled automata on CUDA: one program for each row."""
+"""Stepping of pooled automata on CUDA.
+
+Lanes are stepped together, each with a stack of its own in registers.
+"""
 
 import torch
 import triton
 import triton.language as tl
 
+from ..sampling.batch import AutomatonRows
+from . import layout
+
+LANES = 256
+TILE = 1024
+DEAD = tl.constexpr(layout.DEAD)
+NO_AUTOMATON = tl.constexpr(layout.NO_AUTOMATON)
+PUSH = tl.constexpr(layout.PUSH)
+POP = tl.constexpr(layout.POP)
+STACK_DEPTH = tl.constexpr(layout.STACK_DEPTH)
+STACK_PLACES = tl.constexpr(layout.STACK_PLACES)
+REGISTERS = tl.constexpr(layout.REGISTERS)
+STATE_COLUMNS = tl.constexpr(layout.STATE_COLUMNS)
+FIRST_TRANSITION = tl.constexpr(layout.FIRST_TRANSITION)
+CLASS_MAP = tl.constexpr(layout.CLASS_MAP)
+MASK = tl.constexpr(layout.MASK)
+CONTEXT_START = tl.constexpr(layout.CONTEXT_START)
+CONTEXT_COUNT = tl.constexpr(layout.CONTEXT_COUNT)
+OPENER_COUNT = tl.constexpr(layout.OPENER_COUNT)
+ROOMY_DEPTH = tl.constexpr(layout.ROOMY_DEPTH)
+DEPTH = tl.constexpr(layout.DEPTH)
+STACK = tl.constexpr(layout.STACK)
+
 
 @triton.jit
-def advance_kernel(states, tokens, spans, token_bytes, state_rows, class_maps, transitions, after):
+def mask_kernel(
+    slots,
+    registers,
+    spans,
+    token_bytes,
+    state_rows,
+    class_maps,
+    transitions,
+    actions,
+    returns,
+    context,
+    masks,
+    words,
+    own_masks,
+    index,
+    LANES: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """One program for each row: the place of its mask in masks [n, words], decided where the stack counts."""
     row = tl.program_id(0)
-    state, token = tl.load(states + row), tl.load(tokens + row)
-    if state >= 0:
-        for at in range(tl.load(spans + 2 * token), tl.load(spans + 2 * token + 1)):
-            class_map = tl.load(state_rows + 3 * state + 1)
-            byte_class = tl.load(class_maps + 256 * class_map + tl.load(token_bytes + at).to(tl.int32))
-            state = tl.load(transitions + tl.load(state_rows + 3 * state) + byte_class.to(tl.int32))
-    tl.store(after + row, state)
+    slot = tl.load(slots + row)
+    own = registers + slot * REGISTERS
+    state = tl.load(own)
+    state_row = state_rows + STATE_COLUMNS * tl.maximum(state, 0)
+    chosen = tl.load(state_row + MASK)
+    count = tl.load(state_row + CONTEXT_COUNT)
+    if tl.load(own + DEPTH) > tl.load(state_row + ROOMY_DEPTH):
+        count += tl.load(state_row + OPENER_COUNT)
+    if (state >= 0) & (count > 0):
+        base, chosen = masks + chosen.to(tl.int64) * words, own_masks + slot
+        mask = masks + chosen.to(tl.int64) * words
+        for start in range(0, words, TILE):
+            word = start + tl.arange(0, TILE)
+            tl.store(mask + word, tl.load(base + word, mask=word < words), mask=word < words)
+        tl.debug_barrier()  # bits are set by other threads than those that copied them
+        first = tl.load(state_row + CONTEXT_START)
+        level = tl.arange(0, STACK_PLACES)[None, :]
+        for start in range(0, count, LANES):
+            lane = start + tl.arange(0, LANES)
+            token = tl.load(context + first + lane, mask=lane < count, other=0)
+            after, _, _ = _walk(
+                tl.where(lane < count, state, NO_AUTOMATON),
+                tl.full((LANES,), 0, tl.int32) + tl.load(own + DEPTH),
+                tl.full((LANES, STACK_PLACES), 0, tl.int32) + tl.load(own + STACK + level),
+                token,
+                spans,
+                token_bytes,
+                state_rows,
+                class_maps + 256 * tl.load(state_row + CLASS_MAP),
+                transitions,
+                actions,
+                returns,
+            )
+            word, bit = mask + (token >> 5), tl.full((LANES,), 1, tl.int32) << (token & 31)
+            tl.atomic_or(word, bit, mask=after > DEAD)
+            tl.atomic_and(word, ~bit, mask=after == DEAD)
+    tl.store(index + row, tl.where(state < 0, -1, chosen))
 
 
 @triton.jit
-def mask_index_kernel(states, state_rows, masks):
-    row = tl.program_id(0)
-    state = tl.load(states + row)
-    mask = tl.load(state_rows + 3 * tl.maximum(state, 0) + 2)
-    tl.store(masks + row, tl.where(state < 0, -1, mask))
-
-
 def advance(
-    states: torch.Tensor,
-    tokens: torch.Tensor,
-    spans: torch.Tensor,
-    token_bytes: torch.Tensor,
-    state_rows: torch.Tensor,
-    class_maps: torch.Tensor,
-    transitions: torch.Tensor,
-) -> torch.Tensor:
-    after = torch.empty_like(states)
-    tables = (spans, token_bytes, state_rows, class_maps, transitions)
-    advance_kernel[(len(states),)](states, tokens, *tables, after, num_warps=1)
-    return after
+    slot,
+    token,
+    registers,
+    spans,
+    token_bytes,
+    state_rows,
+    class_maps,
+    transitions,
+    actions,
+    returns,
+):
+    """Move a slot's registers over one token; return the state after it."""
+    lane = tl.arange(0, 1)
+    own = registers + slot * REGISTERS + lane
+    place = registers + slot * REGISTERS + STACK + tl.arange(0, STACK_PLACES)[None, :]
+    state = tl.load(own)
+    class_map = tl.load(state_rows + STATE_COLUMNS * tl.maximum(state, 0) + CLASS_MAP)
+    state, depth, stack = _walk(
+        state,
+        tl.load(own + DEPTH),
+        tl.load(place),
+        token + lane,
+        spans,
+        token_bytes,
+        state_rows,
+        class_maps + 256 * class_map,
+        transitions,
+        actions,
+        returns,
+    )
+    tl.debug_barrier()  # every warp has read the registers that one of them now changes
+    tl.store(own, state)
+    tl.store(own + DEPTH, depth)
+    tl.store(place, stack)
+    return tl.max(state)
 
 
-def mask_index(states: torch.Tensor, state_rows: torch.Tensor) -> torch.Tensor:
-    masks = torch.empty_like(states)
-    mask_index_kernel[(len(states),)](states, state_rows, masks, num_warps=1)
-    return masks
+@triton.jit
+def _walk(
+    state,
+    depth,
+    stack,
+    token,
+    spans,
+    token_bytes,
+    state_rows,
+    class_of_byte,
+    transitions,
+    actions,
+    returns,
+):
+    """State and depth, int32 [lanes], and stack, int32 [lanes, depths], after each lane's token."""
+    at, end = tl.load(spans + 2 * token), tl.load(spans + 2 * token + 1)
+    for offset in range(tl.max(end - at)):
+        live = (at + offset < end) & (state > DEAD)
+        byte = tl.load(token_bytes + at + offset, mask=live, other=0).to(tl.int32)
+        kind = tl.load(class_of_byte + byte, mask=live, other=0).to(tl.int32)
+        first = tl.load(state_rows + STATE_COLUMNS * state + FIRST_TRANSITION, mask=live, other=0)
+        entry = tl.load(transitions + first + kind, mask=live, other=0)
+        acts = live & (entry < 0)
+        state = tl.where(live, entry, state)
+        if tl.max(acts.to(tl.int32)) > 0:
+            state, depth, stack = _act(acts, state, depth, stack, actions, returns)
+    return state, depth, stack
+
+
+@triton.jit
+def _act(acts, entry, depth, stack, actions, returns):
+    """Push, call or pop in the lanes that act; the entries of the others are their states."""
+    action = actions + 3 * (-1 - entry)
+    kind = tl.load(action, mask=acts, other=POP)
+    target, operand = tl.load(action + 1, mask=acts, other=0), tl.load(action + 2, mask=acts, other=0)
+    pop = acts & (kind == POP) & (depth > 0)
+    push = acts & (kind != POP) & (depth < tl.where(kind == PUSH, STACK_DEPTH, STACK_PLACES))
+    level = tl.arange(0, STACK_PLACES)[None, :]
+    top = tl.sum(tl.where(level == depth[:, None] - 1, stack, 0), axis=1)
+    back = tl.load(returns + top + operand, mask=pop, other=DEAD)
+    stack = tl.where((level == depth[:, None]) & push[:, None], operand[:, None], stack)
+    state = tl.where(acts, tl.where(push, target, back), entry)
+    return state, depth + push.to(tl.int32) - pop.to(tl.int32), stack
+
+
+def mask(rows: AutomatonRows, context: torch.Tensor, masks: torch.Tensor, own_masks: int) -> torch.Tensor:
+    """See `AutomatonPool.mask`; the rows' indices into masks, int32 [rows]."""
+    index = torch.empty_like(rows.slots)
+    parts = (rows.slots, rows.registers, *rows.tables, context, masks, masks.shape[1], own_masks, index)
+    mask_kernel[(len(index),)](*parts, LANES=LANES, TILE=TILE, num_warps=8)
+    return index

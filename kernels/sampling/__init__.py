@@ -18,6 +18,7 @@ import torch
 from .batch import (
     GREEDY_BELOW,
     LOGPROB_FLOOR,
+    AutomatonRows,
     BannedTokens,
     LogitBias,
     Penalties,
@@ -29,6 +30,7 @@ from .batch import (
 __all__ = [
     "GREEDY_BELOW",
     "LOGPROB_FLOOR",
+    "AutomatonRows",
     "BannedTokens",
     "LogitBias",
     "Penalties",

@@ -20,6 +20,18 @@ class TokenMask:
 
 
 @dataclass(frozen=True, slots=True)
+class AutomatonRows:
+    """Rows that byte automata follow: each one's registers move over the token that is sampled for it."""
+
+    slots: torch.Tensor
+    """int32 [rows], distinct"""
+    registers: torch.Tensor
+    """int32 [slots, `automaton.layout.REGISTERS`]: state, depth and stack of each slot"""
+    tables: tuple[torch.Tensor, ...]
+    """see `AutomatonPool.tables`"""
+
+
+@dataclass(frozen=True, slots=True)
 class LogitBias:
     """Added to the logits; a token stands at most once in a row."""
 
@@ -61,7 +73,8 @@ class Penalties:
 class SamplingBatch:
     """Parameters of the rows of one step; a part that no row uses is None.
 
-    mask and host_mask may both apply to a row: a token must be allowed by both.
+    mask and host_mask may both apply to a row: a token must be allowed by both. automata masks nothing by
+    itself: what its rows may sample now is in mask.
     """
 
     temperature: torch.Tensor
@@ -83,6 +96,7 @@ class SamplingBatch:
     mask: TokenMask | None = None
     host_mask: TokenMask | None = None
     penalties: Penalties | None = None
+    automata: AutomatonRows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +111,5 @@ class Sampled:
     """int32 [rows, n]: most likely tokens by raw logits, ties by lower id"""
     top_logprobs: torch.Tensor | None
     """float32 [rows, n]"""
+    states: torch.Tensor | None = None
+    """int32 [rows]: the automata's states after the tokens, where the batch has automata"""

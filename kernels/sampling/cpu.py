@@ -1,11 +1,13 @@
 """Sampling on the CPU: rows are dealt to the threads that PyTorch computes with."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..automaton import cpu as automaton_cpu
 from ..threads import thread_count
 from . import row_cpu as column
 from .batch import GREEDY_BELOW, LOGPROB_FLOOR, Sampled, SamplingBatch
@@ -45,7 +47,9 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
             arguments[place] = tensor.data_ptr()
     threads = thread_count(logits.numel()) if rows > 1 else 1
     column.callback().run(arguments[column.NEXT + 1 :].tolist(), threads)
-    return sampled
+    if batch.automata is None:
+        return sampled
+    return replace(sampled, states=automaton_cpu.advance(batch.automata, sampled.tokens))
 
 
 def _integers(batch: SamplingBatch) -> Array:

@@ -4,7 +4,7 @@
 import torch
 import triton
 
-from .batch import LOGPROB_FLOOR, Sampled, SamplingBatch, TokenMask
+from .batch import LOGPROB_FLOOR, AutomatonRows, Sampled, SamplingBatch, TokenMask
 from .filter_cuda import filter_kernel
 from .process_cuda import SUB_BLOCK, process_kernel
 from .race_cuda import finish_kernel, race_kernel
@@ -32,7 +32,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
     maxima, leaders, nan = floats(rows, chunks), ints(rows, chunks), ints(rows, chunks)
     sub_maxima = None if filters[0] is None else ints(rows, sub_blocks)
     raw_parts: tuple[torch.Tensor | None, ...] = (None,) * 4
-    logprob_outputs: tuple[torch.Tensor | None, ...] = (None,) * 3
+    logprobs = top_ids = top_values = None
     if top_logprobs is not None:
         raw_parts = (
             floats(rows, chunks),
@@ -40,7 +40,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
             floats(rows, chunks, count),
             ints(rows, chunks, count),
         )
-        logprob_outputs = (floats(rows), ints(rows, count), floats(rows, count))
+        logprobs, top_ids, top_values = floats(rows), ints(rows, count), floats(rows, count)
     parts = (batch.mask, batch.host_mask, batch.banned, batch.bias, batch.penalties)
     x = logits if all(part is None for part in parts) else floats(rows, vocab)
     process_kernel[(rows, chunks)](
@@ -101,6 +101,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
             **UNFUSED,
         )
     tokens, bad = ints(rows), logits.new_empty(rows, dtype=torch.bool)
+    states = None if batch.automata is None else ints(rows)
     finish_kernel[(rows,)](
         logits,
         logits.stride(0),
@@ -115,18 +116,26 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
         chunks,
         tokens,
         bad,
-        *logprob_outputs,
+        logprobs,
+        top_ids,
+        top_values,
         LOGPROB_FLOOR,
+        *_automata(batch.automata),
+        states,
         CHUNKS=width,
         TOPS=triton.next_power_of_2(max(1, chunks * count)),
         num_warps=8,
         **UNFUSED,
     )
-    return Sampled(tokens, bad, *logprob_outputs)
+    return Sampled(tokens, bad, logprobs, top_ids, top_values, states)
 
 
 def _mask(mask: TokenMask | None) -> tuple[torch.Tensor | None, ...]:
     return (None, None) if mask is None else (mask.index, mask.bits)
+
+
+def _automata(rows: AutomatonRows | None) -> tuple[torch.Tensor | None, ...]:
+    return (None,) * 9 if rows is None else (rows.slots, rows.registers, *rows.tables)
 
 
 def _parts(batch: SamplingBatch) -> tuple[torch.Tensor | None, ...]:

@@ -1,9 +1,10 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
-"""The Gumbel-max race on CUDA, and the end of sampling: token, flag and log-probabilities of each row."""
+"""The Gumbel-max race on CUDA, and the end of sampling: token, log-probabilities, automaton of each row."""
 
 import triton
 import triton.language as tl
 
+from ..automaton.cuda import advance
 from .math_cuda import KEY_OF_MINUS_INFINITY, gumbel, order_key
 
 GREEDY_BELOW = tl.constexpr(1e-5)
@@ -75,11 +76,21 @@ def finish_kernel(
     top_ids,
     top_logprobs,
     floor,
+    slots,
+    registers,
+    spans,
+    token_bytes,
+    state_rows,
+    class_maps,
+    transitions,
+    actions,
+    returns,
+    states,
     CHUNKS: tl.constexpr,
     TOPS: tl.constexpr,
 ):
     """One program for each row. scores and winners are None when all rows are greedy; raw_maxima, raw_sums,
-    logprobs and the tops are None without log-probabilities."""
+    logprobs and the tops are None without log-probabilities; slots … states are None without automata."""
     row = tl.program_id(0)
     lane = tl.arange(0, CHUNKS)
     inside, part = lane < chunks, row * chunks + lane
@@ -96,6 +107,20 @@ def finish_kernel(
     token = tl.where(is_bad, 0, token)
     tl.store(tokens + row, token)
     tl.store(bad + row, is_bad)
+    if registers is not None:
+        state = advance(
+            tl.load(slots + row),
+            token,
+            registers,
+            spans,
+            token_bytes,
+            state_rows,
+            class_maps,
+            transitions,
+            actions,
+            returns,
+        )
+        tl.store(states + row, state)
     if raw_maxima is not None:
         peak = tl.load(raw_maxima + part, mask=inside, other=MINUS_INFINITY)
         highest = tl.max(peak)

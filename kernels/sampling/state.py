@@ -12,7 +12,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .batch import GREEDY_BELOW, BannedTokens, LogitBias, Penalties, SamplingBatch, TokenMask
+from .batch import (
+    GREEDY_BELOW,
+    AutomatonRows,
+    BannedTokens,
+    LogitBias,
+    Penalties,
+    SamplingBatch,
+    TokenMask,
+)
 from .upload import upload
 
 FIRST_PENALTY_ENTRIES = 4
@@ -82,7 +90,11 @@ class SamplingState:
         self._history.count(slot, tokens)
 
     def gather(
-        self, slots: NDArray[np.int32], mask: TokenMask | None = None, host_mask: TokenMask | None = None
+        self,
+        slots: NDArray[np.int32],
+        mask: TokenMask | None = None,
+        host_mask: TokenMask | None = None,
+        automata: AutomatonRows | None = None,
     ) -> SamplingBatch:
         """The batch whose row r samples for slots[r]; masks refer to rows of this batch."""
         n = self._numbers[slots]
@@ -102,6 +114,7 @@ class SamplingState:
             mask=mask,
             host_mask=host_mask,
             penalties=self._penalties(slots),
+            automata=automata,
         )
 
     def record(self, slots: NDArray[np.int32], tokens: torch.Tensor) -> None:

@@ -137,10 +137,9 @@ class Runner:
         wanted = self._states.logprobs[slots]
         most = int(wanted.max())
         sampled = sample(logits, self._states.gather(slots, host_mask), None if most == NONE else most)
-        after = self._states.record(slots, sampled.tokens)
-        tokens, bad, pooled = to_host(
-            [sampled.tokens, sampled.bad, sampled.tokens if after is None else after]
-        )
+        self._states.sampling.record(slots, sampled.tokens)
+        states = sampled.tokens if sampled.states is None else sampled.states
+        tokens, bad, pooled = to_host([sampled.tokens, sampled.bad, states])
         errors = [RowError(slot, "mask_late", MASK_LATE) for slot in late]
         errors += [_error(int(slots[row]), logits[row]) for row in np.flatnonzero(bad)]
         return _Outcome(

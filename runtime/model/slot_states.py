@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...kernels.automaton import NO_AUTOMATON, AutomatonPool
+from ...kernels.automaton import AutomatonPool, Tables
 from ...kernels.sampling import SamplingBatch, TokenMask
 from ...kernels.sampling.state import SamplingState, SlotSettings
-from ...kernels.sampling.upload import upload
 from ..messages import DropGrammar, LoadGrammar, SlotSetup
 from ..vocabulary import Vocabulary
 
@@ -33,21 +32,26 @@ class SlotStates:
         self._vocab_size = vocab_size
         self._load_vocabulary = load_vocabulary
         self._pool: AutomatonPool | None = None
+        self._device = device
         self._grammars = np.full(slots, NO_GRAMMAR, np.int32)
-        self._states = torch.full((slots,), NO_AUTOMATON, dtype=torch.int32, device=device)
 
     def load_grammar(self, message: LoadGrammar) -> None:
         if self._pool is None:
             self._pool = self._new_pool()
-        masks = np.frombuffer(message.masks, np.int32)
-        mask_of_state = np.frombuffer(message.mask_of_state, np.int32)
-        self._pool.load(
-            message.grammar,
-            np.frombuffer(message.class_of_byte, np.uint8),
-            np.frombuffer(message.transitions, np.int32).reshape(len(mask_of_state), -1),
-            mask_of_state,
-            masks.reshape(-1, -(-self._vocab_size // 32)),
+        mask_of_state = _ints(message.mask_of_state)
+        tables = Tables(
+            class_of_byte=np.frombuffer(message.class_of_byte, np.uint8),
+            transitions=_ints(message.transitions).reshape(len(mask_of_state), -1),
+            mask_of_state=mask_of_state,
+            masks=_ints(message.masks).reshape(-1, -(-self._vocab_size // 32)),
+            actions=_ints(message.actions).reshape(-1, 3),
+            returns=_ints(message.returns),
+            context_of_state=_ints(message.context_of_state),
+            context_offsets=_ints(message.context_offsets),
+            context_tokens=_ints(message.context_tokens),
+            opener_counts=_ints(message.opener_counts),
         )
+        self._pool.load(message.grammar, tables)
 
     def drop_grammar(self, message: DropGrammar) -> None:
         assert self._pool is not None, "no grammar is loaded"
@@ -65,46 +69,37 @@ class SlotStates:
         self._grammars[setup.slot] = NO_GRAMMAR if setup.grammar is None else setup.grammar
         if setup.grammar is not None:
             assert self._pool is not None, "no grammar is loaded"
-            self._states[setup.slot] = self._pool.pooled_state(setup.grammar, setup.state)
+            self._pool.enter(setup.slot, setup.grammar, setup.state, _ints(setup.stack).tolist())
         elif had_grammar:
-            self._states[setup.slot] = NO_AUTOMATON
+            assert self._pool is not None
+            self._pool.leave(setup.slot)
 
     def gather(self, slots: NDArray[np.int32], host_mask: TokenMask | None) -> SamplingBatch:
-        """What sampling needs for the rows of `slots`."""
-        mask = None
-        if self._pool is not None and self._constrained(slots).any():
-            (index,) = upload([slots], self._states.device)
-            mask = self._pool.mask(self._states[index])
-        return self.sampling.gather(slots, mask, host_mask)
-
-    def record(self, slots: NDArray[np.int32], tokens: torch.Tensor) -> torch.Tensor | None:
-        """Move distinct slots over their sampled tokens, int32 [rows].
-
-        Returns the automaton states after them, int32 [rows], as the pool numbers them; None if none has any.
-        """
-        self.sampling.record(slots, tokens)
-        if self._pool is None or not self._constrained(slots).any():
-            return None
-        (index,) = upload([slots], self._states.device)
-        after = self._pool.advance(self._states[index], tokens)
-        self._states[index] = after
-        return after
+        """What sampling needs for the rows of distinct `slots`; their automata move over what it samples."""
+        if self._pool is None or (self._grammars[slots] == NO_GRAMMAR).all():
+            return self.sampling.gather(slots, host_mask=host_mask)
+        rows = self._pool.rows(slots)
+        return self.sampling.gather(slots, self._pool.mask(rows), host_mask, rows)
 
     def grammar_states(self, slots: NDArray[np.int32], pooled: NDArray[np.int32]) -> NDArray[np.int32]:
         """The states as each slot's grammar numbers them, int32 [rows]; -1 for slots without one."""
         states = np.full(len(slots), -1, np.int32)
-        for row in np.flatnonzero(self._constrained(slots)):
-            assert self._pool is not None
-            states[row] = self._pool.grammar_state(int(self._grammars[slots[row]]), int(pooled[row]))
+        constrained = np.flatnonzero(self._grammars[slots] != NO_GRAMMAR)
+        if self._pool is not None and len(constrained):
+            grammars = self._grammars[slots[constrained]].tolist()
+            states[constrained] = self._pool.grammar_states(grammars, pooled[constrained])
         return states
-
-    def _constrained(self, slots: NDArray[np.int32]) -> NDArray[np.bool_]:
-        return np.asarray(self._grammars[slots] != NO_GRAMMAR)
 
     def _new_pool(self) -> AutomatonPool:
         vocabulary = self._load_vocabulary()
         assert vocabulary.size == self._vocab_size, (vocabulary.size, self._vocab_size)
-        return AutomatonPool(self._states.device, vocabulary.offsets, vocabulary.data, list(vocabulary.eos))
+        return AutomatonPool(
+            self._device, len(self._grammars), vocabulary.offsets, vocabulary.data, list(vocabulary.eos)
+        )
+
+
+def _ints(data: bytes) -> NDArray[np.int32]:
+    return np.frombuffer(data, np.int32)
 
 
 def _settings(setup: SlotSetup) -> SlotSettings:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...grammars import HostMatcher
+from ...grammars import DEAD, Automaton, HostMatcher
+from ..messages import Tokens
+
+Spelled = Callable[[NDArray[np.int32]], bytes]
+"""what tokens [n] are in bytes"""
+
+
+class DeviceState(NamedTuple):
+    """Where a loaded automaton stands: its state, and what it pushed and not popped, packed int32."""
+
+    grammar: int
+    state: int
+    stack: bytes
 
 
 class Constraint(Protocol):
@@ -15,8 +28,12 @@ class Constraint(Protocol):
 
     host_masked: bool
 
-    def device_state(self) -> tuple[int | None, int]:
-        """The loaded automaton's id and the state before the next token; (None, 0) without one."""
+    @property
+    def grammar(self) -> int | None:
+        """The loaded automaton's id."""
+
+    def device_state(self, output: Tokens) -> DeviceState | None:
+        """Where the automaton stands after `output`; None without one."""
 
     def accept(self, token: int, state: int) -> str | None:
         """A kept token, and the state after it as the device says. Returns an error's message, if any."""
@@ -26,20 +43,21 @@ class Constraint(Protocol):
 
 
 class AutomatonConstraint:
-    """Masked and advanced on the device; the host only remembers the state, for a retraction."""
+    """Masked and advanced on the device. The host steps it only for a row that begins or begins again."""
 
     host_masked = False
 
-    def __init__(self, grammar: int, start: int) -> None:
+    def __init__(self, grammar: int, automaton: Automaton, spelled: Spelled) -> None:
         self.grammar = grammar
-        self._state = start
+        self._automaton = automaton
+        self._spelled = spelled
 
-    def device_state(self) -> tuple[int | None, int]:
-        return self.grammar, self._state
+    def device_state(self, output: Tokens) -> DeviceState | None:
+        state, stack = self._automaton.after(self._spelled(np.frombuffer(output, np.int32)))
+        return DeviceState(self.grammar, state, np.array(stack, np.int32).tobytes())
 
     def accept(self, token: int, state: int) -> str | None:
-        self._state = state
-        return None
+        return "the output left its grammar" if state == DEAD else None
 
     def fill_mask(self, mask: NDArray[np.int32]) -> None:
         raise AssertionError("the device has the mask")
@@ -49,12 +67,13 @@ class MatcherConstraint:
     """Masked by the host, which follows the tokens that were kept."""
 
     host_masked = True
+    grammar = None
 
     def __init__(self, matcher: HostMatcher) -> None:
         self._matcher = matcher
 
-    def device_state(self) -> tuple[int | None, int]:
-        return None, 0
+    def device_state(self, output: Tokens) -> DeviceState | None:
+        return None
 
     def accept(self, token: int, state: int) -> str | None:
         return self._matcher.consume(token)

@@ -55,15 +55,14 @@ class GrammarDesk:
             if isinstance(compiled, GrammarError):
                 yield request, compiled
             elif isinstance(compiled, Automaton):
-                yield request, AutomatonConstraint(self._load(compiled), compiled.start)
+                yield request, AutomatonConstraint(self._load(compiled), compiled, self._compiler.spelled)
             else:
                 yield request, MatcherConstraint(compiled.matcher())
 
     def release(self, constraint: Constraint) -> None:
         """Its request is over; no step in flight names it."""
-        grammar, _ = constraint.device_state()
-        if grammar is not None:
-            key = self._keys[grammar]
+        if constraint.grammar is not None:
+            key = self._keys[constraint.grammar]
             self._loaded[key].users -= 1
             self._loaded.move_to_end(key)
             self._drop_unused()
@@ -81,6 +80,12 @@ class GrammarDesk:
                     transitions=automaton.transitions.tobytes(),
                     mask_of_state=automaton.mask_of_state.tobytes(),
                     masks=automaton.masks.tobytes(),
+                    actions=automaton.actions.tobytes(),
+                    returns=automaton.returns.tobytes(),
+                    context_of_state=automaton.context_of_state.tobytes(),
+                    context_offsets=automaton.context_offsets.tobytes(),
+                    context_tokens=automaton.context_tokens.tobytes(),
+                    opener_counts=automaton.opener_counts.tobytes(),
                 )
             )
         loaded.users += 1

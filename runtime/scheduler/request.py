@@ -119,14 +119,16 @@ class Request:
     def setup(self, slot: int, banned_tokens: Tokens) -> SlotSetup:
         """The row's sent-once state, as it stands before its next token."""
         sampling = self.sampling
-        grammar, state = self.constraint.device_state() if self.constraint else (None, 0)
+        output = self.slice(self.prompt_length, self.length)
+        at = self.constraint.device_state(output) if self.constraint else None
         return SlotSetup(
             slot=slot,
             sampling=sampling,
             position=self.output_length,
             prompt=self.slice(0, self.prompt_length) if sampling.uses_penalties else b"",
-            output=self.slice(self.prompt_length, self.length) if sampling.uses_penalties else b"",
+            output=output if sampling.uses_penalties else b"",
             banned_tokens=banned_tokens if self.output_length < sampling.min_tokens else b"",
-            grammar=grammar,
-            state=state,
+            grammar=at.grammar if at else None,
+            state=at.state if at else 0,
+            stack=at.stack if at else b"",
         )

@@ -72,6 +72,19 @@ LOGPROBS = {
     "top_logprobs": "*fp32",
 }
 
+AUTOMATA = {
+    "slots": "*i32",
+    "registers": "*i32",
+    "spans": "*i32",
+    "token_bytes": "*u8",
+    "state_rows": "*i32",
+    "class_maps": "*u8",
+    "transitions": "*i32",
+    "actions": "*i32",
+    "returns": "*i32",
+    "states": "*i32",
+}
+
 
 def case(
     name: str, kernel: str, signature: dict[str, str], off: dict[str, str], sizes: dict[str, int]
@@ -135,33 +148,32 @@ CASES = [
         "finish-greedy",
         "sampling.race_cuda:finish_kernel",
         FINISH,
-        RACED | LOGPROBS,
+        RACED | LOGPROBS | AUTOMATA,
+        {"CHUNKS": 64, "TOPS": 1},
+    ),
+    case(
+        "finish-automata",
+        "sampling.race_cuda:finish_kernel",
+        FINISH | RACED | AUTOMATA,
+        LOGPROBS,
         {"CHUNKS": 64, "TOPS": 1},
     ),
     case(
         "finish-all",
         "sampling.race_cuda:finish_kernel",
-        FINISH | RACED | LOGPROBS,
+        FINISH | RACED | LOGPROBS | AUTOMATA,
         {},
         {"CHUNKS": 64, "TOPS": 1024},
     ),
 ]
-AUTOMATON = {"states": "*i32", "state_rows": "*i32"}
-CASES += [
+CASES.append(
     AotCase(
-        name="automaton-advance",
-        kernel="automaton.cuda:advance_kernel",
-        signature=AUTOMATON
-        | {"tokens": "*i32", "spans": "*i32", "token_bytes": "*u8", "class_maps": "*u8"}
-        | {"transitions": "*i32", "after": "*i32"},
-        constants={},
-        num_warps=1,
-    ),
-    AotCase(
-        name="automaton-mask-index",
-        kernel="automaton.cuda:mask_index_kernel",
-        signature=AUTOMATON | {"masks": "*i32"},
-        constants={},
-        num_warps=1,
-    ),
-]
+        name="automaton-mask",
+        kernel="automaton.cuda:mask_kernel",
+        signature={key: kind for key, kind in AUTOMATA.items() if key != "states"}
+        | {"context": "*i32", "masks": "*i32", "words": "i32", "own_masks": "i32", "index": "*i32"},
+        constants={"LANES": 256, "TILE": 1024},
+        num_warps=8,
+        max_shared=48 * 1024,
+    )
+)

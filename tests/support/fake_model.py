@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
-from arbora.runtime.messages import LoadGrammar, Message, StepMasks, StepPlan, StepResult
+from arbora.runtime.messages import LoadGrammar, Message, SlotSetup, StepMasks, StepPlan, StepResult
 
 VOCAB = 64
 EOS = 0
@@ -42,10 +43,22 @@ class _Slot:
     last: int = -1
 
 
+class Automata(Protocol):
+    """Rows that automata follow: told what the model process is told."""
+
+    def load(self, message: LoadGrammar) -> None: ...
+
+    def set_up(self, setup: SlotSetup) -> None: ...
+
+    def choose(self, slot: int, number: int) -> tuple[int, int]:
+        """The allowed token of that number (modulo how many there are), and the state after it."""
+
+
 class FakeModel:
     """Carries out steps in order, as the model process would, and checks what it is told."""
 
-    def __init__(self, num_pages: int, page_size: int) -> None:
+    def __init__(self, num_pages: int, page_size: int, automata: Automata | None = None) -> None:
+        self.automata = automata
         self.page_size = page_size
         self.contents = np.full((num_pages, page_size), -1, np.int64)
         self.slots: dict[int, _Slot] = {}
@@ -62,6 +75,8 @@ class FakeModel:
                 self.masks[message.step] = message
             elif isinstance(message, LoadGrammar):
                 self.loaded.append(message.grammar)
+                if self.automata is not None:
+                    self.automata.load(message)
 
     def run_step(self) -> StepResult:
         """Runs the oldest plan."""
@@ -70,9 +85,11 @@ class FakeModel:
             assert plan.step in self.masks, "the masks of the oldest step must have been sent"
         for setup in plan.setups:
             self.slots[setup.slot] = _Slot(setup.sampling.seed)
+            if self.automata is not None:
+                self.automata.set_up(setup)
         for copy in plan.copies:
             self.contents[copy.destination] = self.contents[copy.source]
-        slots, tokens = [], []
+        slots, tokens, states = [], [], []
         for row in plan.rows:
             slot = self.slots[row.slot]
             slot.pages += unpack(row.new_pages)
@@ -81,6 +98,10 @@ class FakeModel:
                 self.contents[slot.pages[position // self.page_size], position % self.page_size] = token
             if row.sample:
                 slot.last = self._sample(plan.step, row.slot, row.start + len(chunk))
+                state = -1
+                if self.automata is not None:
+                    slot.last, state = self.automata.choose(row.slot, slot.last)
+                states.append(state)
                 slots.append(row.slot)
                 tokens.append(slot.last)
         forward = sum(max(1, len(row.tokens) // 4) for row in plan.rows)
@@ -88,7 +109,7 @@ class FakeModel:
             step=plan.step,
             slots=pack(slots),
             tokens=pack(tokens),
-            states=pack([-1] * len(slots)),
+            states=pack(states),
             forward_tokens=forward,
             elapsed_ms=float(forward),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
-from arbora.grammars import GrammarError
+from arbora.grammars import Automaton, GrammarError
 from arbora.radix_cache import PrefixCache
 from arbora.runtime.messages import Accepted, Generate, GrammarSpec, Output, Outputs, Refused
 from arbora.runtime.sampling_params import SamplingParams
@@ -13,13 +13,14 @@ from arbora.runtime.scheduler.admission import Limits
 from arbora.runtime.scheduler.budget import StepBudget
 from arbora.runtime.scheduler.grammar_desk import GrammarDesk
 from arbora.runtime.scheduler.scheduler import Scheduler
-from fake_model import EOS, VOCAB, FakeModel, pack, unpack
+from fake_model import EOS, VOCAB, Automata, FakeModel, pack, unpack
 
 
 class EvenTokens:
-    """A grammar of even tokens, or one that says no: what a compiler would hand out."""
+    """A compiler that hands out a grammar of even tokens, another one, or one that says no."""
 
-    def __init__(self) -> None:
+    def __init__(self, automaton: Automaton | None = None) -> None:
+        self.automaton = automaton
         self.waiting: dict[str, str] = {}
         self.ready: list[str] = []
 
@@ -39,7 +40,12 @@ class EvenTokens:
     def finished(self) -> list[tuple[str, object]]:
         done = [(ticket, self.waiting.pop(ticket)) for ticket in self.ready if ticket in self.waiting]
         self.ready = []
-        return [(ticket, GrammarError("no") if text == "bad" else self) for ticket, text in done]
+        answers = {"bad": GrammarError("no"), "automaton": self.automaton}
+        return [(ticket, answers.get(text, self)) for ticket, text in done]
+
+    def spelled(self, tokens: np.ndarray) -> bytes:
+        """The token's own number; the end is nothing."""
+        return bytes(token for token in tokens.tolist() if token != EOS)
 
     def matcher(self) -> EvenTokens:
         return self
@@ -59,8 +65,10 @@ class SchedulerBench:
         slots: int = 8,
         max_waiting: int = 100,
         prefix_cache: bool = True,
+        compiler: EvenTokens | None = None,
+        automata: Automata | None = None,
     ) -> None:
-        self.compiler = EvenTokens()
+        self.compiler = compiler or EvenTokens()
         self.cache = PrefixCache(num_pages, page_size, enabled=prefix_cache, check_invariants=True)
         self.budget = StepBudget(step_ms=8.0)
         self.scheduler = Scheduler(
@@ -71,7 +79,7 @@ class SchedulerBench:
             VOCAB,
             (EOS,),
         )
-        self.model = FakeModel(num_pages, page_size)
+        self.model = FakeModel(num_pages, page_size, automata)
         self.accepted: set[str] = set()
         self.refused: dict[str, Refused] = {}
         self.outputs: dict[str, list[Output]] = defaultdict(list)

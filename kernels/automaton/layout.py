@@ -1,0 +1,31 @@
+"""Numbers that the automata's tables and kernels share."""
+
+STACK_DEPTH = 31
+"""return addresses up to which a row may push; at the limit a push leads nowhere"""
+STACK_PLACES = STACK_DEPTH + 1
+"""return addresses that a row can hold: a call may take the last place"""
+
+NO_AUTOMATON = -1
+"""the state of a row without a grammar: nothing is masked, and it stays"""
+DEAD = 0
+"""the state after bytes that the grammar doesn't allow: every token is masked, and it stays"""
+
+PUSH, POP, CALL = 0, 1, 2
+"""kinds of actions"""
+
+(
+    FIRST_TRANSITION,
+    CLASS_MAP,
+    MASK,
+    CONTEXT_START,
+    CONTEXT_COUNT,
+    OPENER_COUNT,
+    ROOMY_DEPTH,
+    STATE_COLUMNS,
+) = range(8)
+"""columns of a state: where its transitions begin, rows of the class maps and masks, its context tokens, the
+openers that follow them, and the depth up to which no opener can fill the stack"""
+
+STATE, DEPTH, STACK = range(3)
+"""columns of a slot's registers; the stack takes the rest"""
+REGISTERS = STACK + STACK_PLACES

@@ -1,0 +1,205 @@
+"""The loaded grammars' automata, and where each slot is in its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..sampling.batch import AutomatonRows, TokenMask
+from ..sampling.upload import upload
+from .arena import Arena
+from .layout import (
+    CLASS_MAP,
+    CONTEXT_COUNT,
+    CONTEXT_START,
+    DEAD,
+    DEPTH,
+    FIRST_TRANSITION,
+    MASK,
+    NO_AUTOMATON,
+    OPENER_COUNT,
+    POP,
+    REGISTERS,
+    ROOMY_DEPTH,
+    STACK,
+    STACK_DEPTH,
+    STATE,
+    STATE_COLUMNS,
+)
+from .tables import Tables
+
+FIRST_STATES = 1024
+FIRST_TRANSITIONS = 32 * FIRST_STATES
+FIRST_ACTIONS = 256
+FIRST_RETURNS = 256
+FIRST_CONTEXT_TOKENS = 4096
+FIRST_MASKS = 64
+FIRST_GRAMMARS = 8
+
+
+@dataclass(slots=True)
+class _Loaded:
+    first_state: int
+    first_return: int
+    spans: list[tuple[Arena, int, int]] = field(default_factory=list)
+    """(arena, start, length)"""
+
+    def put(self, arena: Arena, rows: NDArray[Any]) -> int:
+        if not len(rows):
+            return 0
+        start = arena.put(rows)
+        self.spans.append((arena, start, len(rows)))
+        return start
+
+
+class AutomatonPool:
+    """Tables of the loaded grammars and registers of the slots, on one device.
+
+    slots: how many rows can be followed
+    vocab_offsets: int32 [vocab + 1], the bytes of token i being vocab_bytes[offsets[i] : offsets[i + 1]];
+    vocab_bytes: uint8; eos_ids: tokens that leave the state as it is (so do tokens without bytes).
+    Loading more than fits doubles a table, which moves it: read `rows` and `mask` anew for each step.
+    """
+
+    def __init__(
+        self,
+        device: torch.device | str,
+        slots: int,
+        vocab_offsets: NDArray[np.int32],
+        vocab_bytes: NDArray[np.uint8],
+        eos_ids: NDArray[np.int32] | list[int],
+    ) -> None:
+        self._device = device = torch.device(device)
+        starts, ends = vocab_offsets[:-1].copy(), vocab_offsets[1:].copy()
+        ends[eos_ids] = starts[eos_ids]
+        self._token_lengths = ends - starts
+        self._spans = torch.from_numpy(np.stack([starts, ends], axis=1)).to(device)
+        self._bytes = torch.from_numpy(vocab_bytes.copy()).to(device)
+        words = -(-len(starts) // 32)
+        self._transitions = Arena(FIRST_TRANSITIONS, (), torch.int32, device)
+        """the next pooled state, or -1 - a for action a"""
+        self._states = Arena(FIRST_STATES, (STATE_COLUMNS,), torch.int32, device)
+        self._actions = Arena(FIRST_ACTIONS, (3,), torch.int32, device)
+        self._returns = Arena(FIRST_RETURNS, (), torch.int32, device)
+        self._context = Arena(FIRST_CONTEXT_TOKENS, (), torch.int32, device)
+        self._masks = Arena(slots + FIRST_MASKS, (words,), torch.int32, device)
+        self._class_maps = Arena(FIRST_GRAMMARS, (256,), torch.uint8, device)
+        self._own_masks = self._masks.take(slots)
+        """a mask for each slot whose stack decides"""
+        self._registers = torch.zeros(slots, REGISTERS, dtype=torch.int32, device=device)
+        self._registers[:, STATE] = NO_AUTOMATON
+        self._loaded: dict[int, _Loaded] = {}
+        self._put_dead_state(words)
+
+    @property
+    def tables(self) -> tuple[torch.Tensor, ...]:
+        """spans int32 [vocab, 2] of the tokens in bytes uint8; states int32 [states, STATE_COLUMNS]; class
+        maps uint8 [grammars, 256]; transitions int32; actions int32 [actions, 3]; returns int32."""
+        arenas = (self._states, self._class_maps, self._transitions, self._actions, self._returns)
+        return self._spans, self._bytes, *(arena.tensor for arena in arenas)
+
+    def load(self, grammar_id: int, tables: Tables) -> None:
+        """Add a grammar under an id not loaded now."""
+        assert grammar_id not in self._loaded, grammar_id
+        first_state = self._states.take(len(tables.transitions))
+        loaded = _Loaded(first_state, 0, [(self._states, first_state, len(tables.transitions))])
+        loaded.first_return = loaded.put(self._returns, _pooled_states(tables.returns, first_state))
+        self._put_states(loaded, tables)
+        self._loaded[grammar_id] = loaded
+
+    def drop(self, grammar_id: int) -> None:
+        """Free a grammar's space. No row may be in its states."""
+        for arena, start, length in self._loaded.pop(grammar_id).spans:
+            arena.free(start, length)
+
+    def enter(self, slot: int, grammar_id: int, state: int, stack: Sequence[int] = ()) -> None:
+        """Put a slot into a grammar's state (-1: dead), with what its stack holds, first push first."""
+        loaded = self._loaded[grammar_id]
+        registers = np.zeros(REGISTERS, np.int32)
+        registers[STATE] = DEAD if state < 0 else loaded.first_state + state
+        registers[DEPTH] = len(stack)
+        registers[STACK : STACK + len(stack)] = np.array(stack, np.int32) + loaded.first_return
+        (on_device,) = upload([registers], self._device)
+        self._registers[slot] = on_device
+
+    def leave(self, slot: int) -> None:
+        self._registers[slot, STATE] = NO_AUTOMATON
+
+    def grammar_states(self, grammar_ids: Sequence[int], pooled: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Pooled states [rows] as each row's grammar numbers them; -1 for DEAD."""
+        firsts = [self._loaded[grammar].first_state for grammar in grammar_ids]
+        return np.where(pooled == DEAD, -1, pooled - np.array(firsts, np.int32)).astype(np.int32)
+
+    def rows(self, slots: NDArray[np.int32]) -> AutomatonRows:
+        """What sampling needs to step distinct slots [rows]."""
+        (on_device,) = upload([slots], self._device)
+        return AutomatonRows(on_device, self._registers, self.tables)
+
+    def mask(self, rows: AutomatonRows) -> TokenMask:
+        """What the rows allow now; valid until the next call, which overwrites the slots' own masks."""
+        context, masks = self._context.tensor, self._masks.tensor
+        if masks.is_cuda:
+            from . import cuda
+
+            return TokenMask(cuda.mask(rows, context, masks, self._own_masks), masks)
+        from . import cpu
+
+        return TokenMask(cpu.mask(rows, context, masks, self._own_masks), masks)
+
+    def _put_states(self, loaded: _Loaded, tables: Tables) -> None:
+        states, classes = tables.transitions.shape
+        first_action = loaded.put(self._actions, _pooled_actions(tables.actions, loaded))
+        pooled = _pooled_transitions(tables.transitions, loaded.first_state, first_action)
+        first_transition = loaded.put(self._transitions, pooled.ravel())
+        rows = np.zeros((states, STATE_COLUMNS), np.int32)
+        rows[:, FIRST_TRANSITION] = first_transition + classes * np.arange(states)
+        rows[:, CLASS_MAP] = loaded.put(self._class_maps, tables.class_of_byte[None])
+        rows[:, MASK] = loaded.put(self._masks, tables.masks.view(np.int32)) + tables.mask_of_state
+        self._list_context(rows, loaded, tables)
+        self._states.write(loaded.first_state, rows)
+
+    def _list_context(self, rows: NDArray[np.int32], loaded: _Loaded, tables: Tables) -> None:
+        listed = np.flatnonzero(tables.context_of_state >= 0)
+        if not len(listed):
+            return
+        lists, ends = tables.context_of_state[listed], tables.context_offsets[1:]
+        rows[listed, CONTEXT_START] = tables.context_offsets[lists]
+        rows[listed, CONTEXT_START] += loaded.put(self._context, tables.context_tokens)
+        rows[listed, CONTEXT_COUNT] = (np.diff(tables.context_offsets) - tables.opener_counts)[lists]
+        rows[listed, OPENER_COUNT] = tables.opener_counts[lists]
+        opens = np.arange(len(tables.context_tokens)) >= np.repeat(
+            ends - tables.opener_counts, np.diff(tables.context_offsets)
+        )
+        longest = self._token_lengths[tables.context_tokens[opens]].max(initial=0)
+        rows[:, ROOMY_DEPTH] = STACK_DEPTH - longest
+
+    def _put_dead_state(self, words: int) -> None:
+        row = np.zeros((1, STATE_COLUMNS), np.int32)
+        row[0, CLASS_MAP] = self._class_maps.put(np.zeros((1, 256), np.uint8))
+        row[0, MASK] = self._masks.put(np.zeros((1, words), np.int32))
+        row[0, FIRST_TRANSITION] = self._transitions.put(np.array([DEAD], np.int32))
+        state = self._states.put(row)
+        assert state == DEAD
+
+
+def _pooled_states(states: NDArray[np.int32], first_state: int) -> NDArray[np.int32]:
+    return np.where(states < 0, DEAD, states + first_state).astype(np.int32)
+
+
+def _pooled_actions(actions: NDArray[np.int32], loaded: _Loaded) -> NDArray[np.int32]:
+    pushes = actions[:, 0] != POP
+    pooled = actions.copy()
+    pooled[pushes, 1] += loaded.first_state
+    pooled[pushes, 2] += loaded.first_return
+    return pooled
+
+
+def _pooled_transitions(
+    transitions: NDArray[np.int32], first_state: int, first_action: int
+) -> NDArray[np.int32]:
+    """Actions begin at -1, as DEAD is a state here."""
+    acting = transitions + 1 - first_action
+    return np.where(transitions <= -2, acting, _pooled_states(transitions, first_state)).astype(np.int32)

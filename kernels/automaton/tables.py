@@ -1,0 +1,41 @@
+"""One grammar's automaton as its compiler numbers it."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def _none() -> NDArray[np.int32]:
+    return np.zeros(0, np.int32)
+
+
+def _no_actions() -> NDArray[np.int32]:
+    return np.zeros((0, 3), np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """`transitions[state, class_of_byte[byte]]` is the next state; -1: none; -2 - a: what action a does.
+
+    Action (PUSH, target, operand) pushes operand and goes to target; (POP, -, operand) pops r and goes to
+    `returns[r + operand]` (-1: nowhere). A push onto a full stack and a pop of an empty one lead nowhere.
+    (CALL, target, operand) pushes too, and may do so once onto a full stack.
+
+    `masks[mask_of_state[state]]`, packed as in `TokenMask`, has the tokens that every stack allows, ends of
+    sequence included, and those that only a nearly full stack refuses (openers). What the stack decides is
+    list `context_of_state[state]` (-1: none; empty array: no state has any), which is
+    `context_tokens[context_offsets[list] : context_offsets[list + 1]]`: tokens without a bit in the mask,
+    then `opener_counts[list]` openers.
+    """
+
+    class_of_byte: NDArray[np.uint8]  # [256]
+    transitions: NDArray[np.int32]  # [states, classes]
+    mask_of_state: NDArray[np.int32]  # [states]
+    masks: NDArray[np.int32]  # [n ≥ 1, ceil(vocab / 32)]
+    actions: NDArray[np.int32] = field(default_factory=_no_actions)  # [actions, 3]
+    returns: NDArray[np.int32] = field(default_factory=_none)
+    context_of_state: NDArray[np.int32] = field(default_factory=_none)  # [states], or empty
+    context_offsets: NDArray[np.int32] = field(default_factory=_none)  # [lists + 1]
+    context_tokens: NDArray[np.int32] = field(default_factory=_none)
+    opener_counts: NDArray[np.int32] = field(default_factory=_none)  # [lists]

@@ -1,0 +1,44 @@
+"""Rows of the fake model that automata follow, stepped in plain Python from what the messages say."""
+
+from __future__ import annotations
+
+import numpy as np
+from arbora.kernels.automaton import Tables
+from arbora.runtime.messages import LoadGrammar, SlotSetup
+from fake_model import EOS, VOCAB, unpack
+from stack_automata import Configuration, Grammar
+
+
+class FollowedRows:
+    """Token i is byte i; the end is allowed where the stack is empty."""
+
+    def __init__(self) -> None:
+        self.grammars: dict[int, Grammar] = {}
+        self.slots: dict[int, tuple[Grammar, Configuration]] = {}
+
+    def load(self, message: LoadGrammar) -> None:
+        mask_of_state = np.frombuffer(message.mask_of_state, np.int32)
+        self.grammars[message.grammar] = Grammar(
+            Tables(
+                class_of_byte=np.frombuffer(message.class_of_byte, np.uint8),
+                transitions=np.frombuffer(message.transitions, np.int32).reshape(len(mask_of_state), -1),
+                mask_of_state=mask_of_state,
+                masks=np.frombuffer(message.masks, np.int32).reshape(-1, VOCAB // 32),
+                actions=np.frombuffer(message.actions, np.int32).reshape(-1, 3),
+                returns=np.frombuffer(message.returns, np.int32),
+            )
+        )
+
+    def set_up(self, setup: SlotSetup) -> None:
+        assert setup.grammar is not None
+        at = Configuration(setup.state, tuple(unpack(setup.stack)))
+        self.slots[setup.slot] = (self.grammars[setup.grammar], at)
+
+    def choose(self, slot: int, number: int) -> tuple[int, int]:
+        grammar, at = self.slots[slot]
+        after = {token: grammar.after_byte(at, token) for token in range(VOCAB) if token != EOS}
+        allowed = [token for token, there in after.items() if there.state >= 0]
+        allowed += [] if at.stack else [EOS]
+        token = allowed[number % len(allowed)]
+        self.slots[slot] = (grammar, after.get(token, at))
+        return token, self.slots[slot][1].state
