@@ -1,0 +1,134 @@
+"""The states of an automaton under construction, and their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import TooLargeError
+from ..stack_automaton import DEAD, StackAutomaton
+from .names import TAKEN
+from .spelling import Block
+
+MAX_STATES = 40_000
+MAX_CELLS = 2_000_000  # 8 MB
+
+
+class Tables:
+    """States come one by one with their entries, or as a block of many with a common way out."""
+
+    def __init__(self) -> None:
+        self.accepting: list[int] = []
+        self._count = 0
+        self._entries: dict[int, dict[int, int]] = {}
+        self._stamps: list[tuple[int, Block, tuple[int, ...]]] = []
+        self._stamped: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._inherits: list[tuple[int, int]] = []
+        self._actions: dict[tuple[int, int, int], int] = {}
+        self._returns: list[int] = []
+        self._return_bases: dict[tuple[int, ...], int] = {}
+        self._chains: dict[tuple[bytes, int], int] = {}
+
+    def state(self, entries: dict[int, int]) -> int:
+        """A state with these entries by byte: states, or actions as `action` gives them."""
+        number = self._reserved(1)
+        self._entries[number] = entries
+        return number
+
+    def fill(self, state: int, entries: dict[int, int]) -> None:
+        self._entries[state] = entries
+
+    def chain(self, text: bytes, target: int) -> int:
+        """The state from which exactly `text` leads to `target`."""
+        if not text:
+            return target
+        key = (text, target)
+        if key not in self._chains:
+            self._chains[key] = self.state({text[0]: self.chain(text[1:], target)})
+        return self._chains[key]
+
+    def inherit(self, state: int, other: int) -> None:
+        """Where `state` has no entry it takes the one of `other`, which must not inherit itself."""
+        self._inherits.append((state, other))
+
+    def stamp(self, block: Block, following: tuple[int, ...]) -> int:
+        """A copy of the block that is left to `following[label]`. Returns its start."""
+        key = (id(block), following)
+        known = self._stamped.get(key)
+        if known is None:
+            known = self._stamped[key] = self._reserved(len(block.transitions))
+            self._stamps.append((known, block, following))
+            for state in np.flatnonzero(block.labels >= 0).tolist():
+                self.inherit(known + state, following[block.labels[state]])
+        return known
+
+    def action(self, kind: int, target: int, operand: int) -> int:
+        return -2 - self._actions.setdefault((kind, target, operand), len(self._actions))
+
+    def returns(self, following: tuple[int, ...]) -> int:
+        """The base at which the states after each verdict stand."""
+        if following not in self._return_bases:
+            self._return_bases[following] = len(self._returns)
+            self._returns += following
+        return self._return_bases[following]
+
+    def automaton(self, start: int) -> StackAutomaton:
+        class_of_byte, samples = self._classes()
+        if self._count * len(samples) > MAX_CELLS:
+            raise TooLargeError(f"more than {MAX_CELLS} entries in a table")
+        table = np.full((self._count, len(samples)), DEAD, np.int32)
+        for first, block, following in self._stamps:
+            rows = block.transitions[:, block.class_of_byte[samples]]
+            after = np.array(following, np.int32)
+            exits = after[np.where(rows < -1, -2 - rows, 0)]
+            table[first : first + len(rows)] = np.where(rows >= 0, rows + first, np.where(rows < -1, exits, DEAD))
+        cells = [
+            (state, byte, target) for state, row in self._entries.items() for byte, target in row.items()
+        ]
+        if cells:
+            states, bytes_, targets = np.array(cells, np.int64).T
+            table[states, class_of_byte[bytes_]] = targets
+        accepting = np.zeros(self._count, np.bool_)
+        accepting[self.accepting] = True
+        if self._inherits:
+            states, others = np.array(self._inherits, np.int64).T
+            table[states] = np.where(table[states] == DEAD, table[others], table[states])
+            accepting[states] |= accepting[others]
+        table[table == TAKEN] = DEAD
+        return self._compressed(start, class_of_byte, table, accepting)
+
+    def _compressed(
+        self, start: int, class_of_byte: NDArray[np.int64], table: NDArray[np.int32], accepting: NDArray[np.bool_]
+    ) -> StackAutomaton:
+        """Bytes that no state tells apart become one class. Columns are compared by a 64-bit hash."""
+        spread = np.random.default_rng(7).integers(1, 1 << 62, len(table), dtype=np.int64) | 1
+        _, columns, inverse = np.unique(spread @ table.astype(np.int64), return_index=True, return_inverse=True)
+        actions = list(self._actions) or [(0, 0, 0)]
+        return StackAutomaton(
+            start=start,
+            class_of_byte=inverse.reshape(-1)[class_of_byte].astype(np.uint8),
+            transitions=np.ascontiguousarray(table[:, columns]),
+            actions=np.array(actions, np.int32),
+            returns=np.array(self._returns or [DEAD], np.int32),
+            accepting=accepting,
+        )
+
+    def _classes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """A class for each byte, such that every row is constant on it, and a byte of each class."""
+        code = np.zeros(256, np.int64)
+        named = sorted({byte for row in self._entries.values() for byte in row})
+        code[named] = np.arange(1, len(named) + 1)
+        for block in {id(block.class_of_byte): block for _, block, _ in self._stamps}.values():
+            code = code * (int(block.class_of_byte.max()) + 1) + block.class_of_byte
+            code = np.unique(code, return_inverse=True)[1].reshape(256)
+        _, samples, class_of_byte = np.unique(code, return_index=True, return_inverse=True)
+        return class_of_byte.reshape(256), samples
+
+    def _reserved(self, count: int) -> int:
+        first = self._count
+        self._count += count
+        if self._count > MAX_STATES:
+            raise TooLargeError(f"more than {MAX_STATES} states")
+        return first
