@@ -7,7 +7,7 @@ import numpy as np
 from ..stack_automaton import POP, PUSH, StackAutomaton
 from .dfa import REJECT, Dfa
 from .goals import Container, Edge, Goals, Node, UndeclaredNames, Value
-from .names import TAKEN, Names, NameTrie, materialized
+from .names import TAKEN, Names, NameTrie, has_one_spelling, materialized
 from .spelling import Block
 from .tables import Tables
 
@@ -141,18 +141,21 @@ class Assembler:
             states = [self._member(container, edge) for edge in node.others]
             alive = [label for label, state in enumerate(states) if state is not None]
             following = tuple(state for state in states if state is not None)
-            block = self._name_block(node.names, alive, len(states)) if alive else None
+            block = self._name_block(container, node.names, alive, len(states)) if alive else None
         key = (id(block), following)
         if key not in self._names:
             start = self._tables.stamp(block, following) if block is not None else 0
             self._names[key] = _StampedNames(self._tables, block, start)
         return self._names[key]
 
-    def _name_block(self, names: UndeclaredNames, alive: list[int], labels: int) -> Block | None:
+    def _name_block(
+        self, container: Container, names: UndeclaredNames, alive: list[int], labels: int
+    ) -> Block | None:
         number = np.full(labels + 1, REJECT, np.int32)
         number[alive] = np.arange(len(alive))
         dfa = Dfa(names.dfa.cuts, names.dfa.class_of_cut, names.dfa.transitions, number[names.dfa.labels])
-        return self._goals.scalars.key_block(dfa, (*names.key, *alive))
+        is_shared = all(map(has_one_spelling, container.names))
+        return self._goals.scalars.name_block(dfa, (*names.key, *alive), is_shared=is_shared)
 
 
 class _StampedNames:

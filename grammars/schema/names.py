@@ -87,6 +87,11 @@ def _spellings(letter: str) -> list[bytes]:
     return [letter.encode(), escaped.encode()]
 
 
+def has_one_spelling(name: str) -> bool:
+    """Whether each of its code points is spelled by one byte."""
+    return all(0x20 <= ord(letter) < 0x7F and letter not in _SHORT for letter in name)
+
+
 def materialized(
     trie: NameTrie, known: dict[int, int], new_state: Callable[[dict[int, int], int], int]
 ) -> int:

@@ -16,7 +16,7 @@ from .formats import FORMATS
 from .formula import Formula
 from .numbers import canonical, compared, multiples, one_of, spellings
 from .regex_dfa import matching, searching
-from .spelling import Block, Spelling, plain, spelled
+from .spelling import Block, Spelling, inlined, plain, spelled
 
 MAX_UNITS = 256  # larger counts would be so many copies of a character's states
 MAX_LITERAL_STATES = 20_000
@@ -38,9 +38,11 @@ class Scalars:
         key = ("string", *map(content, formulas))
         return self._remembered(key, lambda: spelled(self.string_dfa(formulas), spelling))
 
-    def key_block(self, dfa: Dfa, key: Content) -> Block | None:
-        """The same for property names; `key` stands for the automaton."""
-        return self._remembered(("name", *key), lambda: spelled(dfa, "lower"))
+    def name_block(self, dfa: Dfa, key: Content, *, is_shared: bool) -> Block | None:
+        """The same for property names; `key` stands for the automaton. Shared nodes need the stack."""
+        if is_shared:
+            return self._remembered(("name", *key), lambda: spelled(dfa, "lower"))
+        return self._remembered(("whole name", *key), lambda: inlined(dfa, "lower"))
 
     def number_block(self, formulas: Sequence[Formula]) -> Block | None:
         key = ("number", *map(content, formulas))

@@ -1,8 +1,8 @@
 """How code points are spelled inside a JSON string: UTF-8, and the escapes that JSON allows.
 
 `spelled` turns an automaton over code points into one over the bytes between a string's quotes.
-The bytes of one code point are a small graph of nodes, shared by all states; where classes of code
-points don't differ the nodes are shared too.
+The bytes of one code point are a small graph of nodes. The states of a string share it: the first byte
+of a longer spelling pushes, the last one pops and thereby chooses by the class of the code point.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ..errors import TooLargeError
-from .dfa import DEAD, LAST_CODE_POINT, Dfa, alive_states
+from .dfa import DEAD, Dfa, alive_states, minimal_table
 
 Spelling: TypeAlias = Literal["any", "usual", "lower"]
 """any: every escape; usual: escapes only where a JSON writer may use them; lower: so, in lower case."""
@@ -32,16 +32,23 @@ _CONTINUATION = [[0x80 + value] for value in range(64)]
 _HIGHEST = 1 << 30
 
 
+PUSHES = -(1 << 20)
+
+
 @dataclass(frozen=True, eq=False)
 class Block:
     """States over bytes. An entry -2 - label leaves the block, by the quote that ends a string.
 
-    `labels[state]` is what a number that ends there is, -1 for nothing.
+    An entry `PUSHES` - node goes to a node of `graph`, where an entry -2 - class returns to
+    `ends[state, class]` of the state that it was left from. `labels[state]` is what a number that ends
+    there is, -1 for nothing.
     """
 
     class_of_byte: NDArray[np.int32]  # [256]
-    transitions: NDArray[np.int32]  # [states, classes]
+    transitions: NDArray[np.int32]  # [states, byte classes]
     labels: NDArray[np.int32]  # [states]
+    graph: NDArray[np.int32]  # [nodes, byte classes]
+    ends: NDArray[np.int32]  # [states, classes of code points]
 
 
 class _Graph:
@@ -217,11 +224,79 @@ def _graph(
 def spelled(dfa: Dfa, spelling: Spelling) -> Block | None:
     """The bytes after an opening quote, up to and with the closing one; None if there are none."""
     class_of_byte, graph = _graph(tuple(dfa.cuts.tolist()), tuple(dfa.class_of_cut.tolist()), spelling)
-    states, nodes = len(dfa.labels), len(graph)
-    if states * graph.size > _MAX_CELLS:
+    dfa = _with_classes(dfa, -2 - graph[graph < -1])
+    if not (dfa.labels >= 0).any():
+        return None
+    pruned = _Pruned(graph)
+    in_graph = np.zeros(dfa.transitions.shape[1], np.bool_)
+    in_graph[-2 - graph[1:][graph[1:] < -1]] = True
+    first = np.where(graph[0] < -1, -2 - graph[0], 0)
+    table = np.where(graph[0] < -1, dfa.transitions[:, first], DEAD).astype(np.int32)
+    longer = np.flatnonzero(graph[0] >= 0)
+    alive, which = np.unique((dfa.transitions >= 0) & in_graph, axis=0, return_inverse=True)
+    entries = np.array([pruned.entries(graph[0, longer], classes) for classes in alive], np.int32)
+    table[:, longer] = entries[which.reshape(-1)]
+    table[:, 0] = np.where(dfa.labels >= 0, -2 - dfa.labels, DEAD)
+    labels = np.full(len(table), -1, np.int32)
+    return Block(class_of_byte, table, labels, pruned.table(), dfa.transitions)
+
+
+def _with_classes(dfa: Dfa, leaves: NDArray[np.int32]) -> Dfa:
+    """Without the classes of code points that have no spelling, such as surrogates."""
+    spellable = np.zeros(dfa.transitions.shape[1], np.bool_)
+    spellable[leaves] = True
+    if spellable.all():
+        return dfa
+    kept = np.where(spellable, dfa.transitions, DEAD).astype(np.int32)
+    start, transitions, labels = minimal_table(0, kept, dfa.labels)
+    return Dfa(dfa.cuts, dfa.class_of_cut, transitions, labels)
+
+
+class _Pruned:
+    """The nodes of a graph without the ways to some classes, equal ones once."""
+
+    def __init__(self, graph: NDArray[np.int32]) -> None:
+        self._graph = graph
+        self._known: dict[bytes, int] = {}
+        self._rows: list[NDArray[np.int32]] = []
+
+    def entries(self, nodes: NDArray[np.int32], classes: NDArray[np.bool_]) -> NDArray[np.int32]:
+        """For each node its entry in a state from which these classes lead on."""
+        if not classes.any():
+            return np.full(len(nodes), DEAD, np.int32)
+        number = np.full(len(self._graph) + 1, DEAD, np.int32)  # the last is that of no node
+        kept = np.append(classes, False)
+        for node in range(1, len(self._graph)):
+            row = self._graph[node]
+            leaves = np.where(kept[np.clip(-2 - row, 0, len(classes))], row, DEAD)
+            row = np.where(row < -1, leaves, number[np.maximum(row, DEAD)])
+            if (row != DEAD).any():
+                row = row.astype(np.int32)
+                number[node] = self._known.setdefault(row.tobytes(), len(self._rows))
+                if number[node] == len(self._rows):
+                    self._rows.append(row)
+        found = number[nodes]
+        return np.where(found >= 0, PUSHES - found, DEAD)
+
+    def table(self) -> NDArray[np.int32]:
+        return np.array(self._rows, np.int32).reshape(len(self._rows), self._graph.shape[1])
+
+
+def inlined(dfa: Dfa, spelling: Spelling) -> Block | None:
+    """The same without a graph: every state has its own copy of the nodes."""
+    class_of_byte, graph = _graph(tuple(dfa.cuts.tolist()), tuple(dfa.class_of_cut.tolist()), spelling)
+    if len(dfa.labels) * graph.size > _MAX_CELLS:
         raise TooLargeError("a string needs too many states")
     transitions = _woven(dfa.transitions, dfa.labels, graph)
-    return Block(class_of_byte, transitions, np.full(len(transitions), -1, np.int32)) if len(transitions) else None
+    return _without_graph(class_of_byte, transitions, np.full(len(transitions), -1, np.int32))
+
+
+def _without_graph(
+    class_of_byte: NDArray[np.int32], transitions: NDArray[np.int32], labels: NDArray[np.int32]
+) -> Block | None:
+    graph = np.empty((0, transitions.shape[1]), np.int32)
+    ends = np.empty((len(transitions), 0), np.int32)
+    return Block(class_of_byte, transitions, labels, graph, ends) if len(transitions) else None
 
 
 @njit(cache=True)
@@ -301,4 +376,4 @@ def plain(dfa: Dfa) -> Block | None:
         return None
     interval = np.searchsorted(dfa.cuts, np.arange(256), "right") - 1
     class_of_byte = dfa.class_of_cut[interval].astype(np.int32)
-    return Block(class_of_byte, dfa.transitions, dfa.labels)
+    return _without_graph(class_of_byte, dfa.transitions, dfa.labels)

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TooLargeError
-from ..stack_automaton import DEAD, StackAutomaton
+from ..stack_automaton import DEAD, POP, PUSH, StackAutomaton
 from .names import TAKEN
-from .spelling import Block
+from .spelling import PUSHES, Block
 
 MAX_STATES = 40_000
 MAX_CELLS = 2_000_000  # 8 MB
@@ -25,6 +25,10 @@ class Tables:
         self._entries: dict[int, dict[int, int]] = {}
         self._stamps: list[tuple[int, Block, tuple[int, ...]]] = []
         self._stamped: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._graphs: dict[tuple[bytes, bytes], int] = {}
+        self._graph_rows: list[tuple[int, Block, NDArray[np.int32]]] = []
+        self._pushes: dict[int, NDArray[np.int32]] = {}
+        """entries of a block's pushes, by the block's first state"""
         self._inherits: list[tuple[int, int]] = []
         self._actions: dict[tuple[int, int, int], int] = {}
         self._returns: list[int] = []
@@ -62,6 +66,30 @@ class Tables:
             self._stamps.append((known, block, following))
             for state in np.flatnonzero(block.labels >= 0).tolist():
                 self.inherit(known + state, following[block.labels[state]])
+            if len(block.graph):
+                self._push_entries(known, block)
+        return known
+
+    def _push_entries(self, first: int, block: Block) -> None:
+        graph = self._graph(block)
+        states, columns = np.nonzero(block.transitions <= PUSHES)
+        nodes = PUSHES - block.transitions[states, columns]
+        ends = np.where(block.ends >= 0, block.ends + first, DEAD)
+        returns = [self.returns(tuple(row)) for row in ends.tolist()]
+        entries = [
+            self.action(PUSH, graph + node, returns[state])
+            for state, node in zip(states.tolist(), nodes.tolist(), strict=True)
+        ]
+        self._pushes[first] = np.array(entries, np.int32)
+
+    def _graph(self, block: Block) -> int:
+        """The states of the block's nodes, shared by all blocks with the same ones."""
+        key = (block.class_of_byte.tobytes(), block.graph.tobytes())
+        known = self._graphs.get(key)
+        if known is None:
+            pops = np.array([self.action(POP, 0, number) for number in range(block.ends.shape[1])], np.int32)
+            known = self._graphs[key] = self._reserved(len(block.graph))
+            self._graph_rows.append((known, block, pops))
         return known
 
     def action(self, kind: int, target: int, operand: int) -> int:
@@ -80,10 +108,11 @@ class Tables:
             raise TooLargeError(f"more than {MAX_CELLS} entries in a table")
         table = np.full((self._count, len(samples)), DEAD, np.int32)
         for first, block, following in self._stamps:
-            rows = block.transitions[:, block.class_of_byte[samples]]
-            after = np.array(following, np.int32)
-            exits = after[np.where(rows < -1, -2 - rows, 0)]
-            table[first : first + len(rows)] = np.where(rows >= 0, rows + first, np.where(rows < -1, exits, DEAD))
+            table[first : first + len(block.transitions)] = self._block_rows(first, block, following, samples)
+        for first, block, pops in self._graph_rows:
+            rows = block.graph[:, block.class_of_byte[samples]]
+            leaves = pops[np.where(rows < -1, -2 - rows, 0)]
+            table[first : first + len(rows)] = np.where(rows >= 0, rows + first, np.where(rows < -1, leaves, DEAD))
         cells = [
             (state, byte, target) for state, row in self._entries.items() for byte, target in row.items()
         ]
@@ -98,6 +127,19 @@ class Tables:
             accepting[states] |= accepting[others]
         table[table == TAKEN] = DEAD
         return self._compressed(start, class_of_byte, table, accepting)
+
+    def _block_rows(
+        self, first: int, block: Block, following: tuple[int, ...], samples: NDArray[np.int64]
+    ) -> NDArray[np.int32]:
+        columns = block.class_of_byte[samples]
+        table = np.where(block.transitions >= 0, block.transitions + first, block.transitions)
+        is_exit = (table < -1) & (table > PUSHES)
+        after = np.array(following, np.int32)
+        table = np.where(is_exit, after[np.where(is_exit, -2 - table, 0)], table)
+        pushes = self._pushes.get(first)
+        if pushes is not None:
+            table[table <= PUSHES] = pushes
+        return table[:, columns]
 
     def _compressed(
         self, start: int, class_of_byte: NDArray[np.int64], table: NDArray[np.int32], accepting: NDArray[np.bool_]
