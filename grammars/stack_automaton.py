@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 DEAD = -1
-PUSH, POP = 0, 1
+PUSH, POP, CALL = 0, 1, 2
 MAX_DEPTH = 32
 
 
@@ -18,8 +17,14 @@ class StackAutomaton:
     """`transitions[state, class_of_byte[byte]]` is the next state, `DEAD`, or -2 - action.
 
     actions[a] = (PUSH, target, base): push `base` and go to `target`; dead if the stack holds `max_depth`.
+    actions[a] = (CALL, target, base): the same, but never dead: the stack has one more place than
+    `max_depth`. What is called is the rest of a code point in a string; it calls and pushes nothing.
     actions[a] = (POP, 0, verdict): pop `base` and go to `returns[base + verdict]`, which may be `DEAD`.
     A text may end in an accepting state, which is reached with an empty stack only.
+
+    For shared masks: `body_of_state[s]` is not 0 where any further code point of a string leads back to
+    `s`, the same for equal ways of spelling code points; `like_state[s]` is such a state that differs
+    from `s` in few bytes, or `s` itself.
     """
 
     start: int
@@ -28,6 +33,8 @@ class StackAutomaton:
     actions: NDArray[np.int32]  # [actions, 3]
     returns: NDArray[np.int32]
     accepting: NDArray[np.bool_]  # [states]
+    body_of_state: NDArray[np.int8]  # [states]
+    like_state: NDArray[np.int32]  # [states]
     max_depth: int = MAX_DEPTH
 
     @property
@@ -40,8 +47,8 @@ class StackAutomaton:
         if entry >= DEAD:
             return entry
         kind, target, operand = self.actions[-2 - entry].tolist()
-        if kind == PUSH:
-            if len(stack) == self.max_depth:
+        if kind != POP:
+            if kind == PUSH and len(stack) == self.max_depth:
                 return DEAD
             stack.append(operand)
             return int(target)
@@ -55,30 +62,3 @@ class StackAutomaton:
             if state < 0:
                 return False
         return bool(self.accepting[state]) and not stack
-
-
-@njit(cache=True, nogil=True)
-def run_bytes(  # type: ignore[no-untyped-def]
-    transitions, class_of_byte, actions, returns, stack, depth, state, text
-):
-    """Steps over all bytes of `text`. Returns the state, DEAD if none, and the depth; changes `stack`."""
-    for byte in text:
-        entry = transitions[state, class_of_byte[byte]]
-        if entry >= 0:
-            state = entry
-        elif entry == -1:
-            return -1, depth
-        elif actions[-2 - entry, 0] == 0:
-            if depth == len(stack):
-                return -1, depth
-            stack[depth] = actions[-2 - entry, 2]
-            depth += 1
-            state = actions[-2 - entry, 1]
-        else:
-            if depth == 0:
-                return -1, depth
-            depth -= 1
-            state = returns[stack[depth] + actions[-2 - entry, 2]]
-            if state < 0:
-                return -1, depth
-    return state, depth

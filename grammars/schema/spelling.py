@@ -33,6 +33,7 @@ _HIGHEST = 1 << 30
 
 
 PUSHES = -(1 << 20)
+KINDS: dict[Spelling, int] = {"any": 1, "usual": 2, "lower": 3}
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +50,10 @@ class Block:
     labels: NDArray[np.int32]  # [states]
     graph: NDArray[np.int32]  # [nodes, byte classes]
     ends: NDArray[np.int32]  # [states, classes of code points]
+    bodies: NDArray[np.int64]
+    """states to which every code point leads back"""
+    kind: int
+    """for each way of spelling another"""
 
 
 class _Graph:
@@ -238,7 +243,8 @@ def spelled(dfa: Dfa, spelling: Spelling) -> Block | None:
     table[:, longer] = entries[which.reshape(-1)]
     table[:, 0] = np.where(dfa.labels >= 0, -2 - dfa.labels, DEAD)
     labels = np.full(len(table), -1, np.int32)
-    return Block(class_of_byte, table, labels, pruned.table(), dfa.transitions)
+    bodies = np.flatnonzero((dfa.transitions == np.arange(len(table))[:, None]).all(axis=1))
+    return Block(class_of_byte, table, labels, pruned.table(), dfa.transitions, bodies, KINDS[spelling])
 
 
 def _with_classes(dfa: Dfa, leaves: NDArray[np.int32]) -> Dfa:
@@ -296,7 +302,8 @@ def _without_graph(
 ) -> Block | None:
     graph = np.empty((0, transitions.shape[1]), np.int32)
     ends = np.empty((len(transitions), 0), np.int32)
-    return Block(class_of_byte, transitions, labels, graph, ends) if len(transitions) else None
+    bodies = np.empty(0, np.int64)
+    return Block(class_of_byte, transitions, labels, graph, ends, bodies, 0) if len(transitions) else None
 
 
 @njit(cache=True)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TooLargeError
-from ..stack_automaton import DEAD, POP, PUSH, StackAutomaton
+from ..stack_automaton import CALL, DEAD, POP, StackAutomaton
 from .names import TAKEN
 from .spelling import PUSHES, Block
 
@@ -77,7 +77,7 @@ class Tables:
         ends = np.where(block.ends >= 0, block.ends + first, DEAD)
         returns = [self.returns(tuple(row)) for row in ends.tolist()]
         entries = [
-            self.action(PUSH, graph + node, returns[state])
+            self.action(CALL, graph + node, returns[state])
             for state, node in zip(states.tolist(), nodes.tolist(), strict=True)
         ]
         self._pushes[first] = np.array(entries, np.int32)
@@ -147,6 +147,13 @@ class Tables:
         """Bytes that no state tells apart become one class. Columns are compared by a 64-bit hash."""
         spread = np.random.default_rng(7).integers(1, 1 << 62, len(table), dtype=np.int64) | 1
         _, columns, inverse = np.unique(spread @ table.astype(np.int64), return_index=True, return_inverse=True)
+        bodies = np.zeros(len(table), np.int8)
+        for first, block, _ in self._stamps:
+            bodies[first + block.bodies] = block.kind
+        like = np.arange(len(table), dtype=np.int32)
+        for state, other in self._inherits:
+            if bodies[other]:
+                like[state] = other
         actions = list(self._actions) or [(0, 0, 0)]
         return StackAutomaton(
             start=start,
@@ -155,6 +162,8 @@ class Tables:
             actions=np.array(actions, np.int32),
             returns=np.array(self._returns or [DEAD], np.int32),
             accepting=accepting,
+            body_of_state=bodies,
+            like_state=like,
         )
 
     def _classes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
