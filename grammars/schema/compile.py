@@ -12,6 +12,7 @@ from .assemble import Assembler
 from .formula import Formulas
 from .goals import Goals
 from .keywords import Keywords
+from .regex_dfa import RegexError
 from .scalars import Scalars
 
 
@@ -43,7 +44,8 @@ class SchemaCompiler:
             if not value.possible:
                 raise GrammarError("the schema allows no value")
             return Assembler(goals, separators).built(value, prefix.encode(), suffix.encode())
-        except NotCoveredError:
-            raise
+        except RegexError as error:
+            keyword, path = keywords.path_of_pattern[error.pattern]
+            raise NotCoveredError(keyword, path, str(error)) from None
         except RecursionError:
             raise GrammarError("the schema is nested too deep") from None

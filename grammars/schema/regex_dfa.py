@@ -37,6 +37,18 @@ _LETTER_ESCAPE = re.compile(r"\\(\\|/|-|c[A-Za-z]|p\{[^}]*\}|P\{[^}]*\}|u\{[0-9A
 _PROPERTY_MARK = 0xF0000  # private code points stand for \p{…} in what Python's parser reads
 
 
+class RegexError(GrammarError):
+    """A pattern that is no regex, or that is not regular or not supported."""
+
+    def __init__(self, pattern: str, reason: str) -> None:
+        super().__init__(f"{pattern!r} {reason}")
+        self.pattern = pattern
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[RegexError], tuple[str, str]]:
+        return RegexError, (self.pattern, self.reason)
+
+
 @lru_cache(512)
 def searching(pattern: str) -> Dfa:
     """Texts that contain a match. Raises GrammarError for what isn't regular, naming it."""
@@ -54,10 +66,10 @@ def _compiled(pattern: str, *, anywhere: bool) -> Dfa:
     try:
         parsed = parser.parse(_in_python(pattern, properties))
     except (re.error, RecursionError, OverflowError) as error:
-        raise GrammarError(f"{pattern!r} is not a regex: {error}") from None
+        raise RegexError(pattern, f"is not a regex: {error}") from None
     flags = parsed.state.flags & ~re.UNICODE
     if flags & ~(re.IGNORECASE | re.DOTALL | re.ASCII):
-        raise GrammarError(f"{pattern!r} uses a flag that is not supported; (?i) and (?s) are")
+        raise RegexError(pattern, "uses a flag that is not supported; (?i) and (?s) are")
     items, ahead = _without_leading_look_ahead(list(parsed))
     dfa = _automaton(pattern, items, flags, properties, anywhere)
     for content, is_negative in ahead:
@@ -107,7 +119,7 @@ def _in_python(pattern: str, properties: list[Ranges]) -> str:
         if escape[0] == "u":
             return re.escape(chr(int(escape[2:-1], 16)))
         if escape[0] in "pP":
-            properties.append(_property(escape[2:-1], escape[0] == "P"))
+            properties.append(_property(escape[2:-1], escape[0] == "P", pattern))
             return chr(_PROPERTY_MARK + len(properties) - 1)
         if escape in "AZz":
             return {"A": "\\A", "Z": "\\Z", "z": "\\Z"}[escape]
@@ -117,13 +129,13 @@ def _in_python(pattern: str, properties: list[Ranges]) -> str:
 
 
 @cache
-def _property(name: str, negated: bool) -> Ranges:
+def _property(name: str, negated: bool, pattern: str) -> Ranges:
     category = name.rpartition("=")[2]
     category = {"Letter": "L", "Lowercase_Letter": "Ll", "Uppercase_Letter": "Lu", "Number": "N"}.get(
         category, category
     )
     if not re.fullmatch("[LMNPSZC][a-z&]?", category):
-        raise GrammarError(f"the regex class \\p{{{name}}} is not supported")
+        raise RegexError(pattern, f"has the class \\p{{{name}}}, which is not supported")
     members = [
         code
         for code in range(LAST_CODE_POINT + 1)
@@ -241,8 +253,8 @@ class _Nfa:
         merged = _merged(ranges)
         return _inverted(merged) if negated else merged
 
-    def _refusal(self, what: str) -> GrammarError:
-        return GrammarError(f"{self._pattern!r} has {what}, which is not supported")
+    def _refusal(self, what: str) -> RegexError:
+        return RegexError(self._pattern, f"has {what}, which is not supported")
 
     def determinized(self, start: int, end: int) -> Dfa:
         cuts = sorted({0}.union(*({low, high + 1} for row in self._moves for r, _ in row for low, high in r)))
