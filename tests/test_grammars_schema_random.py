@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any
 
 import jsonschema
@@ -18,6 +19,7 @@ from json_automata import accepts_in_some_order, walked
 from llguidance import LLMatcher, LLTokenizer
 
 COMPILER = SchemaCompiler()
+LONG_NUMBER = re.compile(rb"[\d.]{14}")  # which a double rounds
 NAMES = ("a", "ab", "b")
 SLOW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -76,7 +78,7 @@ def combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]
     )
 
 
-leaves = st.one_of(
+plain_leaves = st.one_of(
     st.booleans(),
     st.sampled_from(["null", "boolean", "number", "integer", "string", "object", "array"]).map(
         lambda name: {"type": name}
@@ -88,8 +90,8 @@ leaves = st.one_of(
     st.fixed_dictionaries(
         {}, optional={"minLength": small, "maxLength": small, "pattern": st.sampled_from(["^a", "b", "^a*$"])}
     ),
-    st.just({"$ref": "#/$defs/again"}),
 )
+leaves = plain_leaves | st.just({"$ref": "#/$defs/again"})
 subschemas = st.recursive(
     leaves, lambda inner: st.one_of(objects(inner), arrays(inner), combined(inner)), max_leaves=6
 )
@@ -98,7 +100,7 @@ subschemas = st.recursive(
 @st.composite
 def schemas(draw: st.DrawFn) -> dict[str, Any]:
     whole = draw(subschemas)
-    again = draw(st.one_of(objects(subschemas), arrays(subschemas), leaves.filter(lambda leaf: "$ref" not in str(leaf))))
+    again = draw(st.one_of(objects(subschemas), arrays(subschemas), plain_leaves))
     fields = {"allOf": [whole]} if isinstance(whole, bool) or "$ref" in whole else dict(whole)
     return {**fields, "$defs": {"again": again}}
 
@@ -133,6 +135,7 @@ def test_random_walks_end_in_valid_values(schema: Any, chance: random.Random, le
     assert automaton is not None
     text = walked(automaton, chance, length)
     assert automaton.accepts(text)
+    assume(not LONG_NUMBER.search(text))
     jsonschema.Draft202012Validator(schema).validate(json.loads(text))
 
 

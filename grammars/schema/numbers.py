@@ -16,6 +16,8 @@ from .dfa import NOTHING, REJECT, Dfa, combined, explored, intersection, minimal
 from .regex_dfa import matching
 
 DIGITS = 20
+PLACES = 17  # a double's shortest spelling has no more significant digits
+EXACT_PLACES = 16  # where the value matters: 0.99… with more would be read as 1
 EXPONENT_DIGITS = 3
 MAX_REMAINDERS = 2_000
 
@@ -28,7 +30,7 @@ _CLASSES = (_OTHER, _MINUS, _POINT, _OTHER, *range(10), _OTHER)
 def spellings(*, exponents: bool, whole_fractions: bool) -> Dfa:
     """`whole_fractions`: whether a fraction of zeros alone is allowed."""
     integer = rf"-?(?:0|[1-9]\d{{0,{DIGITS - 1}}})"
-    fraction = rf"\.\d{{1,{DIGITS}}}"
+    fraction = rf"\.\d{{1,{PLACES if exponents else EXACT_PLACES}}}"
     if not whole_fractions:
         fractional = intersection(matching(integer + fraction), matching(r"-?\d*\.\d*[1-9]\d*"))
         return union(matching(integer), fractional)
