@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 DEAD = -1
-PUSH, POP, CALL = 0, 1, 2
+PUSH, POP, CALL, COUNT, COUNT_CALL, DROP = range(6)
+TAIL = 32  # units of a counted string that are states, after the count has come to nought
 MAX_DEPTH = 32
 
 
@@ -17,9 +18,13 @@ class StackAutomaton:
     """`transitions[state, class_of_byte[byte]]` is the next state, `DEAD`, or -2 - action.
 
     actions[a] = (PUSH, target, base): push `base` and go to `target`; dead if the stack holds `max_depth`.
-    actions[a] = (CALL, target, base): the same, but never dead: the stack has one more place than
-    `max_depth`. What is called is the rest of a code point in a string; it calls and pushes nothing.
     actions[a] = (POP, 0, verdict): pop `base` and go to `returns[base + verdict]`, which may be `DEAD`.
+    actions[a] = (CALL, target, value): push `value` and go to `target`, always: in a string, for the
+    rest of a code point or for a count. The stack has two more places than `max_depth` for these.
+    actions[a] = (COUNT, target, last): take 1 from the top; go to `last` if it is 0 now, else to `target`.
+    actions[a] = (COUNT_CALL, target, base): take 1 from the top, push `base`, or `base` + 1 if the top
+    is 0 now, and go to `target`.
+    actions[a] = (DROP, target, 0): pop a count and go to `target`.
     A text may end in an accepting state, which is reached with an empty stack only.
 
     For shared masks: `body_of_state[s]` is not 0 where any further code point of a string leads back to
@@ -47,12 +52,20 @@ class StackAutomaton:
         if entry >= DEAD:
             return entry
         kind, target, operand = self.actions[-2 - entry].tolist()
-        if kind != POP:
-            if kind == PUSH and len(stack) == self.max_depth:
-                return DEAD
+        if kind == POP:
+            return int(self.returns[stack.pop() + operand]) if stack else DEAD
+        if kind == PUSH and len(stack) == self.max_depth:
+            return DEAD
+        if kind in (COUNT, COUNT_CALL):
+            stack[-1] -= 1
+            if kind == COUNT:
+                return int(target if stack[-1] else operand)
+            operand += stack[-1] == 0
+        if kind == DROP:
+            stack.pop()
+        else:
             stack.append(operand)
-            return int(target)
-        return int(self.returns[stack.pop() + operand]) if stack else DEAD
+        return int(target)
 
     def accepts(self, text: bytes) -> bool:
         stack: list[int] = []

@@ -16,11 +16,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .stack_automaton import CALL, DEAD, POP, PUSH, StackAutomaton
+from .stack_automaton import COUNT, COUNT_CALL, DEAD, DROP, POP, PUSH, TAIL, StackAutomaton
 from .token_trie import TokenTrie, trie_of
 
 _QUOTE = 0x22
+_LONG = -2
 _UNTOUCHED = np.empty(0, np.bool_)
+_NO_TOKENS = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +42,8 @@ class _Body:
     closing: NDArray[np.int32]
     """tokens that end with the quote"""
     rests: TokenTrie
+    long: NDArray[np.int32]
+    """tokens with more code points than a count is sure to leave"""
 
 
 class StackMasks:
@@ -65,15 +69,15 @@ class StackMasks:
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         shared = self._body(automaton, body)
         words[:] = shared.words
-        after = automaton.step(body, [], _QUOTE)
-        parts = []
+        after = automaton.step(body, [0], _QUOTE)
+        parts = [(shared.long, _NO_TOKENS)]
         if after >= 0:
             _set_bits(words, shared.closing)
             parts.append(_walked(automaton, shared.rests, after, words))
         if state != body:
             parts = self._patched(automaton, state, body, words, parts)
-        context, openers = zip(*parts, strict=True) if parts else ((), ())
-        return _joined(context), _joined(openers)
+        context, openers = zip(*parts, strict=True)
+        return np.concatenate(context), np.concatenate(openers)
 
     def _patched(
         self,
@@ -113,7 +117,8 @@ class StackMasks:
                 rests.append((rest, int(trie.tokens[position])))
             else:
                 closing.append(int(trie.tokens[position]))
-        return _Body(words, np.array(closing, np.int32), trie_of(rests, (), trie.mask_words * 32))
+        long = trie.tokens[quote_at == _LONG]
+        return _Body(words, np.array(closing, np.int32), trie_of(rests, (), trie.mask_words * 32), long)
 
 
 def _walked(
@@ -137,10 +142,6 @@ def _walked(
         state, words, context, openers, body, touched,
     )  # fmt: skip
     return context[:found].copy(), openers[:opening].copy()
-
-
-def _joined(parts: tuple[NDArray[np.int32], ...]) -> NDArray[np.int32]:
-    return np.concatenate(parts) if parts else np.empty(0, np.int32)
 
 
 def _set_bits(words: NDArray[np.uint32], tokens: NDArray[np.int32]) -> None:
@@ -171,9 +172,10 @@ def _walk(  # type: ignore[no-untyped-def]
     """Frames of the local stack are kept by the level at which they were pushed, `top` by level."""
     states = np.empty(max_depth + 1, np.int32)
     top = np.empty(max_depth + 1, np.int32)
-    below = np.empty(max_depth + 1, np.int32)
-    base = np.empty(max_depth + 1, np.int32)
+    below = np.empty(2 * max_depth + 2, np.int32)
+    value = np.empty(2 * max_depth + 2, np.int32)
     pushed = np.zeros(max_depth + 1, np.bool_)
+    units = np.zeros(max_depth + 1, np.int32)
     states[0] = state
     top[0] = -1
     found = 0
@@ -184,28 +186,45 @@ def _walk(  # type: ignore[no-untyped-def]
         entry = transitions[states[level], class_of_byte[byte[node]]]
         frame = top[level]
         opens = pushed[level]
+        counted = units[level]
         if entry < DEAD:
             kind = actions[-2 - entry, 0]
+            target = actions[-2 - entry, 1]
             operand = actions[-2 - entry, 2]
+            is_count = kind == COUNT or kind == COUNT_CALL
+            if frame < 0 and (kind == POP or (is_count and counted == TAIL)):
+                for position in range(token_starts[node], token_starts[ends[node]]):
+                    token = tokens[position]
+                    context[found] = token
+                    found += 1
+                    if body >= 0:
+                        touched[token] = True
+                        words[token >> 5] &= ~(np.uint32(1) << np.uint32(token & 31))
+                node = ends[node]
+                continue
+            entry = target
             if kind == POP:
-                if frame < 0:
-                    for position in range(token_starts[node], token_starts[ends[node]]):
-                        token = tokens[position]
-                        context[found] = token
-                        found += 1
-                        if body >= 0:
-                            touched[token] = True
-                            words[token >> 5] &= ~(np.uint32(1) << np.uint32(token & 31))
-                    node = ends[node]
-                    continue
-                entry = returns[base[frame] + operand]
+                entry = returns[value[frame] + operand]
                 frame = below[frame]
-            else:
+            elif kind == DROP:
+                frame = below[frame] if frame >= 0 else -1
+                counted = 0
+            elif is_count and frame < 0:
+                counted += 1
+            elif is_count:
+                left = value[frame] - 1
+                value[2 * level] = left
+                below[2 * level] = below[frame]
+                frame = 2 * level
+                if left == 0:
+                    operand += 1
+                    if kind == COUNT:
+                        entry = operand - 1
+            if kind != POP and kind != DROP and kind != COUNT:
                 opens = opens or kind == PUSH
-                base[level] = operand
-                below[level] = frame
-                frame = level
-                entry = actions[-2 - entry, 1]
+                value[2 * level + 1] = operand
+                below[2 * level + 1] = frame
+                frame = 2 * level + 1
         if entry < 0 and body >= 0:
             for position in range(token_starts[node], token_starts[ends[node]]):
                 token = tokens[position]
@@ -217,6 +236,7 @@ def _walk(  # type: ignore[no-untyped-def]
         states[level + 1] = entry
         top[level + 1] = frame
         pushed[level + 1] = opens
+        units[level + 1] = counted
         for position in range(token_starts[node], token_starts[node + 1]):
             token = tokens[position]
             words[token >> 5] |= np.uint32(1) << np.uint32(token & 31)
@@ -236,6 +256,7 @@ def _walk_body(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     states = np.empty(max_depth + 1, np.int32)
     base = np.empty(max_depth + 1, np.int32)
+    units = np.zeros(max_depth + 1, np.int32)
     states[0] = state
     node = 0
     while node < len(byte):
@@ -247,12 +268,21 @@ def _walk_body(  # type: ignore[no-untyped-def]
             continue
         entry = transitions[states[level], class_of_byte[byte[node]]]
         base[level + 1] = base[level]
+        units[level + 1] = units[level]
         if entry < DEAD:
-            if actions[-2 - entry, 0] == CALL:
+            kind = actions[-2 - entry, 0]
+            if kind == COUNT or kind == COUNT_CALL:
+                units[level + 1] += 1
+                if units[level + 1] > TAIL:
+                    for position in range(token_starts[node], token_starts[ends[node]]):
+                        quote_at[position] = _LONG
+                    node = ends[node]
+                    continue
+            if kind == POP:
+                entry = returns[base[level] + actions[-2 - entry, 2]]
+            else:
                 base[level + 1] = actions[-2 - entry, 2]
                 entry = actions[-2 - entry, 1]
-            else:
-                entry = returns[base[level] + actions[-2 - entry, 2]]
         if entry < 0:
             node = ends[node]
             continue

@@ -23,6 +23,7 @@ TOKENS = sorted(
     | {text.encode() for text in (*PIECES, *JOINTS)}
     | {(left + right).encode() for left in PIECES for right in JOINTS}
     | {(left + right).encode() for left in JOINTS for right in PIECES}
+    | {b"a" * 40, "é".encode() * 35 + b'",', b"b" * 32, b'","' + b"a" * 70, b'","' + b"a" * 60 + "é".encode() * 11}
     | {"é".encode()[1:] + b'"', "€".encode()[:2], "€".encode()[1:] + b'",'}
 )
 SCHEMAS: list[Any] = [
@@ -34,6 +35,8 @@ SCHEMAS: list[Any] = [
         "additionalProperties": False,
         "required": ["b"],
     },
+    {"type": "array", "items": {"maxLength": 70}},
+    {"type": "array", "items": {"type": "string", "minLength": 2, "maxLength": 100}},
     {"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"type": "string"}, {"const": {"name": None}}]}},
     {"oneOf": [{"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}, {"required": ["b"]}]},
 ]  # fmt: skip

@@ -56,7 +56,7 @@ class Assembler:
             entries[text[0]] = tables.chain(text[1:], following[verdict])
         strings = scalars.string_block(value.strings) if value.strings is not None else None
         if strings is not None:
-            entries[_QUOTE] = tables.stamp(strings, following)
+            entries[_QUOTE] = tables.entry(strings, following)
         numbers = scalars.number_block(value.numbers) if value.numbers is not None else None
         if numbers is not None:
             tables.inherit(state, tables.stamp(numbers, following))

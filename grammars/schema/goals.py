@@ -17,7 +17,7 @@ from ..errors import TooLargeError
 from .dfa import Dfa
 from .formula import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, Formula
 from .keywords import Keywords
-from .scalars import Content, Scalars
+from .scalars import Content, Scalars, counted_lengths
 
 MAX_NODES = 20_000
 MAX_EDGES = 200_000
@@ -241,7 +241,8 @@ class Goals:
         goal = tuple(self.formulas.restricted(formula, types) for formula in value.goal)
         if all(formula is self.formulas.false for formula in goal):
             return None
-        if len(goal) == 1 and goal[0] is self.formulas.true:
+        is_any = len(goal) == 1 and goal[0] is self.formulas.true
+        if is_any or (types == STRING and counted_lengths(goal) is not None):
             value.scalar_verdicts.add(0)
             return goal
         labels = self.scalars.string_dfa if types == STRING else self.scalars.number_dfa

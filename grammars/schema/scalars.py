@@ -11,12 +11,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..errors import TooLargeError
+from ..stack_automaton import TAIL
 from .dfa import ANYTHING, DEAD, NOTHING, REJECT, Dfa, combined, complement, explored, intersection, union
 from .formats import FORMATS
 from .formula import Formula
 from .numbers import canonical, compared, multiples, one_of, spellings
 from .regex_dfa import matching, searching
-from .spelling import Block, Spelling, inlined, plain, spelled
+from .spelling import Block, Spelling, counted, inlined, plain, spelled
 
 MAX_UNITS = 256  # larger counts would be so many copies of a character's states
 MAX_LITERAL_STATES = 20_000
@@ -36,6 +37,9 @@ class Scalars:
         free = all(atom.payload[0] == "characters" for formula in formulas for atom in formula.atoms())
         spelling: Spelling = "any" if free else "usual"
         key = ("string", *map(content, formulas))
+        bounds = counted_lengths(formulas)
+        if bounds is not None:
+            return self._remembered(key, lambda: counted(*bounds))
         return self._remembered(key, lambda: spelled(self.string_dfa(formulas), spelling))
 
     def name_block(self, dfa: Dfa, key: Content, *, is_shared: bool) -> Block | None:
@@ -79,6 +83,22 @@ class Scalars:
             self._blocks[key] = build()
             _trim(self._blocks)
         return self._blocks[key]
+
+
+def counted_lengths(formulas: Sequence[Formula]) -> tuple[int, int] | None:
+    """The least and the most code points, if that is all that is asked and the most is large."""
+    least, most = 0, 0
+    if len(formulas) > 1:
+        return None
+    for part in formulas[0].conjuncts():
+        atom = part.parts[0] if part.kind == "not" else part
+        if atom.kind != "atom" or atom.payload[0] != "characters":
+            return None
+        if part.kind == "not":
+            most = min(most or atom.payload[1] - 1, atom.payload[1] - 1)
+        else:
+            least = max(least, atom.payload[1])
+    return (least, most) if most > least + 2 * TAIL and least <= MAX_UNITS else None
 
 
 def _trim(cache: OrderedDict[Content, Any]) -> None:

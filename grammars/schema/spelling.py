@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -18,6 +18,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ..errors import TooLargeError
+from ..stack_automaton import TAIL
 from .dfa import DEAD, Dfa, alive_states, minimal_table
 
 Spelling: TypeAlias = Literal["any", "usual", "lower"]
@@ -34,6 +35,7 @@ _HIGHEST = 1 << 30
 
 PUSHES = -(1 << 20)
 KINDS: dict[Spelling, int] = {"any": 1, "usual": 2, "lower": 3}
+COUNTED = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +56,16 @@ class Block:
     """states to which every code point leads back"""
     kind: int
     """for each way of spelling another"""
+    count: Count | None = None
+
+
+@dataclass(frozen=True)
+class Count:
+    """A string of bounded length: `loop` is left for `tail` after `first` code points in it."""
+
+    loop: int
+    tail: int
+    first: int
 
 
 class _Graph:
@@ -245,6 +257,22 @@ def spelled(dfa: Dfa, spelling: Spelling) -> Block | None:
     labels = np.full(len(table), -1, np.int32)
     bodies = np.flatnonzero((dfa.transitions == np.arange(len(table))[:, None]).all(axis=1))
     return Block(class_of_byte, table, labels, pruned.table(), dfa.transitions, bodies, KINDS[spelling])
+
+
+def counted(least: int, most: int) -> Block:
+    """Strings of `least` to `most` code points, with so many states as `least` and `TAIL` are together."""
+    loop = least
+    states = least + 1 + TAIL + 1
+    targets = np.arange(1, states + 1, dtype=np.int32)
+    targets[loop] = loop
+    targets[-1] = DEAD
+    labels = np.where(np.arange(states) < least, -1, 0).astype(np.int32)
+    zero = np.zeros(1, np.int32)
+    block = spelled(Dfa(zero, zero, targets[:, None], labels), "any")
+    assert block is not None
+    return replace(
+        block, bodies=np.array([loop]), kind=COUNTED, count=Count(loop, loop + 1, most - least - TAIL)
+    )
 
 
 def _with_classes(dfa: Dfa, leaves: NDArray[np.int32]) -> Dfa:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TooLargeError
-from ..stack_automaton import CALL, DEAD, POP, StackAutomaton
+from ..stack_automaton import CALL, COUNT, COUNT_CALL, DEAD, DROP, POP, StackAutomaton
 from .names import TAKEN
 from .spelling import PUSHES, Block
 
@@ -57,6 +57,11 @@ class Tables:
         """Where `state` has no entry it takes the one of `other`, which must not inherit itself."""
         self._inherits.append((state, other))
 
+    def entry(self, block: Block, following: tuple[int, ...]) -> int:
+        """What leads into a copy of the block: its start, or an action that sets its count."""
+        start = self.stamp(block, following)
+        return start if block.count is None else self.action(CALL, start, block.count.first)
+
     def stamp(self, block: Block, following: tuple[int, ...]) -> int:
         """A copy of the block that is left to `following[label]`. Returns its start."""
         key = (id(block), following)
@@ -76,8 +81,13 @@ class Tables:
         nodes = PUSHES - block.transitions[states, columns]
         ends = np.where(block.ends >= 0, block.ends + first, DEAD)
         returns = [self.returns(tuple(row)) for row in ends.tolist()]
+        kinds = [CALL] * len(ends)
+        if block.count is not None:
+            loop = block.count.loop
+            kinds[loop] = COUNT_CALL
+            returns[loop] = self.returns((first + loop, first + block.count.tail))
         entries = [
-            self.action(CALL, graph + node, returns[state])
+            self.action(kinds[state], graph + node, returns[state])
             for state, node in zip(states.tolist(), nodes.tolist(), strict=True)
         ]
         self._pushes[first] = np.array(entries, np.int32)
@@ -135,6 +145,12 @@ class Tables:
         table = np.where(block.transitions >= 0, block.transitions + first, block.transitions)
         is_exit = (table < -1) & (table > PUSHES)
         after = np.array(following, np.int32)
+        if block.count is not None:
+            after = np.array([self.action(DROP, target, 0) for target in following], np.int32)
+            loop = table[block.count.loop]
+            counting = self.action(COUNT, first + block.count.loop, first + block.count.tail)
+            table[block.count.loop] = np.where(loop == first + block.count.loop, counting, loop)
+            is_exit[block.count.loop] &= loop < 0
         table = np.where(is_exit, after[np.where(is_exit, -2 - table, 0)], table)
         pushes = self._pushes.get(first)
         if pushes is not None:
