@@ -172,33 +172,38 @@ def _product(left, right, left_class, right_class, limit):  # type: ignore[no-un
 
 def minimal(dfa: Dfa) -> Dfa:
     """The same labels with the fewest states and classes; states that lead to no label are dropped."""
-    start, transitions, labels = minimal_table(0, dfa.transitions, dfa.labels)
-    if start < 0:
+    transitions, labels = minimal_table(dfa.transitions, dfa.labels)
+    if not len(labels):
         return NOTHING
-    columns, inverse = np.unique(transitions, axis=1, return_inverse=True)
-    class_of_cut = inverse.reshape(-1).astype(np.int32)[dfa.class_of_cut]
+    columns, inverse = distinct_columns(transitions)
+    class_of_cut = inverse.astype(np.int32)[dfa.class_of_cut]
     changed = np.concatenate(([True], class_of_cut[1:] != class_of_cut[:-1]))
-    return Dfa(dfa.cuts[changed], class_of_cut[changed], np.ascontiguousarray(columns), labels)
+    rows = np.ascontiguousarray(transitions[:, columns])
+    return Dfa(dfa.cuts[changed], class_of_cut[changed], rows, labels)
+
+
+def distinct_columns(table: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """One index of each distinct column, and for each column its place there. Compared by a 64-bit hash."""
+    spread = np.resize(_SPREAD.view(np.int64), len(table)) * (1 + np.arange(len(table)) // len(_SPREAD))
+    _, columns, inverse = np.unique(spread @ table.astype(np.int64), return_index=True, return_inverse=True)
+    return columns, inverse.reshape(-1)
 
 
 def minimal_table(
-    start: int, transitions: NDArray[np.int32], labels: NDArray[np.int32]
-) -> tuple[int, NDArray[np.int32], NDArray[np.int32]]:
-    """Merges equal states (Moore), numbered from the start; entries below -1 are exits and are kept.
-
-    Returns start -1 if nothing is accepted: no label and no exit is reached.
-    """
+    transitions: NDArray[np.int32], labels: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Merges equal states (Moore), numbered from the first; empty if that leads to no label."""
     alive = alive_states(transitions, labels)
-    if not alive[start]:
-        return -1, transitions[:0], labels[:0]
+    if not alive[0]:
+        return transitions[:0], labels[:0]
     kept = np.where((transitions >= 0) & ~alive[transitions], np.int32(DEAD), transitions)
     block = _blocks(kept, labels)
-    order = _numbered(start, kept, block)
+    order = _numbered(kept, block)
     number = np.full(block.max() + 1, -1, np.int32)
     number[block[order]] = np.arange(len(order), dtype=np.int32)
     rows = kept[order]
     merged = np.where(rows >= 0, number[block[rows]], rows)
-    return 0, merged.astype(np.int32), labels[order]
+    return merged.astype(np.int32), labels[order]
 
 
 @njit(cache=True)
@@ -272,12 +277,12 @@ def _refined(transitions, block, spread):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _numbered(start, transitions, block):  # type: ignore[no-untyped-def]
+def _numbered(transitions, block):  # type: ignore[no-untyped-def]
     """A state of each block that is reached, breadth first."""
     seen = np.zeros(block.max() + 1, np.bool_)
     order = np.empty(block.max() + 1, np.int64)
-    order[0] = start
-    seen[block[start]] = True
+    order[0] = 0
+    seen[block[0]] = True
     found = 1
     current = 0
     while current < found:

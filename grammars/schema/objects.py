@@ -26,6 +26,7 @@ class _Reader:
         self.required: set[str] = set()
         self.core = self._core(container.goal)
         self._edges: dict[tuple[Goal, str | tuple[bool, ...]], Edge | None] = {}
+        self._classes: dict[Goal, Dfa] = {}
         self.pending: list[Node] = []
 
     def _core(self, goal: Goal) -> Goal:
@@ -144,7 +145,10 @@ class _Reader:
                 node.others = [edge]
                 node.names = UndeclaredNames(ANYTHING, ("any",), True)
             return
-        dfa = self._classified(varying)
+        key = tuple(varying)
+        if key not in self._classes:
+            self._classes[key] = self._classified(varying)
+        dfa = self._classes[key]
         labels = np.unique(dfa.labels[dfa.labels >= 0])
         new_label = np.full(1 << len(varying), REJECT, np.int32)
         for label in labels:
@@ -154,8 +158,8 @@ class _Reader:
                 new_label[label] = len(node.others)
                 node.others.append(edge)
         kept = np.where(dfa.labels >= 0, new_label[dfa.labels], REJECT).astype(np.int32)
-        key = (tuple(map(content, varying)), tuple(sorted(self.names)), tuple(new_label.tolist()))
-        node.names = UndeclaredNames(Dfa(dfa.cuts, dfa.class_of_cut, dfa.transitions, kept), key, False)
+        names_key = (tuple(map(content, varying)), tuple(sorted(self.names)), tuple(new_label.tolist()))
+        node.names = UndeclaredNames(Dfa(dfa.cuts, dfa.class_of_cut, dfa.transitions, kept), names_key, False)
 
     def _classified(self, varying: list[Formula]) -> Dfa:
         """Labels undeclared names with a bit for each of the formulas."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..errors import TooLargeError
 from ..stack_automaton import TAIL
-from .dfa import DEAD, Dfa, alive_states, minimal_table
+from .dfa import DEAD, Dfa, alive_states, distinct_columns, minimal_table
 
 Spelling: TypeAlias = Literal["any", "usual", "lower"]
 """any: every escape; usual: escapes only where a JSON writer may use them; lower: so, in lower case."""
@@ -229,13 +229,12 @@ def _graph(
     for node, row in enumerate(rows):
         for byte, target in row.items():
             table[node, byte] = target
-    marked = np.vstack([table, np.arange(256) == 0x22])
-    columns, class_of_byte = np.unique(marked, axis=1, return_inverse=True)
-    quote = columns[-1].argmax()
-    order = np.argsort(np.arange(columns.shape[1]) != quote, kind="stable")
+    marked = np.vstack([table, np.arange(256, dtype=np.int32) == 0x22])
+    columns, class_of_byte = distinct_columns(marked)
+    order = np.argsort(columns != 0x22, kind="stable")  # the quote's comes first
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    return rank[class_of_byte.reshape(256)].astype(np.int32), np.ascontiguousarray(columns[:-1, order])
+    return rank[class_of_byte].astype(np.int32), np.ascontiguousarray(table[:, columns[order]])
 
 
 def spelled(dfa: Dfa, spelling: Spelling) -> Block | None:
@@ -282,7 +281,7 @@ def _with_classes(dfa: Dfa, leaves: NDArray[np.int32]) -> Dfa:
     if spellable.all():
         return dfa
     kept = np.where(spellable, dfa.transitions, DEAD).astype(np.int32)
-    start, transitions, labels = minimal_table(0, kept, dfa.labels)
+    transitions, labels = minimal_table(kept, dfa.labels)
     return Dfa(dfa.cuts, dfa.class_of_cut, transitions, labels)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TooLargeError
 from ..stack_automaton import CALL, COUNT, COUNT_CALL, DEAD, DROP, POP, StackAutomaton
+from .dfa import distinct_columns
 from .names import TAKEN
 from .spelling import PUSHES, Block
 
@@ -160,9 +159,8 @@ class Tables:
     def _compressed(
         self, start: int, class_of_byte: NDArray[np.int64], table: NDArray[np.int32], accepting: NDArray[np.bool_]
     ) -> StackAutomaton:
-        """Bytes that no state tells apart become one class. Columns are compared by a 64-bit hash."""
-        spread = np.random.default_rng(7).integers(1, 1 << 62, len(table), dtype=np.int64) | 1
-        _, columns, inverse = np.unique(spread @ table.astype(np.int64), return_index=True, return_inverse=True)
+        """Bytes that no state tells apart become one class."""
+        columns, inverse = distinct_columns(table)
         bodies = np.zeros(len(table), np.int8)
         for first, block, _ in self._stamps:
             bodies[first + block.bodies] = block.kind
@@ -173,7 +171,7 @@ class Tables:
         actions = list(self._actions) or [(0, 0, 0)]
         return StackAutomaton(
             start=start,
-            class_of_byte=inverse.reshape(-1)[class_of_byte].astype(np.uint8),
+            class_of_byte=inverse[class_of_byte].astype(np.uint8),
             transitions=np.ascontiguousarray(table[:, columns]),
             actions=np.array(actions, np.int32),
             returns=np.array(self._returns or [DEAD], np.int32),
