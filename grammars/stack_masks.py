@@ -21,6 +21,7 @@ from .token_trie import TokenTrie, trie_of
 
 _QUOTE = 0x22
 _LONG = -2
+_COUNTS = (COUNT, COUNT_CALL)
 _UNTOUCHED = np.empty(0, np.bool_)
 _NO_TOKENS = np.empty(0, np.int32)
 
@@ -191,7 +192,7 @@ def _walk(  # type: ignore[no-untyped-def]
             kind = actions[-2 - entry, 0]
             target = actions[-2 - entry, 1]
             operand = actions[-2 - entry, 2]
-            is_count = kind == COUNT or kind == COUNT_CALL
+            is_count = kind in _COUNTS
             if frame < 0 and (kind == POP or (is_count and counted == TAIL)):
                 for position in range(token_starts[node], token_starts[ends[node]]):
                     token = tokens[position]
@@ -271,7 +272,7 @@ def _walk_body(  # type: ignore[no-untyped-def]
         units[level + 1] = units[level]
         if entry < DEAD:
             kind = actions[-2 - entry, 0]
-            if kind == COUNT or kind == COUNT_CALL:
+            if kind in _COUNTS:
                 units[level + 1] += 1
                 if units[level + 1] > TAIL:
                     for position in range(token_starts[node], token_starts[ends[node]]):

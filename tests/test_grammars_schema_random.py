@@ -85,7 +85,12 @@ plain_leaves = st.one_of(
     ),
     st.lists(instances, min_size=1, max_size=3).map(lambda values: {"enum": values}),
     st.fixed_dictionaries(
-        {}, optional={"minimum": st.integers(-1, 2), "exclusiveMaximum": small, "multipleOf": st.sampled_from([2, 0.5])}
+        {},
+        optional={
+            "minimum": st.integers(-1, 2),
+            "exclusiveMaximum": small,
+            "multipleOf": st.sampled_from([2, 0.5]),
+        },
     ),
     st.fixed_dictionaries(
         {}, optional={"minLength": small, "maxLength": small, "pattern": st.sampled_from(["^a", "b", "^a*$"])}
@@ -145,7 +150,7 @@ class _Bytes:
     eos_token_id = 256
     bos_token_id = None
     special_token_ids = (256,)
-    tokens = tuple(bytes([byte]) for byte in range(256)) + (b"<end>",)
+    tokens = (*(bytes([byte]) for byte in range(256)), b"<end>")
 
     def __call__(self, text: bytes) -> list[int]:
         return list(text)
@@ -159,13 +164,21 @@ def tokenizer() -> LLTokenizer:
 
 
 SHARED_WITH_LLGUIDANCE: list[Any] = [
-    {"type": "object", "properties": {"a": {"type": "integer", "minimum": 3, "maximum": 250}, "b": {"enum": ["x", "yé"]}}},
-    {"type": "object", "properties": {"t": {"format": "date-time"}, "u": {"format": "uuid"}}, "required": ["t"]},
+    {
+        "type": "object",
+        "properties": {"a": {"type": "integer", "minimum": 3, "maximum": 250}, "b": {"enum": ["x", "yé"]}},
+    },
+    {
+        "type": "object",
+        "properties": {"t": {"format": "date-time"}, "u": {"format": "uuid"}},
+        "required": ["t"],
+    },
     {"type": "array", "items": {"type": "string", "pattern": "^[a-f]+-\\d{2}$"}, "minItems": 1},
     {"anyOf": [{"type": "null"}, {"type": "object", "additionalProperties": {"type": "boolean"}}]},
     {"type": "object", "properties": {"n": {"$ref": "#"}}, "additionalProperties": False},
     {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 4}},
-]  # fmt: skip
+    {"type": "array", "items": {"type": "string", "maxLength": 70}},
+]
 
 
 @pytest.mark.parametrize("schema", SHARED_WITH_LLGUIDANCE)

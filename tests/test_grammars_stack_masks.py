@@ -17,29 +17,48 @@ from json_automata import steps
 COMPILER = SchemaCompiler()
 END = 0
 PIECES = ["a", "b", "ab", "name", "é", "\u20ac", "\U0001f600", "1", "12", ".5", "true", "null", " ", "\n"]
-JOINTS = ['"', '",', '":', '":"', '"}', '"]', "}", "]", "}}", "]}", "},", '},{"', '{"', "[{", "[[", "[", ",", ":", "\\", "\\n", "\\u00", "e9", "\\u00e9\""]  # fmt: skip
+JOINTS = ['"', '",', '":', '":"', '"}', '"]', "}", "]", "}}", "]}", "},", '},{"', '{"', "[{", "[[", "["]
+JOINTS += [",", ":", "\\", "\\n", "\\u00", "e9", '\\u00e9"']
 TOKENS = sorted(
     {bytes([byte]) for byte in range(256)}
     | {text.encode() for text in (*PIECES, *JOINTS)}
     | {(left + right).encode() for left in PIECES for right in JOINTS}
     | {(left + right).encode() for left in JOINTS for right in PIECES}
-    | {b"a" * 40, "é".encode() * 35 + b'",', b"b" * 32, b'","' + b"a" * 70, b'","' + b"a" * 60 + "é".encode() * 11}
+    | {
+        b"a" * 40,
+        "é".encode() * 35 + b'",',
+        b"b" * 32,
+        b'","' + b"a" * 70,
+        b'","' + b"a" * 60 + "é".encode() * 11,
+    }
     | {"é".encode()[1:] + b'"', "€".encode()[:2], "€".encode()[1:] + b'",'}
 )
 SCHEMAS: list[Any] = [
     True,
-    {"type": "object", "properties": {"name": {"type": "string"}, "a": {"type": "array", "items": {"type": "number"}}}},
     {
         "type": "object",
-        "properties": {"a": {"type": "string", "maxLength": 3}, "ab": {"enum": ["a", "é"]}, "b": {"pattern": "^[ab1]+$"}},
+        "properties": {"name": {"type": "string"}, "a": {"type": "array", "items": {"type": "number"}}},
+    },
+    {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string", "maxLength": 3},
+            "ab": {"enum": ["a", "é"]},
+            "b": {"pattern": "^[ab1]+$"},
+        },
         "additionalProperties": False,
         "required": ["b"],
     },
     {"type": "array", "items": {"maxLength": 70}},
     {"type": "array", "items": {"type": "string", "minLength": 2, "maxLength": 100}},
     {"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"type": "string"}, {"const": {"name": None}}]}},
-    {"oneOf": [{"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}, {"required": ["b"]}]},
-]  # fmt: skip
+    {
+        "oneOf": [
+            {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]},
+            {"required": ["b"]},
+        ]
+    },
+]
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +122,8 @@ def test_openers_are_the_tokens_that_a_full_stack_forbids(masks: StackMasks) -> 
 
 
 def test_context_lists_are_short_between_members(masks: StackMasks) -> None:
-    automaton = COMPILER.compile('{"type":"object","properties":{"a":{"type":"null"}},"additionalProperties":false}')
+    schema = {"properties": {"a": {"type": "null"}}, "additionalProperties": False}
+    automaton = COMPILER.compile(json.dumps(schema))
     state, stack = automaton.start, list[int]()
     for byte in b'{"a":null':
         state = automaton.step(state, stack, byte)

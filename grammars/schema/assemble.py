@@ -136,7 +136,8 @@ class Assembler:
 
     def _undeclared(self, container: Container, node: Node) -> _StampedNames:
         """The states of undeclared names, in which the declared ones are woven."""
-        block, following = None, ()
+        block: Block | None = None
+        following: tuple[int, ...] = ()
         if node.names is not None:
             states = [self._member(container, edge) for edge in node.others]
             alive = [label for label, state in enumerate(states) if state is not None]

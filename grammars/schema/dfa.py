@@ -228,10 +228,10 @@ def alive_states(transitions, labels):  # type: ignore[no-untyped-def]
             if target >= 0:
                 sources[filled[target]] = state
                 filled[target] += 1
-    pending = [np.int64(state) for state in np.flatnonzero(alive)]
+    pending = [np.int64(final) for final in np.flatnonzero(alive)]
     while len(pending) > 0:
-        state = pending.pop()
-        for position in range(first[state], first[state + 1]):
+        reached = pending.pop()
+        for position in range(first[reached], first[reached + 1]):
             source = sources[position]
             if not alive[source]:
                 alive[source] = True
@@ -254,14 +254,16 @@ def _refined(transitions, block, spread):  # type: ignore[no-untyped-def]
     states, classes = transitions.shape
     count = 0
     while True:
-        seen = {np.uint64(0): np.int64(0)}
+        seen = {np.uint64(0): 0}
         seen.clear()
         following = np.empty(states, np.int64)
         for state in range(states):
             code = np.uint64(block[state] + 1) * np.uint64(0x9E3779B97F4A7C15)
             for column in range(classes):
                 target = transitions[state, column]
-                value = np.uint64(block[target] + 2) if target >= 0 else np.uint64(1 << 40) - np.uint64(-target)
+                value = (
+                    np.uint64(block[target] + 2) if target >= 0 else np.uint64(1 << 40) - np.uint64(-target)
+                )
                 mixed = (value ^ (value >> np.uint64(7))) * spread[column]
                 code += (mixed ^ (mixed >> np.uint64(31))) * spread[(column * 7 + 3) % len(spread)]
                 code ^= code >> np.uint64(29)

@@ -1,4 +1,7 @@
-"""The `format`s that are enforced, as regexes for whole texts (RFC 3339, 5321, 1123, 4291, 3986, 4122, 6901)."""
+"""The `format`s that are enforced, as regexes for whole texts.
+
+Sources: RFC 3339, 5321, 1123, 4291, 3986, 4122, 6901 and ISO 8601.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,9 @@ _AUTHORITY = (
 )
 _SEGMENTS = rf"(?:/{_PATH_CHARACTER}*)*"
 _REST = rf"(?:\?(?:{_PATH_CHARACTER}|[/?])*)?(?:#(?:{_PATH_CHARACTER}|[/?])*)?"
-_HIERARCHY = rf"(?://{_AUTHORITY}{_SEGMENTS}|/(?:{_PATH_CHARACTER}+{_SEGMENTS})?|{_PATH_CHARACTER}+{_SEGMENTS}|)"
+_HIERARCHY = (
+    rf"(?://{_AUTHORITY}{_SEGMENTS}|/(?:{_PATH_CHARACTER}+{_SEGMENTS})?|{_PATH_CHARACTER}+{_SEGMENTS}|)"
+)
 _URI = rf"[A-Za-z][A-Za-z0-9+.-]*:{_HIERARCHY}{_REST}"
 _FIRST_SEGMENT = rf"(?:[{_PLAIN}@]|{_ENCODED})+"
 _RELATIVE = (

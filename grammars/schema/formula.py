@@ -16,7 +16,7 @@ Payload: TypeAlias = tuple[Any, ...]
 
 
 class Formula:
-    """`payload` is an atom's content, its name first; `types` those that an atom speaks of, or a set of types."""
+    """`payload` is an atom's content, its name first; `types` what it speaks of, or a set of types."""
 
     __slots__ = ("cache", "kind", "number", "parts", "payload", "types")
 

@@ -203,7 +203,9 @@ class Goals:
                     left = self._assumed(left, child, True)
                 self._split((left,), condition, found, depth)
                 return
-        child = next((atom.payload[1] for formula in goal for atom in formula.atoms() if _is_child(atom)), None)
+        child = next(
+            (atom.payload[1] for formula in goal for atom in formula.atoms() if _is_child(atom)), None
+        )
         if child is None:
             found.setdefault(goal, []).append(condition)
             if len(found) > MAX_OUTCOMES or depth > MAX_OUTCOMES:
@@ -219,14 +221,18 @@ class Goals:
         return make.rewritten(
             formula,
             ("assumed", child.number, holds),
-            lambda atom: (make.true if holds else make.false)
-            if _is_child(atom) and atom.payload[1] is child
-            else atom,
+            lambda atom: (
+                (make.true if holds else make.false) if _is_child(atom) and atom.payload[1] is child else atom
+            ),
         )
 
     def _read(self, value: Value) -> None:
         make = self.formulas
-        for text, types, fact in ((b"null", NULL, None), (b"true", BOOLEAN, True), (b"false", BOOLEAN, False)):
+        for text, types, fact in (
+            (b"null", NULL, None),
+            (b"true", BOOLEAN, True),
+            (b"false", BOOLEAN, False),
+        ):
             for verdict, formula in enumerate(value.goal):
                 if self._holds(make.restricted(formula, types), fact):
                     value.literals.append((text, verdict))

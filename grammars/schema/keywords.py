@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 from fractions import Fraction
 from itertools import combinations
 from typing import TypeAlias
@@ -13,6 +12,7 @@ from ..json_schema import Json
 from .formats import FORMATS
 from .formula import ARRAY, BOOLEAN, EVERY_TYPE, NULL, NUMBER, OBJECT, STRING, Formula, Formulas
 from .references import References
+from .values import exact_number, is_number, name_formula, one_of_values
 
 TYPES = {
     "null": NULL,
@@ -121,7 +121,9 @@ class Keywords:
         for keyword, reason in _REFUSED.items():
             if fields.get(keyword, True) is not True:
                 raise place.refusal(keyword, reason)
-        parts = [part for keyword, read in _READERS.items() if keyword in fields for part in read(self, place)]
+        parts = [
+            part for keyword, read in _READERS.items() if keyword in fields for part in read(self, place)
+        ]
         parts += self._object(place)
         parts += self._array(place)
         return self.formulas.all_of(parts)
@@ -129,7 +131,7 @@ class Keywords:
     def _child(self, place: Place, *steps: str | int) -> Formula:
         schema: Json = place.fields
         for step in steps:
-            schema = schema[step]  # type: ignore[index,call-overload]
+            schema = schema[step]  # type: ignore[index]
         path = "/".join([place.path, *(str(step).replace("~", "~0").replace("/", "~1") for step in steps)])
         return self._schema(schema, path, place.base)
 
@@ -170,48 +172,10 @@ class Keywords:
         listed = place.fields["enum"]
         if not isinstance(listed, list) or not listed:
             raise place.refusal("enum", "it must be a list of at least one value")
-        yield self._one_of_values(listed)
+        yield one_of_values(self.formulas, listed)
 
     def _const(self, place: Place) -> Iterator[Formula]:
-        yield self._one_of_values([place.fields["const"]])
-
-    def _one_of_values(self, values: list[Json]) -> Formula:
-        make = self.formulas
-        strings = frozenset(value for value in values if isinstance(value, str))
-        numbers = frozenset(_number(value) for value in values if _is_number(value))
-        parts = [
-            make.all_of([make.types(STRING), make.atom(STRING, "in", strings)]),
-            make.all_of([make.types(NUMBER), make.atom(NUMBER, "numbers", numbers)])
-            if numbers
-            else make.false,
-        ]
-        parts += [self._value(value) for value in values if not isinstance(value, str) and not _is_number(value)]
-        return make.any_of(parts)
-
-    def _value(self, value: Json) -> Formula:
-        make = self.formulas
-        if value is None:
-            return make.types(NULL)
-        if isinstance(value, bool):
-            is_true = make.atom(BOOLEAN, "true")
-            return make.all_of([make.types(BOOLEAN), is_true if value else make.negation(is_true)])
-        if isinstance(value, list):
-            items = [
-                make.atom(ARRAY, "items", position, position + 1, self._one_of_values([item]))
-                for position, item in enumerate(value)
-            ]
-            return make.all_of([make.types(ARRAY), *items, *self._exactly(ARRAY, "length", len(value))])
-        assert isinstance(value, dict)
-        parts = [make.types(OBJECT)]
-        for name, child in value.items():
-            parts.append(make.atom(OBJECT, "every", self._name(name), self._one_of_values([child])))
-            parts.append(make.atom(OBJECT, "has", name))
-        return make.all_of([*parts, *self._exactly(OBJECT, "count", len(value))])
-
-    def _exactly(self, types: int, name: str, count: int) -> list[Formula]:
-        make = self.formulas
-        least = [make.atom(types, name, count)] if count else []
-        return [*least, make.negation(make.atom(types, name, count + 1))]
+        yield one_of_values(self.formulas, [place.fields["const"]])
 
     def _all_of(self, place: Place) -> Iterator[Formula]:
         yield from self._children(place, "allOf")
@@ -223,9 +187,7 @@ class Keywords:
         """At least one, and no two: disjoint alternatives leave no trace."""
         make = self.formulas
         outer = [make.types(_mask_of(place.fields))]
-        children = [
-            make.all_of([*outer, self.expanded(child)]) for child in self._children(place, "oneOf")
-        ]
+        children = [make.all_of([*outer, self.expanded(child)]) for child in self._children(place, "oneOf")]
         yield make.any_of(children)
         for left, right in combinations(children, 2):
             both = make.all_of([left, right])
@@ -242,7 +204,7 @@ class Keywords:
         for part in conjuncts:
             if part.kind == "atom" and part.payload[0] == "every":
                 for name in required:
-                    if part.payload[1] is self._name(name):
+                    if part.payload[1] is name_formula(self.formulas, name):
                         allowed.setdefault(name, []).append(part.payload[2])
         return any(
             self.formulas.all_of(map(self.expanded, values)) is self.formulas.false
@@ -262,9 +224,9 @@ class Keywords:
 
     def _count(self, place: Place, keyword: str) -> int:
         value = place.fields[keyword]
-        if not _is_number(value) or value < 0 or value != int(value):  # type: ignore[operator,arg-type]
+        if not is_number(value) or value < 0 or value != int(value):  # type: ignore[operator,arg-type]
             raise place.refusal(keyword, "it must be a whole number of at least 0")
-        return int(value)  # type: ignore[arg-type]
+        return int(value)
 
     def _least(self, place: Place, keyword: str, types: int, name: str) -> Iterator[Formula]:
         count = self._count(place, keyword)
@@ -293,9 +255,9 @@ class Keywords:
 
     def _bound(self, place: Place, keyword: str) -> Fraction:
         value = place.fields[keyword]
-        if not _is_number(value):
+        if not is_number(value):
             raise place.refusal(keyword, "it must be a number")
-        return _number(value)
+        return exact_number(value)
 
     def _minimum(self, place: Place) -> Iterator[Formula]:
         name = "over" if place.fields.get("exclusiveMinimum") is True else "least"
@@ -319,15 +281,14 @@ class Keywords:
             raise place.refusal("multipleOf", "it must be more than 0")
         yield self.formulas.atom(NUMBER, "multiple", divisor)
 
-    def _name(self, name: str) -> Formula:
-        return self.formulas.atom(STRING, "in", frozenset([name]))
-
     def _object(self, place: Place) -> Iterator[Formula]:
         fields, make = place.fields, self.formulas
         properties = self._named(place, "properties")
         patterns = self._named(place, "patternProperties")
         for name in properties:
-            yield make.atom(OBJECT, "every", self._name(name), self._child(place, "properties", name))
+            yield make.atom(
+                OBJECT, "every", name_formula(self.formulas, name), self._child(place, "properties", name)
+            )
         yield from self._required(place)
         covered = [make.atom(STRING, "in", frozenset(properties))] if properties else []
         for pattern in patterns:
@@ -401,7 +362,7 @@ class Keywords:
 
     def _unique_items(self, place: Place) -> Iterator[Formula]:
         most = place.fields.get("maxItems")
-        if place.fields["uniqueItems"] is True and not (_is_number(most) and most <= 1):  # type: ignore[operator]
+        if place.fields["uniqueItems"] is True and not (is_number(most) and most <= 1):  # type: ignore[operator]
             raise place.refusal("uniqueItems", "it is not supported for more than one item")
         yield from ()
 
@@ -446,14 +407,3 @@ def _mask_of(fields: Fields) -> int:
     for name in names:
         mask |= TYPES.get(name, EVERY_TYPE) if isinstance(name, str) else EVERY_TYPE
     return mask
-
-
-def _is_number(value: Json) -> bool:
-    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
-
-
-def _number(value: Json) -> Fraction:
-    try:
-        return Fraction(str(value))
-    except ValueError:
-        raise GrammarError(f"{value!r} is no JSON number") from None

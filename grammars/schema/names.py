@@ -112,4 +112,3 @@ def materialized(
         known[id(current)] = new_state(entries, current.base)
         pending.pop()
     return known[id(trie)]
-

@@ -58,9 +58,7 @@ def compared(bound: Fraction) -> Dfa:
         order = order if order != 1 else _sign(column - whole[position])
         return "integer", negative, position + 1, order
 
-    def _after_fraction_digit(
-        state: tuple[str, bool, int, int], digit: int
-    ) -> tuple[str, bool, int, int]:
+    def _after_fraction_digit(state: tuple[str, bool, int, int], digit: int) -> tuple[str, bool, int, int]:
         _, negative, position, order = state
         if order != 1:
             return "fraction", negative, 0, order

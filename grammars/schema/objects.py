@@ -6,7 +6,8 @@ independent properties then has one node for each of them, and the goal that tra
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 
@@ -63,7 +64,7 @@ class _Reader:
                 node.edges.append(edge)
             if name in self.required:
                 break
-            current = self._each(current, ("skipped", name), lambda atom, name=name: self._skipped(atom, name))
+            current = self._each(current, ("skipped", name), partial(self._skipped, name))
             if all(formula is self.make.false for formula in current):
                 break
         else:
@@ -71,7 +72,7 @@ class _Reader:
             self._read_others(node, current)
         self.goals.count(0, len(node.edges) + len(node.others))
 
-    def _each(self, goal: Goal, key: object, change) -> Goal:  # type: ignore[no-untyped-def]
+    def _each(self, goal: Goal, key: object, change: Callable[[Formula], Formula]) -> Goal:
         return tuple(self.make.rewritten(formula, key, change) for formula in goal)
 
     def _verdict(self, goal: Goal) -> int:
@@ -81,7 +82,7 @@ class _Reader:
     def _ended(self, atom: Formula) -> Formula:
         return self.make.true if atom.payload[0] == "every" else self.make.false
 
-    def _skipped(self, atom: Formula, name: str) -> Formula:
+    def _skipped(self, name: str, atom: Formula) -> Formula:
         if _only_name(atom) != name:
             return atom
         return self.make.false if atom.payload[0] == "has" else self.make.true
@@ -138,7 +139,9 @@ class _Reader:
             for atom in formula.atoms()
             if atom.payload[0] == "every"
         }
-        varying = list(dict.fromkeys(names for names in open_names.values() if names.kind not in ("true", "false")))
+        varying = list(
+            dict.fromkeys(names for names in open_names.values() if names.kind not in ("true", "false"))
+        )
         if not varying:
             edge = self._other_edge(goal, {}, 0)
             if edge is not None:
@@ -169,9 +172,7 @@ class _Reader:
             dfa = self.goals.scalars.string_dfa((negated,))
         for bit, names in enumerate(varying):
             one = self.goals.scalars.string_dfa((names,))
-            dfa = combined(
-                dfa, one, lambda known, now, bit=bit: known | (now >= 0) << bit if known >= 0 else REJECT
-            )
+            dfa = combined(dfa, one, partial(_with_bit, bit))
         return dfa
 
     def _undeclared(self, names: Formula) -> Formula:
@@ -203,6 +204,10 @@ def read_object(goals: Goals, container: Container) -> None:
     container.start = reader.node(reader.core, 0)
     while reader.pending:
         reader.read(reader.pending.pop())
+
+
+def _with_bit(bit: int, known: int, now: int) -> int:
+    return known | (now >= 0) << bit if known >= 0 else REJECT
 
 
 def _only_name(atom: Formula) -> str | None:

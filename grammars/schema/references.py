@@ -44,13 +44,11 @@ class References:
             raise NotCoveredError("$ref", path, f"{reference!r} leads out of the schema")
         return self._pointed(resource, unquote(fragment), target, reference, path)
 
-    def _pointed(
-        self, value: Json, pointer: str, base: str, reference: str, path: str
-    ) -> tuple[Json, str]:
+    def _pointed(self, value: Json, pointer: str, base: str, reference: str, path: str) -> tuple[Json, str]:
         for part in pointer.split("/")[1:]:
             key = part.replace("~1", "/").replace("~0", "~")
             try:
-                value = value[int(key)] if isinstance(value, list) else value[key]  # type: ignore[index,call-overload]
+                value = value[int(key)] if isinstance(value, list) else value[key]  # type: ignore[index]
             except (KeyError, IndexError, TypeError, ValueError):
                 raise NotCoveredError("$ref", path, f"{reference!r} points at nothing") from None
             if isinstance(value, dict) and id(value) in self._bases:
@@ -93,6 +91,8 @@ def _identifier(schema: Json) -> str | None:
         return None
     for keyword in ("$id", "id"):
         identifier = schema.get(keyword)
-        if isinstance(identifier, str) and not (keyword == "id" and "$schema" not in schema and "#" not in identifier and "/" not in identifier):
+        if isinstance(identifier, str) and not (
+            keyword == "id" and "$schema" not in schema and "#" not in identifier and "/" not in identifier
+        ):
             return identifier
     return None

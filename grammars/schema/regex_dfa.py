@@ -137,9 +137,7 @@ def _property(name: str, negated: bool, pattern: str) -> Ranges:
     if not re.fullmatch("[LMNPSZC][a-z&]?", category):
         raise RegexError(pattern, f"has the class \\p{{{name}}}, which is not supported")
     members = [
-        code
-        for code in range(LAST_CODE_POINT + 1)
-        if unicodedata.category(chr(code)).startswith(category)
+        code for code in range(LAST_CODE_POINT + 1) if unicodedata.category(chr(code)).startswith(category)
     ]
     ranges = _merged((code, code) for code in members)
     return _inverted(ranges) if negated else ranges
@@ -265,10 +263,8 @@ class _Nfa:
         first = self._closure(start, frozenset([_START]))
         ending = self._ending(end, frozenset([_END]))
         empty = self._ending(end, frozenset([_START, _END])) >> start & 1
-        steps = [
-            [(mask, later[target]) for mask, target in row] if row else None for row in members
-        ]
-        columns = {}
+        steps = [[(mask, later[target]) for mask, target in row] if row else None for row in members]
+        columns: dict[tuple[int, ...], list[int]] = {}
         for interval in range(len(cuts)):
             signature = tuple(mask >> interval & 1 for row in members for mask, _ in row)
             columns.setdefault(signature, []).append(interval)

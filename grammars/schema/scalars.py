@@ -12,12 +12,13 @@ import numpy as np
 
 from ..errors import TooLargeError
 from ..stack_automaton import TAIL
+from .code_points import Spelling
 from .dfa import ANYTHING, DEAD, NOTHING, REJECT, Dfa, combined, complement, explored, intersection, union
 from .formats import FORMATS
 from .formula import Formula
 from .numbers import canonical, compared, multiples, one_of, spellings
 from .regex_dfa import matching, searching
-from .spelling import Block, Spelling, counted, inlined, plain, spelled
+from .spelling import Block, counted, inlined, plain, spelled
 
 MAX_UNITS = 256  # larger counts would be so many copies of a character's states
 MAX_LITERAL_STATES = 20_000
@@ -155,8 +156,15 @@ def at_least(count: int) -> Dfa:
     """Texts of so many code points or more."""
     if count > MAX_UNITS + 1:
         raise TooLargeError(f"a length of {count - 1}; automata count to {MAX_UNITS}")
-    steps = explored((0,), (0,), 0, lambda state, _: min(state + 1, count), lambda state: min(0, state - count))
-    return Dfa(steps.cuts, steps.class_of_cut, steps.transitions, np.where(steps.labels == 0, 0, REJECT).astype(np.int32))
+    steps = explored(
+        (0,), (0,), 0, lambda state, _: min(state + 1, count), lambda state: min(0, state - count)
+    )
+    return Dfa(
+        steps.cuts,
+        steps.class_of_cut,
+        steps.transitions,
+        np.where(steps.labels == 0, 0, REJECT).astype(np.int32),
+    )
 
 
 def literals(texts: Iterable[str]) -> Dfa:

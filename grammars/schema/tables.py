@@ -121,7 +121,9 @@ class Tables:
         for first, block, pops in self._graph_rows:
             rows = block.graph[:, block.class_of_byte[samples]]
             leaves = pops[np.where(rows < -1, -2 - rows, 0)]
-            table[first : first + len(rows)] = np.where(rows >= 0, rows + first, np.where(rows < -1, leaves, DEAD))
+            table[first : first + len(rows)] = np.where(
+                rows >= 0, rows + first, np.where(rows < -1, leaves, DEAD)
+            )
         cells = [
             (state, byte, target) for state, row in self._entries.items() for byte, target in row.items()
         ]
@@ -157,7 +159,11 @@ class Tables:
         return table[:, columns]
 
     def _compressed(
-        self, start: int, class_of_byte: NDArray[np.int64], table: NDArray[np.int32], accepting: NDArray[np.bool_]
+        self,
+        start: int,
+        class_of_byte: NDArray[np.int64],
+        table: NDArray[np.int32],
+        accepting: NDArray[np.bool_],
     ) -> StackAutomaton:
         """Bytes that no state tells apart become one class."""
         columns, inverse = distinct_columns(table)
