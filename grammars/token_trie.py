@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -60,11 +61,16 @@ def build_trie(
 ) -> TokenTrie:
     """Special tokens are left out: they never match as text. The same goes for tokens without bytes."""
     raw = data.tobytes()
-    spelled = sorted(
+    spelled = (
         (raw[offsets[token] : offsets[token + 1]], token)
         for token in range(len(special))
         if not special[token] and offsets[token + 1] > offsets[token]
     )
+    return trie_of(spelled, eos_tokens, vocab_size)
+
+
+def trie_of(spelled: Iterable[tuple[bytes, int]], eos_tokens: tuple[int, ...], vocab_size: int) -> TokenTrie:
+    """The trie of these texts, none of them empty, each with its token."""
     byte: list[int] = []
     depth: list[int] = []
     ends: list[int] = []
@@ -72,7 +78,7 @@ def build_trie(
     tokens: list[int] = []
     open_nodes: list[int] = []
     previous = b""
-    for text, token in spelled:
+    for text, token in sorted(spelled):
         common = _common_prefix(previous, text)
         for node in open_nodes[common:]:
             ends[node] = len(byte)

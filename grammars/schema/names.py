@@ -1,0 +1,114 @@
+"""Declared property names as a trie of bytes, shared between the places of an object.
+
+A trie is never changed: adding a name copies the path to it. Names that were read already stay in it
+with the value `TAKEN` where undeclared names are allowed, so that they can't come again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .spelling import Block
+
+TAKEN = -(1 << 30)
+
+
+class NameTrie:
+    """`value` is the state after the closing quote. `base`: where an undeclared name so far stands, or -1."""
+
+    __slots__ = ("base", "children", "value")
+
+    def __init__(self, children: dict[int, NameTrie], value: int | None, base: int) -> None:
+        self.children = children
+        self.value = value
+        self.base = base
+
+
+class Names:
+    """Makes tries over one automaton of undeclared names, or none."""
+
+    def __init__(self, block: Block | None) -> None:
+        self._block = block
+        self.empty = NameTrie({}, None, 0 if block is not None else -1)
+        self._known: dict[tuple[int, str, int], NameTrie] = {}
+
+    def added(self, trie: NameTrie, name: str, value: int) -> NameTrie:
+        key = (id(trie), name, value)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._with(trie, [_spellings(letter) for letter in name], 0, value)
+        return known
+
+    def _with(self, trie: NameTrie, units: list[list[bytes]], position: int, value: int) -> NameTrie:
+        if position == len(units):
+            return NameTrie(trie.children, value, trie.base)
+        old = self._descended(trie, units[position][0])
+        new = self._with(old, units, position + 1, value)
+        for spelling in units[position]:
+            trie = self._replaced(trie, spelling, 0, new)
+        return trie
+
+    def _replaced(self, trie: NameTrie, spelling: bytes, position: int, new: NameTrie) -> NameTrie:
+        if position == len(spelling):
+            return new
+        byte = spelling[position]
+        child = self._replaced(self._child(trie, byte), spelling, position + 1, new)
+        return NameTrie({**trie.children, byte: child}, trie.value, trie.base)
+
+    def _descended(self, trie: NameTrie, spelling: bytes) -> NameTrie:
+        for byte in spelling:
+            trie = self._child(trie, byte)
+        return trie
+
+    def _child(self, trie: NameTrie, byte: int) -> NameTrie:
+        known = trie.children.get(byte)
+        return known if known is not None else NameTrie({}, None, self._following(trie.base, byte))
+
+    def _following(self, state: int, byte: int) -> int:
+        if self._block is None or state < 0:
+            return -1
+        return max(-1, int(self._block.transitions[state, self._block.class_of_byte[byte]]))
+
+
+_SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def _spellings(letter: str) -> list[bytes]:
+    """How JSON writers spell a code point in a name: raw, and escaped if it may be."""
+    if letter in _SHORT:
+        return [_SHORT[letter].encode()]
+    code = ord(letter)
+    if 0x20 <= code < 0x7F:
+        return [letter.encode()]
+    if code < 0x20:
+        return [f"\\u{code:04x}".encode()]
+    units = letter.encode("utf-16-be")
+    escaped = "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+    return [letter.encode(), escaped.encode()]
+
+
+def has_one_spelling(name: str) -> bool:
+    """Whether each of its code points is spelled by one byte."""
+    return all(0x20 <= ord(letter) < 0x7F and letter not in _SHORT for letter in name)
+
+
+def materialized(
+    trie: NameTrie, known: dict[int, int], new_state: Callable[[dict[int, int], int], int]
+) -> int:
+    """The table state of a trie; `new_state(entries, base)` makes one. Iterative in depth of names."""
+    pending = [trie]
+    while pending:
+        current = pending[-1]
+        if id(current) in known:
+            pending.pop()
+            continue
+        missing = [child for child in current.children.values() if id(child) not in known]
+        if missing:
+            pending += missing
+            continue
+        entries = {byte: known[id(child)] for byte, child in current.children.items()}
+        if current.value is not None:
+            entries[0x22] = current.value
+        known[id(current)] = new_state(entries, current.base)
+        pending.pop()
+    return known[id(trie)]
