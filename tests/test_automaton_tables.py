@@ -69,7 +69,7 @@ def configurations(pool: AutomatonPool, rows: AutomatonRows, numbers: Sequence[i
     states = pool.grammar_states(numbers, registers[:, STATE])
     found = []
     for number, state, own in zip(numbers, states.tolist(), registers, strict=True):
-        stack = own[STACK : STACK + own[DEPTH]] - pool._loaded[number].first_return
+        stack = own[STACK : STACK + own[DEPTH]]
         found.append(Configuration(state, tuple(stack.tolist())) if state >= 0 else Configuration(-1))
     return found
 
