@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 DEAD = -1
-PUSH, POP, CALL, COUNT, COUNT_CALL, DROP = range(6)
+PUSH, POP, CALL, COUNT, COUNT_CALL, DROP, OPEN, CLOSE, SEE, NEED = range(10)
 TAIL = 32  # units of a counted string that are states, after the count has come to nought
 MAX_DEPTH = 32
+MAX_SEEN = 31  # declared names of an object whose order is free: bits of a place on the stack
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +26,13 @@ class StackAutomaton:
     actions[a] = (COUNT_CALL, target, base): take 1 from the top, push `base`, or `base` + 1 if the top
     is 0 now, and go to `target`.
     actions[a] = (DROP, target, 0): pop a count and go to `target`.
+
+    For objects whose properties come in any order, with a set of names seen so far on the top:
+    actions[a] = (OPEN, target, base): push `base` and an empty set; dead if they have no room.
+    actions[a] = (SEE, target, bit): dead if the bit is in the set, else add it and go to `target`.
+    actions[a] = (NEED, target, names): dead if the set holds all of `names`, else go to `target`.
+    actions[a] = (CLOSE, names, verdict): dead unless the set holds all of `names`; pop the set, then as POP.
+
     A text may end in an accepting state, which is reached with an empty stack only.
 
     For shared masks: `body_of_state[s]` is not 0 where any further code point of a string leads back to
@@ -54,7 +62,9 @@ class StackAutomaton:
         kind, target, operand = self.actions[-2 - entry].tolist()
         if kind == POP:
             return int(self.returns[stack.pop() + operand]) if stack else DEAD
-        if kind == PUSH and len(stack) == self.max_depth:
+        if kind in (OPEN, CLOSE, SEE, NEED):
+            return self._step_set(kind, target, operand, stack)
+        if kind == PUSH and len(stack) >= self.max_depth:
             return DEAD
         if kind in (COUNT, COUNT_CALL):
             stack[-1] -= 1
@@ -66,6 +76,23 @@ class StackAutomaton:
         else:
             stack.append(operand)
         return int(target)
+
+    def _step_set(self, kind: int, target: int, operand: int, stack: list[int]) -> int:
+        if kind == OPEN:
+            if len(stack) + 2 > self.max_depth:
+                return DEAD
+            stack += [operand, 0]
+            return target
+        seen = stack[-1]
+        if kind == NEED:
+            return DEAD if seen & operand == operand else target
+        if kind == SEE:
+            stack[-1] |= 1 << operand
+            return DEAD if seen >> operand & 1 else target
+        if seen & target != target:
+            return DEAD
+        stack.pop()
+        return int(self.returns[stack.pop() + operand])
 
     def accepts(self, text: bytes) -> bool:
         stack: list[int] = []

@@ -16,12 +16,29 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .stack_automaton import COUNT, COUNT_CALL, DEAD, DROP, POP, PUSH, TAIL, StackAutomaton
+from .stack_automaton import (
+    CALL,
+    CLOSE,
+    COUNT,
+    COUNT_CALL,
+    DEAD,
+    DROP,
+    NEED,
+    OPEN,
+    POP,
+    PUSH,
+    SEE,
+    TAIL,
+    StackAutomaton,
+)
 from .token_trie import TokenTrie, trie_of
 
 _QUOTE = 0x22
 _LONG = -2
 _COUNTS = (COUNT, COUNT_CALL)
+_SETS = (CLOSE, SEE, NEED)
+_PUSHING = (PUSH, CALL, COUNT_CALL, OPEN)
+_OPENING = (PUSH, OPEN)
 _UNTOUCHED = np.empty(0, np.bool_)
 _NO_TOKENS = np.empty(0, np.int32)
 
@@ -193,7 +210,8 @@ def _walk(  # type: ignore[no-untyped-def]
             target = actions[-2 - entry, 1]
             operand = actions[-2 - entry, 2]
             is_count = kind in _COUNTS
-            if frame < 0 and (kind == POP or (is_count and counted == TAIL)):
+            is_unknown = kind == POP or kind in _SETS or (is_count and counted == TAIL)
+            if frame < 0 and is_unknown:
                 for position in range(token_starts[node], token_starts[ends[node]]):
                     token = tokens[position]
                     context[found] = token
@@ -207,22 +225,40 @@ def _walk(  # type: ignore[no-untyped-def]
             if kind == POP:
                 entry = returns[value[frame] + operand]
                 frame = below[frame]
+            elif kind == CLOSE:
+                if value[frame] & target == target:
+                    frame = below[frame]
+                    entry = returns[value[frame] + operand]
+                    frame = below[frame]
+                else:
+                    entry = DEAD
+            elif kind == NEED:
+                if value[frame] & operand == operand:
+                    entry = DEAD
+            elif kind == SEE:
+                if value[frame] >> operand & 1:
+                    entry = DEAD
+                value[2 * level] = value[frame] | (1 << operand)
+                below[2 * level] = below[frame]
+                frame = 2 * level
             elif kind == DROP:
                 frame = below[frame] if frame >= 0 else -1
                 counted = 0
             elif is_count and frame < 0:
                 counted += 1
-            elif is_count:
-                left = value[frame] - 1
+            elif is_count or kind == OPEN:
+                left = value[frame] - 1 if is_count else operand
                 value[2 * level] = left
-                below[2 * level] = below[frame]
+                below[2 * level] = below[frame] if is_count else frame
                 frame = 2 * level
-                if left == 0:
+                if kind == OPEN:
+                    operand = 0
+                elif left == 0:
                     operand += 1
                     if kind == COUNT:
                         entry = operand - 1
-            if kind != POP and kind != DROP and kind != COUNT:
-                opens = opens or kind == PUSH
+            if kind in _PUSHING:
+                opens = opens or kind in _OPENING
                 value[2 * level + 1] = operand
                 below[2 * level + 1] = frame
                 frame = 2 * level + 1
