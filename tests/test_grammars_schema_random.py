@@ -111,6 +111,12 @@ def schemas(draw: st.DrawFn) -> dict[str, Any]:
     return {**fields, "$defs": {"again": again}}
 
 
+def without_repeats(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Undeclared names may repeat: a reader then sees fewer members than were counted."""
+    assume(len(dict(members)) == len(members))
+    return dict(members)
+
+
 def compiled(schema: Any, order: PropertyOrder) -> StackAutomaton | None:
     """None if no value is allowed."""
     try:
@@ -146,7 +152,7 @@ def test_random_walks_end_in_valid_values(
     text = walked(automaton, chance, length)
     assert automaton.accepts(text)
     assume(not LONG_NUMBER.search(text))
-    jsonschema.Draft202012Validator(schema).validate(json.loads(text))
+    jsonschema.Draft202012Validator(schema).validate(json.loads(text, object_pairs_hook=without_repeats))
 
 
 class _Bytes:

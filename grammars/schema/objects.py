@@ -18,7 +18,7 @@ from .formula import OBJECT, STRING, Formula
 from .goals import MAX_NODES, Container, Edge, Goal, Goals, Node, UndeclaredNames
 from .scalars import content
 
-MAX_UNORDERED_NODES = 64
+MAX_UNORDERED_NODES = 128
 
 
 class _Reader:
@@ -33,10 +33,11 @@ class _Reader:
         container.is_unordered = not in_order and self._is_orderless()
         self.last = 0 if container.is_unordered else len(self.names)
         """the position of undeclared names"""
-        if container.is_unordered and not self._is_simple():
-            needed = [self.make.atom(OBJECT, "has", name) for name in self.names if name in self.required]
+        if container.is_unordered:
+            followed = [name for name in self.names if name in self.required and self._varies(name)]
+            needed = [self.make.atom(OBJECT, "has", name) for name in followed]
             self.core = (self.make.all_of([*needed, self.core[0]]), *self.core[1:])
-            self.required = set()
+            self.required.difference_update(followed)
         self._edges: dict[tuple[Goal, str | tuple[bool, ...]], Edge | None] = {}
         self._classes: dict[Goal, Dfa] = {}
         self.pending: list[Node] = []
@@ -60,12 +61,15 @@ class _Reader:
         """Whether what the goal still needs is always of names that were not seen yet."""
         return 0 < len(self.names) <= MAX_SEEN and all(map(_needs_unseen_names, self.core))
 
-    def _is_simple(self) -> bool:
-        """Whether no member changes the goal."""
-        return len(self.core) == 1 and all(
-            part.kind == "true"
-            or (part.kind == "atom" and part.payload[0] == "every" and _only_name(part) is None)
-            for part in self.core[0].conjuncts()
+    def _varies(self, name: str) -> bool:
+        """Whether what the goal says of a name depends on the members before it."""
+        alternatives = [part for formula in self.core for part in formula.conjuncts() if part.kind != "atom"]
+        return any(
+            _only_name(atom) == name
+            if _only_name(atom) is not None
+            else atom.payload[0] == "every" and self._is_in(name, atom.payload[1])
+            for part in alternatives
+            for atom in part.atoms()
         )
 
     def node(self, goal: Goal, position: int) -> Node:
@@ -88,7 +92,8 @@ class _Reader:
         goal = node.key[0]
         edges = {name: self._edge(goal, name, 0) for name in self.names}
         node.edges = [edge for edge in edges.values() if edge is not None]
-        self.container.needed = [edges[name] for name in self.names if name in self.required]
+        if node is self.container.start:
+            self.container.needed = [edges[name] for name in self.names if name in self.required]
         node.verdict = self._verdict(goal)
         self._read_others(node, goal)
 
