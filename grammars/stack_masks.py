@@ -70,6 +70,8 @@ class StackMasks:
     def __init__(self, trie: TokenTrie) -> None:
         self._trie = trie
         self._bodies: dict[int, _Body] = {}
+        self._context = np.empty(len(trie.tokens), np.int32)
+        self._openers = np.empty(len(trie.tokens), np.int32)
 
     def of(self, automaton: StackAutomaton, state: int) -> StateMask:
         words = np.zeros(self._trie.mask_words, np.uint32)
@@ -77,7 +79,7 @@ class StackMasks:
         if automaton.body_of_state[like]:
             lists = self._from_body(automaton, state, like, words)
         else:
-            lists = _walked(automaton, self._trie, state, words)
+            lists = self._walked(automaton, self._trie, state, words)
         if automaton.accepting[state]:
             _set_bits(words, self._trie.eos)
         return StateMask(words.view(np.int32), *lists)
@@ -91,7 +93,7 @@ class StackMasks:
         parts = [(shared.long, _NO_TOKENS)]
         if after >= 0:
             _set_bits(words, shared.closing)
-            parts.append(_walked(automaton, shared.rests, after, words))
+            parts.append(self._walked(automaton, shared.rests, after, words))
         if state != body:
             parts = self._patched(automaton, state, body, words, parts)
         context, openers = zip(*parts, strict=True)
@@ -107,9 +109,30 @@ class StackMasks:
     ) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
         """Walks the tokens that part from what the body allows, until they are back in it."""
         touched = np.zeros(self._trie.mask_words * 32, np.bool_)
-        own = _walked(automaton, self._trie, state, words, body, touched)
+        own = self._walked(automaton, self._trie, state, words, body, touched)
         kept = [tuple(each[~touched[each]] for each in lists) for lists in parts]
         return [*kept, own]  # type: ignore[list-item]
+
+    def _walked(
+        self,
+        automaton: StackAutomaton,
+        trie: TokenTrie,
+        state: int,
+        words: NDArray[np.uint32],
+        body: int = -1,
+        touched: NDArray[np.bool_] = _UNTOUCHED,
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Sets the bits of tokens that lead somewhere from `state`; returns context and openers.
+
+        With a `body`, `words` holds its mask already: only tokens are looked at, and marked as touched,
+        that lead somewhere else.
+        """
+        found, opening = _walk(
+            trie.byte, trie.depth, trie.ends, trie.token_starts, trie.tokens, trie.max_depth,
+            automaton.transitions, automaton.class_of_byte, automaton.actions, automaton.returns,
+            state, words, self._context, self._openers, body, touched,
+        )  # fmt: skip
+        return self._context[:found].copy(), self._openers[:opening].copy()
 
     def _body(self, automaton: StackAutomaton, state: int) -> _Body:
         kind = int(automaton.body_of_state[state])
@@ -137,29 +160,6 @@ class StackMasks:
                 closing.append(int(trie.tokens[position]))
         long = trie.tokens[quote_at == _LONG]
         return _Body(words, np.array(closing, np.int32), trie_of(rests, (), trie.mask_words * 32), long)
-
-
-def _walked(
-    automaton: StackAutomaton,
-    trie: TokenTrie,
-    state: int,
-    words: NDArray[np.uint32],
-    body: int = -1,
-    touched: NDArray[np.bool_] = _UNTOUCHED,
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Sets the bits of tokens that lead somewhere from `state`; returns context and openers.
-
-    With a `body`, `words` holds its mask already: only tokens are looked at, and marked as touched,
-    that lead somewhere else.
-    """
-    context = np.empty(len(trie.tokens), np.int32)
-    openers = np.empty(len(trie.tokens), np.int32)
-    found, opening = _walk(
-        trie.byte, trie.depth, trie.ends, trie.token_starts, trie.tokens, trie.max_depth,
-        automaton.transitions, automaton.class_of_byte, automaton.actions, automaton.returns,
-        state, words, context, openers, body, touched,
-    )  # fmt: skip
-    return context[:found].copy(), openers[:opening].copy()
 
 
 def _set_bits(words: NDArray[np.uint32], tokens: NDArray[np.int32]) -> None:
