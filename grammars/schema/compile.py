@@ -6,7 +6,7 @@ import json
 from decimal import Decimal
 from typing import Literal
 
-from ..errors import GrammarError, NotCoveredError
+from ..errors import GrammarError, NotCoveredError, TooLargeError
 from ..json_schema import Json, parse_schema
 from ..stack_automaton import StackAutomaton
 from .assemble import Assembler
@@ -55,4 +55,4 @@ class SchemaCompiler:
             keyword, path = keywords.path_of_pattern[error.pattern]
             raise NotCoveredError(keyword, path, str(error)) from None
         except RecursionError:
-            raise GrammarError("the schema is nested too deep") from None
+            raise TooLargeError("the schema is nested too deep") from None

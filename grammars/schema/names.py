@@ -49,7 +49,11 @@ class Names:
     ) -> NameTrie:
         if position == len(units):
             return NameTrie(trie.children, value, trie.base, trie.below | bits)
-        old = self._descended(trie, units[position][0])
+        first = units[position][0]
+        if len(units[position]) == 1 and len(first) == 1:
+            child = self._with(self._child(trie, first[0]), units, position + 1, value, bits)
+            return NameTrie({**trie.children, first[0]: child}, trie.value, trie.base, trie.below | bits)
+        old = self._descended(trie, first)
         new = self._with(old, units, position + 1, value, bits)
         for spelling in units[position]:
             trie = self._replaced(trie, spelling, 0, new, bits)
