@@ -30,6 +30,8 @@ from arbora.grammars.stack_masks import StackMasks
 from arbora.grammars.token_trie import TokenTrie, build_trie
 
 STATES_WITH_MASKS = 40  # of each automaton
+SCHEMA_ORDER, ANY_ORDER, HOST = "arbora", "arbora, any order", "llguidance"
+BOTH = "arbora, any order, else llguidance"
 
 
 class Grammar(Protocol):
@@ -151,13 +153,14 @@ class Bench:
         self._trie = trie
         self._masks = StackMasks(trie) if trie is not None else None
         self._chance = random.Random(0)
-        self.tallies = {"arbora": Tally(), "llguidance": Tally(), "arbora, else llguidance": Tally()}
-        self.refusals: dict[str, int] = {}
+        self.tallies = {name: Tally() for name in (SCHEMA_ORDER, ANY_ORDER, HOST, BOTH)}
+        self.refusals: dict[tuple[str, str], int] = {}
         self._compiler.compile('{"type":"string","pattern":"a"}')
 
     def run(self, case: dict[str, Any]) -> None:
         text = json.dumps(case["schema"])
-        ours, theirs = self._ours(text), self._theirs(text)
+        ours, theirs = self._ours(text, SCHEMA_ORDER), self._theirs(text)
+        unordered = self._ours(text, ANY_ORDER)
         order = SchemaOrder(case["schema"]) if ours or theirs else None
         instances = [
             (
@@ -167,24 +170,27 @@ class Bench:
             )
             for test in case["tests"]
         ]
-        self.tallies["arbora"].judge(ours, instances)
-        self.tallies["llguidance"].judge(theirs, instances)
-        self.tallies["arbora, else llguidance"].judge(ours or theirs, instances)
+        self.tallies[SCHEMA_ORDER].judge(ours, instances)
+        self.tallies[ANY_ORDER].judge(unordered, instances)
+        self.tallies[HOST].judge(theirs, instances)
+        self.tallies[BOTH].judge(unordered or theirs, instances)
 
-    def _ours(self, text: str) -> StackAutomaton | None:
-        tally = self.tallies["arbora"]
+    def _ours(self, text: str, engine: str) -> StackAutomaton | None:
+        tally = self.tallies[engine]
         start = time.perf_counter()
         try:
-            automaton = self._compiler.compile(text)
+            automaton = self._compiler.compile(
+                text, property_order="any" if engine == ANY_ORDER else "schema"
+            )
         except (GrammarError, TooLargeError) as error:
             named = error.keyword if isinstance(error, NotCoveredError) else str(error)
-            self.refusals[named] = self.refusals.get(named, 0) + 1
+            self.refusals[engine, named] = self.refusals.get((engine, named), 0) + 1
             return None
         finally:
             tally.compile_ms.append((time.perf_counter() - start) * 1e3)
         tally.states.append(len(automaton.accepting))
         tally.table_bytes.append(automaton.nbytes)
-        self._make_masks(automaton)
+        self._make_masks(automaton, tally)
         return automaton
 
     def _theirs(self, text: str) -> HostText | None:
@@ -194,17 +200,17 @@ class Bench:
         except GrammarError:
             return None
         finally:
-            self.tallies["llguidance"].compile_ms.append((time.perf_counter() - start) * 1e3)
+            self.tallies[HOST].compile_ms.append((time.perf_counter() - start) * 1e3)
 
-    def _make_masks(self, automaton: StackAutomaton) -> None:
+    def _make_masks(self, automaton: StackAutomaton, tally: Tally) -> None:
         if self._masks is None:
             return
         states = len(automaton.accepting)
         for state in self._chance.sample(range(states), min(states, STATES_WITH_MASKS)):
             start = time.perf_counter()
             mask = self._masks.of(automaton, state)
-            self.tallies["arbora"].mask_us.append((time.perf_counter() - start) * 1e6)
-            self.tallies["arbora"].context.append(len(mask.context))
+            tally.mask_us.append((time.perf_counter() - start) * 1e6)
+            tally.context.append(len(mask.context))
 
 
 def _compact(value: Any) -> bytes:
@@ -257,8 +263,8 @@ def main() -> None:
     for name, tally in bench.tallies.items():
         _printed(name, tally)
     print("\nnot compiled:")
-    for reason, count in sorted(bench.refusals.items(), key=lambda pair: -pair[1]):
-        print(f"  {count} {reason[:100]}")
+    for (engine, reason), count in sorted(bench.refusals.items(), key=lambda pair: -pair[1]):
+        print(f"  {count} {engine}: {reason[:100]}")
 
 
 if __name__ == "__main__":

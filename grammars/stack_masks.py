@@ -16,12 +16,29 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .stack_automaton import COUNT, COUNT_CALL, DEAD, DROP, POP, PUSH, TAIL, StackAutomaton
+from .stack_automaton import (
+    CALL,
+    CLOSE,
+    COUNT,
+    COUNT_CALL,
+    DEAD,
+    DROP,
+    NEED,
+    OPEN,
+    POP,
+    PUSH,
+    SEE,
+    TAIL,
+    StackAutomaton,
+)
 from .token_trie import TokenTrie, trie_of
 
 _QUOTE = 0x22
 _LONG = -2
 _COUNTS = (COUNT, COUNT_CALL)
+_SETS = (CLOSE, SEE, NEED)
+_PUSHING = (PUSH, CALL, COUNT_CALL, OPEN)
+_OPENING = (PUSH, OPEN)
 _UNTOUCHED = np.empty(0, np.bool_)
 _NO_TOKENS = np.empty(0, np.int32)
 
@@ -53,6 +70,8 @@ class StackMasks:
     def __init__(self, trie: TokenTrie) -> None:
         self._trie = trie
         self._bodies: dict[int, _Body] = {}
+        self._context = np.empty(len(trie.tokens), np.int32)
+        self._openers = np.empty(len(trie.tokens), np.int32)
 
     def of(self, automaton: StackAutomaton, state: int) -> StateMask:
         words = np.zeros(self._trie.mask_words, np.uint32)
@@ -60,7 +79,7 @@ class StackMasks:
         if automaton.body_of_state[like]:
             lists = self._from_body(automaton, state, like, words)
         else:
-            lists = _walked(automaton, self._trie, state, words)
+            lists = self._walked(automaton, self._trie, state, words)
         if automaton.accepting[state]:
             _set_bits(words, self._trie.eos)
         return StateMask(words.view(np.int32), *lists)
@@ -74,7 +93,7 @@ class StackMasks:
         parts = [(shared.long, _NO_TOKENS)]
         if after >= 0:
             _set_bits(words, shared.closing)
-            parts.append(_walked(automaton, shared.rests, after, words))
+            parts.append(self._walked(automaton, shared.rests, after, words))
         if state != body:
             parts = self._patched(automaton, state, body, words, parts)
         context, openers = zip(*parts, strict=True)
@@ -90,9 +109,30 @@ class StackMasks:
     ) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
         """Walks the tokens that part from what the body allows, until they are back in it."""
         touched = np.zeros(self._trie.mask_words * 32, np.bool_)
-        own = _walked(automaton, self._trie, state, words, body, touched)
+        own = self._walked(automaton, self._trie, state, words, body, touched)
         kept = [tuple(each[~touched[each]] for each in lists) for lists in parts]
         return [*kept, own]  # type: ignore[list-item]
+
+    def _walked(
+        self,
+        automaton: StackAutomaton,
+        trie: TokenTrie,
+        state: int,
+        words: NDArray[np.uint32],
+        body: int = -1,
+        touched: NDArray[np.bool_] = _UNTOUCHED,
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Sets the bits of tokens that lead somewhere from `state`; returns context and openers.
+
+        With a `body`, `words` holds its mask already: only tokens are looked at, and marked as touched,
+        that lead somewhere else.
+        """
+        found, opening = _walk(
+            trie.byte, trie.depth, trie.ends, trie.token_starts, trie.tokens, trie.max_depth,
+            automaton.transitions, automaton.class_of_byte, automaton.actions, automaton.returns,
+            state, words, self._context, self._openers, body, touched,
+        )  # fmt: skip
+        return self._context[:found].copy(), self._openers[:opening].copy()
 
     def _body(self, automaton: StackAutomaton, state: int) -> _Body:
         kind = int(automaton.body_of_state[state])
@@ -120,29 +160,6 @@ class StackMasks:
                 closing.append(int(trie.tokens[position]))
         long = trie.tokens[quote_at == _LONG]
         return _Body(words, np.array(closing, np.int32), trie_of(rests, (), trie.mask_words * 32), long)
-
-
-def _walked(
-    automaton: StackAutomaton,
-    trie: TokenTrie,
-    state: int,
-    words: NDArray[np.uint32],
-    body: int = -1,
-    touched: NDArray[np.bool_] = _UNTOUCHED,
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Sets the bits of tokens that lead somewhere from `state`; returns context and openers.
-
-    With a `body`, `words` holds its mask already: only tokens are looked at, and marked as touched,
-    that lead somewhere else.
-    """
-    context = np.empty(len(trie.tokens), np.int32)
-    openers = np.empty(len(trie.tokens), np.int32)
-    found, opening = _walk(
-        trie.byte, trie.depth, trie.ends, trie.token_starts, trie.tokens, trie.max_depth,
-        automaton.transitions, automaton.class_of_byte, automaton.actions, automaton.returns,
-        state, words, context, openers, body, touched,
-    )  # fmt: skip
-    return context[:found].copy(), openers[:opening].copy()
 
 
 def _set_bits(words: NDArray[np.uint32], tokens: NDArray[np.int32]) -> None:
@@ -193,7 +210,8 @@ def _walk(  # type: ignore[no-untyped-def]
             target = actions[-2 - entry, 1]
             operand = actions[-2 - entry, 2]
             is_count = kind in _COUNTS
-            if frame < 0 and (kind == POP or (is_count and counted == TAIL)):
+            is_unknown = kind == POP or kind in _SETS or (is_count and counted == TAIL)
+            if frame < 0 and is_unknown:
                 for position in range(token_starts[node], token_starts[ends[node]]):
                     token = tokens[position]
                     context[found] = token
@@ -207,22 +225,40 @@ def _walk(  # type: ignore[no-untyped-def]
             if kind == POP:
                 entry = returns[value[frame] + operand]
                 frame = below[frame]
+            elif kind == CLOSE:
+                if value[frame] & target == target:
+                    frame = below[frame]
+                    entry = returns[value[frame] + operand]
+                    frame = below[frame]
+                else:
+                    entry = DEAD
+            elif kind == NEED:
+                if value[frame] & operand == operand:
+                    entry = DEAD
+            elif kind == SEE:
+                if value[frame] >> operand & 1:
+                    entry = DEAD
+                value[2 * level] = value[frame] | (1 << operand)
+                below[2 * level] = below[frame]
+                frame = 2 * level
             elif kind == DROP:
                 frame = below[frame] if frame >= 0 else -1
                 counted = 0
             elif is_count and frame < 0:
                 counted += 1
-            elif is_count:
-                left = value[frame] - 1
+            elif is_count or kind == OPEN:
+                left = value[frame] - 1 if is_count else operand
                 value[2 * level] = left
-                below[2 * level] = below[frame]
+                below[2 * level] = below[frame] if is_count else frame
                 frame = 2 * level
-                if left == 0:
+                if kind == OPEN:
+                    operand = 0
+                elif left == 0:
                     operand += 1
                     if kind == COUNT:
                         entry = operand - 1
-            if kind != POP and kind != DROP and kind != COUNT:
-                opens = opens or kind == PUSH
+            if kind in _PUSHING:
+                opens = opens or kind in _OPENING
                 value[2 * level + 1] = operand
                 below[2 * level + 1] = frame
                 frame = 2 * level + 1

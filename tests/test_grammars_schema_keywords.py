@@ -249,3 +249,47 @@ def test_a_schema_without_a_value_is_refused(schema: Any) -> None:
 def test_a_schema_past_a_limit_is_too_large(schema: Any) -> None:
     with pytest.raises(TooLargeError):
         COMPILER.compile(json.dumps(schema))
+
+
+def test_properties_may_come_in_any_order() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "ab": {"properties": {"x": {}, "y": {}}}, "c": True},
+        "required": ["ab"],
+        "additionalProperties": False,
+    }
+    automaton = COMPILER.compile(json.dumps(schema), property_order="any")
+    for text in ('{"ab":{"y":1,"x":2},"a":1}', '{"c":[],"a":1,"ab":{}}', '{"ab":{"z":0,"x":2}}'):
+        assert automaton.accepts(text.encode()), text
+    for text in (
+        '{"a":1}',
+        '{"ab":{},"ab":{}}',
+        '{"a":1,"ab":{},"a":1}',
+        '{"ab":{"x":1,"x":1}}',
+        '{"ab":{},"d":1}',
+    ):
+        assert not automaton.accepts(text.encode()), text
+
+
+def test_a_name_whose_like_were_all_seen_is_not_begun() -> None:
+    schema = {"properties": {"aa": {}, "ab": {}, "b": {}}, "additionalProperties": False, "type": "object"}
+    automaton = COMPILER.compile(json.dumps(schema), property_order="any")
+    state, stack = automaton.start, list[int]()
+    for byte in b'{"ab":1,"aa":1,"':
+        state = automaton.step(state, stack, byte)
+    assert [chr(byte) for byte in range(256) if automaton.step(state, list(stack), byte) >= 0] == ["b"]
+    for byte in b'b":1':
+        state = automaton.step(state, stack, byte)
+    assert automaton.step(state, list(stack), ord(",")) < 0
+
+
+def test_alternatives_follow_properties_in_any_order() -> None:
+    kinds = [
+        {"properties": {"k": {"const": k}, "v": {"type": t}}, "required": ["k"]}
+        for k, t in (("i", "integer"), ("s", "string"))
+    ]
+    automaton = COMPILER.compile(json.dumps({"type": "object", "oneOf": kinds}), property_order="any")
+    for text in ('{"v":1,"k":"i"}', '{"k":"s","v":""}', '{"v":"","k":"s"}', '{"w":0,"v":"","k":"s"}'):
+        assert automaton.accepts(text.encode()), text
+    for text in ('{"v":1,"k":"s"}', '{"v":""}', '{"v":null,"k":"i"}', '{"v":1,"k":"i","v":1}'):
+        assert not automaton.accepts(text.encode()), text

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.schema import PropertyOrder, SchemaCompiler
 from arbora.grammars.stack_automaton import StackAutomaton
 from arbora.grammars.stack_masks import StackMasks
 from arbora.grammars.token_trie import build_trie
@@ -90,9 +90,10 @@ def random_place(automaton: StackAutomaton, chance: random.Random) -> tuple[int,
     return state, stack
 
 
+@pytest.mark.parametrize("order", ["schema", "any"])
 @pytest.mark.parametrize("schema", SCHEMAS)
-def test_a_mask_allows_what_the_bytes_allow(schema: Any, masks: StackMasks) -> None:
-    automaton = COMPILER.compile(json.dumps(schema))
+def test_a_mask_allows_what_the_bytes_allow(schema: Any, order: PropertyOrder, masks: StackMasks) -> None:
+    automaton = COMPILER.compile(json.dumps(schema), property_order=order)
     chance = random.Random(3)
     for _ in range(60):
         state, stack = random_place(automaton, chance)

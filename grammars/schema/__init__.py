@@ -1,5 +1,5 @@
 """JSON schemas compiled to stack automata over bytes."""
 
-from .compile import SchemaCompiler
+from .compile import PropertyOrder, SchemaCompiler
 
-__all__ = ["SchemaCompiler"]
+__all__ = ["PropertyOrder", "SchemaCompiler"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from ..stack_automaton import POP, PUSH, StackAutomaton
+from ..stack_automaton import CLOSE, MAX_DEPTH, NEED, OPEN, POP, PUSH, SEE, StackAutomaton
 from .dfa import REJECT, Dfa
 from .goals import Container, Edge, Goals, Node, UndeclaredNames, Value
 from .names import TAKEN, Names, NameTrie, has_one_spelling, materialized
@@ -37,7 +39,7 @@ class Assembler:
         while self._pending:
             container, node, state, is_start = self._pending.pop()
             self._fill(container, node, state, is_start)
-        return tables.automaton(tables.chain(prefix, start))
+        return tables.automaton(tables.chain(prefix, start), MAX_DEPTH * (2 if self._goals.any_order else 1))
 
     def _value(self, value: Value, following: tuple[int, ...]) -> int:
         """The state before a value; `following[verdict]` is the state after it."""
@@ -62,7 +64,8 @@ class Assembler:
             tables.inherit(state, tables.stamp(numbers, following))
         for byte, container in ((ord("{"), value.object), (ord("["), value.array)):
             if container is not None and container.possible:
-                entries[byte] = tables.action(PUSH, self._start(container), tables.returns(following))
+                kind = OPEN if container.is_unordered else PUSH
+                entries[byte] = tables.action(kind, self._start(container), tables.returns(following))
         tables.fill(state, entries)
 
     def _start(self, container: Container) -> int:
@@ -85,7 +88,7 @@ class Assembler:
         entries: dict[int, int] = {}
         if node.verdict >= 0:
             closing = ord("]") if container.is_array else ord("}")
-            entries[closing] = self._tables.action(POP, 0, node.verdict)
+            entries[closing] = self._closing(container, node, is_start)
         if container.is_array:
             self._fill_items(container, node, state, is_start, entries)
             return
@@ -93,9 +96,22 @@ class Assembler:
         if root is not None and is_start:
             entries[_QUOTE] = root
         elif root is not None:
-            quoted = self._tables.chain(b'"', root)
-            entries[self._comma[0]] = self._tables.chain(self._comma[1:], quoted)
+            following = self._tables.chain(self._comma[1:] + b'"', root)
+            entries[self._comma[0]] = self._guarded(container, node, following)
         self._tables.fill(state, entries)
+
+    def _closing(self, container: Container, node: Node, is_start: bool) -> int:
+        if not container.is_unordered:
+            return self._tables.action(POP, 0, node.verdict)
+        names = _bits(container, [edge.name for edge in container.needed if edge is not None])
+        return TAKEN if is_start and names else self._tables.action(CLOSE, names, node.verdict)
+
+    def _guarded(self, container: Container, node: Node, target: int) -> int:
+        """What a comma leads to: dead where every name was seen and there are no others."""
+        if not container.is_unordered or self._undeclared(container, node).block is not None:
+            return target
+        alive = [edge.name for edge in node.edges if self._member(container, edge) is not None]
+        return self._tables.action(NEED, target, _bits(container, alive))
 
     def _fill_items(
         self, container: Container, node: Node, state: int, is_start: bool, entries: dict[int, int]
@@ -131,7 +147,9 @@ class Assembler:
             return None
         trie = names.taken(container) if node.names is not None and node.names.is_any else names.tries.empty
         for name, state in reversed(declared):
-            trie = names.tries.added(trie, str(name), state)
+            bits = _bits(container, [name])
+            value = self._tables.action(SEE, state, bits.bit_length() - 1) if bits else state
+            trie = names.tries.added(trie, str(name), value, bits)
         return materialized(trie, names.states, names.new_state)
 
     def _undeclared(self, container: Container, node: Node) -> _StampedNames:
@@ -179,8 +197,24 @@ class _StampedNames:
             self._taken[container] = trie
         return self._taken[container]
 
-    def new_state(self, entries: dict[int, int], base: int) -> int:
+    def new_state(self, trie: NameTrie, states: dict[int, int]) -> int:
+        entries = {byte: self._entered(trie, trie.children[byte], state) for byte, state in states.items()}
+        if trie.value is not None:
+            entries[_QUOTE] = trie.value
         state = self._tables.state(entries)
-        if base >= 0:
-            self._tables.inherit(state, self._start + base)
+        if trie.base >= 0:
+            self._tables.inherit(state, self._start + trie.base)
         return state
+
+    def _entered(self, trie: NameTrie, child: NameTrie, state: int) -> int:
+        """Dead where every name that may still come of it was seen."""
+        if child.base >= 0 or not child.below or (trie.base < 0 and child.below == trie.below):
+            return state
+        return self._tables.action(NEED, state, child.below)
+
+
+def _bits(container: Container, names: Iterable[str | int | None]) -> int:
+    """Of declared names whose order is free."""
+    if not container.is_unordered:
+        return 0
+    return sum(1 << container.names.index(str(name)) for name in names)

@@ -18,6 +18,7 @@ from ..errors import TooLargeError
 
 LAST_CODE_POINT = 0x10FFFF
 MAX_STATES = 6_000
+MAX_CELLS = 4_000_000
 REJECT = -1
 DEAD = -1
 
@@ -107,10 +108,11 @@ def union(left: Dfa, right: Dfa) -> Dfa:
 def combined(left: Dfa, right: Dfa, label: Callable[[int, int], int]) -> Dfa:
     """The product: a text's new label is `label(left's, right's)`; minimal."""
     cuts, left_class, right_class, class_of_cut = _common_classes(left, right)
-    limit = MAX_STATES * 4
+    every_pair = (len(left.labels) + 1) * (len(right.labels) + 1)
+    limit = min(every_pair + 1, MAX_STATES * 4, MAX_CELLS // len(left_class))
     pairs, transitions = _product(left.transitions, right.transitions, left_class, right_class, limit)
-    if len(pairs) >= limit:
-        raise TooLargeError(f"more than {limit} states in a product of strings or numbers")
+    if len(pairs) == limit:
+        raise TooLargeError(f"{limit} states in a product of strings or numbers")
     most_left, most_right = int(left.labels.max()), int(right.labels.max())
     table = np.array(
         [[label(a, b) for b in range(-1, most_right + 1)] for a in range(-1, most_left + 1)], np.int32

@@ -68,6 +68,10 @@ class Container:
         self.goal = goal
         self.names: list[str] = []
         """the declared ones, in order"""
+        self.is_unordered = False
+        """an object of one node whose declared properties come in any order"""
+        self.needed: list[Edge | None] = []
+        """in such an object, the members that it must have; None for one that can't be"""
         self.nodes: dict[tuple[Goal, int], Node] = {}
         self.possible: set[int] = set()
         self.alive: set[Node] = set()
@@ -86,6 +90,11 @@ class Container:
                         order.append(target)
         return order
 
+    def verdict(self, node: Node) -> int:
+        """Of the container if it ends at the node, -1 if it may not."""
+        complete = all(edge is not None and edge.value.possible for edge in self.needed)
+        return node.verdict if complete else -1
+
     def settle(self) -> None:
         """Finds the nodes from which an end is reached, once all verdicts are known."""
         sources: dict[Node, list[Node]] = {}
@@ -94,7 +103,7 @@ class Container:
             for edge in (*node.edges, *node.others):
                 for verdict in edge.value.possible:
                     sources.setdefault(edge.targets[verdict], []).append(node)
-        pending = [node for node in reached if node.verdict >= 0]
+        pending = [node for node in reached if self.verdict(node) >= 0]
         self.alive = set(pending)
         while pending:
             for source in sources.get(pending.pop(), ()):
@@ -128,8 +137,9 @@ class Value:
 class Goals:
     """Makes values and containers on demand; `solved` says which verdicts of a value can happen."""
 
-    def __init__(self, keywords: Keywords, scalars: Scalars) -> None:
+    def __init__(self, keywords: Keywords, scalars: Scalars, *, any_order: bool) -> None:
         self.keywords = keywords
+        self.any_order = any_order
         self.formulas = keywords.formulas
         self.scalars = scalars
         self._values: dict[Goal, Value] = {}
@@ -155,7 +165,7 @@ class Goals:
         while changing:
             changing = False
             for container in fresh:
-                possible = {node.verdict for node in container.reached()} - {-1}
+                possible = {container.verdict(node) for node in container.reached()} - {-1}
                 if possible != container.possible:
                     container.possible = possible
                     changing = True

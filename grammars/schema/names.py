@@ -14,14 +14,17 @@ TAKEN = -(1 << 30)
 
 
 class NameTrie:
-    """`value` is the state after the closing quote. `base`: where an undeclared name so far stands, or -1."""
+    """`value` is the state after the closing quote. `base`: where an undeclared name so far stands,
+    or -1. `below`: bits of the names that can still come of it, where their order is free.
+    """
 
-    __slots__ = ("base", "children", "value")
+    __slots__ = ("base", "below", "children", "value")
 
-    def __init__(self, children: dict[int, NameTrie], value: int | None, base: int) -> None:
+    def __init__(self, children: dict[int, NameTrie], value: int | None, base: int, below: int = 0) -> None:
         self.children = children
         self.value = value
         self.base = base
+        self.below = below
 
 
 class Names:
@@ -30,30 +33,38 @@ class Names:
     def __init__(self, block: Block | None) -> None:
         self._block = block
         self.empty = NameTrie({}, None, 0 if block is not None else -1)
-        self._known: dict[tuple[int, str, int], NameTrie] = {}
+        self._known: dict[tuple[int, str, int, int], NameTrie] = {}
 
-    def added(self, trie: NameTrie, name: str, value: int) -> NameTrie:
-        key = (id(trie), name, value)
+    def added(self, trie: NameTrie, name: str, value: int, bits: int = 0) -> NameTrie:
+        key = (id(trie), name, value, bits)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._with(trie, [_spellings(letter) for letter in name], 0, value)
+            known = self._known[key] = self._with(
+                trie, [_spellings(letter) for letter in name], 0, value, bits
+            )
         return known
 
-    def _with(self, trie: NameTrie, units: list[list[bytes]], position: int, value: int) -> NameTrie:
+    def _with(
+        self, trie: NameTrie, units: list[list[bytes]], position: int, value: int, bits: int
+    ) -> NameTrie:
         if position == len(units):
-            return NameTrie(trie.children, value, trie.base)
-        old = self._descended(trie, units[position][0])
-        new = self._with(old, units, position + 1, value)
+            return NameTrie(trie.children, value, trie.base, trie.below | bits)
+        first = units[position][0]
+        if len(units[position]) == 1 and len(first) == 1:
+            child = self._with(self._child(trie, first[0]), units, position + 1, value, bits)
+            return NameTrie({**trie.children, first[0]: child}, trie.value, trie.base, trie.below | bits)
+        old = self._descended(trie, first)
+        new = self._with(old, units, position + 1, value, bits)
         for spelling in units[position]:
-            trie = self._replaced(trie, spelling, 0, new)
+            trie = self._replaced(trie, spelling, 0, new, bits)
         return trie
 
-    def _replaced(self, trie: NameTrie, spelling: bytes, position: int, new: NameTrie) -> NameTrie:
+    def _replaced(self, trie: NameTrie, spelling: bytes, position: int, new: NameTrie, bits: int) -> NameTrie:
         if position == len(spelling):
             return new
         byte = spelling[position]
-        child = self._replaced(self._child(trie, byte), spelling, position + 1, new)
-        return NameTrie({**trie.children, byte: child}, trie.value, trie.base)
+        child = self._replaced(self._child(trie, byte), spelling, position + 1, new, bits)
+        return NameTrie({**trie.children, byte: child}, trie.value, trie.base, trie.below | bits)
 
     def _descended(self, trie: NameTrie, spelling: bytes) -> NameTrie:
         for byte in spelling:
@@ -93,9 +104,9 @@ def has_one_spelling(name: str) -> bool:
 
 
 def materialized(
-    trie: NameTrie, known: dict[int, int], new_state: Callable[[dict[int, int], int], int]
+    trie: NameTrie, known: dict[int, int], new_state: Callable[[NameTrie, dict[int, int]], int]
 ) -> int:
-    """The table state of a trie; `new_state(entries, base)` makes one. Iterative in depth of names."""
+    """The table state of a trie; `new_state(trie, states of its children)` makes one."""
     pending = [trie]
     while pending:
         current = pending[-1]
@@ -106,9 +117,7 @@ def materialized(
         if missing:
             pending += missing
             continue
-        entries = {byte: known[id(child)] for byte, child in current.children.items()}
-        if current.value is not None:
-            entries[0x22] = current.value
-        known[id(current)] = new_state(entries, current.base)
+        states = {byte: known[id(child)] for byte, child in current.children.items()}
+        known[id(current)] = new_state(current, states)
         pending.pop()
     return known[id(trie)]

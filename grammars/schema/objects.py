@@ -11,14 +11,18 @@ from functools import partial
 
 import numpy as np
 
+from ..errors import TooLargeError
+from ..stack_automaton import MAX_SEEN
 from .dfa import ANYTHING, REJECT, Dfa, combined
 from .formula import OBJECT, STRING, Formula
-from .goals import Container, Edge, Goal, Goals, Node, UndeclaredNames
+from .goals import MAX_NODES, Container, Edge, Goal, Goals, Node, UndeclaredNames
 from .scalars import content
+
+MAX_UNORDERED_NODES = 128
 
 
 class _Reader:
-    def __init__(self, goals: Goals, container: Container) -> None:
+    def __init__(self, goals: Goals, container: Container, *, in_order: bool) -> None:
         self.goals = goals
         self.make = goals.formulas
         self.container = container
@@ -26,6 +30,14 @@ class _Reader:
         self.own: dict[str, list[Formula]] = {}
         self.required: set[str] = set()
         self.core = self._core(container.goal)
+        container.is_unordered = not in_order and self._is_orderless()
+        self.last = 0 if container.is_unordered else len(self.names)
+        """the position of undeclared names"""
+        if container.is_unordered:
+            followed = [name for name in self.names if name in self.required and self._varies(name)]
+            needed = [self.make.atom(OBJECT, "has", name) for name in followed]
+            self.core = (self.make.all_of([*needed, self.core[0]]), *self.core[1:])
+            self.required.difference_update(followed)
         self._edges: dict[tuple[Goal, str | tuple[bool, ...]], Edge | None] = {}
         self._classes: dict[Goal, Dfa] = {}
         self.pending: list[Node] = []
@@ -45,6 +57,21 @@ class _Reader:
                 self.own.setdefault(name, []).append(part.payload[2])
         return (self.make.all_of(rest),)
 
+    def _is_orderless(self) -> bool:
+        """Whether what the goal still needs is always of names that were not seen yet."""
+        return 0 < len(self.names) <= MAX_SEEN and all(map(_needs_unseen_names, self.core))
+
+    def _varies(self, name: str) -> bool:
+        """Whether what the goal says of a name depends on the members before it."""
+        alternatives = [part for formula in self.core for part in formula.conjuncts() if part.kind != "atom"]
+        return any(
+            _only_name(atom) == name
+            if _only_name(atom) is not None
+            else atom.payload[0] == "every" and self._is_in(name, atom.payload[1])
+            for part in alternatives
+            for atom in part.atoms()
+        )
+
     def node(self, goal: Goal, position: int) -> Node:
         key = (goal, position)
         node = self.container.nodes.get(key)
@@ -55,6 +82,22 @@ class _Reader:
         return node
 
     def read(self, node: Node) -> None:
+        if self.container.is_unordered:
+            self._read_unordered(node)
+        else:
+            self._read_ordered(node)
+        self.goals.count(0, len(node.edges) + len(node.others))
+
+    def _read_unordered(self, node: Node) -> None:
+        goal = node.key[0]
+        edges = {name: self._edge(goal, name, 0) for name in self.names}
+        node.edges = [edge for edge in edges.values() if edge is not None]
+        if node is self.container.start:
+            self.container.needed = [edges[name] for name in self.names if name in self.required]
+        node.verdict = self._verdict(goal)
+        self._read_others(node, goal)
+
+    def _read_ordered(self, node: Node) -> None:
         goal, position = node.key
         current = goal
         for number in range(position, len(self.names)):
@@ -70,7 +113,6 @@ class _Reader:
         else:
             node.verdict = self._verdict(current)
             self._read_others(node, current)
-        self.goals.count(0, len(node.edges) + len(node.others))
 
     def _each(self, goal: Goal, key: object, change: Callable[[Formula], Formula]) -> Goal:
         return tuple(self.make.rewritten(formula, key, change) for formula in goal)
@@ -194,16 +236,38 @@ class _Reader:
             return atom
 
         key = ("other", *((names.number, holds) for names, holds in known.items()))
-        return self._made(self._each(goal, key, taken), label, len(self.names))
+        return self._made(self._each(goal, key, taken), label, self.last)
 
 
 def read_object(goals: Goals, container: Container) -> None:
     """Fills in the nodes of an object, from its start on."""
-    reader = _Reader(goals, container)
+    if goals.any_order:
+        try:
+            _read(goals, container, in_order=False, most_nodes=MAX_UNORDERED_NODES)
+            return
+        except TooLargeError:
+            container.needed = []
+            container.nodes = {}
+    _read(goals, container, in_order=True, most_nodes=MAX_NODES)
+
+
+def _read(goals: Goals, container: Container, *, in_order: bool, most_nodes: int) -> None:
+    reader = _Reader(goals, container, in_order=in_order)
     container.names = reader.names
     container.start = reader.node(reader.core, 0)
     while reader.pending:
         reader.read(reader.pending.pop())
+        if len(container.nodes) > most_nodes:
+            raise TooLargeError(f"more than {most_nodes} places in an object")
+
+
+def _needs_unseen_names(formula: Formula) -> bool:
+    if formula.kind == "atom":
+        return bool(formula.payload[0] != "count")
+    if formula.kind == "not":
+        atom = formula.parts[0]
+        return atom.payload[0] == "has" or _only_name(atom) is not None
+    return all(map(_needs_unseen_names, formula.parts))
 
 
 def _with_bit(bit: int, known: int, now: int) -> int:

@@ -22,7 +22,7 @@ from .spelling import Block, counted, inlined, plain, spelled
 
 MAX_UNITS = 256  # larger counts would be so many copies of a character's states
 MAX_LITERAL_STATES = 20_000
-CACHED = 2_000
+CACHED = 500
 Content: TypeAlias = tuple[Any, ...]
 
 

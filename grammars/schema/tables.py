@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -111,7 +113,7 @@ class Tables:
             self._returns += following
         return self._return_bases[following]
 
-    def automaton(self, start: int) -> StackAutomaton:
+    def automaton(self, start: int, max_depth: int) -> StackAutomaton:
         class_of_byte, samples = self._classes()
         if self._count * len(samples) > MAX_CELLS:
             raise TooLargeError(f"more than {MAX_CELLS} entries in a table")
@@ -137,7 +139,8 @@ class Tables:
             table[states] = np.where(table[states] == DEAD, table[others], table[states])
             accepting[states] |= accepting[others]
         table[table == TAKEN] = DEAD
-        return self._compressed(start, class_of_byte, table, accepting)
+        automaton = self._compressed(start, class_of_byte, table, accepting)
+        return replace(automaton, max_depth=max_depth)
 
     def _block_rows(
         self, first: int, block: Block, following: tuple[int, ...], samples: NDArray[np.int64]
