@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from arbora.grammars import Automaton
+from arbora.kernels.automaton import Tables
 from arbora.runtime.messages import DropGrammar, GrammarSpec, LoadGrammar
 from arbora.runtime.scheduler import grammar_desk
 from arbora.runtime.scheduler.constraint import Constraint
 from arbora.runtime.scheduler.grammar_desk import MAX_UNUSED, GrammarDesk
+from stack_automata import automaton
 
 
 class Ready:
@@ -23,7 +25,8 @@ class Ready:
     def submit(self, ticket: str, kind: str, text: str, **_: object) -> None:
         table = np.zeros((1, 1), np.int32)
         masks = np.broadcast_to(np.int32(-1), (1, self.mask_bytes // 4))
-        self.done.append((ticket, Automaton(text, 0, np.zeros(256, np.uint8), table, table[0], masks)))
+        tables = Tables(np.zeros(256, np.uint8), table, table[0], masks)
+        self.done.append((ticket, automaton(text, tables)))
 
     def spelled(self, tokens: np.ndarray) -> bytes:
         return b""
@@ -59,8 +62,7 @@ def test_what_needs_a_stack_is_loaded_with_the_automaton() -> None:
     numbers = np.arange(3, dtype=np.int32)
     stacked = replace(
         plain,
-        actions=numbers.reshape(1, 3),
-        returns=numbers[:1],
+        machine=replace(plain.machine, actions=numbers.reshape(1, 3), returns=numbers[:1]),
         context_of_state=numbers[:1],
         context_offsets=numbers[:2],
         context_tokens=numbers[2:],

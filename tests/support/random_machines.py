@@ -1,4 +1,4 @@
-"""Random stack automata that use every action as a compiler would: what a state finds on the stack fits it."""
+"""Random stack automata that use every action as a compiler would: the stack fits the state."""
 
 from __future__ import annotations
 

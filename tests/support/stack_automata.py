@@ -8,6 +8,7 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+from arbora.grammars import Automaton
 from arbora.grammars.stack_automaton import CALL, CLOSE, OPEN, PUSH, StackAutomaton
 from arbora.kernels.automaton import STACK_DEPTH, Tables
 from random_machines import RandomMachine, random_machine
@@ -41,6 +42,20 @@ def machine(tables: Tables) -> StackAutomaton:
         body_of_state=np.zeros(states, np.int8),
         like_state=np.arange(states, dtype=np.int32),
         max_depth=STACK_DEPTH,
+    )
+
+
+def automaton(key: str, tables: Tables) -> Automaton:
+    """As the compiler would hand it out."""
+    return Automaton(
+        key=key,
+        machine=machine(tables),
+        mask_of_state=tables.mask_of_state,
+        masks=tables.masks,
+        context_of_state=tables.context_of_state,
+        context_offsets=tables.context_offsets,
+        context_tokens=tables.context_tokens,
+        opener_counts=tables.opener_counts,
     )
 
 
