@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from arbora.grammars import Automaton
+from arbora.grammars.compiler import GrammarKind
 from arbora.kernels.automaton import Tables
 from arbora.runtime.messages import DropGrammar, GrammarSpec, LoadGrammar
 from arbora.runtime.scheduler import grammar_desk
-from arbora.runtime.scheduler.constraint import Constraint
+from arbora.runtime.scheduler.constraint import AutomatonConstraint, Constraint
 from arbora.runtime.scheduler.grammar_desk import MAX_UNUSED, GrammarDesk
+from grammar_world import compiler
 from stack_automata import automaton
 
 
@@ -104,3 +107,20 @@ def test_an_automaton_in_use_is_never_dropped() -> None:
     assert dropped(desk) == []
     desk.release(second)
     assert dropped(desk) == [2]
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "json_object"])
+def test_a_schema_travels_to_the_device_once_and_no_mask_after_it(kind: GrammarKind) -> None:
+    grammars = compiler()
+    desk = GrammarDesk(grammars)
+    spec = GrammarSpec(kind, '{"type":"array","items":{"type":"object"}}')
+    desk.submit("request", spec)
+    while not (made := list(desk.finished())):
+        time.sleep(0.001)
+    ((_, constraint),) = made
+    assert isinstance(constraint, AutomatonConstraint)
+    assert not constraint.host_masked
+    (load,) = desk.take_loads()
+    assert isinstance(load, LoadGrammar)
+    assert load.actions and load.context_tokens
+    grammars.close()
