@@ -6,12 +6,15 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from .errors import GrammarError, TooLargeError
 from .stack_automaton import DEAD, MAX_DEPTH, StackAutomaton
 from .stack_masks import StackMasks, StateMask
 
+LISTED_SHARE = 16  # a list of tokens stands for a mask that would take this many times its bytes
+_NO_TOKENS = np.zeros(0, np.int32)
 _Key = TypeVar("_Key")
 MAX_MASK_BYTES = 16 << 20  # 1,024 masks over 131k tokens; a regex for an e-mail address has 30
 
@@ -22,7 +25,7 @@ class Automaton:
 
     `masks[mask_of_state[state]]` has a bit for each token id that may come next (bit i % 32 of word
     i // 32), unless the stack decides; end-of-sequence ids have one where the text may end. What the stack
-    decides is list `context_of_state[state]` (-1: none),
+    decides, and where few tokens may come all of these, is list `context_of_state[state]` (-1: none),
     `context_tokens[context_offsets[list]:context_offsets[list + 1]]`: ids that look below the level where
     they begin, without a bit in the mask, then `opener_counts[list]` ids that have one but push or open, so
     that a nearly full stack refuses them.
@@ -60,12 +63,38 @@ def with_masks(key: str, machine: StackAutomaton, masks: StackMasks) -> Automato
     """
     gathered = _Gathered()
     for state in range(len(machine.accepting)):
-        gathered.add(masks.of(machine, state))
+        gathered.add(_listed(masks.of(machine, state)))
     automaton = gathered.automaton(key, replace(machine, max_depth=min(machine.max_depth, MAX_DEPTH)))
     first = automaton.masks[automaton.mask_of_state[machine.start]]
     if automaton.context_of_state[machine.start] < 0 and not first.any():
         raise GrammarError("no token of this model's vocabulary can begin a match")
     return automaton
+
+
+def _listed(mask: StateMask) -> StateMask:
+    """Few tokens are all left to the stack, which decides on each of them as it comes."""
+    tokens = np.empty(len(mask.words) // LISTED_SHARE, np.int32)
+    count = _tokens_of(mask.words.view(np.uint32), tokens)
+    if count < 0:
+        return mask
+    context = np.concatenate([mask.context, tokens[:count]])
+    return StateMask(np.zeros_like(mask.words), context, _NO_TOKENS)
+
+
+@njit(cache=True, nogil=True)
+def _tokens_of(words, tokens):  # type: ignore[no-untyped-def]
+    """Writes the tokens of a mask; returns their number, -1 if there are more than `tokens` has room for."""
+    found = 0
+    for place in range(len(words)):
+        if words[place] == 0:
+            continue
+        for bit in range(32):
+            if words[place] >> np.uint32(bit) & np.uint32(1):
+                if found == len(tokens):
+                    return -1
+                tokens[found] = 32 * place + bit
+                found += 1
+    return found
 
 
 class _Gathered:

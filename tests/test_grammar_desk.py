@@ -113,7 +113,7 @@ def test_an_automaton_in_use_is_never_dropped() -> None:
 def test_a_schema_travels_to_the_device_once_and_no_mask_after_it(kind: GrammarKind) -> None:
     grammars = compiler()
     desk = GrammarDesk(grammars)
-    spec = GrammarSpec(kind, '{"type":"array","items":{"type":"object"}}')
+    spec = GrammarSpec(kind, '{"type":"array","items":{"type":"object"}}', "response_format")
     desk.submit("request", spec)
     while not (made := list(desk.finished())):
         time.sleep(0.001)
