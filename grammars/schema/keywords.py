@@ -7,7 +7,7 @@ from fractions import Fraction
 from itertools import combinations
 from typing import TypeAlias
 
-from ..errors import GrammarError, NotCoveredError
+from ..errors import GrammarError, NotCoveredError, TooLargeError
 from ..json_schema import Json
 from .formats import FORMATS
 from .formula import ARRAY, BOOLEAN, EVERY_TYPE, NULL, NUMBER, OBJECT, STRING, Formula, Formulas
@@ -29,6 +29,7 @@ _REFUSED = {
     "$recursiveRef": "dynamic references are not supported",
     "unevaluatedItems": "it is not supported",
 }
+MAX_OVERLAPS = 200
 _IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas", "dependencies")
 Fields: TypeAlias = "dict[str, Json]"
 
@@ -189,16 +190,19 @@ class Keywords:
         outer = [make.types(_mask_of(place.fields))]
         children = [make.all_of([*outer, self.expanded(child)]) for child in self._children(place, "oneOf")]
         yield make.any_of(children)
+        overlaps: dict[Formula, None] = {}
         for left, right in combinations(children, 2):
             both = make.all_of([left, right])
-            if both is not make.false and not self._exclude_each_other(both):
-                yield make.negation(both)
+            if self._exclude_each_other(make.restricted(both, OBJECT)):
+                both = make.all_of([make.types(EVERY_TYPE & ~OBJECT), both])
+            overlaps[both] = None
+            if len(overlaps) > MAX_OVERLAPS:
+                raise TooLargeError(f"more than {MAX_OVERLAPS} pairs of oneOf that may overlap")
+        yield from map(make.negation, overlaps)
 
     def _exclude_each_other(self, both: Formula) -> bool:
-        """Whether a property that both require has no value that both allow."""
+        """Whether a property that two objects both require has no value that both allow."""
         conjuncts = both.conjuncts()
-        if self.formulas.types(OBJECT) not in conjuncts:
-            return False
         required = {part.payload[1] for part in conjuncts if part.kind == "atom" and part.payload[0] == "has"}
         allowed: dict[str, list[Formula]] = {}
         for part in conjuncts:
