@@ -18,7 +18,7 @@ from .regex import literal, without_anchors
 from .token_trie import TokenTrie, build_trie
 from .worker import AutomatonWorker, Job
 
-GrammarKind = Literal["json_schema", "json_object", "regex", "choice"]
+GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
 Compiled: TypeAlias = Automaton | HostGrammar
 DEADLINE_S = 2.0
 CACHE_ENTRIES = 1024
@@ -129,6 +129,8 @@ class GrammarCompiler:
     def _start(self, source: Source) -> Future[Compiled]:
         if len(source.text) > MAX_TEXT:
             return _refused(f"it has {len(source.text)} characters; the most is {MAX_TEXT}")
+        if source.kind == "grammar":
+            return self._host_threads.submit(lambda: self._host.result().context_free(source.text))
         if source.kind in ("json_schema", "json_object"):
             return self._host_threads.submit(self._host_grammar, source)
         return self._automaton_thread.submit(self._automaton, source)
