@@ -136,7 +136,8 @@ def test_the_first_waiter_takes_over_when_the_one_who_computes_is_cancelled() ->
     bench.scheduler.drop("a")
     bench.run()
     assert bench.tokens("b") == reply_alone([*document, 2], 2)
-    assert bench.cached("b") > 0
+    cached = bench.cached("b")
+    assert cached is not None and cached > 0
     assert bench.tokens("a") == []
 
 
@@ -172,7 +173,7 @@ def test_prompt_logprobs_are_asked_for_every_position_of_a_cached_prompt() -> No
     bench.submit("a", prompt, max_tokens=1)
     bench.run()
     bench.submit("b", prompt, max_tokens=1, prompt_logprobs=0)
-    targets = {}
+    targets: dict[int, list[int]] = {}
     while bench.plan() or bench.model.plans:
         targets |= {row.start: unpack(row.targets) for row in bench.model.plans[-1].rows}
         bench.step()

@@ -29,7 +29,8 @@ def reply_alone(prompt: list[int], max_tokens: int, seed: int = 0) -> list[int]:
 
 
 def unpack(tokens: bytes) -> list[int]:
-    return np.frombuffer(tokens, np.int32).tolist()
+    unpacked: list[int] = np.frombuffer(tokens, np.int32).tolist()
+    return unpacked
 
 
 def pack(tokens: list[int]) -> bytes:
