@@ -115,7 +115,7 @@ def elementwise_cases() -> Iterator[Case]:
         x, residual = torch.randn(2, rows, HIDDEN).bfloat16()
         gate_up = torch.randn(rows, 2 * INTERMEDIATE).bfloat16()
         qkv = torch.randn(rows, HEADS + 2 * KV_HEADS, HEAD_DIM).bfloat16()
-        q, k, v = qkv.split([HEADS, KV_HEADS, KV_HEADS], dim=1)
+        q, k, v = torch.split(qkv, [HEADS, KV_HEADS, KV_HEADS], dim=1)
         at = torch.arange(rows)
         turns: dict[str, tuple[Callable[[], object], int]] = {
             "rms_norm": (lambda x=x: rms_norm(x, weight, 1e-6), 2 * x.numel()),  # type: ignore[misc]

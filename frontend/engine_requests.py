@@ -27,6 +27,7 @@ Prompt: TypeAlias = str | Sequence[int]
 Prompts: TypeAlias = list[str] | list[list[int]]
 Message: TypeAlias = Mapping[str, object]
 T = TypeVar("T")
+CONSTRAINTS = ("json_schema", "regex", "choice", "grammar")
 
 
 class Sampling(TypedDict, total=False):
@@ -34,7 +35,8 @@ class Sampling(TypedDict, total=False):
     except that a reply without `max_tokens` may fill the context.
 
     `logprobs` is the number of alternatives to report with each token. At most one of `json_schema`
-    (a schema, or true for any JSON object), `regex` and `choice` says what the reply must match.
+    (a schema, or true for any JSON object), `regex`, `choice` and `grammar` (Lark or GBNF) says what the
+    reply must match.
     """
 
     max_tokens: int
@@ -57,6 +59,7 @@ class Sampling(TypedDict, total=False):
     json_schema: Mapping[str, object] | bool
     regex: str
     choice: Sequence[str]
+    grammar: str
     cache_salt: str
     priority: int
 
@@ -134,7 +137,7 @@ def _ask(
 
 
 def _fields(sampling: Sampling) -> GenerationFields:
-    own = ("logprobs", "json_schema", "regex", "choice")
+    own = ("logprobs", *CONSTRAINTS)
     given = {name: value for name, value in sampling.items() if value is not None and name not in own}
     if bias := sampling.get("logit_bias"):
         given["logit_bias"] = {str(token): value for token, value in bias.items()}
@@ -152,7 +155,7 @@ def _convert(value: object, kind: type[T], param: str) -> T:
 
 
 def _grammar(sampling: Sampling) -> GrammarSpec | None:
-    given = [name for name in ("json_schema", "regex", "choice") if sampling.get(name) is not None]
+    given = [name for name in CONSTRAINTS if sampling.get(name) is not None]
     if not given:
         return None
     if len(given) > 1:
@@ -161,6 +164,8 @@ def _grammar(sampling: Sampling) -> GrammarSpec | None:
     (name,) = given
     if name == "regex":
         return GrammarSpec("regex", sampling["regex"], name)
+    if name == "grammar":
+        return GrammarSpec("grammar", sampling["grammar"], name)
     if name == "choice":
         return GrammarSpec("choice", msgspec.json.encode(list(sampling["choice"])).decode(), name)
     if sampling["json_schema"] is True:

@@ -19,7 +19,7 @@ from .regex import literal, without_anchors
 from .token_trie import TokenTrie, build_trie
 from .worker import AutomatonWorkers, Job, Schema
 
-GrammarKind = Literal["json_schema", "json_object", "regex", "choice"]
+GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
 Compiled: TypeAlias = Automaton | HostGrammar
 DEADLINE_S = 2.0
 CACHE_ENTRIES = 1024
@@ -132,8 +132,12 @@ class GrammarCompiler:
     def _start(self, source: Source) -> Future[Compiled]:
         if len(source.text) > MAX_TEXT:
             return _refused(f"it has {len(source.text)} characters; the most is {MAX_TEXT}")
-        is_schema = source.kind in ("json_schema", "json_object")
-        return self._threads.submit(self._schema if is_schema else self._regex, source)
+        compile_source = {
+            "json_schema": self._schema,
+            "json_object": self._schema,
+            "grammar": self._context_free,
+        }
+        return self._threads.submit(compile_source.get(source.kind, self._regex), source)
 
     def _schema(self, source: Source) -> Compiled:
         """What has no automaton is left to the host, which refuses in its own words."""
@@ -154,6 +158,9 @@ class GrammarCompiler:
             return self._automaton(source, regex)
         except TooLargeError:
             return self._in_time(lambda host: host.regex(regex))
+
+    def _context_free(self, source: Source) -> Compiled:
+        return self._in_time(lambda host: host.context_free(source.text))
 
     def _automaton(self, source: Source, grammar: str | Schema) -> Automaton:
         return self._workers.build(Job(repr(tuple(source)), grammar, DEADLINE_S))

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
+from llguidance.gbnf_to_lark import any_to_lark
 from numpy.typing import NDArray
 
 from .errors import GrammarError
@@ -77,6 +78,14 @@ class HostCompiler:
 
     def regex(self, regex: str) -> HostGrammar:
         return self._compile(LLMatcher.grammar_from_regex(regex), None)
+
+    def context_free(self, text: str) -> HostGrammar:
+        """`text` is a grammar for Lark, with a rule `start:`, or GBNF (llama.cpp), with a rule `root ::=`."""
+        try:
+            lark = any_to_lark(text)
+        except Exception as error:  # the converter raises no narrower class
+            raise GrammarError(f"the grammar is neither Lark nor GBNF: {error}") from None
+        return self._compile(LLMatcher.grammar_from_lark(lark), None)
 
     def _compile(self, grammar: str, schema: object) -> HostGrammar:
         limits = LLParserLimits(verbose_errors=False)

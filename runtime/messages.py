@@ -23,7 +23,7 @@ from .sampling_params import SamplingParams
 
 Tokens = bytes
 FinishReason = Literal["stop", "length", "abort", "error"]
-GrammarKind = Literal["json_schema", "json_object", "regex", "choice"]
+GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
 
 
 class Message(msgspec.Struct, tag=True, array_like=True):
@@ -38,7 +38,8 @@ class Part(msgspec.Struct, array_like=True):
 
 
 class GrammarSpec(Part):
-    """What the output must match: a JSON schema (as JSON text), a regex, or a JSON list of strings.
+    """What the output must match: a JSON schema (as JSON text), a regex, a JSON list of strings, or a
+    context-free grammar (Lark or GBNF).
 
     `param` is the request's field it came from, for errors. `prefix` and `suffix` are literal text
     around a JSON schema's value (a tool call's own format). `separators` are the item and key

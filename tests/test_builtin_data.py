@@ -6,9 +6,9 @@ import itertools
 import json
 import random
 import sys
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -22,6 +22,7 @@ from train_builtin.batches import encode, make_batches
 from train_builtin.chat import make_chat
 from train_builtin.conversation import Conversation, render, reply_spans
 from train_builtin.documents import NOT_TOLD, make_document_chat
+from train_builtin.evaluate import greedy_reply
 from train_builtin.extraction import compact, make_extraction
 from train_builtin.lexicon import Words, is_held_out
 from train_builtin.mixture import STAGES, conversations, document_of_any_length, stage_at
@@ -120,7 +121,7 @@ def test_reply_spans_hold_the_replies_and_their_end_marks() -> None:
         ]
 
 
-WEATHER = {
+WEATHER: dict[str, object] = {
     "type": "function",
     "function": {
         "name": "get_weather",
@@ -128,7 +129,7 @@ WEATHER = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
     },
 }
-AGENT_CHAT: list[dict[str, Any]] = [
+AGENT_CHAT: list[dict[str, object]] = [
     {"role": "system", "content": "Be kind."},
     {"role": "user", "content": [{"type": "text", "text": "Weather in "}, {"type": "text", "text": "Oslo?"}]},
     {
@@ -155,20 +156,38 @@ AGENT_CHAT: list[dict[str, Any]] = [
 ]
 
 
+Tool = dict[str, object] | Callable[..., object]
+"""what transformers takes for one"""
+
+
+def rendered(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: list[dict[str, object]],
+    tools: list[Tool] | None = None,
+    add_generation_prompt: bool = False,
+) -> str:
+    text = tokenizer.apply_chat_template(
+        messages,  # type: ignore[arg-type]
+        tools=tools,
+        tokenize=False,
+        add_generation_prompt=add_generation_prompt,
+    )
+    assert isinstance(text, str)
+    return text
+
+
 @pytest.mark.parametrize("tools", [None, [WEATHER]])
 def test_each_turn_begins_with_the_turns_before_it(
-    tokenizer: PreTrainedTokenizerBase, tools: list[dict[str, Any]] | None
+    tokenizer: PreTrainedTokenizerBase, tools: list[Tool] | None
 ) -> None:
-    whole = tokenizer.apply_chat_template(AGENT_CHAT, tools=tools, tokenize=False)
+    whole = rendered(tokenizer, AGENT_CHAT, tools)
     for end in (2, 5, 7):
-        prompt = tokenizer.apply_chat_template(
-            AGENT_CHAT[:end], tools=tools, tokenize=False, add_generation_prompt=True
-        )
+        prompt = rendered(tokenizer, AGENT_CHAT[:end], tools, add_generation_prompt=True)
         assert whole.startswith(prompt)
 
 
 def test_tool_calls_and_results_are_rendered_in_hermes_style(tokenizer: PreTrainedTokenizerBase) -> None:
-    text = tokenizer.apply_chat_template(AGENT_CHAT[:5], tools=[WEATHER], tokenize=False)
+    text = rendered(tokenizer, AGENT_CHAT[:5], [WEATHER])
     assert "<|im_start|>system\nBe kind.\n\n# Tools" in text
     assert f"<tools>\n{json.dumps(WEATHER)}\n</tools>" in text
     assert text.endswith(
@@ -181,9 +200,11 @@ def test_tool_calls_and_results_are_rendered_in_hermes_style(tokenizer: PreTrain
 
 
 def test_the_template_refuses_what_the_model_cannot_read(tokenizer: PreTrainedTokenizerBase) -> None:
-    picture = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
+    picture: list[dict[str, object]] = [
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+    ]
     with pytest.raises(Exception, match="text only"):
-        tokenizer.apply_chat_template(picture, tokenize=False)
+        rendered(tokenizer, picture)
 
 
 @pytest.mark.parametrize("text", ["Grüße, 世界! 🙂", "\x00\x7f \t\n\n  x", "It's  TWO\r\nlines"])
@@ -260,12 +281,5 @@ def test_the_model_in_the_package_is_whole_and_below_eight_megabytes() -> None:
 
 def test_the_built_in_model_knows_who_it_is(tokenizer: PreTrainedTokenizerBase) -> None:
     model = AutoModelForCausalLM.from_pretrained(BUILTIN, dtype=torch.float32)
-    prompt = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "Who are you?"}],
-        add_generation_prompt=True,
-        return_tensors="pt",
-        return_dict=True,
-    )
-    output = model.generate(**prompt, max_new_tokens=40, do_sample=False)
-    reply = tokenizer.decode(output[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
+    reply = greedy_reply([{"role": "user", "content": "Who are you?"}], model, tokenizer)
     assert reply == "I am Arbora's small built-in demonstration model."

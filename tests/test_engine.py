@@ -113,6 +113,12 @@ def test_a_choice_is_one_of_those_given(engine: arbora.Engine) -> None:
     assert replies == {"red", "green"}
 
 
+def test_a_context_free_grammar_is_followed(engine: arbora.Engine) -> None:
+    grammar = 'start: "(" start ")" | /[ab]/'
+    reply = engine.generate("Hello", grammar=grammar, max_tokens=50, temperature=1, seed=1)
+    assert re.fullmatch(r"\(*[ab]\)*", reply.text) or reply.finish_reason == "length"
+
+
 def test_a_regex_is_matched_as_a_whole(engine: arbora.Engine) -> None:
     assert re.fullmatch(r"[ab]{3}-\d", engine.generate("Hello", regex=r"[ab]{3}-\d").text)
 
@@ -137,6 +143,7 @@ def test_a_json_schema_is_followed(engine: arbora.Engine) -> None:
         ({"max_tokens": 10 * CONTEXT}, f"exceed the model's context of {CONTEXT} tokens"),
         ({"regex": "a", "choice": ["a"]}, "regex and choice can't be used together"),
         ({"regex": "("}, "is not a regex"),
+        ({"grammar": "("}, "neither Lark nor GBNF"),
     ],
 )
 def test_a_request_that_can_not_be_served_says_why(

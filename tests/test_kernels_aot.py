@@ -21,7 +21,7 @@ CASES = all_cases()
 def compiled() -> dict[str, dict[str, int | str]]:
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment |= {"TRITON_DEFAULT_FP_FUSION": "1", "PYTHONSAFEPATH": "1", "PYTHONPATH": str(SUPPORT)}
-    command = [sys.executable, SUPPORT / "aot_compile.py"]
+    command = [sys.executable, str(SUPPORT / "aot_compile.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     results: dict[str, dict[str, int | str]] = json.loads(done.stdout)

@@ -80,9 +80,9 @@ def test_rotary_write_kv_rotates_queries_and_fills_slots(
     kv = torch.randn(2, 2, 20, 16, 64).to(dtype)
     expected_kv = kv.clone()
     norms = HeadNorms(torch.rand(64).to(dtype), torch.rand(64).to(dtype), 1e-6) if normal else None
-    q, k, v = qkv.split([4, 2, 2], dim=1)
+    q, k, v = torch.split(qkv, [4, 2, 2], dim=1)
     rotary_write_kv(q, k, v, cos_sin, positions, slots, kv, norms)
-    q, k, v = expected_qkv.split([4, 2, 2], dim=1)
+    q, k, v = torch.split(expected_qkv, [4, 2, 2], dim=1)
     reference.rotary_write_kv(q, k, v, cos_sin, positions, slots, expected_kv, norms)
     assert_close(qkv[:, :4], expected_qkv[:, :4])
     assert_close(kv, expected_kv)

@@ -8,7 +8,8 @@ from arbora.kernels.linear.packed import PackedProduct, packs, padded_rows
 from arbora.kernels.linear.widened import FEW_ROWS, SCRATCH, WidenedProduct
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
-PRODUCTS = [(PackedProduct, dtype) for dtype in TOLERANCE if packs(dtype)]
+Products = list[tuple[type[PackedProduct | WidenedProduct], torch.dtype]]
+PRODUCTS: Products = [(PackedProduct, dtype) for dtype in TOLERANCE if packs(dtype)]
 PRODUCTS += [(WidenedProduct, dtype) for dtype in (torch.bfloat16, torch.float16)]
 
 

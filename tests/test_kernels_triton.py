@@ -84,8 +84,10 @@ def test_rotary_write_kv_matches_the_reference(normal: bool, half: int, dtype: t
     weights = torch.rand(2, 48, device=DEVICE).to(dtype)
     norms = HeadNorms(weights[0], weights[1], 1e-6) if normal else None
     at = (cos_sin, positions, slots)
-    rotary_triton.rotary_write_kv(*qkv.split([4, 2, 2], dim=1), *at, kv, norms)
-    reference.rotary_write_kv(*expected_qkv.split([4, 2, 2], dim=1), *at, expected_kv, norms)
+    q, k, v = torch.split(qkv, [4, 2, 2], dim=1)
+    rotary_triton.rotary_write_kv(q, k, v, *at, kv, norms)
+    q, k, v = torch.split(expected_qkv, [4, 2, 2], dim=1)
+    reference.rotary_write_kv(q, k, v, *at, expected_kv, norms)
     assert_close(qkv[:, :4], expected_qkv[:, :4])
     assert_close(kv, expected_kv)
 

@@ -19,10 +19,10 @@ SHAPE = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_loading_takes_little_more_than_the_weights_and_a_tied_heads_packed_copy(tmp_path: Path) -> None:
-    model = random_model("qwen2", tie_word_embeddings=True, **SHAPE).to(torch.bfloat16)
+    model = random_model("qwen2", tie_word_embeddings=True, **SHAPE).bfloat16()
     save_model(model, tmp_path)
     weights = (tmp_path / "model.safetensors").stat().st_size
-    head = model.get_input_embeddings().weight.numel() * 2
+    head = model.get_input_embeddings().get_parameter("weight").numel() * 2
     result = subprocess.run(
         [sys.executable, loaded_memory.__file__, str(tmp_path)],
         env={**os.environ, "PYTHONSAFEPATH": "1"},

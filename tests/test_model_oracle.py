@@ -10,7 +10,7 @@ import torch
 from arbora.runtime.messages import RowGroup
 from arbora.runtime.sampling_params import SamplingParams
 from checkpoints import VOCAB_SIZE, edit_config, random_model, save_model
-from step_driver import StepDriver, full_logprobs
+from step_driver import StepDriver, full_logprobs, tokens_of
 from transformers import PreTrainedModel
 
 TOLERANCE = 1e-4
@@ -91,7 +91,7 @@ def expected_logprobs(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor
 
 @torch.no_grad()
 def expected_greedy(model: PreTrainedModel, prompt: list[int], count: int) -> list[int]:
-    output = model.generate(
+    output: torch.Tensor = model.generate(  # type: ignore[operator]
         torch.tensor([prompt]),
         attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
         do_sample=False,
@@ -100,7 +100,7 @@ def expected_greedy(model: PreTrainedModel, prompt: list[int], count: int) -> li
         eos_token_id=None,
         pad_token_id=0,
     )
-    return output[0, len(prompt) :].tolist()
+    return tokens_of(output[0, len(prompt) :])
 
 
 def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
@@ -136,7 +136,7 @@ def test_greedy_tokens_are_the_same_in_a_batch_of_mixed_lengths(pair: Pair, page
     model, directory = pair
     prompts = {0: random_tokens(3, 1), 3: random_tokens(41, 2), 5: random_tokens(90, 3)}
     driver = StepDriver.load(directory, page_size=page_size)
-    outputs = {slot: [] for slot in prompts}
+    outputs: dict[int, list[int]] = {slot: [] for slot in prompts}
     running: list[int] = []
     for slot, prompt in prompts.items():  # each joins with its prompt while the others decode
         driver.start(slot)

@@ -74,7 +74,8 @@ def test_a_pool_holds_one_context_within_its_budget(
 
 
 def places(tables: PageTables, slots: list[int], positions: list[int]) -> list[int]:
-    return tables.places(np.array(slots), np.array(positions)).tolist()
+    found: list[int] = tables.places(np.array(slots), np.array(positions)).tolist()
+    return found
 
 
 def test_tokens_stand_in_their_slots_pages_in_order() -> None:

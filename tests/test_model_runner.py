@@ -40,7 +40,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its embedding of NAN_TOKEN is NaN, so a prompt with that token has no logits."""
     model = random_model("qwen3", num_hidden_layers=2)
     with torch.no_grad():
-        model.get_input_embeddings().weight[NAN_TOKEN] = float("nan")
+        model.get_input_embeddings().get_parameter("weight")[NAN_TOKEN] = float("nan")
     return save_model(model, tmp_path_factory.mktemp("model"))
 
 

@@ -343,6 +343,8 @@ async def test_the_clients_own_parser_reads_a_constrained_reply(world: HttpWorld
         ({"guided_json": '{"type":"null"}'}, "json_schema", '{"type":"null"}', "guided_json"),
         ({"structured_outputs": {"regex": "b"}}, "regex", "b", "structured_outputs.regex"),
         ({"structured_outputs": {"choice": ["b"]}}, "choice", '["b"]', "structured_outputs.choice"),
+        ({"guided_grammar": "start:A"}, "grammar", "start:A", "guided_grammar"),
+        ({"structured_outputs": {"grammar": "start:A"}}, "grammar", "start:A", "structured_outputs.grammar"),
         ({"structured_outputs": {"json": {}}}, "json_schema", "{}", "structured_outputs.json"),
     ],
 )

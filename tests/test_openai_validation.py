@@ -117,7 +117,8 @@ async def test_a_value_out_of_range_is_named_with_its_range(
         ({"choice": []}, "choice"),
         ({"regex": "a", "choice": ["a"]}, "choice"),
         ({"structured_outputs": {}}, "structured_outputs"),
-        ({"structured_outputs": {"grammar": "a"}}, "structured_outputs.grammar"),
+        ({"structured_outputs": {"structural_tag": {}}}, "structured_outputs.structural_tag"),
+        ({"guided_grammar": "a", "regex": "a"}, "guided_grammar"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": "sometimes"}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": "required", "regex": "a"}, "tool_choice"),
@@ -128,7 +129,6 @@ async def test_a_value_out_of_range_is_named_with_its_range(
         ({"store": True}, "store"),
         ({"service_tier": "priority"}, "service_tier"),
         ({"modalities": ["text", "audio"]}, "modalities"),
-        ({"guided_grammar": "a"}, "guided_grammar"),
         ({"use_beam_search": True}, "use_beam_search"),
     ],
 )

@@ -119,6 +119,26 @@ def test_every_name_of_a_constraint_works(served: Served, extra: Any) -> None:
     assert completion.choices[0].finish_reason == "stop"
 
 
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'start: pair ("," pair)*\npair: /[ab]/ "=" /[0-9]/',
+        'root ::= pair ("," pair)*\npair ::= [ab] "=" [0-9]',
+    ],
+    ids=["Lark", "GBNF"],
+)
+def test_a_context_free_grammar_works_under_vllms_names(served: Served, grammar: str) -> None:
+    for extra in ({"guided_grammar": grammar}, {"structured_outputs": {"grammar": grammar}}):
+        text = text_of(chat(served, extra_body=extra, temperature=1, max_tokens=9))
+        assert re.match("[ab]=[0-9](,|$)", text)
+
+
+def test_a_grammar_that_is_none_is_refused(served: Served) -> None:
+    with pytest.raises(openai.BadRequestError, match="neither Lark nor GBNF") as refusal:
+        chat(served, extra_body={"guided_grammar": "pair = a | b"})
+    assert refusal.value.param == "guided_grammar"
+
+
 @pytest.mark.parametrize("name", ["guided_json", "structured_outputs"])
 def test_vllms_names_of_a_schema_work(served: Served, name: str) -> None:
     schema = SCHEMAS["enums"]

@@ -17,7 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BatchEncoding,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from .chat import make_chat
 from .conversation import Conversation, Turn
@@ -45,7 +51,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(options.model)
-    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
+    model.eval()  # type: ignore[no-untyped-call]
     print(f"{'task':<10}{'asked':>7}{'right':>7}{'accuracy':>10}")
     for task in MAKERS:
         right, misses = evaluate(task, options.conversations, options.seed, model, tokenizer)
@@ -87,17 +94,21 @@ def greedy_reply(
     prompt = tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
+    assert isinstance(prompt, BatchEncoding)
     length = prompt["input_ids"].shape[1]
     if length > LONGEST_PROMPT:
         return None
     with torch.inference_mode():
-        output = model.generate(**prompt, max_new_tokens=200, do_sample=False)
-    return tokenizer.decode(output[0, length:], skip_special_tokens=True)
+        output: torch.Tensor = model.generate(**prompt, max_new_tokens=200, do_sample=False)  # type: ignore[operator]
+    reply = tokenizer.decode(output[0, length:], skip_special_tokens=True)
+    assert isinstance(reply, str)
+    return reply
 
 
 def is_right(task: str, turn: Turn, reply: str) -> bool:
     if task == "json":
-        return _parsed(reply) == json.loads(turn.reply)
+        expected: object = json.loads(turn.reply)
+        return _parsed(reply) == expected
     if turn.fact is None or turn.fact == NOT_TOLD:
         return reply == turn.reply
     return re.search(rf"(?<!\w){re.escape(turn.fact)}(?!\w)", reply) is not None

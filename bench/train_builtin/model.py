@@ -61,7 +61,8 @@ class Attention(nn.Module):
         out = (weights.view(batch, self.shape.kv_heads, groups * length, length) @ v).view(
             batch, self.shape.heads, length, -1
         )
-        return self.o_proj(out.transpose(1, 2).reshape(batch, length, -1))
+        projected: Tensor = self.o_proj(out.transpose(1, 2).reshape(batch, length, -1))
+        return projected
 
 
 class MLP(nn.Module):
@@ -72,7 +73,8 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(shape.intermediate, shape.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        down: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return down
 
 
 class Layer(nn.Module):
@@ -85,10 +87,14 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
 
 
 class Decoder(nn.Module):
+    cos: Tensor
+    sin: Tensor
+
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
@@ -110,7 +116,8 @@ class Decoder(nn.Module):
         mask = torch.full((tokens.shape[1], tokens.shape[1]), float("-inf")).triu(1)
         for layer in self.layers:
             x = layer(x, cos, sin, mask)
-        return self.norm(x)
+        normalised: Tensor = self.norm(x)
+        return normalised
 
     def logits(self, hidden: Tensor) -> Tensor:
         return F.linear(hidden, self.embed_tokens.weight)

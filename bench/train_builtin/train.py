@@ -21,6 +21,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 from torch.optim import AdamW, Muon, Optimizer
 
 from .batches import Batch, make_batches
@@ -41,7 +42,7 @@ def main() -> None:
         write_tokenizer(options.out)
     with tempfile.TemporaryDirectory() as meeting:
         arguments = (options, f"file://{meeting}/workers")
-        torch.multiprocessing.spawn(work, arguments, nprocs=options.workers)
+        spawn(work, arguments, nprocs=options.workers)  # type: ignore[no-untyped-call]
 
 
 def _options() -> argparse.Namespace:
@@ -116,7 +117,7 @@ def _optimize(model: Decoder, optimizers: list[Optimizer], batches: list[Batch])
     losses = []
     for batch in batches:
         loss = batch_loss(model, batch)
-        loss.backward()
+        torch.autograd.backward(loss)
         losses.append(loss.detach())
     weight = torch.stack([batch.weights.sum() for batch in batches]).sum()
     mean = _average_gradients(model, torch.stack(losses).sum(), weight)
@@ -133,7 +134,8 @@ def _average_gradients(model: Decoder, loss: Tensor, weight: Tensor) -> float:
     flat = torch.cat([loss.view(1), weight.view(1), *(g.view(-1) for g in gradients)])
     dist.all_reduce(flat)
     mean = flat / flat[1]
-    for gradient, part in zip(gradients, mean[2:].split([g.numel() for g in gradients]), strict=True):
+    parts = torch.split(mean[2:], [g.numel() for g in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
         gradient.copy_(part.view_as(gradient))
     return mean[0].item()
 

@@ -54,7 +54,6 @@ _FIXED_VALUES: dict[str, tuple[bytes, ...]] = {
     "bad_words": (b"[]",),
     "logits_processors": (b"[]",),
     "prompt_embeds": (),
-    "guided_grammar": (),
     "guided_whitespace_pattern": (),
     "chat_template": (),
     "documents": (b"[]",),

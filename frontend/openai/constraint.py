@@ -32,6 +32,7 @@ def _asked(request: GenerationFields) -> Sequence[GrammarSpec | None]:
         _choice(request.choice, "choice"),
         _choice(request.guided_choice, "guided_choice"),
         _guided_json(request.guided_json, "guided_json"),
+        _grammar(request.guided_grammar, "guided_grammar"),
     )
 
 
@@ -58,27 +59,24 @@ def _response_format(wanted: ResponseFormat | None) -> GrammarSpec | None:
 def _structured_outputs(wanted: StructuredOutputs | None) -> GrammarSpec | None:
     if wanted is None:
         return None
-    unsupported = {
-        "grammar": wanted.grammar is not None,
-        "structural_tag": not _is_null(wanted.structural_tag),
-    }
-    for name, is_there in unsupported.items():
-        if is_there:
-            raise RequestError(
-                f"structured_outputs.{name} is not supported; use json, regex, choice or json_object.",
-                param=f"structured_outputs.{name}",
-                code="unsupported_parameter",
-            )
+    if not _is_null(wanted.structural_tag):
+        raise RequestError(
+            "structured_outputs.structural_tag is not supported; "
+            "use json, regex, choice, grammar or json_object.",
+            param="structured_outputs.structural_tag",
+            code="unsupported_parameter",
+        )
     found = [
         _guided_json(wanted.json, "structured_outputs.json"),
         _regex(wanted.regex, "structured_outputs.regex"),
         _choice(wanted.choice, "structured_outputs.choice"),
+        _grammar(wanted.grammar, "structured_outputs.grammar"),
         GrammarSpec("json_object", "", "structured_outputs.json_object") if wanted.json_object else None,
     ]
     specs = [spec for spec in found if spec is not None]
     if len(specs) != 1:
         raise RequestError(
-            f"structured_outputs has {len(specs)} of json, regex, choice and json_object, "
+            f"structured_outputs has {len(specs)} of json, regex, choice, grammar and json_object, "
             "but must have exactly one.",
             param="structured_outputs",
             code="invalid_value",
@@ -88,6 +86,11 @@ def _structured_outputs(wanted: StructuredOutputs | None) -> GrammarSpec | None:
 
 def _regex(pattern: str | None, param: str) -> GrammarSpec | None:
     return None if pattern is None else GrammarSpec("regex", pattern, param)
+
+
+def _grammar(text: str | None, param: str) -> GrammarSpec | None:
+    """A context-free grammar, Lark or GBNF."""
+    return None if text is None else GrammarSpec("grammar", text, param)
 
 
 def _choice(options: list[str] | None, param: str) -> GrammarSpec | None:

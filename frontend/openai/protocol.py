@@ -71,6 +71,7 @@ class GenerationFields(Struct, kw_only=True):
     guided_json: Raw = NULL
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
     structured_outputs: StructuredOutputs | None = None
     cache_salt: str | None = None
     priority: int | None = None

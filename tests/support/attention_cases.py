@@ -50,12 +50,13 @@ def build_case(
     """heads: query heads, KV heads."""
     random = np.random.default_rng(seed)
     tail = 1 + random.integers(0, 30, size=sum(rows for rows, _ in step.groups))
-    queries, lengths, groups, shared_pages = [], [], [], []
+    queries: list[int] = []
+    lengths: list[int] = []
+    groups: list[tuple[int, int, int]] = []
     for rows, pages in step.groups:
         groups.append((len(lengths), rows, pages * step.page_size))
         for _ in range(rows):
             lengths.append(pages * step.page_size + int(tail[len(lengths)]))
-            shared_pages.append(pages)
     lengths += step.decode_lengths
     queries += [1] * len(lengths)
     for count, prefix in step.chunks:

@@ -46,7 +46,9 @@ def random_model(family: str, seed: int = 0, **fields: Any) -> PreTrainedModel:
     """A float32 model whose every parameter is random, norms and biases too. `fields` change its config."""
     torch.manual_seed(seed)
     config = CONFIGS[family](**{**SHAPE, **OF_FAMILY.get(family, {}), **fields})
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        config, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:

@@ -28,8 +28,18 @@ def reply_alone(prompt: list[int], max_tokens: int, seed: int = 0) -> list[int]:
     return tokens[len(prompt) :]
 
 
+def long_reply_prompt(length: int, tokens: int, salt: int = 0) -> list[int]:
+    """A prompt whose reply doesn't end by itself within `tokens`."""
+    for start in range(1000):
+        prompt = [1 + (start + salt * 7 + i * 5) % 60 for i in range(length)]
+        if EOS not in reply_alone(prompt, tokens):
+            return prompt
+    raise AssertionError("no such prompt")
+
+
 def unpack(tokens: bytes) -> list[int]:
-    return np.frombuffer(tokens, np.int32).tolist()
+    unpacked: list[int] = np.frombuffer(tokens, np.int32).tolist()
+    return unpacked
 
 
 def pack(tokens: list[int]) -> bytes:

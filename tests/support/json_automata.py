@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice, permutations, product
 from typing import Any
 
@@ -59,7 +59,7 @@ def steps(automaton: StackAutomaton, state: int, stack: list[int]) -> dict[int, 
     return found
 
 
-def chosen(allowed: dict[int, object], chance: random.Random, ending: bool) -> int:
+def chosen(allowed: Mapping[int, object], chance: random.Random, ending: bool) -> int:
     """Any byte, or one that tends to end what is open."""
     closing = [byte for byte in b'"]}' if byte in allowed]
     if ending and closing and chance.random() < 0.8:

@@ -47,7 +47,8 @@ def packed(tokens: Sequence[int]) -> bytes:
 
 
 def unpacked(data: bytes) -> list[int]:
-    return np.frombuffer(data, np.int32).tolist()
+    tokens: list[int] = np.frombuffer(data, np.int32).tolist()
+    return tokens
 
 
 def full_logprobs(logprobs: Logprobs, vocab_size: int) -> torch.Tensor:

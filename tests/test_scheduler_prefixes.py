@@ -1,0 +1,179 @@
+"""What requests to the scheduler share: turns, documents, prefixes in flight, groups of rows."""
+
+from __future__ import annotations
+
+from arbora.runtime.messages import RowError
+from fake_model import long_reply_prompt, reply_alone, unpack
+from scheduler_bench import SchedulerBench
+
+
+def test_the_second_turn_starts_where_the_first_ended() -> None:
+    bench = SchedulerBench()
+    first = long_reply_prompt(21, 10)
+    bench.submit("1", first, max_tokens=10)
+    bench.run()
+    conversation = first + bench.tokens("1")
+    bench.submit("2", [*conversation, 5, 6, 7], max_tokens=3)
+    bench.run()
+    assert bench.cached("2") == len(conversation) - 1
+    assert bench.tokens("2") == reply_alone([*conversation, 5, 6, 7], 3)
+
+
+def test_a_turn_that_comes_while_the_last_step_of_the_one_before_runs_finds_all_of_it() -> None:
+    bench = SchedulerBench(page_size=16)
+    first = long_reply_prompt(21, 12)
+    bench.submit("1", first, max_tokens=12)
+    bench.run(steps=8)
+    bench.plan()
+    bench.scheduler.drop("1")  # a stop string was found
+    conversation = first + bench.tokens("1")
+    bench.submit("2", [*conversation, 5, 6, 7], max_tokens=3)
+    bench.run()
+    assert bench.cached("2") == len(conversation)
+    assert bench.tokens("2") == reply_alone([*conversation, 5, 6, 7], 3)
+
+
+def test_a_match_that_ends_inside_a_page_is_copied_not_recomputed() -> None:
+    bench = SchedulerBench(page_size=16)
+    shared = long_reply_prompt(24, 3)
+    bench.submit("1", [*shared, 9, 9, 9], max_tokens=3)
+    bench.run()
+    bench.submit("2", [*shared, 8, 8], max_tokens=3)
+    bench.plan()
+    assert len(bench.model.plans[0].copies) == 1
+    bench.run()
+    assert bench.cached("2") == 24
+    assert bench.tokens("2") == reply_alone([*shared, 8, 8], 3)
+
+
+def test_an_equal_prefix_in_flight_is_computed_once() -> None:
+    bench = SchedulerBench(num_pages=256)
+    document = long_reply_prompt(200, 2)
+    for name in "abcd":
+        bench.submit(name, [*document, ord(name) % 60], max_tokens=2)
+    bench.run()
+    assert bench.scheduler.stats().prompt_tokens_computed < 200 + 4 * 8
+    for name in "abcd":
+        assert bench.tokens(name) == reply_alone([*document, ord(name) % 60], 2)
+
+
+def test_the_first_waiter_takes_over_when_the_one_who_computes_is_cancelled() -> None:
+    bench = SchedulerBench(num_pages=256)
+    document = long_reply_prompt(400, 2)
+    bench.submit("a", [*document, 1], max_tokens=2)
+    bench.submit("b", [*document, 2], max_tokens=2)
+    bench.run(steps=1)
+    bench.scheduler.drop("a")
+    bench.run()
+    assert bench.tokens("b") == reply_alone([*document, 2], 2)
+    cached = bench.cached("b")
+    assert cached is not None and cached > 0
+    assert bench.tokens("a") == []
+
+
+def test_without_the_prefix_cache_the_same_text_is_computed_again() -> None:
+    bench = SchedulerBench(prefix_cache=False)
+    prompt = long_reply_prompt(20, 4)
+    for name in "ab":
+        bench.submit(name, prompt, max_tokens=4)
+        bench.run()
+    assert bench.cached("b") == 0
+    assert bench.tokens("b") == bench.tokens("a") == reply_alone(prompt, 4)
+
+
+def test_nobody_waits_for_a_prefix_that_is_not_kept() -> None:
+    bench = SchedulerBench(prefix_cache=False, num_pages=256)
+    for name in "ab":
+        bench.submit(name, long_reply_prompt(200, 2), max_tokens=2)
+    bench.plan()
+    assert bench.scheduler.stats().running == 2
+
+
+def test_who_recomputes_the_prompt_for_its_logprobs_waits_for_no_prefix() -> None:
+    bench = SchedulerBench(num_pages=256)
+    bench.submit("a", long_reply_prompt(200, 2), max_tokens=2)
+    bench.submit("b", long_reply_prompt(200, 2), max_tokens=2, prompt_logprobs=1)
+    bench.plan()
+    assert bench.scheduler.stats().running == 2
+
+
+def test_prompt_logprobs_are_asked_for_every_position_of_a_cached_prompt() -> None:
+    bench = SchedulerBench(num_pages=256)
+    prompt = long_reply_prompt(300, 1)
+    bench.submit("a", prompt, max_tokens=1)
+    bench.run()
+    bench.submit("b", prompt, max_tokens=1, prompt_logprobs=0)
+    targets: dict[int, list[int]] = {}
+    while bench.plan() or bench.model.plans:
+        targets |= {row.start: unpack(row.targets) for row in bench.model.plans[-1].rows}
+        bench.step()
+    assert [token for start in sorted(targets) for token in targets[start]] == prompt[1:]
+    assert bench.cached("b") == 0
+    assert bench.tokens("b") == reply_alone(prompt, 1)
+
+
+def test_namespaces_share_nothing() -> None:
+    bench = SchedulerBench()
+    prompt = long_reply_prompt(20, 2)
+    for name in "ab":
+        bench.submit(name, prompt, max_tokens=2, namespace=name)
+        bench.run()
+    assert bench.cached("b") == 0
+
+
+def test_what_just_fits_is_served_even_from_a_full_cache() -> None:
+    bench = SchedulerBench(num_pages=4, page_size=4)
+    for salt in range(3):
+        prompt = long_reply_prompt(10, 6, salt)
+        bench.submit(str(salt), prompt, max_tokens=6)
+        bench.run()
+        assert bench.tokens(str(salt)) == reply_alone(prompt, 6)
+
+
+def test_the_longest_match_goes_first() -> None:
+    bench = SchedulerBench(slots=1, num_pages=256)
+    warm = long_reply_prompt(16, 1)
+    bench.submit("seed", warm, max_tokens=1)
+    bench.run()
+    bench.submit("running", [7, 7], max_tokens=5)
+    bench.plan()
+    bench.submit("cold", long_reply_prompt(12, 1, salt=5), max_tokens=1)
+    bench.submit("warm", [*warm, 3], max_tokens=1)
+    bench.run()
+    names = list(bench.outputs)
+    assert names.index("warm") < names.index("cold")
+
+
+def test_what_a_row_in_error_has_computed_is_never_used_again() -> None:
+    bench = SchedulerBench()
+    prompt = long_reply_prompt(30, 10)
+    bench.submit("a", prompt, max_tokens=10)
+    bench.run(steps=3)
+    result = bench.model.run_step()
+    result.errors = [RowError(0, "not_a_number", "the logits are not numbers")]
+    bench.scheduler.apply(result)
+    bench.run()
+    bench.submit("b", prompt, max_tokens=10)
+    bench.run()
+    assert bench.cached("b") == 0
+    assert bench.tokens("b") == reply_alone(prompt, 10)
+
+
+def test_rows_that_share_pages_stand_together_as_a_group() -> None:
+    bench = SchedulerBench(page_size=16, num_pages=64)
+    document = long_reply_prompt(160, 20)
+    for tail in (3, 4, 5):
+        bench.submit(str(tail), [*document, tail], max_tokens=20)
+        bench.submit(f"other{tail}", long_reply_prompt(20, 6, tail), max_tokens=6)
+    for _ in range(40):
+        bench.run(steps=1)
+        bench.plan()
+        plan = bench.model.plans[-1]
+        if plan.groups and plan.groups[0].rows == 3:
+            break
+    assert [(group.rows, group.shared_tokens) for group in plan.groups] == [(3, 160)]
+    while bench.model.plans:
+        bench.step()
+    first = plan.groups[0].first_row
+    shared = {tuple(bench.model.slots[row.slot].pages[:10]) for row in plan.rows[first : first + 3]}
+    assert len(shared) == 1
