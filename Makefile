@@ -57,8 +57,9 @@ else
 	$(PIP) install "torch>=2.11"
 endif
 	$(PIP) install --editable .
-	@echo "compiling the CPU kernels"
+	@echo "compiling the CPU kernels and what compiles grammars"
 	-@PYTHONSAFEPATH=1 $(BIN)/python -m arbora.kernels.precompile
+	-@PYTHONSAFEPATH=1 $(BIN)/python -m arbora.grammars.precompile
 	@touch $@
 
 $(VENV)/.installed-for-tests: $(VENV)/.installed

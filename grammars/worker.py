@@ -112,7 +112,7 @@ def _write(pipe: object, value: object) -> None:
     pipe.flush()  # type: ignore[attr-defined]
 
 
-class _Builder:
+class Builder:
     """Keeps what grammars have in common."""
 
     def __init__(self, trie: TokenTrie) -> None:
@@ -135,7 +135,7 @@ class _Builder:
         self.build("schema", Schema("true", (",", ":"), "", ""))
 
 
-def _answer(job: Job, builder: _Builder) -> Automaton | Exception:
+def _answer(job: Job, builder: Builder) -> Automaton | Exception:
     signal.setitimer(signal.ITIMER_REAL, job.deadline_s)
     try:
         return builder.build(job.key, job.grammar)
@@ -150,7 +150,7 @@ def _answer(job: Job, builder: _Builder) -> Automaton | Exception:
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    builder = _Builder(pickle.load(sys.stdin.buffer))
+    builder = Builder(pickle.load(sys.stdin.buffer))
     builder.warm_up()
     while True:
         try:

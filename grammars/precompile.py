@@ -1,0 +1,9 @@
+"""Fill numba's cache, so that no grammar waits for it: `python -m arbora.grammars.precompile`."""
+
+from __future__ import annotations
+
+from .token_trie import trie_of
+from .worker import Builder
+
+if __name__ == "__main__":
+    Builder(trie_of([(b'"', 0), (b"a", 1)], (2,), 3)).warm_up()
