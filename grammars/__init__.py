@@ -1,8 +1,9 @@
 """Grammars that bind the output: automata for the device, matchers for the host."""
 
-from .automaton import DEAD, Automaton
+from .automaton import Automaton
 from .compiler import GrammarCompiler
 from .errors import GrammarError
 from .host import HostGrammar, HostMatcher
+from .stack_automaton import DEAD
 
 __all__ = ["DEAD", "Automaton", "GrammarCompiler", "GrammarError", "HostGrammar", "HostMatcher"]

@@ -7,7 +7,6 @@ accepts exactly the regex's language, in linear time for counted repetitions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -15,32 +14,16 @@ from numpy.typing import NDArray
 from outlines_core import Index, Vocabulary
 
 from .errors import GrammarError, TooLargeError
+from .stack_automaton import StackAutomaton
 
 SENTINEL = "\U0010ffff"
 MAX_STATES = 20_000
 _END = 256
 
 
-@dataclass(frozen=True, eq=False)
-class ByteAutomaton:
-    """`transitions[state, class_of_byte[byte]]` is the next state, -1 for none."""
-
-    start: int
-    class_of_byte: NDArray[np.uint8]  # [256]
-    transitions: NDArray[np.int32]  # [states, classes]
-    accepting: NDArray[np.bool_]  # [states]
-
-    def accepts(self, text: bytes) -> bool:
-        state = self.start
-        for byte in text:
-            state = int(self.transitions[state, self.class_of_byte[byte]])
-            if state < 0:
-                return False
-        return bool(self.accepting[state])
-
-
-def compile_regex(regex: str) -> ByteAutomaton:
-    """`regex` has no anchors and matches whole texts (see `regex.without_anchors`)."""
+def compile_regex(regex: str) -> StackAutomaton:
+    """An automaton that never uses its stack. `regex` has no anchors and matches whole texts (see
+    `regex.without_anchors`)."""
     try:
         index = Index(f"{SENTINEL}(?:{regex}){SENTINEL}", _one_byte_tokens())
     except ValueError as error:
@@ -107,9 +90,16 @@ def _without_dead_ends(
     return kept[alive].astype(np.int32), accepting[alive]
 
 
-def _compressed(transitions: NDArray[np.int32], accepting: NDArray[np.bool_]) -> ByteAutomaton:
+def _compressed(transitions: NDArray[np.int32], accepting: NDArray[np.bool_]) -> StackAutomaton:
     """Bytes that no state tells apart become one class."""
     columns, class_of_byte = np.unique(transitions, axis=1, return_inverse=True)
-    return ByteAutomaton(
-        0, class_of_byte.reshape(256).astype(np.uint8), np.ascontiguousarray(columns), accepting
+    return StackAutomaton(
+        start=0,
+        class_of_byte=class_of_byte.reshape(256).astype(np.uint8),
+        transitions=np.ascontiguousarray(columns),
+        actions=np.zeros((0, 3), np.int32),
+        returns=np.zeros(0, np.int32),
+        accepting=accepting,
+        body_of_state=np.zeros(len(columns), np.int8),
+        like_state=np.arange(len(columns), dtype=np.int32),
     )

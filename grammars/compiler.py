@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
@@ -12,18 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .automaton import Automaton
-from .errors import GrammarError, TooLargeError
+from .errors import GrammarError, NotCoveredError, TooLargeError
 from .host import HostCompiler, HostGrammar
 from .regex import literal, without_anchors
 from .token_trie import TokenTrie, build_trie
-from .worker import AutomatonWorker, Job
+from .worker import AutomatonWorkers, Job, Schema
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
 Compiled: TypeAlias = Automaton | HostGrammar
 DEADLINE_S = 2.0
 CACHE_ENTRIES = 1024
 CACHE_BYTES = 256 << 20
-HOST_THREADS = 4  # so many slow schemas hold up nobody else's
+WORKERS = 2  # a slow grammar holds up nobody else's
+THREADS = 4  # each sees to one grammar, at a worker or at llguidance
 MAX_TEXT = 1 << 20  # characters; parsing more would hold up the loop
 
 
@@ -66,9 +68,10 @@ class GrammarCompiler:
         self._special = special
         self._eos_tokens = eos_tokens
         self._vocab_size = vocab_size
-        self._host_threads = ThreadPoolExecutor(HOST_THREADS, "host-grammars")
-        self._automaton_thread = ThreadPoolExecutor(1, "automata")
+        self._threads = ThreadPoolExecutor(THREADS, "grammars")
+        self._host_threads = ThreadPoolExecutor(THREADS, "host-grammars")
         self._host = self._host_threads.submit(self._host_compiler)
+        self._workers = AutomatonWorkers(self._host_threads.submit(self._trie), WORKERS)
         self._cache: OrderedDict[Source, Future[Compiled]] = OrderedDict()
         self._tickets: dict[str, _Ticket] = {}
 
@@ -122,31 +125,58 @@ class GrammarCompiler:
         return b"".join(self._data.data[start:end] for start, end in zip(starts, ends, strict=True))
 
     def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
         self._host_threads.shutdown(cancel_futures=True)
-        self._automaton_thread.submit(self._close_worker)
-        self._automaton_thread.shutdown()
+        self._workers.close()
 
     def _start(self, source: Source) -> Future[Compiled]:
         if len(source.text) > MAX_TEXT:
             return _refused(f"it has {len(source.text)} characters; the most is {MAX_TEXT}")
-        if source.kind == "grammar":
-            return self._host_threads.submit(lambda: self._host.result().context_free(source.text))
-        if source.kind in ("json_schema", "json_object"):
-            return self._host_threads.submit(self._host_grammar, source)
-        return self._automaton_thread.submit(self._automaton, source)
+        return self._threads.submit(self._compiled, source)
 
-    def _host_grammar(self, source: Source) -> Compiled:
+    def _compiled(self, source: Source) -> Compiled:
+        match source.kind:
+            case "json_schema" | "json_object":
+                return self._schema(source)
+            case "regex" | "choice":
+                return self._regex(source)
+            case "grammar":
+                return self._in_time(lambda host: host.context_free(source.text))
+
+    def _schema(self, source: Source) -> Compiled:
+        """What has no automaton is left to the host, which refuses in its own words."""
         text = source.text if source.kind == "json_schema" else '{"type":"object"}'
-        return self._host.result().json_schema(text, source.prefix, source.suffix, source.separators)
+        parts = (source.separators, source.prefix, source.suffix)
+        if not self._names_special_token(source.prefix + source.suffix):
+            try:
+                return self._automaton(source, Schema(text, *parts))
+            except (NotCoveredError, TooLargeError):
+                pass
+        return self._in_time(
+            lambda host: host.json_schema(text, source.prefix, source.suffix, source.separators)
+        )
 
-    def _automaton(self, source: Source) -> Compiled:
-        """What is too large for tables is left to the host."""
+    def _regex(self, source: Source) -> Compiled:
         regex = without_anchors(source.text) if source.kind == "regex" else _any_of(source.text)
-        job = Job(key=f"{source.kind}:{source.text}", regex=regex, deadline_s=DEADLINE_S)
         try:
-            return self._worker.build(job)
+            return self._automaton(source, regex)
         except TooLargeError:
-            return self._host.result().regex(regex)
+            return self._in_time(lambda host: host.regex(regex))
+
+    def _automaton(self, source: Source, grammar: str | Schema) -> Automaton:
+        return self._workers.build(Job(repr(tuple(source)), grammar, DEADLINE_S))
+
+    def _in_time(self, compile_with: Callable[[HostCompiler], HostGrammar]) -> HostGrammar:
+        """llguidance can't be stopped: past the deadline its thread goes on for nobody."""
+        host = self._host.result()
+        try:
+            return self._host_threads.submit(compile_with, host).result(DEADLINE_S)
+        except TimeoutError:
+            raise GrammarError(f"it takes more than {DEADLINE_S:g} s to compile") from None
+
+    def _names_special_token(self, text: str) -> bool:
+        """Whether the model writes it with tokens that never match as text."""
+        return any(name in text.encode() for name in self._special_names)
 
     def _forget(self, ticket: _Ticket) -> None:
         if self._cache.get(ticket.source) is ticket.future:
@@ -169,15 +199,13 @@ class GrammarCompiler:
         return HostCompiler(tokens, special, self._eos_tokens)
 
     @cached_property
+    def _special_names(self) -> list[bytes]:
+        raw = self._data.tobytes()
+        spans = ((self._offsets[token], self._offsets[token + 1]) for token in np.flatnonzero(self._special))
+        return [raw[start:end] for start, end in spans if end > start]
+
     def _trie(self) -> TokenTrie:
         return build_trie(self._offsets, self._data, self._special, self._eos_tokens, self._vocab_size)
-
-    @cached_property
-    def _worker(self) -> AutomatonWorker:
-        return AutomatonWorker(self._trie)
-
-    def _close_worker(self) -> None:
-        self._worker.close()
 
 
 def _refused(message: str) -> Future[Compiled]:

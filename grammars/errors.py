@@ -9,3 +9,16 @@ class GrammarError(ValueError):
 
 class TooLargeError(Exception):
     """An automaton over the limits of states, bytes or time. Another engine may still serve the grammar."""
+
+
+class NotCoveredError(GrammarError):
+    """A keyword that has no automaton. The message names the keyword and its path in the schema."""
+
+    def __init__(self, keyword: str, path: str, reason: str) -> None:
+        super().__init__(f"the schema's keyword {keyword!r} at {path} can't be enforced: {reason}")
+        self.keyword = keyword
+        self.path = path
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[NotCoveredError], tuple[str, str, str]]:
+        return NotCoveredError, (self.keyword, self.path, self.reason)

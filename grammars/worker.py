@@ -1,4 +1,4 @@
-"""The process that builds automata: a hostile regex costs it its life, and nobody else a token.
+"""The process that builds automata: a hostile grammar costs it its life, and nobody else a token.
 
 It reads pickled jobs from its standard input and writes results to its standard output; both ends are
 ours. An alarm without a handler ends it when a job takes too long, also inside native code.
@@ -11,32 +11,71 @@ import resource
 import signal
 import subprocess
 import sys
+from concurrent.futures import Future
+from queue import LifoQueue
 from typing import NamedTuple
 
 from .automaton import Automaton, with_masks
 from .byte_automaton import compile_regex
 from .errors import GrammarError, TooLargeError
+from .schema import SchemaCompiler
+from .stack_automaton import StackAutomaton
+from .stack_masks import StackMasks
 from .token_trie import TokenTrie
 
 _START = "from arbora.grammars.worker import main; main()"
 MEMORY_LIMIT = 8 << 30  # bytes of address space
 
 
+class Schema(NamedTuple):
+    """A JSON schema between literal texts; `separators` are those between items and after names."""
+
+    text: str
+    separators: tuple[str, str]
+    prefix: str
+    suffix: str
+
+
 class Job(NamedTuple):
     key: str
-    regex: str
+    grammar: str | Schema
+    """a regex, without anchors, or a schema"""
     deadline_s: float
+
+
+class AutomatonWorkers:
+    """As many processes as there are jobs at a time, at most `size`. For use by several threads."""
+
+    def __init__(self, trie: Future[TokenTrie], size: int) -> None:
+        self._size = size
+        self._idle: LifoQueue[AutomatonWorker] = LifoQueue()  # so those not yet needed come last
+        for _ in range(size):
+            self._idle.put(AutomatonWorker(trie))
+
+    def build(self, job: Job) -> Automaton:
+        """As `AutomatonWorker.build`, after the jobs before it."""
+        worker = self._idle.get()
+        try:
+            return worker.build(job)
+        finally:
+            self._idle.put(worker)
+
+    def close(self) -> None:
+        """Waits for the jobs that run; none may come any more."""
+        for _ in range(self._size):
+            self._idle.get().close()
 
 
 class AutomatonWorker:
     """Starts the process when it is first needed and again after it died. For use by one thread."""
 
-    def __init__(self, trie: TokenTrie) -> None:
+    def __init__(self, trie: Future[TokenTrie]) -> None:
         self._trie = trie
         self._process: subprocess.Popen[bytes] | None = None
 
     def build(self, job: Job) -> Automaton:
-        """Raises GrammarError for a wrong regex, TooLargeError past a limit of states, masks or time."""
+        """Raises GrammarError for a wrong grammar, NotCoveredError for a keyword without an automaton,
+        TooLargeError past a limit of states, masks or time."""
         process = self._started()
         assert process.stdin is not None and process.stdout is not None
         try:
@@ -64,7 +103,7 @@ class AutomatonWorker:
                 stdout=subprocess.PIPE,
             )
             assert self._process.stdin is not None
-            _write(self._process.stdin, self._trie)
+            _write(self._process.stdin, self._trie.result())
         return self._process
 
 
@@ -73,10 +112,33 @@ def _write(pipe: object, value: object) -> None:
     pipe.flush()  # type: ignore[attr-defined]
 
 
-def _answer(job: Job, trie: TokenTrie) -> Automaton | Exception:
+class _Builder:
+    """Keeps what grammars have in common."""
+
+    def __init__(self, trie: TokenTrie) -> None:
+        self._schemas = SchemaCompiler()
+        self._masks = StackMasks(trie)
+
+    def build(self, key: str, grammar: str | Schema) -> Automaton:
+        return with_masks(key, self._machine(grammar), self._masks)
+
+    def _machine(self, grammar: str | Schema) -> StackAutomaton:
+        if isinstance(grammar, str):
+            return compile_regex(grammar)
+        return self._schemas.compile(
+            grammar.text, separators=grammar.separators, prefix=grammar.prefix, suffix=grammar.suffix
+        )
+
+    def warm_up(self) -> None:
+        """Compiles what the first job should not wait for, and the strings of all schemas."""
+        self.build("regex", "a")
+        self.build("schema", Schema("true", (",", ":"), "", ""))
+
+
+def _answer(job: Job, builder: _Builder) -> Automaton | Exception:
     signal.setitimer(signal.ITIMER_REAL, job.deadline_s)
     try:
-        return with_masks(job.key, compile_regex(job.regex), trie)
+        return builder.build(job.key, job.grammar)
     except (GrammarError, TooLargeError) as error:
         return error
     except MemoryError:
@@ -88,11 +150,11 @@ def _answer(job: Job, trie: TokenTrie) -> Automaton | Exception:
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    trie: TokenTrie = pickle.load(sys.stdin.buffer)
-    with_masks("warm-up", compile_regex("a"), trie)  # numba's compilation is not the first job's
+    builder = _Builder(pickle.load(sys.stdin.buffer))
+    builder.warm_up()
     while True:
         try:
             job: Job = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        _write(sys.stdout.buffer, _answer(job, trie))
+        _write(sys.stdout.buffer, _answer(job, builder))

@@ -230,9 +230,9 @@ class StepMasks(Message):
 
 
 class LoadGrammar(Message):
-    """An automaton's tables: see `grammars.automaton.Automaton` for their meaning.
+    """An automaton's tables: see `grammars.automaton.Automaton` and its machine for their meaning.
 
-    Automata without a stack have none of the last six.
+    Automata without a stack need none of the last six.
     """
 
     grammar: int

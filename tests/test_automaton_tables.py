@@ -68,8 +68,8 @@ def configurations(pool: AutomatonPool, rows: AutomatonRows, numbers: Sequence[i
     registers = rows.registers[rows.slots.long()].numpy()
     states = pool.grammar_states(numbers, registers[:, STATE])
     found = []
-    for number, state, own in zip(numbers, states.tolist(), registers, strict=True):
-        stack = own[STACK : STACK + own[DEPTH]] - pool._loaded[number].first_return
+    for state, own in zip(states.tolist(), registers, strict=True):
+        stack = own[STACK : STACK + own[DEPTH]]
         found.append(Configuration(state, tuple(stack.tolist())) if state >= 0 else Configuration(-1))
     return found
 

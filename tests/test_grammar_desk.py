@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from arbora.grammars import Automaton
+from arbora.grammars.compiler import GrammarKind
+from arbora.kernels.automaton import Tables
 from arbora.runtime.messages import DropGrammar, GrammarSpec, LoadGrammar
 from arbora.runtime.scheduler import grammar_desk
-from arbora.runtime.scheduler.constraint import Constraint
+from arbora.runtime.scheduler.constraint import AutomatonConstraint, Constraint
 from arbora.runtime.scheduler.grammar_desk import MAX_UNUSED, GrammarDesk
+from grammar_world import compiler
+from stack_automata import automaton
 
 
 class Ready:
@@ -23,7 +28,8 @@ class Ready:
     def submit(self, ticket: str, kind: str, text: str, **_: object) -> None:
         table = np.zeros((1, 1), np.int32)
         masks = np.broadcast_to(np.int32(-1), (1, self.mask_bytes // 4))
-        self.done.append((ticket, Automaton(text, 0, np.zeros(256, np.uint8), table, table[0], masks)))
+        tables = Tables(np.zeros(256, np.uint8), table, table[0], masks)
+        self.done.append((ticket, automaton(text, tables)))
 
     def spelled(self, tokens: np.ndarray) -> bytes:
         return b""
@@ -59,8 +65,7 @@ def test_what_needs_a_stack_is_loaded_with_the_automaton() -> None:
     numbers = np.arange(3, dtype=np.int32)
     stacked = replace(
         plain,
-        actions=numbers.reshape(1, 3),
-        returns=numbers[:1],
+        machine=replace(plain.machine, actions=numbers.reshape(1, 3), returns=numbers[:1]),
         context_of_state=numbers[:1],
         context_offsets=numbers[:2],
         context_tokens=numbers[2:],
@@ -102,3 +107,20 @@ def test_an_automaton_in_use_is_never_dropped() -> None:
     assert dropped(desk) == []
     desk.release(second)
     assert dropped(desk) == [2]
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "json_object"])
+def test_a_schema_travels_to_the_device_once_and_no_mask_after_it(kind: GrammarKind) -> None:
+    grammars = compiler()
+    desk = GrammarDesk(grammars)
+    spec = GrammarSpec(kind, '{"type":"array","items":{"type":"object"}}', "response_format")
+    desk.submit("request", spec)
+    while not (made := list(desk.finished())):
+        time.sleep(0.001)
+    ((_, constraint),) = made
+    assert isinstance(constraint, AutomatonConstraint)
+    assert not constraint.host_masked
+    (load,) = desk.take_loads()
+    assert isinstance(load, LoadGrammar)
+    assert load.actions and load.context_tokens
+    grammars.close()

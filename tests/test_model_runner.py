@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from arbora.grammars import Automaton
-from arbora.grammars.automaton import POP, PUSH, STACK_DEPTH
+from arbora.kernels.automaton import STACK_DEPTH, Tables
+from arbora.kernels.automaton.layout import POP, PUSH
 from arbora.runtime.messages import (
     DropGrammar,
     LoadGrammar,
@@ -25,6 +26,7 @@ from arbora.runtime.model.loading import load_model
 from arbora.runtime.sampling_params import SamplingParams
 from arbora.runtime.vocabulary import Vocabulary, build_vocabulary
 from checkpoints import VOCAB_SIZE, random_model, save_model
+from stack_automata import automaton
 from step_driver import GREEDY, StepDriver, full_logprobs, no_masks, packed, serve_config, unpacked
 
 WORDS = -(-VOCAB_SIZE // 32)
@@ -187,14 +189,12 @@ def test_a_slot_forgets_its_grammar_when_set_up_anew(driver: StepDriver) -> None
     assert sampled(driver, GREEDY, 1, grammar=2, state=0) == [ord("a")]
 
 
-def nested() -> Automaton:
+def nested() -> Tables:
     """As many b as there were a, and never more; which of them are allowed, the stack decides."""
     classes = np.zeros(256, np.uint8)
     classes[ord("a")], classes[ord("b")] = 1, 2
     masks = np.frombuffer(bits([ord("a")]) + bits([EOS]), np.int32).reshape(2, WORDS)
-    return Automaton(
-        key="nested",
-        start=0,
+    return Tables(
         class_of_byte=classes,
         transitions=np.array([[-1, -2, -1], [-1, -3, -4], [-1, -1, -1]], np.int32),
         mask_of_state=np.array([0, 0, 1], np.int32),
@@ -209,14 +209,12 @@ def nested() -> Automaton:
 
 
 def load_nested(driver: StepDriver, grammar: int) -> Automaton:
-    automaton = nested()
-    tables = {
-        name: getattr(automaton, name).tobytes()
-        for name in LoadGrammar.__struct_fields__
-        if name != "grammar"
+    tables = nested()
+    fields = {
+        name: getattr(tables, name).tobytes() for name in LoadGrammar.__struct_fields__ if name != "grammar"
     }
-    driver.runner.load_grammar(LoadGrammar(grammar, **tables))
-    return automaton
+    driver.runner.load_grammar(LoadGrammar(grammar, **fields))
+    return automaton("nested", tables)
 
 
 def test_a_row_nests_as_deep_as_its_stack_and_comes_back(driver: StepDriver) -> None:
@@ -232,13 +230,13 @@ def test_a_row_nests_as_deep_as_its_stack_and_comes_back(driver: StepDriver) -> 
 
 @pytest.mark.parametrize("kept", [1, 4, 9])
 def test_a_row_with_a_stack_resumes_with_the_same_tokens(driver: StepDriver, kept: int) -> None:
-    automaton = load_nested(driver, 4)
+    followed = load_nested(driver, 4)
     params = SamplingParams(max_tokens=64, temperature=1.0, seed=5)
     deep = b"a" * 12
-    state, stack = automaton.after(deep)
+    state, stack = followed.after(deep)
     whole = sampled(driver, params, 14, grammar=4, state=state, stack=packed(stack))
     assert set(whole[:10]) == {ord("a"), ord("b")}
-    state, stack = automaton.after(deep + bytes(whole[:kept]))
+    state, stack = followed.after(deep + bytes(whole[:kept]))
     driver.start(6, params, position=kept, grammar=4, state=state, stack=packed(stack))
     resumed = [driver.prefill(6, PROMPT + whole[:kept])]
     resumed += [driver.decode([6])[0] for _ in range(13 - kept)]

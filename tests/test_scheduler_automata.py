@@ -5,35 +5,29 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from arbora.grammars import Automaton
-from arbora.grammars import automaton as host
-from arbora.kernels.automaton import STACK_DEPTH, layout
+from arbora.grammars import stack_automaton as compiler
+from arbora.kernels.automaton import Tables, layout
+from arbora.kernels.automaton.layout import POP, PUSH
 from arbora.runtime.scheduler.constraint import AutomatonConstraint, DeviceState
 from fake_model import VOCAB, pack
 from followed_rows import FollowedRows
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scheduler_bench import EvenTokens, SchedulerBench
-from stack_automata import Configuration, Grammar, random_grammar
-
-LETTERS = st.lists(st.sampled_from(b"abc"), max_size=40).map(bytes)
+from stack_automata import automaton
 
 
 def two_brackets() -> Automaton:
     """Tokens 4n + 1 and 4n + 2 open two kinds of bracket, 4n + 3 closes either; 4n is not allowed directly
     inside the second kind."""
-    class_of_byte = (np.arange(256) % 4).astype(np.uint8)
-    transitions = np.array([[0, -2, -4, -6], [-1, -3, -5, -6]], np.int32)
-    pushes = [[host.PUSH, target, operand] for target, operand in ((0, 0), (0, 1), (1, 0), (1, 1))]
-    return Automaton(
-        key="brackets",
-        start=0,
-        class_of_byte=class_of_byte,
-        transitions=transitions,
+    pushes = [[PUSH, target, operand] for target, operand in ((0, 0), (0, 1), (1, 0), (1, 1))]
+    tables = Tables(
+        class_of_byte=(np.arange(256) % 4).astype(np.uint8),
+        transitions=np.array([[0, -2, -4, -6], [-1, -3, -5, -6]], np.int32),
         mask_of_state=np.zeros(2, np.int32),
         masks=np.zeros((1, VOCAB // 32), np.int32),
-        actions=np.array([*pushes, [host.POP, 0, 0]], np.int32),
+        actions=np.array([*pushes, [POP, 0, 0]], np.int32),
         returns=np.array([0, 1], np.int32),
     )
+    return automaton("brackets", tables)
 
 
 def bench_with_brackets(num_pages: int) -> SchedulerBench:
@@ -72,38 +66,9 @@ def test_a_token_that_left_the_grammar_is_an_error() -> None:
     assert "left its grammar" in (constraint.accept(3, -1) or "")
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.integers(0, 9999), LETTERS)
-def test_the_host_steps_as_the_kernels_do(seed: int, text: bytes) -> None:
-    grammar = random_grammar(seed)
-    tables = grammar.tables
-    automaton = Automaton(
-        key="random",
-        start=0,
-        class_of_byte=tables.class_of_byte,
-        transitions=tables.transitions,
-        mask_of_state=tables.mask_of_state,
-        masks=tables.masks,
-        actions=tables.actions,
-        returns=tables.returns,
-    )
-    expected = _after(grammar, text)
-    state, stack = automaton.after(text)
-    assert state == expected.state
-    assert state < 0 or tuple(stack) == expected.stack
-
-
-def test_host_and_kernels_agree_on_their_numbers() -> None:
-    assert (host.STACK_DEPTH, host.PUSH, host.POP, host.CALL) == (
-        STACK_DEPTH,
-        layout.PUSH,
-        layout.POP,
-        layout.CALL,
-    )
-
-
-def _after(grammar: Grammar, text: bytes) -> Configuration:
-    at = Configuration(0)
-    for byte in text:
-        at = grammar.after_byte(at, byte) if at.state >= 0 else at
-    return at
+def test_compiler_and_kernels_agree_on_their_numbers() -> None:
+    kinds = ["PUSH", "POP", "CALL", "COUNT", "COUNT_CALL", "DROP", "OPEN", "CLOSE", "SEE", "NEED"]
+    for kind in kinds:
+        assert getattr(compiler, kind) == getattr(layout, kind)
+    assert compiler.MAX_DEPTH == layout.STACK_DEPTH
+    assert compiler.MAX_SEEN < 32, "a set is one place of the stack, an int32"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..sampling.batch import AutomatonRows
 from ..sampling.jit import compiled, inlined
+from .act_cpu import act
 from .layout import (
     CLASS_MAP,
     CONTEXT_COUNT,
@@ -20,11 +21,8 @@ from .layout import (
     FIRST_TRANSITION,
     MASK,
     OPENER_COUNT,
-    POP,
-    PUSH,
     ROOMY_DEPTH,
     STACK,
-    STACK_DEPTH,
     STACK_PLACES,
     STATE,
 )
@@ -56,18 +54,8 @@ def _walk(state: int, depth: int, stack: Ints, token: int, tables: Tables) -> tu
         entry = transitions[state_rows[state, FIRST_TRANSITION] + kind]
         if entry >= 0:
             state = entry
-            continue
-        action = actions[-1 - entry]
-        if action[0] != POP:
-            if depth >= (STACK_DEPTH if action[0] == PUSH else STACK_PLACES):
-                return DEAD, depth
-            stack[depth] = action[2]
-            state, depth = action[1], depth + 1
-        elif depth == 0:
-            return DEAD, depth
         else:
-            depth -= 1
-            state = returns[stack[depth] + action[2]]
+            state, depth = act(actions[-1 - entry], depth, stack, returns)
     return state, depth
 
 

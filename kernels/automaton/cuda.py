@@ -10,14 +10,12 @@ import triton.language as tl
 
 from ..sampling.batch import AutomatonRows
 from . import layout
+from .act_cuda import act
 
 LANES = 256
 TILE = 1024
 DEAD = tl.constexpr(layout.DEAD)
 NO_AUTOMATON = tl.constexpr(layout.NO_AUTOMATON)
-PUSH = tl.constexpr(layout.PUSH)
-POP = tl.constexpr(layout.POP)
-STACK_DEPTH = tl.constexpr(layout.STACK_DEPTH)
 STACK_PLACES = tl.constexpr(layout.STACK_PLACES)
 REGISTERS = tl.constexpr(layout.REGISTERS)
 STATE_COLUMNS = tl.constexpr(layout.STATE_COLUMNS)
@@ -156,24 +154,8 @@ def _walk(
         acts = live & (entry < 0)
         state = tl.where(live, entry, state)
         if tl.max(acts.to(tl.int32)) > 0:
-            state, depth, stack = _act(acts, state, depth, stack, actions, returns)
+            state, depth, stack = act(acts, state, depth, stack, actions, returns)
     return state, depth, stack
-
-
-@triton.jit
-def _act(acts, entry, depth, stack, actions, returns):
-    """Push, call or pop in the lanes that act; the entries of the others are their states."""
-    action = actions + 3 * (-1 - entry)
-    kind = tl.load(action, mask=acts, other=POP)
-    target, operand = tl.load(action + 1, mask=acts, other=0), tl.load(action + 2, mask=acts, other=0)
-    pop = acts & (kind == POP) & (depth > 0)
-    push = acts & (kind != POP) & (depth < tl.where(kind == PUSH, STACK_DEPTH, STACK_PLACES))
-    level = tl.arange(0, STACK_PLACES)[None, :]
-    top = tl.sum(tl.where(level == depth[:, None] - 1, stack, 0), axis=1)
-    back = tl.load(returns + top + operand, mask=pop, other=DEAD)
-    stack = tl.where((level == depth[:, None]) & push[:, None], operand[:, None], stack)
-    state = tl.where(acts, tl.where(push, target, back), entry)
-    return state, depth + push.to(tl.int32) - pop.to(tl.int32), stack
 
 
 def mask(rows: AutomatonRows, context: torch.Tensor, masks: torch.Tensor, own_masks: int) -> torch.Tensor:

@@ -1,16 +1,16 @@
 """Numbers that the automata's tables and kernels share."""
 
-STACK_DEPTH = 31
-"""return addresses up to which a row may push; at the limit a push leads nowhere"""
-STACK_PLACES = STACK_DEPTH + 1
-"""return addresses that a row can hold: a call may take the last place"""
+STACK_DEPTH = 30
+"""places up to which a row may push or open; beyond them both lead nowhere"""
+STACK_PLACES = STACK_DEPTH + 2
+"""places that a row has: calls may take the last two"""
 
 NO_AUTOMATON = -1
 """the state of a row without a grammar: nothing is masked, and it stays"""
 DEAD = 0
 """the state after bytes that the grammar doesn't allow: every token is masked, and it stays"""
 
-PUSH, POP, CALL = 0, 1, 2
+PUSH, POP, CALL, COUNT, COUNT_CALL, DROP, OPEN, CLOSE, SEE, NEED = range(10)
 """kinds of actions"""
 
 (

@@ -13,13 +13,16 @@ from ..sampling.upload import upload
 from .arena import Arena
 from .layout import (
     CLASS_MAP,
+    CLOSE,
     CONTEXT_COUNT,
     CONTEXT_START,
+    COUNT,
     DEAD,
     DEPTH,
     FIRST_TRANSITION,
     MASK,
     NO_AUTOMATON,
+    OPEN,
     OPENER_COUNT,
     POP,
     REGISTERS,
@@ -43,7 +46,6 @@ FIRST_GRAMMARS = 8
 @dataclass(slots=True)
 class _Loaded:
     first_state: int
-    first_return: int
     spans: list[tuple[Arena, int, int]] = field(default_factory=list)
     """(arena, start, length)"""
 
@@ -105,8 +107,7 @@ class AutomatonPool:
         """Add a grammar under an id not loaded now."""
         assert grammar_id not in self._loaded, grammar_id
         first_state = self._states.take(len(tables.transitions))
-        loaded = _Loaded(first_state, 0, [(self._states, first_state, len(tables.transitions))])
-        loaded.first_return = loaded.put(self._returns, _pooled_states(tables.returns, first_state))
+        loaded = _Loaded(first_state, [(self._states, first_state, len(tables.transitions))])
         self._put_states(loaded, tables)
         self._loaded[grammar_id] = loaded
 
@@ -116,12 +117,12 @@ class AutomatonPool:
             arena.free(start, length)
 
     def enter(self, slot: int, grammar_id: int, state: int, stack: Sequence[int] = ()) -> None:
-        """Put a slot into a grammar's state (-1: dead), with what its stack holds, first push first."""
+        """Put a slot into a grammar's state (-1: dead), with what its stack holds, lowest first."""
         loaded = self._loaded[grammar_id]
         registers = np.zeros(REGISTERS, np.int32)
         registers[STATE] = DEAD if state < 0 else loaded.first_state + state
         registers[DEPTH] = len(stack)
-        registers[STACK : STACK + len(stack)] = np.array(stack, np.int32) + loaded.first_return
+        registers[STACK : STACK + len(stack)] = stack
         (on_device,) = upload([registers], self._device)
         self._registers[slot] = on_device
 
@@ -151,7 +152,9 @@ class AutomatonPool:
 
     def _put_states(self, loaded: _Loaded, tables: Tables) -> None:
         states, classes = tables.transitions.shape
-        first_action = loaded.put(self._actions, _pooled_actions(tables.actions, loaded))
+        first_return = loaded.put(self._returns, _pooled_states(tables.returns, loaded.first_state))
+        actions = _pooled_actions(tables.actions, loaded.first_state, first_return)
+        first_action = loaded.put(self._actions, actions)
         pooled = _pooled_transitions(tables.transitions, loaded.first_state, first_action)
         first_transition = loaded.put(self._transitions, pooled.ravel())
         rows = np.zeros((states, STATE_COLUMNS), np.int32)
@@ -174,7 +177,8 @@ class AutomatonPool:
             ends - tables.opener_counts, np.diff(tables.context_offsets)
         )
         longest = self._token_lengths[tables.context_tokens[opens]].max(initial=0)
-        rows[:, ROOMY_DEPTH] = STACK_DEPTH - longest
+        places = 2 if (tables.actions[:, 0] == OPEN).any() else 1
+        rows[:, ROOMY_DEPTH] = STACK_DEPTH - places * longest
 
     def _put_dead_state(self, words: int) -> None:
         row = np.zeros((1, STATE_COLUMNS), np.int32)
@@ -189,11 +193,14 @@ def _pooled_states(states: NDArray[np.int32], first_state: int) -> NDArray[np.in
     return np.where(states < 0, DEAD, states + first_state).astype(np.int32)
 
 
-def _pooled_actions(actions: NDArray[np.int32], loaded: _Loaded) -> NDArray[np.int32]:
-    pushes = actions[:, 0] != POP
+def _pooled_actions(actions: NDArray[np.int32], first_state: int, first_return: int) -> NDArray[np.int32]:
+    """The stack's values stay the grammar's own; what reads them knows where its returns begin."""
     pooled = actions.copy()
-    pooled[pushes, 1] += loaded.first_state
-    pooled[pushes, 2] += loaded.first_return
+    kinds = actions[:, 0]
+    returning = (kinds == POP) | (kinds == CLOSE)
+    pooled[~returning, 1] += first_state
+    pooled[kinds == COUNT, 2] += first_state
+    pooled[returning, 2] += first_return
     return pooled
 
 

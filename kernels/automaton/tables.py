@@ -18,9 +18,13 @@ def _no_actions() -> NDArray[np.int32]:
 class Tables:
     """`transitions[state, class_of_byte[byte]]` is the next state; -1: none; -2 - a: what action a does.
 
-    Action (PUSH, target, operand) pushes operand and goes to target; (POP, -, operand) pops r and goes to
-    `returns[r + operand]` (-1: nowhere). A push onto a full stack and a pop of an empty one lead nowhere.
-    (CALL, target, operand) pushes too, and may do so once onto a full stack.
+    Actions are (kind, target, operand); most go to target. Some need something on the stack's top and
+    lead nowhere where it isn't there, where the stack is full, or where `returns` says -1:
+    PUSH operand; POP r and go to `returns[r + operand]`; CALL: PUSH with two places kept free for it;
+    COUNT: take 1 from the top, and go to operand if that leaves 0; COUNT_CALL: take 1 from the top and
+    CALL operand, or operand + 1 if that left 0; DROP the top; OPEN: PUSH operand and an empty set; SEE: add
+    bit operand to the set on the top, nowhere if it has it; NEED: nowhere if the set has all of the bits
+    operand; CLOSE: nowhere if the set lacks some of the bits target, else DROP it and POP.
 
     `masks[mask_of_state[state]]`, packed as in `TokenMask`, has the tokens that every stack allows, ends of
     sequence included, and those that only a nearly full stack refuses (openers). What the stack decides is

@@ -76,12 +76,12 @@ class GrammarDesk:
             self._loads.append(
                 LoadGrammar(
                     grammar=loaded.id,
-                    class_of_byte=automaton.class_of_byte.tobytes(),
-                    transitions=automaton.transitions.tobytes(),
+                    class_of_byte=automaton.machine.class_of_byte.tobytes(),
+                    transitions=automaton.machine.transitions.tobytes(),
                     mask_of_state=automaton.mask_of_state.tobytes(),
                     masks=automaton.masks.tobytes(),
-                    actions=automaton.actions.tobytes(),
-                    returns=automaton.returns.tobytes(),
+                    actions=automaton.machine.actions.tobytes(),
+                    returns=automaton.machine.returns.tobytes(),
                     context_of_state=automaton.context_of_state.tobytes(),
                     context_offsets=automaton.context_offsets.tobytes(),
                     context_tokens=automaton.context_tokens.tobytes(),

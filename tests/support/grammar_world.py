@@ -53,12 +53,78 @@ def compiled(
     """Submits and waits. Strings are taken as they are, everything else as JSON."""
     text = source if isinstance(source, str) else json.dumps(source)
     compiler.submit("ticket", kind, text, **options)  # type: ignore[arg-type]
+    return answer(compiler, "ticket")
+
+
+def answer(compiler: GrammarCompiler, wanted: str) -> Automaton | HostGrammar | GrammarError:
+    """Waits for one ticket; the answers to others are lost."""
     for _ in range(30_000):
         for ticket, result in compiler.finished():
-            assert ticket == "ticket"
-            return result
+            if ticket == wanted:
+                return result
         time.sleep(0.001)
     raise AssertionError("the compiler didn't answer")
+
+
+class Follower:
+    """Follows an automaton from its tables as the device does, in plain Python."""
+
+    def __init__(self, automaton: Automaton) -> None:
+        self._automaton = automaton
+        self._words = vocabulary()
+        self.state, self.stack = automaton.machine.start, list[int]()
+
+    def allowed(self) -> set[int]:
+        automaton = self._automaton
+        tokens = allowed(automaton.masks[automaton.mask_of_state[self.state]])
+        listed = int(automaton.context_of_state[self.state])
+        if listed >= 0:
+            start, end = automaton.context_offsets[listed : listed + 2].tolist()
+            decided = set(automaton.context_tokens[start:end].tolist())
+            tokens = tokens - decided | {token for token in decided if self._after(token)[0] >= 0}
+        return tokens
+
+    def take(self, token: int) -> None:
+        self.state, self.stack = self._after(token)
+
+    def _after(self, token: int) -> tuple[int, list[int]]:
+        state, stack = self.state, list(self.stack)
+        for byte in b"" if token == EOS else self._words.token_bytes(token):
+            state = self._automaton.machine.step(state, stack, byte) if state >= 0 else state
+        return state, stack
+
+
+def random_output(grammar: Automaton | HostGrammar, seed: int, steps: int = 600) -> bytes:
+    """Tokens drawn evenly from the masks until the end, which is preferred once it is allowed."""
+    generator = np.random.default_rng(seed)
+    follow = Follower(grammar) if isinstance(grammar, Automaton) else _HostFollower(grammar)
+    tokens: list[int] = []
+    for _ in range(steps):
+        choices = sorted(follow.allowed())
+        token = EOS if EOS in choices else int(generator.choice(choices))
+        if token == EOS:
+            return spelled(tokens)
+        tokens.append(token)
+        follow.take(token)
+    raise AssertionError("no end")
+
+
+class _HostFollower:
+    def __init__(self, grammar: HostGrammar) -> None:
+        self._matcher = grammar.matcher()
+
+    def allowed(self) -> set[int]:
+        mask = np.zeros(-(-MODEL_VOCAB // 32), np.int32)
+        self._matcher.fill_mask(mask)
+        return allowed(mask)
+
+    def take(self, token: int) -> None:
+        assert self._matcher.consume(token) is None
+
+
+def spelled(tokens: list[int]) -> bytes:
+    words = vocabulary()
+    return b"".join(words.token_bytes(token) for token in tokens if token != EOS)
 
 
 def allowed(mask: np.ndarray) -> set[int]:

@@ -1,0 +1,5 @@
+"""JSON schemas compiled to stack automata over bytes."""
+
+from .compile import PropertyOrder, SchemaCompiler
+
+__all__ = ["PropertyOrder", "SchemaCompiler"]

@@ -1,0 +1,58 @@
+"""JSON schemas as stack automata."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Literal
+
+from ..errors import GrammarError, NotCoveredError, TooLargeError
+from ..json_schema import Json, parse_schema
+from ..stack_automaton import StackAutomaton
+from .assemble import Assembler
+from .formula import Formulas
+from .goals import Goals
+from .keywords import Keywords
+from .regex_dfa import RegexError
+from .scalars import Scalars
+
+PropertyOrder = Literal["schema", "any"]
+
+
+class SchemaCompiler:
+    """Keeps the automata of strings and numbers that schemas have in common."""
+
+    def __init__(self) -> None:
+        self._scalars = Scalars()
+
+    def compile(
+        self,
+        text: str,
+        *,
+        separators: tuple[str, str] = (",", ":"),
+        prefix: str = "",
+        suffix: str = "",
+        property_order: PropertyOrder = "schema",
+    ) -> StackAutomaton:
+        """Exactly the compact JSON texts that the schema allows.
+
+        Declared properties come in the schema's order, undeclared ones after them; or in any order,
+        except in objects where they depend on each other or are more than `MAX_SEEN`.
+
+        Raises GrammarError for a wrong schema, NotCoveredError for a keyword without an automaton,
+        TooLargeError past a limit.
+        """
+        parse_schema(text)
+        schema: Json = json.loads(text, parse_float=Decimal)
+        keywords = Keywords(schema, Formulas())
+        try:
+            goals = Goals(keywords, self._scalars, any_order=property_order == "any")
+            value = goals.solved([keywords.whole])
+            if not value.possible:
+                raise GrammarError("the schema allows no value")
+            return Assembler(goals, separators).built(value, prefix.encode(), suffix.encode())
+        except RegexError as error:
+            keyword, path = keywords.path_of_pattern[error.pattern]
+            raise NotCoveredError(keyword, path, str(error)) from None
+        except RecursionError:
+            raise TooLargeError("the schema is nested too deep") from None

@@ -1,0 +1,301 @@
+"""Deterministic automata over code points, and their boolean operations.
+
+Code points are grouped into intervals that no transition tells apart, so an automaton over all of
+Unicode has a handful of columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from ..errors import TooLargeError
+
+LAST_CODE_POINT = 0x10FFFF
+MAX_STATES = 6_000
+MAX_CELLS = 4_000_000
+REJECT = -1
+DEAD = -1
+
+State = TypeVar("State", bound=Hashable)
+
+
+@dataclass(frozen=True, eq=False)
+class Dfa:
+    """State 0 is the start. `labels[state]` says what a text ending there is, `REJECT` for nothing.
+
+    The code points from `cuts[i]` up to the next cut belong to class `class_of_cut[i]`.
+    """
+
+    cuts: NDArray[np.int32]  # ascending, the first is 0
+    class_of_cut: NDArray[np.int32]
+    transitions: NDArray[np.int32]  # [states, classes], DEAD for none
+    labels: NDArray[np.int32]  # [states]
+
+    def label(self, text: str) -> int:
+        state = 0
+        for character in text:
+            interval = int(np.searchsorted(self.cuts, ord(character), "right")) - 1
+            state = int(self.transitions[state, self.class_of_cut[interval]])
+            if state < 0:
+                return REJECT
+        return int(self.labels[state])
+
+
+def explored(
+    cuts: Sequence[int],
+    class_of_cut: Sequence[int],
+    start: State,
+    following: Callable[[State, int], State | None],
+    label: Callable[[State], int],
+) -> Dfa:
+    """The automaton whose states are what `following(state, class)` reaches."""
+    classes = max(class_of_cut) + 1
+    number: dict[State, int] = {start: 0}
+    order = [start]
+    rows: list[list[int]] = []
+    for state in order:
+        row = []
+        for column in range(classes):
+            target = following(state, column)
+            if target is None:
+                row.append(DEAD)
+                continue
+            if target not in number:
+                number[target] = len(order)
+                order.append(target)
+            row.append(number[target])
+        rows.append(row)
+        if len(order) > MAX_STATES:
+            raise TooLargeError(f"more than {MAX_STATES} states in a string or number")
+    return Dfa(
+        np.array(cuts, np.int32),
+        np.array(class_of_cut, np.int32),
+        np.array(rows, np.int32),
+        np.array([label(state) for state in order], np.int32),
+    )
+
+
+def constant(label: int) -> Dfa:
+    """Every text has this label."""
+    return Dfa(
+        np.zeros(1, np.int32), np.zeros(1, np.int32), np.zeros((1, 1), np.int32), np.array([label], np.int32)
+    )
+
+
+NOTHING = constant(REJECT)
+ANYTHING = constant(0)
+
+
+def complement(dfa: Dfa) -> Dfa:
+    return combined(dfa, NOTHING, lambda left, _: REJECT if left >= 0 else 0)
+
+
+def intersection(left: Dfa, right: Dfa) -> Dfa:
+    """Texts that both accept, with the left one's labels."""
+    return combined(left, right, lambda a, b: a if a >= 0 and b >= 0 else REJECT)
+
+
+def union(left: Dfa, right: Dfa) -> Dfa:
+    return combined(left, right, lambda a, b: a if a >= 0 else b)
+
+
+def combined(left: Dfa, right: Dfa, label: Callable[[int, int], int]) -> Dfa:
+    """The product: a text's new label is `label(left's, right's)`; minimal."""
+    cuts, left_class, right_class, class_of_cut = _common_classes(left, right)
+    every_pair = (len(left.labels) + 1) * (len(right.labels) + 1)
+    limit = min(every_pair + 1, MAX_STATES * 4, MAX_CELLS // len(left_class))
+    pairs, transitions = _product(left.transitions, right.transitions, left_class, right_class, limit)
+    if len(pairs) == limit:
+        raise TooLargeError(f"{limit} states in a product of strings or numbers")
+    most_left, most_right = int(left.labels.max()), int(right.labels.max())
+    table = np.array(
+        [[label(a, b) for b in range(-1, most_right + 1)] for a in range(-1, most_left + 1)], np.int32
+    )
+    of_left = np.append(left.labels, np.int32(REJECT))[pairs[:, 0]]
+    of_right = np.append(right.labels, np.int32(REJECT))[pairs[:, 1]]
+    return minimal(Dfa(cuts, class_of_cut, transitions, table[of_left + 1, of_right + 1]))
+
+
+def _common_classes(
+    left: Dfa, right: Dfa
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    """Cuts of both, for each joint class its class on either side, and the joint class of each cut."""
+    cuts = np.union1d(left.cuts, right.cuts).astype(np.int32)
+    of_left = left.class_of_cut[np.searchsorted(left.cuts, cuts, "right") - 1]
+    of_right = right.class_of_cut[np.searchsorted(right.cuts, cuts, "right") - 1]
+    width = int(of_right.max()) + 1
+    joint, class_of_cut = np.unique(of_left * width + of_right, return_inverse=True)
+    return (
+        cuts,
+        (joint // width).astype(np.int32),
+        (joint % width).astype(np.int32),
+        class_of_cut.reshape(-1).astype(np.int32),
+    )
+
+
+@njit(cache=True)
+def _product(left, right, left_class, right_class, limit):  # type: ignore[no-untyped-def]
+    """Pairs reached from (0, 0); the row after the last stands for the dead state."""
+    n_left, n_right, classes = len(left), len(right), len(left_class)
+    number = {np.int64(0): np.int32(0)}
+    pairs = np.zeros((limit, 2), np.int32)
+    transitions = np.full((limit, classes), -1, np.int32)
+    found = 1
+    current = 0
+    while current < found:
+        a, b = pairs[current, 0], pairs[current, 1]
+        for column in range(classes):
+            to_left = left[a, left_class[column]] if a < n_left else -1
+            to_right = right[b, right_class[column]] if b < n_right else -1
+            if to_left < 0:
+                to_left = n_left
+            if to_right < 0:
+                to_right = n_right
+            code = np.int64(to_left) * (n_right + 1) + to_right
+            if code in number:
+                transitions[current, column] = number[code]
+                continue
+            if found >= limit:
+                return pairs, transitions
+            number[code] = np.int32(found)
+            transitions[current, column] = found
+            pairs[found, 0] = to_left
+            pairs[found, 1] = to_right
+            found += 1
+        current += 1
+    return pairs[:found].copy(), transitions[:found].copy()
+
+
+def minimal(dfa: Dfa) -> Dfa:
+    """The same labels with the fewest states and classes; states that lead to no label are dropped."""
+    transitions, labels = minimal_table(dfa.transitions, dfa.labels)
+    if not len(labels):
+        return NOTHING
+    columns, inverse = distinct_columns(transitions)
+    class_of_cut = inverse.astype(np.int32)[dfa.class_of_cut]
+    changed = np.concatenate(([True], class_of_cut[1:] != class_of_cut[:-1]))
+    rows = np.ascontiguousarray(transitions[:, columns])
+    return Dfa(dfa.cuts[changed], class_of_cut[changed], rows, labels)
+
+
+def distinct_columns(table: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """One index of each distinct column, and for each column its place there. Compared by a 64-bit hash."""
+    spread = np.resize(_SPREAD.view(np.int64), len(table)) * (1 + np.arange(len(table)) // len(_SPREAD))
+    _, columns, inverse = np.unique(spread @ table.astype(np.int64), return_index=True, return_inverse=True)
+    return columns, inverse.reshape(-1)
+
+
+def minimal_table(
+    transitions: NDArray[np.int32], labels: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Merges equal states (Moore), numbered from the first; empty if that leads to no label."""
+    alive = alive_states(transitions, labels)
+    if not alive[0]:
+        return transitions[:0], labels[:0]
+    kept = np.where((transitions >= 0) & ~alive[transitions], np.int32(DEAD), transitions)
+    block = _blocks(kept, labels)
+    order = _numbered(kept, block)
+    number = np.full(block.max() + 1, -1, np.int32)
+    number[block[order]] = np.arange(len(order), dtype=np.int32)
+    rows = kept[order]
+    merged = np.where(rows >= 0, number[block[rows]], rows)
+    return merged.astype(np.int32), labels[order]
+
+
+@njit(cache=True)
+def alive_states(transitions, labels):  # type: ignore[no-untyped-def]
+    """Whether a label or an exit can be reached, by a search against the edges."""
+    states, classes = transitions.shape
+    count = np.zeros(states + 1, np.int64)
+    alive = labels >= 0
+    for state in range(states):
+        for column in range(classes):
+            target = transitions[state, column]
+            if target >= 0:
+                count[target + 1] += 1
+            elif target < -1:
+                alive[state] = True
+    first = np.cumsum(count)
+    sources = np.empty(first[-1], np.int32)
+    filled = first[:-1].copy()
+    for state in range(states):
+        for column in range(classes):
+            target = transitions[state, column]
+            if target >= 0:
+                sources[filled[target]] = state
+                filled[target] += 1
+    pending = [np.int64(final) for final in np.flatnonzero(alive)]
+    while len(pending) > 0:
+        reached = pending.pop()
+        for position in range(first[reached], first[reached + 1]):
+            source = sources[position]
+            if not alive[source]:
+                alive[source] = True
+                pending.append(np.int64(source))
+    return alive
+
+
+_SPREAD = np.random.default_rng(20).integers(1, 1 << 62, 4096, dtype=np.uint64) | np.uint64(1)
+
+
+def _blocks(transitions: NDArray[np.int32], labels: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Equal numbers for states with equal futures. Rows are compared by a 64-bit hash."""
+    if transitions.shape[1] > len(_SPREAD):
+        raise TooLargeError(f"more than {len(_SPREAD)} classes of characters")
+    return _refined(transitions, labels.astype(np.int64) + 1, _SPREAD)  # type: ignore[no-any-return]
+
+
+@njit(cache=True)
+def _refined(transitions, block, spread):  # type: ignore[no-untyped-def]
+    states, classes = transitions.shape
+    count = 0
+    while True:
+        seen = {np.uint64(0): 0}
+        seen.clear()
+        following = np.empty(states, np.int64)
+        for state in range(states):
+            code = np.uint64(block[state] + 1) * np.uint64(0x9E3779B97F4A7C15)
+            for column in range(classes):
+                target = transitions[state, column]
+                value = (
+                    np.uint64(block[target] + 2) if target >= 0 else np.uint64(1 << 40) - np.uint64(-target)
+                )
+                mixed = (value ^ (value >> np.uint64(7))) * spread[column]
+                code += (mixed ^ (mixed >> np.uint64(31))) * spread[(column * 7 + 3) % len(spread)]
+                code ^= code >> np.uint64(29)
+            if code in seen:
+                following[state] = seen[code]
+            else:
+                following[state] = len(seen)
+                seen[code] = len(seen)
+        if len(seen) == count:
+            return following
+        count = len(seen)
+        block = following
+
+
+@njit(cache=True)
+def _numbered(transitions, block):  # type: ignore[no-untyped-def]
+    """A state of each block that is reached, breadth first."""
+    seen = np.zeros(block.max() + 1, np.bool_)
+    order = np.empty(block.max() + 1, np.int64)
+    order[0] = 0
+    seen[block[0]] = True
+    found = 1
+    current = 0
+    while current < found:
+        state = order[current]
+        for column in range(transitions.shape[1]):
+            target = transitions[state, column]
+            if target >= 0 and not seen[block[target]]:
+                seen[block[target]] = True
+                order[found] = target
+                found += 1
+        current += 1
+    return order[:found]

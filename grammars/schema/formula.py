@@ -1,0 +1,223 @@
+"""Boolean formulas over what a JSON schema says of one value, interned so that equal ones are identical.
+
+An atom speaks of values of one JSON type and holds for all others, as JSON schema's keywords do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, TypeAlias
+
+NULL, BOOLEAN, NUMBER, STRING, OBJECT, ARRAY = 1, 2, 4, 8, 16, 32
+EVERY_TYPE = 63
+
+Kind = Literal["true", "false", "types", "atom", "not", "and", "or"]
+Payload: TypeAlias = tuple[Any, ...]
+
+
+class Formula:
+    """`payload` is an atom's content, its name first; `types` what it speaks of, or a set of types."""
+
+    __slots__ = ("cache", "kind", "number", "parts", "payload", "types")
+
+    def __init__(
+        self, number: int, kind: Kind, types: int, payload: Payload, parts: tuple[Formula, ...]
+    ) -> None:
+        self.number = number
+        self.kind = kind
+        self.types = types
+        self.payload = payload
+        self.parts = parts
+        self.cache: dict[Any, Formula] = {}
+
+    def atoms(self) -> Iterator[Formula]:
+        """Every atom, in the order of writing."""
+        if self.kind == "atom":
+            yield self
+        for part in self.parts:
+            yield from part.atoms()
+
+    def conjuncts(self) -> tuple[Formula, ...]:
+        return self.parts if self.kind == "and" else (self,)
+
+
+class Formulas:
+    """Makes formulas. Those of different makers must not meet."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Formula] = {}
+        self.true = self._interned("true", 0, ("true",), ())
+        self.false = self._interned("false", 0, ("false",), ())
+
+    def types(self, mask: int) -> Formula:
+        if mask & EVERY_TYPE == EVERY_TYPE:
+            return self.true
+        return self._interned("types", mask, ("types", mask), ()) if mask else self.false
+
+    def atom(self, types: int, *payload: Any) -> Formula:
+        if payload[0] == "in" and not payload[1]:
+            return self.types(EVERY_TYPE & ~types)
+        return self._interned("atom", types, payload, ())
+
+    def negation(self, formula: Formula) -> Formula:
+        known = formula.cache.get("not")
+        if known is None:
+            known = formula.cache["not"] = self._negation(formula)
+        return known
+
+    def _negation(self, formula: Formula) -> Formula:
+        kind = formula.kind
+        if kind == "true":
+            return self.false
+        if kind == "false":
+            return self.true
+        if kind == "types":
+            return self.types(EVERY_TYPE & ~formula.types)
+        if kind == "not":
+            return formula.parts[0]
+        if kind == "and":
+            return self.any_of(self.negation(part) for part in formula.parts)
+        if kind == "or":
+            return self.all_of(self.negation(part) for part in formula.parts)
+        return self._interned("not", formula.types, (), (formula,))
+
+    def all_of(self, formulas: Iterable[Formula]) -> Formula:
+        parts: dict[Formula, None] = {}
+        mask = EVERY_TYPE
+        for formula in formulas:
+            for part in formula.conjuncts():
+                if part.kind == "types":
+                    mask &= part.types
+                elif part.kind == "false":
+                    return part
+                elif part.kind != "true":
+                    parts[part] = None
+        if mask != EVERY_TYPE:
+            restricted = [self.restricted(part, mask) for part in parts]
+            if any(after is not before for after, before in zip(restricted, parts, strict=True)):
+                return self.all_of([self.types(mask), *restricted])
+        if any(part.kind == "not" and part.parts[0] in parts for part in parts):
+            return self.false
+        kept = _intersected(self, parts)
+        if kept is None:
+            return self.all_of([self.types(mask & ~STRING), *parts])
+        if any(part.kind == "types" for part in kept):
+            return self.all_of([self.types(mask), *kept])
+        if mask != EVERY_TYPE:
+            kept = [self.types(mask), *kept]
+        if self.false in kept:
+            return self.false
+        return self._joined("and", kept, self.true)
+
+    def any_of(self, formulas: Iterable[Formula]) -> Formula:
+        parts: dict[Formula, None] = {}
+        mask = 0
+        for formula in formulas:
+            for part in formula.parts if formula.kind == "or" else (formula,):
+                if part.kind == "types":
+                    mask |= part.types
+                elif part.kind == "true":
+                    return part
+                elif part.kind != "false":
+                    parts[part] = None
+        if any(part.kind == "not" and part.parts[0] in parts for part in parts):
+            return self.true
+        listed = [part for part in parts if part.kind == "atom" and part.payload[0] in ("in", "numbers")]
+        for name in ("in", "numbers"):
+            same = [part for part in listed if part.payload[0] == name]
+            if len(same) > 1:
+                together = frozenset().union(*(part.payload[1] for part in same))
+                rest = [part for part in parts if part not in same]
+                return self.any_of([self.types(mask), *rest, self.atom(same[0].types, name, together)])
+        if mask == EVERY_TYPE:
+            return self.true
+        kept = [part for part in parts if not _is_implied(part, mask, parts)]
+        kept = [self.types(mask), *kept] if mask else kept
+        return self._joined("or", kept, self.false)
+
+    def restricted(self, formula: Formula, mask: int) -> Formula:
+        """What it says of values of these types: the same for them, anything for others."""
+        if formula.kind in ("true", "false"):
+            return formula
+        key = ("types", mask)
+        known = formula.cache.get(key)
+        if known is None:
+            known = formula.cache[key] = self._restricted(formula, mask)
+        return known
+
+    def _restricted(self, formula: Formula, mask: int) -> Formula:
+        if formula.kind == "types":
+            if formula.types & mask == mask:
+                return self.true
+            return formula if formula.types & mask else self.false
+        if formula.kind == "atom":
+            return formula if formula.types & mask else self.true
+        if formula.kind == "not":
+            return formula if formula.types & mask else self.false
+        parts = [self.restricted(part, mask) for part in formula.parts]
+        return self.all_of(parts) if formula.kind == "and" else self.any_of(parts)
+
+    def rewritten(self, formula: Formula, key: Any, change: Callable[[Formula], Formula]) -> Formula:
+        """Every atom replaced by `change(atom)`. `key` stands for the change."""
+        if formula.kind in ("true", "false", "types"):
+            return formula
+        known = formula.cache.get(key)
+        if known is None:
+            known = formula.cache[key] = self._rewritten(formula, key, change)
+        return known
+
+    def _rewritten(self, formula: Formula, key: Any, change: Callable[[Formula], Formula]) -> Formula:
+        if formula.kind == "atom":
+            return change(formula)
+        parts = [self.rewritten(part, key, change) for part in formula.parts]
+        if formula.kind == "not":
+            return self.negation(parts[0])
+        return self.all_of(parts) if formula.kind == "and" else self.any_of(parts)
+
+    def _joined(self, kind: Literal["and", "or"], parts: list[Formula], empty: Formula) -> Formula:
+        if len(parts) < 2:
+            return parts[0] if parts else empty
+        return self._interned(kind, 0, (), tuple(parts))
+
+    def _interned(self, kind: Kind, types: int, payload: Payload, parts: tuple[Formula, ...]) -> Formula:
+        key = (kind, types, payload, parts)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = Formula(len(self._known), kind, types, payload, parts)
+        return known
+
+
+def _is_implied(part: Formula, mask: int, others: dict[Formula, None]) -> bool:
+    """Whether a conjunction says no more than one of the alternatives beside it."""
+    if part.kind != "and":
+        return False
+    return any(
+        conjunct in others or (conjunct.kind == "types" and conjunct.types & ~mask == 0)
+        for conjunct in part.parts
+    )
+
+
+def _intersected(formulas: Formulas, parts: Iterable[Formula]) -> list[Formula] | None:
+    """Lists of strings in a conjunction become one list; None if no string is left."""
+    allowed: frozenset[str] | None = None
+    excluded: frozenset[str] = frozenset()
+    kept: list[Formula] = []
+    lists = 0
+    for part in parts:
+        atom = part.parts[0] if part.kind == "not" else part
+        if atom.kind != "atom" or atom.payload[0] != "in":
+            kept.append(part)
+            continue
+        lists += 1
+        if part.kind == "not":
+            excluded |= atom.payload[1]
+        else:
+            allowed = atom.payload[1] if allowed is None else allowed & atom.payload[1]
+    if lists < 2:
+        return list(parts)
+    if allowed is None:
+        return [*kept, formulas.negation(formulas.atom(STRING, "in", excluded))]
+    if not allowed - excluded:
+        return None
+    left = formulas.atom(STRING, "in", allowed - excluded)
+    return [*kept, formulas.types(STRING), left] if excluded else [*kept, left]

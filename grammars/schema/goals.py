@@ -1,0 +1,292 @@
+"""What has to be known of a value while it is read, and which ways of reading it can still end well.
+
+A *goal* is a tuple of formulas of which exactly one must turn out true of a value; its index is the
+*verdict*. An object or array is read through *nodes*: the formulas that are left of the goal after
+the members read so far. A member that several formulas see differently has a goal of its own, and its
+verdict chooses the next node. Verdicts that cannot happen are found by a least fixpoint over all
+goals, so that recursive schemas without a finite value are known to be empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ..errors import TooLargeError
+from .dfa import Dfa
+from .formula import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, Formula
+from .keywords import Keywords
+from .scalars import Content, Scalars, counted_lengths
+
+MAX_NODES = 20_000
+MAX_EDGES = 200_000
+MAX_OUTCOMES = 64
+Goal: TypeAlias = tuple[Formula, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class UndeclaredNames:
+    """Names that no property declares: `dfa` labels them with the index of an edge."""
+
+    dfa: Dfa
+    key: Content
+    is_any: bool
+    """every undeclared name has label 0, and `dfa` accepts declared ones too"""
+
+
+class Edge:
+    """A member: its value's goal, and for each verdict the node that follows it."""
+
+    __slots__ = ("name", "targets", "value")
+
+    def __init__(self, name: str | int | None, value: Value, targets: tuple[Node, ...]) -> None:
+        self.name = name
+        self.value = value
+        self.targets = targets
+
+
+class Node:
+    """A place between members. `verdict` is that of the container if it ends here, -1 if it may not."""
+
+    __slots__ = ("edges", "key", "names", "others", "verdict")
+
+    def __init__(self, key: tuple[Goal, int]) -> None:
+        self.key = key
+        self.verdict = -1
+        self.edges: list[Edge] = []
+        self.others: list[Edge] = []
+        """members with undeclared names; their `name` is the label in `names`"""
+        self.names: UndeclaredNames | None = None
+
+
+class Container:
+    """An object or array under one goal."""
+
+    def __init__(self, types: int, goal: Goal) -> None:
+        self.is_array = types == ARRAY
+        self.goal = goal
+        self.names: list[str] = []
+        """the declared ones, in order"""
+        self.is_unordered = False
+        """an object of one node whose declared properties come in any order"""
+        self.needed: list[Edge | None] = []
+        """in such an object, the members that it must have; None for one that can't be"""
+        self.nodes: dict[tuple[Goal, int], Node] = {}
+        self.possible: set[int] = set()
+        self.alive: set[Node] = set()
+        self.start: Node
+
+    def reached(self) -> list[Node]:
+        """Nodes that possible members lead to."""
+        seen = {self.start}
+        order = [self.start]
+        for node in order:
+            for edge in (*node.edges, *node.others):
+                for verdict in edge.value.possible:
+                    target = edge.targets[verdict]
+                    if target not in seen:
+                        seen.add(target)
+                        order.append(target)
+        return order
+
+    def verdict(self, node: Node) -> int:
+        """Of the container if it ends at the node, -1 if it may not."""
+        complete = all(edge is not None and edge.value.possible for edge in self.needed)
+        return node.verdict if complete else -1
+
+    def settle(self) -> None:
+        """Finds the nodes from which an end is reached, once all verdicts are known."""
+        sources: dict[Node, list[Node]] = {}
+        reached = self.reached()
+        for node in reached:
+            for edge in (*node.edges, *node.others):
+                for verdict in edge.value.possible:
+                    sources.setdefault(edge.targets[verdict], []).append(node)
+        pending = [node for node in reached if self.verdict(node) >= 0]
+        self.alive = set(pending)
+        while pending:
+            for source in sources.get(pending.pop(), ()):
+                if source not in self.alive:
+                    self.alive.add(source)
+                    pending.append(source)
+
+
+class Value:
+    """A value of any type under one goal."""
+
+    def __init__(self, goal: Goal) -> None:
+        self.goal = goal
+        self.literals: list[tuple[bytes, int]] = []
+        """spelling and verdict of null, true and false"""
+        self.strings: Goal | None = None
+        self.numbers: Goal | None = None
+        self.object: Container | None = None
+        self.array: Container | None = None
+        self.scalar_verdicts: set[int] = set()
+
+    @property
+    def possible(self) -> set[int]:
+        verdicts = self.scalar_verdicts
+        for container in (self.object, self.array):
+            if container is not None and container.possible:
+                verdicts = verdicts | container.possible
+        return verdicts
+
+
+class Goals:
+    """Makes values and containers on demand; `solved` says which verdicts of a value can happen."""
+
+    def __init__(self, keywords: Keywords, scalars: Scalars, *, any_order: bool) -> None:
+        self.keywords = keywords
+        self.any_order = any_order
+        self.formulas = keywords.formulas
+        self.scalars = scalars
+        self._values: dict[Goal, Value] = {}
+        self._containers: dict[tuple[int, Goal], Container] = {}
+        self._unsolved: list[Container] = []
+        self._unread: list[Value] = []
+        self._size = 0
+
+    def value(self, formulas: Iterable[Formula]) -> Value:
+        goal = tuple(self.keywords.expanded(formula) for formula in formulas)
+        known = self._values.get(goal)
+        if known is None:
+            known = self._values[goal] = Value(goal)
+            self._unread.append(known)
+        return known
+
+    def solved(self, formulas: Iterable[Formula]) -> Value:
+        value = self.value(formulas)
+        while self._unread:
+            self._read(self._unread.pop())
+        fresh, self._unsolved = self._unsolved[::-1], []
+        changing = True
+        while changing:
+            changing = False
+            for container in fresh:
+                possible = {container.verdict(node) for node in container.reached()} - {-1}
+                if possible != container.possible:
+                    container.possible = possible
+                    changing = True
+        for container in fresh:
+            container.settle()
+        return value
+
+    def reduced(self, edge: Edge, alive: set[Node]) -> tuple[Value, tuple[Node, ...]] | None:
+        """The edge's value and targets without verdicts that lead nowhere; None if none is left."""
+        kept = [
+            verdict
+            for verdict in range(len(edge.targets))
+            if verdict in edge.value.possible and edge.targets[verdict] in alive
+        ]
+        if not kept:
+            return None
+        if len(kept) == len(edge.targets):
+            return edge.value, edge.targets
+        value = self.solved(edge.value.goal[verdict] for verdict in kept)
+        return value, tuple(edge.targets[verdict] for verdict in kept)
+
+    def count(self, nodes: int, edges: int) -> None:
+        self._size += nodes * (MAX_EDGES // MAX_NODES) + edges
+        if self._size > MAX_EDGES:
+            raise TooLargeError(f"more than {MAX_NODES} places or {MAX_EDGES} members to keep apart")
+
+    def outcomes(self, formulas: Goal) -> list[tuple[Formula, Goal]]:
+        """For each way in which `child` atoms can turn out: its condition on the child, what is left."""
+        found: dict[Goal, list[Formula]] = {}
+        self._split(formulas, self.formulas.true, found, 0)
+        return [(self.formulas.any_of(conditions), goal) for goal, conditions in found.items()]
+
+    def _split(self, goal: Goal, condition: Formula, found: dict[Goal, list[Formula]], depth: int) -> None:
+        make = self.formulas
+        if condition is make.false or all(formula is make.false for formula in goal):
+            return
+        if len(goal) == 1:
+            needed = [part for part in goal[0].conjuncts() if _is_child(part)]
+            if needed:
+                rest = [part for part in goal[0].conjuncts() if not _is_child(part)]
+                children = [part.payload[1] for part in needed]
+                condition = make.all_of([condition, *map(self.keywords.expanded, children)])
+                left = make.all_of(rest)
+                for child in children:
+                    left = self._assumed(left, child, True)
+                self._split((left,), condition, found, depth)
+                return
+        child = next(
+            (atom.payload[1] for formula in goal for atom in formula.atoms() if _is_child(atom)), None
+        )
+        if child is None:
+            found.setdefault(goal, []).append(condition)
+            if len(found) > MAX_OUTCOMES or depth > MAX_OUTCOMES:
+                raise TooLargeError(f"more than {MAX_OUTCOMES} ways in which a member can matter")
+            return
+        opened = self.keywords.expanded(child)
+        for holds, said in ((True, opened), (False, make.negation(opened))):
+            left_over = tuple(self._assumed(formula, child, holds) for formula in goal)
+            self._split(left_over, make.all_of([condition, said]), found, depth + 1)
+
+    def _assumed(self, formula: Formula, child: Formula, holds: bool) -> Formula:
+        make = self.formulas
+        return make.rewritten(
+            formula,
+            ("assumed", child.number, holds),
+            lambda atom: (
+                (make.true if holds else make.false) if _is_child(atom) and atom.payload[1] is child else atom
+            ),
+        )
+
+    def _read(self, value: Value) -> None:
+        make = self.formulas
+        for text, types, fact in (
+            (b"null", NULL, None),
+            (b"true", BOOLEAN, True),
+            (b"false", BOOLEAN, False),
+        ):
+            for verdict, formula in enumerate(value.goal):
+                if self._holds(make.restricted(formula, types), fact):
+                    value.literals.append((text, verdict))
+                    break
+        value.strings = self._scalar(value, STRING)
+        value.numbers = self._scalar(value, NUMBER)
+        value.scalar_verdicts.update(verdict for _, verdict in value.literals)
+        value.object = self._container(value, OBJECT)
+        value.array = self._container(value, ARRAY)
+
+    def _scalar(self, value: Value, types: int) -> Goal | None:
+        goal = tuple(self.formulas.restricted(formula, types) for formula in value.goal)
+        if all(formula is self.formulas.false for formula in goal):
+            return None
+        is_any = len(goal) == 1 and goal[0] is self.formulas.true
+        if is_any or (types == STRING and counted_lengths(goal) is not None):
+            value.scalar_verdicts.add(0)
+            return goal
+        labels = self.scalars.string_dfa if types == STRING else self.scalars.number_dfa
+        verdicts = {int(label) for label in labels(goal).labels} - {-1}
+        value.scalar_verdicts |= verdicts
+        return goal if verdicts else None
+
+    def _holds(self, formula: Formula, fact: bool | None) -> bool:
+        """Whether a formula over null, or over one boolean, is true of it."""
+        decided = self.formulas.rewritten(
+            formula, ("is", fact), lambda atom: self.formulas.true if fact else self.formulas.false
+        )
+        return decided is self.formulas.true
+
+    def _container(self, value: Value, types: int) -> Container | None:
+        from .arrays import read_array
+        from .objects import read_object
+
+        goal = tuple(self.formulas.restricted(formula, types) for formula in value.goal)
+        if all(formula is self.formulas.false for formula in goal):
+            return None
+        known = self._containers.get((types, goal))
+        if known is None:
+            known = self._containers[types, goal] = Container(types, goal)
+            (read_object if types == OBJECT else read_array)(self, known)
+            self._unsolved.append(known)
+        return known
+
+
+def _is_child(formula: Formula) -> bool:
+    return formula.kind == "atom" and formula.payload[0] == "child"

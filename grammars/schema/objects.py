@@ -1,0 +1,299 @@
+"""Objects: declared properties in their order, then undeclared ones; what is left of a goal after each.
+
+What concerns one declared property alone, in a conjunction, is kept out of the goal: an object of many
+independent properties then has one node for each of them, and the goal that travels stays small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import numpy as np
+
+from ..errors import TooLargeError
+from ..stack_automaton import MAX_SEEN
+from .dfa import ANYTHING, REJECT, Dfa, combined
+from .formula import OBJECT, STRING, Formula
+from .goals import MAX_NODES, Container, Edge, Goal, Goals, Node, UndeclaredNames
+from .scalars import content
+
+MAX_UNORDERED_NODES = 128
+
+
+class _Reader:
+    def __init__(self, goals: Goals, container: Container, *, in_order: bool) -> None:
+        self.goals = goals
+        self.make = goals.formulas
+        self.container = container
+        self.names = list(dict.fromkeys(name for formula in container.goal for name in _names(formula)))
+        self.own: dict[str, list[Formula]] = {}
+        self.required: set[str] = set()
+        self.core = self._core(container.goal)
+        container.is_unordered = not in_order and self._is_orderless()
+        self.last = 0 if container.is_unordered else len(self.names)
+        """the position of undeclared names"""
+        if container.is_unordered:
+            followed = [name for name in self.names if name in self.required and self._varies(name)]
+            needed = [self.make.atom(OBJECT, "has", name) for name in followed]
+            self.core = (self.make.all_of([*needed, self.core[0]]), *self.core[1:])
+            self.required.difference_update(followed)
+        self._edges: dict[tuple[Goal, str | tuple[bool, ...]], Edge | None] = {}
+        self._classes: dict[Goal, Dfa] = {}
+        self.pending: list[Node] = []
+
+    def _core(self, goal: Goal) -> Goal:
+        """The goal without what concerns one declared property alone."""
+        if len(goal) > 1:
+            return goal
+        rest = []
+        for part in goal[0].conjuncts():
+            name = _only_name(part)
+            if name is None:
+                rest.append(part)
+            elif part.payload[0] == "has":
+                self.required.add(name)
+            else:
+                self.own.setdefault(name, []).append(part.payload[2])
+        return (self.make.all_of(rest),)
+
+    def _is_orderless(self) -> bool:
+        """Whether what the goal still needs is always of names that were not seen yet."""
+        return 0 < len(self.names) <= MAX_SEEN and all(map(_needs_unseen_names, self.core))
+
+    def _varies(self, name: str) -> bool:
+        """Whether what the goal says of a name depends on the members before it."""
+        alternatives = [part for formula in self.core for part in formula.conjuncts() if part.kind != "atom"]
+        return any(
+            _only_name(atom) == name
+            if _only_name(atom) is not None
+            else atom.payload[0] == "every" and self._is_in(name, atom.payload[1])
+            for part in alternatives
+            for atom in part.atoms()
+        )
+
+    def node(self, goal: Goal, position: int) -> Node:
+        key = (goal, position)
+        node = self.container.nodes.get(key)
+        if node is None:
+            node = self.container.nodes[key] = Node(key)
+            self.goals.count(1, 0)
+            self.pending.append(node)
+        return node
+
+    def read(self, node: Node) -> None:
+        if self.container.is_unordered:
+            self._read_unordered(node)
+        else:
+            self._read_ordered(node)
+        self.goals.count(0, len(node.edges) + len(node.others))
+
+    def _read_unordered(self, node: Node) -> None:
+        goal = node.key[0]
+        edges = {name: self._edge(goal, name, 0) for name in self.names}
+        node.edges = [edge for edge in edges.values() if edge is not None]
+        if node is self.container.start:
+            self.container.needed = [edges[name] for name in self.names if name in self.required]
+        node.verdict = self._verdict(goal)
+        self._read_others(node, goal)
+
+    def _read_ordered(self, node: Node) -> None:
+        goal, position = node.key
+        current = goal
+        for number in range(position, len(self.names)):
+            name = self.names[number]
+            edge = self._edge(current, name, number + 1)
+            if edge is not None:
+                node.edges.append(edge)
+            if name in self.required:
+                break
+            current = self._each(current, ("skipped", name), partial(self._skipped, name))
+            if all(formula is self.make.false for formula in current):
+                break
+        else:
+            node.verdict = self._verdict(current)
+            self._read_others(node, current)
+
+    def _each(self, goal: Goal, key: object, change: Callable[[Formula], Formula]) -> Goal:
+        return tuple(self.make.rewritten(formula, key, change) for formula in goal)
+
+    def _verdict(self, goal: Goal) -> int:
+        ended = self._each(goal, "ended", self._ended)
+        return next((number for number, formula in enumerate(ended) if formula is self.make.true), -1)
+
+    def _ended(self, atom: Formula) -> Formula:
+        return self.make.true if atom.payload[0] == "every" else self.make.false
+
+    def _skipped(self, name: str, atom: Formula) -> Formula:
+        if _only_name(atom) != name:
+            return atom
+        return self.make.false if atom.payload[0] == "has" else self.make.true
+
+    def _edge(self, goal: Goal, name: str, position: int) -> Edge | None:
+        key = (goal, name)
+        if key not in self._edges:
+            taken = self._each(goal, ("taken", name), lambda atom: self._taken(atom, name))
+            children = [self.make.atom(OBJECT, "child", child) for child in self.own.get(name, ())]
+            if children:
+                taken = (self.make.all_of([*children, taken[0]]),)
+            self._edges[key] = self._made(taken, name, position)
+        return self._edges[key]
+
+    def _made(self, taken: Goal, name: str | int, position: int) -> Edge | None:
+        outcomes = self.goals.outcomes(taken)
+        if not outcomes:
+            return None
+        targets = tuple(self.node(left, position) for _, left in outcomes)
+        return Edge(name, self.goals.value(condition for condition, _ in outcomes), targets)
+
+    def _taken(self, atom: Formula, name: str) -> Formula:
+        kind = atom.payload[0]
+        if kind == "every":
+            if not self._is_in(name, atom.payload[1]):
+                return atom
+            later = self.make.true if _only_name(atom) == name else atom
+            return self.make.all_of([self.make.atom(OBJECT, "child", atom.payload[2]), later])
+        if kind == "has":
+            return self.make.true if atom.payload[1] == name else atom
+        return self._counted(atom)
+
+    def _counted(self, atom: Formula) -> Formula:
+        count = atom.payload[1]
+        return self.make.atom(OBJECT, "count", count - 1) if count > 1 else self.make.true
+
+    def _is_in(self, name: str, names: Formula) -> bool:
+        """Whether a name satisfies a formula over strings."""
+
+        def decided(atom: Formula) -> Formula:
+            if atom.payload[0] == "in":
+                holds = name in atom.payload[1]
+            else:
+                holds = self.goals.scalars.string_dfa((atom,)).label(name) >= 0
+            return self.make.true if holds else self.make.false
+
+        return self.make.rewritten(names, ("name", name), decided) is self.make.true
+
+    def _read_others(self, node: Node, goal: Goal) -> None:
+        """Edges for undeclared names: one for each way in which the formulas tell them apart."""
+        open_names = {
+            id(atom): self._undeclared(atom.payload[1])
+            for formula in goal
+            for atom in formula.atoms()
+            if atom.payload[0] == "every"
+        }
+        varying = list(
+            dict.fromkeys(names for names in open_names.values() if names.kind not in ("true", "false"))
+        )
+        if not varying:
+            edge = self._other_edge(goal, {}, 0)
+            if edge is not None:
+                node.others = [edge]
+                node.names = UndeclaredNames(ANYTHING, ("any",), True)
+            return
+        key = tuple(varying)
+        if key not in self._classes:
+            self._classes[key] = self._classified(varying)
+        dfa = self._classes[key]
+        labels = np.unique(dfa.labels[dfa.labels >= 0])
+        new_label = np.full(1 << len(varying), REJECT, np.int32)
+        for label in labels:
+            known = {names: bool(label >> bit & 1) for bit, names in enumerate(varying)}
+            edge = self._other_edge(goal, known, len(node.others))
+            if edge is not None:
+                new_label[label] = len(node.others)
+                node.others.append(edge)
+        kept = np.where(dfa.labels >= 0, new_label[dfa.labels], REJECT).astype(np.int32)
+        names_key = (tuple(map(content, varying)), tuple(sorted(self.names)), tuple(new_label.tolist()))
+        node.names = UndeclaredNames(Dfa(dfa.cuts, dfa.class_of_cut, dfa.transitions, kept), names_key, False)
+
+    def _classified(self, varying: list[Formula]) -> Dfa:
+        """Labels undeclared names with a bit for each of the formulas."""
+        dfa = ANYTHING
+        if self.names:
+            negated = self.make.negation(self.make.atom(STRING, "in", frozenset(self.names)))
+            dfa = self.goals.scalars.string_dfa((negated,))
+        for bit, names in enumerate(varying):
+            one = self.goals.scalars.string_dfa((names,))
+            dfa = combined(dfa, one, partial(_with_bit, bit))
+        return dfa
+
+    def _undeclared(self, names: Formula) -> Formula:
+        """What a formula over names says of undeclared ones: every list is of declared names."""
+        return self.make.rewritten(
+            names, "undeclared", lambda atom: self.make.false if atom.payload[0] == "in" else atom
+        )
+
+    def _other_edge(self, goal: Goal, known: dict[Formula, bool], label: int) -> Edge | None:
+        def taken(atom: Formula) -> Formula:
+            kind = atom.payload[0]
+            if kind == "has":
+                return atom
+            if kind == "count":
+                return self._counted(atom)
+            names = self._undeclared(atom.payload[1])
+            if known.get(names, names is self.make.true):
+                return self.make.all_of([self.make.atom(OBJECT, "child", atom.payload[2]), atom])
+            return atom
+
+        key = ("other", *((names.number, holds) for names, holds in known.items()))
+        return self._made(self._each(goal, key, taken), label, self.last)
+
+
+def read_object(goals: Goals, container: Container) -> None:
+    """Fills in the nodes of an object, from its start on."""
+    if goals.any_order:
+        try:
+            _read(goals, container, in_order=False, most_nodes=MAX_UNORDERED_NODES)
+            return
+        except TooLargeError:
+            container.needed = []
+            container.nodes = {}
+    _read(goals, container, in_order=True, most_nodes=MAX_NODES)
+
+
+def _read(goals: Goals, container: Container, *, in_order: bool, most_nodes: int) -> None:
+    reader = _Reader(goals, container, in_order=in_order)
+    container.names = reader.names
+    container.start = reader.node(reader.core, 0)
+    while reader.pending:
+        reader.read(reader.pending.pop())
+        if len(container.nodes) > most_nodes:
+            raise TooLargeError(f"more than {most_nodes} places in an object")
+
+
+def _needs_unseen_names(formula: Formula) -> bool:
+    if formula.kind == "atom":
+        return bool(formula.payload[0] != "count")
+    if formula.kind == "not":
+        atom = formula.parts[0]
+        return atom.payload[0] == "has" or _only_name(atom) is not None
+    return all(map(_needs_unseen_names, formula.parts))
+
+
+def _with_bit(bit: int, known: int, now: int) -> int:
+    return known | (now >= 0) << bit if known >= 0 else REJECT
+
+
+def _only_name(atom: Formula) -> str | None:
+    """The declared name that an atom is about, if it is one."""
+    if atom.kind != "atom":
+        return None
+    if atom.payload[0] == "has":
+        name: str = atom.payload[1]
+        return name
+    if atom.payload[0] == "every":
+        names = atom.payload[1]
+        if names.kind == "atom" and names.payload[0] == "in" and len(names.payload[1]) == 1:
+            return next(iter(names.payload[1]))  # type: ignore[no-any-return]
+    return None
+
+
+def _names(formula: Formula) -> Iterable[str]:
+    """Every name that a formula lists, as far as possible in the order of declaration."""
+    for atom in formula.atoms():
+        if atom.payload[0] == "has":
+            yield atom.payload[1]
+        elif atom.payload[0] == "every":
+            for listed in atom.payload[1].atoms():
+                if listed.payload[0] == "in":
+                    yield from sorted(listed.payload[1])

@@ -1,0 +1,263 @@
+"""Strings and numbers: from a formula's atoms to automata, cached across schemas."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ..errors import TooLargeError
+from ..stack_automaton import TAIL
+from .code_points import Spelling
+from .dfa import ANYTHING, DEAD, NOTHING, REJECT, Dfa, combined, complement, explored, intersection, union
+from .formats import FORMATS
+from .formula import Formula
+from .numbers import canonical, compared, multiples, one_of, spellings
+from .regex_dfa import matching, searching
+from .spelling import Block, counted, inlined, plain, spelled
+
+MAX_UNITS = 256  # larger counts would be so many copies of a character's states
+MAX_LITERAL_STATES = 20_000
+CACHED = 500
+Content: TypeAlias = tuple[Any, ...]
+
+
+class Scalars:
+    """Automata of string and number formulas, remembered by content: schemas repeat each other."""
+
+    def __init__(self) -> None:
+        self._blocks: OrderedDict[Content, Block | None] = OrderedDict()
+        self._dfas: OrderedDict[Content, Dfa] = OrderedDict()
+
+    def string_block(self, formulas: Sequence[Formula]) -> Block | None:
+        """What follows an opening quote where text must satisfy exactly one of the formulas: its index."""
+        free = all(atom.payload[0] == "characters" for formula in formulas for atom in formula.atoms())
+        spelling: Spelling = "any" if free else "usual"
+        key = ("string", *map(content, formulas))
+        bounds = counted_lengths(formulas)
+        if bounds is not None:
+            return self._remembered(key, lambda: counted(*bounds))
+        return self._remembered(key, lambda: spelled(self.string_dfa(formulas), spelling))
+
+    def name_block(self, dfa: Dfa, key: Content, *, is_shared: bool) -> Block | None:
+        """The same for property names; `key` stands for the automaton. Shared nodes need the stack."""
+        if is_shared:
+            return self._remembered(("name", *key), lambda: spelled(dfa, "lower"))
+        return self._remembered(("whole name", *key), lambda: inlined(dfa, "lower"))
+
+    def number_block(self, formulas: Sequence[Formula]) -> Block | None:
+        key = ("number", *map(content, formulas))
+        return self._remembered(key, lambda: plain(self.number_dfa(formulas)))
+
+    def string_dfa(self, formulas: Sequence[Formula]) -> Dfa:
+        """Labels texts with the index of the formula that they satisfy."""
+        return self._labelled(("string", *map(content, formulas)), formulas, _string_atom)
+
+    def number_dfa(self, formulas: Sequence[Formula]) -> Dfa:
+        return self._labelled(("number", *map(content, formulas)), formulas, _number_atom, _number_formulas)
+
+    def _labelled(
+        self,
+        key: Content,
+        formulas: Sequence[Formula],
+        atom: Callable[[Content], Dfa],
+        whole: Callable[[Sequence[Formula]], tuple[Dfa, Dfa | None]] | None = None,
+    ) -> Dfa:
+        known = self._dfas.get(key)
+        if known is None:
+            universe, known = whole(formulas) if whole else (ANYTHING, None)
+            if known is None:
+                known = NOTHING
+                for number, formula in enumerate(formulas):
+                    known = _with_label(known, _built(formula, atom), number)
+                known = known if universe is ANYTHING else intersection(known, universe)
+            self._dfas[key] = known
+            _trim(self._dfas)
+        return known
+
+    def _remembered(self, key: Content, build: Callable[[], Block | None]) -> Block | None:
+        if key not in self._blocks:
+            self._blocks[key] = build()
+            _trim(self._blocks)
+        return self._blocks[key]
+
+
+def counted_lengths(formulas: Sequence[Formula]) -> tuple[int, int] | None:
+    """The least and the most code points, if that is all that is asked and the most is large."""
+    least, most = 0, 0
+    if len(formulas) > 1:
+        return None
+    for part in formulas[0].conjuncts():
+        atom = part.parts[0] if part.kind == "not" else part
+        if atom.kind != "atom" or atom.payload[0] != "characters":
+            return None
+        if part.kind == "not":
+            most = min(most or atom.payload[1] - 1, atom.payload[1] - 1)
+        else:
+            least = max(least, atom.payload[1])
+    return (least, most) if most > least + 2 * TAIL and least <= MAX_UNITS else None
+
+
+def _trim(cache: OrderedDict[Content, Any]) -> None:
+    while len(cache) > CACHED:
+        cache.popitem(last=False)
+
+
+def content(formula: Formula) -> Content:
+    """What the formula says, comparable across schemas. For atoms of strings and numbers."""
+    if formula.kind == "atom":
+        return formula.payload
+    return (formula.kind, *map(content, formula.parts))
+
+
+def _with_label(known: Dfa, dfa: Dfa, label: int) -> Dfa:
+    if known is NOTHING and label == 0:
+        return dfa
+    return combined(known, dfa, lambda before, now: before if before >= 0 else label if now >= 0 else REJECT)
+
+
+def _built(formula: Formula, atom: Callable[[Content], Dfa]) -> Dfa:
+    """Label 0 for what satisfies the formula."""
+    kind = formula.kind
+    if kind == "true":
+        return ANYTHING
+    if kind == "false":
+        return NOTHING
+    if kind == "atom":
+        return atom(formula.payload)
+    if kind == "not":
+        return complement(_built(formula.parts[0], atom))
+    join = intersection if kind == "and" else union
+    parts = sorted((_built(part, atom) for part in formula.parts), key=lambda dfa: len(dfa.labels))
+    dfa = parts[0]
+    for part in parts[1:]:
+        dfa = join(dfa, part)
+    return dfa
+
+
+def _string_atom(payload: Content) -> Dfa:
+    name, argument = payload
+    if name == "in":
+        return literals(argument)
+    if name == "pattern":
+        return searching(argument)
+    if name == "format":
+        return matching(FORMATS[argument])
+    assert name == "characters"
+    return at_least(argument)
+
+
+@lru_cache(64)
+def at_least(count: int) -> Dfa:
+    """Texts of so many code points or more."""
+    if count > MAX_UNITS + 1:
+        raise TooLargeError(f"a length of {count - 1}; automata count to {MAX_UNITS}")
+    steps = explored(
+        (0,), (0,), 0, lambda state, _: min(state + 1, count), lambda state: min(0, state - count)
+    )
+    return Dfa(
+        steps.cuts,
+        steps.class_of_cut,
+        steps.transitions,
+        np.where(steps.labels == 0, 0, REJECT).astype(np.int32),
+    )
+
+
+def literals(texts: Iterable[str]) -> Dfa:
+    """Exactly these texts."""
+    ordered = sorted(texts)
+    letters = sorted({ord(letter) for text in ordered for letter in text})
+    column = {letter: position + 1 for position, letter in enumerate(letters)}
+    rows: list[dict[int, int]] = [{}]
+    labels = [REJECT]
+    for text in ordered:
+        state = 0
+        for letter in text:
+            following = rows[state].get(column[ord(letter)])
+            if following is None:
+                following = rows[state][column[ord(letter)]] = len(rows)
+                rows.append({})
+                labels.append(REJECT)
+            state = following
+        labels[state] = 0
+        if len(rows) > MAX_LITERAL_STATES:
+            raise TooLargeError(f"the listed strings need more than {MAX_LITERAL_STATES} states")
+    transitions = np.full((len(rows), len(letters) + 1), DEAD, np.int32)
+    for state, row in enumerate(rows):
+        for position, target in row.items():
+            transitions[state, position] = target
+    return _over_letters(letters, transitions, np.array(labels, np.int32))
+
+
+def _over_letters(letters: list[int], transitions: Any, labels: Any) -> Dfa:
+    """Class 0 is for every other code point."""
+    class_at = {0: 0}
+    for position, letter in enumerate(letters):
+        class_at[letter] = position + 1
+        class_at.setdefault(letter + 1, 0)
+    cuts = sorted(class_at)
+    return Dfa(
+        np.array(cuts, np.int32),
+        np.array([class_at[cut] for cut in cuts], np.int32),
+        transitions,
+        labels,
+    )
+
+
+def _number_atom(payload: Content) -> Dfa:
+    name = payload[0]
+    if name == "integer":
+        return multiples(Fraction(1))
+    if name == "least":
+        return _relabelled(compared(payload[1]), (1, 2))
+    if name == "over":
+        return _relabelled(compared(payload[1]), (2,))
+    if name == "multiple":
+        return multiples(payload[1])
+    assert name == "numbers"
+    return one_of(payload[1])
+
+
+def _relabelled(dfa: Dfa, accepted: tuple[int, ...]) -> Dfa:
+    labels = np.where(np.isin(dfa.labels, accepted), 0, REJECT).astype(np.int32)
+    return Dfa(dfa.cuts, dfa.class_of_cut, dfa.transitions, labels)
+
+
+def _number_formulas(formulas: Sequence[Formula]) -> tuple[Dfa, Dfa | None]:
+    """The spellings in question, and the automaton if it is a plain list of values."""
+    atoms = [atom.payload[0] for formula in formulas for atom in formula.atoms()]
+    universe = spellings(exponents=not atoms, whole_fractions="integer" not in atoms)
+    if len(formulas) > 1:
+        return universe, None
+    for part in formulas[0].conjuncts():
+        if part.kind == "atom" and part.payload[0] == "numbers":
+            kept = [value for value in part.payload[1] if satisfies(value, formulas[0])]
+            return universe, literals(text for value in kept for text in canonical(value))
+    return universe, None
+
+
+def satisfies(value: Fraction, formula: Formula) -> bool:
+    """Whether a number satisfies a formula over numbers."""
+    kind = formula.kind
+    if kind in ("true", "false"):
+        return kind == "true"
+    if kind == "not":
+        return not satisfies(value, formula.parts[0])
+    if kind == "and":
+        return all(satisfies(value, part) for part in formula.parts)
+    if kind == "or":
+        return any(satisfies(value, part) for part in formula.parts)
+    name, *arguments = formula.payload
+    if name == "integer":
+        return value.denominator == 1
+    if name == "least":
+        return bool(value >= arguments[0])
+    if name == "over":
+        return bool(value > arguments[0])
+    if name == "multiple":
+        return bool((value / arguments[0]).denominator == 1)
+    return value in arguments[0]

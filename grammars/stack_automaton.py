@@ -1,0 +1,104 @@
+"""A byte automaton with a stack of return addresses: what nested JSON needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+DEAD = -1
+PUSH, POP, CALL, COUNT, COUNT_CALL, DROP, OPEN, CLOSE, SEE, NEED = range(10)
+TAIL = 32  # units of a counted string that are states, after the count has come to nought
+MAX_DEPTH = 30  # the kernels keep two places more for each row
+MAX_SEEN = 31  # declared names of an object whose order is free: bits of a place on the stack
+
+
+@dataclass(frozen=True, eq=False)
+class StackAutomaton:
+    """`transitions[state, class_of_byte[byte]]` is the next state, `DEAD`, or -2 - action.
+
+    actions[a] = (PUSH, target, base): push `base` and go to `target`; dead if the stack holds `max_depth`.
+    actions[a] = (POP, 0, verdict): pop `base` and go to `returns[base + verdict]`, which may be `DEAD`.
+    actions[a] = (CALL, target, value): push `value` and go to `target`, always: in a string, for the
+    rest of a code point or for a count. The stack has two more places than `max_depth` for these.
+    actions[a] = (COUNT, target, last): take 1 from the top; go to `last` if it is 0 now, else to `target`.
+    actions[a] = (COUNT_CALL, target, base): take 1 from the top, push `base`, or `base` + 1 if the top
+    is 0 now, and go to `target`.
+    actions[a] = (DROP, target, 0): pop a count and go to `target`.
+
+    For objects whose properties come in any order, with a set of names seen so far on the top:
+    actions[a] = (OPEN, target, base): push `base` and an empty set; dead if they have no room.
+    actions[a] = (SEE, target, bit): dead if the bit is in the set, else add it and go to `target`.
+    actions[a] = (NEED, target, names): dead if the set holds all of `names`, else go to `target`.
+    actions[a] = (CLOSE, names, verdict): dead unless the set holds all of `names`; pop the set, then as POP.
+
+    A text may end in an accepting state, which is reached with an empty stack only.
+
+    For shared masks: `body_of_state[s]` is not 0 where any further code point of a string leads back to
+    `s`, the same for equal ways of spelling code points; `like_state[s]` is such a state that differs
+    from `s` in few bytes, or `s` itself.
+    """
+
+    start: int
+    class_of_byte: NDArray[np.uint8]  # [256]
+    transitions: NDArray[np.int32]  # [states, classes]
+    actions: NDArray[np.int32]  # [actions, 3]
+    returns: NDArray[np.int32]
+    accepting: NDArray[np.bool_]  # [states]
+    body_of_state: NDArray[np.int8]  # [states]
+    like_state: NDArray[np.int32]  # [states]
+    max_depth: int = MAX_DEPTH
+
+    @property
+    def nbytes(self) -> int:
+        return self.transitions.nbytes + self.actions.nbytes + self.returns.nbytes
+
+    def step(self, state: int, stack: list[int], byte: int) -> int:
+        """The next state or `DEAD`; changes the stack."""
+        entry = int(self.transitions[state, self.class_of_byte[byte]])
+        if entry >= DEAD:
+            return entry
+        kind, target, operand = self.actions[-2 - entry].tolist()
+        if kind == POP:
+            return int(self.returns[stack.pop() + operand]) if stack else DEAD
+        if kind in (OPEN, CLOSE, SEE, NEED):
+            return self._step_set(kind, target, operand, stack)
+        if kind == PUSH and len(stack) >= self.max_depth:
+            return DEAD
+        if kind in (COUNT, COUNT_CALL):
+            stack[-1] -= 1
+            if kind == COUNT:
+                return int(target if stack[-1] else operand)
+            operand += stack[-1] == 0
+        if kind == DROP:
+            stack.pop()
+        else:
+            stack.append(operand)
+        return int(target)
+
+    def _step_set(self, kind: int, target: int, operand: int, stack: list[int]) -> int:
+        if kind == OPEN:
+            if len(stack) + 2 > self.max_depth:
+                return DEAD
+            stack += [operand, 0]
+            return target
+        seen = stack[-1]
+        if kind == NEED:
+            return DEAD if seen & operand == operand else target
+        if kind == SEE:
+            stack[-1] |= 1 << operand
+            return DEAD if seen >> operand & 1 else target
+        if seen & target != target:
+            return DEAD
+        stack.pop()
+        return int(self.returns[stack.pop() + operand])
+
+    def accepts(self, text: bytes) -> bool:
+        stack: list[int] = []
+        state = self.start
+        for byte in text:
+            state = self.step(state, stack, byte)
+            if state < 0:
+                return False
+        return bool(self.accepting[state]) and not stack

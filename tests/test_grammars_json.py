@@ -1,0 +1,200 @@
+"""JSON schemas: automata where they can be, llguidance's matchers for the rest, clear refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import jsonschema
+import numpy as np
+import pytest
+from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGrammar
+from arbora.grammars.host import HostMatcher
+from grammar_world import (
+    CALL_TOKEN,
+    MODEL_VOCAB,
+    Follower,
+    allowed,
+    compiled,
+    compiler,
+    random_output,
+    spelled,
+)
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+TOO_MANY_STATES = "^(a|b)*a(a|b){12}$"
+
+
+@pytest.fixture(scope="module")
+def grammars() -> Iterator[GrammarCompiler]:
+    made = compiler()
+    yield made
+    made.close()
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 6},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+
+
+def is_compact(text: bytes) -> bool:
+    """Whether there is no white space outside of strings."""
+    return not re.search(rb"\s", re.sub(rb'"(\\.|[^"\\])*"', b"", text))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_drawn_from_the_masks_fits_the_schema(grammars: GrammarCompiler, seed: int) -> None:
+    grammar = compiled(grammars, "json_schema", SCHEMA)
+    assert isinstance(grammar, Automaton)
+    text = random_output(grammar, seed)
+    jsonschema.validate(json.loads(text), SCHEMA)
+    assert is_compact(text)
+
+
+def test_a_schema_may_be_recursive(grammars: GrammarCompiler) -> None:
+    tree = {"type": "array", "items": {"$ref": "#"}}
+    grammar = compiled(grammars, "json_schema", tree)
+    assert isinstance(grammar, Automaton)
+    state, stack = grammar.after(b"[[[],[")
+    assert len(stack) == 3
+    assert grammar.after(b"[[[],[]]]") != (state, stack)
+    assert grammar.after(b"]")[0] == -1
+
+
+def test_a_value_ends_where_its_brackets_close(grammars: GrammarCompiler) -> None:
+    grammar = compiled(grammars, "json_schema", {"type": "array", "items": {"type": "array"}, "maxItems": 1})
+    assert isinstance(grammar, Automaton)
+    follower = Follower(grammar)
+    for byte in b"[[]":
+        assert byte in follower.allowed()
+        follower.take(byte)
+    assert {token for token in follower.allowed() if token < 256} == {ord("]")}
+
+
+def test_a_prefix_and_a_suffix_enclose_the_value(grammars: GrammarCompiler) -> None:
+    grammar = compiled(
+        grammars, "json_schema", {"enum": [[1, 2]]}, prefix="<a>", suffix="</a>", separators=(", ", ": ")
+    )
+    assert isinstance(grammar, Automaton)
+    assert re.fullmatch(rb"<a>\[1(\.0)?, 2(\.0)?\]</a>", random_output(grammar, 1))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_too_large_for_tables_is_left_to_the_host(grammars: GrammarCompiler, seed: int) -> None:
+    schema = {"type": "string", "pattern": TOO_MANY_STATES}
+    grammar = compiled(grammars, "json_schema", schema)
+    assert isinstance(grammar, HostGrammar)
+    jsonschema.validate(json.loads(random_output(grammar, seed)), schema)
+
+
+def test_a_prefix_is_spelled_with_the_vocabularys_special_tokens(grammars: GrammarCompiler) -> None:
+    grammar = compiled(
+        grammars, "json_schema", {"enum": [1]}, prefix="<tool_call>\n", suffix="\n", separators=(", ", ": ")
+    )
+    assert isinstance(grammar, HostGrammar)
+    mask = np.zeros(-(-MODEL_VOCAB // 32), np.int32)
+    grammar.matcher().fill_mask(mask)
+    assert allowed(mask) == {CALL_TOKEN}
+    assert random_output(grammar, 1) == b"<tool_call>\n1\n"
+
+
+def test_a_matcher_that_passes_a_limit_is_an_error_and_not_an_end() -> None:
+    tokenizer = LLTokenizer("byte")
+    grammar = LLMatcher.grammar_from_regex("(a|b)*a(a|b){9}c")
+    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(max_lexer_states=30))
+    followed = HostMatcher(matcher, (tokenizer.eos_token,))
+    mask = np.zeros(-(-tokenizer.vocab_size // 32), np.int32)
+    letters = np.random.default_rng(0).choice(list(b"ab"), 100).tolist()
+    for letter in letters:
+        followed.fill_mask(mask)
+        if allowed(mask) == {tokenizer.eos_token}:
+            break
+        assert followed.consume(letter) is None
+    error = followed.consume(tokenizer.eos_token)
+    assert error is not None and "too many states" in error
+
+
+def test_requests_follow_copies_of_their_own(grammars: GrammarCompiler) -> None:
+    grammar = compiled(grammars, "json_schema", {"pattern": TOO_MANY_STATES})
+    assert isinstance(grammar, HostGrammar)
+    first, second = grammar.matcher(), grammar.matcher()
+    assert first.consume(ord("1")) is None
+    assert second.consume(ord("2")) is None
+
+
+def test_a_token_outside_the_grammar_is_an_error_that_says_so(grammars: GrammarCompiler) -> None:
+    grammar = compiled(grammars, "json_schema", {"pattern": TOO_MANY_STATES})
+    assert isinstance(grammar, HostGrammar)
+    error = grammar.matcher().consume(ord("x"))
+    assert error is not None and "left its grammar" in error
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"items": {"type": "array", "uniqueItems": True}}, "'uniqueItems' at #/items/uniqueItems"),
+        ({"properties": {"d": {"type": "string", "format": "shoe"}}}, "'format' at #/properties/d/format"),
+        ({"anyOf": [{"type": "strin"}]}, "'type' at #/anyOf/0/type"),
+        ({"properties": {"x": {"$ref": "#/nowhere"}}}, "'$ref' at #/properties/x/$ref"),
+        ({"type": "string", "pattern": "(?=a)"}, "'pattern' at #/pattern"),
+        (False, "allows no value"),
+        (3, "an object or a boolean"),
+        ("{", "not valid JSON"),
+    ],
+)
+def test_a_schema_that_cant_be_enforced_is_refused_with_keyword_and_path(
+    grammars: GrammarCompiler, schema: object, said: str
+) -> None:
+    result = compiled(grammars, "json_schema", schema)
+    assert isinstance(result, GrammarError)
+    assert said in str(result)
+
+
+def test_a_schema_that_allows_nothing_is_refused_as_its_own_fault(grammars: GrammarCompiler) -> None:
+    result = compiled(grammars, "json_schema", {"type": "integer", "minimum": 5, "maximum": 3})
+    assert isinstance(result, GrammarError)
+    assert "allows no value" in str(result)
+
+
+def test_a_host_that_takes_too_long_is_not_waited_for(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arbora.grammars.compiler.DEADLINE_S", 1e-9)
+    result = compiled(grammars, "json_schema", {"enum": list(range(3000))}, prefix="<tool_call>")
+    assert isinstance(result, GrammarError)
+    assert "takes more than" in str(result)
+
+
+@pytest.mark.parametrize(("prefix", "kind"), [("", Automaton), ("<tool_call>", HostGrammar)])
+def test_a_schema_cant_loosen_itself_with_options(
+    grammars: GrammarCompiler, prefix: str, kind: type[Automaton | HostGrammar]
+) -> None:
+    schema = {"enum": [[1, 2]], "x-guidance": {"whitespace_flexible": True, "lenient": True}}
+    grammar = compiled(grammars, "json_schema", schema, prefix=prefix)
+    assert isinstance(grammar, kind)
+    for seed in range(5):
+        text = random_output(grammar, seed).removeprefix(prefix.encode())
+        assert is_compact(text)
+        assert json.loads(text) == [1, 2]
+
+
+def test_any_object_is_an_object(grammars: GrammarCompiler) -> None:
+    grammar = compiled(grammars, "json_object", "")
+    assert isinstance(grammar, Automaton)
+    assert all(spelled([token]).startswith(b"{") for token in Follower(grammar).allowed())
+
+
+def test_a_larger_schema_counts_for_more_memory(grammars: GrammarCompiler) -> None:
+    small, large = (
+        compiled(grammars, "json_schema", {"enum": list(range(n))}, prefix="<tool_call>") for n in (2, 2000)
+    )
+    assert isinstance(small, HostGrammar) and isinstance(large, HostGrammar)
+    assert 0 < small.nbytes < large.nbytes

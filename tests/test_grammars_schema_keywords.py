@@ -1,0 +1,295 @@
+"""What each JSON schema keyword allows and forbids."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from arbora.grammars import GrammarError
+from arbora.grammars.errors import NotCoveredError, TooLargeError
+from arbora.grammars.schema import SchemaCompiler
+from json_automata import compact
+
+COMPILER = SchemaCompiler()
+NODE = {
+    "type": "object",
+    "properties": {"value": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}},
+    "required": ["value"],
+    "additionalProperties": False,
+}
+
+CASES: list[tuple[str, Any, list[Any], list[Any]]] = [
+    ("anything", True, [1, None, "a", [[{}]], {"a": {"b": []}}, -1.5e-10], []),
+    ("types", {"type": ["integer", "null"]}, [0, -12, None], [1.5, "1", [], {}, True]),
+    ("number", {"type": "number"}, [0, -1.25, 1e300], ["1", None]),
+    ("enum", {"enum": ["a", 1.5, None, [1, {"x": 2}]]}, ["a", 1.5, None, [1, {"x": 2}]], ["b", 1, [1], {}]),
+    ("const", {"const": {"k": [True]}}, [{"k": [True]}], [{}, {"k": [False]}, {"k": [True], "l": 1}]),
+    ("minimum", {"minimum": -1.5}, [-1.5, 0, 7, "x"], [-1.6, -2]),
+    ("maximum", {"maximum": 10}, [10, -11, 9.99], [10.01, 100]),
+    ("exclusive bounds", {"exclusiveMinimum": 0, "exclusiveMaximum": 1}, [0.5], [0, 1, -0.0, -1]),
+    ("draft 4 bounds", {"minimum": 0, "exclusiveMinimum": True}, [0.1], [0]),
+    ("multipleOf", {"multipleOf": 7}, [0, 14, -21], [1, 15, 7.5]),
+    ("decimal multipleOf", {"multipleOf": 0.25}, [0.25, 1, -1.75], [0.1, 1.3]),
+    ("minLength", {"minLength": 2}, ["ab", "éé", "\n\U0001f600", 1], ["", "a", "\U0001f600"]),
+    ("maxLength", {"maxLength": 2}, ["", "ab", "\U0001f600\U0001f600"], ["abc"]),
+    ("pattern", {"pattern": "^a+$|b"}, ["aa", "xbx"], ["", "ax"]),
+    ("pattern with look-ahead", {"pattern": "^(?!ab)(?=.*z)[a-z]+$"}, ["az", "bz"], ["abz", "a", "z1"]),
+    ("format", {"format": "date"}, ["2024-02-29", 3], ["2023-02-29", "2024-1-1"]),
+    ("ipv6", {"format": "ipv6"}, ["::1", "1:2:3:4:5:6:7:8", "::ffff:1.2.3.4"], ["1:2", ":::", "1::2::3"]),
+    ("items", {"items": {"type": "integer"}}, [[], [1, 2], {}], [["a"], [1, "a"]]),
+    (
+        "prefixItems",
+        {"prefixItems": [{"const": 1}, {"const": 2}], "items": False},
+        [[], [1], [1, 2]],
+        [[2], [1, 2, 3]],
+    ),
+    ("draft 7 items", {"items": [{"const": 1}], "additionalItems": {"const": 2}}, [[1, 2, 2]], [[1, 1]]),
+    ("minItems", {"type": "array", "minItems": 2}, [[1, 2]], [[], [1]]),
+    ("maxItems", {"type": "array", "maxItems": 1}, [[], [1]], [[1, 2]]),
+    ("contains", {"contains": {"type": "string"}}, [["a"], [1, "a", 2]], [[], [1]]),
+    (
+        "minContains and maxContains",
+        {"contains": {"const": 1}, "minContains": 2, "maxContains": 3},
+        [[1, 1], [1, 0, 1, 1]],
+        [[1], [1, 1, 1, 1]],
+    ),
+    ("uniqueItems of one", {"uniqueItems": True, "maxItems": 1}, [[], [1]], [[1, 2]]),
+    (
+        "properties",
+        {"properties": {"a": {"type": "integer"}, "b": {"type": "string"}}},
+        [{}, {"a": 1}, {"b": ""}, {"a": 1, "b": "", "z": []}, 5],
+        [{"a": ""}, {"b": 1}],
+    ),
+    ("required", {"type": "object", "required": ["a"]}, [{"a": 1}, {"a": 1, "b": 2}], [{}, {"b": 1}]),
+    (
+        "additionalProperties",
+        {"properties": {"a": {}}, "additionalProperties": {"type": "null"}},
+        [{"a": 1}, {"a": 1, "ab": None}, {"b": None}],
+        [{"b": 1}],
+    ),
+    (
+        "patternProperties",
+        {
+            "patternProperties": {"^x": {"type": "integer"}, "y$": {"minimum": 5}},
+            "additionalProperties": False,
+        },
+        [{"x": 1}, {"xy": 5}, {"y": "s"}],
+        [{"x": "s"}, {"xy": 4}, {"y": 4}, {"z": 1}],
+    ),
+    ("propertyNames", {"propertyNames": {"maxLength": 2}}, [{}, {"ab": 1}], [{"abc": 1}]),
+    ("minProperties", {"type": "object", "minProperties": 2}, [{"a": 1, "b": 1}], [{}, {"a": 1}]),
+    ("maxProperties", {"type": "object", "maxProperties": 1}, [{}, {"a": 1}], [{"a": 1, "b": 1}]),
+    ("dependentRequired", {"dependentRequired": {"a": ["b"]}}, [{}, {"b": 1}, {"a": 1, "b": 1}], [{"a": 1}]),
+    (
+        "dependentSchemas",
+        {"properties": {"a": {}, "b": {}}, "dependentSchemas": {"a": {"properties": {"b": {"const": 1}}}}},
+        [{"b": 2}, {"a": 1}, {"a": 1, "b": 1}],
+        [{"a": 1, "b": 2}],
+    ),
+    ("allOf", {"allOf": [{"minimum": 1}, {"maximum": 2}, {"type": "integer"}]}, [1, 2], [0, 3, 1.5]),
+    ("anyOf", {"anyOf": [{"type": "null"}, {"minimum": 5}]}, [None, 5, "x"], [4]),
+    ("oneOf", {"oneOf": [{"multipleOf": 2}, {"multipleOf": 3}]}, [2, 3, 4], [6, 1, "in both"]),
+    ("not", {"not": {"required": ["a"]}}, [{}, {"b": 1}], [{"a": 1}, 1]),
+    (
+        "anyOf over objects",
+        {
+            "type": "object",
+            "anyOf": [
+                {"properties": {"k": {"const": "i"}, "v": {"type": "integer"}}},
+                {"properties": {"k": {"enum": ["s", "i"]}, "v": {"type": "string"}}},
+            ],
+        },
+        [{"k": "i", "v": 1}, {"k": "i", "v": ""}, {"k": "s", "v": ""}, {"k": "s"}, {}],
+        [{"k": "s", "v": 1}, {"k": "x", "v": 1}, {"k": "i", "v": None}],
+    ),
+    (
+        "oneOf over objects",
+        {"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        [{"a": 1}, {"b": 1}],
+        [{}, {"a": 1, "b": 1}],
+    ),
+    (
+        "if",
+        {
+            "if": {"properties": {"a": {"const": 1}}, "required": ["a"]},
+            "then": {"required": ["b"]},
+            "else": {"properties": {"c": {"type": "null"}}},
+        },
+        [{"a": 1, "b": 1}, {"a": 2}, {"a": 2, "c": None}, 3],
+        [{"a": 1}, {"a": 2, "c": 1}],
+    ),
+    (
+        "a recursive $ref",
+        {"$defs": {"node": NODE}, "$ref": "#/$defs/node"},
+        [{"value": 1}, {"value": 1, "next": {"value": 2, "next": {"value": 3}}}],
+        [{}, {"value": 1, "next": {}}, {"next": {"value": 1}}],
+    ),
+    (
+        "$anchor and $id",
+        {
+            "$id": "http://x.test/root",
+            "$defs": {"a": {"$anchor": "here", "type": "null"}},
+            "$ref": "root#here",
+        },
+        [None],
+        [1],
+    ),
+    (
+        "a recursion without an end",
+        {
+            "properties": {"a": {"$ref": "#/$defs/b"}},
+            "$defs": {"b": {"type": "array", "items": {"$ref": "#/$defs/b"}, "minItems": 1}},
+        },
+        [{}, {"b": 1}],
+        [{"a": []}, {"a": [[]]}],
+    ),
+    ("names with escapes", {"properties": {'a"é\n': {"const": 1}}}, [{'a"é\n': 1}, {"a": 2}], [{'a"é\n': 2}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("schema", "allowed", "forbidden"), [case[1:] for case in CASES], ids=[c[0] for c in CASES]
+)
+def test_a_keyword_allows_and_forbids(schema: Any, allowed: list[Any], forbidden: list[Any]) -> None:
+    automaton = COMPILER.compile(json.dumps(schema))
+    for value in allowed:
+        assert automaton.accepts(compact(value)), value
+        assert automaton.accepts(json.dumps(value, separators=(",", ":")).encode()), value
+    assert [value for value in forbidden if automaton.accepts(compact(value))] == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "allowed", "forbidden"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+)
+def test_the_cases_are_those_of_json_schema(schema: Any, allowed: list[Any], forbidden: list[Any]) -> None:
+    is_old = isinstance(schema, dict) and (
+        "additionalItems" in schema or schema.get("exclusiveMinimum") is True
+    )
+    if isinstance(schema, dict) and ("format" in schema or is_old):
+        return
+    validator = jsonschema.Draft202012Validator(schema)
+    assert all(validator.is_valid(value) for value in allowed)
+    assert not any(validator.is_valid(value) for value in forbidden)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        rb'"\u0061"', rb'"\ud83d\ude00"', rb'"\/\b\f\n\r\t\"\\"', '"\U0001f600"'.encode(), b'"\x7f"',
+    ],
+)  # fmt: skip
+def test_a_string_may_be_spelled_with_every_escape(text: bytes) -> None:
+    assert COMPILER.compile('{"type":"string"}').accepts(text)
+
+
+@pytest.mark.parametrize(
+    "text", [b'"\n"', rb'"\x"', rb'"\ud83d"', b'"\xff"', b'"\xc0\x80"', b'"\xed\xa0\x80"', rb'"\ude00"', b'"']
+)
+def test_what_is_no_json_string_is_refused(text: bytes) -> None:
+    assert not COMPILER.compile('{"type":"string"}').accepts(text)
+
+
+@pytest.mark.parametrize(
+    "text", [b"01", b"+1", b".5", b"1.", b"1e", b"--1", b"-", b"NaN", b"0x1", b"1" * 21, b'{"a":1', b"[1,]"]
+)
+def test_what_is_no_json_is_refused(text: bytes) -> None:
+    assert not COMPILER.compile("true").accepts(text)
+
+
+def test_a_declared_name_never_repeats_however_it_is_spelled() -> None:
+    automaton = COMPILER.compile('{"properties":{"é":{},"b":{}}}')
+    assert automaton.accepts('{"é":1,"b":2,"c":3}'.encode())
+    for repeated in (
+        '{"é":1,"é":2}',
+        '{"é":1,"\\u00e9":2}',
+        '{"\\u00e9":1,"é":2}',
+        '{"b":1,"b":2}',
+        '{"b":1,"\\u0062":2}',
+    ):
+        assert not automaton.accepts(repeated.encode()), repeated
+
+
+def test_separators_prefix_and_suffix_surround_the_value() -> None:
+    automaton = COMPILER.compile('{"type":"object"}', separators=(", ", ": "), prefix="<c>", suffix="</c>")
+    assert automaton.accepts(b'<c>{"a": [1, 2], "b": {}}</c>')
+    assert not automaton.accepts(b'<c>{"a":1}</c>')
+    assert not automaton.accepts(b'<c>{"a": 1}')
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ({"properties": {"a": {"format": "iban"}}}, "#/properties/a/format"),
+        ({"items": {"uniqueItems": True}}, "#/items/uniqueItems"),
+        ({"anyOf": [{"$dynamicRef": "#x"}]}, "#/anyOf/0/$dynamicRef"),
+        ({"properties": {"a/b": {"pattern": r"(a)\1"}}}, "#/properties/a~1b/pattern"),
+        ({"$ref": "http://elsewhere.test/x"}, "#/$ref"),
+        ({"allOf": [{}], "unevaluatedProperties": False}, "#/unevaluatedProperties"),
+    ],
+)
+def test_what_has_no_automaton_is_named_with_its_path(schema: Any, path: str) -> None:
+    with pytest.raises(NotCoveredError) as caught:
+        COMPILER.compile(json.dumps(schema))
+    assert caught.value.path == path
+
+
+@pytest.mark.parametrize(
+    "schema", [{"allOf": [{"type": "null"}, {"type": "string"}]}, False, {"enum": [1], "minimum": 2}]
+)
+def test_a_schema_without_a_value_is_refused(schema: Any) -> None:
+    with pytest.raises(GrammarError, match="allows no value"):
+        COMPILER.compile(json.dumps(schema))
+
+
+@pytest.mark.parametrize(
+    "schema", [{"minLength": 100_000}, {"items": {"type": "string"}, "maxItems": 50_000, "type": "array"}]
+)
+def test_a_schema_past_a_limit_is_too_large(schema: Any) -> None:
+    with pytest.raises(TooLargeError):
+        COMPILER.compile(json.dumps(schema))
+
+
+def test_properties_may_come_in_any_order() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "ab": {"properties": {"x": {}, "y": {}}}, "c": True},
+        "required": ["ab"],
+        "additionalProperties": False,
+    }
+    automaton = COMPILER.compile(json.dumps(schema), property_order="any")
+    for text in ('{"ab":{"y":1,"x":2},"a":1}', '{"c":[],"a":1,"ab":{}}', '{"ab":{"z":0,"x":2}}'):
+        assert automaton.accepts(text.encode()), text
+    for text in (
+        '{"a":1}',
+        '{"ab":{},"ab":{}}',
+        '{"a":1,"ab":{},"a":1}',
+        '{"ab":{"x":1,"x":1}}',
+        '{"ab":{},"d":1}',
+    ):
+        assert not automaton.accepts(text.encode()), text
+
+
+def test_a_name_whose_like_were_all_seen_is_not_begun() -> None:
+    schema = {"properties": {"aa": {}, "ab": {}, "b": {}}, "additionalProperties": False, "type": "object"}
+    automaton = COMPILER.compile(json.dumps(schema), property_order="any")
+    state, stack = automaton.start, list[int]()
+    for byte in b'{"ab":1,"aa":1,"':
+        state = automaton.step(state, stack, byte)
+    assert [chr(byte) for byte in range(256) if automaton.step(state, list(stack), byte) >= 0] == ["b"]
+    for byte in b'b":1':
+        state = automaton.step(state, stack, byte)
+    assert automaton.step(state, list(stack), ord(",")) < 0
+
+
+def test_alternatives_follow_properties_in_any_order() -> None:
+    kinds = [
+        {"properties": {"k": {"const": k}, "v": {"type": t}}, "required": ["k"]}
+        for k, t in (("i", "integer"), ("s", "string"))
+    ]
+    automaton = COMPILER.compile(json.dumps({"type": "object", "oneOf": kinds}), property_order="any")
+    for text in ('{"v":1,"k":"i"}', '{"k":"s","v":""}', '{"v":"","k":"s"}', '{"w":0,"v":"","k":"s"}'):
+        assert automaton.accepts(text.encode()), text
+    for text in ('{"v":1,"k":"s"}', '{"v":""}', '{"v":null,"k":"i"}', '{"v":1,"k":"i","v":1}'):
+        assert not automaton.accepts(text.encode()), text

@@ -1,0 +1,227 @@
+"""Patterns, formats, numbers and spellings as automata over code points."""
+
+from __future__ import annotations
+
+import json
+import re
+from fractions import Fraction
+from itertools import product
+
+import pytest
+from arbora.grammars.errors import GrammarError
+from arbora.grammars.schema.dfa import combined, complement, intersection, minimal, union
+from arbora.grammars.schema.formats import FORMATS
+from arbora.grammars.schema.names import has_one_spelling
+from arbora.grammars.schema.numbers import canonical, compared, multiples, spellings
+from arbora.grammars.schema.regex_dfa import matching, searching
+from arbora.grammars.schema.scalars import literals
+from arbora.grammars.schema.spelling import PUSHES, Block, counted, inlined, spelled
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+ALPHABET = "ab1é\n"
+TEXTS = ["".join(letters) for length in range(5) for letters in product(ALPHABET, repeat=length)]
+PATTERNS = [
+    "",
+    "a",
+    "^a",
+    "b$",
+    "^(a|ab)$",
+    "(^a|b)1",
+    "a(b$|1)",
+    "(a|b)*abb",
+    "a*?b+?1",
+    "^(ab?){2,3}$",
+    "[^a]$",
+    "^[a-b]{0,3}é",
+    "^.$",
+    "(?s:^.)",
+    r"^\d+$|\w{3}",
+    r"^\D\W?$",
+    "(?i:^A)b",
+    "^$|^b",
+    "a^b",
+    "a$b",
+    "(a{2}){1,2}$",
+    "^(?!ab)",
+    "^(?=.*1)(?!.*b)[^é]+$",
+    r"^\S+\s",
+    "^[^]1]",
+    "[a-]",
+    "^a{3,}",
+    "^(?:|b)a$",
+    r"^\x61",
+    "^(^a)",
+]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_pattern_is_found_where_python_finds_it(pattern: str) -> None:
+    dfa = searching(pattern)
+    # Python's $ also matches before a last line feed, and its . takes a carriage return
+    expected = re.sub(r"(?<!\\)\$", r"\\Z", pattern)
+    assert [t for t in TEXTS if dfa.label(t) >= 0] == [t for t in TEXTS if re.search(expected, t, re.ASCII)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "found"),
+    [
+        (r"^\p{L}+$", "aé", True),
+        (r"^\p{L}+$", "a1", False),
+        (r"^\P{Lu}$", "A", False),
+        (r"^(?<year>\d{4})$", "2024", True),
+        (r"^\u{1F600}$", "\U0001f600", True),
+        (r"^\cJ$", "\n", True),
+        (r"\/", "/", True),
+        (r"^\s$", "\u00a0", True),
+        (r"^\w$", "é", False),
+        ("^.$", "\u2028", False),
+    ],
+)
+def test_patterns_are_those_of_ecma_262(pattern: str, text: str, found: bool) -> None:
+    assert (searching(pattern).label(text) >= 0) == found
+
+
+@pytest.mark.parametrize(
+    ("pattern", "named"),
+    [
+        (r"(a)\1", "back-reference"),
+        (r"\ba", "word boundary"),
+        ("a(?=b)", "look-around"),
+        ("(?>a)", "atomic"),
+        ("(", "not a regex"),
+    ],
+)
+def test_what_is_not_regular_is_refused_by_name(pattern: str, named: str) -> None:
+    with pytest.raises(GrammarError, match=named):
+        searching(pattern)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(PATTERNS), st.sampled_from(PATTERNS))
+def test_boolean_operations_are_those_of_sets(left: str, right: str) -> None:
+    a, b = searching(left), searching(right)
+    for text in TEXTS[::7]:
+        in_a, in_b = a.label(text) >= 0, b.label(text) >= 0
+        assert (intersection(a, b).label(text) >= 0) == (in_a and in_b)
+        assert (union(a, b).label(text) >= 0) == (in_a or in_b)
+        assert (complement(a).label(text) >= 0) == (not in_a)
+    nothing = combined(a, complement(a), lambda x, y: 0 if x >= 0 and y >= 0 else -1)
+    assert (nothing.labels < 0).all()
+
+
+def test_a_minimal_automaton_has_one_state_for_each_future() -> None:
+    assert len(minimal(searching("^(aa|ab|ba|bb)$")).labels) == 3
+
+
+FORMAT_CASES = {
+    "date": (["2024-02-29", "1900-12-31"], ["1900-02-29", "2024-13-01", "2024-04-31", "24-1-1"]),
+    "time": (["23:59:59Z", "00:00:00.5+01:30"], ["24:00:00Z", "12:00:00", "12:60:00Z"]),
+    "date-time": (
+        ["2024-01-01T00:00:00Z", "2024-01-01t00:00:00.123-08:00"],
+        ["2024-01-01", "2024-01-01 00:00:00Z"],
+    ),
+    "duration": (["P1Y2M3DT4H5M6S", "PT1H", "P2W", "P1D"], ["P", "PT", "1D", "P1H", "P1Y2D3M"]),
+    "email": (["a.b+c@d-e.fr", "a@[1.2.3.4]"], ["a", "@b", "a@", "a b@c", ".a@b"]),
+    "hostname": (["a", "a-b.c1"], ["-a", "a-", "a..b", "a_b", "a" * 64]),
+    "ipv4": (["0.0.0.0", "255.10.9.1"], ["256.1.1.1", "1.1.1", "01.1.1.1"]),
+    "ipv6": (
+        ["::", "1::8", "::1:2:3:4:5:6:7", "1:2:3:4:5:6:1.2.3.4"],
+        ["1", "1::2::3", "12345::", "1:2:3:4:5:6:7:8:9"],
+    ),
+    "uri": (
+        ["http://a.b/c?d=e#f", "urn:a:b", "mailto:a@b", "http://[::1]:80/"],
+        ["/a", "a b:c", "http://a b", "1a:b"],
+    ),
+    "uri-reference": (["../a?b", "#x", "", "http://a"], ["\\", "a b", "%zz"]),
+    "uuid": (["123e4567-e89b-12d3-a456-426614174000"], ["123e4567e89b12d3a456426614174000", "x"]),
+    "json-pointer": (["", "/a~0b/~1"], ["a", "/~2", "/~"]),
+    "relative-json-pointer": (["0", "1/a", "2#"], ["/a", "01", "-1"]),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_takes_what_its_standard_does(name: str) -> None:
+    dfa = matching(FORMATS[name])
+    right, wrong = FORMAT_CASES[name]
+    assert [text for text in right if dfa.label(text) < 0] == []
+    assert [text for text in wrong if dfa.label(text) >= 0] == []
+
+
+decimals = st.decimals(-2000, 2000, places=3).map(str) | st.integers(-2000, 2000).map(str)
+
+
+@settings(deadline=None)
+@given(decimals, decimals)
+def test_numbers_are_compared_by_value(text: str, bound: str) -> None:
+    value, limit = Fraction(text), Fraction(bound)
+    assert compared(limit).label(text) == (value > limit) - (value < limit) + 1
+
+
+@settings(deadline=None)
+@given(decimals, st.sampled_from(["1", "2", "7", "10", "100", "0.5", "0.01", "0.3", "2.5"]))
+def test_multiples_are_exact_in_decimals(text: str, divisor: str) -> None:
+    is_multiple = (Fraction(text) / Fraction(divisor)).denominator == 1
+    assert (multiples(Fraction(divisor)).label(text) >= 0) == is_multiple
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, min_value=-1000, max_value=1000, places=5))
+def test_a_listed_number_is_spelled_as_json_writers_do(value: object) -> None:
+    number = Fraction(str(value))
+    spelled_ways = canonical(number)
+    assert json.dumps(float(number)) in spelled_ways or number == 0
+    assert all(Fraction(text) == number for text in spelled_ways)
+
+
+def test_integers_are_spelled_without_a_fraction() -> None:
+    dfa = spellings(exponents=False, whole_fractions=False)
+    assert dfa.label("10") >= 0 and dfa.label("1.5") >= 0
+    assert dfa.label("1.0") < 0 and dfa.label("1e1") < 0
+
+
+def ends(block: Block, text: bytes) -> int:
+    """The label with which a quote leaves the block after `text`, -1 for none."""
+    state, caller = 0, -1
+    for byte in text + b'"':
+        column = block.class_of_byte[byte]
+        entry = int(block.transitions[state, column] if caller < 0 else block.graph[state, column])
+        if caller >= 0 and entry < -1:
+            state, caller = int(block.ends[caller, -2 - entry]), -1
+        elif entry <= PUSHES:
+            state, caller = PUSHES - entry, state
+        elif entry < -1:
+            return -2 - entry if byte == 0x22 else -1
+        else:
+            state = entry
+        if state < 0:
+            return -1
+    return -1
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.text(max_size=6),
+    st.sampled_from(["^.*$", "[a-zé]", "^[^a]*$", "^[\\s\\S]{0,3}$", "\U0001f600", "^\\P{L}*$"]),
+)
+def test_strings_are_matched_however_they_are_spelled(text: str, pattern: str) -> None:
+    dfa = searching(pattern)
+    for block in (spelled(dfa, "usual"), inlined(dfa, "usual"), spelled(dfa, "any")):
+        assert block is not None
+        for ascii_only in (True, False):
+            written = json.dumps(text, ensure_ascii=ascii_only)[1:-1].encode()
+            assert (ends(block, written) >= 0) == (dfa.label(text) >= 0)
+
+
+def test_every_escape_is_taken_where_any_spelling_is_allowed() -> None:
+    block = spelled(literals(["A/é\U0001f600"]), "any")
+    assert block is not None
+    assert ends(block, rb"\u0041\/\u00E9\uD83D\ude00") >= 0
+    assert ends(block, rb"\u0041\/\u00E9\uD83D\ude01") < 0
+
+
+def test_a_counted_string_has_few_states() -> None:
+    assert len(counted(2, 100_000).transitions) < 50
+
+
+def test_names_of_plain_letters_have_one_spelling() -> None:
+    assert has_one_spelling("plain name") and not has_one_spelling("é") and not has_one_spelling('"')
