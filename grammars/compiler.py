@@ -132,12 +132,16 @@ class GrammarCompiler:
     def _start(self, source: Source) -> Future[Compiled]:
         if len(source.text) > MAX_TEXT:
             return _refused(f"it has {len(source.text)} characters; the most is {MAX_TEXT}")
-        compile_source = {
-            "json_schema": self._schema,
-            "json_object": self._schema,
-            "grammar": self._context_free,
-        }
-        return self._threads.submit(compile_source.get(source.kind, self._regex), source)
+        return self._threads.submit(self._compiled, source)
+
+    def _compiled(self, source: Source) -> Compiled:
+        match source.kind:
+            case "json_schema" | "json_object":
+                return self._schema(source)
+            case "regex" | "choice":
+                return self._regex(source)
+            case "grammar":
+                return self._in_time(lambda host: host.context_free(source.text))
 
     def _schema(self, source: Source) -> Compiled:
         """What has no automaton is left to the host, which refuses in its own words."""
@@ -158,9 +162,6 @@ class GrammarCompiler:
             return self._automaton(source, regex)
         except TooLargeError:
             return self._in_time(lambda host: host.regex(regex))
-
-    def _context_free(self, source: Source) -> Compiled:
-        return self._in_time(lambda host: host.context_free(source.text))
 
     def _automaton(self, source: Source, grammar: str | Schema) -> Automaton:
         return self._workers.build(Job(repr(tuple(source)), grammar, DEADLINE_S))
