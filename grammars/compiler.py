@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .automaton import Automaton
-from .errors import GrammarError, NotCoveredError, TooLargeError
+from .errors import GrammarError, NotCoveredError, NoValueError, TooLargeError
 from .host import HostCompiler, HostGrammar
 from .regex import literal, without_anchors
 from .token_trie import TokenTrie, build_trie
-from .worker import AutomatonWorkers, Job, Schema
+from .worker import AutomatonWorkers, ContextFree, Job, Schema
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
 Compiled: TypeAlias = Automaton | HostGrammar
@@ -141,38 +141,57 @@ class GrammarCompiler:
             case "regex" | "choice":
                 return self._regex(source)
             case "grammar":
-                return self._in_time(lambda host: host.context_free(source.text))
+                return self._context_free(source)
 
     def _schema(self, source: Source) -> Compiled:
         """What has no automaton is left to the host, which refuses in its own words."""
         text = source.text if source.kind == "json_schema" else '{"type":"object"}'
         parts = (source.separators, source.prefix, source.suffix)
+        refusal: NoValueError | None = None
         if not self._names_special_token(source.prefix + source.suffix):
             try:
-                return self._automaton(source, Schema(text, *parts))
+                return self._built(source, Schema(text, *parts))
+            except NoValueError as error:
+                refusal = error
             except (NotCoveredError, TooLargeError):
                 pass
-        return self._in_time(
-            lambda host: host.json_schema(text, source.prefix, source.suffix, source.separators)
-        )
+        try:
+            return self._in_time(
+                lambda host: host.json_schema(text, source.prefix, source.suffix, source.separators)
+            )
+        except GrammarError as error:
+            raise refusal or error from None
 
     def _regex(self, source: Source) -> Compiled:
         regex = without_anchors(source.text) if source.kind == "regex" else _any_of(source.text)
         try:
-            return self._automaton(source, regex)
+            return self._built(source, regex)
         except TooLargeError:
             return self._in_time(lambda host: host.regex(regex))
 
-    def _automaton(self, source: Source, grammar: str | Schema) -> Automaton:
-        return self._workers.build(Job(repr(tuple(source)), grammar, DEADLINE_S))
+    def _context_free(self, source: Source) -> Compiled:
+        """Read in a process that can be ended, as its reader can be slow; followed by the host."""
+        try:
+            lark = self._workers.build(Job("", ContextFree(source.text), DEADLINE_S))
+        except TooLargeError as error:
+            raise GrammarError(f"the grammar can't be read: {error}") from None
+        assert isinstance(lark, str)
+        return self._in_time(lambda host: host.lark(lark))
+
+    def _built(self, source: Source, grammar: str | Schema) -> Automaton:
+        automaton = self._workers.build(Job(repr(tuple(source)), grammar, DEADLINE_S))
+        assert isinstance(automaton, Automaton)
+        return automaton
 
     def _in_time(self, compile_with: Callable[[HostCompiler], HostGrammar]) -> HostGrammar:
         """llguidance can't be stopped: past the deadline its thread goes on for nobody."""
         host = self._host.result()
+        compiling = self._host_threads.submit(compile_with, host)
         try:
-            return self._host_threads.submit(compile_with, host).result(DEADLINE_S)
+            return compiling.result(DEADLINE_S)
         except TimeoutError:
-            raise GrammarError(f"it takes more than {DEADLINE_S:g} s to compile") from None
+            compiling.cancel()  # if others' grammars kept it from beginning
+            raise TimeoutError(f"it takes more than {DEADLINE_S:g} s") from None
 
     def _names_special_token(self, text: str) -> bool:
         """Whether the model writes it with tokens that never match as text."""

@@ -7,6 +7,10 @@ class GrammarError(ValueError):
     """A grammar that is wrong or that can't be enforced. The message names the part and its path."""
 
 
+class NoValueError(GrammarError):
+    """A schema that allows no value which automata can spell. Another engine may know longer numbers."""
+
+
 class TooLargeError(Exception):
     """An automaton over the limits of states, bytes or time. Another engine may still serve the grammar."""
 

@@ -9,13 +9,13 @@ from functools import cached_property
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
-from llguidance.gbnf_to_lark import any_to_lark
 from numpy.typing import NDArray
 
 from .errors import GrammarError
 from .json_schema import explain, parse_schema, with_options
 
 BASE_BYTES = 64 << 10
+MAX_STEP_ITEMS = 10_000  # of the parser for each token: an ambiguous grammar ends its request, not the pace
 BYTES_PER_CHARACTER = 64  # measured on schemas of 0.3 to 20 kB: 20 to 120
 
 
@@ -79,16 +79,11 @@ class HostCompiler:
     def regex(self, regex: str) -> HostGrammar:
         return self._compile(LLMatcher.grammar_from_regex(regex), None)
 
-    def context_free(self, text: str) -> HostGrammar:
-        """`text` is a grammar for Lark, with a rule `start:`, or GBNF (llama.cpp), with a rule `root ::=`."""
-        try:
-            lark = any_to_lark(text)
-        except Exception as error:  # the converter raises no narrower class
-            raise GrammarError(f"the grammar is neither Lark nor GBNF: {error}") from None
-        return self._compile(LLMatcher.grammar_from_lark(lark), None)
+    def lark(self, grammar: str) -> HostGrammar:
+        return self._compile(LLMatcher.grammar_from_lark(grammar), None)
 
     def _compile(self, grammar: str, schema: object) -> HostGrammar:
-        limits = LLParserLimits(verbose_errors=False)
+        limits = LLParserLimits(verbose_errors=False, step_max_items=MAX_STEP_ITEMS)
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
         if matcher.is_error():
             raise GrammarError(explain(matcher.get_error(), schema))  # type: ignore[arg-type]

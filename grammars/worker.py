@@ -12,8 +12,11 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import Future
+from pathlib import Path
 from queue import LifoQueue
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+from llguidance.gbnf_to_lark import any_to_lark
 
 from .automaton import Automaton, with_masks
 from .byte_automaton import compile_regex
@@ -25,6 +28,7 @@ from .token_trie import TokenTrie
 
 _START = "from arbora.grammars.worker import main; main()"
 MEMORY_LIMIT = 8 << 30  # bytes of address space
+KEEP_BELOW = 1 << 30  # bytes of memory; a process that has more, for what it remembers, ends with its job
 
 
 class Schema(NamedTuple):
@@ -36,11 +40,21 @@ class Schema(NamedTuple):
     suffix: str
 
 
+class ContextFree(NamedTuple):
+    """A grammar in Lark's syntax, or GBNF, which is converted to it."""
+
+    text: str
+
+
 class Job(NamedTuple):
     key: str
-    grammar: str | Schema
-    """a regex, without anchors, or a schema"""
+    grammar: str | Schema | ContextFree
+    """a regex, without anchors, or a schema, or a grammar to convert"""
     deadline_s: float
+
+
+Result: TypeAlias = Automaton | str
+"""what a job gives: of a context-free grammar its text for Lark"""
 
 
 class AutomatonWorkers:
@@ -52,7 +66,7 @@ class AutomatonWorkers:
         for _ in range(size):
             self._idle.put(AutomatonWorker(trie))
 
-    def build(self, job: Job) -> Automaton:
+    def build(self, job: Job) -> Result:
         """As `AutomatonWorker.build`, after the jobs before it."""
         worker = self._idle.get()
         try:
@@ -73,20 +87,22 @@ class AutomatonWorker:
         self._trie = trie
         self._process: subprocess.Popen[bytes] | None = None
 
-    def build(self, job: Job) -> Automaton:
+    def build(self, job: Job) -> Result:
         """Raises GrammarError for a wrong grammar, NotCoveredError for a keyword without an automaton,
         TooLargeError past a limit of states, masks or time."""
         process = self._started()
         assert process.stdin is not None and process.stdout is not None
         try:
             _write(process.stdin, job)
-            result = pickle.load(process.stdout)
+            result, is_last = pickle.load(process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError):
             self.close()
             raise TooLargeError(f"it took more than {job.deadline_s:g} s") from None
+        if is_last:
+            self.close()
         if isinstance(result, Exception):
             raise result
-        assert isinstance(result, Automaton)
+        assert isinstance(result, Automaton | str)
         return result
 
     def close(self) -> None:
@@ -119,7 +135,9 @@ class Builder:
         self._schemas = SchemaCompiler()
         self._masks = StackMasks(trie)
 
-    def build(self, key: str, grammar: str | Schema) -> Automaton:
+    def build(self, key: str, grammar: str | Schema | ContextFree) -> Result:
+        if isinstance(grammar, ContextFree):
+            return _in_lark(grammar.text)
         return with_masks(key, self._machine(grammar), self._masks)
 
     def _machine(self, grammar: str | Schema) -> StackAutomaton:
@@ -135,7 +153,14 @@ class Builder:
         self.build("schema", Schema("true", (",", ":"), "", ""))
 
 
-def _answer(job: Job, builder: Builder) -> Automaton | Exception:
+def _in_lark(text: str) -> str:
+    try:
+        return any_to_lark(text)
+    except Exception as error:  # the converter raises no narrower class
+        raise GrammarError(f"the grammar is neither Lark nor GBNF: {error}") from None
+
+
+def _answer(job: Job, builder: Builder) -> Result | Exception:
     signal.setitimer(signal.ITIMER_REAL, job.deadline_s)
     try:
         return builder.build(job.key, job.grammar)
@@ -143,6 +168,8 @@ def _answer(job: Job, builder: Builder) -> Automaton | Exception:
         return error
     except MemoryError:
         return TooLargeError("it took too much memory")
+    except Exception as error:  # a fault of ours; llguidance may do better
+        return TooLargeError(f"{type(error).__name__}: {error}")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -157,4 +184,10 @@ def main() -> None:
             job: Job = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        _write(sys.stdout.buffer, _answer(job, builder))
+        answer = _answer(job, builder)
+        _write(sys.stdout.buffer, (answer, _resident() > KEEP_BELOW))
+
+
+def _resident() -> int:
+    """Bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

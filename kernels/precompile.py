@@ -11,6 +11,7 @@ from .attention import AttentionBatch, blend, items, paged_attention
 from .automaton import AutomatonPool, Tables
 from .automaton import cpu as automaton_cpu
 from .linear import dot_cpu
+from .linear.widened import HALVES
 from .norm import cpu as norm_cpu
 from .pages import cpu as pages_cpu
 from .rotary import cpu as rotary_cpu
@@ -24,8 +25,9 @@ def compile_kernels(dtypes: Sequence[torch.dtype] = (torch.bfloat16, torch.float
         items.callbacks(dtype)
         for module in (activation_cpu, blend, norm_cpu, rotary_cpu):
             module.callback(dtype)
-    dot_cpu.products(torch.bfloat16)
-    dot_cpu.widenings(torch.bfloat16)
+    for half in set(dtypes) & set(HALVES):
+        dot_cpu.products(half)
+        dot_cpu.widenings(half)
     row_cpu.callback()
     _step_an_automaton()
     # A step with a group, for the functions that plan it.

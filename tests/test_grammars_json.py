@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 
 import jsonschema
@@ -198,3 +199,41 @@ def test_a_larger_schema_counts_for_more_memory(grammars: GrammarCompiler) -> No
     )
     assert isinstance(small, HostGrammar) and isinstance(large, HostGrammar)
     assert 0 < small.nbytes < large.nbytes
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"type": "number", "minimum": 1e20}, "numbers have up to 20 digits"),
+        ({"type": "string", "pattern": "\\u{110000}"}, "'pattern'"),
+        ({"$id": "http://[", "type": "integer"}, "Invalid URI"),
+    ],
+    ids=["beyond spelled numbers", "no code point", "no address"],
+)
+def test_a_schema_that_no_engine_takes_is_refused_and_others_are_served(
+    grammars: GrammarCompiler, schema: object, said: str
+) -> None:
+    result = compiled(grammars, "json_schema", schema)
+    assert isinstance(result, GrammarError) and said in str(result)
+    assert isinstance(compiled(grammars, "json_schema", {"type": "integer"}), Automaton)
+
+
+def test_a_string_of_too_many_letters_for_a_table_is_left_to_the_host(grammars: GrammarCompiler) -> None:
+    letters = "".join(map(chr, range(0x4E00, 0x4E00 + 5000)))
+    assert isinstance(compiled(grammars, "json_schema", {"enum": [letters]}), HostGrammar)
+
+
+def test_a_grammar_that_is_slow_to_read_holds_up_nobody(grammars: GrammarCompiler) -> None:
+    grammars.submit("slow", "grammar", "\n" * 100_000 + "x")
+    assert isinstance(compiled_beside(grammars, "json_schema", {"type": "integer"}), Automaton)
+
+
+def compiled_beside(grammars: GrammarCompiler, kind: str, source: object) -> object:
+    """The result of this one, while others may be under way."""
+    grammars.submit("mine", kind, json.dumps(source))  # type: ignore[arg-type]
+    results: dict[str, object] = {}
+    while len(results) < 2:
+        results |= dict(grammars.finished())
+        time.sleep(0.001)
+    assert isinstance(results["slow"], GrammarError) and "can't be read" in str(results["slow"])
+    return results["mine"]

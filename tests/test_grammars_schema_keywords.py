@@ -293,3 +293,39 @@ def test_alternatives_follow_properties_in_any_order() -> None:
         assert automaton.accepts(text.encode()), text
     for text in ('{"v":1,"k":"s"}', '{"v":""}', '{"v":null,"k":"i"}', '{"v":1,"k":"i","v":1}'):
         assert not automaton.accepts(text.encode()), text
+
+
+KIND_FIRST = {"type": "object", "properties": {"kind": {"type": "integer"}, "x": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"required": ["x"]},
+        {"anyOf": [{"required": ["x"]}, {"required": ["kind"]}]},
+        {"dependentRequired": {"x": ["kind"]}},
+        {"if": {"properties": {"x": {"const": 1}}}, "then": {"required": ["kind"]}},
+        {"allOf": [{"required": ["x"]}]},
+        {"not": {"required": ["x", "zz"]}},
+    ],
+    ids=lambda fields: next(iter(fields), "alone"),
+)
+def test_properties_come_in_their_declared_order_whatever_else_names_them(fields: Any) -> None:
+    automaton = COMPILER.compile(json.dumps({**KIND_FIRST, **fields}))
+    assert automaton.accepts(b'{"kind":1,"x":1}')
+    assert not automaton.accepts(b'{"x":1,"kind":1}')
+
+
+@pytest.mark.parametrize("order", ["xy", "yx"])
+def test_a_property_with_the_name_of_an_annotation_tells_schemas_apart(order: str) -> None:
+    values = {"x": {"dependentRequired": {"title": ["a"]}}, "y": {"dependentRequired": {}}}
+    schema = {"type": "object", "properties": {name: values[name] for name in order}}
+    automaton = COMPILER.compile(json.dumps(schema))
+    assert not automaton.accepts(b'{"x":{"title":1}}')
+    assert automaton.accepts(b'{"y":{"title":1}}')
+
+
+def test_an_unknown_format_does_not_matter_where_no_string_is_allowed() -> None:
+    schema = {"type": ["integer", "null"], "format": "int64"}
+    assert COMPILER.compile(json.dumps(schema)).accepts(b"7")

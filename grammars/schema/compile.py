@@ -6,7 +6,7 @@ import json
 from decimal import Decimal
 from typing import Literal
 
-from ..errors import GrammarError, NotCoveredError, TooLargeError
+from ..errors import NotCoveredError, NoValueError, TooLargeError
 from ..json_schema import Json, parse_schema
 from ..stack_automaton import StackAutomaton
 from .assemble import Assembler
@@ -49,7 +49,7 @@ class SchemaCompiler:
             goals = Goals(keywords, self._scalars, any_order=property_order == "any")
             value = goals.solved([keywords.whole])
             if not value.possible:
-                raise GrammarError("the schema allows no value")
+                raise NoValueError("the schema allows no value (numbers have up to 20 digits)")
             return Assembler(goals, separators).built(value, prefix.encode(), suffix.encode())
         except RegexError as error:
             keyword, path = keywords.path_of_pattern[error.pattern]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import combinations
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from ..errors import GrammarError, NotCoveredError, TooLargeError
 from ..json_schema import Json
@@ -34,6 +34,17 @@ _IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas", "depen
 Fields: TypeAlias = "dict[str, Json]"
 
 
+_MAPS = {"properties", "patternProperties", "dependentRequired", "dependentSchemas", "dependencies"}
+_Kind: TypeAlias = Literal["schema", "map", "data"]
+
+
+def _kind_of(name: str, parent: _Kind) -> _Kind:
+    """What stands under a key of a schema, of a map of schemas, or in data."""
+    if parent == "data" or (parent == "schema" and name in ("enum", "const")):
+        return "data"
+    return "map" if parent == "schema" and name in _MAPS else "schema"
+
+
 class Place:
     """A subschema: what it says, where it stands and what references in it are relative to."""
 
@@ -56,7 +67,7 @@ class Keywords:
         self._references = References(root)
         self._places: list[Place] = []
         self._known: dict[tuple[int, str], Formula] = {}
-        self._identities: dict[int, int] = {}
+        self._identities: dict[tuple[int, _Kind], int] = {}
         self._structures: dict[object, int] = {}
         self._opened: dict[int, Formula | None] = {}
         self.path_of_pattern: dict[str, tuple[str, str]] = {}
@@ -96,23 +107,26 @@ class Keywords:
             self._known[key] = known
         return known
 
-    def _identity(self, value: Json, *, is_data: bool = False) -> int:
-        """Equal for equal subschemas, whatever their annotations. They live as long as the document."""
+    def _identity(self, value: Json, kind: _Kind = "schema") -> int:
+        """Equal for equal subschemas, whatever their annotations. They live as long as the document.
+
+        The keys of a "map" are names, not keywords; "data" is compared as it stands.
+        """
         if not isinstance(value, dict | list):
             return self._structures.setdefault((type(value), value), len(self._structures))
-        known = self._identities.get(id(value))
+        known = self._identities.get((id(value), kind))
         if known is None:
             if isinstance(value, list):
-                structure: object = ("list", *(self._identity(item, is_data=is_data) for item in value))
+                structure: object = ("list", *(self._identity(item, kind) for item in value))
             else:
                 pairs = [
-                    (name, self._identity(child, is_data=is_data or name in ("enum", "const")))
+                    (name, self._identity(child, _kind_of(name, kind)))
                     for name, child in value.items()
-                    if is_data or name not in _ANNOTATIONS or isinstance(child, dict | bool)
+                    if kind != "schema" or name not in _ANNOTATIONS
                 ]
                 structure = ("dict", *pairs)
             known = self._structures.setdefault(structure, len(self._structures))
-            self._identities[id(value)] = known
+            self._identities[id(value), kind] = known
         return known
 
     def _fields(self, place: Place) -> Formula:
@@ -122,11 +136,10 @@ class Keywords:
         for keyword, reason in _REFUSED.items():
             if fields.get(keyword, True) is not True:
                 raise place.refusal(keyword, reason)
-        parts = [
+        parts = [*self._object(place), *self._array(place)]  # first, for their order of properties
+        parts += [
             part for keyword, read in _READERS.items() if keyword in fields for part in read(self, place)
         ]
-        parts += self._object(place)
-        parts += self._array(place)
         return self.formulas.all_of(parts)
 
     def _child(self, place: Place, *steps: str | int) -> Formula:
@@ -252,7 +265,8 @@ class Keywords:
     def _format(self, place: Place) -> Iterator[Formula]:
         name = place.fields["format"]
         if not isinstance(name, str) or name not in FORMATS:
-            if place.fields.get("type") in ("integer", "number", "boolean", "object", "array", "null"):
+            types = place.fields.get("type", "string")
+            if "string" not in (types if isinstance(types, list) else [types]):
                 return
             raise place.refusal("format", f"the format {name!r} is not known")
         yield self.formulas.atom(STRING, "format", name)

@@ -117,9 +117,9 @@ def _in_python(pattern: str, properties: list[Ranges]) -> str:
         if escape[0] == "c":
             return f"\\x{ord(escape[1]) & 31:02x}"
         if escape[0] == "u":
-            return re.escape(chr(int(escape[2:-1], 16)))
+            return re.escape(_character(escape[2:-1], pattern))
         if escape[0] in "pP":
-            properties.append(_property(escape[2:-1], escape[0] == "P", pattern))
+            properties.append(_property(_category(escape[2:-1], pattern), escape[0] == "P"))
             return chr(_PROPERTY_MARK + len(properties) - 1)
         if escape in "AZz":
             return {"A": "\\A", "Z": "\\Z", "z": "\\Z"}[escape]
@@ -128,17 +128,32 @@ def _in_python(pattern: str, properties: list[Ranges]) -> str:
     return _LETTER_ESCAPE.sub(replaced, _NAMED_GROUP.sub("(?P<", pattern))
 
 
-@cache
-def _property(name: str, negated: bool, pattern: str) -> Ranges:
+def _character(digits: str, pattern: str) -> str:
+    code = int(digits, 16)
+    if code > LAST_CODE_POINT:
+        raise RegexError(pattern, f"has \\u{{{digits}}}, which is no code point")
+    return chr(code)
+
+
+def _category(name: str, pattern: str) -> str:
     category = name.rpartition("=")[2]
     category = {"Letter": "L", "Lowercase_Letter": "Ll", "Uppercase_Letter": "Lu", "Number": "N"}.get(
         category, category
     )
     if not re.fullmatch("[LMNPSZC][a-z&]?", category):
         raise RegexError(pattern, f"has the class \\p{{{name}}}, which is not supported")
-    members = [
-        code for code in range(LAST_CODE_POINT + 1) if unicodedata.category(chr(code)).startswith(category)
-    ]
+    return category
+
+
+@cache
+def _categories() -> list[str]:
+    """Of every code point."""
+    return [unicodedata.category(chr(code)) for code in range(LAST_CODE_POINT + 1)]
+
+
+@lru_cache(64)
+def _property(category: str, negated: bool) -> Ranges:
+    members = [code for code, own in enumerate(_categories()) if own.startswith(category)]
     ranges = _merged((code, code) for code in members)
     return _inverted(ranges) if negated else ranges
 

@@ -13,7 +13,19 @@ import numpy as np
 from ..errors import TooLargeError
 from ..stack_automaton import TAIL
 from .code_points import Spelling
-from .dfa import ANYTHING, DEAD, NOTHING, REJECT, Dfa, combined, complement, explored, intersection, union
+from .dfa import (
+    ANYTHING,
+    DEAD,
+    MAX_CELLS,
+    NOTHING,
+    REJECT,
+    Dfa,
+    combined,
+    complement,
+    explored,
+    intersection,
+    union,
+)
 from .formats import FORMATS
 from .formula import Formula
 from .numbers import canonical, compared, multiples, one_of, spellings
@@ -186,6 +198,8 @@ def literals(texts: Iterable[str]) -> Dfa:
         labels[state] = 0
         if len(rows) > MAX_LITERAL_STATES:
             raise TooLargeError(f"the listed strings need more than {MAX_LITERAL_STATES} states")
+    if len(rows) * len(letters) > MAX_CELLS:
+        raise TooLargeError(f"the listed strings need a table of more than {MAX_CELLS} entries")
     transitions = np.full((len(rows), len(letters) + 1), DEAD, np.int32)
     for state, row in enumerate(rows):
         for position, target in row.items():
