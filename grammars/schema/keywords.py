@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import combinations
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from ..errors import GrammarError, NotCoveredError, TooLargeError
 from ..json_schema import Json
 from .formats import FORMATS
 from .formula import ARRAY, BOOLEAN, EVERY_TYPE, NULL, NUMBER, OBJECT, STRING, Formula, Formulas
+from .identities import Identities
 from .references import References
 from .values import exact_number, is_number, name_formula, one_of_values
 
@@ -23,7 +24,6 @@ TYPES = {
     "object": OBJECT,
     "array": ARRAY,
 }
-_ANNOTATIONS = {"title", "description", "default", "examples", "example", "$comment", "readOnly", "writeOnly"}
 _REFUSED = {
     "$dynamicRef": "dynamic references are not supported",
     "$recursiveRef": "dynamic references are not supported",
@@ -32,17 +32,6 @@ _REFUSED = {
 MAX_OVERLAPS = 200
 _IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas", "dependencies")
 Fields: TypeAlias = "dict[str, Json]"
-
-
-_MAPS = {"properties", "patternProperties", "dependentRequired", "dependentSchemas", "dependencies"}
-_Kind: TypeAlias = Literal["schema", "map", "data"]
-
-
-def _kind_of(name: str, parent: _Kind) -> _Kind:
-    """What stands under a key of a schema, of a map of schemas, or in data."""
-    if parent == "data" or (parent == "schema" and name in ("enum", "const")):
-        return "data"
-    return "map" if parent == "schema" and name in _MAPS else "schema"
 
 
 class Place:
@@ -67,8 +56,7 @@ class Keywords:
         self._references = References(root)
         self._places: list[Place] = []
         self._known: dict[tuple[int, str], Formula] = {}
-        self._identities: dict[tuple[int, _Kind], int] = {}
-        self._structures: dict[object, int] = {}
+        self._identities = Identities()
         self._opened: dict[int, Formula | None] = {}
         self.path_of_pattern: dict[str, tuple[str, str]] = {}
         self.whole = self._schema(root, "#", self._references.base)
@@ -96,7 +84,7 @@ class Keywords:
         if not isinstance(schema, dict):
             raise GrammarError(f"the schema at {path} must be an object or a boolean")
         base = self._references.base_of(schema, base)
-        key = (self._identity(schema), base)
+        key = (self._identities.of(schema), base)
         known = self._known.get(key)
         if known is None:
             if schema:
@@ -105,28 +93,6 @@ class Keywords:
             else:
                 known = self.formulas.true
             self._known[key] = known
-        return known
-
-    def _identity(self, value: Json, kind: _Kind = "schema") -> int:
-        """Equal for equal subschemas, whatever their annotations. They live as long as the document.
-
-        The keys of a "map" are names, not keywords; "data" is compared as it stands.
-        """
-        if not isinstance(value, dict | list):
-            return self._structures.setdefault((type(value), value), len(self._structures))
-        known = self._identities.get((id(value), kind))
-        if known is None:
-            if isinstance(value, list):
-                structure: object = ("list", *(self._identity(item, kind) for item in value))
-            else:
-                pairs = [
-                    (name, self._identity(child, _kind_of(name, kind)))
-                    for name, child in value.items()
-                    if kind != "schema" or name not in _ANNOTATIONS
-                ]
-                structure = ("dict", *pairs)
-            known = self._structures.setdefault(structure, len(self._structures))
-            self._identities[id(value), kind] = known
         return known
 
     def _fields(self, place: Place) -> Formula:
