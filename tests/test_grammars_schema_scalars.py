@@ -85,6 +85,8 @@ def test_patterns_are_those_of_ecma_262(pattern: str, text: str, found: bool) ->
 @pytest.mark.parametrize(
     ("pattern", "named"),
     [
+        (r"^[a-\p{L}]$", "a range that ends with a class"),
+        (r"^\p{L}\u{F0000}$", "private code points"),
         (r"(a)\1", "back-reference"),
         (r"\ba", "word boundary"),
         ("a(?=b)", "look-around"),

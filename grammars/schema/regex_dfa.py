@@ -125,7 +125,11 @@ def _in_python(pattern: str, properties: list[Ranges]) -> str:
             return {"A": "\\A", "Z": "\\Z", "z": "\\Z"}[escape]
         return {"e": "\\x1b", "/": "/"}.get(escape, match[0])
 
-    return _LETTER_ESCAPE.sub(replaced, _NAMED_GROUP.sub("(?P<", pattern))
+    translated = _LETTER_ESCAPE.sub(replaced, _NAMED_GROUP.sub("(?P<", pattern))
+    marks = sum(letter >= chr(_PROPERTY_MARK) for letter in translated)
+    if properties and marks > len(properties):
+        raise RegexError(pattern, "has private code points beside \\p{…}")
+    return translated
 
 
 def _character(digits: str, pattern: str) -> str:
@@ -243,8 +247,11 @@ class _Nfa:
             return self._set(value, flags)
         raise self._refusal(str(kind))
 
+    def _is_property(self, code: int) -> bool:
+        return _PROPERTY_MARK <= code < _PROPERTY_MARK + len(self._properties)
+
     def _literal(self, code: int, flags: int) -> Ranges:
-        if _PROPERTY_MARK <= code < _PROPERTY_MARK + len(self._properties):
+        if self._is_property(code):
             return self._properties[code - _PROPERTY_MARK]
         if flags & re.IGNORECASE:
             variants = {chr(code), chr(code).lower(), chr(code).upper()}
@@ -258,6 +265,8 @@ class _Nfa:
             if kind is op.LITERAL:
                 ranges += self._literal(value, flags)
             elif kind is op.RANGE:
+                if any(self._is_property(end) for end in value):
+                    raise RegexError(self._pattern, "has a range that ends with a class")
                 ranges.append(value)
                 if flags & re.IGNORECASE:
                     ranges += _other_case(value)
