@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterable
 from itertools import pairwise
+
+from .sorted_keys import SortedKeys
 
 
 class PageAllocator:
@@ -19,7 +20,7 @@ class PageAllocator:
         self.num_free = 0
         self._starts: dict[int, int] = {}  # first id -> one past the last id
         self._ends: dict[int, int] = {}  # one past the last id -> first id
-        self._by_length: list[tuple[int, int]] = []  # (length, first id), sorted
+        self._by_length: SortedKeys[tuple[int, int]] = SortedKeys()  # (length, first id)
         if num_pages:
             self._add_run(0, num_pages)
 
@@ -47,8 +48,10 @@ class PageAllocator:
         return sorted(self._starts.items())
 
     def _best_start(self, count: int) -> int:
-        index = bisect_left(self._by_length, (count, 0))
-        return self._by_length[min(index, len(self._by_length) - 1)][1]
+        longest_below, fitting = self._by_length.around((count, 0))
+        run = fitting or longest_below
+        assert run is not None, "no page is free"
+        return run[1]
 
     def _take_from(self, start: int, count: int) -> range:
         end = self._remove_run(start)
@@ -69,13 +72,13 @@ class PageAllocator:
     def _add_run(self, start: int, end: int) -> None:
         self._starts[start] = end
         self._ends[end] = start
-        insort(self._by_length, (end - start, start))
+        self._by_length.add((end - start, start))
         self.num_free += end - start
 
     def _remove_run(self, start: int) -> int:
         end = self._starts.pop(start)
         del self._ends[end]
-        del self._by_length[bisect_left(self._by_length, (end - start, start))]
+        self._by_length.remove((end - start, start))
         self.num_free -= end - start
         return end
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arbora.radix_cache import PrefixCache
+from arbora.radix_cache import LeastRecentlyUsed, PrefixCache, ReuseRate
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -15,9 +15,11 @@ namespaces = st.sampled_from(["", "", "", "tenant"])
 
 
 class PrefixCacheMachine(RuleBasedStateMachine):
-    @initialize(page_size=st.sampled_from([1, 2, 4, 16]), num_pages=st.integers(8, 40))
-    def start(self, page_size: int, num_pages: int) -> None:
-        self.world = World(PrefixCache(num_pages, page_size, check_invariants=True), num_pages)
+    @initialize(page_size=st.sampled_from([1, 2, 4, 16]), num_pages=st.integers(8, 40), learns=st.booleans())
+    def start(self, page_size: int, num_pages: int, learns: bool) -> None:
+        policy = ReuseRate(num_pages, page_size) if learns else LeastRecentlyUsed()
+        cache = PrefixCache(num_pages, page_size, policy, check_invariants=True)
+        self.world = World(cache, num_pages)
         self.seen: list[tuple[int, ...]] = [()]
 
     def sequence(self, base: int, cut: int, runs: list[tuple[int, int]]) -> tuple[int, ...]:

@@ -327,7 +327,9 @@ class Scheduler:
             self._cache.discard(home.lease, home.pages)
         else:
             existing = min(home.planned, request.length)
-            self._cache.release(home.lease, request.slice(0, existing), home.pages)
+            self._cache.release(
+                home.lease, request.slice(0, existing), home.pages, generated=request.output_length
+            )
         del self._running[home.slot]
         self._free_slots.append(home.slot)
         request.home = None
