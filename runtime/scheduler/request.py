@@ -60,7 +60,7 @@ class Request:
 
     id: str
     client: int
-    namespace: str
+    namespace: str | None
     priority: int
     sampling: SamplingParams
     tokens: bytearray

@@ -12,9 +12,10 @@ import numpy as np
 
 from ...grammars import GrammarError
 from ...radix_cache import PrefixCache
-from ..messages import Accepted, Generate, Message, Refused, RowError, Stats, StepMasks, StepResult
-from .admission import Limits, prefix_in_flight, refusal, take_residence
+from ..messages import Accepted, CacheControl, Generate, Message, Refused, RowError, Stats, StepMasks, StepResult
+from .admission import Limits, pages_for, prefix_in_flight, refusal, take_residence
 from .budget import StepBudget
+from .cache_desk import CacheDesk
 from .grammar_desk import GrammarDesk
 from .plan import StepInFlight, StepPlanner
 from .queue import WaitingQueue
@@ -38,6 +39,7 @@ class Scheduler:
     ) -> None:
         self._limits = limits
         self._cache = cache
+        self._cache_desk = CacheDesk(cache, limits.most_pinned)
         self._budget = budget
         self._grammars = grammars
         self._mask_words = -(-vocab_size // 32)
@@ -61,7 +63,9 @@ class Scheduler:
 
     def submit(self, message: Generate) -> None:
         """Answered by `Accepted` or `Refused`; if it has a grammar, once that is compiled."""
-        refused = refusal(message, self._limits, len(self._waiting) + self._grammars.pending)
+        readable = b"" if message.sampling.prompt_logprobs is not None else message.prompt[:-TOKEN_BYTES]
+        withheld = self._cache_desk.pins.withheld(message.namespace, readable)
+        refused = refusal(message, self._limits, len(self._waiting) + self._grammars.pending, withheld)
         if refused is not None:
             self._replies.add(message.client, refused)
             return
@@ -111,6 +115,20 @@ class Scheduler:
 
     def query(self, client: int, query: int) -> None:
         self._replies.add(client, self.stats(query))
+
+    def control_cache(self, message: CacheControl, now: float) -> None:
+        """`now` is in seconds since 1970."""
+        needs = [pages_for(request.max_length, self._cache.page_size) for request in self._open.values()]
+        answer = self._cache_desk.answer(message, now, max(needs, default=0))
+        self._replies.add(message.client, answer)
+
+    def expire_pins(self, now: float) -> None:
+        self._cache_desk.pins.expire(now)
+
+    @property
+    def next_expiry(self) -> float | None:
+        """When a pin expires next, in seconds since 1970."""
+        return self._cache_desk.pins.next_expiry
 
     # Steps
 
@@ -233,6 +251,8 @@ class Scheduler:
         if request.cached_tokens is None:
             request.cached_tokens = home.planned
             self._cached_tokens += home.planned
+            if request.namespace is not None:
+                self._cache_desk.hits.add(request.prompt_length, home.planned)
         return True
 
     # Pages

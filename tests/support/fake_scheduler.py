@@ -47,7 +47,7 @@ def unpacked(tokens: Tokens) -> list[int]:
 
 
 def ready(vocab_size: int, context_length: int) -> ModelReady:
-    return ModelReady(64, PAGE_SIZE, context_length, 8, vocab_size, "cpu")
+    return ModelReady(64, PAGE_SIZE, context_length, 8, vocab_size, "cpu", 1024)
 
 
 @dataclass
