@@ -36,7 +36,7 @@ class Sampling(TypedDict, total=False):
 
     `logprobs` is the number of alternatives to report with each token. At most one of `json_schema`
     (a schema, or true for any JSON object), `regex`, `choice` and `grammar` (Lark or GBNF) says what the
-    reply must match.
+    reply must match. With `cache_prompt=False` nothing is read from the cache and nothing left in it.
     """
 
     max_tokens: int
@@ -61,6 +61,7 @@ class Sampling(TypedDict, total=False):
     choice: Sequence[str]
     grammar: str
     cache_salt: str
+    cache_prompt: bool
     priority: int
 
 
@@ -129,6 +130,7 @@ def _ask(
         fields,
         request_id=new_id("engine"),
         client=service.engine.client,
+        scope="",
         prompts=[prompt],
         sampling=params,
         grammar=_grammar(sampling),

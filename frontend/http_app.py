@@ -17,6 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..runtime.errors import RequestError
+from .cache_endpoints import drop_cache, pin_prefix, show_cache, unpin_prefix
 from .generation import ClientGoneError
 from .openai.chat import prepare_chat
 from .openai.completions import prepare_completion
@@ -25,6 +26,7 @@ from .openai.errors import error_response, internal_error
 from .openai.models import list_models, show_model
 from .openai.tokenize import detokenize, tokenize
 from .service import Service
+from .tenants import TENANT, key_name
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +42,9 @@ def create_app(service: Service) -> ASGIApp:
     def post(path: str, handler: Handler) -> Route:
         return Route(path, _bound(service, handler), methods=["POST"])
 
+    def delete(path: str, handler: Handler) -> Route:
+        return Route(path, _bound(service, handler), methods=["DELETE"])
+
     routes = [
         Route("/v1/chat/completions", GenerationEndpoint(service, prepare_chat), methods=["POST"]),
         Route("/v1/completions", GenerationEndpoint(service, prepare_completion), methods=["POST"]),
@@ -47,6 +52,10 @@ def create_app(service: Service) -> ASGIApp:
         get("/v1/models/{model:path}", show_model),
         post("/tokenize", tokenize),
         post("/detokenize", detokenize),
+        get("/cache", show_cache),
+        delete("/cache", drop_cache),
+        post("/cache/pin", pin_prefix),
+        delete("/cache/pin/{id}", unpin_prefix),
         get("/health", _health),
         get("/ping", _health),
         get("/version", _version),
@@ -64,15 +73,17 @@ def _bound(service: Service, handler: Handler) -> Callable[[Request], Awaitable[
 
 
 class Guard:
-    """Lets through who sends one of the keys as a bearer token; `OPEN_PATHS` need none."""
+    """Lets through who sends one of the keys as a bearer token, and notes which; `OPEN_PATHS` need none."""
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
         self._app = app
         self._keys = [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] in OPEN_PATHS or self._has_key(scope):
-            await self._app(scope, receive, send)
+        key = self._key(scope)
+        if key is not None or scope["path"] in OPEN_PATHS:
+            tenant = key_name(key) if key is not None else ""
+            await self._app({**scope, TENANT: tenant}, receive, send)
             return
         error = RequestError(
             "A valid API key is needed: send it as 'Authorization: Bearer KEY'.",
@@ -81,11 +92,12 @@ class Guard:
         )
         await error_response(error)(scope, receive, send)
 
-    def _has_key(self, scope: Scope) -> bool:
+    def _key(self, scope: Scope) -> bytes | None:
+        """The known key that was sent. All are compared, so that the time tells nothing of them."""
         sent = dict(scope["headers"]).get(b"authorization", b"")
         scheme, _, key = sent.partition(b" ")
-        matches = [secrets.compare_digest(key.strip(), known) for known in self._keys]
-        return scheme.lower() == b"bearer" and any(matches)
+        matches = [known for known in self._keys if secrets.compare_digest(key.strip(), known)]
+        return matches[0] if matches and scheme.lower() == b"bearer" else None
 
 
 async def _health(service: Service, request: Request) -> Response:

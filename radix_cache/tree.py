@@ -201,7 +201,7 @@ class RadixTree:
         return parent
 
     def clear(self, root: Node) -> list[Node]:
-        """Takes out all below `root` that is not locked and forgets what was there; the pages are the caller's."""
+        """Takes out all below `root` that is not locked, and its memory; the pages are the caller's."""
         removed = []
         for node in reversed(list(root.subtree())):
             self.history.drop_below(node)

@@ -1,7 +1,9 @@
 """Every message that crosses a process border. Reading this module tells the whole protocol.
 
-    tokenizer → scheduler     Generate, Abort, Finish, QueryStats, QueryCache, DropCache, PinPrefix, UnpinPrefix
-    scheduler → tokenizer     Accepted, Refused, Outputs, Stats, CacheReport, CacheDropped, PrefixPinned, QueryRefused
+    tokenizer → scheduler     Generate, Abort, Finish, QueryStats,
+                              QueryCache, DropCache, PinPrefix, UnpinPrefix
+    scheduler → tokenizer     Accepted, Refused, Outputs, Stats,
+                              CacheReport, CacheDropped, PrefixPinned, QueryRefused
     scheduler → model         StepPlan, StepMasks, LoadGrammar, DropGrammar
     model → scheduler         ModelReady, StepResult
     supervisor → tokenizer    PeerUp, PeerDown, Drain

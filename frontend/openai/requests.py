@@ -10,6 +10,7 @@ import msgspec
 from ...runtime.messages import Generate, GrammarSpec, Tokens
 from ...runtime.sampling_params import SamplingParams
 from ..service import Service
+from ..tenants import cache_namespace
 from ..text.detokenizer import Detokenizer
 from .protocol import GenerationFields
 from .reply import ChoiceReply
@@ -25,11 +26,16 @@ def generate_messages(
     *,
     request_id: str,
     client: int,
+    scope: str,
     prompts: Sequence[Tokens],
     sampling: SamplingParams,
     grammar: GrammarSpec | None,
 ) -> list[Generate]:
-    """Prompt by prompt, `n` choices each; choice i of every prompt samples with the seed plus i."""
+    """Prompt by prompt, `n` choices each; choice i of every prompt samples with the seed plus i.
+
+    `scope` is what the name of the cache's namespace begins with.
+    """
+    namespace = None if request.cache_prompt is False else cache_namespace(scope, request.cache_salt)
     choices = request.n or 1
     return [
         Generate(
@@ -38,7 +44,7 @@ def generate_messages(
             prompt=prompt,
             sampling=msgspec.structs.replace(sampling, seed=choice_seed(sampling.seed, choice)),
             grammar=grammar,
-            namespace=request.cache_salt or "",
+            namespace=namespace,
             priority=request.priority or 0,
         )
         for number, prompt in enumerate(prompts)

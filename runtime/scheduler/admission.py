@@ -23,7 +23,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 def refusal(message: Generate, limits: Limits, waiting: int, withheld: int) -> Refused | None:
-    """Why a request can't be taken, now or ever; None if it can. `withheld` pages are pinned and not for it."""
+    """Why a request can't be taken, now or ever; None if it can. `withheld` pages are pinned for others."""
     prompt = len(message.prompt) // TOKEN_BYTES
     length = prompt + message.sampling.max_tokens
     pages = pages_for(length, limits.page_size)

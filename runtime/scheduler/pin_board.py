@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...radix_cache import Lease, PrefixCache
 from ..messages import PinnedPrefix, PinPrefix, PrefixPinned, QueryRefused, Tokens
@@ -25,6 +26,12 @@ class Pin:
         return PinnedPrefix(
             self.name, self.namespace, self.lease.matched, len(self.lease.pages), self.expires_at
         )
+
+
+class Obstacle(NamedTuple):
+    code: str
+    message: str
+    status: int = 409
 
 
 class PinBoard:
@@ -51,9 +58,9 @@ class PinBoard:
         pages = self._cache.whole_pages(message.namespace, whole)
         pin = self._same(message.namespace, whole)
         if pin is None:
-            refused = self._refusal(message, len(whole), pages, spare)
-            if refused is not None:
-                return refused
+            found = self._obstacle(self._pages_of(whole), pages, spare)
+            if found is not None:
+                return QueryRefused(message.query, found.status, found.message, "prompt", found.code)
             lease = self._cache.pin(message.namespace, whole)
             pin = Pin(message.pin, message.namespace, whole, lease, now)
             self._pins[pin.name] = pin
@@ -87,40 +94,36 @@ class PinBoard:
         pins = self._pins.values()
         return next((pin for pin in pins if (pin.namespace, pin.tokens) == (namespace, tokens)), None)
 
-    def _whole_pages(self, tokens: Tokens) -> Tokens:
-        page_bytes = self._cache.page_size * TOKEN_BYTES
-        return tokens[: len(tokens) // page_bytes * page_bytes]
+    def _pages_of(self, tokens: Tokens) -> int:
+        return len(tokens) // TOKEN_BYTES // self._cache.page_size
 
-    def _refusal(
-        self, message: PinPrefix, whole_bytes: int, pages: list[int], spare: int
-    ) -> QueryRefused | None:
-        wanted = whole_bytes // TOKEN_BYTES // self._cache.page_size
+    def _whole_pages(self, tokens: Tokens) -> Tokens:
+        return tokens[: self._pages_of(tokens) * self._cache.page_size * TOKEN_BYTES]
+
+    def _obstacle(self, wanted: int, pages: list[int], spare: int) -> Obstacle | None:
+        """Why `wanted` pages, of which `pages` are cached, can't be pinned."""
         pinned = self._cache.stats().pinned
         more = wanted - self._cache.pinned(pages)
-
-        def refuse(reason: str, code: str, status: int = 409) -> QueryRefused:
-            return QueryRefused(message.query, status, reason, "prompt", code)
-
         if not self._cache.enabled:
-            return refuse("There is nothing to pin: the server runs with --no-prefix-cache.", "no_prefix_cache")
+            return Obstacle("no_prefix_cache", "The server runs with --no-prefix-cache.")
         if len(self._pins) >= MOST_PINS:
-            return refuse(f"{MOST_PINS} prefixes are pinned, which is the limit. Unpin one.", "too_many_pins")
+            return Obstacle("too_many_pins", f"{MOST_PINS} prefixes are pinned, which is the limit.")
         if pinned + more > self.limit:
-            return refuse(
-                f"The prefix takes {more} more pages of KV cache, but {pinned} of {self.limit} pages that may "
-                "be pinned are taken. Unpin others, or start the server with a larger --pin-memory.",
+            return Obstacle(
                 "pin_quota_exceeded",
+                f"The prefix takes {more} more pages of KV cache, but {pinned} of the {self.limit} that may "
+                "be pinned are taken. Unpin others, or start the server with a larger --pin-memory.",
             )
-        if more > spare - pinned:
-            return refuse(
-                f"The prefix takes {more} more pages of KV cache, which open requests may need. Try again later.",
+        if pinned + more > spare:
+            return Obstacle(
                 "kv_cache_in_use",
+                f"The prefix takes {more} more pages of KV cache, which open requests may need. Try again.",
             )
         if len(pages) < wanted:
-            return refuse(
-                f"Only {len(pages)} of the prefix's {wanted} pages are cached; other requests took the rest. "
-                "Try again later.",
+            return Obstacle(
                 "prefix_not_cached",
+                f"Only {len(pages)} of the prefix's {wanted} pages are cached; others took the rest. "
+                "Try again.",
                 status=503,
             )
         return None

@@ -12,7 +12,17 @@ import numpy as np
 
 from ...grammars import GrammarError
 from ...radix_cache import PrefixCache
-from ..messages import Accepted, CacheControl, Generate, Message, Refused, RowError, Stats, StepMasks, StepResult
+from ..messages import (
+    Accepted,
+    CacheControl,
+    Generate,
+    Message,
+    Refused,
+    RowError,
+    Stats,
+    StepMasks,
+    StepResult,
+)
 from .admission import Limits, pages_for, prefix_in_flight, refusal, take_residence
 from .budget import StepBudget
 from .cache_desk import CacheDesk

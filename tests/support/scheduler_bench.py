@@ -122,7 +122,9 @@ class SchedulerBench:
         self.deliver()
         return self.answers.pop()
 
-    def pin(self, tokens: list[int], ttl_s: float = 60.0, name: str = "p", namespace: str = "") -> CacheAnswer:
+    def pin(
+        self, tokens: list[int], ttl_s: float = 60.0, name: str = "p", namespace: str = ""
+    ) -> CacheAnswer:
         return self.control(PinPrefix(0, 1, name, namespace, pack(tokens), ttl_s))
 
     def report(self, scope: str = "", own: str = "") -> CacheReport:
