@@ -145,6 +145,7 @@ class Stats(Message):
     prompt_tokens_cached: int
     prompt_tokens_computed: int
     output_tokens: int
+    forced_tokens: int
     retractions: int
     evicted_pages: int
     steps: int

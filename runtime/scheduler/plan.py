@@ -25,6 +25,7 @@ class StepInFlight:
     rows: list[Request] = field(default_factory=list)
     sampled: list[Request] = field(default_factory=list)
     prefill_tokens: int = 0
+    forced_tokens: int = 0
     masks_sent: bool = False
 
     @property
@@ -44,15 +45,16 @@ class StepPlanner:
         self._grouped: tuple[list[int], list[int], list[RowGroup]] = ([], [], [])
 
     def ready_to_decode(self, request: Request) -> bool:
-        """It has a token to feed and may sample one more."""
+        """It has a token to feed, or forced ones, and may sample one more."""
         home = request.residence
         ahead = request.length + home.sampling
-        return home.prefill_end <= home.planned < ahead < request.max_length
+        return home.jumping or home.prefill_end <= home.planned < ahead < request.max_length
 
     def has_page(self, request: Request) -> bool:
-        """Takes pages for the next token if they lack; False if there are none."""
+        """Takes pages for the next tokens if they lack; False if there are none."""
         home = request.residence
-        needed = pages_for(home.planned + 1, self._page_size) - len(home.pages)
+        next_end = max(home.planned + 1, home.prefill_end)
+        needed = pages_for(next_end, self._page_size) - len(home.pages)
         if needed <= 0:
             return True
         if self._cache.available() > self._plenty:
@@ -67,18 +69,23 @@ class StepPlanner:
     def build(
         self, decoding: list[Request], prefilling: Sequence[Request], budget: int
     ) -> tuple[StepPlan, StepInFlight] | None:
-        """The next step: a token for each of `decoding`, then chunks of at most `budget` tokens in all."""
+        """The next step: a token for each of `decoding`, or all that were forced, then chunks of prompts with
+        at most `budget` tokens together."""
         chunks = self._chunks(prefilling, budget)
-        prefill_tokens = sum(tokens for _, tokens in chunks)
         if not decoding and not chunks:
             return None
         self._step += 1
         plan = StepPlan(step=self._step, rows=[])
-        flight = StepInFlight(self._step, prefill_tokens=prefill_tokens)
-        decoding, plan.groups = self._grouped_rows(decoding)
-        for request in decoding:
+        forced = [(r, r.residence.prefill_end - r.residence.planned) for r in decoding if r.residence.jumping]
+        flight = StepInFlight(
+            self._step,
+            prefill_tokens=sum(tokens for _, tokens in chunks),
+            forced_tokens=sum(tokens for _, tokens in forced),
+        )
+        single, plan.groups = self._grouped_rows([r for r in decoding if not r.residence.jumping])
+        for request in single:
             self._add_row(plan, flight, request, 1, sample=True)
-        for request, tokens in chunks:
+        for request, tokens in forced + chunks:
             self._add_chunk(plan, flight, request, tokens)
         return plan, flight
 
@@ -108,8 +115,11 @@ class StepPlanner:
         self, plan: StepPlan, flight: StepInFlight, request: Request, tokens: int, sample: bool
     ) -> Row:
         home = request.residence
-        if not home.started:
-            self._start(plan, request, home)
+        if not home.is_set_up:
+            plan.setups.append(request.setup(home.slot, self._banned_tokens(request)))
+            home.is_set_up = True
+        if home.last_step == 0:
+            self._copy(plan, home)
         row = Row(
             slot=home.slot,
             start=home.planned,
@@ -127,8 +137,7 @@ class StepPlanner:
             flight.sampled.append(request)
         return row
 
-    def _start(self, plan: StepPlan, request: Request, home: Residence) -> None:
-        plan.setups.append(request.setup(home.slot, self._banned_tokens(request)))
+    def _copy(self, plan: StepPlan, home: Residence) -> None:
         copy = home.lease.copy
         if copy is not None:
             plan.copies.append(PageCopy(copy.source, home.pages[len(home.lease.pages)]))

@@ -12,14 +12,26 @@ import numpy as np
 
 from ...grammars import GrammarError
 from ...radix_cache import PrefixCache
-from ..messages import Accepted, Generate, Message, Refused, RowError, Stats, StepMasks, StepResult
+from ..messages import (
+    Accepted,
+    FinishReason,
+    Generate,
+    Logprobs,
+    Message,
+    Refused,
+    RowError,
+    Stats,
+    StepMasks,
+    StepResult,
+)
 from .admission import Limits, prefix_in_flight, refusal, take_residence
 from .budget import StepBudget
+from .forced_runs import ForcedRuns, SureTokens
 from .grammar_desk import GrammarDesk
 from .plan import StepInFlight, StepPlanner
 from .queue import WaitingQueue
 from .replies import Replies, banned_tokens, ending
-from .request import TOKEN_BYTES, Phase, Request
+from .request import Phase, Request
 
 STEPS_IN_FLIGHT = 2
 
@@ -35,6 +47,7 @@ class Scheduler:
         grammars: GrammarDesk,
         vocab_size: int,
         eos_tokens: tuple[int, ...],
+        sure_tokens: SureTokens,
     ) -> None:
         self._limits = limits
         self._cache = cache
@@ -42,6 +55,7 @@ class Scheduler:
         self._grammars = grammars
         self._mask_words = -(-vocab_size // 32)
         self._eos = frozenset(eos_tokens)
+        self._forced_runs = ForcedRuns(sure_tokens, self._eos)
         self._planner = StepPlanner(cache, limits.num_pages, lambda r: banned_tokens(r, self._eos))
         self._open: dict[str, Request] = {}  # every request that isn't answered to its end
         self._waiting = WaitingQueue()
@@ -54,6 +68,7 @@ class Scheduler:
         self._cached_tokens = 0
         self._computed_tokens = 0
         self._output_tokens = 0
+        self._forced_tokens = 0
         self._retractions = 0
         self._steps = 0
 
@@ -122,7 +137,8 @@ class Scheduler:
         ready = [request for request in self._active() if self._planner.ready_to_decode(request)]
         secured = [request for request in ready if self._secure_page(request)]
         decoding = [request for request in secured if request.phase is Phase.RUNNING]
-        prefilling = [request for request in self._active() if request.residence.prefilling]
+        homes = [(request, request.residence) for request in self._active()]
+        prefilling = [request for request, home in homes if home.prefilling and not home.jumping]
         planned = self._planner.build(decoding, prefilling, self._budget.prefill_tokens(len(decoding)))
         if planned is None:
             return False
@@ -139,7 +155,7 @@ class Scheduler:
         flight = self._in_flight[0]
         assert flight.step == result.step, f"result of step {result.step}, expected {flight.step}"
         self._steps += 1
-        self._budget.observe(flight.prefill_tokens, result.elapsed_ms)
+        self._budget.observe(flight.prefill_tokens + flight.forced_tokens, result.elapsed_ms)
         for request in flight.rows:
             self._copy_is_made(request, flight.step)
         by_slot = {request.residence.slot: request for request in flight.rows}
@@ -184,6 +200,7 @@ class Scheduler:
             prompt_tokens_cached=self._cached_tokens,
             prompt_tokens_computed=self._computed_tokens,
             output_tokens=self._output_tokens,
+            forced_tokens=self._forced_tokens,
             retractions=self._retractions,
             evicted_pages=pages.evicted_pages,
             steps=self._steps,
@@ -195,6 +212,11 @@ class Scheduler:
         request.phase = Phase.WAITING
         self._waiting.add(request)
         self._replies.add(request.client, Accepted(request.id))
+        finish = self._force(request)
+        if finish is not None:
+            self._replies.tokens(request, None, finish)
+            self._replies.close_step()
+            self._end(request)
 
     def _active(self) -> list[Request]:
         return [request for request in self._running.values() if request.phase is Phase.RUNNING]
@@ -231,8 +253,8 @@ class Scheduler:
         request.phase = Phase.RUNNING
         request.home = home
         if request.cached_tokens is None:
-            request.cached_tokens = home.planned
-            self._cached_tokens += home.planned
+            request.cached_tokens = min(home.planned, request.prompt_length)
+            self._cached_tokens += request.cached_tokens
         return True
 
     # Pages
@@ -261,20 +283,39 @@ class Scheduler:
         states = np.frombuffer(result.states, np.int32).tolist()
         logprobs = {part.slot: part.logprobs for part in result.logprobs}
         for request, token, state in zip(flight.sampled, tokens, states, strict=True):
-            request.residence.sampling -= 1
-            if request.phase is Phase.ENDED:
+            home = request.residence
+            if flight.step <= home.superseded:
                 continue
-            packed = token.to_bytes(TOKEN_BYTES, "little")
-            request.tokens += packed
-            self._output_tokens += 1
-            error = request.constraint.accept(token, state) if request.constraint else None
-            if error is not None:
-                self._fail(request, error)
-                continue
-            finish = ending(request, token, self._eos)
-            self._replies.token(request, packed, logprobs.get(request.residence.slot), finish)
-            if finish is not None:
-                self._end(request)
+            home.sampling -= 1
+            if request.phase is not Phase.ENDED:
+                self._take_token(request, token, state, logprobs.get(home.slot))
+
+    def _take_token(self, request: Request, token: int, state: int, logprobs: Logprobs | None) -> None:
+        request.append(token)
+        self._output_tokens += 1
+        error = request.constraint.accept(token, state) if request.constraint else None
+        if error is not None:
+            self._fail(request, error)
+            return
+        finish = ending(request, self._eos) or self._force(request)
+        self._replies.tokens(request, logprobs, finish)
+        if finish is not None:
+            self._end(request)
+
+    def _force(self, request: Request) -> FinishReason | None:
+        """Appends what must come next. Returns why the reply ends there, if it does."""
+        run = self._forced_runs.next(request)
+        if not run:
+            return None
+        assert request.constraint is not None
+        request.constraint.append(run)
+        for token in run:
+            request.append(token)
+        self._output_tokens += len(run)
+        self._forced_tokens += len(run)
+        if request.home is not None:
+            request.home.jump(request.length)
+        return ending(request, self._eos)
 
     def _take_error(self, request: Request, error: RowError) -> None:
         request.residence.faulty = error.kind == "not_a_number"

@@ -11,6 +11,7 @@ from arbora.runtime.messages import Accepted, Generate, GrammarSpec, Output, Out
 from arbora.runtime.sampling_params import SamplingParams
 from arbora.runtime.scheduler.admission import Limits
 from arbora.runtime.scheduler.budget import StepBudget
+from arbora.runtime.scheduler.forced_runs import SureTokens
 from arbora.runtime.scheduler.grammar_desk import GrammarDesk
 from arbora.runtime.scheduler.scheduler import Scheduler
 from fake_model import EOS, VOCAB, Automata, FakeModel, pack, unpack
@@ -67,6 +68,7 @@ class SchedulerBench:
         prefix_cache: bool = True,
         compiler: EvenTokens | None = None,
         automata: Automata | None = None,
+        sure_tokens: SureTokens = lambda forced: (),
     ) -> None:
         self.compiler = compiler or EvenTokens()
         self.cache = PrefixCache(num_pages, page_size, enabled=prefix_cache, check_invariants=True)
@@ -78,6 +80,7 @@ class SchedulerBench:
             GrammarDesk(self.compiler),  # type: ignore[arg-type]
             VOCAB,
             (EOS,),
+            sure_tokens,
         )
         self.model = FakeModel(num_pages, page_size, automata)
         self.accepted: set[str] = set()

@@ -59,6 +59,10 @@ def automaton(key: str, tables: Tables) -> Automaton:
     )
 
 
+def unmasked(machine: StackAutomaton, key: str = "unmasked") -> Automaton:
+    return replace(automaton(key, tables_of(machine)), machine=machine)
+
+
 def tables_of(machine: StackAutomaton) -> Tables:
     """Tables with a mask for each state, all empty."""
     states = len(machine.transitions)
