@@ -21,13 +21,11 @@ class Replies:
     def tokens(self, request: Request, logprobs: Logprobs | None, finish: FinishReason | None) -> None:
         """The output tokens that it has more than was sent; with `finish` "stop" the last one ended it."""
         stop_token = request.last_token if finish == "stop" else None
-        unsent = request.slice(request.sent, request.length)
-        request.sent = request.length
-        self._put(request, Output(request.id, unsent, logprobs, finish, stop_token))
+        self._put(request, Output(request.id, _unsent(request), logprobs, finish, stop_token))
 
     def end(self, request: Request, finish: FinishReason, error: str | None = None) -> None:
-        """The reply ends without another token."""
-        self._put(request, Output(request.id, finish=finish, error=error))
+        """The reply ends without another token than those that were forced."""
+        self._put(request, Output(request.id, _unsent(request), finish=finish, error=error))
 
     def _put(self, request: Request, output: Output) -> None:
         if not request.answered:
@@ -51,6 +49,12 @@ class Replies:
     def take(self) -> dict[int, list[Message]]:
         messages, self._messages = self._messages, defaultdict(list)
         return messages
+
+
+def _unsent(request: Request) -> Tokens:
+    """They count as sent from now on."""
+    start, request.sent = request.sent, request.length
+    return request.slice(start, request.length)
 
 
 def joined(parts: list[Logprobs]) -> Logprobs:
