@@ -19,7 +19,10 @@ PLENTY = 0.25  # of all pages
 
 @dataclass(slots=True)
 class StepInFlight:
-    """A planned step until its result: the requests of its rows, and of those that sample, in order."""
+    """A planned step until its result: the requests of its rows, and of those that sample, in order.
+
+    `forced_tokens` are those of `prefill_tokens` that are no prompt's.
+    """
 
     step: int
     rows: list[Request] = field(default_factory=list)
@@ -44,8 +47,8 @@ class StepPlanner:
         self._step = 0
         self._grouped: tuple[list[int], list[int], list[RowGroup]] = ([], [], [])
 
-    def ready_to_decode(self, request: Request) -> bool:
-        """It has a token to feed, or forced ones, and may sample one more."""
+    def wants_page(self, request: Request) -> bool:
+        """It is past its prompt: it has a token to feed, or forced ones, and may sample one more."""
         home = request.residence
         ahead = request.length + home.sampling
         return home.jumping or home.prefill_end <= home.planned < ahead < request.max_length
@@ -69,23 +72,21 @@ class StepPlanner:
     def build(
         self, decoding: list[Request], prefilling: Sequence[Request], budget: int
     ) -> tuple[StepPlan, StepInFlight] | None:
-        """The next step: a token for each of `decoding`, or all that were forced, then chunks of prompts with
-        at most `budget` tokens together."""
+        """The next step: a token for each of `decoding`, then chunks of at most `budget` tokens in all."""
         chunks = self._chunks(prefilling, budget)
         if not decoding and not chunks:
             return None
         self._step += 1
         plan = StepPlan(step=self._step, rows=[])
-        forced = [(r, r.residence.prefill_end - r.residence.planned) for r in decoding if r.residence.jumping]
         flight = StepInFlight(
             self._step,
             prefill_tokens=sum(tokens for _, tokens in chunks),
-            forced_tokens=sum(tokens for _, tokens in forced),
+            forced_tokens=sum(tokens for request, tokens in chunks if request.residence.jumping),
         )
-        single, plan.groups = self._grouped_rows([r for r in decoding if not r.residence.jumping])
-        for request in single:
+        decoding, plan.groups = self._grouped_rows(decoding)
+        for request in decoding:
             self._add_row(plan, flight, request, 1, sample=True)
-        for request, tokens in forced + chunks:
+        for request, tokens in chunks:
             self._add_chunk(plan, flight, request, tokens)
         return plan, flight
 

@@ -7,6 +7,7 @@ step then feed tokens that are still being sampled.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import asdict
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from ..messages import (
 )
 from .admission import Limits, prefix_in_flight, refusal, take_residence
 from .budget import StepBudget
+from .counts import Counts
 from .forced_runs import ForcedRuns, SureTokens
 from .grammar_desk import GrammarDesk
 from .plan import StepInFlight, StepPlanner
@@ -65,12 +67,7 @@ class Scheduler:
         self._replies = Replies()
         self._to_model: list[Message] = []
         self._arrivals = 0
-        self._cached_tokens = 0
-        self._computed_tokens = 0
-        self._output_tokens = 0
-        self._forced_tokens = 0
-        self._retractions = 0
-        self._steps = 0
+        self._counts = Counts()
 
     # What comes from the tokenizer processes
 
@@ -134,16 +131,12 @@ class Scheduler:
         if len(self._in_flight) >= STEPS_IN_FLIGHT:
             return False
         self._admit()
-        ready = [request for request in self._active() if self._planner.ready_to_decode(request)]
-        secured = [request for request in ready if self._secure_page(request)]
-        decoding = [request for request in secured if request.phase is Phase.RUNNING]
-        homes = [(request, request.residence) for request in self._active()]
-        prefilling = [request for request, home in homes if home.prefilling and not home.jumping]
+        decoding, prefilling = self._ready()
         planned = self._planner.build(decoding, prefilling, self._budget.prefill_tokens(len(decoding)))
         if planned is None:
             return False
         plan, flight = planned
-        self._computed_tokens += flight.prefill_tokens
+        self._counts.prompt_tokens_computed += flight.prefill_tokens - flight.forced_tokens
         self._in_flight.append(flight)
         self._to_model += self._grammars.take_loads()
         self._to_model.append(plan)
@@ -154,8 +147,8 @@ class Scheduler:
         """Takes in the oldest step in flight."""
         flight = self._in_flight[0]
         assert flight.step == result.step, f"result of step {result.step}, expected {flight.step}"
-        self._steps += 1
-        self._budget.observe(flight.prefill_tokens + flight.forced_tokens, result.elapsed_ms)
+        self._counts.steps += 1
+        self._budget.observe(flight.prefill_tokens, result.elapsed_ms)
         for request in flight.rows:
             self._copy_is_made(request, flight.step)
         by_slot = {request.residence.slot: request for request in flight.rows}
@@ -197,13 +190,8 @@ class Scheduler:
             pages_total=pages.total,
             pages_used=pages.held + pages.locked,
             pages_cached=pages.evictable,
-            prompt_tokens_cached=self._cached_tokens,
-            prompt_tokens_computed=self._computed_tokens,
-            output_tokens=self._output_tokens,
-            forced_tokens=self._forced_tokens,
-            retractions=self._retractions,
             evicted_pages=pages.evicted_pages,
-            steps=self._steps,
+            **asdict(self._counts),
         )
 
     # Admission
@@ -254,10 +242,20 @@ class Scheduler:
         request.home = home
         if request.cached_tokens is None:
             request.cached_tokens = min(home.planned, request.prompt_length)
-            self._cached_tokens += request.cached_tokens
+            self._counts.prompt_tokens_cached += request.cached_tokens
         return True
 
     # Pages
+
+    def _ready(self) -> tuple[list[Request], list[Request]]:
+        """Who decodes, and who has more than one token to compute: forced ones first, then prompts."""
+        wanting = [request for request in self._active() if self._planner.wants_page(request)]
+        secured = [request for request in wanting if self._secure_page(request)]
+        going_on = [request for request in secured if request.phase is Phase.RUNNING]
+        jumping = [request for request in going_on if request.residence.jumping]
+        decoding = [request for request in going_on if not request.residence.jumping]
+        prompts = [r for r in self._active() if r.residence.prefilling and not r.residence.jumping]
+        return decoding, jumping + prompts
 
     def _secure_page(self, request: Request) -> bool:
         """A page for the next token, if need be at the cost of whoever came last.
@@ -272,7 +270,7 @@ class Scheduler:
 
     def _retract(self, request: Request) -> None:
         """Back to waiting, once the steps that name it are over."""
-        self._retractions += 1
+        self._counts.retractions += 1
         request.phase = Phase.RETRACTING
         self._settle(request)
 
@@ -292,7 +290,7 @@ class Scheduler:
 
     def _take_token(self, request: Request, token: int, state: int, logprobs: Logprobs | None) -> None:
         request.append(token)
-        self._output_tokens += 1
+        self._counts.output_tokens += 1
         error = request.constraint.accept(token, state) if request.constraint else None
         if error is not None:
             self._fail(request, error)
@@ -311,8 +309,8 @@ class Scheduler:
         request.constraint.append(run)
         for token in run:
             request.append(token)
-        self._output_tokens += len(run)
-        self._forced_tokens += len(run)
+        self._counts.output_tokens += len(run)
+        self._counts.forced_tokens += len(run)
         if request.home is not None:
             request.home.jump(request.length)
         return ending(request, self._eos)
