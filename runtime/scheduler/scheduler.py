@@ -22,15 +22,15 @@ from ..messages import (
     Refused,
     RowError,
     Stats,
-    StepMasks,
     StepResult,
 )
 from .admission import Limits, prefix_in_flight, refusal, take_residence
 from .budget import StepBudget
+from .completion import Completion
 from .counts import Counts
 from .forced_runs import ForcedRuns, SureTokens
 from .grammar_desk import GrammarDesk
-from .plan import StepInFlight, StepPlanner
+from .plan import StepInFlight, StepPlanner, step_masks
 from .queue import WaitingQueue
 from .replies import Replies, banned_tokens, ending
 from .request import Phase, Request
@@ -58,6 +58,7 @@ class Scheduler:
         self._mask_words = -(-vocab_size // 32)
         self._eos = frozenset(eos_tokens)
         self._forced_runs = ForcedRuns(sure_tokens, self._eos)
+        self._completion = Completion(sure_tokens, self._eos)
         self._planner = StepPlanner(cache, limits.num_pages, lambda r: banned_tokens(r, self._eos))
         self._open: dict[str, Request] = {}  # every request that isn't answered to its end
         self._waiting = WaitingQueue()
@@ -91,16 +92,14 @@ class Scheduler:
             request = self._open.get(request_id)
             if isinstance(compiled, GrammarError):
                 if request is not None:
-                    del self._open[request_id]
-                    refused = Refused(
-                        request_id, 400, str(compiled), request.grammar_param, "invalid_grammar"
-                    )
-                    self._replies.add(request.client, refused)
+                    param = request.grammar_param
+                    self._refuse(request, Refused(request_id, 400, str(compiled), param, "invalid_grammar"))
             elif request is None:
                 self._grammars.release(compiled)
             else:
                 request.constraint = compiled
-                self._accept(request)
+                refused = self._completion.refusal(request)
+                self._accept(request) if refused is None else self._refuse(request, refused)
 
     def drop(self, request_id: str) -> None:
         """A stop string completed its reply, or nobody waits for it: plan nothing more, say nothing."""
@@ -206,6 +205,11 @@ class Scheduler:
             self._replies.close_step()
             self._end(request)
 
+    def _refuse(self, request: Request, refused: Refused) -> None:
+        del self._open[request.id]
+        self._replies.add(request.client, refused)
+        self._release_grammar(request)
+
     def _active(self) -> list[Request]:
         return [request for request in self._running.values() if request.phase is Phase.RUNNING]
 
@@ -289,6 +293,10 @@ class Scheduler:
                 self._take_token(request, token, state, logprobs.get(home.slot))
 
     def _take_token(self, request: Request, token: int, state: int, logprobs: Logprobs | None) -> None:
+        end = self._completion.instead_of(request, token)
+        if end is not None:
+            self._complete(request, end)
+            return
         request.append(token)
         self._counts.output_tokens += 1
         error = request.constraint.accept(token, state) if request.constraint else None
@@ -299,6 +307,15 @@ class Scheduler:
         self._replies.tokens(request, logprobs, finish)
         if finish is not None:
             self._end(request)
+
+    def _complete(self, request: Request, end: list[int]) -> None:
+        """Ends the reply with these tokens. What was planned behind a token that isn't kept is void."""
+        request.residence.planned = min(request.residence.planned, request.length)
+        for token in end:
+            request.append(token)
+        self._counts.output_tokens += len(end)
+        self._replies.tokens(request, None, "length")
+        self._end(request)
 
     def _force(self, request: Request) -> FinishReason | None:
         """Appends what must come next. Returns why the reply ends there, if it does."""
@@ -390,13 +407,5 @@ class Scheduler:
             return
         flight = self._in_flight[0]
         flight.masks_sent = True
-        masked = flight.host_masked
-        if not masked:
-            return
-        alive = [request for request in masked if request.phase is not Phase.ENDED]
-        masks = np.empty((len(alive), self._mask_words), np.int32)
-        for request, mask in zip(alive, masks, strict=True):
-            assert request.constraint is not None
-            request.constraint.fill_mask(mask)
-        slots = np.array([request.residence.slot for request in alive], np.int32)
-        self._to_model.append(StepMasks(flight.step, slots.tobytes(), masks.tobytes()))
+        if flight.host_masked:
+            self._to_model.append(step_masks(flight, self._mask_words))
