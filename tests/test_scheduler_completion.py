@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from arbora.grammars import ForcedText
 from arbora.grammars.byte_automaton import compile_regex
 from fake_model import EOS
 from followed_rows import FollowedRows
@@ -17,10 +16,6 @@ NUMBERS = compile_regex(r"\((1*2)+(3(45)?)?\)")
 """of tokens below 64: the brackets are tokens 40 and 41, the digits 49 to 53"""
 
 
-def single_bytes(forced: ForcedText) -> list[int]:
-    return [*forced.text, *([EOS] if forced.ends else [])]
-
-
 def bench_with_numbers(**options: int) -> SchedulerBench:
     pages = {"num_pages": 64, "page_size": 4, "slots": 8, **options}
     rows = FollowedRows(NUMBERS.accepting)
@@ -28,7 +23,7 @@ def bench_with_numbers(**options: int) -> SchedulerBench:
         **pages,  # type: ignore[arg-type]
         compiler=EvenTokens(unmasked(NUMBERS)),
         automata=rows,
-        sure_tokens=single_bytes,
+        jumps=True,
     )
 
 

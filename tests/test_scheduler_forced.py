@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from arbora.grammars import Automaton, ForcedText
+from arbora.grammars import Automaton
 from arbora.grammars.stack_automaton import DEAD, StackAutomaton
 from arbora.runtime.messages import StepPlan
 from fake_model import EOS, VOCAB, next_token, pack, unpack
@@ -39,10 +39,6 @@ def grammar(states: list[Edges], accepting: set[int]) -> Automaton:
     )
 
 
-def bytes_and_end(forced: ForcedText) -> list[int]:
-    return [*forced.text, *([EOS] if forced.ends else [])]
-
-
 def chain(*tokens: int) -> Automaton:
     """A choice between 1 and 2, these tokens, such a choice again, and so on."""
     states: list[Edges] = [{1: 1, 2: 1}]
@@ -53,7 +49,7 @@ def chain(*tokens: int) -> Automaton:
 def bench_with(automaton: Automaton, **options: int) -> SchedulerBench:
     rows = FollowedRows(automaton.machine.accepting)
     pages = {"num_pages": 64, "page_size": 4, "slots": 8, **options}
-    return SchedulerBench(**pages, compiler=EvenTokens(automaton), automata=rows, sure_tokens=bytes_and_end)
+    return SchedulerBench(**pages, compiler=EvenTokens(automaton), automata=rows, jumps=True)
 
 
 def ask(

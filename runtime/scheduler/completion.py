@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from ...grammars import ForcedText
+from collections.abc import Sequence
+
 from ..messages import Refused
-from .forced_runs import SureTokens
+from .forced_runs import Segments
 from .request import Request
 
 
 class Completion:
     """Of requests with `complete_json`."""
 
-    def __init__(self, sure_tokens: SureTokens, eos_tokens: frozenset[int]) -> None:
-        self._sure_tokens = sure_tokens
+    def __init__(self, segments: Segments, eos_tokens: frozenset[int]) -> None:
+        self._segments = segments
         self._eos_tokens = eos_tokens
 
     def refusal(self, request: Request) -> Refused | None:
@@ -30,20 +31,14 @@ class Completion:
             return Refused(request.id, 400, message, "max_tokens", "invalid_value")
         return None
 
-    def instead_of(self, request: Request, token: int) -> list[int] | None:
-        """What ends the reply in place of the sampled `token`, if behind that there is no room to end it."""
-        if not request.sampling.complete_json or token in self._eos_tokens:
-            return None
-        end = self.end(request, token)
-        if end is None or len(end) < request.max_length - request.length:
-            return None
-        return self.end(request)
+    def leaves_room(self, request: Request, tokens: Sequence[int]) -> bool:
+        """Whether the reply can still be ended behind these tokens."""
+        if not request.sampling.complete_json or self._eos_tokens.intersection(tokens):
+            return True
+        end = self.end(request, tokens)
+        return end is None or len(tokens) + len(end) <= request.max_length - request.length
 
-    def end(self, request: Request, token: int | None = None) -> list[int] | None:
-        """The tokens of the shortest text that ends the reply, behind `token`; None if that isn't known."""
-        text = request.constraint.closing_text(token) if request.constraint else None
-        if text is None:
-            return None
-        tokens = self._sure_tokens(ForcedText(text, b"", True))
-        own = [token for token in tokens if token not in self._eos_tokens]
-        return own if own or not text else None
+    def end(self, request: Request, tokens: Sequence[int] = ()) -> Sequence[int] | None:
+        """The tokens of the shortest text that ends the reply, behind `tokens`; None if that isn't known."""
+        text = request.constraint.closing_text(tokens) if request.constraint else None
+        return None if text is None else self._segments.ending_tokens(text)

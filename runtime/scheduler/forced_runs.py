@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from ...grammars import ForcedText
 from .request import Request
 
 MIN_RUN = 2  # the first takes the place of a token that is being sampled
-SureTokens = Callable[[ForcedText], Sequence[int]]
+
+
+class Segments(Protocol):
+    """Cuts text into tokens as the tokenizer does, see `grammars.Segmenter`."""
+
+    def sure_tokens(self, forced: ForcedText, /) -> Sequence[int]: ...
+
+    def ending_tokens(self, text: bytes, /) -> Sequence[int] | None: ...
 
 
 class ForcedRuns:
-    """`sure_tokens`: what the tokenizer is sure to make of forced text, see `grammars.Segmenter`."""
-
-    def __init__(self, sure_tokens: SureTokens, eos_tokens: frozenset[int]) -> None:
-        self._sure_tokens = sure_tokens
+    def __init__(self, segments: Segments, eos_tokens: frozenset[int]) -> None:
+        self._segments = segments
         self._eos_tokens = eos_tokens
 
     def next(self, request: Request) -> list[int]:
@@ -29,7 +35,7 @@ class ForcedRuns:
         forced = request.constraint.forced_text()
         if forced is None:
             return []
-        run = self._permitted(request, self._sure_tokens(forced))
+        run = self._permitted(request, self._segments.sure_tokens(forced))
         return run if len(run) >= MIN_RUN or self._eos_tokens.intersection(run) else []
 
     def _permitted(self, request: Request, tokens: Sequence[int]) -> list[int]:

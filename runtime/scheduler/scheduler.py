@@ -28,7 +28,7 @@ from .admission import Limits, prefix_in_flight, refusal, take_residence
 from .budget import StepBudget
 from .completion import Completion
 from .counts import Counts
-from .forced_runs import ForcedRuns, SureTokens
+from .forced_runs import ForcedRuns, Segments
 from .grammar_desk import GrammarDesk
 from .plan import StepInFlight, StepPlanner, step_masks
 from .queue import WaitingQueue
@@ -49,7 +49,7 @@ class Scheduler:
         grammars: GrammarDesk,
         vocab_size: int,
         eos_tokens: tuple[int, ...],
-        sure_tokens: SureTokens,
+        segments: Segments,
     ) -> None:
         self._limits = limits
         self._cache = cache
@@ -57,8 +57,8 @@ class Scheduler:
         self._grammars = grammars
         self._mask_words = -(-vocab_size // 32)
         self._eos = frozenset(eos_tokens)
-        self._forced_runs = ForcedRuns(sure_tokens, self._eos)
-        self._completion = Completion(sure_tokens, self._eos)
+        self._forced_runs = ForcedRuns(segments, self._eos)
+        self._completion = Completion(segments, self._eos)
         self._planner = StepPlanner(cache, limits.num_pages, lambda r: banned_tokens(r, self._eos))
         self._open: dict[str, Request] = {}  # every request that isn't answered to its end
         self._waiting = WaitingQueue()
@@ -293,9 +293,8 @@ class Scheduler:
                 self._take_token(request, token, state, logprobs.get(home.slot))
 
     def _take_token(self, request: Request, token: int, state: int, logprobs: Logprobs | None) -> None:
-        end = self._completion.instead_of(request, token)
-        if end is not None:
-            self._complete(request, end)
+        if not self._completion.leaves_room(request, [token]):
+            self._complete(request)
             return
         request.append(token)
         self._counts.output_tokens += 1
@@ -308,19 +307,20 @@ class Scheduler:
         if finish is not None:
             self._end(request)
 
-    def _complete(self, request: Request, end: list[int]) -> None:
-        """Ends the reply with these tokens. What was planned behind a token that isn't kept is void."""
+    def _complete(self, request: Request) -> None:
+        """Ends the reply in place of a token that isn't kept. What was planned behind that is void."""
         request.residence.planned = min(request.residence.planned, request.length)
-        for token in end:
+        end = self._completion.end(request) or ()
+        for token in end[: request.max_length - request.length]:
             request.append(token)
-        self._counts.output_tokens += len(end)
+            self._counts.output_tokens += 1
         self._replies.tokens(request, None, "length")
         self._end(request)
 
     def _force(self, request: Request) -> FinishReason | None:
         """Appends what must come next. Returns why the reply ends there, if it does."""
         run = self._forced_runs.next(request)
-        if not run:
+        if not run or not self._completion.leaves_room(request, run):
             return None
         assert request.constraint is not None
         request.constraint.append(run)
