@@ -17,10 +17,10 @@ NUMBERS = compile_regex(r"\((1*2)+(3(45)?)?\)")
 
 
 def bench_with_numbers(**options: int) -> SchedulerBench:
-    pages = {"num_pages": 64, "page_size": 4, "slots": 8, **options}
+    pages: dict[str, Any] = {"num_pages": 64, "page_size": 4, "slots": 8, **options}
     rows = FollowedRows(NUMBERS.accepting)
     return SchedulerBench(
-        **pages,  # type: ignore[arg-type]
+        **pages,
         compiler=EvenTokens(unmasked(NUMBERS)),
         automata=rows,
         jumps=True,

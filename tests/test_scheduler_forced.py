@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,12 +49,12 @@ def chain(*tokens: int) -> Automaton:
 
 def bench_with(automaton: Automaton, **options: int) -> SchedulerBench:
     rows = FollowedRows(automaton.machine.accepting)
-    pages = {"num_pages": 64, "page_size": 4, "slots": 8, **options}
+    pages: dict[str, Any] = {"num_pages": 64, "page_size": 4, "slots": 8, **options}
     return SchedulerBench(**pages, compiler=EvenTokens(automaton), automata=rows, jumps=True)
 
 
 def ask(
-    bench: SchedulerBench, name: str, prompt: list[int], max_tokens: int, **sampling: object
+    bench: SchedulerBench, name: str, prompt: list[int], max_tokens: int, **sampling: Any
 ) -> list[int]:
     """Alone: what it replies."""
     bench.submit(name, prompt, max_tokens, "automaton", **sampling)
@@ -152,7 +153,7 @@ def test_forced_tokens_count_towards_the_length(max_tokens: int) -> None:
 
 
 @pytest.mark.parametrize("sampling", [{"stop_token_ids": (7,)}, {"logit_bias": {7: -100.0}}])
-def test_what_has_a_say_about_a_token_is_not_overruled(sampling: dict[str, object]) -> None:
+def test_what_has_a_say_about_a_token_is_not_overruled(sampling: dict[str, Any]) -> None:
     bench = bench_with(chain(5, 6, 7, 8))
     ask(bench, "a", [1, 2], 9, **sampling)
     assert bench.scheduler.stats().forced_tokens % 2 == 0
@@ -170,7 +171,7 @@ def test_the_end_is_not_forced_before_min_tokens() -> None:
 
 
 @pytest.mark.parametrize("sampling", [{"logprobs": 0}, {"prompt_logprobs": 0}])
-def test_nothing_is_forced_where_every_token_needs_its_log_probability(sampling: dict[str, object]) -> None:
+def test_nothing_is_forced_where_every_token_needs_its_log_probability(sampling: dict[str, Any]) -> None:
     bench = bench_with(chain(5, 6, 7))
     bench.submit("a", [1, 2], 9, "automaton", **sampling)
     bench.compiler.finish_all()
