@@ -53,9 +53,7 @@ def bench_with(automaton: Automaton, **options: int) -> SchedulerBench:
     return SchedulerBench(**pages, compiler=EvenTokens(automaton), automata=rows, jumps=True)
 
 
-def ask(
-    bench: SchedulerBench, name: str, prompt: list[int], max_tokens: int, **sampling: Any
-) -> list[int]:
+def ask(bench: SchedulerBench, name: str, prompt: list[int], max_tokens: int, **sampling: Any) -> list[int]:
     """Alone: what it replies."""
     bench.submit(name, prompt, max_tokens, "automaton", **sampling)
     bench.compiler.finish_all()
@@ -137,12 +135,27 @@ def test_a_reply_ends_without_a_step_for_its_end() -> None:
     assert bench.outputs["a"][-1].stop_token == EOS
 
 
-def test_a_grammar_of_one_text_needs_no_step_at_all() -> None:
+def test_a_grammar_of_one_text_needs_one_step_and_the_one_beside_it() -> None:
     bench = bench_with(grammar([{5: 1}, {6: 2}, {}], {2}))
     assert ask(bench, "a", [1, 2], 8) == [5, 6, EOS]
     assert bench.finish("a") == "stop"
-    assert bench.scheduler.stats().steps == 0
+    assert bench.scheduler.stats().steps == 2
     assert bench.scheduler.idle
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_the_next_turn_finds_what_was_forced_at_the_end_of_a_reply(page_size: int) -> None:
+    automaton = grammar([{5: 1, 6: 1}, {7: 2}, {8: 3}, {9: 4}, {}], {4})
+    bench = bench_with(automaton, num_pages=128, page_size=page_size)
+    bench.submit("a", [1, 2, 3], 9, "automaton")
+    bench.compiler.finish_all()
+    bench.run(1)
+    reply = bench.tokens("a")
+    assert bench.finish("a") == "stop", "the reply does not wait for them"
+    bench.run()
+    assert reply[1:] == [7, 8, 9, EOS]
+    ask(bench, "b", [1, 2, 3, *reply, 9], 2)
+    assert bench.cached("b") == 7
 
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 3])

@@ -27,6 +27,7 @@ class ForcedRuns:
     def next(self, request: Request) -> list[int]:
         """What must follow the request's tokens, within its limits; empty if that isn't worth a chunk.
 
+        A request that doesn't run yet is left something to sample, as only steps end it.
         Nothing is forced on requests for log-probabilities, as only what is sampled has one.
         """
         wants_logprobs = request.sampling.logprobs is not None or request.sampling.prompt_logprobs is not None
@@ -42,9 +43,10 @@ class ForcedRuns:
         """Up to the token that the request's limits, stop ids or biases have a say in."""
         sampling = request.sampling
         disputed = {*sampling.stop_token_ids, *sampling.logit_bias}
+        starts = request.home is None
         run: list[int] = []
-        for token in tokens[: request.max_length - request.length]:
-            is_early = request.output_length + len(run) < sampling.min_tokens
+        for token in tokens[: max(0, request.max_length - request.length - starts)]:
+            is_early = starts or request.output_length + len(run) < sampling.min_tokens
             if token in disputed or (is_early and token in self._eos_tokens):
                 break
             run.append(token)

@@ -105,7 +105,8 @@ class StepPlanner:
     def _add_chunk(self, plan: StepPlan, flight: StepInFlight, request: Request, tokens: int) -> None:
         home = request.residence
         end = home.planned + tokens
-        sample = end == home.prefill_end and request.output_length < request.sampling.max_tokens
+        may_sample = request.phase is Phase.RUNNING and request.output_length < request.sampling.max_tokens
+        sample = may_sample and end == home.prefill_end
         row = self._add_row(plan, flight, request, tokens, sample)
         row.tokens = request.slice(row.start, end)
         if request.wants_prompt_logprobs:

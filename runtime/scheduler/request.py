@@ -18,6 +18,7 @@ class Phase(Enum):
     WAITING = "waits for a slot, pages or a prefix that another request computes"
     RUNNING = "has a slot and pages"
     RETRACTING = "is planned no more; goes back to waiting when its last step is over"
+    LEAVING = "is answered; tokens that were forced at its end are still to be computed for the tree"
     ENDED = "is answered; holds its slot and pages until its last step is over"
 
 

@@ -7,6 +7,7 @@ step then feed tokens that are still being sampled.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -199,11 +200,7 @@ class Scheduler:
         request.phase = Phase.WAITING
         self._waiting.add(request)
         self._replies.add(request.client, Accepted(request.id))
-        finish = self._force(request)
-        if finish is not None:
-            self._replies.tokens(request, None, finish)
-            self._replies.close_step()
-            self._end(request)
+        self._force(request)
 
     def _refuse(self, request: Request, refused: Refused) -> None:
         del self._open[request.id]
@@ -259,7 +256,15 @@ class Scheduler:
         jumping = [request for request in going_on if request.residence.jumping]
         decoding = [request for request in going_on if not request.residence.jumping]
         prompts = [r for r in self._active() if r.residence.prefilling and not r.residence.jumping]
-        return decoding, jumping + prompts
+        return decoding, jumping + self._leaving() + prompts
+
+    def _leaving(self) -> list[Request]:
+        """Nobody makes room for them."""
+        leaving = [request for request in self._running.values() if request.phase is Phase.LEAVING]
+        for request in leaving:
+            if not self._planner.has_page(request):
+                self._end(request)
+        return [request for request in leaving if request.phase is Phase.LEAVING]
 
     def _secure_page(self, request: Request) -> bool:
         """A page for the next token, if need be at the cost of whoever came last.
@@ -305,32 +310,44 @@ class Scheduler:
         finish = ending(request, self._eos) or self._force(request)
         self._replies.tokens(request, logprobs, finish)
         if finish is not None:
-            self._end(request)
-
-    def _complete(self, request: Request) -> None:
-        """Ends the reply in place of a token that isn't kept. What was planned behind that is void."""
-        request.residence.planned = min(request.residence.planned, request.length)
-        end = self._completion.end(request) or ()
-        for token in end[: request.max_length - request.length]:
-            request.append(token)
-            self._counts.output_tokens += 1
-        self._replies.tokens(request, None, "length")
-        self._end(request)
+            self._leave(request)
 
     def _force(self, request: Request) -> FinishReason | None:
         """Appends what must come next. Returns why the reply ends there, if it does."""
         run = self._forced_runs.next(request)
         if not run or not self._completion.leaves_room(request, run):
             return None
-        assert request.constraint is not None
-        request.constraint.append(run)
-        for token in run:
-            request.append(token)
-        self._counts.output_tokens += len(run)
         self._counts.forced_tokens += len(run)
-        if request.home is not None:
-            request.home.jump(request.length)
+        self._append(request, run)
         return ending(request, self._eos)
+
+    def _complete(self, request: Request) -> None:
+        """Ends the reply in place of a token that isn't kept. What was planned behind that is void."""
+        request.residence.planned = min(request.residence.planned, request.length)
+        end = self._completion.end(request) or ()
+        self._append(request, end[: request.max_length - request.length])
+        self._replies.tokens(request, None, "length")
+        self._leave(request)
+
+    def _append(self, request: Request, tokens: Sequence[int]) -> None:
+        """Tokens that were not sampled, in place of what is being sampled."""
+        assert request.constraint is not None
+        request.constraint.append(tokens)
+        for token in tokens:
+            request.append(token)
+        self._counts.output_tokens += len(tokens)
+        if tokens and request.home is not None:
+            request.home.jump(request.length)
+
+    def _leave(self, request: Request) -> None:
+        """The reply is whole. The next turn shall find forced tokens at its end like those before them."""
+        home = request.residence
+        if request.phase is not Phase.RUNNING or home.planned >= request.length - 1:
+            self._end(request)
+            return
+        del self._open[request.id]
+        request.phase = Phase.LEAVING
+        home.prefill_end = request.length - 1
 
     def _take_error(self, request: Request, error: RowError) -> None:
         request.residence.faulty = error.kind == "not_a_number"
@@ -342,22 +359,26 @@ class Scheduler:
             self._fail(request, error.message)
 
     def _finish_prompts(self, flight: StepInFlight) -> None:
-        """Requests for no output at all end with their prompt."""
+        """Requests for no output at all end with their prompt, those that leave with what was forced."""
         for request in flight.rows:
-            if request.phase is Phase.RUNNING and request.sampling.max_tokens == 0:
-                home = request.residence
-                if not home.prefilling and home.last_step == flight.step:
-                    self._replies.end(request, "length")
-                    self._end(request)
+            home = request.residence
+            if home.prefilling or home.last_step != flight.step:
+                continue
+            if request.phase is Phase.LEAVING:
+                self._end(request)
+            elif request.phase is Phase.RUNNING and request.sampling.max_tokens == 0:
+                self._replies.end(request, "length")
+                self._end(request)
 
     def _fail(self, request: Request, message: str) -> None:
-        if request.phase is not Phase.ENDED:
+        if request.phase not in (Phase.LEAVING, Phase.ENDED):
             self._replies.end(request, "error", message)
+        if request.phase is not Phase.ENDED:
             self._end(request)
 
     def _end(self, request: Request) -> None:
         """It is planned no more. What it holds comes back with the last step that names it."""
-        del self._open[request.id]
+        self._open.pop(request.id, None)
         if request.phase is Phase.COMPILING:
             self._grammars.cancel(request.id)
         elif request.phase is Phase.WAITING:
@@ -377,7 +398,7 @@ class Scheduler:
         """Takes back slot and pages of a request that is planned no more, if no step names it."""
         home = request.residence
         in_flight = self._in_flight and home.last_step >= self._in_flight[0].step
-        if request.phase is Phase.RUNNING or in_flight:
+        if request.phase in (Phase.RUNNING, Phase.LEAVING) or in_flight:
             return
         if home.faulty:
             self._cache.discard(home.lease, home.pages)
