@@ -11,6 +11,7 @@ from .node import Node
 from .packed import TOKEN_BYTES
 
 MOST_NODES = 20_000  # looked at, so that a report never takes long
+ALL_FIRST = -(1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,8 @@ def _prefix(node: Node, tokens: int, head_tokens: int, now: int) -> Prefix:
 def _by_hits(roots: Iterable[Node]) -> Iterator[tuple[Node, int]]:
     """Nodes that were hit, each with the tokens down to its end."""
     ties = count()
-    waiting: list[tuple[int, int, Node, int]] = []
+    waiting = [(ALL_FIRST, next(ties), root, 0) for root in roots]
     seen = 0
-    for root in roots:
-        heappush(waiting, (0, next(ties), root, 0))
     while waiting and seen < MOST_NODES:
         _, _, node, depth = heappop(waiting)
         seen += 1 + len(node.children)
@@ -54,4 +53,5 @@ def _by_hits(roots: Iterable[Node]) -> Iterator[tuple[Node, int]]:
         if node.hits and all(child.hits < node.hits for child in hit):
             yield node, depth
         for child in hit:
-            heappush(waiting, (-child.hits, next(ties), child, depth + len(child.tokens) // TOKEN_BYTES))
+            below = depth + len(child.tokens) // TOKEN_BYTES
+            heappush(waiting, (-child.hits, next(ties), child, below))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heapq import nlargest
 from typing import assert_never
 
 from ...radix_cache import PrefixCache
@@ -21,6 +22,7 @@ from ..messages import (
 from .hit_rate import HitRate
 from .pin_board import PinBoard
 
+MOST_NAMESPACES = 100
 MOST_PREFIXES = 20
 HEAD_TOKENS = 128
 
@@ -54,6 +56,7 @@ class CacheDesk:
         pages = self._cache.stats()
         total, lately = self.hits.total, self.hits.lately
         sizes = self._cache.namespaces()
+        largest = nlargest(MOST_NAMESPACES, self._names(message.scope), key=sizes.__getitem__)
         return CacheReport(
             query=message.query,
             pages_total=pages.total,
@@ -68,7 +71,7 @@ class CacheDesk:
             recent_prompt_tokens=lately.prompt_tokens,
             recent_cached_tokens=lately.cached_tokens,
             evicted_pages=pages.evicted_pages,
-            namespaces={name: sizes[name] for name in self._names(message.scope)},
+            namespaces={name: sizes[name] for name in largest},
             prefixes=self._popular(message),
             pins=self.pins.listed(message.scope),
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...radix_cache import Lease, PrefixCache
-from ..messages import PinnedPrefix, PinPrefix, PrefixPinned, QueryRefused, Tokens
+from ..messages import Generate, PinnedPrefix, PinPrefix, PrefixPinned, QueryRefused, Tokens
 from .request import TOKEN_BYTES
 
 MOST_PINS = 1000
@@ -46,10 +46,13 @@ class PinBoard:
     def listed(self, scope: str) -> list[PinnedPrefix]:
         return [pin.told() for pin in self._pins.values() if pin.namespace.startswith(scope)]
 
-    def withheld(self, namespace: str | None, prefix: Tokens) -> int:
-        """Pinned pages that a request can't have: those that do not begin its own tokens."""
+    def withheld(self, request: Generate) -> int:
+        """Pinned pages that a request can't have: those that it may not begin with."""
         pinned = self._cache.stats().pinned
-        return pinned - self._cache.pinned(self._cache.whole_pages(namespace, prefix)) if pinned else 0
+        if not pinned or request.sampling.prompt_logprobs is not None:
+            return pinned
+        readable = request.prompt[:-TOKEN_BYTES]
+        return pinned - self._cache.pinned(self._cache.whole_pages(request.namespace, readable))
 
     def pin(self, message: PinPrefix, now: float, spare: int) -> PrefixPinned | QueryRefused:
         """`spare` pages are more than any open request could need."""
