@@ -61,24 +61,26 @@ class Source:
 
 
 def conversations(source: Source) -> Iterator[Prompt]:
-    """Chats under a few system prompts: turns build on each other, with pauses of very different lengths."""
+    """Chats under a few system prompts: turns build on each other, with pauses and numbers of very different size."""
     systems = [source.fresh(2 + k) for k in range(8)]
     system = source.zipf(len(systems), 1.0)
-    due: list[tuple[float, int, Prompt]] = []
-    for number in count():
-        while due and due[0][0] <= number:
-            _, session, prompt = heappop(due)
-            yield from _turn(source, due, number, session, prompt)
-        yield from _turn(source, due, number, number, systems[system()] + source.fresh(source.length(6)))
+    due: list[tuple[float, Prompt, float]] = []
+    for now in count():
+        while due and due[0][0] <= now:
+            _, prompt, chance = heappop(due)
+            yield prompt
+            _take_turn(source, due, now, prompt, chance)
+        prompt = systems[system()] + source.fresh(source.length(6))
+        yield prompt
+        _take_turn(source, due, now, prompt, source.random.random())
 
 
-def _turn(
-    source: Source, due: list[tuple[float, int, Prompt]], now: int, session: int, prompt: Prompt
-) -> Iterator[Prompt]:
-    yield prompt
-    if source.random.random() < 0.6:
+def _take_turn(
+    source: Source, due: list[tuple[float, Prompt, float]], now: int, prompt: Prompt, chance: float
+) -> None:
+    if source.random.random() < chance:
         pause = source.random.lognormvariate(0.0, 1.5) * source.blocks / 16
-        heappush(due, (now + pause, session, prompt + source.fresh(source.length(3))))
+        heappush(due, (now + pause, prompt + source.fresh(source.length(3)), chance))
 
 
 def agents(source: Source) -> Iterator[Prompt]:
