@@ -1,8 +1,8 @@
-"""Replays a trace of prompts through the prefix cache: what share of their blocks each order of eviction hits.
+"""Replays a trace of prompts through the prefix cache: the share of blocks that each order of eviction hits.
 
-A page is a block and a token is its id; outputs are not entered. Belady's order knows the future and may evict
-any block, also one that others hang below: a bound that no cache of prefixes reaches. Without --trace, all
-generated traces (bench/traces.py) are replayed.
+A page is a block and a token is its id. Outputs are not entered, but their lengths are told, as in a server.
+Belady's order knows the future and may evict any block, also one that others hang below: a bound that no
+cache of prefixes reaches. Without --trace, all generated traces (bench/traces.py) are replayed.
 Run: PYTHONSAFEPATH=1 python bench/cache_sim.py --trace FILE --blocks 1000 4000 16000
 """
 

@@ -1,8 +1,8 @@
 """Traces of prompts for cache experiments: read from a file, or generated with one character each.
 
 A prompt is a list of block ids. Equal ids mean equal content after an equal prefix, as in the traces that
-Mooncake published. The generated ones are scaled to the cache they are meant to trouble, and the length of their
-answers says nothing.
+Mooncake published. The generated ones are scaled to the cache they are meant to trouble; the lengths of their
+answers say nothing.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Trace = list[Request]
 
 
 def read_trace(path: Path) -> Trace:
-    """The `hash_ids` and `output_length` of each line of a JSON-lines file."""
+    """The `hash_ids` and, if given, the `output_length` of each line of a JSON-lines file."""
     with path.open() as lines:
         requests = [json.loads(line) for line in lines]
-    return [Request(request["hash_ids"], request["output_length"]) for request in requests]
+    return [Request(request["hash_ids"], request.get("output_length", 0)) for request in requests]
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Source:
 
 
 def conversations(source: Source) -> Iterator[Prompt]:
-    """Chats under a few system prompts: turns build on each other, with pauses and numbers of very different size."""
+    """Chats under a few system prompts: turns build on each other; some chats are long, some pauses too."""
     systems = [source.fresh(2 + k) for k in range(8)]
     system = source.zipf(len(systems), 1.0)
     due: list[tuple[float, Prompt, float]] = []
@@ -177,7 +177,7 @@ def twice(source: Source) -> Iterator[Prompt]:
 
 
 def betrayal(source: Source) -> Iterator[Prompt]:
-    """A hot set that nearly fills the cache, then is never asked for again: from now on prompts come twice."""
+    """A hot set that nearly fills the cache, then is never asked for again: now prompts come twice."""
     while True:
         hot = [source.fresh(8) for _ in range(max(source.blocks // 10, 1))]
         for _ in range(8 * len(hot)):

@@ -1,4 +1,4 @@
-"""How likely it is, and how soon, that what was last used some time ago is used again: learned by counting."""
+"""How likely and how soon something is used again, by its age since it was last used: learned from counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evicts what is worth least: the leaf whose kind, at its age, brings the fewest hits for the time it waits."""
+"""Evicts what is worth least: the leaf whose kind, at its age, brings the fewest hits for its time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from .node import Node
 from .packed import TOKEN_BYTES
 from .reuse import Kind, ReuseTable, Traits
 
-BANDS = 20  # of age; each ends at sqrt(2) times the age at which the one before it does
-# In tokens, relative to the whole cache:
-FIRST_BAND = 1 / 32
+# All in tokens, relative to the whole cache:
+BANDS = (1 / 16, 1 / 8, 1 / 4, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4, 8, 16)  # ends; what is older is in the last
 WEIGHT = 1 / 16  # seen, before that counts for more than what was assumed
 HALF_LIFE = 8  # of what was learned
 HISTORY = 16  # evicted, and remembered
@@ -35,16 +34,16 @@ class Cell:
 
 
 class ReuseRate:
-    """Learns from counts how soon nodes are used again, by their hits, their parent's, their length and the answer's.
+    """Learns how soon nodes are used again, by their hits, their parent's, their length and the answer's.
 
-    A node has an age from when its last lock goes, counted in accesses, until it is hit; while it has one, its cell is
-    `Node.mark`. That goes for remembered nodes too: what was evicted too early is learned from most.
+    A node has an age from when its last lock goes, counted in accesses, until it is hit; while it has one,
+    its cell is `Node.mark`. That goes for remembered nodes too: what was evicted too early teaches most.
     """
 
     def __init__(self, num_pages: int, page_size: int) -> None:
         self.history = HISTORY * num_pages
         capacity = max(num_pages * page_size, 1)
-        ends = [capacity * FIRST_BAND * 2 ** (band / 2) for band in range(BANDS)]
+        ends = [capacity * end for end in BANDS]
         widths = [end - start for start, end in pairwise([0.0, *ends])]
         self._ends = [*ends[:-1], inf]
         self._table = ReuseTable(widths, capacity * WEIGHT * TOKEN_BYTES, capacity * HALF_LIFE)
@@ -101,7 +100,9 @@ class ReuseRate:
 
     def add(self, leaf: Node) -> None:
         cell = leaf.mark
-        assert isinstance(cell, Cell) and leaf not in cell.leaves, "the leaf is in use, or in the queue already"
+        assert isinstance(cell, Cell) and leaf not in cell.leaves, (
+            "the leaf is in use, or in the queue already"
+        )
         cell.leaves[leaf] = None
         self._num_leaves += 1
         self._offer(cell)
@@ -129,7 +130,7 @@ class ReuseRate:
         if cells is None:
             cells = self._cells[traits] = []
             kind = self._table.kind(traits)
-            for band in reversed(range(BANDS)):
+            for band in reversed(range(len(BANDS))):
                 cells.append(Cell(kind, band, cells[-1] if cells else None))
         return cells[-1]
 
@@ -176,7 +177,7 @@ class ReuseRate:
         cell.offered = rate
         self._ties += 1
         heappush(self._offers, (rate, self._ties, cell))
-        if len(self._offers) > 64 + 4 * BANDS * len(self._cells):
+        if len(self._offers) > 64 + 4 * len(BANDS) * len(self._cells):
             self._offers = [offer for offer in self._offers if offer[0] == offer[2].offered]
             heapify(self._offers)
 
@@ -184,7 +185,7 @@ class ReuseRate:
 def _traits(node: Node, generated: int) -> Traits:
     """Scales on which a step is a doubling (hits) or a quadrupling (lengths).
 
-    The parent tells a new conversation from the next turn of one, but only as long as the node has no past of its own.
+    The parent tells a new conversation from the next turn of one, as long as the node has no past of its own.
     """
     assert node.parent is not None
     hits = min(node.hits.bit_length(), 4)
