@@ -12,6 +12,7 @@ import argparse
 import json
 from array import array
 from collections.abc import Callable, Iterable
+from functools import partial
 from heapq import heappop, heappush
 from pathlib import Path
 
@@ -96,7 +97,7 @@ def main() -> None:
         trace = read_trace(arguments.trace)
         sources = [(arguments.trace.stem[:15], lambda blocks: trace)]
     else:
-        sources = [(kind, lambda blocks, kind=kind: generate(kind, blocks)) for kind in KINDS]
+        sources = [(kind, partial(generate, kind)) for kind in KINDS]
     rows = []
     if not arguments.json:
         print(HEADER)

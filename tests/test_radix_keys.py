@@ -19,7 +19,8 @@ def neighbours(model: list[bytes], asked: bytes) -> tuple[bytes | None, bytes | 
 @pytest.mark.parametrize("seed", range(3))
 def test_keys_stay_sorted_and_find_their_neighbours_as_they_come_and_go(seed: int) -> None:
     random = Random(seed)
-    keys, model = SortedKeys(), []
+    keys = SortedKeys()
+    model: list[bytes] = []
     for goal in (2_500, 0, 1_500, 700, 1_200, 0):
         while len(model) != goal:
             if len(model) < goal:
