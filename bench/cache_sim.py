@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from array import array
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -17,6 +18,8 @@ from heapq import heappop, heappush
 from pathlib import Path
 
 from arbora.radix_cache import EvictionPolicy, LeastRecentlyUsed, PrefixCache, ReuseRate
+
+sys.path.append(str(Path(__file__).parent))
 from traces import KINDS, Trace, generate, read_trace
 
 NEVER = 1 << 60
