@@ -16,6 +16,7 @@ from .automaton import Automaton
 from .errors import GrammarError, NotCoveredError, NoValueError, TooLargeError
 from .host import HostCompiler, HostGrammar
 from .regex import literal, without_anchors
+from .schema import PropertyOrder, Unenforced
 from .token_trie import TokenTrie, build_trie
 from .worker import AutomatonWorkers, ContextFree, Job, Schema
 
@@ -37,6 +38,8 @@ class Source(NamedTuple):
     prefix: str
     suffix: str
     separators: tuple[str, str]
+    property_order: PropertyOrder
+    unenforced: Unenforced
 
 
 class _Ticket(NamedTuple):
@@ -88,8 +91,10 @@ class GrammarCompiler:
         prefix: str = "",
         suffix: str = "",
         separators: tuple[str, str] = (",", ":"),
+        property_order: PropertyOrder = "schema",
+        unenforced: Unenforced = "refuse",
     ) -> None:
-        source = Source(kind, text, prefix, suffix, separators)
+        source = Source(kind, text, prefix, suffix, separators, property_order, unenforced)
         future = self._cache.get(source)
         if future is None:
             future = self._cache[source] = self._start(source)

@@ -2,7 +2,7 @@
 
 For each state a mask of the tokens that the state alone allows, a *context* list of those whose bytes
 pop below the state's own level, to be decided over the row's real stack, and a list of *openers*,
-allowed tokens that push: they are dead where the stack is nearly full.
+allowed tokens that need room: they are dead where the stack is nearly full.
 
 Inside a string almost every token leads back to where it began. Those masks are computed once for a
 vocabulary and each way of spelling; only what follows a closing quote differs from state to state.
@@ -38,7 +38,6 @@ _LONG = -2
 _COUNTS = (COUNT, COUNT_CALL)
 _SETS = (CLOSE, SEE, NEED)
 _PUSHING = (PUSH, CALL, COUNT_CALL, OPEN)
-_OPENING = (PUSH, OPEN)
 _UNTOUCHED = np.empty(0, np.bool_)
 _NO_TOKENS = np.empty(0, np.int32)
 
@@ -206,9 +205,10 @@ def _walk(  # type: ignore[no-untyped-def]
         opens = pushed[level]
         counted = units[level]
         if entry < DEAD:
-            kind = actions[-2 - entry, 0]
-            target = actions[-2 - entry, 1]
-            operand = actions[-2 - entry, 2]
+            action = -2 - entry
+            kind = actions[action, 0]
+            target = actions[action, 1]
+            operand = actions[action, 2]
             is_count = kind in _COUNTS
             is_unknown = kind == POP or kind in _SETS or (is_count and counted == TAIL)
             if frame < 0 and is_unknown:
@@ -257,8 +257,8 @@ def _walk(  # type: ignore[no-untyped-def]
                     operand += 1
                     if kind == COUNT:
                         entry = operand - 1
+            opens = opens or actions[action, 3] >= 0
             if kind in _PUSHING:
-                opens = opens or kind in _OPENING
                 value[2 * level + 1] = operand
                 below[2 * level + 1] = frame
                 frame = 2 * level + 1
@@ -267,7 +267,7 @@ def _walk(  # type: ignore[no-untyped-def]
                 token = tokens[position]
                 touched[token] = True
                 words[token >> 5] &= ~(np.uint32(1) << np.uint32(token & 31))
-        if entry < 0 or (entry == body and frame < 0):
+        if entry < 0 or (entry == body and frame < 0 and not opens):
             node = ends[node]
             continue
         states[level + 1] = entry

@@ -62,22 +62,22 @@ def test_what_needs_a_stack_is_loaded_with_the_automaton() -> None:
     desk = GrammarDesk(compiler)  # type: ignore[arg-type]
     compiler.submit("request", "regex", "a")
     ((ticket, plain),) = compiler.finished()
-    numbers = np.arange(3, dtype=np.int32)
+    numbers = np.arange(4, dtype=np.int32)
     stacked = replace(
         plain,
-        machine=replace(plain.machine, actions=numbers.reshape(1, 3), returns=numbers[:1]),
+        machine=replace(plain.machine, actions=numbers.reshape(1, 4), returns=numbers[:1]),
         context_of_state=numbers[:1],
         context_offsets=numbers[:2],
-        context_tokens=numbers[2:],
+        context_tokens=numbers[2:3],
         opener_counts=numbers[1:2],
     )
     compiler.done = [(ticket, stacked)]
-    assert stacked.nbytes == plain.nbytes + 4 * 9
+    assert stacked.nbytes == plain.nbytes + 4 * 10
     assert len(list(desk.finished())) == 1
     (load,) = desk.take_loads()
     assert isinstance(load, LoadGrammar)
     sent = (load.actions, load.returns, load.context_of_state, load.context_offsets, load.context_tokens)
-    assert [np.frombuffer(part, np.int32).tolist() for part in sent] == [[0, 1, 2], [0], [0], [0, 1], [2]]
+    assert [np.frombuffer(part, np.int32).tolist() for part in sent] == [[0, 1, 2, 3], [0], [0], [0, 1], [2]]
     assert np.frombuffer(load.opener_counts, np.int32).tolist() == [1]
 
 

@@ -226,7 +226,7 @@ def test_separators_prefix_and_suffix_surround_the_value() -> None:
         ({"anyOf": [{"$dynamicRef": "#x"}]}, "#/anyOf/0/$dynamicRef"),
         ({"properties": {"a/b": {"pattern": r"(a)\1"}}}, "#/properties/a~1b/pattern"),
         ({"$ref": "http://elsewhere.test/x"}, "#/$ref"),
-        ({"allOf": [{}], "unevaluatedProperties": False}, "#/unevaluatedProperties"),
+        ({"contains": {}, "unevaluatedItems": False}, "#/unevaluatedItems"),
     ],
 )
 def test_what_has_no_automaton_is_named_with_its_path(schema: Any, path: str) -> None:

@@ -31,6 +31,12 @@ def generate_messages(
 ) -> list[Generate]:
     """Prompt by prompt, `n` choices each; choice i of every prompt samples with the seed plus i."""
     choices = request.n or 1
+    if grammar is not None:
+        grammar = msgspec.structs.replace(
+            grammar,
+            property_order=request.property_order or "schema",
+            unenforced=request.unenforced or "refuse",
+        )
     return [
         Generate(
             request=f"{request_id}-{number * choices + choice}",

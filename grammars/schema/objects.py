@@ -15,7 +15,7 @@ from ..errors import TooLargeError
 from ..stack_automaton import MAX_SEEN
 from .dfa import ANYTHING, REJECT, Dfa, combined
 from .formula import OBJECT, STRING, Formula
-from .goals import MAX_NODES, Container, Edge, Goal, Goals, Node, UndeclaredNames
+from .goals import MAX_NODES, Container, Edge, Goal, Goals, Node, UndeclaredNames, Value
 from .scalars import content
 
 MAX_UNORDERED_NODES = 128
@@ -39,6 +39,8 @@ class _Reader:
             self.core = (self.make.all_of([*needed, self.core[0]]), *self.core[1:])
             self.required.difference_update(followed)
         self._edges: dict[tuple[Goal, str | tuple[bool, ...]], Edge | None] = {}
+        self._own_values: dict[str, Value | None] = {}
+        self._concerns: dict[Formula, frozenset[str]] = {}
         self._classes: dict[Goal, Dfa] = {}
         self.pending: list[Node] = []
 
@@ -132,12 +134,46 @@ class _Reader:
     def _edge(self, goal: Goal, name: str, position: int) -> Edge | None:
         key = (goal, name)
         if key not in self._edges:
-            taken = self._each(goal, ("taken", name), lambda atom: self._taken(atom, name))
-            children = [self.make.atom(OBJECT, "child", child) for child in self.own.get(name, ())]
-            if children:
-                taken = (self.make.all_of([*children, taken[0]]),)
-            self._edges[key] = self._made(taken, name, position)
+            self._edges[key] = self._new_edge(goal, name, position)
         return self._edges[key]
+
+    def _new_edge(self, goal: Goal, name: str, position: int) -> Edge | None:
+        if not any(name in self._concerned(formula) for formula in goal):
+            value = self._own_value(name)
+            return Edge(name, value, (self.node(goal, position),)) if value is not None else None
+        taken = self._each(goal, ("taken", name), lambda atom: self._taken(atom, name))
+        children = self._own_children(name)
+        if children:
+            taken = (self.make.all_of([*children, taken[0]]),)
+        return self._made(taken, name, position)
+
+    def _own_children(self, name: str) -> list[Formula]:
+        return [self.make.atom(OBJECT, "child", child) for child in self.own.get(name, ())]
+
+    def _own_value(self, name: str) -> Value | None:
+        """Of a name that the rest of the goal says nothing of."""
+        if name not in self._own_values:
+            outcomes = self.goals.outcomes((self.make.all_of(self._own_children(name)),))
+            conditions = [condition for condition, _ in outcomes]
+            self._own_values[name] = self.goals.value(conditions) if conditions else None
+        return self._own_values[name]
+
+    def _concerned(self, formula: Formula) -> frozenset[str]:
+        """The declared names whose presence or value may change what is left of the formula."""
+        if formula not in self._concerns:
+            found = set[str]()
+            for atom in formula.atoms():
+                found.update(self._names_of(atom))
+            self._concerns[formula] = frozenset(found)
+        return self._concerns[formula]
+
+    def _names_of(self, atom: Formula) -> Iterable[str]:
+        if atom.payload[0] == "count":
+            return self.names
+        name = _only_name(atom)
+        if name is not None:
+            return (name,)
+        return (name for name in self.names if self._is_in(name, atom.payload[1]))
 
     def _made(self, taken: Goal, name: str | int, position: int) -> Edge | None:
         outcomes = self.goals.outcomes(taken)

@@ -84,7 +84,7 @@ class AutomatonPool:
         self._transitions = Arena(FIRST_TRANSITIONS, (), torch.int32, device)
         """the next pooled state, or -1 - a for action a"""
         self._states = Arena(FIRST_STATES, (STATE_COLUMNS,), torch.int32, device)
-        self._actions = Arena(FIRST_ACTIONS, (3,), torch.int32, device)
+        self._actions = Arena(FIRST_ACTIONS, (4,), torch.int32, device)
         self._returns = Arena(FIRST_RETURNS, (), torch.int32, device)
         self._context = Arena(FIRST_CONTEXT_TOKENS, (), torch.int32, device)
         self._masks = Arena(slots + FIRST_MASKS, (words,), torch.int32, device)
@@ -99,7 +99,7 @@ class AutomatonPool:
     @property
     def tables(self) -> tuple[torch.Tensor, ...]:
         """spans int32 [vocab, 2] of the tokens in bytes uint8; states int32 [states, STATE_COLUMNS]; class
-        maps uint8 [grammars, 256]; transitions int32; actions int32 [actions, 3]; returns int32."""
+        maps uint8 [grammars, 256]; transitions int32; actions int32 [actions, 4]; returns int32."""
         arenas = (self._states, self._class_maps, self._transitions, self._actions, self._returns)
         return self._spans, self._bytes, *(arena.tensor for arena in arenas)
 
@@ -178,7 +178,8 @@ class AutomatonPool:
         )
         longest = self._token_lengths[tables.context_tokens[opens]].max(initial=0)
         places = 2 if (tables.actions[:, 0] == OPEN).any() else 1
-        rows[:, ROOMY_DEPTH] = STACK_DEPTH - places * longest
+        beyond = max(tables.actions[:, 3].max(initial=0) - places, 0)
+        rows[:, ROOMY_DEPTH] = STACK_DEPTH - places * longest - beyond
 
     def _put_dead_state(self, words: int) -> None:
         row = np.zeros((1, STATE_COLUMNS), np.int32)

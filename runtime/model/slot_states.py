@@ -44,7 +44,7 @@ class SlotStates:
             transitions=_ints(message.transitions).reshape(len(mask_of_state), -1),
             mask_of_state=mask_of_state,
             masks=_ints(message.masks).reshape(-1, -(-self._vocab_size // 32)),
-            actions=_ints(message.actions).reshape(-1, 3),
+            actions=_ints(message.actions).reshape(-1, 4),
             returns=_ints(message.returns),
             context_of_state=_ints(message.context_of_state),
             context_offsets=_ints(message.context_offsets),

@@ -43,7 +43,14 @@ class GrammarDesk:
 
     def submit(self, request: str, spec: GrammarSpec) -> None:
         self._compiler.submit(
-            request, spec.kind, spec.text, prefix=spec.prefix, suffix=spec.suffix, separators=spec.separators
+            request,
+            spec.kind,
+            spec.text,
+            prefix=spec.prefix,
+            suffix=spec.suffix,
+            separators=spec.separators,
+            property_order=spec.property_order,
+            unenforced=spec.unenforced,
         )
 
     def cancel(self, request: str) -> None:
@@ -57,7 +64,7 @@ class GrammarDesk:
             elif isinstance(compiled, Automaton):
                 yield request, AutomatonConstraint(self._load(compiled), compiled, self._compiler.spelled)
             else:
-                yield request, MatcherConstraint(compiled.matcher())
+                yield request, MatcherConstraint(compiled.matcher(), compiled.left_out)
 
     def release(self, constraint: Constraint) -> None:
         """Its request is over; no step in flight names it."""

@@ -24,7 +24,7 @@ class FollowedRows:
                 transitions=np.frombuffer(message.transitions, np.int32).reshape(len(mask_of_state), -1),
                 mask_of_state=mask_of_state,
                 masks=np.frombuffer(message.masks, np.int32).reshape(-1, VOCAB // 32),
-                actions=np.frombuffer(message.actions, np.int32).reshape(-1, 3),
+                actions=np.frombuffer(message.actions, np.int32).reshape(-1, 4),
                 returns=np.frombuffer(message.returns, np.int32),
             )
         )
