@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -15,7 +15,6 @@ from ..stack_automaton import TAIL
 from .code_points import Spelling
 from .dfa import (
     ANYTHING,
-    DEAD,
     MAX_CELLS,
     NOTHING,
     REJECT,
@@ -24,6 +23,7 @@ from .dfa import (
     complement,
     explored,
     intersection,
+    minimal,
     union,
 )
 from .formats import FORMATS
@@ -67,7 +67,7 @@ class Scalars:
 
     def string_dfa(self, formulas: Sequence[Formula]) -> Dfa:
         """Labels texts with the index of the formula that they satisfy."""
-        return self._labelled(("string", *map(content, formulas)), formulas, _string_atom)
+        return self._labelled(("string", *map(content, formulas)), formulas, _string_atom, _string_formulas)
 
     def number_dfa(self, formulas: Sequence[Formula]) -> Dfa:
         return self._labelled(("number", *map(content, formulas)), formulas, _number_atom, _number_formulas)
@@ -77,11 +77,11 @@ class Scalars:
         key: Content,
         formulas: Sequence[Formula],
         atom: Callable[[Content], Dfa],
-        whole: Callable[[Sequence[Formula]], tuple[Dfa, Dfa | None]] | None = None,
+        whole: Callable[[Sequence[Formula]], tuple[Dfa, Dfa | None]],
     ) -> Dfa:
         known = self._dfas.get(key)
         if known is None:
-            universe, known = whole(formulas) if whole else (ANYTHING, None)
+            universe, known = whole(formulas)
             if known is None:
                 known = NOTHING
                 for number, formula in enumerate(formulas):
@@ -179,13 +179,44 @@ def at_least(count: int) -> Dfa:
     )
 
 
+def _string_formulas(formulas: Sequence[Formula]) -> tuple[Dfa, Dfa | None]:
+    """All texts, and the automaton if the formulas do no more than list some."""
+    atoms = [atom for formula in formulas for atom in formula.atoms()]
+    if not all(atom.payload[0] == "in" for atom in atoms) or len(atoms) < 2:
+        return ANYTHING, None
+    listed = frozenset[str]().union(*(atom.payload[1] for atom in atoms))
+    labels = {text: _label_of(formulas, text) for text in listed}
+    return ANYTHING, labelled_literals(labels, _label_of(formulas, None))
+
+
+def _label_of(formulas: Sequence[Formula], text: str | None) -> int:
+    """The index of the formula that a text satisfies; None stands for those in no list."""
+    return next((number for number, formula in enumerate(formulas) if _lists(formula, text)), REJECT)
+
+
+def _lists(formula: Formula, text: str | None) -> bool:
+    kind = formula.kind
+    if kind == "atom":
+        return text in formula.payload[1]
+    if kind == "not":
+        return not _lists(formula.parts[0], text)
+    if kind in ("and", "or"):
+        return (all if kind == "and" else any)(_lists(part, text) for part in formula.parts)
+    return kind == "true"
+
+
 def literals(texts: Iterable[str]) -> Dfa:
     """Exactly these texts."""
-    ordered = sorted(texts)
+    return labelled_literals(dict.fromkeys(texts, 0), REJECT)
+
+
+def labelled_literals(label_of_text: Mapping[str, int], label_of_others: int) -> Dfa:
+    """A label for each of these texts, one for all others."""
+    ordered = sorted(label_of_text)
     letters = sorted({ord(letter) for text in ordered for letter in text})
     column = {letter: position + 1 for position, letter in enumerate(letters)}
     rows: list[dict[int, int]] = [{}]
-    labels = [REJECT]
+    labels = [label_of_others]
     for text in ordered:
         state = 0
         for letter in text:
@@ -193,18 +224,17 @@ def literals(texts: Iterable[str]) -> Dfa:
             if following is None:
                 following = rows[state][column[ord(letter)]] = len(rows)
                 rows.append({})
-                labels.append(REJECT)
+                labels.append(label_of_others)
             state = following
-        labels[state] = 0
+        labels[state] = label_of_text[text]
         if len(rows) > MAX_LITERAL_STATES:
             raise TooLargeError(f"the listed strings need more than {MAX_LITERAL_STATES} states")
     if len(rows) * len(letters) > MAX_CELLS:
         raise TooLargeError(f"the listed strings need a table of more than {MAX_CELLS} entries")
-    transitions = np.full((len(rows), len(letters) + 1), DEAD, np.int32)
+    transitions = np.full((len(rows) + 1, len(letters) + 1), len(rows), np.int32)
     for state, row in enumerate(rows):
-        for position, target in row.items():
-            transitions[state, position] = target
-    return _over_letters(letters, transitions, np.array(labels, np.int32))
+        transitions[state, list(row)] = list(row.values())
+    return minimal(_over_letters(letters, transitions, np.array([*labels, label_of_others], np.int32)))
 
 
 def _over_letters(letters: list[int], transitions: Any, labels: Any) -> Dfa:

@@ -73,36 +73,34 @@ class Tables:
         if known is None:
             known = self._stamped[key] = self._reserved(len(block.transitions))
             self._stamps.append((known, block, following))
-            for state in np.flatnonzero(block.labels >= 0).tolist():
-                self.inherit(known + state, following[block.labels[state]])
+            for state, label in block.labelled:
+                self.inherit(known + state, following[label])
             if len(block.graph):
                 self._push_entries(known, block)
         return known
 
     def _push_entries(self, first: int, block: Block) -> None:
         graph = self._graph(block)
-        states, columns = np.nonzero(block.transitions <= PUSHES)
-        nodes = PUSHES - block.transitions[states, columns]
-        ends = np.where(block.ends >= 0, block.ends + first, DEAD)
-        returns = [self.returns(tuple(row)) for row in ends.tolist()]
-        kinds = [CALL] * len(ends)
+        ends = np.where(block.ends >= 0, block.ends + first, DEAD).tolist()
+        bases: dict[int, int] = {}
+        loop = -1
         if block.count is not None:
             loop = block.count.loop
-            kinds[loop] = COUNT_CALL
-            returns[loop] = self.returns((first + loop, first + block.count.tail))
-        entries = [
-            self.action(kinds[state], graph + node, returns[state])
-            for state, node in zip(states.tolist(), nodes.tolist(), strict=True)
-        ]
+            bases[loop] = self.returns((first + loop, first + block.count.tail))
+        entries = []
+        for state, node in block.pushes:
+            if state not in bases:
+                bases[state] = self.returns(tuple(ends[state]))
+            kind = COUNT_CALL if state == loop else CALL
+            entries.append(self.action(kind, graph + node, bases[state]))
         self._pushes[first] = np.array(entries, np.int32)
 
     def _graph(self, block: Block) -> int:
         """The states of the block's nodes, shared by all blocks with the same ones."""
-        key = (block.class_of_byte.tobytes(), block.graph.tobytes())
-        known = self._graphs.get(key)
+        known = self._graphs.get(block.graph_key)
         if known is None:
             pops = np.array([self.action(POP, 0, number) for number in range(block.ends.shape[1])], np.int32)
-            known = self._graphs[key] = self._reserved(len(block.graph))
+            known = self._graphs[block.graph_key] = self._reserved(len(block.graph))
             self._graph_rows.append((known, block, pops))
         return known
 
