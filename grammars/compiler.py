@@ -149,9 +149,20 @@ class GrammarCompiler:
                 return self._context_free(source)
 
     def _schema(self, source: Source) -> Compiled:
+        """Keywords are left out, where that is allowed, once nobody enforces them."""
+        if source.unenforced == "allow":
+            try:
+                return self._schema_enforcing("refuse", source)
+            except NoValueError:
+                raise
+            except GrammarError:
+                pass
+        return self._schema_enforcing(source.unenforced, source)
+
+    def _schema_enforcing(self, unenforced: Unenforced, source: Source) -> Compiled:
         """What has no automaton is left to the host, which refuses in its own words."""
         text = source.text if source.kind == "json_schema" else '{"type":"object"}'
-        parts = (source.separators, source.prefix, source.suffix)
+        parts = (source.separators, source.prefix, source.suffix, source.property_order, unenforced)
         refusal: NoValueError | None = None
         if not self._names_special_token(source.prefix + source.suffix):
             try:
@@ -162,7 +173,9 @@ class GrammarCompiler:
                 pass
         try:
             return self._in_time(
-                lambda host: host.json_schema(text, source.prefix, source.suffix, source.separators)
+                lambda host: host.json_schema(
+                    text, source.prefix, source.suffix, source.separators, unenforced
+                )
             )
         except GrammarError as error:
             raise refusal or error from None

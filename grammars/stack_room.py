@@ -167,13 +167,13 @@ def _ends_through(machine, entry, ends, room, allowed):  # type: ignore[no-untyp
         return ends[room, entry]
     nothing = np.uint64(0)
     kind, target, operand = _action(machine, entry)
-    if kind == POP or kind == CLOSE:
+    if kind in (POP, CLOSE):
         return np.uint64(1) << np.uint64(min(operand, _LAST_VERDICT))
     if kind == COUNT:
         both = allowed[target] and allowed[operand]
         return ends[room, target] | ends[room, operand] if both else nothing
     inner = ~nothing
-    if kind == PUSH or kind == OPEN:
+    if kind in (PUSH, OPEN):
         inner = _ends_inside(machine, target, ends, room - (1 if kind == PUSH else 2))
     elif not _is_call(machine, entry):
         return ends[room, target]
@@ -208,7 +208,7 @@ def _action(machine, entry):  # type: ignore[no-untyped-def]
 def _is_call(machine, entry):  # type: ignore[no-untyped-def]
     """Into a code point, from which it comes back."""
     kind, target, _ = _action(machine, entry)
-    return (kind == CALL or kind == COUNT_CALL) and machine.is_called[target]
+    return (kind in (CALL, COUNT_CALL)) and machine.is_called[target]
 
 
 @njit(cache=True)
@@ -268,9 +268,9 @@ def _write_after(machine, entry, after):  # type: ignore[no-untyped-def]
         after[0] = entry
         return 1
     kind, target, operand = _action(machine, entry)
-    if kind == POP or kind == CLOSE:
+    if kind in (POP, CLOSE):
         return 0
-    if kind == PUSH or kind == OPEN or _is_call(machine, entry):
+    if kind in (PUSH, OPEN) or _is_call(machine, entry):
         count = 0
         for verdict in range(machine.sizes[operand]):
             if machine.returns[operand + verdict] >= 0:
@@ -300,7 +300,7 @@ def _guards(machine, needs):  # type: ignore[no-untyped-def]
                 action = -2 - entry
                 kind = machine.actions[action, 0]
                 need = needs_of_action[action]
-                if kind == PUSH or kind == OPEN or need > needs[state]:
+                if kind in (PUSH, OPEN) or need > needs[state]:
                     # a drop happens with a count on the stack
                     rooms[action] = max(rooms[action], need - 1 if kind == DROP else need)
     return rooms, rises
@@ -310,12 +310,12 @@ def _guards(machine, needs):  # type: ignore[no-untyped-def]
 def _need_of(machine, entry, needs):  # type: ignore[no-untyped-def]
     """Of an action."""
     kind, target, operand = _action(machine, entry)
-    if kind == POP or kind == CLOSE:
+    if kind in (POP, CLOSE):
         return 0  # who pushed has seen to it
     if kind == COUNT:
         return max(needs[target], needs[operand])
     need = np.int32(0)
-    if kind == PUSH or kind == OPEN:
+    if kind in (PUSH, OPEN):
         need = needs[target]
         for pair in range(len(machine.required)):
             if machine.required[pair, 0] == target:

@@ -155,7 +155,8 @@ class Builder:
     def warm_up(self) -> None:
         """Compiles what the first job should not wait for, and the strings of all schemas."""
         self.build("regex", "a")
-        self.build("schema", Schema("true", (",", ":"), "", ""))
+        for text in ("true", '{"items":{"type":"array","items":{"$ref":"#"}}}'):
+            self.build(text, Schema(text, (",", ":"), "", ""))
 
 
 def _in_lark(text: str) -> str:

@@ -116,8 +116,12 @@ def ended(automaton: StackAutomaton, text: bytes, at: Place, chance: random.Rand
     return text + added
 
 
-@pytest.mark.parametrize("order", ["schema", "any"])
-@pytest.mark.parametrize("name", RECURSIVE)
+IN_ANY_ORDER = ("an array of pairs", "names by pattern", "an item that must be deep")
+
+
+@pytest.mark.parametrize(
+    ("name", "order"), [*((name, "schema") for name in RECURSIVE), *((name, "any") for name in IN_ANY_ORDER)]
+)
 def test_whatever_is_begun_can_be_ended(name: str, order: PropertyOrder) -> None:
     down, schema = RECURSIVE[name]
     machine = COMPILER.compile(json.dumps(schema), property_order=order)

@@ -195,7 +195,9 @@ def spelling_graph(
     return _with_byte_classes(table)
 
 
-def _without_plain(cuts: tuple[int, ...], classes: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _without_plain(
+    cuts: tuple[int, ...], classes: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The code points that are spelled by their own byte alone have no class here."""
     code_points = sorted({*cuts, *_PLAIN, *(code + 1 for code in _PLAIN)})
     found: list[tuple[int, int]] = []

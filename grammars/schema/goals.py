@@ -106,7 +106,6 @@ class Container:
         ended = {node for node in reached if self.verdict(node) >= 0}
         self.alive = _leading_to(ended, sources, set(reached))
 
-
     def can_strand(self) -> bool:
         """Whether, with properties in any order, those that are left may not lead to an end.
 

@@ -47,4 +47,4 @@ class Place:
         value = self.fields[keyword]
         if not is_number(value) or value < 0 or value != int(value):  # type: ignore[operator,arg-type]
             raise self.refusal(keyword, "it must be a whole number of at least 0")
-        return int(value)  # type: ignore[arg-type]
+        return int(value)

@@ -70,7 +70,11 @@ def unevaluated_items(keywords: Keywords, place: Place) -> Iterator[Formula]:
             raise place.refusal("unevaluatedItems", "it is not supported beside contains")
         items, first = at.fields.get("items"), at.fields.get("prefixItems")
         is_whole = items is not None and not isinstance(items, list)
-        if is_whole or "additionalItems" in at.fields or (at is not place and "unevaluatedItems" in at.fields):
+        if (
+            is_whole
+            or "additionalItems" in at.fields
+            or (at is not place and "unevaluatedItems" in at.fields)
+        ):
             return None
         return max(len(each) for each in (items, first, []) if isinstance(each, list))
 

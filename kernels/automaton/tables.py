@@ -19,8 +19,8 @@ class Tables:
     """`transitions[state, class_of_byte[byte]]` is the next state; -1: none; -2 - a: what action a does.
 
     Actions are (kind, target, operand, room); most go to target. They lead nowhere where the stack has less
-    than `room` places left of `STACK_DEPTH` (less than 0: of the two beyond it), where it lacks what they read
-    on its top, or where `returns` says -1:
+    than `room` places left of `STACK_DEPTH` (less than 0: of the two beyond it), where it lacks what they
+    read on its top, or where `returns` says -1:
     GO; PUSH operand; POP r and go to `returns[r + operand]`; CALL: PUSH in a string, with room -1;
     COUNT: take 1 from the top, and go to operand if that leaves 0; COUNT_CALL: take 1 from the top and
     CALL operand, or operand + 1 if that left 0; DROP the top; OPEN: PUSH operand and an empty set; SEE: add
