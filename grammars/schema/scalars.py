@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,6 +34,7 @@ from .spelling import Block, counted, inlined, plain, spelled
 
 MAX_UNITS = 256  # larger counts would be so many copies of a character's states
 MAX_LITERAL_STATES = 20_000
+MAX_JOINT_ATOMS = 8
 CACHED = 500
 Content: TypeAlias = tuple[Any, ...]
 
@@ -83,9 +84,7 @@ class Scalars:
         if known is None:
             universe, known = whole(formulas)
             if known is None:
-                known = NOTHING
-                for number, formula in enumerate(formulas):
-                    known = _with_label(known, _built(formula, atom), number)
+                known = _jointly(formulas, atom) if _share_atoms(formulas) else _separately(formulas, atom)
                 known = known if universe is ANYTHING else intersection(known, universe)
             self._dfas[key] = known
             _trim(self._dfas)
@@ -96,6 +95,37 @@ class Scalars:
             self._blocks[key] = build()
             _trim(self._blocks)
         return self._blocks[key]
+
+
+def _share_atoms(formulas: Sequence[Formula]) -> bool:
+    """Whether they are built of the same few atoms again and again."""
+    atoms = [atom for formula in formulas for atom in formula.atoms()]
+    distinct = len(set(atoms))
+    return len(formulas) > 1 and distinct <= MAX_JOINT_ATOMS and len(atoms) >= 2 * distinct
+
+
+def _jointly(formulas: Sequence[Formula], atom: Callable[[Content], Dfa]) -> Dfa:
+    """One product of all atoms, each a bit of the label, which then says what formula holds."""
+    atoms = list(dict.fromkeys(atom for formula in formulas for atom in formula.atoms()))
+    known = ANYTHING
+    for each in atoms:
+        known = combined(known, atom(each.payload), lambda bits, now: bits << 1 | (now >= 0))
+    place = {each: len(atoms) - 1 - number for number, each in enumerate(atoms)}
+    every_label = range(1 << len(atoms))
+    labels = [_label_of(formulas, partial(_has_bit, place, bits)) for bits in every_label]
+    of_state = np.array(labels, np.int32)[known.labels]
+    return minimal(Dfa(known.cuts, known.class_of_cut, known.transitions, of_state))
+
+
+def _has_bit(place: Mapping[Formula, int], bits: int, atom: Formula) -> bool:
+    return bool(bits >> place[atom] & 1)
+
+
+def _separately(formulas: Sequence[Formula], atom: Callable[[Content], Dfa]) -> Dfa:
+    known = NOTHING
+    for number, formula in enumerate(formulas):
+        known = _with_label(known, _built(formula, atom), number)
+    return known
 
 
 def counted_lengths(formulas: Sequence[Formula]) -> tuple[int, int] | None:
@@ -185,23 +215,27 @@ def _string_formulas(formulas: Sequence[Formula]) -> tuple[Dfa, Dfa | None]:
     if not all(atom.payload[0] == "in" for atom in atoms) or len(atoms) < 2:
         return ANYTHING, None
     listed = frozenset[str]().union(*(atom.payload[1] for atom in atoms))
-    labels = {text: _label_of(formulas, text) for text in listed}
-    return ANYTHING, labelled_literals(labels, _label_of(formulas, None))
+    labels = {text: _label_of(formulas, partial(_is_listed, text)) for text in listed}
+    return ANYTHING, labelled_literals(labels, _label_of(formulas, lambda _: False))
 
 
-def _label_of(formulas: Sequence[Formula], text: str | None) -> int:
-    """The index of the formula that a text satisfies; None stands for those in no list."""
-    return next((number for number, formula in enumerate(formulas) if _lists(formula, text)), REJECT)
+def _is_listed(text: str, atom: Formula) -> bool:
+    return text in atom.payload[1]
 
 
-def _lists(formula: Formula, text: str | None) -> bool:
+def _label_of(formulas: Sequence[Formula], holds: Callable[[Formula], bool]) -> int:
+    """The index of the formula that is true where these atoms hold."""
+    return next((number for number, formula in enumerate(formulas) if is_true(formula, holds)), REJECT)
+
+
+def is_true(formula: Formula, holds: Callable[[Formula], bool]) -> bool:
     kind = formula.kind
     if kind == "atom":
-        return text in formula.payload[1]
+        return holds(formula)
     if kind == "not":
-        return not _lists(formula.parts[0], text)
+        return not is_true(formula.parts[0], holds)
     if kind in ("and", "or"):
-        return (all if kind == "and" else any)(_lists(part, text) for part in formula.parts)
+        return (all if kind == "and" else any)(is_true(part, holds) for part in formula.parts)
     return kind == "true"
 
 
@@ -286,16 +320,11 @@ def _number_formulas(formulas: Sequence[Formula]) -> tuple[Dfa, Dfa | None]:
 
 def satisfies(value: Fraction, formula: Formula) -> bool:
     """Whether a number satisfies a formula over numbers."""
-    kind = formula.kind
-    if kind in ("true", "false"):
-        return kind == "true"
-    if kind == "not":
-        return not satisfies(value, formula.parts[0])
-    if kind == "and":
-        return all(satisfies(value, part) for part in formula.parts)
-    if kind == "or":
-        return any(satisfies(value, part) for part in formula.parts)
-    name, *arguments = formula.payload
+    return is_true(formula, lambda atom: _number_satisfies(value, atom))
+
+
+def _number_satisfies(value: Fraction, atom: Formula) -> bool:
+    name, *arguments = atom.payload
     if name == "integer":
         return value.denominator == 1
     if name == "least":
