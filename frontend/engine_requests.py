@@ -36,9 +36,9 @@ class Sampling(TypedDict, total=False):
 
     `logprobs` is the number of alternatives to report with each token. At most one of `json_schema`
     (a schema, or true for any JSON object), `regex`, `choice` and `grammar` (Lark or GBNF) says what the
-    reply must match. With `property_order` "any" a schema's properties come in any order, else in the
-    schema's. With `unenforced` "allow" keywords that can't be enforced are left out and listed in the
-    reply's `unenforced`, else they are refused.
+    reply must match; with `complete_json` it does so even where `max_tokens` ends it. With `property_order`
+    "any" a schema's properties come in any order, else in the schema's. With `unenforced` "allow" keywords
+    that can't be enforced are left out and listed in the reply's `unenforced`, else they are refused.
     """
 
     max_tokens: int
@@ -64,6 +64,7 @@ class Sampling(TypedDict, total=False):
     grammar: str
     property_order: Literal["schema", "any"]
     unenforced: Literal["refuse", "allow"]
+    complete_json: bool
     cache_salt: str
     priority: int
 

@@ -77,6 +77,7 @@ class GenerationFields(Struct, kw_only=True):
     structured_outputs: StructuredOutputs | None = None
     property_order: PropertyOrder | None = None
     unenforced: Unenforced | None = None
+    complete_json: bool | None = None
     cache_salt: str | None = None
     priority: int | None = None
 
