@@ -6,6 +6,7 @@ import random
 from typing import NamedTuple
 
 import pytest
+from arbora.frontend.text.cut_points import CutPoints
 from arbora.frontend.text.prompt_memo import PromptMemo
 from chat_templates import CHATML, LLAMA3, MISTRAL, QWEN3
 from conversations import BARE, Conversation, chat_tokenizer, common_tokens, random_reply, spell
@@ -19,31 +20,35 @@ each_template = pytest.mark.parametrize("template", list(TEMPLATES))
 
 
 class Turn(NamedTuple):
-    """`before`: the tokens of the turn before with its reply. `new_text` is empty if they are rewritten."""
+    """`before`: the tokens of the turn before with its reply. `new_text` is empty if they are rewritten,
+    else it is what comes behind their text, and `tail` is what the last prompt's last special token begins.
+    """
 
     before: bytes
     prompt: bytes
     new_text: str
-    characters_tokenized: int
+    tail: str
+    characters: int
 
 
 def hold(kind: str, template: str, seed: int, opening: str = "") -> list[Turn]:
     """A conversation with random replies, `opening` in front of each."""
     tokenizer, chance = chat_tokenizer(kind), random.Random(seed)
-    conversation = Conversation(PromptMemo(tokenizer), tokenizer, template)
+    conversation, cuts = Conversation(PromptMemo(tokenizer), tokenizer, template), CutPoints(tokenizer)
     turns = []
     conversation.ask("Hello 0")
     for number in range(1, TURNS):
         produced = spell(tokenizer, opening) + random_reply(tokenizer, chance)
         before, said = conversation.prompt + produced, conversation.text
-        returned = conversation.answer(produced)
         tokenizer.characters = 0
+        returned = conversation.answer(produced)
         conversation.ask(f"Question {number}\n" + chance.choice(["and é?", " ", "fox  "]))
         spaces = [" " * dropped for dropped in range(1 + tokenizer.rules.leading_spaces)]
         texts = [said + space + returned for space in spaces]
         texts = [text for text in texts if conversation.text.startswith(text)]
         new_text = conversation.text.removeprefix(texts[0]) if texts and returned else ""
-        turns.append(Turn(before, conversation.prompt, new_text, tokenizer.characters))
+        tail = said.encode()[cuts.all(said.encode())[-1] :].decode()
+        turns.append(Turn(before, conversation.prompt, new_text, tail, tokenizer.characters))
     return turns
 
 
@@ -58,8 +63,9 @@ def test_a_hundred_turns_of_random_text_begin_with_the_tokens_before(kind: str, 
 @each_kind
 @each_template
 def test_a_turn_tokenizes_only_its_new_text(kind: str, template: str) -> None:
+    """And once more what prompted the reply, to see where that begins."""
     kept = [turn for turn in hold(kind, TEMPLATES[template], seed=2) if turn.new_text]
-    assert [turn.characters_tokenized for turn in kept] == [len(turn.new_text) for turn in kept]
+    assert [turn.characters for turn in kept] == [len(turn.tail + turn.new_text) for turn in kept]
 
 
 @pytest.mark.parametrize("kind", ["metaspace", "legacy-llama"])

@@ -16,7 +16,7 @@ from arbora.frontend.text.tokenizer import Tokenizer
 from conversations import ChatTokenizer, chat_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken
+from tokenizers import AddedToken, decoders, models, normalizers
 from tokenizers_for_tests import KINDS, byte_level_json, tokenizer_of_kind
 
 each_kind = pytest.mark.parametrize("kind", list(KINDS))
@@ -150,7 +150,37 @@ def test_a_tokenizer_that_matches_whole_words_only_has_no_memo() -> None:
     tokenizer = with_added(AddedToken("word", single_word=True, normalized=False))
     memo = PromptMemo(tokenizer)
     assert not memo.enabled
-    assert memo.encode("a word<s>word") == tokenizer.encode("a word<s>word", add_special_tokens=False)
+    prompt = tokenizer.encode("a word<s>word", add_special_tokens=False)
+    assert memo.encode("a word<s>word") == prompt
+    memo.remember("a word<s>word", prompt, " fox", spelled_out(tokenizer, " fox"))
+    assert memo.bytes_used == 0
+
+
+@each_kind
+def test_ids_that_the_memo_did_not_give_are_not_remembered(kind: str) -> None:
+    """The client may have had special tokens added that the text doesn't show."""
+    tokenizer = tokenizer_of_kind(kind)
+    text = turn([("user", "Hello")])
+    for known in ("", text):
+        memo = PromptMemo(tokenizer)
+        prompt = memo.encode(known)
+        memo.remember(text, packed(1) + prompt, "fox", spelled_out(tokenizer, "fox"))
+        memo.remember(text, prompt + packed(2), "fox", spelled_out(tokenizer, "fox"))
+        whole = text + "fox<|im_end|>"
+        assert memo.encode(whole) == tokenizer.encode(whole, add_special_tokens=False)
+
+
+def test_text_that_normalizes_to_a_special_token_is_not_taken_for_one() -> None:
+    pieces = [("<unk>", 0.0), ("<s>", -0.1), ("a", -2.0), ("b", -2.0)]
+    backend = tokenizers.Tokenizer(models.Unigram(pieces, 0))
+    backend.normalizer = normalizers.NFKC()
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
+    backend.add_special_tokens([AddedToken("<s>", normalized=False)])
+    tokenizer = Tokenizer(backend, {}, ())
+    memo = PromptMemo(tokenizer)
+    for text in ("<s>ab＜s＞<s>b", "<s>ab＜s＞<s>b<s>", "<s>ab＜s＞<s>ba"):
+        assert memo.encode(text) == tokenizer.encode(text, add_special_tokens=False)
+    assert memo.tokens_remembered == 2 * 4
 
 
 OVERLAPPING = ("<a", "<ab", "<abc>", "c>d", "e<a", "--", "-=-", "]f[")

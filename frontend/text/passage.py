@@ -14,7 +14,7 @@ class Cut(NamedTuple):
     """A place where a text can be cut: how many of its bytes and of its tokens stand before."""
 
     offset: int
-    index: int
+    tokens: int
 
 
 START = Cut(0, 0)
@@ -45,7 +45,7 @@ class Passage:
         offset = cut.offset
         return Passage(
             self.text[:offset],
-            self.tokens[: 4 * cut.index],
+            self.tokens[: 4 * cut.tokens],
             self.cuts[: bisect_left(self.cuts, cut)],
             [(start, min(end, offset)) for start, end in self.replies if start < offset],
         )
@@ -54,8 +54,8 @@ class Passage:
         offset = cut.offset
         return Passage(
             self.text[offset:],
-            self.tokens[4 * cut.index :],
-            [Cut(each.offset - offset, each.index - cut.index) for each in self.cuts if each >= cut],
+            self.tokens[4 * cut.tokens :],
+            [Cut(each.offset - offset, each.tokens - cut.tokens) for each in self.cuts if each >= cut],
             [(max(start - offset, 0), end - offset) for start, end in self.replies if end > offset],
         )
 
@@ -70,7 +70,7 @@ class Passage:
 
 
 def moved(cuts: Iterable[Cut], by: Cut) -> list[Cut]:
-    return [Cut(cut.offset + by.offset, cut.index + by.index) for cut in cuts]
+    return [Cut(cut.offset + by.offset, cut.tokens + by.tokens) for cut in cuts]
 
 
 def common_length(first: bytes, second: bytes, start: int = 0) -> int:

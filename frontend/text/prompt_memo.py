@@ -15,7 +15,7 @@ from ...runtime.messages import Tokens
 from .cut_points import CutPoints
 from .passage import Cut, Passage, common_length, moved
 from .prompt_tree import Place, PromptTree
-from .reply_text import ReplyText, whole_tokens
+from .reply_text import whole_tokens
 from .tokenizer import Tokenizer
 
 # Ten bytes a token: six million tokens, of which no tree of pages holds more.
@@ -55,12 +55,13 @@ class PromptMemo:
         data = text.encode()
         with self._lock:
             place = self._tree.find(data)
+            rewritten = self._rewritten(place, data)
         known = Cut(place.end, len(place.tokens) // 4)
         fresh, cuts = self._tokenize(data[place.end :])
         whole = Passage(data, place.tokens + fresh, moved(cuts, known))
         with self._lock:
-            self.tokens_remembered += known.index
-            self.tokens_rewritten += self._rewritten(place, data, fresh)
+            self.tokens_remembered += known.tokens
+            self.tokens_rewritten += len(rewritten) // 4 - common_length(rewritten, fresh) // 4
             # What follows the last cut is a prompt for the reply, and will be remembered with it.
             self._tree.insert(whole.before(whole.cuts[-1] if whole.cuts else known))
         return whole.tokens
@@ -71,28 +72,22 @@ class PromptMemo:
         """Keeps the ids of a reply whose text was returned whole.
 
         `reply_text` is all that the detokenizer returned, special tokens shown or not;
-        `prompt_tokens` is what `encode(prompt_text)` gave.
+        `prompt_tokens` is what `encode(prompt_text)` gave; nothing is kept if it was tokenized otherwise.
         """
+        if not self.enabled:
+            return
         prompt = prompt_text.encode()
+        with self._lock:
+            place = self._tree.find(prompt)
+        known = Cut(place.end, len(place.tokens) // 4)
+        fresh, cuts = self._tokenize(prompt[place.end :])
+        if place.tokens + fresh != prompt_tokens:
+            return
+        asked = Passage(prompt, prompt_tokens, moved(cuts, known))
         for reply in whole_tokens(self._tokenizer, self._cuts, reply_text, reply_tokens):
+            said = Passage(reply.text, reply_tokens[: 4 * reply.tokens], reply.cuts, [(0, len(reply.text))])
             with self._lock:
-                place = self._tree.find(prompt)
-                self._tree.insert(self._with_reply(place, prompt, prompt_tokens, reply, reply_tokens))
-
-    def _with_reply(
-        self, place: Place, prompt: bytes, prompt_tokens: Tokens, reply: ReplyText, reply_tokens: Tokens
-    ) -> Passage:
-        end = Cut(len(prompt), len(prompt_tokens) // 4)
-        cuts = []
-        if prompt_tokens.startswith(place.tokens):
-            unknown = prompt[place.end :], prompt_tokens[len(place.tokens) :]
-            cuts = moved(self._aligned(*unknown) or [], Cut(place.end, len(place.tokens) // 4))
-        return Passage(
-            prompt + reply.text,
-            prompt_tokens + reply_tokens[: 4 * reply.tokens],
-            cuts + moved(reply.cuts, end),
-            [(len(prompt), len(prompt) + len(reply.text))],
-        )
+                self._tree.insert(asked + said)
 
     def _tokenize(self, text: bytes) -> tuple[Tokens, list[Cut]]:
         """The ids of a text that begins with a cut or is whole, and its cuts."""
@@ -113,25 +108,25 @@ class PromptMemo:
         offsets, indices = self._cuts.all(text), np.flatnonzero(np.isin(ids, self._cut_ids)).tolist()
         return list(map(Cut, offsets, indices)) if len(offsets) == len(indices) else None
 
-    def _rewritten(self, place: Place, text: bytes, fresh: Tokens) -> int:
-        """How many ids of the conversation's earlier turns are lost.
+    def _rewritten(self, place: Place, text: bytes) -> Tokens:
+        """What earlier turns of the text's conversation had where the text goes on otherwise.
 
-        Where a reply is remembered behind the place, and the text agrees with what prompted it, or at
-        least ends with the same words, but has something else than that reply in a turn that is over.
+        That is so if the memo has a reply behind the place, and the text has the words that prompted it
+        there, or at least at its end, but has something else than that reply in a turn that is over.
         """
         rest = text[place.end :]
         if self._cuts.after(rest, 0) == len(rest):
-            return 0
+            return b""
         prompt = remembered = b""
         passages = self._tree.beyond(place)
         for passage in passages:
             remembered += passage.tokens
-            prompt += passage.text[: passage.replies[0][0]] if passage.replies else passage.text
             if passage.replies:
+                prompt += passage.text[: passage.replies[0][0]]
                 break
+            prompt += passage.text
         else:
-            return 0
+            return b""
         if rest == prompt or not (rest.startswith(prompt) or rest.endswith(prompt)):
-            return 0
-        remembered += b"".join(passage.tokens for passage in passages)
-        return (len(remembered) - common_length(remembered, fresh)) // 4
+            return b""
+        return remembered + b"".join(passage.tokens for passage in passages)

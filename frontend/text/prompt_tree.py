@@ -79,7 +79,7 @@ class PromptTree:
         """Remembers a text from its beginning. Of ids for the same text the older ones stay."""
         place = self.find(whole.text)
         self._touch(place.nodes)
-        if place.end == len(whole.text) and place.tokens == whole.tokens:
+        if place.end == len(whole.text):
             return
         node, cut, reached = self._fork(place, whole)
         rest = whole.behind(reached)
@@ -117,7 +117,7 @@ class PromptTree:
             cut = self._last_cut(nodes[-1].passage, text, start, reach)
             if cut > START:
                 tokens = [node.passage.tokens for node in nodes]
-                tokens[-1] = tokens[-1][: 4 * cut.index]
+                tokens[-1] = tokens[-1][: 4 * cut.tokens]
                 return Place(nodes, cut, start + cut.offset, b"".join(tokens))
             nodes = nodes[:-1]
             reach = len(nodes[-1].passage.text) if nodes else 0
@@ -135,7 +135,7 @@ class PromptTree:
         """Between two tokens that the model produced a text may end, as it need not be tokenized again."""
         if not any(start <= offset <= end for start, end in passage.replies):
             return None
-        data, index = bytearray(), last.index
+        data, index = bytearray(), last.tokens
         expected = passage.text[last.offset : offset]
         tokens = memoryview(passage.tokens).cast("i")
         while len(data) < len(expected) and index < len(tokens):
@@ -146,16 +146,16 @@ class PromptTree:
     def _fork(self, place: Place, whole: Passage) -> tuple[_Node, Cut, Cut]:
         """Where the new part of a text begins: node, place in its passage, place in the whole text."""
         agreed = common_length(place.tokens, whole.tokens) // 4
-        start = Cut(place.end - place.cut.offset, len(place.tokens) // 4 - place.cut.index)
+        start = Cut(place.end - place.cut.offset, len(place.tokens) // 4 - place.cut.tokens)
         reach = place.cut.offset
         for node in reversed(place.nodes):
             for cut in _cuts_up_to(node.passage, reach):
-                reached = Cut(start.offset + cut.offset, start.index + cut.index)
-                if cut > START and reached.offset < len(whole.text) and reached.index <= agreed:
+                reached = Cut(start.offset + cut.offset, start.tokens + cut.tokens)
+                if cut > START and reached.offset < len(whole.text) and reached.tokens <= agreed:
                     return node, cut, reached
             assert node.parent is not None
             reach, tokens = node.parent.passage.end
-            start = Cut(start.offset - reach, start.index - tokens)
+            start = Cut(start.offset - reach, start.tokens - tokens)
         return self._root, START, START
 
     def _attach(self, node: _Node, cut: Cut, rest: Passage) -> None:

@@ -32,7 +32,7 @@ def whole_tokens(tokenizer: Tokenizer, cuts: CutPoints, text: str, tokens: Token
     readings = [_follow(tokenizer, cuts, b" " * dropped + text.encode(), ids) for dropped in spaces]
     dropped = max(spaces, key=lambda number: readings[number].tokens)
     found = readings[dropped]
-    as_returned = [Cut(cut.offset - dropped, cut.index) for cut in found.cuts]
+    as_returned = [Cut(cut.offset - dropped, cut.tokens) for cut in found.cuts]
     returned = ReplyText(found.text[dropped:], found.tokens, as_returned)
     return [reply for reply in (found, returned)[: 1 + dropped] if reply.text]
 
@@ -56,4 +56,4 @@ def _follow(tokenizer: Tokenizer, cuts: CutPoints, text: bytes, ids: list[int]) 
     cut_off = decoder.decode(b"", True).encode()
     if cut_off and text[length:] == cut_off:
         whole = Cut(len(text), read)
-    return ReplyText(text[: whole.offset], whole.index, [cut for cut in found if cut < whole])
+    return ReplyText(text[: whole.offset], whole.tokens, [cut for cut in found if cut < whole])
