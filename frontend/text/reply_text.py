@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+from bisect import bisect_left
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +31,8 @@ def whole_tokens(tokenizer: Tokenizer, cuts: CutPoints, text: str, tokens: Token
     """
     ids = np.frombuffer(tokens, "<i4").tolist()
     spaces = range(tokenizer.rules.leading_spaces + 1)
-    readings = [_follow(tokenizer, cuts, b" " * dropped + text.encode(), ids) for dropped in spaces]
+    parts, is_cut = list(map(tokenizer.token_bytes, ids)), [token in cuts.ids for token in ids]
+    readings = [_read(parts, is_cut, b" " * dropped + text.encode()) for dropped in spaces]
     dropped = max(spaces, key=lambda number: readings[number].tokens)
     found = readings[dropped]
     as_returned = [Cut(cut.offset - dropped, cut.tokens) for cut in found.cuts]
@@ -37,16 +40,26 @@ def whole_tokens(tokenizer: Tokenizer, cuts: CutPoints, text: str, tokens: Token
     return [reply for reply in (found, returned)[: 1 + dropped] if reply.text]
 
 
-def _follow(tokenizer: Tokenizer, cuts: CutPoints, text: bytes, ids: list[int]) -> ReplyText:
-    """Decodes one token after another for as long as they give the text."""
+def _read(parts: list[bytes], is_cut: list[bool], text: bytes) -> ReplyText:
+    """The tokens, of which `parts` are the bytes, for as long as they give the text."""
+    ends = list(accumulate(map(len, parts)))
+    count = min(bisect_left(ends, len(text)) + 1, len(parts))
+    if b"".join(parts[:count]) != text:
+        return _decode(parts, is_cut, text)
+    cuts = [Cut(ends[index] - len(parts[index]), index) for index in range(count) if is_cut[index]]
+    return ReplyText(text, count, cuts)
+
+
+def _decode(parts: list[bytes], is_cut: list[bool], text: bytes) -> ReplyText:
+    """One token after another, as some are not in the text, or not as they are."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     whole, length, read, found = START, 0, 0, []
-    for token in ids:
+    for part, cut in zip(parts, is_cut, strict=True):
         state, before = decoder.getstate(), ""
-        if token in cuts.ids:
+        if cut:
             before = decoder.decode(b"", True)
             found.append(Cut(length + len(before.encode()), read))
-        piece = (before + decoder.decode(tokenizer.token_bytes(token))).encode()
+        piece = (before + decoder.decode(part)).encode()
         if not text.startswith(piece, length):
             decoder.setstate(state)
             break
@@ -56,4 +69,4 @@ def _follow(tokenizer: Tokenizer, cuts: CutPoints, text: bytes, ids: list[int]) 
     cut_off = decoder.decode(b"", True).encode()
     if cut_off and text[length:] == cut_off:
         whole = Cut(len(text), read)
-    return ReplyText(text[: whole.offset], whole.tokens, [cut for cut in found if cut < whole])
+    return ReplyText(text[: whole.offset], whole.tokens, [each for each in found if each < whole])
