@@ -106,6 +106,19 @@ def test_both_replies_to_one_prompt_are_remembered() -> None:
         assert conversation.ask("And?").startswith(prompt + reply)
 
 
+def test_replies_that_begin_with_the_same_text_keep_their_own_tokens() -> None:
+    tokenizer = chat_tokenizer("byte-level")
+    conversation = Conversation(PromptMemo(tokenizer), tokenizer, CHATML)
+    prompt, mark = conversation.ask("Hello"), tokenizer.encode("<think>", False)
+    first = spell(tokenizer, "The fox") + mark + spell(tokenizer, "jumps")
+    second = tokenizer.encode("The fox", False) + mark + spell(tokenizer, "runs")
+    conversation.answer(first)
+    conversation.answer(second)
+    for reply, answer in zip((first, second), conversation.messages[1:3], strict=True):
+        conversation.messages[1:] = [answer]
+        assert conversation.ask("And?").startswith(prompt + reply)
+
+
 def test_a_system_prompt_is_stored_once() -> None:
     tokenizer = chat_tokenizer("byte-level")
     memo = PromptMemo(tokenizer)

@@ -64,6 +64,16 @@ def test_a_memo_that_knows_no_reply_tokenizes_as_the_tokenizer_does(kind: str, t
         assert memo.encode(text) == tokenizer.encode(text, add_special_tokens=False)
 
 
+@each_kind
+def test_a_text_cut_short_is_tokenized_as_the_tokenizer_does(kind: str) -> None:
+    tokenizer = tokenizer_of_kind(kind)
+    memo = PromptMemo(tokenizer)
+    question = "Hello there, the weather in Paris and Berlin: the quick brown fox jumps over the lazy dog."
+    for length in range(len(question), 0, -1):
+        text = turn([("user", question[:length]), ("user", "And?")])
+        assert memo.encode(text) == tokenizer.encode(text, add_special_tokens=False)
+
+
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_all_kinds_of_tokenizers_have_a_memo(kind: str) -> None:
     assert PromptMemo(tokenizer_of_kind(kind)).enabled
@@ -234,10 +244,12 @@ def comparable(kind: str, text: str) -> str:
 def test_the_least_recently_used_texts_are_forgotten_first() -> None:
     tokenizer = chat_tokenizer("byte-level")
     memo = PromptMemo(tokenizer, max_bytes=20_000)
+    same = [("user", "always the same"), ("user", "asked again and again " * 10)]
+    memo.encode(turn(same))
     for number in range(200):
         memo.encode(turn([("user", "always the same"), ("user", f"new {number} " * 20)]))
         assert memo.bytes_used <= 20_000
-    assert characters(tokenizer, memo, [("user", "always the same")]) == 0
+        assert characters(tokenizer, memo, same) == 0
     assert characters(tokenizer, memo, [("user", "always the same"), ("user", "new 199 " * 20)]) == 0
     assert characters(tokenizer, memo, [("user", "always the same"), ("user", "new 0 " * 20)]) > 100
 
