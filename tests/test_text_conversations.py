@@ -119,6 +119,22 @@ def test_replies_that_begin_with_the_same_text_keep_their_own_tokens() -> None:
         assert conversation.ask("And?").startswith(prompt + reply)
 
 
+def test_of_replies_with_the_same_text_the_last_is_the_one_that_goes_on() -> None:
+    tokenizer, chance = chat_tokenizer("byte-level"), random.Random(7)
+    memo = PromptMemo(tokenizer)
+    conversation = Conversation(memo, tokenizer, CHATML)
+    prompt = conversation.ask("Hello")
+    replies = [spell(tokenizer, "The quick brown fox", chance) for _ in range(20)]
+    used = []
+    for reply in replies:
+        conversation.messages[1:] = []
+        assert conversation.render() == prompt
+        conversation.answer(reply)
+        used.append(memo.bytes_used)
+    assert used[-1] < 2 * used[1]
+    assert conversation.ask("And?").startswith(prompt + replies[-1])
+
+
 def test_a_system_prompt_is_stored_once() -> None:
     tokenizer = chat_tokenizer("byte-level")
     memo = PromptMemo(tokenizer)

@@ -76,10 +76,10 @@ class PromptTree:
         return self._last_place(nodes, text, start, reach)
 
     def insert(self, whole: Passage) -> None:
-        """Remembers a text from its beginning. Of ids for the same text the older ones stay."""
+        """Remembers a text from its beginning. Of ids for the same text the newest are found."""
         place = self.find(whole.text)
         self._touch(place.nodes)
-        if place.end == len(whole.text):
+        if place.end == len(whole.text) and place.tokens == whole.tokens:
             return
         node, cut, reached = self._fork(place, whole)
         rest = whole.behind(reached)
@@ -100,14 +100,14 @@ class PromptTree:
             yield node.passage
 
     def _next(self, node: _Node, text: bytes, start: int) -> tuple[_Node | None, int]:
-        """The child that has most in common with the text from `start` on, and how much."""
+        """The child that has most in common with the text from `start` on (the newest of equals), how much."""
         children = node.children.get(hash(text[start : self._cuts.after(text, start)]))
         if children is None:
             children = [] if node.latest is None else [node.latest]
         found: tuple[_Node | None, int] = (None, 0)
         for child in children:
             common = common_length(child.passage.text, text, start)
-            if common > found[1]:
+            if common and common >= found[1]:
                 found = child, common
         return found
 
@@ -166,7 +166,11 @@ class PromptTree:
                 return
             if cut < node.passage.end:
                 node = self._split(node, cut)
-        self._add(_Node(rest, node))
+        new = _Node(rest, node)
+        for old in list(node.children.get(self._key(new), ())):
+            if old.passage.text == rest.text and not old.children:
+                self._remove(old)
+        self._add(new)
 
     def _split(self, node: _Node, cut: Cut) -> _Node:
         """Gives the passage's beginning a node of its own."""
