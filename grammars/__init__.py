@@ -4,6 +4,19 @@ from .automaton import Automaton
 from .compiler import GrammarCompiler
 from .errors import GrammarError
 from .host import HostGrammar, HostMatcher
-from .stack_automaton import DEAD
+from .jump_forward import ForcedText, Segmenter, forced_text, load_segmenter
+from .stack_automaton import CHOICE, DEAD
 
-__all__ = ["DEAD", "Automaton", "GrammarCompiler", "GrammarError", "HostGrammar", "HostMatcher"]
+__all__ = [
+    "CHOICE",
+    "DEAD",
+    "Automaton",
+    "ForcedText",
+    "GrammarCompiler",
+    "GrammarError",
+    "HostGrammar",
+    "HostMatcher",
+    "Segmenter",
+    "forced_text",
+    "load_segmenter",
+]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from .closing import Closing
 from .errors import GrammarError, TooLargeError
-from .stack_automaton import DEAD, MAX_DEPTH, StackAutomaton
+from .stack_automaton import MAX_DEPTH, StackAutomaton
 from .stack_masks import StackMasks, StateMask
 
 LISTED_SHARE = 16  # a list of tokens stands for a mask that would take this many times its bytes
@@ -46,14 +48,14 @@ class Automaton:
         lists = (self.context_of_state, self.context_offsets, self.context_tokens, self.opener_counts)
         return self.machine.nbytes + sum(table.nbytes for table in (self.mask_of_state, self.masks, *lists))
 
-    def after(self, text: bytes) -> tuple[int, list[int]]:
-        """The state, `DEAD` for none, and the stack after `text`."""
-        state, stack = self.machine.start, list[int]()
-        for byte in text:
-            state = self.machine.step(state, stack, byte)
-            if state == DEAD:
-                break
-        return state, stack
+    @cached_property
+    def forced(self) -> NDArray[np.int16]:
+        """See `StackAutomaton.forced`."""
+        return self.machine.forced()
+
+    @cached_property
+    def closing(self) -> Closing:
+        return Closing(self.machine)
 
 
 def with_masks(key: str, machine: StackAutomaton, masks: StackMasks) -> Automaton:

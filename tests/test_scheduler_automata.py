@@ -56,8 +56,11 @@ def test_a_retracted_row_resumes_at_its_state_and_stack(names: str) -> None:
 
 def test_a_new_row_starts_with_an_empty_stack_and_goes_on_with_what_was_pushed() -> None:
     constraint = AutomatonConstraint(7, two_brackets(), EvenTokens().spelled)
-    assert constraint.device_state(b"") == DeviceState(7, 0, b"")
-    assert constraint.device_state(pack([1, 2, 6, 1, 3])) == DeviceState(7, 1, pack([0, 0, 1]))
+    assert constraint.device_state() == DeviceState(7, 0, b"")
+    for token, state in ((1, 0), (2, 1), (6, 1), (1, 0)):
+        constraint.accept(token, state)
+    constraint.append([3])
+    assert constraint.device_state() == DeviceState(7, 1, pack([0, 0, 1]))
 
 
 def test_a_token_that_left_the_grammar_is_an_error() -> None:

@@ -11,7 +11,7 @@ from typing import assert_never
 
 import zmq
 
-from ...grammars import GrammarCompiler
+from ...grammars import GrammarCompiler, Segmenter, load_segmenter
 from ...radix_cache import PrefixCache
 from ..child import ChildArguments, child_arguments
 from ..config import ServeConfig, load_config
@@ -36,7 +36,7 @@ from ..sockets import (
     supervisor_address,
     tokenizer_address,
 )
-from ..vocabulary import FILE_NAME, Vocabulary, load_vocabulary
+from ..vocabulary import FILE_NAME, TOKENIZER_NAME, Vocabulary, load_vocabulary
 from .admission import Limits
 from .budget import StepBudget
 from .clients import MAX_UNREAD, Clients
@@ -70,8 +70,10 @@ class Loop:
 
     def run(self) -> None:
         """Serves until it is drained or killed."""
+        vocabulary = _wait_for_vocabulary(self._directory)
+        segmenter = _segmenter(self._directory, vocabulary)
         ready = self._wait_for_model()
-        self._scheduler = _scheduler(ready, self._config, _wait_for_vocabulary(self._directory))
+        self._scheduler = _scheduler(ready, self._config, vocabulary, segmenter)
         self._supervisor.send(Ready("scheduler", model=ready))
         while not (self._draining and self._scheduler.idle):
             self._receive()
@@ -140,7 +142,15 @@ def _wait_for_vocabulary(directory: Path) -> Vocabulary:
     return load_vocabulary(directory)
 
 
-def _scheduler(ready: ModelReady, config: ServeConfig, vocabulary: Vocabulary) -> Scheduler:
+def _segmenter(directory: Path, vocabulary: Vocabulary) -> Segmenter:
+    spelled = [vocabulary.token_bytes(token) for token in range(vocabulary.size)]
+    special = vocabulary.special.nonzero()[0].tolist()
+    return load_segmenter(directory / TOKENIZER_NAME, spelled, special, vocabulary.eos)
+
+
+def _scheduler(
+    ready: ModelReady, config: ServeConfig, vocabulary: Vocabulary, segmenter: Segmenter
+) -> Scheduler:
     cache = PrefixCache(
         ready.num_pages,
         ready.page_size,
@@ -156,7 +166,13 @@ def _scheduler(ready: ModelReady, config: ServeConfig, vocabulary: Vocabulary) -
     )
     limits = Limits(ready.max_model_len, ready.num_pages, ready.page_size, ready.slots, config.max_waiting)
     return Scheduler(
-        limits, cache, StepBudget(config.step_ms), GrammarDesk(compiler), ready.vocab_size, vocabulary.eos
+        limits,
+        cache,
+        StepBudget(config.step_ms),
+        GrammarDesk(compiler),
+        ready.vocab_size,
+        vocabulary.eos,
+        segmenter,
     )
 
 
