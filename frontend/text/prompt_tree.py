@@ -100,7 +100,7 @@ class PromptTree:
             yield node.passage
 
     def _next(self, node: _Node, text: bytes, start: int) -> tuple[_Node | None, int]:
-        """The child that has most in common with the text from `start` on (the newest of equals), how much."""
+        """The child that has most in common with the text from `start` on, of equals the newest; how much."""
         children = node.children.get(hash(text[start : self._cuts.after(text, start)]))
         if children is None:
             children = [] if node.latest is None else [node.latest]
