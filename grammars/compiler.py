@@ -16,7 +16,7 @@ from .automaton import Automaton
 from .errors import GrammarError, NotCoveredError, NoValueError, TooLargeError
 from .host import HostCompiler, HostGrammar
 from .regex import literal, without_anchors
-from .token_trie import TokenTrie, build_trie
+from .token_trie import TokenTries, build_tries
 from .worker import AutomatonWorkers, ContextFree, Job, Schema
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
@@ -71,7 +71,7 @@ class GrammarCompiler:
         self._threads = ThreadPoolExecutor(THREADS, "grammars")
         self._host_threads = ThreadPoolExecutor(THREADS, "host-grammars")
         self._host = self._host_threads.submit(self._host_compiler)
-        self._workers = AutomatonWorkers(self._host_threads.submit(self._trie), WORKERS)
+        self._workers = AutomatonWorkers(self._host_threads.submit(self._tries), WORKERS)
         self._cache: OrderedDict[Source, Future[Compiled]] = OrderedDict()
         self._tickets: dict[str, _Ticket] = {}
 
@@ -223,8 +223,8 @@ class GrammarCompiler:
         spans = ((self._offsets[token], self._offsets[token + 1]) for token in np.flatnonzero(self._special))
         return [raw[start:end] for start, end in spans if end > start]
 
-    def _trie(self) -> TokenTrie:
-        return build_trie(self._offsets, self._data, self._special, self._eos_tokens, self._vocab_size)
+    def _tries(self) -> TokenTries:
+        return build_tries(self._offsets, self._data, self._special, self._eos_tokens, self._vocab_size)
 
 
 def _refused(message: str) -> Future[Compiled]:

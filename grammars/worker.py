@@ -24,7 +24,7 @@ from .errors import GrammarError, TooLargeError
 from .schema import SchemaCompiler
 from .stack_automaton import StackAutomaton
 from .stack_masks import StackMasks
-from .token_trie import TokenTrie
+from .token_trie import TokenTries
 
 _START = "from arbora.grammars.worker import main; main()"
 MEMORY_LIMIT = 8 << 30  # bytes of address space
@@ -60,11 +60,11 @@ Result: TypeAlias = Automaton | str
 class AutomatonWorkers:
     """As many processes as there are jobs at a time, at most `size`. For use by several threads."""
 
-    def __init__(self, trie: Future[TokenTrie], size: int) -> None:
+    def __init__(self, tries: Future[TokenTries], size: int) -> None:
         self._size = size
         self._idle: LifoQueue[AutomatonWorker] = LifoQueue()  # so those not yet needed come last
         for _ in range(size):
-            self._idle.put(AutomatonWorker(trie))
+            self._idle.put(AutomatonWorker(tries))
 
     def build(self, job: Job) -> Result:
         """As `AutomatonWorker.build`, after the jobs before it."""
@@ -83,8 +83,8 @@ class AutomatonWorkers:
 class AutomatonWorker:
     """Starts the process when it is first needed and again after it died. For use by one thread."""
 
-    def __init__(self, trie: Future[TokenTrie]) -> None:
-        self._trie = trie
+    def __init__(self, tries: Future[TokenTries]) -> None:
+        self._tries = tries
         self._process: subprocess.Popen[bytes] | None = None
 
     def build(self, job: Job) -> Result:
@@ -119,7 +119,7 @@ class AutomatonWorker:
                 stdout=subprocess.PIPE,
             )
             assert self._process.stdin is not None
-            _write(self._process.stdin, self._trie.result())
+            _write(self._process.stdin, self._tries.result())
         return self._process
 
 
@@ -131,9 +131,9 @@ def _write(pipe: object, value: object) -> None:
 class Builder:
     """Keeps what grammars have in common."""
 
-    def __init__(self, trie: TokenTrie) -> None:
+    def __init__(self, tries: TokenTries) -> None:
         self._schemas = SchemaCompiler()
-        self._masks = StackMasks(trie)
+        self._masks = StackMasks(tries)
 
     def build(self, key: str, grammar: str | Schema | ContextFree) -> Result:
         if isinstance(grammar, ContextFree):

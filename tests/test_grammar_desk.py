@@ -15,7 +15,7 @@ from arbora.runtime.scheduler import grammar_desk
 from arbora.runtime.scheduler.constraint import AutomatonConstraint, Constraint
 from arbora.runtime.scheduler.grammar_desk import MAX_UNUSED, GrammarDesk
 from grammar_world import compiler
-from stack_automata import automaton
+from stack_automata import automaton, lists, no_lists
 
 
 class Ready:
@@ -28,7 +28,7 @@ class Ready:
     def submit(self, ticket: str, kind: str, text: str, **_: object) -> None:
         table = np.zeros((1, 1), np.int32)
         masks = np.broadcast_to(np.int32(-1), (1, self.mask_bytes // 4))
-        tables = Tables(np.zeros(256, np.uint8), table, table[0], masks)
+        tables = Tables(np.zeros(256, np.uint8), table, table[0], masks, **no_lists(1))
         self.done.append((ticket, automaton(text, tables)))
 
     def spelled(self, tokens: np.ndarray) -> bytes:
@@ -66,19 +66,17 @@ def test_what_needs_a_stack_is_loaded_with_the_automaton() -> None:
     stacked = replace(
         plain,
         machine=replace(plain.machine, actions=numbers.reshape(1, 3), returns=numbers[:1]),
-        context_of_state=numbers[:1],
-        context_offsets=numbers[:2],
-        context_tokens=numbers[2:],
-        opener_counts=numbers[1:2],
+        masks=replace(plain.masks, **lists([(1, 0, 2)], ([5, 6], []), ([7], [8]))),
     )
     compiler.done = [(ticket, stacked)]
-    assert stacked.nbytes == plain.nbytes + 4 * 9
+    assert stacked.nbytes == plain.nbytes + 4 * 8
     assert len(list(desk.finished())) == 1
     (load,) = desk.take_loads()
     assert isinstance(load, LoadGrammar)
-    sent = (load.actions, load.returns, load.context_of_state, load.context_offsets, load.context_tokens)
-    assert [np.frombuffer(part, np.int32).tolist() for part in sent] == [[0, 1, 2], [0], [0], [0, 1], [2]]
-    assert np.frombuffer(load.opener_counts, np.int32).tolist() == [1]
+    sent = (load.actions, load.returns, load.lists_of_state, load.list_offsets, load.list_tokens)
+    expected = [[0, 1, 2], [0], [1, 0, 2], [0, 0, 2, 4], [5, 6, 7, 8]]
+    assert [np.frombuffer(part, np.int32).tolist() for part in sent] == expected
+    assert np.frombuffer(load.opener_counts, np.int32).tolist() == [0, 0, 1]
 
 
 def test_those_unused_longest_are_dropped_when_there_are_many() -> None:
@@ -122,5 +120,5 @@ def test_a_schema_travels_to_the_device_once_and_no_mask_after_it(kind: GrammarK
     assert not constraint.host_masked
     (load,) = desk.take_loads()
     assert isinstance(load, LoadGrammar)
-    assert load.actions and load.context_tokens
+    assert load.actions and load.list_tokens
     grammars.close()

@@ -12,7 +12,7 @@ from arbora.runtime.scheduler.constraint import AutomatonConstraint, DeviceState
 from fake_model import VOCAB, pack
 from followed_rows import FollowedRows
 from scheduler_bench import EvenTokens, SchedulerBench
-from stack_automata import automaton
+from stack_automata import automaton, no_lists
 
 
 def two_brackets() -> Automaton:
@@ -26,6 +26,7 @@ def two_brackets() -> Automaton:
         masks=np.zeros((1, VOCAB // 32), np.int32),
         actions=np.array([*pushes, [POP, 0, 0]], np.int32),
         returns=np.array([0, 1], np.int32),
+        **no_lists(2),
     )
     return automaton("brackets", tables)
 

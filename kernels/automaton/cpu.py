@@ -14,14 +14,18 @@ from ..sampling.jit import compiled, inlined
 from .act_cpu import act
 from .layout import (
     CLASS_MAP,
-    CONTEXT_COUNT,
-    CONTEXT_START,
     DEAD,
+    DECIDED_COUNT,
+    DECIDED_START,
     DEPTH,
     FIRST_TRANSITION,
     MASK,
     OPENER_COUNT,
+    OWN_COUNT,
+    OWN_START,
     ROOMY_DEPTH,
+    SHARED_COUNT,
+    SHARED_START,
     STACK,
     STACK_PLACES,
     STATE,
@@ -36,9 +40,9 @@ def advance(rows: AutomatonRows, tokens: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(_advance(*_arrays(rows), tokens.numpy()))
 
 
-def mask(rows: AutomatonRows, context: torch.Tensor, masks: torch.Tensor, own_masks: int) -> torch.Tensor:
+def mask(rows: AutomatonRows, lists: torch.Tensor, masks: torch.Tensor, own_masks: int) -> torch.Tensor:
     """See `AutomatonPool.mask`; the rows' indices into masks, int32 [rows]."""
-    return torch.from_numpy(_mask(*_arrays(rows), context.numpy(), masks.numpy(), own_masks))
+    return torch.from_numpy(_mask(*_arrays(rows), lists.numpy(), masks.numpy(), own_masks))
 
 
 def _arrays(rows: AutomatonRows) -> tuple[Ints, Ints, Tables]:
@@ -72,7 +76,7 @@ def _advance(slots: Ints, registers: Ints, tables: Tables, tokens: Ints) -> Ints
 
 @compiled
 def _mask(
-    slots: Ints, registers: Ints, tables: Tables, context: Ints, masks: Ints, own_masks: int
+    slots: Ints, registers: Ints, tables: Tables, lists: Ints, masks: Ints, own_masks: int
 ) -> NDArray[np.int32]:
     state_rows = tables[2]
     index = np.full(len(slots), -1, np.int32)
@@ -82,14 +86,23 @@ def _mask(
             continue
         state_row = state_rows[own[STATE]]
         index[row] = state_row[MASK]
-        first, count = state_row[CONTEXT_START], state_row[CONTEXT_COUNT]
+        shared, differing, decided = state_row[SHARED_COUNT], state_row[OWN_COUNT], state_row[DECIDED_COUNT]
         if own[DEPTH] > state_row[ROOMY_DEPTH]:
-            count += state_row[OPENER_COUNT]
-        if count > 0:
+            decided += state_row[OPENER_COUNT]
+        if shared + differing + decided > 0:
             index[row] = own_masks + slots[row]
-            masks[index[row]] = masks[state_row[MASK]]
-            _decide(own, tables, context[first : first + count], masks[index[row]])
+            words = masks[index[row]]
+            words[:] = masks[state_row[MASK]]
+            _flip(words, lists[state_row[SHARED_START] : state_row[SHARED_START] + shared])
+            _flip(words, lists[state_row[OWN_START] : state_row[OWN_START] + differing])
+            _decide(own, tables, lists[state_row[DECIDED_START] : state_row[DECIDED_START] + decided], words)
     return index
+
+
+@inlined
+def _flip(words: Ints, tokens: Ints) -> None:
+    for token in tokens:
+        words[token >> 5] ^= np.int32(1) << np.int32(token & 31)
 
 
 @compiled

@@ -22,8 +22,12 @@ STATE_COLUMNS = tl.constexpr(layout.STATE_COLUMNS)
 FIRST_TRANSITION = tl.constexpr(layout.FIRST_TRANSITION)
 CLASS_MAP = tl.constexpr(layout.CLASS_MAP)
 MASK = tl.constexpr(layout.MASK)
-CONTEXT_START = tl.constexpr(layout.CONTEXT_START)
-CONTEXT_COUNT = tl.constexpr(layout.CONTEXT_COUNT)
+SHARED_START = tl.constexpr(layout.SHARED_START)
+SHARED_COUNT = tl.constexpr(layout.SHARED_COUNT)
+OWN_START = tl.constexpr(layout.OWN_START)
+OWN_COUNT = tl.constexpr(layout.OWN_COUNT)
+DECIDED_START = tl.constexpr(layout.DECIDED_START)
+DECIDED_COUNT = tl.constexpr(layout.DECIDED_COUNT)
 OPENER_COUNT = tl.constexpr(layout.OPENER_COUNT)
 ROOMY_DEPTH = tl.constexpr(layout.ROOMY_DEPTH)
 DEPTH = tl.constexpr(layout.DEPTH)
@@ -41,7 +45,7 @@ def mask_kernel(
     transitions,
     actions,
     returns,
-    context,
+    lists,
     masks,
     words,
     own_masks,
@@ -49,30 +53,34 @@ def mask_kernel(
     LANES: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """One program for each row: the place of its mask in masks [n, words], decided where the stack counts."""
+    """One program for each row: the place of its mask in masks [n, words], made where lists have a say."""
     row = tl.program_id(0)
     slot = tl.load(slots + row)
     own = registers + slot * REGISTERS
     state = tl.load(own)
     state_row = state_rows + STATE_COLUMNS * tl.maximum(state, 0)
     chosen = tl.load(state_row + MASK)
-    count = tl.load(state_row + CONTEXT_COUNT)
+    shared, differing = tl.load(state_row + SHARED_COUNT), tl.load(state_row + OWN_COUNT)
+    decided = tl.load(state_row + DECIDED_COUNT)
     if tl.load(own + DEPTH) > tl.load(state_row + ROOMY_DEPTH):
-        count += tl.load(state_row + OPENER_COUNT)
-    if (state >= 0) & (count > 0):
+        decided += tl.load(state_row + OPENER_COUNT)
+    if (state >= 0) & (shared + differing + decided > 0):
         base, chosen = masks + chosen.to(tl.int64) * words, own_masks + slot
         mask = masks + chosen.to(tl.int64) * words
         for start in range(0, words, TILE):
             word = start + tl.arange(0, TILE)
             tl.store(mask + word, tl.load(base + word, mask=word < words), mask=word < words)
-        tl.debug_barrier()  # bits are set by other threads than those that copied them
-        first = tl.load(state_row + CONTEXT_START)
+        tl.debug_barrier()  # bits are changed by other threads than those that copied them
+        _flip(mask, lists + tl.load(state_row + SHARED_START), shared, LANES)
+        _flip(mask, lists + tl.load(state_row + OWN_START), differing, LANES)
+        tl.debug_barrier()  # and set by others than those that flipped them
+        first = tl.load(state_row + DECIDED_START)
         level = tl.arange(0, STACK_PLACES)[None, :]
-        for start in range(0, count, LANES):
+        for start in range(0, decided, LANES):
             lane = start + tl.arange(0, LANES)
-            token = tl.load(context + first + lane, mask=lane < count, other=0)
+            token = tl.load(lists + first + lane, mask=lane < decided, other=0)
             after, _, _ = _walk(
-                tl.where(lane < count, state, NO_AUTOMATON),
+                tl.where(lane < decided, state, NO_AUTOMATON),
                 tl.full((LANES,), 0, tl.int32) + tl.load(own + DEPTH),
                 tl.full((LANES, STACK_PLACES), 0, tl.int32) + tl.load(own + STACK + level),
                 token,
@@ -88,6 +96,15 @@ def mask_kernel(
             tl.atomic_or(word, bit, mask=after > DEAD)
             tl.atomic_and(word, ~bit, mask=after == DEAD)
     tl.store(index + row, tl.where(state < 0, -1, chosen))
+
+
+@triton.jit
+def _flip(mask, tokens, count, LANES: tl.constexpr):
+    for start in range(0, count, LANES):
+        lane = start + tl.arange(0, LANES)
+        token = tl.load(tokens + lane, mask=lane < count, other=0)
+        bit = tl.full((LANES,), 1, tl.int32) << (token & 31)
+        tl.atomic_xor(mask + (token >> 5), bit, mask=lane < count)
 
 
 @triton.jit
@@ -158,9 +175,9 @@ def _walk(
     return state, depth, stack
 
 
-def mask(rows: AutomatonRows, context: torch.Tensor, masks: torch.Tensor, own_masks: int) -> torch.Tensor:
+def mask(rows: AutomatonRows, lists: torch.Tensor, masks: torch.Tensor, own_masks: int) -> torch.Tensor:
     """See `AutomatonPool.mask`; the rows' indices into masks, int32 [rows]."""
     index = torch.empty_like(rows.slots)
-    parts = (rows.slots, rows.registers, *rows.tables, context, masks, masks.shape[1], own_masks, index)
+    parts = (rows.slots, rows.registers, *rows.tables, lists, masks, masks.shape[1], own_masks, index)
     mask_kernel[(len(index),)](*parts, LANES=LANES, TILE=TILE, num_warps=8)
     return index

@@ -17,14 +17,19 @@ PUSH, POP, CALL, COUNT, COUNT_CALL, DROP, OPEN, CLOSE, SEE, NEED = range(10)
     FIRST_TRANSITION,
     CLASS_MAP,
     MASK,
-    CONTEXT_START,
-    CONTEXT_COUNT,
+    SHARED_START,
+    SHARED_COUNT,
+    OWN_START,
+    OWN_COUNT,
+    DECIDED_START,
+    DECIDED_COUNT,
     OPENER_COUNT,
     ROOMY_DEPTH,
     STATE_COLUMNS,
-) = range(8)
-"""columns of a state: where its transitions begin, rows of the class maps and masks, its context tokens, the
-openers that follow them, and the depth up to which no opener can fill the stack"""
+) = range(12)
+"""columns of a state: where its transitions begin, rows of the class maps and masks, its lists of tokens that
+change sides and of those that the stack decides, the openers that follow these, and the depth up to which no
+opener can fill the stack"""
 
 STATE, DEPTH, STACK = range(3)
 """columns of a slot's registers; the stack takes the rest"""

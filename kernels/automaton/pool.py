@@ -14,19 +14,23 @@ from .arena import Arena
 from .layout import (
     CLASS_MAP,
     CLOSE,
-    CONTEXT_COUNT,
-    CONTEXT_START,
     COUNT,
     DEAD,
+    DECIDED_COUNT,
+    DECIDED_START,
     DEPTH,
     FIRST_TRANSITION,
     MASK,
     NO_AUTOMATON,
     OPEN,
     OPENER_COUNT,
+    OWN_COUNT,
+    OWN_START,
     POP,
     REGISTERS,
     ROOMY_DEPTH,
+    SHARED_COUNT,
+    SHARED_START,
     STACK,
     STACK_DEPTH,
     STATE,
@@ -38,7 +42,7 @@ FIRST_STATES = 1024
 FIRST_TRANSITIONS = 32 * FIRST_STATES
 FIRST_ACTIONS = 256
 FIRST_RETURNS = 256
-FIRST_CONTEXT_TOKENS = 4096
+FIRST_LIST_TOKENS = 4096
 FIRST_MASKS = 64
 FIRST_GRAMMARS = 8
 
@@ -86,11 +90,11 @@ class AutomatonPool:
         self._states = Arena(FIRST_STATES, (STATE_COLUMNS,), torch.int32, device)
         self._actions = Arena(FIRST_ACTIONS, (3,), torch.int32, device)
         self._returns = Arena(FIRST_RETURNS, (), torch.int32, device)
-        self._context = Arena(FIRST_CONTEXT_TOKENS, (), torch.int32, device)
+        self._lists = Arena(FIRST_LIST_TOKENS, (), torch.int32, device)
         self._masks = Arena(slots + FIRST_MASKS, (words,), torch.int32, device)
         self._class_maps = Arena(FIRST_GRAMMARS, (256,), torch.uint8, device)
         self._own_masks = self._masks.take(slots)
-        """a mask for each slot whose stack decides"""
+        """a mask for each slot, for states that have lists"""
         self._registers = torch.zeros(slots, REGISTERS, dtype=torch.int32, device=device)
         self._registers[:, STATE] = NO_AUTOMATON
         self._loaded: dict[int, _Loaded] = {}
@@ -141,14 +145,14 @@ class AutomatonPool:
 
     def mask(self, rows: AutomatonRows) -> TokenMask:
         """What the rows allow now; valid until the next call, which overwrites the slots' own masks."""
-        context, masks = self._context.tensor, self._masks.tensor
+        lists, masks = self._lists.tensor, self._masks.tensor
         if masks.is_cuda:
             from . import cuda
 
-            return TokenMask(cuda.mask(rows, context, masks, self._own_masks), masks)
+            return TokenMask(cuda.mask(rows, lists, masks, self._own_masks), masks)
         from . import cpu
 
-        return TokenMask(cpu.mask(rows, context, masks, self._own_masks), masks)
+        return TokenMask(cpu.mask(rows, lists, masks, self._own_masks), masks)
 
     def _put_states(self, loaded: _Loaded, tables: Tables) -> None:
         states, classes = tables.transitions.shape
@@ -160,30 +164,35 @@ class AutomatonPool:
         rows = np.zeros((states, STATE_COLUMNS), np.int32)
         rows[:, FIRST_TRANSITION] = first_transition + classes * np.arange(states)
         rows[:, CLASS_MAP] = loaded.put(self._class_maps, tables.class_of_byte[None])
-        rows[:, MASK] = loaded.put(self._masks, tables.masks.view(np.int32)) + tables.mask_of_state
-        self._list_context(rows, loaded, tables)
+        first_mask = loaded.put(self._masks, tables.masks)
+        known = tables.mask_of_state >= 0
+        rows[:, MASK] = np.where(known, first_mask + tables.mask_of_state, self._no_tokens)
+        self._put_lists(rows, loaded, tables)
         self._states.write(loaded.first_state, rows)
 
-    def _list_context(self, rows: NDArray[np.int32], loaded: _Loaded, tables: Tables) -> None:
-        listed = np.flatnonzero(tables.context_of_state >= 0)
-        if not len(listed):
-            return
-        lists, ends = tables.context_of_state[listed], tables.context_offsets[1:]
-        rows[listed, CONTEXT_START] = tables.context_offsets[lists]
-        rows[listed, CONTEXT_START] += loaded.put(self._context, tables.context_tokens)
-        rows[listed, CONTEXT_COUNT] = (np.diff(tables.context_offsets) - tables.opener_counts)[lists]
-        rows[listed, OPENER_COUNT] = tables.opener_counts[lists]
-        opens = np.arange(len(tables.context_tokens)) >= np.repeat(
-            ends - tables.opener_counts, np.diff(tables.context_offsets)
-        )
-        longest = self._token_lengths[tables.context_tokens[opens]].max(initial=0)
-        places = 2 if (tables.actions[:, 0] == OPEN).any() else 1
-        rows[:, ROOMY_DEPTH] = STACK_DEPTH - places * longest
+    def _put_lists(self, rows: NDArray[np.int32], loaded: _Loaded, tables: Tables) -> None:
+        first = loaded.put(self._lists, tables.list_tokens)
+        starts, sizes = first + tables.list_offsets[:-1], np.diff(tables.list_offsets)
+        shared, own, decided = tables.lists_of_state.T
+        rows[:, SHARED_START], rows[:, SHARED_COUNT] = starts[shared], sizes[shared]
+        rows[:, OWN_START], rows[:, OWN_COUNT] = starts[own], sizes[own]
+        rows[:, DECIDED_START] = starts[decided]
+        rows[:, DECIDED_COUNT] = (sizes - tables.opener_counts)[decided]
+        rows[:, OPENER_COUNT] = tables.opener_counts[decided]
+        rows[:, ROOMY_DEPTH] = STACK_DEPTH - self._longest_opening(tables)
+
+    def _longest_opening(self, tables: Tables) -> int:
+        """Places of the stack that one token can take."""
+        sizes = np.diff(tables.list_offsets)
+        openers = np.repeat(tables.list_offsets[1:] - tables.opener_counts, sizes)
+        opens = np.arange(len(tables.list_tokens)) >= openers
+        longest = int(self._token_lengths[tables.list_tokens[opens]].max(initial=0))
+        return longest * (2 if (tables.actions[:, 0] == OPEN).any() else 1)
 
     def _put_dead_state(self, words: int) -> None:
         row = np.zeros((1, STATE_COLUMNS), np.int32)
         row[0, CLASS_MAP] = self._class_maps.put(np.zeros((1, 256), np.uint8))
-        row[0, MASK] = self._masks.put(np.zeros((1, words), np.int32))
+        row[0, MASK] = self._no_tokens = self._masks.put(np.zeros((1, words), np.int32))
         row[0, FIRST_TRANSITION] = self._transitions.put(np.array([DEAD], np.int32))
         state = self._states.put(row)
         assert state == DEAD

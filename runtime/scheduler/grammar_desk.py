@@ -78,14 +78,14 @@ class GrammarDesk:
                     grammar=loaded.id,
                     class_of_byte=automaton.machine.class_of_byte.tobytes(),
                     transitions=automaton.machine.transitions.tobytes(),
-                    mask_of_state=automaton.mask_of_state.tobytes(),
-                    masks=automaton.masks.tobytes(),
+                    mask_of_state=automaton.masks.mask_of_state.tobytes(),
+                    masks=automaton.masks.masks.tobytes(),
+                    lists_of_state=automaton.masks.lists_of_state.tobytes(),
+                    list_offsets=automaton.masks.list_offsets.tobytes(),
+                    list_tokens=automaton.masks.list_tokens.tobytes(),
+                    opener_counts=automaton.masks.opener_counts.tobytes(),
                     actions=automaton.machine.actions.tobytes(),
                     returns=automaton.machine.returns.tobytes(),
-                    context_of_state=automaton.context_of_state.tobytes(),
-                    context_offsets=automaton.context_offsets.tobytes(),
-                    context_tokens=automaton.context_tokens.tobytes(),
-                    opener_counts=automaton.opener_counts.tobytes(),
                 )
             )
         loaded.users += 1

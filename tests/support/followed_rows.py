@@ -24,6 +24,10 @@ class FollowedRows:
                 transitions=np.frombuffer(message.transitions, np.int32).reshape(len(mask_of_state), -1),
                 mask_of_state=mask_of_state,
                 masks=np.frombuffer(message.masks, np.int32).reshape(-1, VOCAB // 32),
+                lists_of_state=np.frombuffer(message.lists_of_state, np.int32).reshape(-1, 3),
+                list_offsets=np.frombuffer(message.list_offsets, np.int32),
+                list_tokens=np.frombuffer(message.list_tokens, np.int32),
+                opener_counts=np.frombuffer(message.opener_counts, np.int32),
                 actions=np.frombuffer(message.actions, np.int32).reshape(-1, 3),
                 returns=np.frombuffer(message.returns, np.int32),
             )
