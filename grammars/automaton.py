@@ -5,24 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .errors import GrammarError
+from .row_packing import PackedRows, packed
 from .stack_automaton import DEAD, MAX_DEPTH, StackAutomaton
 from .stack_masks import EMPTY, MaskTables, StackMasks
 
-STATE_BYTES = 44  # that the device keeps of a state beside its transitions
+STATE_BYTES = 28  # that the device keeps of each state
+LIST_BYTES = 16  # and of each list, beside its tokens
 
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
-    """`machine` with the masks of its states. `key` names the grammar."""
+    """`machine` with the masks of its states, and its transitions as the device has them (`rows`).
+
+    `key` names the grammar.
+    """
 
     key: str
     machine: StackAutomaton
     masks: MaskTables
+    rows: PackedRows
 
     @property
     def nbytes(self) -> int:
         """Of what the device holds."""
-        return self.machine.nbytes + self.masks.nbytes + STATE_BYTES * len(self.masks.mask_of_state)
+        states, lists = len(self.masks.mask_of_state), len(self.masks.opener_counts)
+        actions = self.machine.actions.nbytes + self.machine.returns.nbytes
+        tables = self.masks.nbytes + self.rows.nbytes + actions
+        return tables + STATE_BYTES * states + LIST_BYTES * lists
 
     def after(self, text: bytes) -> tuple[int, list[int]]:
         """The state, `DEAD` for none, and the stack after `text`."""
@@ -42,4 +51,5 @@ def with_masks(key: str, machine: StackAutomaton, masks: StackMasks) -> Automato
     tables = masks.of(machine)
     if tables.mask_of_state[machine.start] == EMPTY and not tables.lists_of_state[machine.start].any():
         raise GrammarError("no token of this model's vocabulary can begin a match")
-    return Automaton(key, replace(machine, max_depth=min(machine.max_depth, MAX_DEPTH)), tables)
+    machine = replace(machine, max_depth=min(machine.max_depth, MAX_DEPTH))
+    return Automaton(key, machine, tables, packed(machine.transitions, machine.like_state))

@@ -38,7 +38,7 @@ def _random(count: int) -> NDArray[np.uint64]:
 
 @njit(cache=True, nogil=True)
 def _signatures(machine, states, weights, places, own):  # type: ignore[no-untyped-def]
-    """What the stack decides, or a count that a call sets, is told apart by `own`: it is the same nowhere else."""
+    """What depends on more than bytes and code points is told apart by `own`, which is never the same."""
     columns, column_weights = _plain_columns(machine, weights)
     verdicts = np.full(len(machine.actions), -1, np.int32)
     reached = _reached(machine, columns, states, verdicts)

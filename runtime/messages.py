@@ -234,7 +234,10 @@ class LoadGrammar(Message):
 
     grammar: int
     class_of_byte: bytes  # uint8 [256]
-    transitions: bytes  # int32 [states, classes]
+    row_starts: bytes  # int32 [states]
+    default_state: bytes  # int32 [states]
+    entries: bytes  # int32 [places]
+    owners: bytes  # int32 [places]
     mask_of_state: bytes  # int32 [states]
     masks: bytes  # int32 [masks, ceil(vocab / 32)]
     lists_of_state: bytes  # int32 [states, 3]

@@ -81,7 +81,10 @@ def pool_of(automaton: Automaton) -> AutomatonPool:
     pool = AutomatonPool("cpu", 2, OFFSETS, DATA, [END])
     tables = Tables(
         class_of_byte=automaton.machine.class_of_byte,
-        transitions=automaton.machine.transitions,
+        row_starts=automaton.rows.row_starts,
+        default_state=automaton.rows.default_state,
+        entries=automaton.rows.entries,
+        owners=automaton.rows.owners,
         mask_of_state=automaton.masks.mask_of_state,
         masks=automaton.masks.masks,
         lists_of_state=automaton.masks.lists_of_state,
@@ -124,7 +127,9 @@ def test_a_walk_sees_the_masks_and_stacks_of_the_compilers_automaton(name: str, 
         )
         if step % 15 == 0:
             words = mask.bits[int(mask.index[0])].clone()
-            index = automaton_triton.mask(rows, pool._lists.tensor, mask.bits, pool._own_masks)
+            index = automaton_triton.mask(
+                rows, pool._lists.tensor, pool._list_tokens.tensor, mask.bits, pool._own_masks
+            )
             assert torch.equal(mask.bits[int(index[0])], words)
         deepening = [token for token in expected if TEXTS[token][-1:] in (b"[", b"{", b":")]
         some = deepening if deepening and chance.random() < seed / 2 else expected

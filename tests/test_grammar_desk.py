@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from arbora.grammars import Automaton
+from arbora.grammars.automaton import LIST_BYTES
 from arbora.grammars.compiler import GrammarKind
 from arbora.kernels.automaton import Tables
 from arbora.runtime.messages import DropGrammar, GrammarSpec, LoadGrammar
@@ -15,7 +16,7 @@ from arbora.runtime.scheduler import grammar_desk
 from arbora.runtime.scheduler.constraint import AutomatonConstraint, Constraint
 from arbora.runtime.scheduler.grammar_desk import MAX_UNUSED, GrammarDesk
 from grammar_world import compiler
-from stack_automata import automaton, lists, no_lists
+from stack_automata import automaton, lists, no_lists, rows_of
 
 
 class Ready:
@@ -26,9 +27,15 @@ class Ready:
         self.done: list[tuple[str, Automaton]] = []
 
     def submit(self, ticket: str, kind: str, text: str, **_: object) -> None:
-        table = np.zeros((1, 1), np.int32)
+        zero = np.zeros(1, np.int32)
         masks = np.broadcast_to(np.int32(-1), (1, self.mask_bytes // 4))
-        tables = Tables(np.zeros(256, np.uint8), table, table[0], masks, **no_lists(1))
+        tables = Tables(
+            class_of_byte=np.zeros(256, np.uint8),
+            mask_of_state=zero,
+            masks=masks,
+            **rows_of(np.zeros((1, 1))),
+            **no_lists(1),
+        )
         self.done.append((ticket, automaton(text, tables)))
 
     def spelled(self, tokens: np.ndarray) -> bytes:
@@ -69,7 +76,7 @@ def test_what_needs_a_stack_is_loaded_with_the_automaton() -> None:
         masks=replace(plain.masks, **lists([(1, 0, 2)], ([5, 6], []), ([7], [8]))),
     )
     compiler.done = [(ticket, stacked)]
-    assert stacked.nbytes == plain.nbytes + 4 * 8
+    assert stacked.nbytes == plain.nbytes + 4 * 8 + 2 * LIST_BYTES
     assert len(list(desk.finished())) == 1
     (load,) = desk.take_loads()
     assert isinstance(load, LoadGrammar)

@@ -25,7 +25,7 @@ from arbora.runtime.model.loading import load_model
 from arbora.runtime.sampling_params import SamplingParams
 from arbora.runtime.vocabulary import Vocabulary, build_vocabulary
 from checkpoints import VOCAB_SIZE, random_model, save_model
-from stack_automata import automaton, lists, load_message, no_lists
+from stack_automata import automaton, lists, load_message, no_lists, rows_of
 from step_driver import GREEDY, StepDriver, full_logprobs, no_masks, packed, serve_config, unpacked
 
 WORDS = -(-VOCAB_SIZE // 32)
@@ -160,7 +160,13 @@ def load_ab_grammar(driver: StepDriver, grammar: int) -> None:
     classes[ord("a")], classes[ord("b")] = 1, 2
     transitions = np.array([[-1, 1, -1], [-1, -1, 1]], np.int32)
     masks = np.frombuffer(bits([ord("a")]) + bits([ord("b"), EOS]), np.int32).reshape(2, WORDS)
-    tables = Tables(classes, transitions.astype(np.int32), np.arange(2, dtype=np.int32), masks, **no_lists(2))
+    tables = Tables(
+        class_of_byte=classes,
+        mask_of_state=np.arange(2, dtype=np.int32),
+        masks=masks,
+        **rows_of(transitions),
+        **no_lists(2),
+    )
     driver.runner.load_grammar(load_message(grammar, tables))
 
 
@@ -194,7 +200,7 @@ def nested() -> Tables:
     masks = np.frombuffer(bits([ord("a")]) + bits([EOS]), np.int32).reshape(2, WORDS)
     return Tables(
         class_of_byte=classes,
-        transitions=np.array([[-1, -2, -1], [-1, -3, -4], [-1, -1, -1]], np.int32),
+        **rows_of(np.array([[-1, -2, -1], [-1, -3, -4], [-1, -1, -1]])),
         mask_of_state=np.array([0, 0, 1], np.int32),
         masks=masks,
         actions=np.array([[PUSH, 1, 0], [PUSH, 1, 1], [POP, 0, 0]], np.int32),

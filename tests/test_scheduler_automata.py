@@ -12,7 +12,7 @@ from arbora.runtime.scheduler.constraint import AutomatonConstraint, DeviceState
 from fake_model import VOCAB, pack
 from followed_rows import FollowedRows
 from scheduler_bench import EvenTokens, SchedulerBench
-from stack_automata import automaton, no_lists
+from stack_automata import automaton, no_lists, rows_of
 
 
 def two_brackets() -> Automaton:
@@ -21,7 +21,7 @@ def two_brackets() -> Automaton:
     pushes = [[PUSH, target, operand] for target, operand in ((0, 0), (0, 1), (1, 0), (1, 1))]
     tables = Tables(
         class_of_byte=(np.arange(256) % 4).astype(np.uint8),
-        transitions=np.array([[0, -2, -4, -6], [-1, -3, -5, -6]], np.int32),
+        **rows_of(np.array([[0, -2, -4, -6], [-1, -3, -5, -6]])),
         mask_of_state=np.zeros(2, np.int32),
         masks=np.zeros((1, VOCAB // 32), np.int32),
         actions=np.array([*pushes, [POP, 0, 0]], np.int32),

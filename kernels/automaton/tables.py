@@ -16,7 +16,10 @@ def _no_actions() -> NDArray[np.int32]:
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """`transitions[state, class_of_byte[byte]]` is the next state; -1: none; -2 - a: what action a does.
+    """A state's entry for a byte is the next state; -1: none; -2 - a: what action a does.
+
+    It is `entries[row_starts[state] + class_of_byte[byte]]` if `owners` has the state there; if not, the
+    entry of `default_state[state]`, found the same way; and none if it has none either.
 
     Actions are (kind, target, operand); most go to target. Some need something on the stack's top and
     lead nowhere where it isn't there, where the stack is full, or where `returns` says -1:
@@ -35,7 +38,10 @@ class Tables:
     """
 
     class_of_byte: NDArray[np.uint8]  # [256]
-    transitions: NDArray[np.int32]  # [states, classes]
+    row_starts: NDArray[np.int32]  # [states]
+    default_state: NDArray[np.int32]  # [states]
+    entries: NDArray[np.int32]  # [places]; from each row's start on there are as many as classes
+    owners: NDArray[np.int32]  # [places], -1 for nobody
     mask_of_state: NDArray[np.int32]  # [states]
     masks: NDArray[np.int32]  # [n, ceil(vocab / 32)]
     lists_of_state: NDArray[np.int32]  # [states, 3]

@@ -77,7 +77,10 @@ class GrammarDesk:
                 LoadGrammar(
                     grammar=loaded.id,
                     class_of_byte=automaton.machine.class_of_byte.tobytes(),
-                    transitions=automaton.machine.transitions.tobytes(),
+                    row_starts=automaton.rows.row_starts.tobytes(),
+                    default_state=automaton.rows.default_state.tobytes(),
+                    entries=automaton.rows.entries.tobytes(),
+                    owners=automaton.rows.owners.tobytes(),
                     mask_of_state=automaton.masks.mask_of_state.tobytes(),
                     masks=automaton.masks.masks.tobytes(),
                     lists_of_state=automaton.masks.lists_of_state.tobytes(),

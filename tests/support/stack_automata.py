@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from arbora.grammars import Automaton
+from arbora.grammars.row_packing import PackedRows, packed
 from arbora.grammars.stack_automaton import CALL, CLOSE, OPEN, PUSH, StackAutomaton
 from arbora.grammars.stack_masks import MaskTables
 from arbora.kernels.automaton import STACK_DEPTH, Tables
@@ -35,11 +36,11 @@ class Configuration(NamedTuple):
 
 def machine(tables: Tables) -> StackAutomaton:
     """The same automaton as the compiler's, of which no test asks where it accepts."""
-    states = len(tables.transitions)
+    states = len(tables.row_starts)
     return StackAutomaton(
         start=0,
         class_of_byte=tables.class_of_byte,
-        transitions=tables.transitions,
+        transitions=transitions_of(tables),
         actions=tables.actions,
         returns=tables.returns,
         accepting=np.zeros(states, np.bool_),
@@ -62,7 +63,42 @@ def automaton(key: str, tables: Tables) -> Automaton:
             list_tokens=tables.list_tokens,
             opener_counts=tables.opener_counts,
         ),
+        rows=PackedRows(tables.row_starts, tables.default_state, tables.entries, tables.owners),
     )
+
+
+class Rows(TypedDict):
+    """Fields of `Tables`."""
+
+    row_starts: NDArray[np.int32]
+    default_state: NDArray[np.int32]
+    entries: NDArray[np.int32]
+    owners: NDArray[np.int32]
+
+
+def rows_of(transitions: NDArray[np.integer[Any]], like_state: Sequence[int] | None = None) -> Rows:
+    """Transitions [states, classes] as the compiler packs them."""
+    like = np.arange(len(transitions)) if like_state is None else np.array(like_state)
+    rows = packed(transitions.astype(np.int32), like.astype(np.int32))
+    return Rows(
+        row_starts=rows.row_starts,
+        default_state=rows.default_state,
+        entries=rows.entries,
+        owners=rows.owners,
+    )
+
+
+def transitions_of(tables: Tables) -> NDArray[np.int32]:
+    """What `Tables` says that they are, int32 [states, classes]."""
+    states, classes = len(tables.row_starts), int(tables.class_of_byte.max()) + 1
+    transitions = np.full((states, classes), -1, np.int32)
+    for state, column in product(range(states), range(classes)):
+        for owner in (state, int(tables.default_state[state])):
+            place = tables.row_starts[owner] + column
+            if tables.owners[place] == owner:
+                transitions[state, column] = tables.entries[place]
+                break
+    return transitions
 
 
 class TokenLists(TypedDict):
@@ -100,7 +136,7 @@ def tables_of(machine: StackAutomaton) -> Tables:
     states = len(machine.transitions)
     return Tables(
         class_of_byte=machine.class_of_byte,
-        transitions=machine.transitions,
+        **rows_of(machine.transitions),
         mask_of_state=np.arange(states, dtype=np.int32),
         masks=np.zeros((states, WORDS), np.int32),
         actions=machine.actions,
@@ -139,7 +175,7 @@ class Grammar:
         height, depth = 0, STACK_DEPTH // 2
         at = Configuration(state, self.stack_for(state, depth))
         for byte in b"" if token == EOS else VOCABULARY[token]:
-            entry = int(self.tables.transitions[at.state, self.tables.class_of_byte[byte]])
+            entry = int(self.machine.transitions[at.state, self.machine.class_of_byte[byte]])
             if entry < -1 and height < _read(self.tables.actions[-2 - entry, 0]):
                 return True
             before, at = at, self.after_byte(at, byte)
@@ -152,7 +188,7 @@ class Grammar:
         """Whether a token pushes or opens."""
         at = Configuration(state, self.stack_for(state, 4))
         for byte in b"" if token == EOS else VOCABULARY[token]:
-            entry = int(self.tables.transitions[at.state, self.tables.class_of_byte[byte]])
+            entry = int(self.machine.transitions[at.state, self.machine.class_of_byte[byte]])
             if entry < -1 and self.tables.actions[-2 - entry, 0] in (PUSH, OPEN):
                 return True
             at = self.after_byte(at, byte)
@@ -177,7 +213,7 @@ def random_grammar(seed: int, stack: bool = True) -> Grammar:
         states, classes = int(rng.integers(1, 9)), int(rng.integers(1, 5))
         plain = Tables(
             class_of_byte=rng.integers(0, classes, 256).astype(np.uint8),
-            transitions=rng.integers(-1, states, (states, classes)).astype(np.int32),
+            **rows_of(rng.integers(-1, states, (states, classes))),
             mask_of_state=np.arange(states, dtype=np.int32),
             masks=np.zeros((states, WORDS), np.int32),
             **no_lists(states),
@@ -189,7 +225,7 @@ def random_grammar(seed: int, stack: bool = True) -> Grammar:
 
 def _with_masks(grammar: Grammar, rng: np.random.Generator) -> Grammar:
     """Random masks, and lists that set them right."""
-    states = len(grammar.tables.transitions)
+    states = len(grammar.tables.row_starts)
     masks = rng.random((3, MODEL_VOCAB)) < rng.choice([0.1, 0.5, 0.9])
     mask_of_state = rng.integers(-1, len(masks), states)
     numbers: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {((), ()): 0}
@@ -219,7 +255,7 @@ def random_configurations(grammar: Grammar, seed: int, count: int) -> list[Confi
     """Any state with a stack that fits it, often a small or a full one."""
     rng = np.random.default_rng(seed)
     depths = rng.choice([0, 0, 1, 2, 5, *range(STACK_DEPTH - 3, STACK_DEPTH + 1)], count).tolist()
-    states = rng.integers(0, len(grammar.tables.transitions), count).tolist()
+    states = rng.integers(0, len(grammar.tables.row_starts), count).tolist()
     return [
         Configuration(state, grammar.stack_for(state, depth, int(rng.integers(0, 9999))))
         for state, depth in zip(states, depths, strict=True)
