@@ -3,7 +3,17 @@
 from .automaton import Automaton
 from .compiler import GrammarCompiler
 from .errors import GrammarError
+from .grammar_files import GrammarFiles, default_directory
 from .host import HostGrammar, HostMatcher
 from .stack_automaton import DEAD
 
-__all__ = ["DEAD", "Automaton", "GrammarCompiler", "GrammarError", "HostGrammar", "HostMatcher"]
+__all__ = [
+    "DEAD",
+    "Automaton",
+    "GrammarCompiler",
+    "GrammarError",
+    "GrammarFiles",
+    "HostGrammar",
+    "HostMatcher",
+    "default_directory",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -41,21 +42,25 @@ class TokenTries(NamedTuple):
     """of a token"""
 
 
-def build_tries(
-    offsets: NDArray[np.int32],
-    data: NDArray[np.uint8],
-    special: NDArray[np.bool_],
-    eos_tokens: tuple[int, ...],
-    vocab_size: int,
-) -> TokenTries:
+class Spellings(NamedTuple):
+    """Token i is `data[offsets[i]:offsets[i + 1]]`. The model may have more tokens than are spelled here."""
+
+    offsets: NDArray[np.int32]  # [tokens + 1]
+    data: NDArray[np.uint8]
+    special: NDArray[np.bool_]  # [tokens]
+    eos_tokens: tuple[int, ...]
+    vocab_size: int
+
+
+def build_tries(spellings: Spellings) -> TokenTries:
     """Special tokens are left out: they never match as text. The same goes for tokens without bytes."""
-    raw = data.tobytes()
+    raw, offsets = spellings.data.tobytes(), spellings.offsets.tolist()
     spelled = [
-        (raw[offsets[token] : offsets[token + 1]], token)
-        for token in range(len(special))
-        if not special[token] and offsets[token + 1] > offsets[token]
+        (raw[start:end], token)
+        for token, (start, end) in enumerate(itertools.pairwise(offsets))
+        if start < end and not spellings.special[token]
     ]
-    return tries_of(spelled, eos_tokens, vocab_size)
+    return tries_of(spelled, spellings.eos_tokens, spellings.vocab_size)
 
 
 def tries_of(

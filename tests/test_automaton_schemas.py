@@ -15,7 +15,7 @@ from arbora.grammars.schema import SchemaCompiler
 from arbora.grammars.schema.compile import PropertyOrder
 from arbora.grammars.stack_automaton import CLOSE, COUNT, COUNT_CALL, DROP, MAX_DEPTH, NEED, OPEN, SEE
 from arbora.grammars.stack_masks import StackMasks
-from arbora.grammars.token_trie import build_tries
+from arbora.grammars.token_trie import Spellings, build_tries
 from arbora.kernels.automaton import AutomatonPool, Tables
 from arbora.kernels.automaton import cpu as automaton_cpu
 from arbora.kernels.automaton import cuda as automaton_triton
@@ -64,7 +64,7 @@ CASES = {
 @cache
 def masks() -> StackMasks:
     special = np.arange(MODEL_VOCAB) == END
-    return StackMasks(build_tries(OFFSETS, DATA, special, (END,), MODEL_VOCAB))
+    return StackMasks(build_tries(Spellings(OFFSETS, DATA, special, (END,), MODEL_VOCAB)))
 
 
 @cache

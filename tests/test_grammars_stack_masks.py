@@ -12,7 +12,7 @@ import pytest
 from arbora.grammars.schema import PropertyOrder, SchemaCompiler
 from arbora.grammars.stack_automaton import StackAutomaton
 from arbora.grammars.stack_masks import StackMasks
-from arbora.grammars.token_trie import PLAIN_BYTES, QUOTE, TokenTrie, build_tries, tries_of
+from arbora.grammars.token_trie import PLAIN_BYTES, QUOTE, Spellings, TokenTrie, build_tries, tries_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from json_automata import steps
@@ -73,7 +73,7 @@ def masks() -> StackMasks:
     special = np.zeros(len(texts), np.bool_)
     special[END] = True
     data = np.frombuffer(b"".join(texts), np.uint8)
-    return StackMasks(build_tries(offsets, data, special, (END,), len(texts) + 7))
+    return StackMasks(build_tries(Spellings(offsets, data, special, (END,), len(texts) + 7)))
 
 
 def leads_somewhere(automaton: StackAutomaton, state: int, stack: list[int], text: bytes) -> bool:

@@ -157,11 +157,6 @@ class Scheduler:
                 self._settle(request)
 
     @property
-    def compiling(self) -> bool:
-        """Some grammar is on its way: `take_grammars` will find it."""
-        return self._grammars.pending > 0
-
-    @property
     def idle(self) -> bool:
         return not self._open and not self._running
 

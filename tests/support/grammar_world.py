@@ -37,15 +37,18 @@ def vocabulary() -> Vocabulary:
     return build_vocabulary(tokens, special, (EOS,))
 
 
-def compiler() -> GrammarCompiler:
+def compiler(**options: object) -> GrammarCompiler:
     words = vocabulary()
-    return GrammarCompiler(
+    made = GrammarCompiler(
         offsets=words.offsets,
         data=words.data,
         special=words.special,
         eos_tokens=words.eos,
         vocab_size=MODEL_VOCAB,
+        **options,  # type: ignore[arg-type]
     )
+    made.start()
+    return made
 
 
 def compiled(
