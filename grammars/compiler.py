@@ -155,7 +155,7 @@ class GrammarCompiler:
         refusal: NoValueError | None = None
         if not self._names_special_token(source.prefix + source.suffix):
             try:
-                return self._built(source, Schema(text, *parts))
+                return self._built(Schema(text, *parts))
             except NoValueError as error:
                 refusal = error
             except (NotCoveredError, TooLargeError):
@@ -170,7 +170,7 @@ class GrammarCompiler:
     def _regex(self, source: Source) -> Compiled:
         regex = without_anchors(source.text) if source.kind == "regex" else _any_of(source.text)
         try:
-            return self._built(source, regex)
+            return self._built(regex)
         except TooLargeError:
             return self._in_time(lambda host: host.regex(regex))
 
@@ -183,8 +183,8 @@ class GrammarCompiler:
         assert isinstance(lark, str)
         return self._in_time(lambda host: host.lark(lark))
 
-    def _built(self, source: Source, grammar: str | Schema) -> Automaton:
-        key = repr(tuple(source))
+    def _built(self, grammar: str | Schema) -> Automaton:
+        key = repr(grammar)
         kept = self._files.get(key) if self._files else None
         if kept is not None:
             return kept

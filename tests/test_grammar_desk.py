@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from arbora.grammars import Automaton
+from arbora.grammars import Automaton, GrammarError
 from arbora.grammars.automaton import LIST_BYTES
 from arbora.grammars.compiler import GrammarKind
 from arbora.kernels.automaton import Tables
 from arbora.runtime.messages import DropGrammar, GrammarSpec, LoadGrammar
 from arbora.runtime.scheduler import grammar_desk
 from arbora.runtime.scheduler.constraint import AutomatonConstraint, Constraint
-from arbora.runtime.scheduler.grammar_desk import MAX_UNUSED, GrammarDesk
+from arbora.runtime.scheduler.grammar_desk import GrammarDesk
 from grammar_world import compiler
 from stack_automata import automaton, lists, no_lists, rows_of
 
@@ -53,14 +53,33 @@ def ask(desk: GrammarDesk, text: str) -> Constraint:
     return constraint
 
 
+def loaded(desk: GrammarDesk, text: str) -> Constraint:
+    constraint = ask(desk, text)
+    assert desk.load(constraint)
+    return constraint
+
+
 def dropped(desk: GrammarDesk) -> list[int]:
     return [load.grammar for load in desk.take_loads() if isinstance(load, DropGrammar)]
+
+
+@pytest.fixture
+def four_fit(monkeypatch: pytest.MonkeyPatch) -> GrammarDesk:
+    """A desk with room for four automata."""
+    monkeypatch.setattr(grammar_desk, "DEVICE_BYTES", (1 << 20) + (1 << 16))
+    return GrammarDesk(Ready(1 << 18))  # type: ignore[arg-type]
+
+
+def test_nothing_is_loaded_for_those_who_wait() -> None:
+    desk = GrammarDesk(Ready())  # type: ignore[arg-type]
+    ask(desk, "a")
+    assert desk.take_loads() == []
 
 
 def test_an_automaton_is_loaded_once_for_all_who_use_it() -> None:
     desk = GrammarDesk(Ready())  # type: ignore[arg-type]
     for _ in range(3):
-        ask(desk, "a")
+        loaded(desk, "a")
     assert [type(load) for load in desk.take_loads()] == [LoadGrammar]
 
 
@@ -77,7 +96,9 @@ def test_what_needs_a_stack_is_loaded_with_the_automaton() -> None:
     )
     compiler.done = [(ticket, stacked)]
     assert stacked.nbytes == plain.nbytes + 4 * 8 + 2 * LIST_BYTES
-    assert len(list(desk.finished())) == 1
+    ((_, constraint),) = desk.finished()
+    assert not isinstance(constraint, Exception)
+    assert desk.load(constraint)
     (load,) = desk.take_loads()
     assert isinstance(load, LoadGrammar)
     sent = (load.actions, load.returns, load.lists_of_state, load.list_offsets, load.list_tokens)
@@ -86,32 +107,37 @@ def test_what_needs_a_stack_is_loaded_with_the_automaton() -> None:
     assert np.frombuffer(load.opener_counts, np.int32).tolist() == [0, 0, 1]
 
 
-def test_those_unused_longest_are_dropped_when_there_are_many() -> None:
-    desk = GrammarDesk(Ready())  # type: ignore[arg-type]
-    used = ask(desk, "used")
-    for number in range(MAX_UNUSED + 2):
-        desk.release(ask(desk, str(number)))
-    assert dropped(desk) == [2, 3]
-    assert used.grammar == 1
+def test_those_unused_longest_are_dropped_when_others_need_their_room(four_fit: GrammarDesk) -> None:
+    used = loaded(four_fit, "used")
+    for text in "abc":
+        four_fit.unload(loaded(four_fit, text))
+    assert dropped(four_fit) == []
+    loaded(four_fit, "a")
+    loaded(four_fit, "d")
+    assert dropped(four_fit) == [3]
+    assert used.grammar == 1  # type: ignore[attr-defined]
 
 
-def test_those_unused_longest_are_dropped_when_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grammar_desk, "MAX_UNUSED_BYTES", 1 << 20)
-    desk = GrammarDesk(Ready(1 << 18))  # type: ignore[arg-type]
-    for number in range(5):
-        desk.release(ask(desk, str(number)))
-    assert dropped(desk) == [1, 2]
+def test_an_automaton_in_use_is_never_dropped(four_fit: GrammarDesk) -> None:
+    first, second = loaded(four_fit, "a"), loaded(four_fit, "a")
+    for text in "bcd":
+        loaded(four_fit, text)
+    four_fit.unload(first)
+    waiting = ask(four_fit, "e")
+    assert not four_fit.load(waiting)
+    assert dropped(four_fit) == []
+    four_fit.unload(second)
+    assert four_fit.load(waiting)
+    assert dropped(four_fit) == [1]
 
 
-def test_an_automaton_in_use_is_never_dropped() -> None:
-    desk = GrammarDesk(Ready())  # type: ignore[arg-type]
-    first, second = ask(desk, "a"), ask(desk, "a")
-    desk.release(first)
-    for number in range(MAX_UNUSED):
-        desk.release(ask(desk, str(number)))
-    assert dropped(desk) == []
-    desk.release(second)
-    assert dropped(desk) == [2]
+def test_an_automaton_that_can_never_fit_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_desk, "DEVICE_BYTES", 100_000)
+    desk = GrammarDesk(Ready(200_000))  # type: ignore[arg-type]
+    desk.submit("request", GrammarSpec("regex", "a", "regex"))
+    ((_, refused),) = desk.finished()
+    assert isinstance(refused, GrammarError)
+    assert "100,000" in str(refused) and "200," in str(refused)
 
 
 @pytest.mark.parametrize("kind", ["json_schema", "json_object"])
@@ -125,6 +151,7 @@ def test_a_schema_travels_to_the_device_once_and_no_mask_after_it(kind: GrammarK
     ((_, constraint),) = made
     assert isinstance(constraint, AutomatonConstraint)
     assert not constraint.host_masked
+    assert desk.load(constraint)
     (load,) = desk.take_loads()
     assert isinstance(load, LoadGrammar)
     assert load.actions and load.list_tokens

@@ -28,10 +28,6 @@ class Constraint(Protocol):
 
     host_masked: bool
 
-    @property
-    def grammar(self) -> int | None:
-        """The loaded automaton's id."""
-
     def device_state(self, output: Tokens) -> DeviceState | None:
         """Where the automaton stands after `output`; None without one."""
 
@@ -43,17 +39,21 @@ class Constraint(Protocol):
 
 
 class AutomatonConstraint:
-    """Masked and advanced on the device. The host steps it only for a row that begins or begins again."""
+    """Masked and advanced on the device. The host steps it only for a row that begins or begins again.
+
+    `grammar` is the automaton's id while it is loaded for a request that runs.
+    """
 
     host_masked = False
 
-    def __init__(self, grammar: int, automaton: Automaton, spelled: Spelled) -> None:
-        self.grammar = grammar
-        self._automaton = automaton
+    def __init__(self, automaton: Automaton, spelled: Spelled) -> None:
+        self.grammar: int | None = None
+        self.automaton = automaton
         self._spelled = spelled
 
     def device_state(self, output: Tokens) -> DeviceState | None:
-        state, stack = self._automaton.after(self._spelled(np.frombuffer(output, np.int32)))
+        assert self.grammar is not None, "the automaton is not loaded"
+        state, stack = self.automaton.after(self._spelled(np.frombuffer(output, np.int32)))
         return DeviceState(self.grammar, state, np.array(stack, np.int32).tobytes())
 
     def accept(self, token: int, state: int) -> str | None:
@@ -67,7 +67,6 @@ class MatcherConstraint:
     """Masked by the host, which follows the tokens that were kept."""
 
     host_masked = True
-    grammar = None
 
     def __init__(self, matcher: HostMatcher) -> None:
         self._matcher = matcher

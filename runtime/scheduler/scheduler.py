@@ -17,7 +17,7 @@ from .admission import Limits, prefix_in_flight, refusal, take_residence
 from .budget import StepBudget
 from .grammar_desk import GrammarDesk
 from .plan import StepInFlight, StepPlanner
-from .queue import WaitingQueue
+from .queue import MAX_OVERTAKEN, WaitingQueue
 from .replies import Replies, banned_tokens, ending
 from .request import TOKEN_BYTES, Phase, Request
 
@@ -84,9 +84,7 @@ class Scheduler:
                         request_id, 400, str(compiled), request.grammar_param, "invalid_grammar"
                     )
                     self._replies.add(request.client, refused)
-            elif request is None:
-                self._grammars.release(compiled)
-            else:
+            elif request is not None:
                 request.constraint = compiled
                 self._accept(request)
 
@@ -205,7 +203,12 @@ class Scheduler:
                 return
             if self._prefix_is_coming(request):
                 continue
+            if not self._grammars.load(request.constraint):
+                if request.overtaken >= MAX_OVERTAKEN:
+                    return
+                continue
             if not self._start(request):
+                self._grammars.unload(request.constraint)
                 return
 
     def _prefix_is_coming(self, request: Request) -> bool:
@@ -301,7 +304,6 @@ class Scheduler:
             self._grammars.cancel(request.id)
         elif request.phase is Phase.WAITING:
             self._waiting.remove(request)
-            self._release_grammar(request)
         request.phase = Phase.ENDED
         if request.home is not None:
             self._settle(request)
@@ -325,18 +327,12 @@ class Scheduler:
             self._cache.release(home.lease, request.slice(0, existing), home.pages)
         del self._running[home.slot]
         self._free_slots.append(home.slot)
+        self._grammars.unload(request.constraint)
         request.home = None
         if request.phase is Phase.RETRACTING:
             request.phase = Phase.WAITING
             request.prompt_logprobs = []
             self._waiting.add_first(request)
-        else:
-            self._release_grammar(request)
-
-    def _release_grammar(self, request: Request) -> None:
-        if request.constraint is not None:
-            self._grammars.release(request.constraint)
-            request.constraint = None
 
     # Masks
 

@@ -10,9 +10,10 @@ from stack_automata import Configuration, Grammar
 
 
 class FollowedRows:
-    """Token i is byte i; the end is allowed where the stack is empty."""
+    """Token i is byte i; the end is allowed where the stack is empty, if it `ends` at all."""
 
-    def __init__(self) -> None:
+    def __init__(self, ends: bool = True) -> None:
+        self.ends = ends
         self.grammars: dict[int, Grammar] = {}
         self.slots: dict[int, tuple[Grammar, Configuration]] = {}
 
@@ -44,7 +45,7 @@ class FollowedRows:
         grammar, at = self.slots[slot]
         after = {token: grammar.after_byte(at, token) for token in range(VOCAB) if token != EOS}
         allowed = [token for token, there in after.items() if there.state >= 0]
-        allowed += [] if at.stack else [EOS]
+        allowed += [EOS] if self.ends and not at.stack else []
         token = allowed[number % len(allowed)]
         self.slots[slot] = (grammar, after.get(token, at))
         return token, self.slots[slot][1].state
