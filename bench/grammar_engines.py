@@ -80,7 +80,8 @@ class Arbora:
         self._words = words
         self._compiler = SchemaCompiler()
         self._masks = StackMasks(build_tries(words.spellings()))
-        self.compile('{"type":"string","pattern":"a"}')
+        warm_up = self.compile('{"type":"string","pattern":"a"}')
+        assert warm_up is not None and list(warm_up.mask_us([words.tokens(b"a")[0]]))
 
     def compile(self, schema: str) -> Grammar | None:
         try:

@@ -1,7 +1,7 @@
 """Which JSON schemas each engine compiles, how exact it is, and what compiling and masks cost.
 
-Run: PYTHONSAFEPATH=1 python bench/grammars.py --corpus DIR [--engines arbora,llguidance,xgrammar,outlines-core]
-     [--vocab tekken|bytes|FILE] [--json]
+Run: PYTHONSAFEPATH=1 python bench/grammars.py --corpus DIR [--vocab tekken|bytes|FILE] [--json]
+     [--engines arbora,llguidance,xgrammar,outlines-core]
 
 DIR holds files with a `schema` and `tests` of `valid` and `data`. A schema is *exact* if it compiles and no
 instance contradicts it; *over* where a valid instance is refused, *under* where an invalid one is accepted.
@@ -144,9 +144,7 @@ def _cell(value: int | dict[str, float] | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Coverage and cost of engines for JSON schemas")
-    parser.add_argument(
-        "--corpus", type=Path, required=True, help="a folder of files with `schema` and `tests`"
-    )
+    parser.add_argument("--corpus", type=Path, required=True, help="a folder of schemas with instances")
     parser.add_argument("--engines", default="arbora,llguidance", help="names, with commas between them")
     parser.add_argument("--vocab", default="bytes", help="tekken, bytes, or a file in tekken's format")
     parser.add_argument("--json", action="store_true", help="print one JSON object by engine")
