@@ -26,6 +26,7 @@ _COUNTERS = {
     "prompt_tokens_cached": ("arbora_prompt_tokens_cached", "Prompt tokens whose KV was in the cache."),
     "prompt_tokens_computed": ("arbora_prompt_tokens_computed", "Prompt tokens that were computed."),
     "output_tokens": ("arbora_output_tokens", "Tokens generated."),
+    "forced_tokens": ("arbora_jump_forward_tokens", "Output tokens that a grammar left no choice about."),
     "retractions": ("arbora_retractions", "Sequences put back in the queue for want of pages."),
     "evicted_pages": ("arbora_evicted_pages", "Cached pages given up for others."),
     "steps": ("arbora_steps", "Steps of the model."),

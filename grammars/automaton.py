@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
+from .closing import Closing
 from .errors import GrammarError
 from .row_packing import PackedRows, packed
-from .stack_automaton import DEAD, MAX_DEPTH, StackAutomaton
+from .stack_automaton import MAX_DEPTH, StackAutomaton
 from .stack_masks import EMPTY, MaskTables, StackMasks
 
 STATE_BYTES = 28  # that the device keeps of each state
@@ -33,14 +38,14 @@ class Automaton:
         tables = self.masks.nbytes + self.rows.nbytes + actions
         return tables + STATE_BYTES * states + LIST_BYTES * lists
 
-    def after(self, text: bytes) -> tuple[int, list[int]]:
-        """The state, `DEAD` for none, and the stack after `text`."""
-        state, stack = self.machine.start, list[int]()
-        for byte in text:
-            state = self.machine.step(state, stack, byte)
-            if state == DEAD:
-                break
-        return state, stack
+    @cached_property
+    def forced(self) -> NDArray[np.int16]:
+        """See `StackAutomaton.forced`."""
+        return self.machine.forced()
+
+    @cached_property
+    def closing(self) -> Closing:
+        return Closing(self.machine)
 
 
 def with_masks(key: str, machine: StackAutomaton, masks: StackMasks) -> Automaton:

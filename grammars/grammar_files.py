@@ -154,9 +154,10 @@ def _unpacked(kind: type[Part], values: _Fields) -> Part:
     def array(packed: _Array) -> np.ndarray[Any, Any]:
         return np.frombuffer(packed.data, packed.dtype).reshape(packed.shape)
 
-    return kind(
-        **{name: array(value) if isinstance(value, _Array) else value for name, value in values.items()}
-    )  # type: ignore[arg-type]
+    unpacked: dict[str, Any] = {
+        name: array(value) if isinstance(value, _Array) else value for name, value in values.items()
+    }
+    return kind(**unpacked)
 
 
 @cache

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 DEAD = -1
+CHOICE, END = -1, 256
 PUSH, POP, CALL, COUNT, COUNT_CALL, DROP, OPEN, CLOSE, SEE, NEED = range(10)
 TAIL = 32  # units of a counted string that are states, after the count has come to nought
 MAX_DEPTH = 30  # the kernels keep two places more for each row
@@ -54,6 +55,20 @@ class StackAutomaton:
     def nbytes(self) -> int:
         return self.transitions.nbytes + self.actions.nbytes + self.returns.nbytes
 
+    def forced(self) -> NDArray[np.int16]:
+        """What follows each state: its only byte, `END` for nothing, `CHOICE`; int16 [states]."""
+        live = self.transitions != DEAD
+        byte_of_class = np.zeros(live.shape[1], np.int16)
+        byte_of_class[self.class_of_byte] = np.arange(256)
+        choices = live @ np.bincount(self.class_of_byte, minlength=live.shape[1]) + self.accepting
+        forced = np.where(live.any(axis=1), byte_of_class[live.argmax(axis=1)], END)
+        return np.where(choices == 1, forced, CHOICE).astype(np.int16)
+
+    def following(self, state: int) -> bytes:
+        """The bytes that may come next, in rising order, if the stack has nothing against them."""
+        live = self.transitions[state, self.class_of_byte] != DEAD
+        return np.flatnonzero(live).astype(np.uint8).tobytes()
+
     def step(self, state: int, stack: list[int], byte: int) -> int:
         """The next state or `DEAD`; changes the stack."""
         entry = int(self.transitions[state, self.class_of_byte[byte]])
@@ -94,11 +109,15 @@ class StackAutomaton:
         stack.pop()
         return int(self.returns[stack.pop() + operand])
 
+    def walk(self, state: int, stack: list[int], text: bytes) -> int:
+        """The state after `text`, or `DEAD`; changes the stack."""
+        for byte in text:
+            if state == DEAD:
+                break
+            state = self.step(state, stack, byte)
+        return state
+
     def accepts(self, text: bytes) -> bool:
         stack: list[int] = []
-        state = self.start
-        for byte in text:
-            state = self.step(state, stack, byte)
-            if state < 0:
-                return False
-        return bool(self.accepting[state]) and not stack
+        state = self.walk(self.start, stack, text)
+        return state != DEAD and bool(self.accepting[state]) and not stack

@@ -145,6 +145,7 @@ class Stats(Message):
     prompt_tokens_cached: int
     prompt_tokens_computed: int
     output_tokens: int
+    forced_tokens: int
     retractions: int
     evicted_pages: int
     steps: int
@@ -154,10 +155,12 @@ class Stats(Message):
 
 
 class SlotSetup(Part):
-    """A row's sent-once state. `prompt` and `output` are there only if the row uses penalties.
+    """A row's sent-once state, sent again behind tokens that were forced.
+
+    `prompt` and `output` are there only if the row uses penalties.
 
     `banned_tokens` may not be sampled before output position `min_tokens`. `position` is the output
-    position of the next token (not zero after a retraction). `grammar` is a loaded automaton's id,
+    position of the next token (not zero after a retraction or a jump). `grammar` is a loaded automaton's id,
     `state` its state and `stack` what it pushed and not popped (int32, first push first); rows masked
     by the host have none of them.
     """

@@ -17,6 +17,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 FILE_NAME = "vocabulary.safetensors"
+TOKENIZER_NAME = "tokenizer.json"  # beside it, written before it; of use only where text is cut into tokens
 
 
 class Vocabulary(NamedTuple):

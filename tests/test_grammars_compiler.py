@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -157,3 +159,23 @@ def test_a_grammar_that_is_too_long_to_parse_is_refused_with_the_numbers(
     result = compiled(grammars, kind, "a" * (MAX_TEXT + 1))
     assert isinstance(result, GrammarError)
     assert str(MAX_TEXT + 1) in str(result) and str(MAX_TEXT) in str(result)
+
+
+def test_whoever_waits_is_told_when_a_grammar_is_there() -> None:
+    told = threading.Event()
+    grammars = compiler(on_finished=told.set)
+    grammars.submit("ticket", "regex", "told")
+    assert told.wait(30)
+    ((ticket, result),) = grammars.finished()
+    assert ticket == "ticket" and isinstance(result, Automaton)
+    grammars.close()
+
+
+def test_a_process_is_there_before_the_first_grammar() -> None:
+    grammars = compiler()
+    deadline = time.monotonic() + 30
+    while grammars._workers._idle.qsize() < WORKERS and time.monotonic() < deadline:
+        time.sleep(0.01)
+    running = [worker._process is not None for worker in grammars._workers._workers]
+    assert running == [False] * (WORKERS - 1) + [True]
+    grammars.close()

@@ -60,8 +60,11 @@ def test_a_retracted_row_resumes_at_its_state_and_stack(names: str) -> None:
 def test_a_new_row_starts_with_an_empty_stack_and_goes_on_with_what_was_pushed() -> None:
     constraint = AutomatonConstraint(two_brackets(), EvenTokens().spelled)
     constraint.grammar = 7
-    assert constraint.device_state(b"") == DeviceState(7, 0, b"")
-    assert constraint.device_state(pack([1, 2, 6, 1, 3])) == DeviceState(7, 1, pack([0, 0, 1]))
+    assert constraint.device_state() == DeviceState(7, 0, b"")
+    for token, state in ((1, 0), (2, 1), (6, 1), (1, 0)):
+        constraint.accept(token, state)
+    constraint.append([3])
+    assert constraint.device_state() == DeviceState(7, 1, pack([0, 0, 1]))
 
 
 def test_a_token_that_left_the_grammar_is_an_error() -> None:
@@ -102,7 +105,7 @@ def test_a_request_whose_grammar_must_wait_lets_others_pass_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(grammar_desk, "DEVICE_BYTES", two_brackets().nbytes)
-    compiler, rows = EvenTokens(two_brackets()), FollowedRows(ends=False)
+    compiler, rows = EvenTokens(two_brackets()), FollowedRows(accepting=np.zeros(2, np.bool_))
     bench = SchedulerBench(num_pages=64, page_size=4, slots=2, compiler=compiler, automata=rows)
     bench.submit("first", [1, 2], 100, "copy 1")
     bench.submit("second", [1, 3], 2, "copy 2")

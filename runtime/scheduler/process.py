@@ -12,7 +12,7 @@ from typing import assert_never
 
 import zmq
 
-from ...grammars import GrammarCompiler, GrammarFiles, default_directory
+from ...grammars import GrammarCompiler, GrammarFiles, Segmenter, default_directory, load_segmenter
 from ...radix_cache import PrefixCache
 from ..child import ChildArguments, child_arguments
 from ..config import ServeConfig, load_config
@@ -37,7 +37,7 @@ from ..sockets import (
     supervisor_address,
     tokenizer_address,
 )
-from ..vocabulary import FILE_NAME, Vocabulary, load_vocabulary
+from ..vocabulary import FILE_NAME, TOKENIZER_NAME, Vocabulary, load_vocabulary
 from .admission import Limits
 from .budget import StepBudget
 from .clients import MAX_UNREAD, Clients
@@ -70,10 +70,11 @@ class Loop:
 
     def run(self) -> None:
         """Serves until it is drained or killed."""
-        ready = self._wait_for_model()
         vocabulary = _wait_for_vocabulary(self._directory)
+        segmenter = _segmenter(self._directory, vocabulary)
+        ready = self._wait_for_model()
         compiler = _compiler(vocabulary, ready.vocab_size, self._inbox.wake)
-        self._scheduler = _scheduler(ready, self._config, compiler, vocabulary)
+        self._scheduler = _scheduler(ready, self._config, compiler, vocabulary, segmenter)
         self._supervisor.send(Ready("scheduler", model=ready))
         compiler.start()
         while not (self._draining and self._scheduler.idle):
@@ -155,8 +156,18 @@ def _compiler(vocabulary: Vocabulary, vocab_size: int, on_finished: Callable[[],
     )
 
 
+def _segmenter(directory: Path, vocabulary: Vocabulary) -> Segmenter:
+    spelled = [vocabulary.token_bytes(token) for token in range(vocabulary.size)]
+    special = vocabulary.special.nonzero()[0].tolist()
+    return load_segmenter(directory / TOKENIZER_NAME, spelled, special, vocabulary.eos)
+
+
 def _scheduler(
-    ready: ModelReady, config: ServeConfig, compiler: GrammarCompiler, vocabulary: Vocabulary
+    ready: ModelReady,
+    config: ServeConfig,
+    compiler: GrammarCompiler,
+    vocabulary: Vocabulary,
+    segmenter: Segmenter,
 ) -> Scheduler:
     cache = PrefixCache(
         ready.num_pages,
@@ -166,7 +177,13 @@ def _scheduler(
     )
     limits = Limits(ready.max_model_len, ready.num_pages, ready.page_size, ready.slots, config.max_waiting)
     return Scheduler(
-        limits, cache, StepBudget(config.step_ms), GrammarDesk(compiler), ready.vocab_size, vocabulary.eos
+        limits,
+        cache,
+        StepBudget(config.step_ms),
+        GrammarDesk(compiler),
+        ready.vocab_size,
+        vocabulary.eos,
+        segmenter,
     )
 
 

@@ -6,14 +6,15 @@ import numpy as np
 from arbora.kernels.automaton import Tables
 from arbora.runtime.messages import LoadGrammar, SlotSetup
 from fake_model import EOS, VOCAB, unpack
+from numpy.typing import NDArray
 from stack_automata import Configuration, Grammar
 
 
 class FollowedRows:
-    """Token i is byte i; the end is allowed where the stack is empty, if it `ends` at all."""
+    """Token i is byte i; the end is allowed where the stack is empty, if given only in states `accepting`."""
 
-    def __init__(self, ends: bool = True) -> None:
-        self.ends = ends
+    def __init__(self, accepting: NDArray[np.bool_] | None = None) -> None:
+        self.accepting = accepting
         self.grammars: dict[int, Grammar] = {}
         self.slots: dict[int, tuple[Grammar, Configuration]] = {}
 
@@ -45,7 +46,8 @@ class FollowedRows:
         grammar, at = self.slots[slot]
         after = {token: grammar.after_byte(at, token) for token in range(VOCAB) if token != EOS}
         allowed = [token for token, there in after.items() if there.state >= 0]
-        allowed += [EOS] if self.ends and not at.stack else []
+        may_end = not at.stack and (self.accepting is None or self.accepting[at.state])
+        allowed += [EOS] if may_end else []
         token = allowed[number % len(allowed)]
         self.slots[slot] = (grammar, after.get(token, at))
         return token, self.slots[slot][1].state

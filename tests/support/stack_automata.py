@@ -131,6 +131,16 @@ def load_message(number: int, tables: Tables) -> LoadGrammar:
     return LoadGrammar(number, **{name: getattr(tables, name).tobytes() for name in fields})
 
 
+def after_text(automaton: Automaton, text: bytes) -> tuple[int, list[int]]:
+    """State and stack."""
+    stack: list[int] = []
+    return automaton.machine.walk(automaton.machine.start, stack, text), stack
+
+
+def unmasked(machine: StackAutomaton, key: str = "unmasked") -> Automaton:
+    return replace(automaton(key, tables_of(machine)), machine=machine)
+
+
 def tables_of(machine: StackAutomaton) -> Tables:
     """Tables with a mask for each state, all empty."""
     states = len(machine.transitions)
