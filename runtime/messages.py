@@ -246,22 +246,22 @@ class StepMasks(Message):
 
 
 class LoadGrammar(Message):
-    """An automaton's tables: see `grammars.automaton.Automaton` and its machine for their meaning.
-
-    Automata without a stack need none of the last six.
-    """
+    """An automaton's tables: see `grammars.automaton.Automaton` and its parts for their meaning."""
 
     grammar: int
     class_of_byte: bytes  # uint8 [256]
-    transitions: bytes  # int32 [states, classes]
+    row_starts: bytes  # int32 [states]
+    default_state: bytes  # int32 [states]
+    entries: bytes  # int32 [places]
+    owners: bytes  # int32 [places]
     mask_of_state: bytes  # int32 [states]
     masks: bytes  # int32 [masks, ceil(vocab / 32)]
-    actions: bytes = b""  # int32 [actions, 4]
-    returns: bytes = b""  # int32
-    context_of_state: bytes = b""  # int32 [states]
-    context_offsets: bytes = b""  # int32 [lists + 1]
-    context_tokens: bytes = b""  # int32
-    opener_counts: bytes = b""  # int32 [lists]
+    lists_of_state: bytes  # int32 [states, 3]
+    list_offsets: bytes  # int32 [lists + 1]
+    list_tokens: bytes  # int32
+    opener_counts: bytes  # int32 [lists]
+    actions: bytes  # int32 [actions, 4]
+    returns: bytes  # int32
 
 
 class DropGrammar(Message):

@@ -13,18 +13,13 @@ DEAD = 0
 PUSH, POP, CALL, COUNT, COUNT_CALL, DROP, OPEN, CLOSE, SEE, NEED, GO = range(11)
 """kinds of actions"""
 
-(
-    FIRST_TRANSITION,
-    CLASS_MAP,
-    MASK,
-    CONTEXT_START,
-    CONTEXT_COUNT,
-    OPENER_COUNT,
-    ROOMY_DEPTH,
-    STATE_COLUMNS,
-) = range(8)
-"""columns of a state: where its transitions begin, rows of the class maps and masks, its context tokens, the
-openers that follow them, and the depth up to which no opener can fill the stack"""
+ROW, DEFAULT, CLASS_MAP, MASK, SHARED, OWN, DECIDED, STATE_COLUMNS = range(8)
+"""columns of a state: where its entries begin and which state has the others, rows of the class maps and
+masks, two lists of tokens that change sides and one of those that the stack decides"""
+
+START, TOKENS, OPENERS, ROOMY_DEPTH, LIST_COLUMNS = range(5)
+"""columns of a list: where its tokens begin, how many there are, the openers that follow them, and the depth
+up to which none of these can fill the stack"""
 
 STATE, DEPTH, STACK = range(3)
 """columns of a slot's registers; the stack takes the rest"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 from arbora.grammars import Automaton, ForcedText, GrammarError
@@ -42,8 +43,14 @@ class EvenTokens:
     def finished(self) -> list[tuple[str, object]]:
         done = [(ticket, self.waiting.pop(ticket)) for ticket in self.ready if ticket in self.waiting]
         self.ready = []
-        answers = {"bad": GrammarError("no"), "automaton": self.automaton}
+        answers: dict[str, object] = {"bad": GrammarError("no"), "automaton": self.automaton}
+        answers |= {text: self.copy(text) for _, text in done if text.startswith("copy")}
         return [(ticket, answers.get(text, self)) for ticket, text in done]
+
+    def copy(self, key: str) -> Automaton:
+        """The automaton under another name."""
+        assert self.automaton is not None
+        return replace(self.automaton, key=key)
 
     def spelled(self, tokens: np.ndarray) -> bytes:
         """The token's own number; the end is nothing."""
