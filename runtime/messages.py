@@ -24,6 +24,8 @@ from .sampling_params import SamplingParams
 Tokens = bytes
 FinishReason = Literal["stop", "length", "abort", "error"]
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
+PropertyOrder = Literal["schema", "any"]
+Unenforced = Literal["refuse", "allow"]
 
 
 class Message(msgspec.Struct, tag=True, array_like=True):
@@ -43,7 +45,8 @@ class GrammarSpec(Part):
 
     `param` is the request's field it came from, for errors. `prefix` and `suffix` are literal text
     around a JSON schema's value (a tool call's own format). `separators` are the item and key
-    separators of JSON output.
+    separators of JSON output, `property_order` that of declared properties: the schema's, or any.
+    Keywords that can't be enforced are a reason to refuse the schema, or are left out and reported.
     """
 
     kind: GrammarKind
@@ -52,6 +55,8 @@ class GrammarSpec(Part):
     prefix: str = ""
     suffix: str = ""
     separators: tuple[str, str] = (",", ":")
+    property_order: PropertyOrder = "schema"
+    unenforced: Unenforced = "refuse"
 
 
 class Generate(Message):
@@ -87,8 +92,16 @@ class QueryStats(Message):
 # scheduler → tokenizer
 
 
+class LeftOut(Part):
+    """A keyword of a schema that is not enforced, and its path there."""
+
+    keyword: str
+    path: str
+
+
 class Accepted(Message):
     request: str
+    left_out: list[LeftOut] = []
 
 
 class Refused(Message):
@@ -233,22 +246,22 @@ class StepMasks(Message):
 
 
 class LoadGrammar(Message):
-    """An automaton's tables: see `grammars.automaton.Automaton` and its machine for their meaning.
-
-    Automata without a stack need none of the last six.
-    """
+    """An automaton's tables: see `grammars.automaton.Automaton` and its parts for their meaning."""
 
     grammar: int
     class_of_byte: bytes  # uint8 [256]
-    transitions: bytes  # int32 [states, classes]
+    row_starts: bytes  # int32 [states]
+    default_state: bytes  # int32 [states]
+    entries: bytes  # int32 [places]
+    owners: bytes  # int32 [places]
     mask_of_state: bytes  # int32 [states]
     masks: bytes  # int32 [masks, ceil(vocab / 32)]
-    actions: bytes = b""  # int32 [actions, 3]
-    returns: bytes = b""  # int32
-    context_of_state: bytes = b""  # int32 [states]
-    context_offsets: bytes = b""  # int32 [lists + 1]
-    context_tokens: bytes = b""  # int32
-    opener_counts: bytes = b""  # int32 [lists]
+    lists_of_state: bytes  # int32 [states, 3]
+    list_offsets: bytes  # int32 [lists + 1]
+    list_tokens: bytes  # int32
+    opener_counts: bytes  # int32 [lists]
+    actions: bytes  # int32 [actions, 4]
+    returns: bytes  # int32
 
 
 class DropGrammar(Message):

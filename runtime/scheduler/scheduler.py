@@ -18,6 +18,7 @@ from ..messages import (
     Accepted,
     FinishReason,
     Generate,
+    LeftOut,
     Logprobs,
     Message,
     Refused,
@@ -32,7 +33,7 @@ from .counts import Counts
 from .forced_runs import ForcedRuns, Segments
 from .grammar_desk import GrammarDesk
 from .plan import StepInFlight, StepPlanner, step_masks
-from .queue import WaitingQueue
+from .queue import MAX_OVERTAKEN, WaitingQueue
 from .replies import Replies, banned_tokens, ending
 from .request import Phase, Request
 
@@ -95,9 +96,7 @@ class Scheduler:
                 if request is not None:
                     param = request.grammar_param
                     self._refuse(request, Refused(request_id, 400, str(compiled), param, "invalid_grammar"))
-            elif request is None:
-                self._grammars.release(compiled)
-            else:
+            elif request is not None:
                 request.constraint = compiled
                 refused = self._completion.refusal(request)
                 self._accept(request) if refused is None else self._refuse(request, refused)
@@ -166,11 +165,6 @@ class Scheduler:
                 self._settle(request)
 
     @property
-    def compiling(self) -> bool:
-        """Some grammar is on its way: `take_grammars` will find it."""
-        return self._grammars.pending > 0
-
-    @property
     def idle(self) -> bool:
         return not self._open and not self._running
 
@@ -199,13 +193,14 @@ class Scheduler:
     def _accept(self, request: Request) -> None:
         request.phase = Phase.WAITING
         self._waiting.add(request)
-        self._replies.add(request.client, Accepted(request.id))
+        left_out = request.constraint.left_out if request.constraint is not None else ()
+        named = [LeftOut(keyword, path) for keyword, path in left_out]
+        self._replies.add(request.client, Accepted(request.id, named))
         self._force(request)
 
     def _refuse(self, request: Request, refused: Refused) -> None:
         del self._open[request.id]
         self._replies.add(request.client, refused)
-        self._release_grammar(request)
 
     def _active(self) -> list[Request]:
         return [request for request in self._running.values() if request.phase is Phase.RUNNING]
@@ -221,7 +216,12 @@ class Scheduler:
                 return
             if self._prefix_is_coming(request):
                 continue
+            if not self._grammars.load(request.constraint):
+                if request.overtaken >= MAX_OVERTAKEN:
+                    return
+                continue
             if not self._start(request):
+                self._grammars.unload(request.constraint)
                 return
 
     def _prefix_is_coming(self, request: Request) -> bool:
@@ -383,7 +383,6 @@ class Scheduler:
             self._grammars.cancel(request.id)
         elif request.phase is Phase.WAITING:
             self._waiting.remove(request)
-            self._release_grammar(request)
         request.phase = Phase.ENDED
         if request.home is not None:
             self._settle(request)
@@ -409,18 +408,12 @@ class Scheduler:
             )
         del self._running[home.slot]
         self._free_slots.append(home.slot)
+        self._grammars.unload(request.constraint)
         request.home = None
         if request.phase is Phase.RETRACTING:
             request.phase = Phase.WAITING
             request.prompt_logprobs = []
             self._waiting.add_first(request)
-        else:
-            self._release_grammar(request)
-
-    def _release_grammar(self, request: Request) -> None:
-        if request.constraint is not None:
-            self._grammars.release(request.constraint)
-            request.constraint = None
 
     # Masks
 

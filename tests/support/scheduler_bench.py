@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 from arbora.grammars import Automaton, ForcedText, GrammarError
@@ -18,6 +19,8 @@ from fake_model import EOS, VOCAB, Automata, FakeModel, pack, unpack
 
 class EvenTokens:
     """A compiler that hands out a grammar of even tokens, another one, or one that says no."""
+
+    left_out = ()
 
     def __init__(self, automaton: Automaton | None = None) -> None:
         self.automaton = automaton
@@ -40,8 +43,14 @@ class EvenTokens:
     def finished(self) -> list[tuple[str, object]]:
         done = [(ticket, self.waiting.pop(ticket)) for ticket in self.ready if ticket in self.waiting]
         self.ready = []
-        answers = {"bad": GrammarError("no"), "automaton": self.automaton}
+        answers: dict[str, object] = {"bad": GrammarError("no"), "automaton": self.automaton}
+        answers |= {text: self.copy(text) for _, text in done if text.startswith("copy")}
         return [(ticket, answers.get(text, self)) for ticket, text in done]
+
+    def copy(self, key: str) -> Automaton:
+        """The automaton under another name."""
+        assert self.automaton is not None
+        return replace(self.automaton, key=key)
 
     def spelled(self, tokens: np.ndarray) -> bytes:
         """The token's own number; the end is nothing."""
