@@ -29,6 +29,8 @@ class Automaton:
     machine: StackAutomaton
     masks: MaskTables
     rows: PackedRows
+    left_out: tuple[tuple[str, str], ...] = ()
+    """keyword and path of what a schema asks beyond it, where that is allowed"""
 
     @property
     def nbytes(self) -> int:

@@ -17,6 +17,7 @@ from .grammar_cache import GrammarCache
 from .grammar_files import GrammarFiles
 from .host import HostCompiler, HostGrammar
 from .regex import literal, without_anchors
+from .schema import PropertyOrder, Unenforced
 from .token_trie import Spellings
 from .worker import AutomatonWorkers, ContextFree, Job, Schema
 
@@ -37,6 +38,8 @@ class Source(NamedTuple):
     prefix: str
     suffix: str
     separators: tuple[str, str]
+    property_order: PropertyOrder
+    unenforced: Unenforced
 
 
 class _Ticket(NamedTuple):
@@ -98,8 +101,10 @@ class GrammarCompiler:
         prefix: str = "",
         suffix: str = "",
         separators: tuple[str, str] = (",", ":"),
+        property_order: PropertyOrder = "schema",
+        unenforced: Unenforced = "refuse",
     ) -> None:
-        source = Source(kind, text, prefix, suffix, separators)
+        source = Source(kind, text, prefix, suffix, separators, property_order, unenforced)
         self._tickets[ticket] = _Ticket(source, self._cache.get(source, lambda: self._begun(source)))
 
     def cancel(self, ticket: str) -> None:
@@ -149,9 +154,20 @@ class GrammarCompiler:
                 return self._context_free(source)
 
     def _schema(self, source: Source) -> Compiled:
+        """Keywords are left out, where that is allowed, once nobody enforces them."""
+        if source.unenforced == "allow":
+            try:
+                return self._schema_enforcing("refuse", source)
+            except NoValueError:
+                raise
+            except GrammarError:
+                pass
+        return self._schema_enforcing(source.unenforced, source)
+
+    def _schema_enforcing(self, unenforced: Unenforced, source: Source) -> Compiled:
         """What has no automaton is left to the host, which refuses in its own words."""
         text = source.text if source.kind == "json_schema" else '{"type":"object"}'
-        parts = (source.separators, source.prefix, source.suffix)
+        parts = (source.separators, source.prefix, source.suffix, source.property_order, unenforced)
         refusal: NoValueError | None = None
         if not self._names_special_token(source.prefix + source.suffix):
             try:
@@ -162,7 +178,9 @@ class GrammarCompiler:
                 pass
         try:
             return self._in_time(
-                lambda host: host.json_schema(text, source.prefix, source.suffix, source.separators)
+                lambda host: host.json_schema(
+                    text, source.prefix, source.suffix, source.separators, unenforced
+                )
             )
         except GrammarError as error:
             raise refusal or error from None

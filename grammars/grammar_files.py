@@ -46,6 +46,7 @@ class _Content(msgspec.Struct, array_like=True):
     machine: _Fields
     masks: _Fields
     rows: _Fields
+    left_out: tuple[tuple[str, str], ...]
 
 
 _decoder = msgspec.msgpack.Decoder(_Content)
@@ -122,7 +123,7 @@ def default_directory() -> Path:
 
 def _encoded(key: str, automaton: Automaton) -> bytes:
     parts = (_packed(automaton.machine), _packed(automaton.masks), _packed(automaton.rows))
-    body = msgspec.msgpack.encode(_Content(key, *parts))
+    body = msgspec.msgpack.encode(_Content(key, *parts, automaton.left_out))
     return hashlib.sha256(body).digest() + body
 
 
@@ -139,6 +140,7 @@ def _decoded(data: bytes, key: str) -> Automaton:
         _unpacked(StackAutomaton, content.machine),
         _unpacked(MaskTables, content.masks),
         _unpacked(PackedRows, content.rows),
+        content.left_out,
     )
 
 

@@ -1,7 +1,7 @@
 """Walks of the vocabulary's tries from the states of an automaton.
 
 A walk sorts tokens into those that lead somewhere (*allowed*), those whose bytes look below the level of
-the stack at which they begin (*undecided*), and among the allowed those that push (*openers*).
+the stack at which they begin (*undecided*), and among the allowed those that need room on it (*openers*).
 """
 
 from __future__ import annotations
@@ -206,8 +206,8 @@ def _acted(actions, returns, action, level, frame, pushed, units, value, below):
             operand += 1
             if kind == COUNT:
                 entry = operand - 1
+    pushed = pushed or actions[action, 3] >= 0
     if kind in (PUSH, CALL, COUNT_CALL, OPEN):
-        pushed = pushed or kind in (PUSH, OPEN)
         value[2 * level + 1] = operand
         below[2 * level + 1] = frame
         frame = 2 * level + 1

@@ -79,6 +79,8 @@ def _of_action(machine, action, verdicts, signatures, places, own):  # type: ign
     operand = machine.actions[action, 2]
     if kind == POP:
         return _mixed(places[0] + np.uint64(operand))
+    if machine.actions[action, 3] >= 0:
+        return _mixed(own + np.uint64(action))
     if kind == COUNT:
         return _mixed(places[1] * _mixed(signatures[target]) + signatures[operand] + np.uint64(kind))
     is_call = kind in (CALL, COUNT_CALL) and 0 < verdicts <= _MAX_VERDICTS

@@ -36,7 +36,7 @@ class MaskTables:
     State s allows the tokens with a bit in `masks[mask_of_state[s]]` (bit i % 32 of word i // 32; -1: none),
     except that those in lists `lists_of_state[s, 0]` and `[s, 1]` change sides, each in turn. Then the stack
     decides on those in list `[s, 2]`: whether they lead somewhere from here. Its last
-    `opener_counts[list]` tokens need that only where the stack is nearly full: they push or open.
+    `opener_counts[list]` tokens need that only where the stack is nearly full: they need room.
     List i is `list_tokens[list_offsets[i]:list_offsets[i + 1]]`; list 0 is empty. Ends of sequence are
     allowed where the text may end.
     """

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from queue import LifoQueue
 from typing import NamedTuple, TypeAlias
@@ -21,8 +22,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 from .automaton import Automaton, with_masks
 from .byte_automaton import compile_regex
 from .errors import GrammarError, TooLargeError
-from .schema import SchemaCompiler
-from .stack_automaton import StackAutomaton
+from .schema import PropertyOrder, SchemaCompiler, Unenforced
 from .stack_masks import StackMasks
 from .token_trie import Spellings, TokenTries, build_tries
 
@@ -39,6 +39,8 @@ class Schema(NamedTuple):
     separators: tuple[str, str]
     prefix: str
     suffix: str
+    property_order: PropertyOrder = "schema"
+    unenforced: Unenforced = "refuse"
 
 
 class ContextFree(NamedTuple):
@@ -150,19 +152,23 @@ class Builder:
     def build(self, key: str, grammar: str | Schema | ContextFree) -> Result:
         if isinstance(grammar, ContextFree):
             return _in_lark(grammar.text)
-        return with_masks(key, self._machine(grammar), self._masks)
-
-    def _machine(self, grammar: str | Schema) -> StackAutomaton:
         if isinstance(grammar, str):
-            return compile_regex(grammar)
-        return self._schemas.compile(
-            grammar.text, separators=grammar.separators, prefix=grammar.prefix, suffix=grammar.suffix
+            return with_masks(key, compile_regex(grammar), self._masks)
+        compiled = self._schemas.compile_allowing(
+            grammar.unenforced,
+            grammar.text,
+            grammar.separators,
+            prefix=grammar.prefix,
+            suffix=grammar.suffix,
+            property_order=grammar.property_order,
         )
+        return replace(with_masks(key, compiled.machine, self._masks), left_out=compiled.left_out)
 
     def warm_up(self) -> None:
         """Compiles what the first job should not wait for, and the strings of all schemas."""
         self.build("regex", "a")
-        self.build("schema", Schema("true", (",", ":"), "", ""))
+        for text in ("true", '{"items":{"type":"array","items":{"$ref":"#"}}}'):
+            self.build(text, Schema(text, (",", ":"), "", ""))
 
 
 def _in_lark(text: str) -> str:

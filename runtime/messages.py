@@ -24,6 +24,8 @@ from .sampling_params import SamplingParams
 Tokens = bytes
 FinishReason = Literal["stop", "length", "abort", "error"]
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
+PropertyOrder = Literal["schema", "any"]
+Unenforced = Literal["refuse", "allow"]
 
 
 class Message(msgspec.Struct, tag=True, array_like=True):
@@ -43,7 +45,8 @@ class GrammarSpec(Part):
 
     `param` is the request's field it came from, for errors. `prefix` and `suffix` are literal text
     around a JSON schema's value (a tool call's own format). `separators` are the item and key
-    separators of JSON output.
+    separators of JSON output, `property_order` that of declared properties: the schema's, or any.
+    Keywords that can't be enforced are a reason to refuse the schema, or are left out and reported.
     """
 
     kind: GrammarKind
@@ -52,6 +55,8 @@ class GrammarSpec(Part):
     prefix: str = ""
     suffix: str = ""
     separators: tuple[str, str] = (",", ":")
+    property_order: PropertyOrder = "schema"
+    unenforced: Unenforced = "refuse"
 
 
 class Generate(Message):
@@ -87,8 +92,16 @@ class QueryStats(Message):
 # scheduler → tokenizer
 
 
+class LeftOut(Part):
+    """A keyword of a schema that is not enforced, and its path there."""
+
+    keyword: str
+    path: str
+
+
 class Accepted(Message):
     request: str
+    left_out: list[LeftOut] = []
 
 
 class Refused(Message):
@@ -247,7 +260,7 @@ class LoadGrammar(Message):
     list_offsets: bytes  # int32 [lists + 1]
     list_tokens: bytes  # int32
     opener_counts: bytes  # int32 [lists]
-    actions: bytes  # int32 [actions, 3]
+    actions: bytes  # int32 [actions, 4]
     returns: bytes  # int32
 
 

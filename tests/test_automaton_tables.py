@@ -172,7 +172,7 @@ def brackets() -> Grammar:
         **rows_of(np.array([[-1, -2, -1, 0], [-1, -3, -4, -1]])),
         mask_of_state=np.array([0, 1], np.int32),
         masks=masks,
-        actions=np.array([[PUSH, 1, 0], [PUSH, 1, 1], [POP, 0, 0]], np.int32),
+        actions=np.array([[PUSH, 1, 0, 1], [PUSH, 1, 1, 1], [POP, 0, 0, -2]], np.int32),
         returns=np.array([0, 1], np.int32),
         **lists([(0, 0, 1), (0, 0, 1)], (context, [])),
     )

@@ -20,13 +20,13 @@ from stack_automata import automaton, no_lists, rows_of
 def two_brackets() -> Automaton:
     """Tokens 4n + 1 and 4n + 2 open two kinds of bracket, 4n + 3 closes either; 4n is not allowed directly
     inside the second kind."""
-    pushes = [[PUSH, target, operand] for target, operand in ((0, 0), (0, 1), (1, 0), (1, 1))]
+    pushes = [[PUSH, target, operand, 1] for target, operand in ((0, 0), (0, 1), (1, 0), (1, 1))]
     tables = Tables(
         class_of_byte=(np.arange(256) % 4).astype(np.uint8),
         **rows_of(np.array([[0, -2, -4, -6], [-1, -3, -5, -6]])),
         mask_of_state=np.zeros(2, np.int32),
         masks=np.zeros((1, VOCAB // 32), np.int32),
-        actions=np.array([*pushes, [POP, 0, 0]], np.int32),
+        actions=np.array([*pushes, [POP, 0, 0, -2]], np.int32),
         returns=np.array([0, 1], np.int32),
         **no_lists(2),
     )

@@ -41,6 +41,12 @@ def generate_messages(
             code="invalid_value",
         )
     choices = request.n or 1
+    if grammar is not None:
+        grammar = msgspec.structs.replace(
+            grammar,
+            property_order=request.property_order or "schema",
+            unenforced=request.unenforced or "refuse",
+        )
     return [
         Generate(
             request=f"{request_id}-{number * choices + choice}",

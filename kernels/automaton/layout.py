@@ -1,7 +1,7 @@
 """Numbers that the automata's tables and kernels share."""
 
 STACK_DEPTH = 30
-"""places up to which a row may push or open; beyond them both lead nowhere"""
+"""places up to which actions have room; beyond them they lead nowhere"""
 STACK_PLACES = STACK_DEPTH + 2
 """places that a row has: calls may take the last two"""
 
@@ -10,7 +10,7 @@ NO_AUTOMATON = -1
 DEAD = 0
 """the state after bytes that the grammar doesn't allow: every token is masked, and it stays"""
 
-PUSH, POP, CALL, COUNT, COUNT_CALL, DROP, OPEN, CLOSE, SEE, NEED = range(10)
+PUSH, POP, CALL, COUNT, COUNT_CALL, DROP, OPEN, CLOSE, SEE, NEED, GO = range(11)
 """kinds of actions"""
 
 ROW, DEFAULT, CLASS_MAP, MASK, SHARED, OWN, DECIDED, STATE_COLUMNS = range(8)

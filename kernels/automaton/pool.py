@@ -90,7 +90,7 @@ class AutomatonPool:
         self._entries = Arena(FIRST_ENTRIES, (2,), torch.int32, device)
         """the next pooled state, or -1 - a for action a; and the state whose entry it is"""
         self._states = Arena(FIRST_STATES, (STATE_COLUMNS,), torch.int32, device)
-        self._actions = Arena(FIRST_ACTIONS, (3,), torch.int32, device)
+        self._actions = Arena(FIRST_ACTIONS, (4,), torch.int32, device)
         self._returns = Arena(FIRST_RETURNS, (), torch.int32, device)
         self._lists = Arena(FIRST_LISTS, (LIST_COLUMNS,), torch.int32, device)
         self._list_tokens = Arena(FIRST_LIST_TOKENS, (), torch.int32, device)
@@ -106,7 +106,7 @@ class AutomatonPool:
     @property
     def tables(self) -> tuple[torch.Tensor, ...]:
         """spans int32 [vocab, 2] of the tokens in bytes uint8; states int32 [states, STATE_COLUMNS]; class
-        maps uint8 [grammars, 256]; entries and their owners int32 [places, 2]; actions int32 [actions, 3];
+        maps uint8 [grammars, 256]; entries and their owners int32 [places, 2]; actions int32 [actions, 4];
         returns int32."""
         arenas = (self._states, self._class_maps, self._entries, self._actions, self._returns)
         return self._spans, self._bytes, *(arena.tensor for arena in arenas)
@@ -186,12 +186,13 @@ class AutomatonPool:
         return loaded.put(self._lists, lists)
 
     def _longest_opening(self, tables: Tables) -> int:
-        """Places of the stack that one token can take."""
+        """Places of the stack that one token can take, or need at its end."""
         sizes = np.diff(tables.list_offsets)
         openers = np.repeat(tables.list_offsets[1:] - tables.opener_counts, sizes)
         opens = np.arange(len(tables.list_tokens)) >= openers
         longest = int(self._token_lengths[tables.list_tokens[opens]].max(initial=0))
-        return longest * (2 if (tables.actions[:, 0] == OPEN).any() else 1)
+        places = 2 if (tables.actions[:, 0] == OPEN).any() else 1
+        return longest * places + max(int(tables.actions[:, 3].max(initial=0)) - places, 0)
 
     def _put_dead_state(self, words: int) -> None:
         row = np.zeros((1, STATE_COLUMNS), np.int32)

@@ -11,7 +11,7 @@ def _none() -> NDArray[np.int32]:
 
 
 def _no_actions() -> NDArray[np.int32]:
-    return np.zeros((0, 3), np.int32)
+    return np.zeros((0, 4), np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,9 +21,10 @@ class Tables:
     It is `entries[row_starts[state] + class_of_byte[byte]]` if `owners` has the state there; if not, the
     entry of `default_state[state]`, found the same way; and none if it has none either.
 
-    Actions are (kind, target, operand); most go to target. Some need something on the stack's top and
-    lead nowhere where it isn't there, where the stack is full, or where `returns` says -1:
-    PUSH operand; POP r and go to `returns[r + operand]`; CALL: PUSH with two places kept free for it;
+    Actions are (kind, target, operand, room); most go to target. They lead nowhere where the stack has less
+    than `room` places left of `STACK_DEPTH` (less than 0: of the two beyond it), where it lacks what they
+    read on its top, or where `returns` says -1:
+    GO; PUSH operand; POP r and go to `returns[r + operand]`; CALL: PUSH in a string, with room -1;
     COUNT: take 1 from the top, and go to operand if that leaves 0; COUNT_CALL: take 1 from the top and
     CALL operand, or operand + 1 if that left 0; DROP the top; OPEN: PUSH operand and an empty set; SEE: add
     bit operand to the set on the top, nowhere if it has it; NEED: nowhere if the set has all of the bits
@@ -48,5 +49,5 @@ class Tables:
     list_offsets: NDArray[np.int32]  # [lists + 1]
     list_tokens: NDArray[np.int32]
     opener_counts: NDArray[np.int32]  # [lists]
-    actions: NDArray[np.int32] = field(default_factory=_no_actions)  # [actions, 3]
+    actions: NDArray[np.int32] = field(default_factory=_no_actions)  # [actions, 4]
     returns: NDArray[np.int32] = field(default_factory=_none)

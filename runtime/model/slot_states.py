@@ -50,7 +50,7 @@ class SlotStates:
             list_offsets=_ints(message.list_offsets),
             list_tokens=_ints(message.list_tokens),
             opener_counts=_ints(message.opener_counts),
-            actions=_ints(message.actions).reshape(-1, 3),
+            actions=_ints(message.actions).reshape(-1, 4),
             returns=_ints(message.returns),
         )
         self._pool.load(message.grammar, tables)

@@ -23,9 +23,13 @@ class DeviceState(NamedTuple):
 
 
 class Constraint(Protocol):
-    """`host_masked`: the mask travels with each step; else the sampling kernel has it on the device."""
+    """`host_masked`: the mask travels with each step; else the sampling kernel has it on the device.
+
+    `left_out`: keyword and path of what the schema asks beyond it.
+    """
 
     host_masked: bool
+    left_out: Sequence[tuple[str, str]]
 
     def device_state(self) -> DeviceState | None:
         """Where the automaton stands after what was kept; None without one."""
@@ -58,6 +62,7 @@ class AutomatonConstraint:
     def __init__(self, automaton: Automaton, spelled: Spelled) -> None:
         self.grammar: int | None = None
         self.automaton = automaton
+        self.left_out: Sequence[tuple[str, str]] = automaton.left_out
         self._spelled = spelled
         self._unread: list[int] = []
         self._state = automaton.machine.start
@@ -105,7 +110,8 @@ class MatcherConstraint:
 
     host_masked = True
 
-    def __init__(self, matcher: HostMatcher) -> None:
+    def __init__(self, matcher: HostMatcher, left_out: Sequence[tuple[str, str]] = ()) -> None:
+        self.left_out = left_out
         self._matcher = matcher
 
     def device_state(self) -> DeviceState | None:

@@ -43,7 +43,14 @@ class GrammarDesk:
 
     def submit(self, request: str, spec: GrammarSpec) -> None:
         self._compiler.submit(
-            request, spec.kind, spec.text, prefix=spec.prefix, suffix=spec.suffix, separators=spec.separators
+            request,
+            spec.kind,
+            spec.text,
+            prefix=spec.prefix,
+            suffix=spec.suffix,
+            separators=spec.separators,
+            property_order=spec.property_order,
+            unenforced=spec.unenforced,
         )
 
     def cancel(self, request: str) -> None:
@@ -55,7 +62,7 @@ class GrammarDesk:
             if isinstance(compiled, GrammarError):
                 yield request, compiled
             elif not isinstance(compiled, Automaton):
-                yield request, MatcherConstraint(compiled.matcher())
+                yield request, MatcherConstraint(compiled.matcher(), compiled.left_out)
             elif compiled.nbytes > DEVICE_BYTES:
                 yield request, GrammarError(_too_large(compiled.nbytes))
             else:

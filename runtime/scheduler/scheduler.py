@@ -18,6 +18,7 @@ from ..messages import (
     Accepted,
     FinishReason,
     Generate,
+    LeftOut,
     Logprobs,
     Message,
     Refused,
@@ -192,7 +193,9 @@ class Scheduler:
     def _accept(self, request: Request) -> None:
         request.phase = Phase.WAITING
         self._waiting.add(request)
-        self._replies.add(request.client, Accepted(request.id))
+        left_out = request.constraint.left_out if request.constraint is not None else ()
+        named = [LeftOut(keyword, path) for keyword, path in left_out]
+        self._replies.add(request.client, Accepted(request.id, named))
         self._force(request)
 
     def _refuse(self, request: Request, refused: Refused) -> None:
@@ -400,7 +403,9 @@ class Scheduler:
             self._cache.discard(home.lease, home.pages)
         else:
             existing = min(home.planned, request.length)
-            self._cache.release(home.lease, request.slice(0, existing), home.pages)
+            self._cache.release(
+                home.lease, request.slice(0, existing), home.pages, generated=request.output_length
+            )
         del self._running[home.slot]
         self._free_slots.append(home.slot)
         self._grammars.unload(request.constraint)

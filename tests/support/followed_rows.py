@@ -32,7 +32,7 @@ class FollowedRows:
                 list_offsets=np.frombuffer(message.list_offsets, np.int32),
                 list_tokens=np.frombuffer(message.list_tokens, np.int32),
                 opener_counts=np.frombuffer(message.opener_counts, np.int32),
-                actions=np.frombuffer(message.actions, np.int32).reshape(-1, 3),
+                actions=np.frombuffer(message.actions, np.int32).reshape(-1, 4),
                 returns=np.frombuffer(message.returns, np.int32),
             )
         )

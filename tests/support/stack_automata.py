@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 from arbora.grammars import Automaton
 from arbora.grammars.row_packing import PackedRows, packed
-from arbora.grammars.stack_automaton import CALL, CLOSE, OPEN, PUSH, StackAutomaton
+from arbora.grammars.stack_automaton import CALL, CLOSE, GO, OPEN, PUSH, StackAutomaton
 from arbora.grammars.stack_masks import MaskTables
 from arbora.kernels.automaton import STACK_DEPTH, Tables
 from arbora.runtime.messages import LoadGrammar
@@ -195,11 +195,11 @@ class Grammar:
         return False
 
     def may_fill(self, state: int, token: int) -> bool:
-        """Whether a token pushes or opens."""
+        """Whether a token needs room."""
         at = Configuration(state, self.stack_for(state, 4))
         for byte in b"" if token == EOS else VOCABULARY[token]:
             entry = int(self.machine.transitions[at.state, self.machine.class_of_byte[byte]])
-            if entry < -1 and self.tables.actions[-2 - entry, 0] in (PUSH, OPEN):
+            if entry < -1 and self.tables.actions[-2 - entry, 3] >= 0:
                 return True
             at = self.after_byte(at, byte)
             if at.state < 0:
@@ -213,7 +213,7 @@ class Grammar:
 
 def _read(kind: int) -> int:
     """Places of the stack that an action reads."""
-    return {PUSH: 0, OPEN: 0, CALL: 0, CLOSE: 2}.get(kind, 1)
+    return {PUSH: 0, OPEN: 0, CALL: 0, GO: 0, CLOSE: 2}.get(kind, 1)
 
 
 def random_grammar(seed: int, stack: bool = True) -> Grammar:
