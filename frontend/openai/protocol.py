@@ -75,6 +75,7 @@ class GenerationFields(Struct, kw_only=True):
     structured_outputs: StructuredOutputs | None = None
     cache_salt: str | None = None
     priority: int | None = None
+    user: str | None = None
 
 
 class CompletionRequest(GenerationFields, kw_only=True):

@@ -28,6 +28,7 @@ def generate_messages(
     prompts: Sequence[Tokens],
     sampling: SamplingParams,
     grammar: GrammarSpec | None,
+    tenant: str,
 ) -> list[Generate]:
     """Prompt by prompt, `n` choices each; choice i of every prompt samples with the seed plus i."""
     choices = request.n or 1
@@ -40,6 +41,7 @@ def generate_messages(
             grammar=grammar,
             namespace=request.cache_salt or "",
             priority=request.priority or 0,
+            tenant=tenant,
         )
         for number, prompt in enumerate(prompts)
         for choice in range(choices)

@@ -29,7 +29,7 @@ class Residence:
     many tokens' KV is computed or planned; `sampling` how many sampled tokens are on their way back, without
     those of steps up to `superseded`: others were forced in their place. `is_set_up`: the model process
     has what the next token depends on. `faulty`: the model could not go on from its KV, so nobody else
-    shall.
+    shall. `preempted` counts the prompts that were put before its own, `urgent` says that no more are.
     """
 
     slot: int
@@ -44,6 +44,8 @@ class Residence:
     is_set_up: bool = False
     copy_step: int | None = None
     faulty: bool = False
+    preempted: int = 0
+    urgent: bool = False
 
     @property
     def prefilling(self) -> bool:
@@ -64,10 +66,27 @@ class Residence:
         self.sent_pages = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """The first `tokens` of a prompt, as far as another request, which runs, computes them too."""
+
+    by: Request
+    home: Residence
+    tokens: int
+
+    @property
+    def is_coming(self) -> bool:
+        return (
+            self.by.home is self.home and self.by.phase is Phase.RUNNING and self.home.planned < self.tokens
+        )
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """`tokens` are the prompt's and the output's, packed; `arrival` counts requests.
 
+    `tenant` is whose fair share it is served from. `overtaken` counts those that went first for their
+    match, `awaited` is the prefix that it waits for.
     `home` is what it has while it runs. `cached_tokens` is what its first start found in the tree of the
     prompt; `sent` how many tokens the client knows of; `answered`: its first output is on its way.
     """
@@ -75,6 +94,7 @@ class Request:
     id: str
     client: int
     namespace: str
+    tenant: str
     priority: int
     sampling: SamplingParams
     tokens: bytearray
@@ -84,6 +104,7 @@ class Request:
     constraint: Constraint | None = None
     phase: Phase = Phase.COMPILING
     overtaken: int = 0
+    awaited: Awaited | None = None
     home: Residence | None = None
     cached_tokens: int | None = None
     answered: bool = False
@@ -96,6 +117,7 @@ class Request:
             id=message.request,
             client=message.client,
             namespace=message.namespace,
+            tenant=message.tenant,
             priority=message.priority,
             sampling=message.sampling,
             tokens=bytearray(message.prompt),
@@ -114,6 +136,16 @@ class Request:
     def residence(self) -> Residence:
         assert self.home is not None, f"{self.id} does not run"
         return self.home
+
+    @property
+    def jumping(self) -> bool:
+        """Runs, and has forced tokens to compute."""
+        return self.phase is Phase.RUNNING and self.residence.jumping
+
+    @property
+    def computes_prompt(self) -> bool:
+        """Runs, and has tokens of its prompt to compute."""
+        return self.phase is Phase.RUNNING and self.residence.prefilling and not self.residence.jumping
 
     @property
     def output_length(self) -> int:

@@ -25,17 +25,16 @@ from ..messages import (
     StepMasks,
     StepResult,
 )
-from .admission import Limits, prefix_in_flight, refusal, take_residence
+from .admission import Limits, refusal
 from .budget import StepBudget
 from .counts import Counts
+from .fairness import OUTPUT_WEIGHT, USUAL_BOUNDS, Bounds, Fairness
 from .forced_runs import ForcedRuns, SureTokens
 from .grammar_desk import GrammarDesk
 from .plan import StepInFlight, StepPlanner
-from .queue import WaitingQueue
 from .replies import Replies, banned_tokens, ending
 from .request import Phase, Request
-
-STEPS_IN_FLIGHT = 2
+from .starting import STEPS_IN_FLIGHT, Starter
 
 
 class Scheduler:
@@ -50,6 +49,7 @@ class Scheduler:
         vocab_size: int,
         eos_tokens: tuple[int, ...],
         sure_tokens: SureTokens,
+        bounds: Bounds = USUAL_BOUNDS,
     ) -> None:
         self._limits = limits
         self._cache = cache
@@ -60,9 +60,10 @@ class Scheduler:
         self._forced_runs = ForcedRuns(sure_tokens, self._eos)
         self._planner = StepPlanner(cache, limits.num_pages, lambda r: banned_tokens(r, self._eos))
         self._open: dict[str, Request] = {}  # every request that isn't answered to its end
-        self._waiting = WaitingQueue()
+        self._fairness = Fairness(bounds.ahead)
+        self._starter = Starter(cache, limits.slots, self._fairness, bounds)
+        self._waiting = self._starter.waiting
         self._running: dict[int, Request] = {}  # by slot; ended ones too until their last step is over
-        self._free_slots = deque(range(limits.slots))
         self._in_flight: deque[StepInFlight] = deque()
         self._replies = Replies()
         self._to_model: list[Message] = []
@@ -136,6 +137,9 @@ class Scheduler:
         if planned is None:
             return False
         plan, flight = planned
+        for request in prefilling:
+            if not request.residence.prefilling:
+                self._fairness.rest(request)
         self._counts.prompt_tokens_computed += flight.prefill_tokens - flight.forced_tokens
         self._in_flight.append(flight)
         self._to_model += self._grammars.take_loads()
@@ -198,6 +202,7 @@ class Scheduler:
 
     def _accept(self, request: Request) -> None:
         request.phase = Phase.WAITING
+        self._fairness.contend(request)
         self._waiting.add(request)
         self._replies.add(request.client, Accepted(request.id))
         finish = self._force(request)
@@ -209,41 +214,14 @@ class Scheduler:
     def _active(self) -> list[Request]:
         return [request for request in self._running.values() if request.phase is Phase.RUNNING]
 
-    def _matched(self, request: Request) -> int:
-        return self._cache.matched(request.namespace, bytes(request.tokens))
-
     def _admit(self) -> None:
-        if not self._waiting or not self._free_slots:
-            return
-        for request in self._waiting.candidates(self._matched):
-            if not self._free_slots:
-                return
-            if self._prefix_is_coming(request):
-                continue
-            if not self._start(request):
-                return
-
-    def _prefix_is_coming(self, request: Request) -> bool:
-        if request.wants_prompt_logprobs or not self._cache.enabled:
-            return False
-        residents = self._running.values()
-        return prefix_in_flight(request, self._matched(request), residents, self._cache.page_size)
-
-    def _start(self, request: Request) -> bool:
-        """Gives it a slot and pages; those who run keep what the steps in flight could take."""
-        reserve = len(self._running) * max(1, STEPS_IN_FLIGHT // self._cache.page_size)
-        home = take_residence(request, self._free_slots[0], self._cache, reserve, alone=not self._running)
-        if home is None:
-            return False
-        self._free_slots.popleft()
-        self._waiting.admit(request)
-        self._running[home.slot] = request
-        request.phase = Phase.RUNNING
-        request.home = home
-        if request.cached_tokens is None:
-            request.cached_tokens = min(home.planned, request.prompt_length)
-            self._counts.prompt_tokens_cached += request.cached_tokens
-        return True
+        decoding = sum(not request.residence.prefilling for request in self._active())
+        for request in self._starter.starts(self._running, self._budget.prefill_tokens(decoding)):
+            self._running[request.residence.slot] = request
+            if request.cached_tokens is None:
+                request.cached_tokens = min(request.residence.planned, request.prompt_length)
+                self._counts.prompt_tokens_cached += request.cached_tokens
+                self._fairness.charge(request, request.prompt_length - request.cached_tokens)
 
     # Pages
 
@@ -254,8 +232,8 @@ class Scheduler:
         going_on = [request for request in secured if request.phase is Phase.RUNNING]
         jumping = [request for request in going_on if request.residence.jumping]
         decoding = [request for request in going_on if not request.residence.jumping]
-        prompts = [r for r in self._active() if r.residence.prefilling and not r.residence.jumping]
-        return decoding, jumping + prompts
+        prompts = [request for request in self._running.values() if request.computes_prompt]
+        return decoding, jumping + self._starter.in_turn(prompts)
 
     def _secure_page(self, request: Request) -> bool:
         """A page for the next token, if need be at the cost of whoever came last.
@@ -290,7 +268,7 @@ class Scheduler:
 
     def _take_token(self, request: Request, token: int, state: int, logprobs: Logprobs | None) -> None:
         request.append(token)
-        self._counts.output_tokens += 1
+        self._count_output(request, 1)
         error = request.constraint.accept(token, state) if request.constraint else None
         if error is not None:
             self._fail(request, error)
@@ -309,11 +287,15 @@ class Scheduler:
         request.constraint.append(run)
         for token in run:
             request.append(token)
-        self._counts.output_tokens += len(run)
+        self._count_output(request, len(run))
         self._counts.forced_tokens += len(run)
         if request.home is not None:
             request.home.jump(request.length)
         return ending(request, self._eos)
+
+    def _count_output(self, request: Request, tokens: int) -> None:
+        self._counts.output_tokens += tokens
+        self._fairness.charge(request, OUTPUT_WEIGHT * tokens)
 
     def _take_error(self, request: Request, error: RowError) -> None:
         request.residence.faulty = error.kind == "not_a_number"
@@ -346,6 +328,8 @@ class Scheduler:
         elif request.phase is Phase.WAITING:
             self._waiting.remove(request)
             self._release_grammar(request)
+        if request.phase is not Phase.COMPILING:
+            self._fairness.rest(request)
         request.phase = Phase.ENDED
         if request.home is not None:
             self._settle(request)
@@ -368,13 +352,15 @@ class Scheduler:
             existing = min(home.planned, request.length)
             self._cache.release(home.lease, request.slice(0, existing), home.pages)
         del self._running[home.slot]
-        self._free_slots.append(home.slot)
+        self._starter.free(home.slot)
         request.home = None
         if request.phase is Phase.RETRACTING:
             request.phase = Phase.WAITING
             request.prompt_logprobs = []
+            self._fairness.contend(request)
             self._waiting.add_first(request)
         else:
+            self._fairness.charge(request, min(0, home.planned - request.prompt_length))
             self._release_grammar(request)
 
     def _release_grammar(self, request: Request) -> None:
