@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -39,13 +40,13 @@ class _BusyPeriod:
     least: float | None = None
     sweep_at: int = SWEEP_FROM
 
-    def lift(self, tenant: str) -> None:
-        """A tenant that comes (back) from rest begins no lower than the others stand."""
-        counters = [self.counters[other] for other in self.contenders]
-        if counters:
-            self.level = min(max(self.level, min(counters)), max(counters))
-        self.counters[tenant] = max(self.counters.get(tenant, 0.0), self.level)
+    def lift(self, tenant: str, owed: Mapping[str, int], max_ahead: float) -> None:
+        """A tenant that comes (back) from rest begins no lower than the others stand, and hardly higher."""
+        served = [self.counters[other] - owed.get(other, 0) for other in self.contenders]
+        if served:
+            self.level = min(max(self.level, min(served)), max(served) + max_ahead)
         self._forget()
+        self.counters[tenant] = max(self.counters.get(tenant, 0.0), self.level)
 
     def charge(self, tenant: str, tokens: float) -> None:
         self.counters[tenant] = self.counters.get(tenant, self.level) + tokens
@@ -73,7 +74,8 @@ class Fairness:
     """Virtual token counters (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024).
 
     A tenant's counter grows by the prompt tokens that are computed for it (those in the tree are free) and
-    by `OUTPUT_WEIGHT` for each token of output. A tenant contends while a prompt of its waits or is computed.
+    by `OUTPUT_WEIGHT` for each token of output. A prompt is charged when it starts, so that a shorter one of
+    another tenant goes before the rest of it. A tenant contends while a prompt of its waits or is computed.
     One that comes back from rest is lifted to the lowest contender, so nobody saves up. The lift
     rises by each contender's even share of what is served too, so that ever new tenants can't keep an old one
     waiting. As in "Locality-aware Fair Scheduling in LLM Serving" (Cao et al., 2025) the order by matches
@@ -85,11 +87,14 @@ class Fairness:
         self._max_ahead = ahead
         self._periods: dict[int, _BusyPeriod] = {}
 
-    def contend(self, request: Request) -> None:
-        """A prompt of the tenant waits or is computed from now on."""
+    def contend(self, request: Request, owed: Mapping[str, int]) -> None:
+        """A prompt of the tenant waits or is computed from now on.
+
+        `owed` are the tokens by tenant that were charged before they are computed.
+        """
         period = self._periods.setdefault(request.priority, _BusyPeriod())
         if request.tenant not in period.contenders:
-            period.lift(request.tenant)
+            period.lift(request.tenant, owed, self._max_ahead)
         period.contenders[request.tenant].add(request.id)
         period.least = None
 

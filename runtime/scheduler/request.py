@@ -86,7 +86,7 @@ class Request:
     """`tokens` are the prompt's and the output's, packed; `arrival` counts requests.
 
     `tenant` is whose fair share it is served from. `overtaken` counts those that went first for their
-    match, `awaited` is the prefix that it waits for.
+    match, `awaited` is the prefix that it waits for. `paid`: tokens of its prompt that are paid for.
     `home` is what it has while it runs. `cached_tokens` is what its first start found in the tree of the
     prompt; `sent` how many tokens the client knows of; `answered`: its first output is on its way.
     """
@@ -104,6 +104,7 @@ class Request:
     constraint: Constraint | None = None
     phase: Phase = Phase.COMPILING
     overtaken: int = 0
+    paid: int = 0
     awaited: Awaited | None = None
     home: Residence | None = None
     cached_tokens: int | None = None
@@ -146,6 +147,11 @@ class Request:
     def computes_prompt(self) -> bool:
         """Runs, and has tokens of its prompt to compute."""
         return self.phase is Phase.RUNNING and self.residence.prefilling and not self.residence.jumping
+
+    @property
+    def owed(self) -> int:
+        """Tokens of its prompt that it is charged for and that are still to compute."""
+        return max(0, self.prompt_length - max(self.paid, self.residence.planned))
 
     @property
     def output_length(self) -> int:

@@ -202,8 +202,7 @@ class Scheduler:
 
     def _accept(self, request: Request) -> None:
         request.phase = Phase.WAITING
-        self._fairness.contend(request)
-        self._waiting.add(request)
+        self._starter.enter(request, self._running.values())
         self._replies.add(request.client, Accepted(request.id))
         finish = self._force(request)
         if finish is not None:
@@ -221,7 +220,6 @@ class Scheduler:
             if request.cached_tokens is None:
                 request.cached_tokens = min(request.residence.planned, request.prompt_length)
                 self._counts.prompt_tokens_cached += request.cached_tokens
-                self._fairness.charge(request, request.prompt_length - request.cached_tokens)
 
     # Pages
 
@@ -352,15 +350,12 @@ class Scheduler:
             existing = min(home.planned, request.length)
             self._cache.release(home.lease, request.slice(0, existing), home.pages)
         del self._running[home.slot]
-        self._starter.free(home.slot)
-        request.home = None
+        self._starter.leave(request)
         if request.phase is Phase.RETRACTING:
             request.phase = Phase.WAITING
             request.prompt_logprobs = []
-            self._fairness.contend(request)
-            self._waiting.add_first(request)
+            self._starter.enter(request, self._running.values(), first=True)
         else:
-            self._fairness.charge(request, min(0, home.planned - request.prompt_length))
             self._release_grammar(request)
 
     def _release_grammar(self, request: Request) -> None:

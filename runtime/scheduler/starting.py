@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 
 from ...radix_cache import PrefixCache
@@ -51,12 +51,26 @@ class Starter:
             if not self._free_slots:
                 return
 
+    def enter(self, request: Request, running: Iterable[Request], first: bool = False) -> None:
+        """It waits from now on; `first` before all others of its tenant."""
+        owed: Counter[str] = Counter()
+        for other in running:
+            if other.computes_prompt and other.priority == request.priority:
+                owed[other.tenant] += other.owed
+        self._fairness.contend(request, owed)
+        add = self.waiting.add_first if first else self.waiting.add
+        add(request)
+
     def in_turn(self, prompts: Iterable[Request]) -> list[Request]:
         """Running requests in the order in which their prompts are computed."""
         return sorted(prompts, key=self._running_turn)
 
-    def free(self, slot: int) -> None:
-        self._free_slots.append(slot)
+    def leave(self, request: Request) -> None:
+        """It runs no more: its slot is free, and what was not computed is not paid for."""
+        self._fairness.charge(request, -request.owed)
+        request.paid = request.prompt_length - request.owed
+        self._free_slots.append(request.residence.slot)
+        request.home = None
 
     def _matched(self, request: Request) -> int:
         return self._cache.matched(request.namespace, bytes(request.tokens))
@@ -91,6 +105,7 @@ class Starter:
         self.waiting.admit(request)
         request.phase = Phase.RUNNING
         request.home = home
+        self._fairness.charge(request, request.owed)
         return True
 
     def _put_back(self, turn: Turn, running: Iterable[Request]) -> None:
