@@ -134,7 +134,9 @@ class WaitingQueue:
     def _oldest(self, priority: int, has_room: Callable[[Turn], bool], tried: set[str]) -> list[Request]:
         """`LOOK_AHEAD` requests or few more: as many of each tenant, beginning with who was served least."""
         lines = self._classes[priority].lines
-        tenants = [tenant for tenant in lines if has_room(self.turn(priority, tenant))]
+        turns = {tenant: self.turn(priority, tenant) for tenant in lines}
+        rooms = {turn: has_room(turn) for turn in set(turns.values())}
+        tenants = [tenant for tenant in lines if rooms[turns[tenant]]]
         tenants.sort(key=lambda tenant: self._fairness.counter(priority, tenant))
         oldest: list[Request] = []
         for tenant in tenants:
