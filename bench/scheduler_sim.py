@@ -18,7 +18,7 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-from arbora.grammars import GrammarCompiler
+from arbora.grammars import ForcedText, GrammarCompiler
 from arbora.radix_cache import PrefixCache
 from arbora.runtime.messages import Generate, Outputs, StepPlan, StepResult
 from arbora.runtime.sampling_params import SamplingParams
@@ -31,11 +31,21 @@ from sim_workloads import FLOOD_DOCUMENT, Arrival, hostile, trace
 
 ORDERS = {
     "first come": Bounds(overtaken=0, ahead=math.inf),
-    "longest match": Bounds(overtaken=math.inf, ahead=math.inf),
+    "longest match": Bounds(overtaken=math.inf, ahead=math.inf, look_ahead=1 << 20),
     "Arbora's": USUAL_BOUNDS,
 }
 MAX_LENGTH = 1 << 18
 HEADER = "workload      order           group   hit %   TTFT p50    p90      p99   unfairness  steps  seconds"
+
+
+class NoGrammars:
+    """Cuts nothing into tokens, as nothing is ever forced."""
+
+    def sure_tokens(self, forced: ForcedText) -> Sequence[int]:
+        return ()
+
+    def ending_tokens(self, text: bytes) -> Sequence[int] | None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -50,9 +60,12 @@ class Machine:
 
     def scheduler(self, bounds: Bounds) -> Scheduler:
         limits = Limits(MAX_LENGTH, self.pages, self.page_size, self.slots, max_waiting=1 << 20)
-        none = np.zeros(0)
         compiler = GrammarCompiler(
-            offsets=np.zeros(1, np.int64), data=none, special=none, eos_tokens=(), vocab_size=0
+            offsets=np.zeros(1, np.int32),
+            data=np.zeros(0, np.uint8),
+            special=np.zeros(0, np.bool_),
+            eos_tokens=(),
+            vocab_size=0,
         )
         return Scheduler(
             limits,
@@ -61,7 +74,7 @@ class Machine:
             GrammarDesk(compiler),
             vocab_size=32,
             eos_tokens=(),
-            sure_tokens=lambda forced: (),
+            segments=NoGrammars(),
             bounds=bounds,
         )
 
@@ -173,7 +186,7 @@ def main() -> None:
     parser.add_argument("--tenants", type=int, default=8, help="that the trace's conversations are dealt to")
     parser.add_argument("--seed", type=int, default=1, help="of the hostile mix")
     parser.add_argument("--base-ms", type=float, default=8.0)
-    parser.add_argument("--token-ms", type=float, default=0.025)
+    parser.add_argument("--token-ms", type=float, default=0.018)
     parser.add_argument("--pages", type=int, default=16_000, help="of 64 tokens")
     parser.add_argument("--slots", type=int, default=64)
     given = parser.parse_args()

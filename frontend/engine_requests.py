@@ -36,7 +36,7 @@ class Sampling(TypedDict, total=False):
 
     `logprobs` is the number of alternatives to report with each token. At most one of `json_schema`
     (a schema, or true for any JSON object), `regex`, `choice` and `grammar` (Lark or GBNF) says what the
-    reply must match.
+    reply must match; with `complete_json` it does so even where `max_tokens` ends it.
     """
 
     max_tokens: int
@@ -60,6 +60,7 @@ class Sampling(TypedDict, total=False):
     regex: str
     choice: Sequence[str]
     grammar: str
+    complete_json: bool
     cache_salt: str
     priority: int
 

@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from .closing import Closing
 from .errors import GrammarError, TooLargeError
 from .stack_automaton import MAX_DEPTH, StackAutomaton
 from .stack_masks import StackMasks, StateMask
@@ -52,10 +53,9 @@ class Automaton:
         """See `StackAutomaton.forced`."""
         return self.machine.forced()
 
-    def after(self, text: bytes) -> tuple[int, list[int]]:
-        """The state, `DEAD` for none, and the stack after `text`."""
-        stack: list[int] = []
-        return self.machine.walk(self.machine.start, stack, text), stack
+    @cached_property
+    def closing(self) -> Closing:
+        return Closing(self.machine)
 
 
 def with_masks(key: str, machine: StackAutomaton, masks: StackMasks) -> Automaton:

@@ -17,6 +17,8 @@ from .stack_automaton import CHOICE, DEAD, END
 MAX_TEXT = 256  # bytes; what is longer comes in parts
 KNOWN_TEXTS = 4096
 
+_INNER_BYTES = bytes(range(0x80, 0xC0))  # all but the first of a character
+
 Encode = Callable[[str], Sequence[int]]
 """a text's tokens, without special ones around it"""
 
@@ -61,10 +63,26 @@ class Segmenter:
         self._end = tuple(ends[:1])
         self._sorted = sorted({text for token, text in enumerate(spelled) if token not in self._special})
         self._longest = max(map(len, self._sorted), default=0)
+        single = ((text, token) for token, text in enumerate(spelled) if len(text) == 1)
+        self._token_of_byte = {text[0]: token for text, token in single if token not in self._special}
         self._anchor = ""
         if not self._tokens("a"):  # this tokenizer puts a space before a text, but not behind a newline
             self._anchor = "\n"
         self.sure_tokens = lru_cache(KNOWN_TEXTS)(self._sure_tokens)
+        self.ending_tokens = lru_cache(KNOWN_TEXTS)(self._ending_tokens)
+
+    def _ending_tokens(self, text: bytes) -> tuple[int, ...] | None:
+        """The tokens of text that ends a reply, without the end; None if there are none for it.
+
+        What is left of a character is spelled in bytes, and so is all that the tokenizer takes for something
+        else.
+        """
+        rest = text.lstrip(_INNER_BYTES)
+        tokens = self._tokens(rest.decode()) if _whole_characters(rest) == rest else []
+        bytewise = text[: len(text) - len(rest)] if tokens else text
+        if not self._token_of_byte.keys() >= set(bytewise):
+            return None
+        return (*(self._token_of_byte[byte] for byte in bytewise), *tokens)
 
     def _sure_tokens(self, forced: ForcedText) -> tuple[int, ...]:
         """Tokens of the text's beginning that nothing after it can change; at the end its end too."""

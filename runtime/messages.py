@@ -160,8 +160,9 @@ class Stats(Message):
 
 
 class SlotSetup(Part):
-    """A row's sent-once state, sent again behind tokens that were forced. `prompt` and `output` are there only
-    if the row uses penalties.
+    """A row's sent-once state, sent again behind tokens that were forced.
+
+    `prompt` and `output` are there only if the row uses penalties.
 
     `banned_tokens` may not be sampled before output position `min_tokens`. `position` is the output
     position of the next token (not zero after a retraction or a jump). `grammar` is a loaded automaton's id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from arbora.runtime.scheduler.fairness import Bounds
+from arbora.runtime.scheduler.request import Request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from queue_world import BOUNDS, QueueWorld
@@ -104,7 +105,7 @@ def test_tenants_with_a_backlog_are_served_alike_whatever_they_match(
         world.start()
 
 
-def _waiting(world: QueueWorld) -> list[object]:
+def _waiting(world: QueueWorld) -> list[Request]:
     return list(world.queue.candidates(lambda r: 0, lambda turn: True))
 
 
@@ -131,7 +132,7 @@ def test_every_priority_gets_its_turn_under_a_flood_of_better_ones(priorities: l
     batch = world.add(priority=4)
     for priority in priorities:
         world.add(priority=priority)
-    for _ in range(BOUNDS.overtaken * 5 + 1):
+    for _ in range(int(BOUNDS.overtaken) * 5 + 1):
         world.start()
     assert batch in world.started
 

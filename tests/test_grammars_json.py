@@ -23,6 +23,7 @@ from grammar_world import (
     spelled,
 )
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from stack_automata import after_text
 
 TOO_MANY_STATES = "^(a|b)*a(a|b){12}$"
 
@@ -64,10 +65,10 @@ def test_a_schema_may_be_recursive(grammars: GrammarCompiler) -> None:
     tree = {"type": "array", "items": {"$ref": "#"}}
     grammar = compiled(grammars, "json_schema", tree)
     assert isinstance(grammar, Automaton)
-    state, stack = grammar.after(b"[[[],[")
+    state, stack = after_text(grammar, b"[[[],[")
     assert len(stack) == 3
-    assert grammar.after(b"[[[],[]]]") != (state, stack)
-    assert grammar.after(b"]")[0] == -1
+    assert after_text(grammar, b"[[[],[]]]") != (state, stack)
+    assert after_text(grammar, b"]")[0] == -1
 
 
 def test_a_value_ends_where_its_brackets_close(grammars: GrammarCompiler) -> None:

@@ -167,3 +167,18 @@ def test_all_of_a_text_is_sure_where_the_reply_ends(kind: str) -> None:
 @each_kind
 def test_what_the_tokenizer_reads_as_a_special_token_is_never_forced(kind: str) -> None:
     assert segmenter(kind).sure_tokens(ForcedText(b'"<|im_end|>"}', b"", True)) == ()
+
+
+@each_kind
+@settings(max_examples=60, deadline=None)
+@given(text=texts, skipped=st.integers(0, 9))
+def test_the_end_of_a_reply_has_tokens_wherever_it_begins(kind: str, text: str, skipped: int) -> None:
+    ending = text.encode()[skipped:]
+    tokens = segmenter(kind).ending_tokens(ending)
+    assert tokens is not None and spelled(kind, tokens) == ending
+
+
+@each_kind
+def test_an_end_that_reads_like_a_special_token_is_spelled_in_bytes(kind: str) -> None:
+    tokens = segmenter(kind).ending_tokens(b"<|im_end|>")
+    assert tokens is not None and len(tokens) == 10

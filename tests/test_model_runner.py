@@ -26,7 +26,7 @@ from arbora.runtime.model.loading import load_model
 from arbora.runtime.sampling_params import SamplingParams
 from arbora.runtime.vocabulary import Vocabulary, build_vocabulary
 from checkpoints import VOCAB_SIZE, random_model, save_model
-from stack_automata import automaton
+from stack_automata import after_text, automaton
 from step_driver import GREEDY, StepDriver, full_logprobs, no_masks, packed, serve_config, unpacked
 
 WORDS = -(-VOCAB_SIZE // 32)
@@ -233,10 +233,10 @@ def test_a_row_with_a_stack_resumes_with_the_same_tokens(driver: StepDriver, kep
     followed = load_nested(driver, 4)
     params = SamplingParams(max_tokens=64, temperature=1.0, seed=5)
     deep = b"a" * 12
-    state, stack = followed.after(deep)
+    state, stack = after_text(followed, deep)
     whole = sampled(driver, params, 14, grammar=4, state=state, stack=packed(stack))
     assert set(whole[:10]) == {ord("a"), ord("b")}
-    state, stack = followed.after(deep + bytes(whole[:kept]))
+    state, stack = after_text(followed, deep + bytes(whole[:kept]))
     driver.start(6, params, position=kept, grammar=4, state=state, stack=packed(stack))
     resumed = [driver.prefill(6, PROMPT + whole[:kept])]
     resumed += [driver.decode([6])[0] for _ in range(13 - kept)]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from arbora.runtime.scheduler.fairness import Bounds
-from arbora.runtime.scheduler.queue import LOOK_AHEAD
+from arbora.runtime.scheduler.fairness import LOOK_AHEAD, Bounds
 from fake_model import long_reply_prompt, reply_alone
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
-from arbora.grammars import Automaton, ForcedText
+from arbora.grammars import Automaton
 from arbora.grammars.stack_automaton import DEAD, StackAutomaton
 from arbora.runtime.messages import StepPlan
 from fake_model import EOS, VOCAB, next_token, pack, unpack
@@ -39,10 +40,6 @@ def grammar(states: list[Edges], accepting: set[int]) -> Automaton:
     )
 
 
-def bytes_and_end(forced: ForcedText) -> list[int]:
-    return [*forced.text, *([EOS] if forced.ends else [])]
-
-
 def chain(*tokens: int) -> Automaton:
     """A choice between 1 and 2, these tokens, such a choice again, and so on."""
     states: list[Edges] = [{1: 1, 2: 1}]
@@ -52,13 +49,11 @@ def chain(*tokens: int) -> Automaton:
 
 def bench_with(automaton: Automaton, **options: int) -> SchedulerBench:
     rows = FollowedRows(automaton.machine.accepting)
-    pages = {"num_pages": 64, "page_size": 4, "slots": 8, **options}
-    return SchedulerBench(**pages, compiler=EvenTokens(automaton), automata=rows, sure_tokens=bytes_and_end)
+    pages: dict[str, Any] = {"num_pages": 64, "page_size": 4, "slots": 8, **options}
+    return SchedulerBench(**pages, compiler=EvenTokens(automaton), automata=rows, jumps=True)
 
 
-def ask(
-    bench: SchedulerBench, name: str, prompt: list[int], max_tokens: int, **sampling: object
-) -> list[int]:
+def ask(bench: SchedulerBench, name: str, prompt: list[int], max_tokens: int, **sampling: Any) -> list[int]:
     """Alone: what it replies."""
     bench.submit(name, prompt, max_tokens, "automaton", **sampling)
     bench.compiler.finish_all()
@@ -140,12 +135,27 @@ def test_a_reply_ends_without_a_step_for_its_end() -> None:
     assert bench.outputs["a"][-1].stop_token == EOS
 
 
-def test_a_grammar_of_one_text_needs_no_step_at_all() -> None:
+def test_a_grammar_of_one_text_needs_one_step_and_the_one_beside_it() -> None:
     bench = bench_with(grammar([{5: 1}, {6: 2}, {}], {2}))
     assert ask(bench, "a", [1, 2], 8) == [5, 6, EOS]
     assert bench.finish("a") == "stop"
-    assert bench.scheduler.stats().steps == 0
+    assert bench.scheduler.stats().steps == 2
     assert bench.scheduler.idle
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_the_next_turn_finds_what_was_forced_at_the_end_of_a_reply(page_size: int) -> None:
+    automaton = grammar([{5: 1, 6: 1}, {7: 2}, {8: 3}, {9: 4}, {}], {4})
+    bench = bench_with(automaton, num_pages=128, page_size=page_size)
+    bench.submit("a", [1, 2, 3], 9, "automaton")
+    bench.compiler.finish_all()
+    bench.run(1)
+    reply = bench.tokens("a")
+    assert bench.finish("a") == "stop", "the reply does not wait for them"
+    bench.run()
+    assert reply[1:] == [7, 8, 9, EOS]
+    ask(bench, "b", [1, 2, 3, *reply, 9], 2)
+    assert bench.cached("b") == 7
 
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 3])
@@ -156,7 +166,7 @@ def test_forced_tokens_count_towards_the_length(max_tokens: int) -> None:
 
 
 @pytest.mark.parametrize("sampling", [{"stop_token_ids": (7,)}, {"logit_bias": {7: -100.0}}])
-def test_what_has_a_say_about_a_token_is_not_overruled(sampling: dict[str, object]) -> None:
+def test_what_has_a_say_about_a_token_is_not_overruled(sampling: dict[str, Any]) -> None:
     bench = bench_with(chain(5, 6, 7, 8))
     ask(bench, "a", [1, 2], 9, **sampling)
     assert bench.scheduler.stats().forced_tokens % 2 == 0
@@ -174,7 +184,7 @@ def test_the_end_is_not_forced_before_min_tokens() -> None:
 
 
 @pytest.mark.parametrize("sampling", [{"logprobs": 0}, {"prompt_logprobs": 0}])
-def test_nothing_is_forced_where_every_token_needs_its_log_probability(sampling: dict[str, object]) -> None:
+def test_nothing_is_forced_where_every_token_needs_its_log_probability(sampling: dict[str, Any]) -> None:
     bench = bench_with(chain(5, 6, 7))
     bench.submit("a", [1, 2], 9, "automaton", **sampling)
     bench.compiler.finish_all()

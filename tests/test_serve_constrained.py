@@ -281,8 +281,7 @@ def test_calls_and_their_results_may_be_told_in_the_conversation(served: Served)
     second = chat(served, told, tools=TOOLS, max_tokens=4)
     assert second.usage.prompt_tokens > first.usage.prompt_tokens + first.usage.completion_tokens
     reused = second.usage.prompt_tokens_details.cached_tokens
-    ending = served.token_ids("}}\n</tool_call>")  # forced, so the reply ended without computing it
-    assert reused >= first.usage.prompt_tokens + first.usage.completion_tokens - 2 - len(ending)
+    assert reused >= first.usage.prompt_tokens + first.usage.completion_tokens - 2
 
 
 def test_two_calls_in_one_message_may_be_told(served: Served) -> None:

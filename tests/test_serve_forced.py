@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import jsonschema
+import openai
 import pytest
 from served import HELLO, Served, text_of
 
@@ -89,3 +90,31 @@ def test_forced_tokens_count_towards_max_tokens(served: Served, max_tokens: int)
     completion = fill_in(served, max_tokens=max_tokens)
     assert completion.usage.completion_tokens == max_tokens
     assert completion.choices[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("beyond", [0, 1, 7, 20])
+def test_a_form_is_whole_within_any_limit_that_it_can_keep(
+    served: Served, beyond: int, temperature: int
+) -> None:
+    with pytest.raises(openai.BadRequestError, match="the shortest reply") as refusal:
+        fill_in(served, max_tokens=5, extra_body={"complete_json": True})
+    assert refusal.value.param == "max_tokens"
+    least = int(refusal.value.message.split(" has ")[-1].split()[0])
+    completion = fill_in(
+        served, max_tokens=least + beyond, temperature=temperature, extra_body={"complete_json": True}
+    )
+    jsonschema.validate(json.loads(text_of(completion)), FORM)
+    assert completion.usage.completion_tokens <= least + beyond
+    assert completion.choices[0].finish_reason in ("length", "stop")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [({"logprobs": True}, "complete_json"), ({"response_format": openai.NOT_GIVEN}, "complete_json")],
+    ids=["logprobs", "no format"],
+)
+def test_completing_is_refused_where_it_can_not_be(served: Served, fields: Any, param: str) -> None:
+    with pytest.raises(openai.BadRequestError, match="complete_json") as refusal:
+        fill_in(served, extra_body={"complete_json": True}, **fields)
+    assert refusal.value.param == param

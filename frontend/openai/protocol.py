@@ -73,6 +73,7 @@ class GenerationFields(Struct, kw_only=True):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     structured_outputs: StructuredOutputs | None = None
+    complete_json: bool | None = None
     cache_salt: str | None = None
     priority: int | None = None
     user: str | None = None

@@ -37,6 +37,9 @@ class Constraint(Protocol):
     def forced_text(self) -> ForcedText | None:
         """What must come next, if that is known."""
 
+    def closing_text(self, tokens: Sequence[int]) -> bytes | None:
+        """The shortest text that ends the reply behind `tokens`; None if that isn't known."""
+
     def accept(self, token: int, state: int) -> str | None:
         """A kept token, and the state after it as the device says. Returns an error's message, if any."""
 
@@ -74,6 +77,12 @@ class AutomatonConstraint:
         self._read()
         return forced_text(self._automaton, self._state, self._stack)
 
+    def closing_text(self, tokens: Sequence[int]) -> bytes | None:
+        self._read()
+        stack, text = list(self._stack), self._spelled(np.array(tokens, np.int32))
+        state = self._automaton.machine.walk(self._state, stack, text)
+        return None if state == DEAD else self._automaton.closing.text(state, stack)
+
     def accept(self, token: int, state: int) -> str | None:
         self._unread.append(token)
         self._on_device = state
@@ -106,6 +115,9 @@ class MatcherConstraint:
         return None
 
     def forced_text(self) -> ForcedText | None:
+        return None
+
+    def closing_text(self, tokens: Sequence[int]) -> bytes | None:
         return None
 
     def accept(self, token: int, state: int) -> str | None:

@@ -12,14 +12,19 @@ from .request import Request
 OUTPUT_WEIGHT = 2  # a token that is decoded costs about two of a prompt's, as in the paper
 MAX_AHEAD = 4096  # what two full steps compute: nobody waits much longer than that for the sake of a match
 MAX_OVERTAKEN = 32  # who may go before a request by priority or match; more would be noticed as a stall
+LOOK_AHEAD = 64  # requests whose match is looked up at a time, at some 10 µs each
 SWEEP_FROM = 256  # tenants
 
 
 class Bounds(NamedTuple):
-    """How far the order by matches may go: requests that overtake one, tokens that a tenant is ahead."""
+    """How far the order by matches may go.
+
+    Requests that overtake one, tokens that a tenant is ahead, requests that are compared.
+    """
 
     overtaken: float = MAX_OVERTAKEN
     ahead: float = MAX_AHEAD
+    look_ahead: int = LOOK_AHEAD
 
 
 USUAL_BOUNDS = Bounds()

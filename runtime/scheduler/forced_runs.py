@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from ...grammars import ForcedText
 from .request import Request
 
 MIN_RUN = 2  # the first takes the place of a token that is being sampled
-SureTokens = Callable[[ForcedText], Sequence[int]]
+
+
+class Segments(Protocol):
+    """Cuts text into tokens as the tokenizer does, see `grammars.Segmenter`."""
+
+    def sure_tokens(self, forced: ForcedText, /) -> Sequence[int]: ...
+
+    def ending_tokens(self, text: bytes, /) -> Sequence[int] | None: ...
 
 
 class ForcedRuns:
-    """`sure_tokens`: what the tokenizer is sure to make of forced text, see `grammars.Segmenter`."""
-
-    def __init__(self, sure_tokens: SureTokens, eos_tokens: frozenset[int]) -> None:
-        self._sure_tokens = sure_tokens
+    def __init__(self, segments: Segments, eos_tokens: frozenset[int]) -> None:
+        self._segments = segments
         self._eos_tokens = eos_tokens
 
     def next(self, request: Request) -> list[int]:
         """What must follow the request's tokens, within its limits; empty if that isn't worth a chunk.
 
+        A request that doesn't run yet is left something to sample, as only steps end it.
         Nothing is forced on requests for log-probabilities, as only what is sampled has one.
         """
         wants_logprobs = request.sampling.logprobs is not None or request.sampling.prompt_logprobs is not None
@@ -29,16 +36,17 @@ class ForcedRuns:
         forced = request.constraint.forced_text()
         if forced is None:
             return []
-        run = self._permitted(request, self._sure_tokens(forced))
+        run = self._permitted(request, self._segments.sure_tokens(forced))
         return run if len(run) >= MIN_RUN or self._eos_tokens.intersection(run) else []
 
     def _permitted(self, request: Request, tokens: Sequence[int]) -> list[int]:
         """Up to the token that the request's limits, stop ids or biases have a say in."""
         sampling = request.sampling
         disputed = {*sampling.stop_token_ids, *sampling.logit_bias}
+        starts = request.home is None
         run: list[int] = []
-        for token in tokens[: request.max_length - request.length]:
-            is_early = request.output_length + len(run) < sampling.min_tokens
+        for token in tokens[: max(0, request.max_length - request.length - starts)]:
+            is_early = starts or request.output_length + len(run) < sampling.min_tokens
             if token in disputed or (is_early and token in self._eos_tokens):
                 break
             run.append(token)

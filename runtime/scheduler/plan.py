@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...radix_cache import PrefixCache
-from ..messages import PageCopy, Row, RowGroup, StepPlan
+from ..messages import PageCopy, Row, RowGroup, StepMasks, StepPlan
 from .admission import pages_for
 from .groups import order_and_group
-from .request import Request, Residence
+from .request import Phase, Request, Residence
 
 GROWTH_TOKENS = 64  # pages are taken ahead for so many tokens while there are plenty
 PLENTY = 0.25  # of all pages
@@ -105,7 +105,8 @@ class StepPlanner:
     def _add_chunk(self, plan: StepPlan, flight: StepInFlight, request: Request, tokens: int) -> None:
         home = request.residence
         end = home.planned + tokens
-        sample = end == home.prefill_end and request.output_length < request.sampling.max_tokens
+        may_sample = request.phase is Phase.RUNNING and request.output_length < request.sampling.max_tokens
+        sample = may_sample and end == home.prefill_end
         row = self._add_row(plan, flight, request, tokens, sample)
         row.tokens = request.slice(row.start, end)
         if request.wants_prompt_logprobs:
@@ -152,6 +153,17 @@ class StepPlanner:
             self._grouped = (arrivals, *order_and_group(tables, self._page_size))
         _, order, groups = self._grouped
         return [decoding[row] for row in order], groups
+
+
+def step_masks(flight: StepInFlight, words: int) -> StepMasks:
+    """Of its rows that the host masks and that have not ended meanwhile; `words` of int32 a mask."""
+    alive = [request for request in flight.host_masked if request.phase is not Phase.ENDED]
+    masks = np.empty((len(alive), words), np.int32)
+    for request, mask in zip(alive, masks, strict=True):
+        assert request.constraint is not None
+        request.constraint.fill_mask(mask)
+    slots = np.array([request.residence.slot for request in alive], np.int32)
+    return StepMasks(flight.step, slots.tobytes(), masks.tobytes())
 
 
 def _packed(pages: list[int]) -> bytes:

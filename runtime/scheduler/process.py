@@ -172,7 +172,7 @@ def _scheduler(
         GrammarDesk(compiler),
         ready.vocab_size,
         vocabulary.eos,
-        segmenter.sure_tokens,
+        segmenter,
     )
 
 

@@ -10,8 +10,6 @@ from .fairness import Bounds, Fairness
 from .request import Request
 from .shared_prefix import waits_for_prefix
 
-LOOK_AHEAD = 64  # requests whose match is looked up at a time
-
 Line = dict[str, Request]
 Turn = tuple[bool, int, float]
 
@@ -132,7 +130,7 @@ class WaitingQueue:
         return self._classes[priority].passed < self._bounds.overtaken, priority
 
     def _oldest(self, priority: int, has_room: Callable[[Turn], bool], tried: set[str]) -> list[Request]:
-        """`LOOK_AHEAD` requests or few more: as many of each tenant, beginning with who was served least."""
+        """`Bounds.look_ahead` requests or few more, as many of each tenant; who was served least first."""
         lines = self._classes[priority].lines
         turns = {tenant: self.turn(priority, tenant) for tenant in lines}
         rooms = {turn: has_room(turn) for turn in set(turns.values())}
@@ -141,7 +139,7 @@ class WaitingQueue:
         oldest: list[Request] = []
         for tenant in tenants:
             can_start = (r for r in lines[tenant].values() if r.id not in tried and not waits_for_prefix(r))
-            oldest += islice(can_start, -(-LOOK_AHEAD // len(tenants)))
-            if len(oldest) >= LOOK_AHEAD:
+            oldest += islice(can_start, -(-self._bounds.look_ahead // len(tenants)))
+            if len(oldest) >= self._bounds.look_ahead:
                 break
         return oldest

@@ -18,6 +18,7 @@ class Phase(Enum):
     WAITING = "waits for a slot, pages or a prefix that another request computes"
     RUNNING = "has a slot and pages"
     RETRACTING = "is planned no more; goes back to waiting when its last step is over"
+    LEAVING = "is answered; tokens that were forced at its end are still to be computed for the tree"
     ENDED = "is answered; holds its slot and pages until its last step is over"
 
 
@@ -139,8 +140,10 @@ class Request:
         return self.home
 
     @property
-    def jumping(self) -> bool:
-        """Runs, and has forced tokens to compute."""
+    def computes_forced(self) -> bool:
+        """Has forced tokens to compute, for itself or, when it leaves, for the tree."""
+        if self.phase is Phase.LEAVING:
+            return self.residence.prefilling
         return self.phase is Phase.RUNNING and self.residence.jumping
 
     @property

@@ -7,6 +7,7 @@ step then feed tokens that are still being sampled.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -22,16 +23,16 @@ from ..messages import (
     Refused,
     RowError,
     Stats,
-    StepMasks,
     StepResult,
 )
 from .admission import Limits, refusal
 from .budget import StepBudget
+from .completion import Completion
 from .counts import Counts
 from .fairness import OUTPUT_WEIGHT, USUAL_BOUNDS, Bounds, Fairness
-from .forced_runs import ForcedRuns, SureTokens
+from .forced_runs import ForcedRuns, Segments
 from .grammar_desk import GrammarDesk
-from .plan import StepInFlight, StepPlanner
+from .plan import StepInFlight, StepPlanner, step_masks
 from .replies import Replies, banned_tokens, ending
 from .request import Phase, Request
 from .starting import STEPS_IN_FLIGHT, Starter
@@ -48,7 +49,7 @@ class Scheduler:
         grammars: GrammarDesk,
         vocab_size: int,
         eos_tokens: tuple[int, ...],
-        sure_tokens: SureTokens,
+        segments: Segments,
         bounds: Bounds = USUAL_BOUNDS,
     ) -> None:
         self._limits = limits
@@ -57,7 +58,8 @@ class Scheduler:
         self._grammars = grammars
         self._mask_words = -(-vocab_size // 32)
         self._eos = frozenset(eos_tokens)
-        self._forced_runs = ForcedRuns(sure_tokens, self._eos)
+        self._forced_runs = ForcedRuns(segments, self._eos)
+        self._completion = Completion(segments, self._eos)
         self._planner = StepPlanner(cache, limits.num_pages, lambda r: banned_tokens(r, self._eos))
         self._open: dict[str, Request] = {}  # every request that isn't answered to its end
         self._fairness = Fairness(bounds.ahead)
@@ -92,16 +94,14 @@ class Scheduler:
             request = self._open.get(request_id)
             if isinstance(compiled, GrammarError):
                 if request is not None:
-                    del self._open[request_id]
-                    refused = Refused(
-                        request_id, 400, str(compiled), request.grammar_param, "invalid_grammar"
-                    )
-                    self._replies.add(request.client, refused)
+                    param = request.grammar_param
+                    self._refuse(request, Refused(request_id, 400, str(compiled), param, "invalid_grammar"))
             elif request is None:
                 self._grammars.release(compiled)
             else:
                 request.constraint = compiled
-                self._accept(request)
+                refused = self._completion.refusal(request)
+                self._accept(request) if refused is None else self._refuse(request, refused)
 
     def drop(self, request_id: str) -> None:
         """A stop string completed its reply, or nobody waits for it: plan nothing more, say nothing."""
@@ -204,11 +204,12 @@ class Scheduler:
         request.phase = Phase.WAITING
         self._starter.enter(request, self._running.values())
         self._replies.add(request.client, Accepted(request.id))
-        finish = self._force(request)
-        if finish is not None:
-            self._replies.tokens(request, None, finish)
-            self._replies.close_step()
-            self._end(request)
+        self._force(request)
+
+    def _refuse(self, request: Request, refused: Refused) -> None:
+        del self._open[request.id]
+        self._replies.add(request.client, refused)
+        self._release_grammar(request)
 
     def _active(self) -> list[Request]:
         return [request for request in self._running.values() if request.phase is Phase.RUNNING]
@@ -231,7 +232,15 @@ class Scheduler:
         jumping = [request for request in going_on if request.residence.jumping]
         decoding = [request for request in going_on if not request.residence.jumping]
         prompts = [request for request in self._running.values() if request.computes_prompt]
-        return decoding, jumping + self._starter.in_turn(prompts)
+        return decoding, jumping + self._leaving() + self._starter.in_turn(prompts)
+
+    def _leaving(self) -> list[Request]:
+        """Nobody makes room for them."""
+        leaving = [request for request in self._running.values() if request.phase is Phase.LEAVING]
+        for request in leaving:
+            if not self._planner.has_page(request):
+                self._end(request)
+        return [request for request in leaving if request.phase is Phase.LEAVING]
 
     def _secure_page(self, request: Request) -> bool:
         """A page for the next token, if need be at the cost of whoever came last.
@@ -265,6 +274,9 @@ class Scheduler:
                 self._take_token(request, token, state, logprobs.get(home.slot))
 
     def _take_token(self, request: Request, token: int, state: int, logprobs: Logprobs | None) -> None:
+        if not self._completion.leaves_room(request, [token]):
+            self._complete(request)
+            return
         request.append(token)
         self._count_output(request, 1)
         error = request.constraint.accept(token, state) if request.constraint else None
@@ -274,26 +286,48 @@ class Scheduler:
         finish = ending(request, self._eos) or self._force(request)
         self._replies.tokens(request, logprobs, finish)
         if finish is not None:
-            self._end(request)
+            self._leave(request)
 
     def _force(self, request: Request) -> FinishReason | None:
         """Appends what must come next. Returns why the reply ends there, if it does."""
         run = self._forced_runs.next(request)
-        if not run:
+        if not run or not self._completion.leaves_room(request, run):
             return None
-        assert request.constraint is not None
-        request.constraint.append(run)
-        for token in run:
-            request.append(token)
-        self._count_output(request, len(run))
         self._counts.forced_tokens += len(run)
-        if request.home is not None:
-            request.home.jump(request.length)
+        self._append(request, run)
         return ending(request, self._eos)
 
     def _count_output(self, request: Request, tokens: int) -> None:
         self._counts.output_tokens += tokens
         self._fairness.charge(request, OUTPUT_WEIGHT * tokens)
+
+    def _complete(self, request: Request) -> None:
+        """Ends the reply in place of a token that isn't kept. What was planned behind that is void."""
+        request.residence.planned = min(request.residence.planned, request.length)
+        end = self._completion.end(request) or ()
+        self._append(request, end[: request.max_length - request.length])
+        self._replies.tokens(request, None, "length")
+        self._leave(request)
+
+    def _append(self, request: Request, tokens: Sequence[int]) -> None:
+        """Tokens that were not sampled, in place of what is being sampled."""
+        assert request.constraint is not None
+        request.constraint.append(tokens)
+        for token in tokens:
+            request.append(token)
+        self._count_output(request, len(tokens))
+        if tokens and request.home is not None:
+            request.home.jump(request.length)
+
+    def _leave(self, request: Request) -> None:
+        """The reply is whole. The next turn shall find forced tokens at its end like those before them."""
+        home = request.residence
+        if request.phase is not Phase.RUNNING or home.planned >= request.length - 1:
+            self._end(request)
+            return
+        del self._open[request.id]
+        request.phase = Phase.LEAVING
+        home.prefill_end = request.length - 1
 
     def _take_error(self, request: Request, error: RowError) -> None:
         request.residence.faulty = error.kind == "not_a_number"
@@ -305,22 +339,26 @@ class Scheduler:
             self._fail(request, error.message)
 
     def _finish_prompts(self, flight: StepInFlight) -> None:
-        """Requests for no output at all end with their prompt."""
+        """Requests for no output at all end with their prompt, those that leave with what was forced."""
         for request in flight.rows:
-            if request.phase is Phase.RUNNING and request.sampling.max_tokens == 0:
-                home = request.residence
-                if not home.prefilling and home.last_step == flight.step:
-                    self._replies.end(request, "length")
-                    self._end(request)
+            home = request.residence
+            if home.prefilling or home.last_step != flight.step:
+                continue
+            if request.phase is Phase.LEAVING:
+                self._end(request)
+            elif request.phase is Phase.RUNNING and request.sampling.max_tokens == 0:
+                self._replies.end(request, "length")
+                self._end(request)
 
     def _fail(self, request: Request, message: str) -> None:
-        if request.phase is not Phase.ENDED:
+        if request.phase not in (Phase.LEAVING, Phase.ENDED):
             self._replies.end(request, "error", message)
+        if request.phase is not Phase.ENDED:
             self._end(request)
 
     def _end(self, request: Request) -> None:
         """It is planned no more. What it holds comes back with the last step that names it."""
-        del self._open[request.id]
+        self._open.pop(request.id, None)
         if request.phase is Phase.COMPILING:
             self._grammars.cancel(request.id)
         elif request.phase is Phase.WAITING:
@@ -342,7 +380,7 @@ class Scheduler:
         """Takes back slot and pages of a request that is planned no more, if no step names it."""
         home = request.residence
         in_flight = self._in_flight and home.last_step >= self._in_flight[0].step
-        if request.phase is Phase.RUNNING or in_flight:
+        if request.phase in (Phase.RUNNING, Phase.LEAVING) or in_flight:
             return
         if home.faulty:
             self._cache.discard(home.lease, home.pages)
@@ -371,13 +409,5 @@ class Scheduler:
             return
         flight = self._in_flight[0]
         flight.masks_sent = True
-        masked = flight.host_masked
-        if not masked:
-            return
-        alive = [request for request in masked if request.phase is not Phase.ENDED]
-        masks = np.empty((len(alive), self._mask_words), np.int32)
-        for request, mask in zip(alive, masks, strict=True):
-            assert request.constraint is not None
-            request.constraint.fill_mask(mask)
-        slots = np.array([request.residence.slot for request in alive], np.int32)
-        self._to_model.append(StepMasks(flight.step, slots.tobytes(), masks.tobytes()))
+        if flight.host_masked:
+            self._to_model.append(step_masks(flight, self._mask_words))

@@ -89,7 +89,7 @@ class Starter:
         return sum(
             request.residence.prefill_end - request.residence.planned
             for request in running
-            if request.jumping or (request.computes_prompt and self._running_turn(request) <= turn)
+            if request.computes_forced or (request.computes_prompt and self._running_turn(request) <= turn)
         )
 
     def _start(self, request: Request, running: Mapping[int, Request]) -> bool:

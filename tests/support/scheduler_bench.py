@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
-from arbora.grammars import Automaton, GrammarError
+from arbora.grammars import Automaton, ForcedText, GrammarError
 from arbora.radix_cache import PrefixCache
 from arbora.runtime.messages import Accepted, Generate, GrammarSpec, Output, Outputs, Refused
 from arbora.runtime.sampling_params import SamplingParams
 from arbora.runtime.scheduler.admission import Limits
 from arbora.runtime.scheduler.budget import StepBudget
 from arbora.runtime.scheduler.fairness import USUAL_BOUNDS, Bounds
-from arbora.runtime.scheduler.forced_runs import SureTokens
 from arbora.runtime.scheduler.grammar_desk import GrammarDesk
 from arbora.runtime.scheduler.scheduler import Scheduler
 from fake_model import EOS, VOCAB, Automata, FakeModel, pack, unpack
@@ -59,6 +58,19 @@ class EvenTokens:
         mask[:] = np.packbits(np.arange(VOCAB) % 2 == 0, bitorder="little").view(np.int32)
 
 
+class ByteTokens:
+    """Token i is byte i, as the automata's rows of the fake model have it."""
+
+    def __init__(self, jumps: bool) -> None:
+        self._jumps = jumps
+
+    def sure_tokens(self, forced: ForcedText) -> list[int]:
+        return [*forced.text, *([EOS] if forced.ends else [])] if self._jumps else []
+
+    def ending_tokens(self, text: bytes) -> list[int]:
+        return list(text)
+
+
 class SchedulerBench:
     def __init__(
         self,
@@ -69,7 +81,7 @@ class SchedulerBench:
         prefix_cache: bool = True,
         compiler: EvenTokens | None = None,
         automata: Automata | None = None,
-        sure_tokens: SureTokens = lambda forced: (),
+        jumps: bool = False,
         bounds: Bounds = USUAL_BOUNDS,
     ) -> None:
         self.compiler = compiler or EvenTokens()
@@ -82,7 +94,7 @@ class SchedulerBench:
             GrammarDesk(self.compiler),  # type: ignore[arg-type]
             VOCAB,
             (EOS,),
-            sure_tokens,
+            ByteTokens(jumps),
             bounds,
         )
         self.model = FakeModel(num_pages, page_size, automata)

@@ -59,6 +59,12 @@ def automaton(key: str, tables: Tables) -> Automaton:
     )
 
 
+def after_text(automaton: Automaton, text: bytes) -> tuple[int, list[int]]:
+    """State and stack."""
+    stack: list[int] = []
+    return automaton.machine.walk(automaton.machine.start, stack, text), stack
+
+
 def unmasked(machine: StackAutomaton, key: str = "unmasked") -> Automaton:
     return replace(automaton(key, tables_of(machine)), machine=machine)
 
