@@ -1,8 +1,8 @@
-"""Replays a trace of prompts through the prefix cache: what share of their blocks each order of eviction hits.
+"""Replays a trace of prompts through the prefix cache: the share of blocks that each order of eviction hits.
 
-A page is a block and a token is its id; outputs are not entered. Belady's order knows the future and may evict
-any block, also one that others hang below: a bound that no cache of prefixes reaches. Without --trace, all
-generated traces (bench/traces.py) are replayed.
+A page is a block and a token is its id. Outputs are not entered, but their lengths are told, as in a server.
+Belady's order knows the future and may evict any block, also one that others hang below: a bound that no
+cache of prefixes reaches. Without --trace, all generated traces (bench/traces.py) are replayed.
 Run: PYTHONSAFEPATH=1 python bench/cache_sim.py --trace FILE --blocks 1000 4000 16000
 """
 
@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from array import array
 from collections.abc import Callable, Iterable
+from functools import partial
 from heapq import heappop, heappush
 from pathlib import Path
 
 from arbora.radix_cache import EvictionPolicy, LeastRecentlyUsed, PrefixCache, ReuseRate
+
+sys.path.append(str(Path(__file__).parent))
 from traces import KINDS, Trace, generate, read_trace
 
 NEVER = 1 << 60
@@ -96,7 +100,7 @@ def main() -> None:
         trace = read_trace(arguments.trace)
         sources = [(arguments.trace.stem[:15], lambda blocks: trace)]
     else:
-        sources = [(kind, lambda blocks, kind=kind: generate(kind, blocks)) for kind in KINDS]
+        sources = [(kind, partial(generate, kind)) for kind in KINDS]
     rows = []
     if not arguments.json:
         print(HEADER)

@@ -1,8 +1,8 @@
 """Traces of prompts for cache experiments: read from a file, or generated with one character each.
 
 A prompt is a list of block ids. Equal ids mean equal content after an equal prefix, as in the traces that
-Mooncake published. The generated ones are scaled to the cache they are meant to trouble, and the length of their
-answers says nothing.
+Mooncake published. The generated ones are scaled to the cache they are meant to trouble; the lengths of their
+answers say nothing.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Trace = list[Request]
 
 
 def read_trace(path: Path) -> Trace:
-    """The `hash_ids` and `output_length` of each line of a JSON-lines file."""
+    """The `hash_ids` and, if given, the `output_length` of each line of a JSON-lines file."""
     with path.open() as lines:
         requests = [json.loads(line) for line in lines]
-    return [Request(request["hash_ids"], request["output_length"]) for request in requests]
+    return [Request(request["hash_ids"], request.get("output_length", 0)) for request in requests]
 
 
 @dataclass
@@ -61,24 +61,26 @@ class Source:
 
 
 def conversations(source: Source) -> Iterator[Prompt]:
-    """Chats under a few system prompts: turns build on each other, with pauses of very different lengths."""
+    """Chats under a few system prompts: turns build on each other; some chats are long, some pauses too."""
     systems = [source.fresh(2 + k) for k in range(8)]
     system = source.zipf(len(systems), 1.0)
-    due: list[tuple[float, int, Prompt]] = []
-    for number in count():
-        while due and due[0][0] <= number:
-            _, session, prompt = heappop(due)
-            yield from _turn(source, due, number, session, prompt)
-        yield from _turn(source, due, number, number, systems[system()] + source.fresh(source.length(6)))
+    due: list[tuple[float, Prompt, float]] = []
+    for now in count():
+        while due and due[0][0] <= now:
+            _, prompt, chance = heappop(due)
+            yield prompt
+            _take_turn(source, due, now, prompt, chance)
+        prompt = systems[system()] + source.fresh(source.length(6))
+        yield prompt
+        _take_turn(source, due, now, prompt, source.random.random())
 
 
-def _turn(
-    source: Source, due: list[tuple[float, int, Prompt]], now: int, session: int, prompt: Prompt
-) -> Iterator[Prompt]:
-    yield prompt
-    if source.random.random() < 0.6:
+def _take_turn(
+    source: Source, due: list[tuple[float, Prompt, float]], now: int, prompt: Prompt, chance: float
+) -> None:
+    if source.random.random() < chance:
         pause = source.random.lognormvariate(0.0, 1.5) * source.blocks / 16
-        heappush(due, (now + pause, session, prompt + source.fresh(source.length(3))))
+        heappush(due, (now + pause, prompt + source.fresh(source.length(3)), chance))
 
 
 def agents(source: Source) -> Iterator[Prompt]:
@@ -175,7 +177,7 @@ def twice(source: Source) -> Iterator[Prompt]:
 
 
 def betrayal(source: Source) -> Iterator[Prompt]:
-    """A hot set that nearly fills the cache, then is never asked for again: from now on prompts come twice."""
+    """A hot set that nearly fills the cache, then is never asked for again: now prompts come twice."""
     while True:
         hot = [source.fresh(8) for _ in range(max(source.blocks // 10, 1))]
         for _ in range(8 * len(hot)):

@@ -33,7 +33,7 @@ from .openai.requests import new_id
 from .openai.tokenize import prompt_tokens
 from .openai.validation import check_range, check_token_ids
 from .service import Service, room_for_reply
-from .tenants import cache_namespace, cache_scope
+from .tenants import cache_namespace, cache_scope, tenant_of
 
 ANSWER_SECONDS = 10.0
 MOST_TTL_SECONDS = 7 * 24 * 3600
@@ -46,7 +46,7 @@ _decoder = msgspec.json.Decoder(PinRequest)
 
 async def show_cache(service: Service, request: Request) -> Response:
     model = service.engine.check_serving()
-    scope = cache_scope(service.config, request)
+    scope = cache_scope(request, service.config)
     own = cache_namespace(scope, request.query_params.get("cache_salt"))
     client = service.engine.client
     report = await _ask(service, CacheReport, lambda query: QueryCache(client, query, scope, own))
@@ -60,7 +60,7 @@ async def show_cache(service: Service, request: Request) -> Response:
 async def drop_cache(service: Service, request: Request) -> Response:
     """What is cached and not in use: of one salt, or all that the key may use."""
     model = service.engine.check_serving()
-    scope = cache_scope(service.config, request)
+    scope = cache_scope(request, service.config)
     salt = request.query_params.get("cache_salt")
     namespace = None if salt is None else cache_namespace(scope, salt)
     client = service.engine.client
@@ -77,14 +77,22 @@ async def pin_prefix(service: Service, http_request: Request) -> Response:
     model = service.engine.check_serving()
     check_range("ttl_s", request.ttl_s, 0, MOST_TTL_SECONDS, above_low=True)
     tokens = await _prefix(service, request, model)
-    namespace = cache_namespace(cache_scope(service.config, http_request), request.cache_salt)
-    pin = await _pin(service, namespace, tokens, request.ttl_s)
+    namespace = cache_namespace(cache_scope(http_request, service.config), request.cache_salt)
+    computing = Generate(
+        f"{new_id('pinning')}-0",
+        service.engine.client,
+        tokens,
+        SamplingParams(max_tokens=1, temperature=0.0),
+        namespace=namespace,
+        tenant=tenant_of(http_request, None, service.config),
+    )
+    pin = await _pin(service, computing, namespace, request.ttl_s)
     return _json(shown_pin(pin, model))
 
 
 async def unpin_prefix(service: Service, request: Request) -> Response:
     service.engine.check_serving()
-    scope = cache_scope(service.config, request)
+    scope = cache_scope(request, service.config)
     pin, client = request.path_params["id"], service.engine.client
     await _ask(service, PrefixPinned, lambda query: UnpinPrefix(client, query, pin, scope))
     return _json(PinDeleted(pin))
@@ -110,10 +118,10 @@ async def _prefix(service: Service, request: PinRequest, model: ModelReady) -> T
     return tokens
 
 
-async def _pin(service: Service, namespace: str, tokens: Tokens, ttl_s: float) -> PinnedPrefix:
-    name, client = new_id("pin"), service.engine.client
+async def _pin(service: Service, computing: Generate, namespace: str, ttl_s: float) -> PinnedPrefix:
+    name, client, tokens = new_id("pin"), computing.client, computing.prompt
     for attempt in range(1, PIN_ATTEMPTS + 1):
-        await _compute(service, namespace, tokens)
+        await _compute(service, computing)
         try:
             answer = await _ask(
                 service,
@@ -128,15 +136,8 @@ async def _pin(service: Service, namespace: str, tokens: Tokens, ttl_s: float) -
     raise AssertionError("the last attempt raises or returns")
 
 
-async def _compute(service: Service, namespace: str, tokens: Tokens) -> None:
+async def _compute(service: Service, request: Generate) -> None:
     """Also what is cached already is tried: one token is sampled, which fails if the KV is not sound."""
-    request = Generate(
-        f"{new_id('pinning')}-0",
-        service.engine.client,
-        tokens,
-        SamplingParams(max_tokens=1, temperature=0.0),
-        namespace=namespace,
-    )
     generation = service.engine.start([request])
     try:
         await generation.accepted()

@@ -26,7 +26,7 @@ from .openai.errors import error_response, internal_error
 from .openai.models import list_models, show_model
 from .openai.tokenize import detokenize, tokenize
 from .service import Service
-from .tenants import TENANT, key_name
+from .tenants import SENT_KEY
 
 log = logging.getLogger(__name__)
 
@@ -77,13 +77,13 @@ class Guard:
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
         self._app = app
-        self._keys = [key.encode() for key in keys]
+        self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         key = self._key(scope)
-        if key is not None or scope["path"] in OPEN_PATHS:
-            tenant = key_name(key) if key is not None else ""
-            await self._app({**scope, TENANT: tenant}, receive, send)
+        if scope["path"] in OPEN_PATHS or key is not None:
+            scope[SENT_KEY] = key
+            await self._app(scope, receive, send)
             return
         error = RequestError(
             "A valid API key is needed: send it as 'Authorization: Bearer KEY'.",
@@ -92,11 +92,11 @@ class Guard:
         )
         await error_response(error)(scope, receive, send)
 
-    def _key(self, scope: Scope) -> bytes | None:
-        """The known key that was sent. All are compared, so that the time tells nothing of them."""
+    def _key(self, scope: Scope) -> str | None:
+        """Which of the keys was sent; all are compared, so that the time it takes tells nothing."""
         sent = dict(scope["headers"]).get(b"authorization", b"")
         scheme, _, key = sent.partition(b" ")
-        matches = [known for known in self._keys if secrets.compare_digest(key.strip(), known)]
+        matches = [known for known in self._keys if secrets.compare_digest(key.strip(), known.encode())]
         return matches[0] if matches and scheme.lower() == b"bearer" else None
 
 

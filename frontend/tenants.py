@@ -1,30 +1,33 @@
-"""Who asks, by the API key of a request, and whose cached prefixes it may find."""
+"""Who asks: whose fair share of the server is used, and whose cached prefixes may be found."""
 
 from __future__ import annotations
 
-import hashlib
+from hashlib import sha256
 
 from starlette.requests import Request
 
 from ..runtime.config import ServeConfig
 
-TENANT = "arbora.tenant"  # in the ASGI scope
+SENT_KEY = "arbora.api_key"  # in the scope of a request: the known key that came with it
+NAME_LENGTH = 16
 
 
-def key_name(key: bytes) -> str:
-    """What a key is called wherever it must not be seen: the same in every process and after a restart."""
-    return hashlib.sha256(key).hexdigest()[:32]
+def tenant_of(request: Request, user: str | None, config: ServeConfig) -> str:
+    """A name that doesn't tell the key or user it stands for; empty where there is neither.
+
+    With several API keys it is the key that counts: `user` is whatever the client says, and must not give
+    one key more than another. Where all send the same key, or none, `user` parts them.
+    """
+    name = request.scope[SENT_KEY] if len(config.api_keys) > 1 else user
+    return sha256(name.encode()).hexdigest()[:NAME_LENGTH] if name else ""
 
 
-def tenant_of(request: Request) -> str:
-    """The name of the key that the request came with; empty when the server wants none."""
-    name: str = request.scope.get(TENANT, "")
-    return name
-
-
-def cache_scope(config: ServeConfig, request: Request) -> str:
-    """What the names of all namespaces begin with that the request may use."""
-    return f"{tenant_of(request)}/" if config.isolate_keys else ""
+def cache_scope(request: Request, config: ServeConfig) -> str:
+    """What the names of all namespaces begin with that the request may use: the same after a restart."""
+    if not config.isolate_keys:
+        return ""
+    key: str = request.scope[SENT_KEY]
+    return sha256(key.encode()).hexdigest() + "/"
 
 
 def cache_namespace(scope: str, salt: str | None) -> str:
@@ -33,4 +36,4 @@ def cache_namespace(scope: str, salt: str | None) -> str:
 
 def shown_namespace(name: str) -> str:
     """Salts are as good as passwords: whoever knows one may probe what its users send."""
-    return hashlib.sha256(name.encode()).hexdigest()[:16]
+    return sha256(name.encode()).hexdigest()[:NAME_LENGTH]

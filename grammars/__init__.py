@@ -3,6 +3,7 @@
 from .automaton import Automaton
 from .compiler import GrammarCompiler
 from .errors import GrammarError
+from .grammar_files import GrammarFiles, default_directory
 from .host import HostGrammar, HostMatcher
 from .jump_forward import ForcedText, Segmenter, forced_text, load_segmenter
 from .stack_automaton import CHOICE, DEAD
@@ -14,9 +15,11 @@ __all__ = [
     "ForcedText",
     "GrammarCompiler",
     "GrammarError",
+    "GrammarFiles",
     "HostGrammar",
     "HostMatcher",
     "Segmenter",
+    "default_directory",
     "forced_text",
     "load_segmenter",
 ]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .stack_automaton import CALL, COUNT, COUNT_CALL, DEAD, DROP, POP, PUSH, StackAutomaton
+from .stack_automaton import CALL, COUNT, COUNT_CALL, DEAD, DROP, GO, POP, PUSH, StackAutomaton
 
 _END = 1 << 30
 """an exit: the text may end. The others are verdicts of pops, and -1 - s for a drop that leads to state s."""
@@ -96,7 +96,7 @@ class Closing:
             if entry >= 0:
                 self._add(_Edge(state, 1, _Way(byte, None, entry)))
             else:
-                self._gather_action(state, byte, *self._machine.actions[-2 - entry].tolist())
+                self._gather_action(state, byte, *self._machine.actions[-2 - entry, :3].tolist())
 
     def _gather_action(self, state: int, byte: int, kind: int, target: int, operand: int) -> None:
         if kind in (POP, DROP):
@@ -104,6 +104,8 @@ class Closing:
         elif kind in (PUSH, CALL, COUNT_CALL):
             for base in (operand, operand + 1)[: 1 + (kind == COUNT_CALL)]:
                 self._pushes_to[target].append((state, byte, base))
+        elif kind == GO:
+            self._add(_Edge(state, 1, _Way(byte, None, target)))
         elif kind == COUNT:
             for after in (target, operand):
                 self._add(_Edge(state, 1, _Way(byte, None, after)))

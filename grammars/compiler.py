@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
@@ -14,15 +13,17 @@ from numpy.typing import NDArray
 
 from .automaton import Automaton
 from .errors import GrammarError, NotCoveredError, NoValueError, TooLargeError
+from .grammar_cache import GrammarCache
+from .grammar_files import GrammarFiles
 from .host import HostCompiler, HostGrammar
 from .regex import literal, without_anchors
-from .token_trie import TokenTrie, build_trie
+from .schema import PropertyOrder, Unenforced
+from .token_trie import Spellings
 from .worker import AutomatonWorkers, ContextFree, Job, Schema
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
 Compiled: TypeAlias = Automaton | HostGrammar
 DEADLINE_S = 2.0
-CACHE_ENTRIES = 1024
 CACHE_BYTES = 256 << 20
 WORKERS = 2  # a slow grammar holds up nobody else's
 THREADS = 4  # each sees to one grammar, at a worker or at llguidance
@@ -37,6 +38,8 @@ class Source(NamedTuple):
     prefix: str
     suffix: str
     separators: tuple[str, str]
+    property_order: PropertyOrder
+    unenforced: Unenforced
 
 
 class _Ticket(NamedTuple):
@@ -52,6 +55,8 @@ class GrammarCompiler:
     offsets, data: the bytes of token i are data[offsets[i]:offsets[i + 1]]; int32, uint8
     special: [tokens] those never match as text
     vocab_size: the model's number of logits, at least the number of tokens
+    files: where compiled grammars are kept for the next start
+    on_finished: called from any thread when `finished` may have something new
     """
 
     def __init__(
@@ -62,6 +67,8 @@ class GrammarCompiler:
         special: NDArray[np.bool_],
         eos_tokens: tuple[int, ...],
         vocab_size: int,
+        files: GrammarFiles | None = None,
+        on_finished: Callable[[], None] = lambda: None,
     ) -> None:
         self._offsets = offsets
         self._data = data
@@ -70,14 +77,20 @@ class GrammarCompiler:
         self._vocab_size = vocab_size
         self._threads = ThreadPoolExecutor(THREADS, "grammars")
         self._host_threads = ThreadPoolExecutor(THREADS, "host-grammars")
-        self._host = self._host_threads.submit(self._host_compiler)
-        self._workers = AutomatonWorkers(self._host_threads.submit(self._trie), WORKERS)
-        self._cache: OrderedDict[Source, Future[Compiled]] = OrderedDict()
+        self._host: Future[HostCompiler] = Future()
+        self._files = files
+        self._workers = AutomatonWorkers(Spellings(offsets, data, special, eos_tokens, vocab_size), WORKERS)
+        self._cache: GrammarCache[Source, Compiled] = GrammarCache(CACHE_BYTES, on_finished)
         self._tickets: dict[str, _Ticket] = {}
 
     @property
     def pending(self) -> int:
         return len(self._tickets)
+
+    def start(self) -> None:
+        """Begins with what the first grammar should not wait for; what is submitted before does wait."""
+        self._threads.submit(self._workers.start)
+        self._host_threads.submit(self._make_host)
 
     def submit(
         self,
@@ -88,13 +101,11 @@ class GrammarCompiler:
         prefix: str = "",
         suffix: str = "",
         separators: tuple[str, str] = (",", ":"),
+        property_order: PropertyOrder = "schema",
+        unenforced: Unenforced = "refuse",
     ) -> None:
-        source = Source(kind, text, prefix, suffix, separators)
-        future = self._cache.get(source)
-        if future is None:
-            future = self._cache[source] = self._start(source)
-        self._cache.move_to_end(source)
-        self._tickets[ticket] = _Ticket(source, future)
+        source = Source(kind, text, prefix, suffix, separators, property_order, unenforced)
+        self._tickets[ticket] = _Ticket(source, self._cache.get(source, lambda: self._begun(source)))
 
     def cancel(self, ticket: str) -> None:
         """Nobody waits for it any more. What only it wanted is not begun."""
@@ -102,7 +113,7 @@ class GrammarCompiler:
         if cancelled is None or any(other.future is cancelled.future for other in self._tickets.values()):
             return
         if cancelled.future.cancel():
-            self._forget(cancelled)
+            self._cache.forget(*cancelled)
 
     def finished(self) -> list[tuple[str, Compiled | GrammarError]]:
         ready = [(name, ticket) for name, ticket in self._tickets.items() if ticket.future.done()]
@@ -111,11 +122,10 @@ class GrammarCompiler:
             del self._tickets[name]
             error = ticket.future.exception()
             if error is not None and not isinstance(error, GrammarError):
-                self._forget(ticket)  # it may be the machine's fault, and gone next time
+                self._cache.forget(*ticket)  # it may be the machine's fault, and gone next time
                 error = GrammarError(f"the grammar can't be compiled: {error}")
             results.append((name, error or ticket.future.result()))
-        if ready:
-            self._trim()
+        self._cache.trim()
         return results
 
     def spelled(self, tokens: NDArray[np.int32]) -> bytes:
@@ -129,7 +139,7 @@ class GrammarCompiler:
         self._host_threads.shutdown(cancel_futures=True)
         self._workers.close()
 
-    def _start(self, source: Source) -> Future[Compiled]:
+    def _begun(self, source: Source) -> Future[Compiled]:
         if len(source.text) > MAX_TEXT:
             return _refused(f"it has {len(source.text)} characters; the most is {MAX_TEXT}")
         return self._threads.submit(self._compiled, source)
@@ -144,20 +154,33 @@ class GrammarCompiler:
                 return self._context_free(source)
 
     def _schema(self, source: Source) -> Compiled:
+        """Keywords are left out, where that is allowed, once nobody enforces them."""
+        if source.unenforced == "allow":
+            try:
+                return self._schema_enforcing("refuse", source)
+            except NoValueError:
+                raise
+            except GrammarError:
+                pass
+        return self._schema_enforcing(source.unenforced, source)
+
+    def _schema_enforcing(self, unenforced: Unenforced, source: Source) -> Compiled:
         """What has no automaton is left to the host, which refuses in its own words."""
         text = source.text if source.kind == "json_schema" else '{"type":"object"}'
-        parts = (source.separators, source.prefix, source.suffix)
+        parts = (source.separators, source.prefix, source.suffix, source.property_order, unenforced)
         refusal: NoValueError | None = None
         if not self._names_special_token(source.prefix + source.suffix):
             try:
-                return self._built(source, Schema(text, *parts))
+                return self._built(Schema(text, *parts))
             except NoValueError as error:
                 refusal = error
             except (NotCoveredError, TooLargeError):
                 pass
         try:
             return self._in_time(
-                lambda host: host.json_schema(text, source.prefix, source.suffix, source.separators)
+                lambda host: host.json_schema(
+                    text, source.prefix, source.suffix, source.separators, unenforced
+                )
             )
         except GrammarError as error:
             raise refusal or error from None
@@ -165,7 +188,7 @@ class GrammarCompiler:
     def _regex(self, source: Source) -> Compiled:
         regex = without_anchors(source.text) if source.kind == "regex" else _any_of(source.text)
         try:
-            return self._built(source, regex)
+            return self._built(regex)
         except TooLargeError:
             return self._in_time(lambda host: host.regex(regex))
 
@@ -178,15 +201,20 @@ class GrammarCompiler:
         assert isinstance(lark, str)
         return self._in_time(lambda host: host.lark(lark))
 
-    def _built(self, source: Source, grammar: str | Schema) -> Automaton:
-        automaton = self._workers.build(Job(repr(tuple(source)), grammar, DEADLINE_S))
+    def _built(self, grammar: str | Schema) -> Automaton:
+        key = repr(grammar)
+        kept = self._files.get(key) if self._files else None
+        if kept is not None:
+            return kept
+        automaton = self._workers.build(Job(key, grammar, DEADLINE_S))
         assert isinstance(automaton, Automaton)
+        if self._files:
+            self._files.put(key, automaton)
         return automaton
 
     def _in_time(self, compile_with: Callable[[HostCompiler], HostGrammar]) -> HostGrammar:
         """llguidance can't be stopped: past the deadline its thread goes on for nobody."""
-        host = self._host.result()
-        compiling = self._host_threads.submit(compile_with, host)
+        compiling = self._host_threads.submit(compile_with, self._host.result())
         try:
             return compiling.result(DEADLINE_S)
         except TimeoutError:
@@ -197,18 +225,11 @@ class GrammarCompiler:
         """Whether the model writes it with tokens that never match as text."""
         return any(name in text.encode() for name in self._special_names)
 
-    def _forget(self, ticket: _Ticket) -> None:
-        if self._cache.get(ticket.source) is ticket.future:
-            del self._cache[ticket.source]
-
-    def _trim(self) -> None:
-        while len(self._cache) > CACHE_ENTRIES or self._cached_bytes() > CACHE_BYTES:
-            self._cache.popitem(last=False)
-
-    def _cached_bytes(self) -> int:
-        texts = sum(len(source.text) for source in self._cache)
-        done = [future for future in self._cache.values() if future.done() and future.exception() is None]
-        return texts + sum(future.result().nbytes for future in done)
+    def _make_host(self) -> None:
+        try:
+            self._host.set_result(self._host_compiler())
+        except Exception as error:  # for whoever waits for it
+            self._host.set_exception(error)
 
     def _host_compiler(self) -> HostCompiler:
         raw = self._data.tobytes()
@@ -222,9 +243,6 @@ class GrammarCompiler:
         raw = self._data.tobytes()
         spans = ((self._offsets[token], self._offsets[token + 1]) for token in np.flatnonzero(self._special))
         return [raw[start:end] for start, end in spans if end > start]
-
-    def _trie(self) -> TokenTrie:
-        return build_trie(self._offsets, self._data, self._special, self._eos_tokens, self._vocab_size)
 
 
 def _refused(message: str) -> Future[Compiled]:

@@ -34,7 +34,7 @@ class History:
             self._drop(next(iter(self.nodes)))
 
     def recall(self, parent: Node, tokens: bytes, position: int) -> Node | None:
-        """Gives back the node below `parent` that begins with the page at `position`, as far as the tokens agree."""
+        """Gives back the node below `parent` with the page at `position`, as far as its tokens agree."""
         node = parent.ghosts.get(tokens[position : position + self._page_bytes])
         if node is None:
             return None

@@ -10,7 +10,7 @@ from .sorted_keys import SortedKeys
 
 # Most nodes are leaves: they share these until they have a child.
 _NO_CHILDREN: dict[bytes, Node] = {}
-_NO_ORDER: SortedKeys[bytes] = SortedKeys()
+_NO_ORDER: SortedKeys = SortedKeys()
 
 
 @dataclass(slots=True, eq=False)
@@ -30,14 +30,18 @@ class Node:
     hits: int = 0  # requests that went through it since
     locks: int = 0  # leases that end here + children that are locked
     mark: object = None  # the eviction policy's
-    children: dict[bytes, Node] = field(default_factory=lambda: _NO_CHILDREN)  # by the first page of their edge
-    order: SortedKeys[bytes] = field(default_factory=lambda: _NO_ORDER)  # the keys of `children`
-    ghosts: dict[bytes, Node] = field(default_factory=lambda: _NO_CHILDREN)  # remembered ones, by their first page
+    children: dict[bytes, Node] = field(
+        default_factory=lambda: _NO_CHILDREN
+    )  # by the first page of their edge
+    order: SortedKeys = field(default_factory=lambda: _NO_ORDER)  # the keys of `children`
+    ghosts: dict[bytes, Node] = field(
+        default_factory=lambda: _NO_CHILDREN
+    )  # remembered ones, by their first page
 
     def cut(self, position: int, pages: int) -> Node:
-        """Makes a node of the first `position` bytes and `pages` pages, which hangs where this one hung.
+        """Makes a node of the first `position` bytes and `pages` pages, under the same parent.
 
-        This one keeps the rest and whatever hangs below it; it is for the caller to hang it below the new one.
+        This one keeps the rest and whatever hangs below it. Linking them is the caller's.
         """
         upper = Node(
             self.namespace,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 from itertools import pairwise
-
-from .sorted_keys import SortedKeys
+from operator import sub
 
 
 class PageAllocator:
@@ -20,7 +20,7 @@ class PageAllocator:
         self.num_free = 0
         self._starts: dict[int, int] = {}  # first id -> one past the last id
         self._ends: dict[int, int] = {}  # one past the last id -> first id
-        self._by_length: SortedKeys[tuple[int, int]] = SortedKeys()  # (length, first id)
+        self._by_length: list[tuple[int, int]] = []  # (length, first id), sorted
         if num_pages:
             self._add_run(0, num_pages)
 
@@ -48,10 +48,8 @@ class PageAllocator:
         return sorted(self._starts.items())
 
     def _best_start(self, count: int) -> int:
-        longest_below, fitting = self._by_length.around((count, 0))
-        run = fitting or longest_below
-        assert run is not None, "no page is free"
-        return run[1]
+        index = bisect_left(self._by_length, (count, 0))
+        return self._by_length[min(index, len(self._by_length) - 1)][1]
 
     def _take_from(self, start: int, count: int) -> range:
         end = self._remove_run(start)
@@ -72,13 +70,13 @@ class PageAllocator:
     def _add_run(self, start: int, end: int) -> None:
         self._starts[start] = end
         self._ends[end] = start
-        self._by_length.add((end - start, start))
+        insort(self._by_length, (end - start, start))
         self.num_free += end - start
 
     def _remove_run(self, start: int) -> int:
         end = self._starts.pop(start)
         del self._ends[end]
-        self._by_length.remove((end - start, start))
+        del self._by_length[bisect_left(self._by_length, (end - start, start))]
         self.num_free -= end - start
         return end
 
@@ -89,6 +87,6 @@ def _runs(pages: list[int]) -> list[tuple[int, int]]:
         return []
     if pages[-1] - pages[0] == len(pages) - 1:
         return [(pages[0], pages[-1] + 1)]
-    breaks = [i for i in range(1, len(pages)) if pages[i] != pages[i - 1] + 1]
+    breaks = [i for i, step in enumerate(map(sub, pages[1:], pages), 1) if step != 1]
     bounds = [0, *breaks, len(pages)]
     return [(pages[a], pages[b - 1] + 1) for a, b in pairwise(bounds)]

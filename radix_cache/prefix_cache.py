@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -117,9 +118,12 @@ class PrefixCache:
         if lacking > self._tree.num_evictable:
             return None
         if lacking > 0:
-            self._tree.evict(lacking)
             self._evicted_pages += lacking
-        pages = self._allocator.take(count, after)
+            pages = sorted(self._allocator.take(count - lacking) + self._tree.evict(lacking))
+            next_to = bisect(pages, after) if after is not None else 0
+            pages = pages[next_to:] + pages[:next_to]
+        else:
+            pages = self._allocator.take(count, after)
         self._held.update(pages)
         self._verify()
         return pages

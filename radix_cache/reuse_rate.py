@@ -1,86 +1,90 @@
-"""Evicts what is worth least: the leaf whose kind, at its age, brings the fewest hits for the time it waits."""
+"""Evicts what is worth least: the leaf whose kind, at its age, brings the fewest hits for its time."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
+from math import inf
 
 from .node import Node
 from .packed import TOKEN_BYTES
 from .reuse import Kind, ReuseTable, Traits
 
-BANDS = 20  # of age, each longer by half an octave than the one before
-# Relative to what the cache holds:
-FIRST_BAND = 1 / 32
-WEIGHT = 1 / 32
-HALF_LIFE = 8
-HISTORY = 16
+# All in tokens, relative to the whole cache:
+BANDS = (1 / 16, 1 / 8, 1 / 4, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4, 8, 16)  # ends; what is older is in the last
+WEIGHT = 1 / 16  # seen, before that counts for more than what was assumed
+HALF_LIFE = 8  # of what was learned
+HISTORY = 16  # evicted, and remembered
 
 
 class Cell:
-    """Nodes of one kind that nobody uses, out of use for as long as one band says, the longest first."""
+    """Nodes of one kind and one band of age, the oldest first."""
 
-    __slots__ = ("band", "due", "kind", "leaves", "nodes", "offered", "older", "rate")
+    __slots__ = ("band", "due", "kind", "leaves", "nodes", "offered", "older")
 
     def __init__(self, kind: Kind, band: int, older: Cell | None) -> None:
         self.kind = kind
         self.band = band
-        self.older = older
+        self.older = older  # the cell of the next band
         self.nodes: OrderedDict[Node, None] = OrderedDict()
-        self.leaves: OrderedDict[Node, None] = OrderedDict()  # those of `nodes` that may be evicted
-        self.rate = kind.rates[band]
-        self.offered = False  # whether it waits for eviction at this rate
-        self.due = False  # whether it waits for its first node to grow older
+        self.leaves: OrderedDict[Node, None] = OrderedDict()  # those that may be evicted
+        self.offered = inf  # the rate at which its leaves wait for eviction, if they do
+        self.due = False  # whether it waits for its oldest node to reach the end of the band
 
 
 class ReuseRate:
-    """Learns from counting how soon nodes are used again, by hits, parent, length and what was answered.
+    """Learns how soon nodes are used again, by their hits, their parent's, their length and the answer's.
 
-    A node's age is counted from when its last lock went, in accesses. What has an age has a cell (`Node.mark`); a node
-    in use has none if it was used since.
+    A node has an age from when its last lock goes, counted in accesses, until it is hit; while it has one,
+    its cell is `Node.mark`. That goes for remembered nodes too: what was evicted too early teaches most.
     """
 
     def __init__(self, num_pages: int, page_size: int) -> None:
         self.history = HISTORY * num_pages
         capacity = max(num_pages * page_size, 1)
-        bounds = [0.0, *(capacity * FIRST_BAND * 2 ** (band / 2) for band in range(BANDS))]
-        self._ends = bounds[1:]
-        widths = [end - start for start, end in pairwise(bounds)]
-        self._table = ReuseTable(widths, capacity * WEIGHT, capacity * HALF_LIFE)
-        self._cells: dict[Traits, list[Cell]] = {}
+        ends = [capacity * end for end in BANDS]
+        widths = [end - start for start, end in pairwise([0.0, *ends])]
+        self._ends = [*ends[:-1], inf]
+        self._table = ReuseTable(widths, capacity * WEIGHT * TOKEN_BYTES, capacity * HALF_LIFE)
+        self._cells: dict[Traits, list[Cell]] = {}  # the oldest first
         self._due: list[tuple[float, int, Cell]] = []
         self._offers: list[tuple[float, int, Cell]] = []
         self._ties = 0
         self._num_leaves = 0
         self._now = 0
+        self._look_again = 0.0  # when to see what is due
 
     def __len__(self) -> int:
         return self._num_leaves
 
     def advance(self, now: int) -> None:
         self._now = now
-        while self._due and self._due[0][0] <= now:
-            self._grow_older(heappop(self._due)[2])
-        kind = self._table.learn(now)
+        self._table.advance(now)
+        if now >= self._look_again:
+            self._look_again = now + self._ends[0]
+            self._grow_older()
+        kind = self._table.learn()
         if kind is not None:
             for cell in self._cells[kind.traits]:
-                cell.rate = kind.rates[cell.band]
-                cell.offered = False
-                self._offer(cell)
+                if cell.leaves:
+                    self._offer(cell)
 
     def hit(self, node: Node) -> None:
         cell = node.mark
         if isinstance(cell, Cell):
-            cell.kind.used[cell.band] += len(node.tokens) / TOKEN_BYTES
+            cell.kind.used[cell.band] += len(node.tokens) * self._table.scale
             self.forget(node)
 
     def rest(self, node: Node, generated: int) -> None:
         cell = node.mark
         if isinstance(cell, Cell):
             cell.nodes.move_to_end(node)
-        else:
-            self._enter(node, self._youngest(_traits(node, generated)))
+            return
+        cell = self._youngest(_traits(node, generated))
+        node.mark = cell
+        cell.nodes[node] = None
+        self._arrived(cell, len(node.tokens))
 
     def split(self, upper: Node, lower: Node) -> None:
         cell = lower.mark
@@ -96,7 +100,9 @@ class ReuseRate:
 
     def add(self, leaf: Node) -> None:
         cell = leaf.mark
-        assert isinstance(cell, Cell) and leaf not in cell.leaves
+        assert isinstance(cell, Cell) and leaf not in cell.leaves, (
+            "the leaf is in use, or in the queue already"
+        )
         cell.leaves[leaf] = None
         self._num_leaves += 1
         self._offer(cell)
@@ -110,66 +116,80 @@ class ReuseRate:
     def pop(self) -> Node:
         while True:
             rate, _, cell = self._offers[0]
-            if cell.leaves and rate == cell.rate:
+            if cell.leaves and rate == cell.offered == cell.kind.rates[cell.band]:
                 self._num_leaves -= 1
                 return cell.leaves.popitem(last=False)[0]
             heappop(self._offers)
-            cell.offered = cell.offered and rate != cell.rate
+            if rate == cell.offered:
+                cell.offered = inf
+                if cell.leaves:
+                    self._offer(cell)
 
     def _youngest(self, traits: Traits) -> Cell:
         cells = self._cells.get(traits)
         if cells is None:
-            kind = self._table.kind(traits, self._now)
             cells = self._cells[traits] = []
-            for band in reversed(range(BANDS)):
+            kind = self._table.kind(traits)
+            for band in reversed(range(len(BANDS))):
                 cells.append(Cell(kind, band, cells[-1] if cells else None))
         return cells[-1]
 
-    def _enter(self, node: Node, cell: Cell) -> None:
-        node.mark = cell
-        cell.nodes[node] = None
-        cell.kind.seen[cell.band] += len(node.tokens) / TOKEN_BYTES
-        self._schedule(cell)
+    def _arrived(self, cell: Cell, packed: int) -> None:
+        cell.kind.seen[cell.band] += packed * self._table.scale
+        if not cell.due:
+            self._schedule(cell)
 
     def _schedule(self, cell: Cell) -> None:
-        if cell.due or not cell.nodes or cell.older is None:
-            return
         cell.due = True
         self._ties += 1
-        longest = next(iter(cell.nodes))
-        heappush(self._due, (longest.last_use + self._ends[cell.band], self._ties, cell))
+        oldest = next(iter(cell.nodes))
+        heappush(self._due, (oldest.last_use + self._ends[cell.band], self._ties, cell))
 
-    def _grow_older(self, cell: Cell) -> None:
-        """Moves those nodes of a cell on that have reached the end of its band."""
-        older = cell.older
-        assert older is not None
-        cell.due = False
+    def _grow_older(self) -> None:
+        """Moves on what has reached the end of its band."""
+        while self._due and self._due[0][0] <= self._now:
+            cell = heappop(self._due)[2]
+            cell.due = False
+            if cell.older is not None:
+                self._move_on(cell, cell.older)
+            if cell.nodes:
+                self._schedule(cell)
+
+    def _move_on(self, cell: Cell, older: Cell) -> None:
         latest = self._now - self._ends[cell.band]
+        moved = 0
         while cell.nodes and (node := next(iter(cell.nodes))).last_use <= latest:
             del cell.nodes[node]
-            self._enter(node, older)
+            older.nodes[node] = None
+            node.mark = older
+            moved += len(node.tokens)
             if node in cell.leaves:
                 del cell.leaves[node]
                 older.leaves[node] = None
-                self._offer(older)
-        self._schedule(cell)
+        if moved:
+            self._arrived(older, moved)
+            self._offer(older)
 
     def _offer(self, cell: Cell) -> None:
-        if cell.offered or not cell.leaves:
+        rate = cell.kind.rates[cell.band]
+        if rate == cell.offered:
             return
-        cell.offered = True
+        cell.offered = rate
         self._ties += 1
-        heappush(self._offers, (cell.rate, self._ties, cell))
-        if len(self._offers) > 64 + 4 * BANDS * len(self._cells):
-            self._offers = [offer for offer in self._offers if offer[0] == offer[2].rate]
+        heappush(self._offers, (rate, self._ties, cell))
+        if len(self._offers) > 64 + 4 * len(BANDS) * len(self._cells):
+            self._offers = [offer for offer in self._offers if offer[0] == offer[2].offered]
             heapify(self._offers)
 
 
 def _traits(node: Node, generated: int) -> Traits:
-    """A scale has one step for each doubling (hits) or quadrupling (lengths)."""
+    """Scales on which a step is a doubling (hits) or a quadrupling (lengths).
+
+    The parent tells a new conversation from the next turn of one, as long as the node has no past of its own.
+    """
     assert node.parent is not None
     hits = min(node.hits.bit_length(), 4)
     parent = -1
     if not hits and node.parent.parent is not None:
-        parent = min(node.parent.hits, 1)
+        parent = min(node.parent.hits, 2)
     return Traits(hits, parent, len(node.tokens).bit_length() // 2, generated.bit_length() // 2)

@@ -131,7 +131,7 @@ class RadixTree:
         return self._add_child(node, tokens, [page])
 
     def _extend(self, node: Node, tokens: bytes, position: int, pages: list[int]) -> tuple[Node, int]:
-        """Puts the first of `pages` below `node`, which has no such child: those that a remembered node had, else all.
+        """Puts `pages` below `node`, which has no such child: as many as a remembered node had, or all.
 
         Returns where they end, and how many they are. An edge that only this request has used grows in place:
         a sequence computed in chunks stays one node.
@@ -230,7 +230,10 @@ class RadixTree:
             current = current.parent
 
     def unlock(self, node: Node, generated: int = 0) -> None:
-        """Takes one lock back, and marks what is now unlocked as just used by a request that generated so much."""
+        """Takes one lock back, and marks what is now unlocked as just used.
+
+        generated: tokens that the request was answered with
+        """
         self.now += 1
         current: Node | None = node
         while current is not None:
@@ -256,8 +259,8 @@ class RadixTree:
             del self.roots[node.namespace]
             del self.pages_in[node.namespace]
 
-    def evict(self, count: int) -> None:
-        """Frees `count` pages, of which so many must be evictable, from the tails of the first leaves."""
+    def evict(self, count: int) -> list[int]:
+        """`count` pages, of which so many must be evictable, from the tails of the first leaves."""
         assert count <= self.num_evictable, f"asked to evict {count} of {self.num_evictable} pages"
         evicted: list[int] = []
         while len(evicted) < count:
@@ -269,7 +272,7 @@ class RadixTree:
             parent = self._unlink(leaf)
             self.history.keep(leaf)
             self._settle(parent)
-        self._allocator.free(evicted)
+        return evicted
 
     def key(self, node: Node) -> bytes:
         return node.tokens[: self.page_bytes]

@@ -26,6 +26,8 @@ from .sampling_params import SamplingParams
 Tokens = bytes
 FinishReason = Literal["stop", "length", "abort", "error"]
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
+PropertyOrder = Literal["schema", "any"]
+Unenforced = Literal["refuse", "allow"]
 
 
 class Message(msgspec.Struct, tag=True, array_like=True):
@@ -45,7 +47,8 @@ class GrammarSpec(Part):
 
     `param` is the request's field it came from, for errors. `prefix` and `suffix` are literal text
     around a JSON schema's value (a tool call's own format). `separators` are the item and key
-    separators of JSON output.
+    separators of JSON output, `property_order` that of declared properties: the schema's, or any.
+    Keywords that can't be enforced are a reason to refuse the schema, or are left out and reported.
     """
 
     kind: GrammarKind
@@ -54,12 +57,15 @@ class GrammarSpec(Part):
     prefix: str = ""
     suffix: str = ""
     separators: tuple[str, str] = (",", ":")
+    property_order: PropertyOrder = "schema"
+    unenforced: Unenforced = "refuse"
 
 
 class Generate(Message):
     """One sequence to generate. A request with `n` choices is n of these.
 
-    Prefixes are shared within a namespace; with None the cache is neither read nor added to.
+    `namespace` says who shares prefixes with it; with None the cache is neither read nor added to. `tenant`
+    is whose fair share it is served from. Of two priorities the lower number goes first.
     """
 
     request: str
@@ -69,6 +75,7 @@ class Generate(Message):
     grammar: GrammarSpec | None = None
     namespace: str | None = ""
     priority: int = 0
+    tenant: str = ""
 
 
 class Abort(Message):
@@ -131,8 +138,16 @@ class UnpinPrefix(Message):
 # scheduler → tokenizer
 
 
+class LeftOut(Part):
+    """A keyword of a schema that is not enforced, and its path there."""
+
+    keyword: str
+    path: str
+
+
 class Accepted(Message):
     request: str
+    left_out: list[LeftOut] = []
 
 
 class Refused(Message):
@@ -345,22 +360,22 @@ class StepMasks(Message):
 
 
 class LoadGrammar(Message):
-    """An automaton's tables: see `grammars.automaton.Automaton` and its machine for their meaning.
-
-    Automata without a stack need none of the last six.
-    """
+    """An automaton's tables: see `grammars.automaton.Automaton` and its parts for their meaning."""
 
     grammar: int
     class_of_byte: bytes  # uint8 [256]
-    transitions: bytes  # int32 [states, classes]
+    row_starts: bytes  # int32 [states]
+    default_state: bytes  # int32 [states]
+    entries: bytes  # int32 [places]
+    owners: bytes  # int32 [places]
     mask_of_state: bytes  # int32 [states]
     masks: bytes  # int32 [masks, ceil(vocab / 32)]
-    actions: bytes = b""  # int32 [actions, 3]
-    returns: bytes = b""  # int32
-    context_of_state: bytes = b""  # int32 [states]
-    context_offsets: bytes = b""  # int32 [lists + 1]
-    context_tokens: bytes = b""  # int32
-    opener_counts: bytes = b""  # int32 [lists]
+    lists_of_state: bytes  # int32 [states, 3]
+    list_offsets: bytes  # int32 [lists + 1]
+    list_tokens: bytes  # int32
+    opener_counts: bytes  # int32 [lists]
+    actions: bytes  # int32 [actions, 4]
+    returns: bytes  # int32
 
 
 class DropGrammar(Message):

@@ -108,6 +108,40 @@ def test_a_prefix_is_spelled_with_the_vocabularys_special_tokens(grammars: Gramm
     assert random_output(grammar, 1) == b"<tool_call>\n1\n"
 
 
+def test_keywords_that_cant_be_enforced_are_left_out_where_that_is_allowed(
+    grammars: GrammarCompiler,
+) -> None:
+    fields = {"a": {"format": "iban", "maxLength": 2}, "b": {"uniqueItems": True, "type": "array"}}
+    schema = {"type": "object", "properties": fields, "required": ["a"]}
+    grammar = compiled(grammars, "json_schema", schema, unenforced="allow")
+    assert isinstance(grammar, Automaton)
+    assert set(grammar.left_out) == {
+        ("format", "#/properties/a/format"),
+        ("uniqueItems", "#/properties/b/uniqueItems"),
+    }
+    assert grammar.machine.accepts(b'{"a":"xy","b":[1,1]}')
+    assert not grammar.machine.accepts(b'{"a":"xyz"}')
+
+
+def test_what_some_engine_enforces_is_not_left_out(grammars: GrammarCompiler) -> None:
+    grammar = compiled(grammars, "json_schema", {"pattern": TOO_MANY_STATES}, unenforced="allow")
+    assert isinstance(grammar, HostGrammar)
+    assert grammar.left_out == ()
+
+
+def test_the_host_leaves_out_what_it_cant_enforce(grammars: GrammarCompiler) -> None:
+    schema = {"items": {"format": "iban"}, "type": "array", "contains": {"type": "null"}}
+    grammar = compiled(grammars, "json_schema", schema, prefix="<tool_call>", unenforced="allow")
+    assert isinstance(grammar, HostGrammar)
+    assert set(grammar.left_out) == {("format", "#/items/format"), ("contains", "#/contains")}
+
+
+def test_properties_come_in_any_order_if_that_is_asked_for(grammars: GrammarCompiler) -> None:
+    grammar = compiled(grammars, "json_schema", {"properties": {"a": {}, "b": {}}}, property_order="any")
+    assert isinstance(grammar, Automaton)
+    assert grammar.machine.accepts(b'{"b":1,"a":2}')
+
+
 def test_a_matcher_that_passes_a_limit_is_an_error_and_not_an_end() -> None:
     tokenizer = LLTokenizer("byte")
     grammar = LLMatcher.grammar_from_regex("(a|b)*a(a|b){9}c")

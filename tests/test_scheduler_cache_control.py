@@ -102,7 +102,7 @@ def test_more_pages_than_the_quota_are_not_pinned() -> None:
     answer = bench.pin(DOCUMENT)
     assert code(answer) == "pin_quota_exceeded"
     assert isinstance(answer, QueryRefused) and answer.status == 409
-    assert "10 more pages" in answer.message and "0 of 9" in answer.message
+    assert "10 more pages" in answer.message and "0 of the 9" in answer.message
     assert isinstance(bench.pin(DOCUMENT[:36]), PrefixPinned)
 
 

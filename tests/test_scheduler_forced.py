@@ -31,7 +31,7 @@ def grammar(states: list[Edges], accepting: set[int]) -> Automaton:
             start=0,
             class_of_byte=np.arange(256).astype(np.uint8),
             transitions=transitions,
-            actions=np.zeros((0, 3), np.int32),
+            actions=np.zeros((0, 4), np.int32),
             returns=np.zeros(0, np.int32),
             accepting=np.array([state in accepting for state in range(len(states))]),
             body_of_state=np.zeros(len(states), np.int8),

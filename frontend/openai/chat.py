@@ -14,7 +14,7 @@ from ...runtime.messages import Generate, ModelReady, Tokens
 from ...runtime.sampling_params import SamplingParams
 from ..generation import Generation
 from ..service import Service, room_for_reply
-from ..tenants import cache_scope
+from ..tenants import cache_scope, tenant_of
 from ..text.reasoning import ReasoningParser
 from .chat_answers import OPENING_DELTA, ChatContext, ChatStream, ChatWhole
 from .chunks import ChunkWriter
@@ -92,10 +92,11 @@ async def prepare_chat(service: Service, http_request: Request) -> ChatJob:
         request,
         request_id=context.request_id,
         client=service.engine.client,
-        scope=cache_scope(service.config, http_request),
+        scope=cache_scope(http_request, service.config),
         prompts=[prompt],
         sampling=_sampling(request, len(prompt) // 4, model),
         grammar=use.grammar or grammar,
+        tenant=tenant_of(http_request, request.user, service.config),
     )
     return ChatJob(service, request, context, requests, stop, _shown_special(service, use))
 

@@ -31,6 +31,7 @@ def generate_messages(
     prompts: Sequence[Tokens],
     sampling: SamplingParams,
     grammar: GrammarSpec | None,
+    tenant: str,
 ) -> list[Generate]:
     """Prompt by prompt, `n` choices each; choice i of every prompt samples with the seed plus i.
 
@@ -45,6 +46,12 @@ def generate_messages(
         )
     namespace = None if request.cache_prompt is False else cache_namespace(scope, request.cache_salt)
     choices = request.n or 1
+    if grammar is not None:
+        grammar = msgspec.structs.replace(
+            grammar,
+            property_order=request.property_order or "schema",
+            unenforced=request.unenforced or "refuse",
+        )
     return [
         Generate(
             request=f"{request_id}-{number * choices + choice}",
@@ -54,6 +61,7 @@ def generate_messages(
             grammar=grammar,
             namespace=namespace,
             priority=request.priority or 0,
+            tenant=tenant,
         )
         for number, prompt in enumerate(prompts)
         for choice in range(choices)

@@ -23,13 +23,13 @@ class DeviceState(NamedTuple):
 
 
 class Constraint(Protocol):
-    """`host_masked`: the mask travels with each step; else the sampling kernel has it on the device."""
+    """`host_masked`: the mask travels with each step; else the sampling kernel has it on the device.
+
+    `left_out`: keyword and path of what the schema asks beyond it.
+    """
 
     host_masked: bool
-
-    @property
-    def grammar(self) -> int | None:
-        """The loaded automaton's id."""
+    left_out: Sequence[tuple[str, str]]
 
     def device_state(self) -> DeviceState | None:
         """Where the automaton stands after what was kept; None without one."""
@@ -54,13 +54,15 @@ class AutomatonConstraint:
     """Masked and advanced on the device. The host steps it only where text is forced, or a row begins again.
 
     `_unread` are the kept tokens that `_state` and `_stack` don't know yet.
+    `grammar` is the automaton's id while it is loaded for a request that runs.
     """
 
     host_masked = False
 
-    def __init__(self, grammar: int, automaton: Automaton, spelled: Spelled) -> None:
-        self.grammar = grammar
-        self._automaton = automaton
+    def __init__(self, automaton: Automaton, spelled: Spelled) -> None:
+        self.grammar: int | None = None
+        self.automaton = automaton
+        self.left_out: Sequence[tuple[str, str]] = automaton.left_out
         self._spelled = spelled
         self._unread: list[int] = []
         self._state = automaton.machine.start
@@ -68,20 +70,21 @@ class AutomatonConstraint:
         self._on_device = self._state
 
     def device_state(self) -> DeviceState | None:
+        assert self.grammar is not None, "the automaton is not loaded"
         self._read()
         return DeviceState(self.grammar, self._state, np.array(self._stack, np.int32).tobytes())
 
     def forced_text(self) -> ForcedText | None:
-        if self._automaton.forced[self._on_device] == CHOICE:
+        if self.automaton.forced[self._on_device] == CHOICE:
             return None
         self._read()
-        return forced_text(self._automaton, self._state, self._stack)
+        return forced_text(self.automaton, self._state, self._stack)
 
     def closing_text(self, tokens: Sequence[int]) -> bytes | None:
         self._read()
         stack, text = list(self._stack), self._spelled(np.array(tokens, np.int32))
-        state = self._automaton.machine.walk(self._state, stack, text)
-        return None if state == DEAD else self._automaton.closing.text(state, stack)
+        state = self.automaton.machine.walk(self._state, stack, text)
+        return None if state == DEAD else self.automaton.closing.text(state, stack)
 
     def accept(self, token: int, state: int) -> str | None:
         self._unread.append(token)
@@ -98,7 +101,7 @@ class AutomatonConstraint:
 
     def _read(self) -> None:
         text = self._spelled(np.array(self._unread, np.int32))
-        self._state = self._automaton.machine.walk(self._state, self._stack, text)
+        self._state = self.automaton.machine.walk(self._state, self._stack, text)
         self._unread = []
 
 
@@ -106,9 +109,9 @@ class MatcherConstraint:
     """Masked by the host, which follows the tokens that were kept."""
 
     host_masked = True
-    grammar = None
 
-    def __init__(self, matcher: HostMatcher) -> None:
+    def __init__(self, matcher: HostMatcher, left_out: Sequence[tuple[str, str]] = ()) -> None:
+        self.left_out = left_out
         self._matcher = matcher
 
     def device_state(self) -> DeviceState | None:

@@ -7,12 +7,13 @@ import math
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import assert_never
 
 import zmq
 
-from ...grammars import GrammarCompiler, Segmenter, load_segmenter
+from ...grammars import GrammarCompiler, GrammarFiles, Segmenter, default_directory, load_segmenter
 from ...radix_cache import PrefixCache
 from ..child import ChildArguments, child_arguments
 from ..config import ServeConfig, load_config
@@ -49,7 +50,6 @@ from .grammar_desk import GrammarDesk
 from .scheduler import Scheduler
 
 VOCABULARY_DEADLINE_S = 60.0
-COMPILING_POLL_MS = 2  # compiler threads can't wake a socket
 DEFAULT_PIN_PART = 4  # of all pages
 
 log = logging.getLogger("arbora.scheduler")
@@ -79,8 +79,10 @@ class Loop:
         vocabulary = _wait_for_vocabulary(self._directory)
         segmenter = _segmenter(self._directory, vocabulary)
         ready = self._wait_for_model()
-        self._scheduler = _scheduler(ready, self._config, vocabulary, segmenter)
+        compiler = _compiler(vocabulary, ready.vocab_size, self._inbox.wake)
+        self._scheduler = _scheduler(ready, self._config, compiler, vocabulary, segmenter)
         self._supervisor.send(Ready("scheduler", model=ready))
+        compiler.start()
         while not (self._draining and self._scheduler.idle):
             self._receive()
             self._scheduler.expire_pins(time.time())
@@ -97,7 +99,7 @@ class Loop:
                 return message
 
     def _receive(self) -> None:
-        """Waits for a message, then takes all that are there."""
+        """Waits for a message, a compiled grammar or a pin's end, then takes all messages that are there."""
         message = self._inbox.receive(self._patience_ms())
         if message is not None:
             self._handle(message)
@@ -106,8 +108,6 @@ class Loop:
 
     def _patience_ms(self) -> int | None:
         """After how long there is something to do without a message."""
-        if self._scheduler.compiling:
-            return COMPILING_POLL_MS
         expiry = self._scheduler.next_expiry
         return None if expiry is None else max(0, math.ceil((expiry - time.time()) * 1000))
 
@@ -158,6 +158,18 @@ def _wait_for_vocabulary(directory: Path) -> Vocabulary:
     return load_vocabulary(directory)
 
 
+def _compiler(vocabulary: Vocabulary, vocab_size: int, on_finished: Callable[[], None]) -> GrammarCompiler:
+    return GrammarCompiler(
+        offsets=vocabulary.offsets,
+        data=vocabulary.data,
+        special=vocabulary.special,
+        eos_tokens=vocabulary.eos,
+        vocab_size=vocab_size,
+        files=GrammarFiles(default_directory(), f"{vocabulary.hash} {vocab_size}"),
+        on_finished=on_finished,
+    )
+
+
 def _segmenter(directory: Path, vocabulary: Vocabulary) -> Segmenter:
     spelled = [vocabulary.token_bytes(token) for token in range(vocabulary.size)]
     special = vocabulary.special.nonzero()[0].tolist()
@@ -165,20 +177,17 @@ def _segmenter(directory: Path, vocabulary: Vocabulary) -> Segmenter:
 
 
 def _scheduler(
-    ready: ModelReady, config: ServeConfig, vocabulary: Vocabulary, segmenter: Segmenter
+    ready: ModelReady,
+    config: ServeConfig,
+    compiler: GrammarCompiler,
+    vocabulary: Vocabulary,
+    segmenter: Segmenter,
 ) -> Scheduler:
     cache = PrefixCache(
         ready.num_pages,
         ready.page_size,
         enabled=config.prefix_cache,
         check_invariants=config.check_invariants,
-    )
-    compiler = GrammarCompiler(
-        offsets=vocabulary.offsets,
-        data=vocabulary.data,
-        special=vocabulary.special,
-        eos_tokens=vocabulary.eos,
-        vocab_size=ready.vocab_size,
     )
     limits = Limits(
         ready.max_model_len,

@@ -19,14 +19,20 @@ class FollowedRows:
         self.slots: dict[int, tuple[Grammar, Configuration]] = {}
 
     def load(self, message: LoadGrammar) -> None:
-        mask_of_state = np.frombuffer(message.mask_of_state, np.int32)
         self.grammars[message.grammar] = Grammar(
             Tables(
                 class_of_byte=np.frombuffer(message.class_of_byte, np.uint8),
-                transitions=np.frombuffer(message.transitions, np.int32).reshape(len(mask_of_state), -1),
-                mask_of_state=mask_of_state,
+                row_starts=np.frombuffer(message.row_starts, np.int32),
+                default_state=np.frombuffer(message.default_state, np.int32),
+                entries=np.frombuffer(message.entries, np.int32),
+                owners=np.frombuffer(message.owners, np.int32),
+                mask_of_state=np.frombuffer(message.mask_of_state, np.int32),
                 masks=np.frombuffer(message.masks, np.int32).reshape(-1, VOCAB // 32),
-                actions=np.frombuffer(message.actions, np.int32).reshape(-1, 3),
+                lists_of_state=np.frombuffer(message.lists_of_state, np.int32).reshape(-1, 3),
+                list_offsets=np.frombuffer(message.list_offsets, np.int32),
+                list_tokens=np.frombuffer(message.list_tokens, np.int32),
+                opener_counts=np.frombuffer(message.opener_counts, np.int32),
+                actions=np.frombuffer(message.actions, np.int32).reshape(-1, 4),
                 returns=np.frombuffer(message.returns, np.int32),
             )
         )

@@ -8,9 +8,7 @@ from prefix_world import pack
 DOCUMENT = tuple(range(100, 112))  # three pages
 
 
-def new_cache(
-    num_pages: int = 32, enabled: bool = True, policy: EvictionPolicy | None = None
-) -> PrefixCache:
+def new_cache(num_pages: int = 32, enabled: bool = True, policy: EvictionPolicy | None = None) -> PrefixCache:
     return PrefixCache(num_pages, page_size=4, policy=policy, enabled=enabled, check_invariants=True)
 
 

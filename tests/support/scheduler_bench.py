@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 from arbora.grammars import Automaton, ForcedText, GrammarError
@@ -26,6 +27,7 @@ from arbora.runtime.messages import (
 from arbora.runtime.sampling_params import SamplingParams
 from arbora.runtime.scheduler.admission import Limits
 from arbora.runtime.scheduler.budget import StepBudget
+from arbora.runtime.scheduler.fairness import USUAL_BOUNDS, Bounds
 from arbora.runtime.scheduler.grammar_desk import GrammarDesk
 from arbora.runtime.scheduler.scheduler import Scheduler
 from fake_model import EOS, VOCAB, Automata, FakeModel, pack, unpack
@@ -33,6 +35,8 @@ from fake_model import EOS, VOCAB, Automata, FakeModel, pack, unpack
 
 class EvenTokens:
     """A compiler that hands out a grammar of even tokens, another one, or one that says no."""
+
+    left_out = ()
 
     def __init__(self, automaton: Automaton | None = None) -> None:
         self.automaton = automaton
@@ -55,8 +59,14 @@ class EvenTokens:
     def finished(self) -> list[tuple[str, object]]:
         done = [(ticket, self.waiting.pop(ticket)) for ticket in self.ready if ticket in self.waiting]
         self.ready = []
-        answers = {"bad": GrammarError("no"), "automaton": self.automaton}
+        answers: dict[str, object] = {"bad": GrammarError("no"), "automaton": self.automaton}
+        answers |= {text: self.copy(text) for _, text in done if text.startswith("copy")}
         return [(ticket, answers.get(text, self)) for ticket, text in done]
+
+    def copy(self, key: str) -> Automaton:
+        """The automaton under another name."""
+        assert self.automaton is not None
+        return replace(self.automaton, key=key)
 
     def spelled(self, tokens: np.ndarray) -> bytes:
         """The token's own number; the end is nothing."""
@@ -97,6 +107,7 @@ class SchedulerBench:
         compiler: EvenTokens | None = None,
         automata: Automata | None = None,
         jumps: bool = False,
+        bounds: Bounds = USUAL_BOUNDS,
     ) -> None:
         self.compiler = compiler or EvenTokens()
         self.cache = PrefixCache(num_pages, page_size, enabled=prefix_cache, check_invariants=True)
@@ -109,6 +120,7 @@ class SchedulerBench:
             VOCAB,
             (EOS,),
             ByteTokens(jumps),
+            bounds,
         )
         self.model = FakeModel(num_pages, page_size, automata)
         self.accepted: set[str] = set()
@@ -125,11 +137,13 @@ class SchedulerBench:
         grammar: str | None = None,
         client: int = 0,
         namespace: str | None = "",
+        tenant: str = "",
+        priority: int = 0,
         **sampling: object,
     ) -> None:
         spec = GrammarSpec("regex", grammar, "regex") if grammar is not None else None
         params = SamplingParams(max_tokens=max_tokens, **sampling)  # type: ignore[arg-type]
-        self.scheduler.submit(Generate(name, client, pack(prompt), params, spec, namespace))
+        self.scheduler.submit(Generate(name, client, pack(prompt), params, spec, namespace, priority, tenant))
         self.deliver()
 
     def control(self, message: CacheControl) -> CacheAnswer:
