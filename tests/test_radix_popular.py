@@ -55,5 +55,5 @@ def test_only_so_many_nodes_are_looked_at_the_most_hit_first(monkeypatch: Monkey
         for _ in range(first + 2):
             serve(cache, (first, 0, 0, 0))
             serve(cache, (first, 0, 0, 0, 1))
-    assert found(cache)[0] == (4, 21)
+    assert found(cache)[0] == (4, 11)
     assert len(found(cache)) < 10

@@ -23,9 +23,9 @@ def served(bench: SchedulerBench, prompt: list[int], name: str = "warm", namespa
     bench.run()
 
 
-def pinned_bench(num_pages: int = 20, **fields: int) -> SchedulerBench:
+def pinned_bench(num_pages: int = 20) -> SchedulerBench:
     """The document is pinned in a cache of twenty pages."""
-    bench = SchedulerBench(num_pages, most_pinned=10, **fields)
+    bench = SchedulerBench(num_pages, most_pinned=10)
     served(bench, DOCUMENT)
     assert isinstance(bench.pin(DOCUMENT), PrefixPinned)
     return bench

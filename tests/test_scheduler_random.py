@@ -26,6 +26,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.bench = SchedulerBench(pages, page_size, slots, prefix_cache=cache, most_pinned=pages // 3)
         self.expected: dict[str, tuple[list[int], int, bool]] = {}
         self.dropped: set[str] = set()
+        self.pins = 0
 
     @rule(
         document=st.sampled_from(DOCUMENTS),
@@ -113,8 +114,9 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(document=st.sampled_from(DOCUMENTS), length=st.integers(16, 40), ttl_s=st.integers(1, 5))
     def pin(self, document: list[int], length: int, ttl_s: int) -> None:
+        self.pins += 1
         pinned = self.bench.report().pages_pinned
-        answer = self.bench.pin(document[:length], ttl_s, f"p{self.bench.now}")
+        answer = self.bench.pin(document[:length], ttl_s, f"p{self.pins}")
         assert isinstance(answer, PrefixPinned) or self.bench.report().pages_pinned == pinned
 
     @rule(seconds=st.integers(1, 3))

@@ -64,6 +64,7 @@ class PinBoard:
             found = self._obstacle(self._pages_of(whole), pages, spare)
             if found is not None:
                 return QueryRefused(message.query, found.status, found.message, "prompt", found.code)
+            assert message.pin not in self._pins, f"{message.pin} is another's name"
             lease = self._cache.pin(message.namespace, whole)
             pin = Pin(message.pin, message.namespace, whole, lease, now)
             self._pins[pin.name] = pin
