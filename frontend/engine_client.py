@@ -125,9 +125,9 @@ class EngineClient:
         match message:
             case Outputs():
                 self._deliver(message)
-            case Accepted(request):
+            case Accepted(request, left_out):
                 if choice := self._choices.get(request):
-                    choice.generation.answer(choice.number)
+                    choice.generation.answer(choice.number, left_out)
             case Refused():
                 self._refuse(message)
             case Stats():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..runtime.errors import RequestError
-from ..runtime.messages import Abort, Finish, Generate, Message, Output
+from ..runtime.messages import Abort, Finish, Generate, LeftOut, Message, Output
 
 MAX_ATTEMPTS = 2
 
@@ -29,13 +29,14 @@ class Generation:
 
     The engine client feeds it, one consumer reads it with `accepted` and `next`. When the replica
     dies before a token has left the server, everything is sent again: `attempt` grows and the
-    consumer must forget what it has read.
+    consumer must forget what it has read. `left_out` is known once all choices are accepted.
     """
 
     def __init__(self, requests: Sequence[Generate], send: Callable[[Message], None]) -> None:
         self.requests = requests
         self.attempt = 1
         self.token_left = False
+        self.left_out: Sequence[LeftOut] = ()
         self._send = send
         self._open = set(range(len(requests)))
         self._unanswered = set(self._open)
@@ -77,7 +78,8 @@ class Generation:
 
     # The engine client's side.
 
-    def answer(self, index: int) -> None:
+    def answer(self, index: int, left_out: Sequence[LeftOut]) -> None:
+        self.left_out = left_out
         self._unanswered.discard(index)
         self._wake()
 

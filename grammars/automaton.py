@@ -39,6 +39,8 @@ class Automaton:
     context_offsets: NDArray[np.int32]  # [lists + 1]
     context_tokens: NDArray[np.int32]
     opener_counts: NDArray[np.int32]  # [lists]
+    left_out: tuple[tuple[str, str], ...] = ()
+    """keyword and path of what a schema asks beyond it, where that is allowed"""
 
     @property
     def nbytes(self) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -17,9 +18,12 @@ from .errors import GrammarError, NotCoveredError, NoValueError, TooLargeError
 from .host import HostCompiler, HostGrammar
 from .regex import literal, without_anchors
 from .token_trie import TokenTrie, build_trie
-from .worker import AutomatonWorkers, ContextFree, Job, Schema
+from .tags import Format, read_format
+from .tags.format import AnyText, json_schemas
+from .worker import AutomatonWorkers, ContextFree, Job, Schema, StructuralTag
+from .worker import Source as Buildable
 
-GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
+GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 Compiled: TypeAlias = Automaton | HostGrammar
 DEADLINE_S = 2.0
 CACHE_ENTRIES = 1024
@@ -51,6 +55,8 @@ class GrammarCompiler:
 
     offsets, data: the bytes of token i are data[offsets[i]:offsets[i + 1]]; int32, uint8
     special: [tokens] those never match as text
+    spelled_offsets, spelled_data: the same as automata read it, where no text has a special token's bytes
+    special_names: special tokens that a structural tag may name
     vocab_size: the model's number of logits, at least the number of tokens
     """
 
@@ -60,12 +66,18 @@ class GrammarCompiler:
         offsets: NDArray[np.int32],
         data: NDArray[np.uint8],
         special: NDArray[np.bool_],
+        spelled_offsets: NDArray[np.int32],
+        spelled_data: NDArray[np.uint8],
+        special_names: Mapping[str, int],
         eos_tokens: tuple[int, ...],
         vocab_size: int,
     ) -> None:
         self._offsets = offsets
         self._data = data
         self._special = special
+        self._spelled_offsets = spelled_offsets
+        self._spelled_data = spelled_data
+        self._special_names = special_names
         self._eos_tokens = eos_tokens
         self._vocab_size = vocab_size
         self._threads = ThreadPoolExecutor(THREADS, "grammars")
@@ -120,9 +132,8 @@ class GrammarCompiler:
 
     def spelled(self, tokens: NDArray[np.int32]) -> bytes:
         """What tokens [n] spell for an automaton: an end of sequence nothing."""
-        kept = tokens[~np.isin(tokens, self._eos_tokens)]
-        starts, ends = self._offsets[kept].tolist(), self._offsets[kept + 1].tolist()
-        return b"".join(self._data.data[start:end] for start, end in zip(starts, ends, strict=True))
+        starts, ends = self._spelled_offsets[tokens].tolist(), self._spelled_offsets[tokens + 1].tolist()
+        return b"".join(self._spelled_data.data[start:end] for start, end in zip(starts, ends, strict=True))
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
@@ -142,19 +153,20 @@ class GrammarCompiler:
                 return self._regex(source)
             case "grammar":
                 return self._context_free(source)
+            case "structural_tag":
+                return self._structural_tag(source)
 
     def _schema(self, source: Source) -> Compiled:
         """What has no automaton is left to the host, which refuses in its own words."""
         text = source.text if source.kind == "json_schema" else '{"type":"object"}'
         parts = (source.separators, source.prefix, source.suffix)
         refusal: NoValueError | None = None
-        if not self._names_special_token(source.prefix + source.suffix):
-            try:
-                return self._built(source, Schema(text, *parts))
-            except NoValueError as error:
-                refusal = error
-            except (NotCoveredError, TooLargeError):
-                pass
+        try:
+            return self._built(source, Schema(text, *parts))
+        except NoValueError as error:
+            refusal = error
+        except (NotCoveredError, TooLargeError):
+            pass
         try:
             return self._in_time(
                 lambda host: host.json_schema(text, source.prefix, source.suffix, source.separators)
@@ -178,7 +190,22 @@ class GrammarCompiler:
         assert isinstance(lark, str)
         return self._in_time(lambda host: host.lark(lark))
 
-    def _built(self, source: Source, grammar: str | Schema) -> Automaton:
+    def _structural_tag(self, source: Source) -> Compiled:
+        """Where every schema may be loosened no tools are too many: at worst no call is enforced."""
+        format = read_format(source.text)
+        schemas = json_schemas(format)
+        try:
+            return self._tagged(source, format)
+        except TooLargeError as error:
+            if not all(schema.otherwise == "object" for schema in schemas):
+                raise GrammarError(f"the structural tag is too large: {error}") from None
+        free = self._tagged(source, AnyText())
+        return replace(free, left_out=tuple(("parameters", f"{schema.function}#") for schema in schemas))
+
+    def _tagged(self, source: Source, format: Format) -> Automaton:
+        return self._built(source, StructuralTag(format, self._special_spellings))
+
+    def _built(self, source: Source, grammar: Buildable) -> Automaton:
         automaton = self._workers.build(Job(repr(tuple(source)), grammar, DEADLINE_S))
         assert isinstance(automaton, Automaton)
         return automaton
@@ -192,10 +219,6 @@ class GrammarCompiler:
         except TimeoutError:
             compiling.cancel()  # if others' grammars kept it from beginning
             raise TimeoutError(f"it takes more than {DEADLINE_S:g} s") from None
-
-    def _names_special_token(self, text: str) -> bool:
-        """Whether the model writes it with tokens that never match as text."""
-        return any(name in text.encode() for name in self._special_names)
 
     def _forget(self, ticket: _Ticket) -> None:
         if self._cache.get(ticket.source) is ticket.future:
@@ -218,13 +241,14 @@ class GrammarCompiler:
         return HostCompiler(tokens, special, self._eos_tokens)
 
     @cached_property
-    def _special_names(self) -> list[bytes]:
-        raw = self._data.tobytes()
-        spans = ((self._offsets[token], self._offsets[token + 1]) for token in np.flatnonzero(self._special))
-        return [raw[start:end] for start, end in spans if end > start]
+    def _special_spellings(self) -> dict[str, bytes]:
+        return {name: self.spelled(np.array([token])) for name, token in self._special_names.items()}
 
     def _trie(self) -> TokenTrie:
-        return build_trie(self._offsets, self._data, self._special, self._eos_tokens, self._vocab_size)
+        nothing = np.zeros(len(self._special), np.bool_)
+        return build_trie(
+            self._spelled_offsets, self._spelled_data, nothing, self._eos_tokens, self._vocab_size
+        )
 
 
 def _refused(message: str) -> Future[Compiled]:

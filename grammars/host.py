@@ -48,6 +48,8 @@ class HostGrammar:
     prototype: LLMatcher
     eos_tokens: tuple[int, ...]
     nbytes: int  # about; llguidance tells no size
+    left_out: tuple[tuple[str, str], ...] = ()
+    """keyword and path of what the schema asks beyond it, where that is allowed"""
 
     def matcher(self) -> HostMatcher:
         return HostMatcher(self.prototype.deep_copy(), self.eos_tokens)

@@ -7,11 +7,14 @@ ours. An alarm without a handler ends it when a job takes too long, also inside 
 from __future__ import annotations
 
 import pickle
+import re
 import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from queue import LifoQueue
 from typing import NamedTuple, TypeAlias
@@ -22,8 +25,8 @@ from .automaton import Automaton, with_masks
 from .byte_automaton import compile_regex
 from .errors import GrammarError, TooLargeError
 from .schema import SchemaCompiler
-from .stack_automaton import StackAutomaton
 from .stack_masks import StackMasks
+from .tags import Format, TagCompiler
 from .token_trie import TokenTrie
 
 _START = "from arbora.grammars.worker import main; main()"
@@ -40,16 +43,34 @@ class Schema(NamedTuple):
     suffix: str
 
 
+class StructuralTag(NamedTuple):
+    """`special` are the bytes by which automata know special tokens, by name."""
+
+    format: Format
+    special: Mapping[str, bytes]
+
+    def spelled(self, text: str) -> bytes:
+        """The bytes of a text, in which the longest names of special tokens are those tokens."""
+        names = sorted((name for name in self.special if name in text), key=len, reverse=True)
+        if not names:
+            return text.encode()
+        parts = re.split(f"({'|'.join(map(re.escape, names))})", text)
+        return b"".join(self.special.get(part, part.encode()) for part in parts)
+
+
 class ContextFree(NamedTuple):
     """A grammar in Lark's syntax, or GBNF, which is converted to it."""
 
     text: str
 
 
+Source: TypeAlias = "str | Schema | StructuralTag | ContextFree"
+
+
 class Job(NamedTuple):
     key: str
-    grammar: str | Schema | ContextFree
-    """a regex, without anchors, or a schema, or a grammar to convert"""
+    grammar: Source
+    """a regex without anchors, or any other"""
     deadline_s: float
 
 
@@ -133,19 +154,22 @@ class Builder:
 
     def __init__(self, trie: TokenTrie) -> None:
         self._schemas = SchemaCompiler()
+        self._tags = TagCompiler(self._schemas)
         self._masks = StackMasks(trie)
 
-    def build(self, key: str, grammar: str | Schema | ContextFree) -> Result:
-        if isinstance(grammar, ContextFree):
-            return _in_lark(grammar.text)
-        return with_masks(key, self._machine(grammar), self._masks)
-
-    def _machine(self, grammar: str | Schema) -> StackAutomaton:
-        if isinstance(grammar, str):
-            return compile_regex(grammar)
-        return self._schemas.compile(
-            grammar.text, separators=grammar.separators, prefix=grammar.prefix, suffix=grammar.suffix
-        )
+    def build(self, key: str, grammar: Source) -> Result:
+        match grammar:
+            case ContextFree(text):
+                return _in_lark(text)
+            case StructuralTag(format):
+                tagged = self._tags.compile(format, grammar.spelled)
+                masked = with_masks(key, tagged.machine, self._masks)
+                return replace(masked, left_out=tagged.left_out)
+            case Schema(text, separators, prefix, suffix):
+                machine = self._schemas.compile(text, separators=separators, prefix=prefix, suffix=suffix)
+                return with_masks(key, machine, self._masks)
+            case str():
+                return with_masks(key, compile_regex(grammar), self._masks)
 
     def warm_up(self) -> None:
         """Compiles what the first job should not wait for, and the strings of all schemas."""

@@ -23,7 +23,7 @@ from .sampling_params import SamplingParams
 
 Tokens = bytes
 FinishReason = Literal["stop", "length", "abort", "error"]
-GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
+GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 
 
 class Message(msgspec.Struct, tag=True, array_like=True):
@@ -38,8 +38,8 @@ class Part(msgspec.Struct, array_like=True):
 
 
 class GrammarSpec(Part):
-    """What the output must match: a JSON schema (as JSON text), a regex, a JSON list of strings, or a
-    context-free grammar (Lark or GBNF).
+    """What the output must match: a JSON schema (as JSON text), a regex, a JSON list of strings, a
+    context-free grammar (Lark or GBNF), or a structural tag (JSON; see `grammars.tags.format`).
 
     `param` is the request's field it came from, for errors. `prefix` and `suffix` are literal text
     around a JSON schema's value (a tool call's own format). `separators` are the item and key
@@ -87,8 +87,16 @@ class QueryStats(Message):
 # scheduler → tokenizer
 
 
+class LeftOut(Part):
+    """A keyword of a schema that is not enforced, and its path there."""
+
+    keyword: str
+    path: str
+
+
 class Accepted(Message):
     request: str
+    left_out: list[LeftOut] = []
 
 
 class Refused(Message):

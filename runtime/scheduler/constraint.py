@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -24,9 +24,13 @@ class DeviceState(NamedTuple):
 
 
 class Constraint(Protocol):
-    """`host_masked`: the mask travels with each step; else the sampling kernel has it on the device."""
+    """`host_masked`: the mask travels with each step; else the sampling kernel has it on the device.
+
+    `left_out`: keyword and path of what the schema asks beyond it.
+    """
 
     host_masked: bool
+    left_out: Sequence[tuple[str, str]]
 
     @property
     def grammar(self) -> int | None:
@@ -49,6 +53,7 @@ class AutomatonConstraint:
 
     def __init__(self, grammar: int, automaton: Automaton, spelled: Spelled) -> None:
         self.grammar = grammar
+        self.left_out = automaton.left_out
         self._automaton = automaton
         self._spelled = spelled
 
@@ -69,7 +74,8 @@ class MatcherConstraint:
     host_masked = True
     grammar = None
 
-    def __init__(self, matcher: HostMatcher) -> None:
+    def __init__(self, matcher: HostMatcher, left_out: Sequence[tuple[str, str]] = ()) -> None:
+        self.left_out = left_out
         self._matcher = matcher
 
     def device_state(self, output: Tokens) -> DeviceState | None:

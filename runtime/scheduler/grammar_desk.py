@@ -57,7 +57,7 @@ class GrammarDesk:
             elif isinstance(compiled, Automaton):
                 yield request, AutomatonConstraint(self._load(compiled), compiled, self._compiler.spelled)
             else:
-                yield request, MatcherConstraint(compiled.matcher())
+                yield request, MatcherConstraint(compiled.matcher(), compiled.left_out)
 
     def release(self, constraint: Constraint) -> None:
         """Its request is over; no step in flight names it."""

@@ -147,10 +147,14 @@ def _scheduler(ready: ModelReady, config: ServeConfig, vocabulary: Vocabulary) -
         enabled=config.prefix_cache,
         check_invariants=config.check_invariants,
     )
+    spelled = vocabulary.for_automata()
     compiler = GrammarCompiler(
         offsets=vocabulary.offsets,
         data=vocabulary.data,
         special=vocabulary.special,
+        spelled_offsets=spelled.offsets,
+        spelled_data=spelled.data,
+        special_names=vocabulary.special_names,
         eos_tokens=vocabulary.eos,
         vocab_size=ready.vocab_size,
     )

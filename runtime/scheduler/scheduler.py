@@ -12,7 +12,7 @@ import numpy as np
 
 from ...grammars import GrammarError
 from ...radix_cache import PrefixCache
-from ..messages import Accepted, Generate, Message, Refused, RowError, Stats, StepMasks, StepResult
+from ..messages import Accepted, Generate, LeftOut, Message, Refused, RowError, Stats, StepMasks, StepResult
 from .admission import Limits, prefix_in_flight, refusal, take_residence
 from .budget import StepBudget
 from .grammar_desk import GrammarDesk
@@ -194,7 +194,9 @@ class Scheduler:
     def _accept(self, request: Request) -> None:
         request.phase = Phase.WAITING
         self._waiting.add(request)
-        self._replies.add(request.client, Accepted(request.id))
+        left_out = request.constraint.left_out if request.constraint is not None else ()
+        named = [LeftOut(keyword, path) for keyword, path in left_out]
+        self._replies.add(request.client, Accepted(request.id, named))
 
     def _active(self) -> list[Request]:
         return [request for request in self._running.values() if request.phase is Phase.RUNNING]

@@ -38,10 +38,14 @@ def vocabulary() -> Vocabulary:
 
 def compiler() -> GrammarCompiler:
     words = vocabulary()
+    spelled = words.for_automata()
     return GrammarCompiler(
         offsets=words.offsets,
         data=words.data,
         special=words.special,
+        spelled_offsets=spelled.offsets,
+        spelled_data=spelled.data,
+        special_names=words.special_names,
         eos_tokens=words.eos,
         vocab_size=MODEL_VOCAB,
     )
