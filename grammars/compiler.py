@@ -17,9 +17,9 @@ from .automaton import Automaton
 from .errors import GrammarError, NotCoveredError, NoValueError, TooLargeError
 from .host import HostCompiler, HostGrammar
 from .regex import literal, without_anchors
-from .token_trie import TokenTrie, build_trie
 from .tags import Format, read_format
 from .tags.format import AnyText, json_schemas
+from .token_trie import TokenTrie, build_trie
 from .worker import AutomatonWorkers, ContextFree, Job, Schema, StructuralTag
 from .worker import Source as Buildable
 
@@ -197,7 +197,7 @@ class GrammarCompiler:
         try:
             return self._tagged(source, format)
         except TooLargeError as error:
-            if not all(schema.otherwise == "object" for schema in schemas):
+            if any(schema.otherwise == "refuse" for schema in schemas):
                 raise GrammarError(f"the structural tag is too large: {error}") from None
         free = self._tagged(source, AnyText())
         return replace(free, left_out=tuple(("parameters", f"{schema.function}#") for schema in schemas))

@@ -26,7 +26,6 @@ _WITHOUT_EFFECT = frozenset(
     (
         "user",
         "metadata",
-        "parallel_tool_calls",
         "safety_identifier",
         "prompt_cache_key",
         "prompt_cache_retention",

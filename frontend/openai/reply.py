@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...runtime.errors import RequestError
-from ...runtime.messages import Logprobs, Output, Tokens
+from ...runtime.messages import LeftOut, Logprobs, Output, Tokens
 from ..generation import Arrival, Generation
 from ..text.detokenizer import Detokenizer
 from .responses import PromptTokensDetails, Usage
@@ -71,6 +71,11 @@ class Reply:
         self.choices = choices
         self._n = n
         self._generation = generation
+
+    @property
+    def left_out(self) -> Sequence[LeftOut]:
+        """What the grammar doesn't enforce."""
+        return self._generation.left_out
 
     @property
     def done(self) -> bool:

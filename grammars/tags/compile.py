@@ -16,12 +16,13 @@ from ..stack_automaton import StackAutomaton
 from .format import (
     AnyText,
     ConstString,
+    Elements,
     Format,
     Grammar,
     JsonSchema,
+    Keywords,
     Or,
     Regex,
-    Sequence as Elements,
     Tag,
     TagsWithSeparator,
     Thinking,
@@ -34,7 +35,7 @@ from .linking import AmbiguousError
 Spell = Callable[[str], bytes]
 """the bytes of a text, in which the names of special tokens are those tokens"""
 _Made: TypeAlias = "StackAutomaton | GrammarError | TooLargeError"
-_ANY_OBJECT = '{"type":"object"}'
+_INSTEAD = {"object": '{"type":"object"}', "value": "true"}
 
 
 class TaggedMachine(NamedTuple):
@@ -50,7 +51,7 @@ class TagCompiler:
         self._schemas = schemas
 
     def compile(self, format: Format, spell: Spell) -> TaggedMachine:
-        """Raises GrammarError for a wrong or ambiguous format, NotCoveredError and TooLargeError as schemas do."""
+        """Raises GrammarError for a wrong or ambiguous format, else as `SchemaCompiler.compile` does."""
         try:
             return _Builder(self._schemas, spell).built(format)
         except AmbiguousError:
@@ -90,6 +91,8 @@ class _Builder:
                 return self._text(self._spell(value), after)
             case JsonSchema():
                 return self._copy(self._json(format), after)
+            case Keywords():
+                return self._keywords(format, after)
             case Regex(pattern):
                 return self._copy(compile_regex(without_anchors(pattern)), after)
             case Grammar():
@@ -183,6 +186,16 @@ class _Builder:
             self._linker.fill(behind.state, self._linker.fork([after.state, more.state]))
         return first if format.at_least_one else self._any_of([first, after])
 
+    def _keywords(self, format: Keywords, after: _Place) -> _Place:
+        first, further = after, after
+        for member in reversed(format.members):
+            value = self._copy(self._json(format.value(member)), further)
+            named = self._text(f"{member.name}=".encode(), value)
+            behind = self._text(format.separators[0].encode(), named)
+            first = named if member.required else self._any_of([named, first])
+            further = behind if member.required else self._any_of([behind, further])
+        return first
+
     def _thinking(self, format: Thinking, after: _Place) -> _Place:
         if isinstance(format.content, TriggeredTags) and not format.is_open:
             return self._triggered(format.content, after, format)
@@ -212,11 +225,9 @@ class _Builder:
         if isinstance(made, NotCoveredError):
             keyword, path = made.keyword, made.path
         self._left_out[keyword, format.function + path] = None
-        return self._schemas.compile(_ANY_OBJECT, separators=format.separators)
+        return self._schemas.compile(_INSTEAD[format.otherwise], separators=format.separators)
 
-    def _machine(
-        self, schema: bytes, separators: tuple[str, str]
-    ) -> _Made:
+    def _machine(self, schema: bytes, separators: tuple[str, str]) -> _Made:
         if (schema, separators) not in self._machines:
             try:
                 made: _Made = self._schemas.compile(schema.decode(), separators=separators)

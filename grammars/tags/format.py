@@ -1,7 +1,7 @@
 """The formats that a structural tag is made of, as JSON.
 
-Names and meanings of the types are those that xgrammar gave them; `grammar` and `thinking` are for our own
-use.
+Names and meanings of the types are those that xgrammar gave them; `keywords`, `grammar` and `thinking` are
+for our own use.
 """
 
 from __future__ import annotations
@@ -19,12 +19,34 @@ class ConstString(Struct, tag="const_string", frozen=True):
 
 
 class JsonSchema(Struct, tag="json_schema", frozen=True):
-    """`function` is the one whose arguments these are. What can't be enforced is refused, or any object."""
+    """`function` is the one whose arguments these are. What can't be enforced is refused, or replaced by any
+    object or any value."""
 
     json_schema: Raw
     separators: tuple[str, str] = (",", ":")
     function: str = ""
-    otherwise: Literal["refuse", "object"] = "refuse"
+    otherwise: Literal["refuse", "object", "value"] = "refuse"
+
+
+class Member(Struct, frozen=True):
+    name: str
+    json_schema: Raw
+    required: bool
+
+
+class Keywords(Struct, tag="keywords", frozen=True):
+    """`name=value` of each member in order, those not required may be left out; as of a Python call.
+
+    For the rest see `JsonSchema`.
+    """
+
+    members: list[Member]
+    separators: tuple[str, str]
+    function: str = ""
+    otherwise: Literal["refuse", "value"] = "refuse"
+
+    def value(self, member: Member) -> JsonSchema:
+        return JsonSchema(member.json_schema, self.separators, self.function, self.otherwise)
 
 
 class Regex(Struct, tag="regex", frozen=True):
@@ -41,7 +63,7 @@ class AnyText(Struct, tag="any_text", frozen=True):
     """Up to the first place where what follows stands; special tokens may be in it."""
 
 
-class Sequence(Struct, tag="sequence", frozen=True):
+class Elements(Struct, tag="sequence", frozen=True):
     elements: list[Format]
 
 
@@ -90,10 +112,11 @@ class Thinking(Struct, tag="thinking", frozen=True):
 Format: TypeAlias = Union[  # noqa: UP007  (the types name each other)
     ConstString,
     JsonSchema,
+    Keywords,
     Regex,
     Grammar,
     AnyText,
-    Sequence,
+    Elements,
     Or,
     Tag,
     TriggeredTags,
@@ -116,7 +139,9 @@ def json_schemas(format: Format) -> list[JsonSchema]:
     match format:
         case JsonSchema():
             return [format]
-        case Sequence(elements) | Or(elements):
+        case Keywords(members):
+            return [format.value(member) for member in members]
+        case Elements(elements) | Or(elements):
             inner: list[Format] = list(elements)
         case Tag(_, content) | Thinking(_, _, _, content):
             inner = [content]

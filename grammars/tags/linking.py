@@ -30,10 +30,10 @@ class Block:
 
 
 class Parts(NamedTuple):
-    """`count` states: those of blocks, and of `texts`, whose one byte leads to another state. A state of
+    """`states`: those of blocks, and of `texts`, whose one byte leads to another state. A state of
     `joined` is all its members at once. `end` is where the text may end."""
 
-    count: int
+    states: int
     end: int
     blocks: Sequence[Block]
     texts: Mapping[int, tuple[int, int]]
@@ -52,7 +52,7 @@ def linked_automaton(parts: Parts, start: int) -> StackAutomaton:
     actions[counting, 2] = joined.everywhere(actions[counting, 2])
     returns = joined.everywhere(tables.returns)
     bodies = np.append(tables.bodies, np.zeros(len(joined.rows), np.int8))
-    likes = np.append(tables.likes, np.arange(parts.count, len(table), dtype=np.int32))
+    likes = np.append(tables.likes, np.arange(parts.states, len(table), dtype=np.int32))
     first = int(joined.everywhere(np.array([start]))[0])
     kept = _reached(first, table, actions, returns)
     number = np.full(len(table), DEAD, np.int32)
@@ -79,13 +79,13 @@ class _Tables:
 
     def __init__(self, parts: Parts) -> None:
         self.class_of_byte, self._samples = _classes(parts)
-        if parts.count * len(self._samples) > MAX_CELLS:
+        if parts.states * len(self._samples) > MAX_CELLS:
             raise TooLargeError(f"more than {MAX_CELLS} entries in a table")
-        self.table = np.full((parts.count, len(self._samples)), DEAD, np.int32)
-        self.accepting = np.zeros(parts.count, np.bool_)
+        self.table = np.full((parts.states, len(self._samples)), DEAD, np.int32)
+        self.accepting = np.zeros(parts.states, np.bool_)
         self.accepting[parts.end] = True
-        self.bodies = np.zeros(parts.count, np.int8)
-        self.likes = np.arange(parts.count, dtype=np.int32)
+        self.bodies = np.zeros(parts.states, np.int8)
+        self.likes = np.arange(parts.states, dtype=np.int32)
         actions: list[NDArray[np.int32]] = []
         returns: list[NDArray[np.int32]] = []
         for block in parts.blocks:
@@ -127,7 +127,7 @@ class _Joined:
         self._order: list[frozenset[int]] = []
         self.rows: list[NDArray[np.int32]] = []
         self.accepting: list[bool] = []
-        self._meanings = np.arange(parts.count, dtype=np.int32)
+        self._meanings = np.arange(parts.states, dtype=np.int32)
         for state in parts.joined:
             self._meanings[state] = self._number(self._members([state]))
         for members in self._order:
@@ -154,13 +154,13 @@ class _Joined:
         if len(members) == 1:
             return next(iter(members))
         if members not in self._numbers:
-            self._numbers[members] = self._parts.count + len(self._order)
+            self._numbers[members] = self._parts.states + len(self._order)
             self._order.append(members)
         return self._numbers[members]
 
     def _row(self, members: frozenset[int]) -> NDArray[np.int32]:
         rows = self._tables.table[sorted(members)]
-        row = rows.max(axis=0)
+        row: NDArray[np.int32] = rows.max(axis=0)
         differing = (rows != DEAD).sum(axis=0) > 1
         for column in np.flatnonzero(differing | (rows < DEAD).any(axis=0)).tolist():
             entries = {entry for entry in rows[:, column].tolist() if entry != DEAD}

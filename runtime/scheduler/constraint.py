@@ -53,7 +53,7 @@ class AutomatonConstraint:
 
     def __init__(self, grammar: int, automaton: Automaton, spelled: Spelled) -> None:
         self.grammar = grammar
-        self.left_out = automaton.left_out
+        self.left_out: Sequence[tuple[str, str]] = automaton.left_out
         self._automaton = automaton
         self._spelled = spelled
 
