@@ -49,7 +49,8 @@ def test_the_format_is_found_from_the_template(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mark", ["[ARGS]", ""])
 def test_newer_models_of_mistral_write_a_name_before_the_arguments(tmp_path: Path, mark: str) -> None:
-    calls = "{% for c in m.tool_calls or [] %}[TOOL_CALLS]{{ c.function.name }}MARK{{ c.function.arguments | tojson }}"
+    call = "[TOOL_CALLS]{{ c.function.name }}MARK{{ c.function.arguments | tojson }}"
+    calls = "{% for c in m.tool_calls or [] %}" + call
     source = (
         "{% for m in messages %}" + calls.replace("MARK", mark) + "{% endfor %}{{ m.content }}{% endfor %}"
     )

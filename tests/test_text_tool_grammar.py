@@ -51,7 +51,7 @@ CALLS: dict[Dialect, tuple[str, str]] = {
 BOTH: dict[Dialect, str] = {
     "hermes": "\n".join(CALLS["hermes"]),
     "pythonic": '[weather(city="Oslo", days=2), clock()]',
-    "mistral": '[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Oslo"}}, {"name": "clock", "arguments": {}}]',
+    "mistral": ", ".join(CALLS["mistral"]).replace("], [TOOL_CALLS] [", ", "),
     "mistral_named": "".join(CALLS["mistral_named"]),
 }
 

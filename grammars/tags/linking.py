@@ -149,8 +149,7 @@ class _Joined:
         return frozenset(seen - self._parts.joined.keys())
 
     def _number(self, members: frozenset[int]) -> int:
-        if not members:
-            raise GrammarError("the structural tag repeats what may be empty")
+        assert members, "a state of nothing"
         if len(members) == 1:
             return next(iter(members))
         if members not in self._numbers:

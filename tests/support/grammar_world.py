@@ -75,7 +75,7 @@ class Follower:
 
     def __init__(self, automaton: Automaton) -> None:
         self._automaton = automaton
-        self._words = vocabulary()
+        self._words = vocabulary().for_automata()
         self.state, self.stack = automaton.machine.start, list[int]()
 
     def allowed(self) -> set[int]:
