@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +19,7 @@ from .errors import GrammarError, NotCoveredError, NoValueError, TooLargeError
 from .host import HostCompiler, HostGrammar
 from .regex import literal, without_anchors
 from .tags import Format, read_format
-from .tags.format import AnyText, json_schemas
+from .tags.format import AnyText, Grammar, Thinking, json_schemas
 from .token_trie import TokenTrie, build_trie
 from .worker import AutomatonWorkers, ContextFree, Job, Schema, StructuralTag
 from .worker import Source as Buildable
@@ -182,13 +183,17 @@ class GrammarCompiler:
             return self._in_time(lambda host: host.regex(regex))
 
     def _context_free(self, source: Source) -> Compiled:
-        """Read in a process that can be ended, as its reader can be slow; followed by the host."""
+        lark = self._lark(source.text)
+        return self._in_time(lambda host: host.lark(lark))
+
+    def _lark(self, grammar: str) -> str:
+        """Read in a process that can be ended, as its reader can be slow."""
         try:
-            lark = self._workers.build(Job("", ContextFree(source.text), DEADLINE_S))
+            lark = self._workers.build(Job("", ContextFree(grammar), DEADLINE_S))
         except TooLargeError as error:
             raise GrammarError(f"the grammar can't be read: {error}") from None
         assert isinstance(lark, str)
-        return self._in_time(lambda host: host.lark(lark))
+        return lark
 
     def _structural_tag(self, source: Source) -> Compiled:
         """Where every schema may be loosened no tools are too many: at worst no call is enforced."""
@@ -196,11 +201,23 @@ class GrammarCompiler:
         schemas = json_schemas(format)
         try:
             return self._tagged(source, format)
+        except (NotCoveredError, NoValueError) as error:
+            return self._tagged_by_host(format, error)
         except TooLargeError as error:
-            if any(schema.otherwise == "refuse" for schema in schemas):
-                raise GrammarError(f"the structural tag is too large: {error}") from None
+            if not schemas or any(schema.otherwise == "refuse" for schema in schemas):
+                return self._tagged_by_host(format, GrammarError(f"the structural tag is too large: {error}"))
         free = self._tagged(source, AnyText())
         return replace(free, left_out=tuple(("parameters", f"{schema.function}#") for schema in schemas))
+
+    def _tagged_by_host(self, format: Format, refusal: GrammarError) -> HostGrammar:
+        """For what has no automaton and nothing that only automata follow."""
+        if isinstance(format, Thinking) and isinstance(format.content, Grammar):
+            read = msgspec.structs.replace(format, content=Grammar(self._lark(format.content.grammar)))
+            return self._in_time(lambda host: host.structural_tag(read))
+        try:
+            return self._in_time(lambda host: host.structural_tag(format))
+        except GrammarError:
+            raise refusal from None
 
     def _tagged(self, source: Source, format: Format) -> Automaton:
         return self._built(source, StructuralTag(format, self._special_spellings))

@@ -12,7 +12,9 @@ from llguidance._tokenizer import TokenizerWrapper
 from numpy.typing import NDArray
 
 from .errors import GrammarError
-from .json_schema import explain, parse_schema, with_options
+from .json_schema import Json, explain, parse_schema, with_options
+from .tags.format import Format, JsonSchema
+from .tags.lark import in_lark
 
 BASE_BYTES = 64 << 10
 MAX_STEP_ITEMS = 10_000  # of the parser for each token: an ambiguous grammar ends its request, not the pace
@@ -83,6 +85,12 @@ class HostCompiler:
 
     def lark(self, grammar: str) -> HostGrammar:
         return self._compile(LLMatcher.grammar_from_lark(grammar), None)
+
+    def structural_tag(self, format: Format) -> HostGrammar:
+        def schema_of(part: JsonSchema) -> dict[str, Json]:
+            return with_options(parse_schema(bytes(part.json_schema).decode()), part.separators)
+
+        return self._compile(in_lark(format, self._literal, schema_of), None)
 
     def _compile(self, grammar: str, schema: object) -> HostGrammar:
         limits = LLParserLimits(verbose_errors=False, step_max_items=MAX_STEP_ITEMS)

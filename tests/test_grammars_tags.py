@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from arbora.grammars import Automaton, GrammarCompiler, GrammarError
+from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGrammar
 from arbora.grammars.schema import SchemaCompiler
 from arbora.grammars.tags import TagCompiler, read_format
 from grammar_world import CALL_TOKEN, EOS, Follower, compiled, compiler, spelled
@@ -267,3 +267,56 @@ def test_a_schema_that_is_refused_names_its_function(grammars: GrammarCompiler) 
         grammars, "structural_tag", {"type": "tag", "begin": "", "content": content, "ends": [""]}
     )
     assert isinstance(refused, GrammarError) and "f#/type" in str(refused) and "strin" in str(refused)
+
+
+UNIQUE = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+
+HOSTED = {
+    "a grammar behind reasoning": (
+        THINKING | {"is_open": True, "content": {"type": "grammar", "grammar": 'start: "a" b\nb: "b"+'}},
+        ["x</t>abb", "</t>\n\nab"],
+        ["ab", "x</t>b", "x"],
+    ),
+    "a grammar behind reasoning with a special mark": (
+        {"type": "thinking", "start": "?", "end": "<tool_call>", "is_open": True}
+        | {"content": {"type": "grammar", "grammar": 'root ::= "a" [b]+'}},
+        [("x<tool_call> ", CALL_TOKEN, "abb")],
+        [("x<tool_call>abb",)],
+    ),
+    "a grammar that reasoning may come before": (
+        THINKING | {"is_open": False, "content": {"type": "grammar", "grammar": 'start: "ab"'}},
+        ["ab", "<t>x</t>ab"],
+        ["x</t>ab", "<t>x"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(HOSTED))
+def test_what_has_no_automaton_is_followed_by_the_host(grammars: GrammarCompiler, name: str) -> None:
+    format, good, bad = HOSTED[name]
+    made = compiled(grammars, "structural_tag", format)
+    assert isinstance(made, HostGrammar), made
+    assert [follows(made, text) for text in good] == [True] * len(good)
+    assert [follows(made, text) for text in bad] == [False] * len(bad)
+
+
+def follows(grammar: HostGrammar, text: Any) -> bool:
+    """Whether the tokens, texts byte by byte, may come and be all."""
+    matcher = grammar.matcher()
+    for part in [text] if isinstance(text, str) else text:
+        for token in [part] if isinstance(part, int) else part.encode():
+            if matcher.consume(token) is not None:
+                return False
+    return matcher.consume(EOS) is None
+
+
+def test_what_neither_can_follow_is_refused_with_keyword_and_path(grammars: GrammarCompiler) -> None:
+    format = {"type": "triggered_tags", "triggers": ["<t>"], "tags": [json_tag("<t>", "", UNIQUE)]}
+    refused = compiled(grammars, "structural_tag", format)
+    assert (
+        isinstance(refused, GrammarError)
+        and "uniqueItems" in str(refused)
+        and "#/uniqueItems" in str(refused)
+    )
+    refused = compiled(grammars, "structural_tag", json_tag("<t>", "", UNIQUE))
+    assert isinstance(refused, GrammarError) and "uniqueItems" in str(refused)
