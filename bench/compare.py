@@ -29,7 +29,7 @@ from typing import Any
 from serve import median, run_workload, table
 from workloads import WORKLOADS
 
-START_DEADLINE_S = 300
+START_DEADLINE_S = 900
 RATIOS = ("tok_per_s", "req_per_s", "ttft_p50", "itl_p50", "itl_p99")
 
 

@@ -6,11 +6,19 @@ from functools import cache
 import numpy as np
 import torch
 
-from ..numba_tools import compiled, fetch_add, load, pointer, shifted, store
+from ..numba_tools import compiled, fetch_add, load, pointer, prefetch, shifted, store
 from ..threads import PIECE, Callback, thread_count
 
 BLOCK = 32_768
 """Weights that a thread takes at a time, about."""
+
+TILE = 256
+"""Weights of a row that meet all rows of x before the next ones do, while these stay near."""
+
+AHEAD = 1024
+"""Weights between those that are multiplied and those that are fetched meanwhile."""
+
+CACHE_LINE = 32  # weights
 
 
 def multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, y: torch.Tensor) -> None:
@@ -27,28 +35,28 @@ def widen(source: torch.Tensor, target: torch.Tensor) -> None:
 
 
 @compiled
-def _dot_one(weight, x, size, out):
+def _add_dot_one(weight, x, size, out):
     a = np.float32(0)
     for i in range(size):
         a += load(weight, i) * x[i]
-    out[0] = a
+    out[0] += a
 
 
 @compiled
-def _dot_two(weight, x, size, out):
-    y = shifted(x, size)
+def _add_dot_two(weight, x, size, stride, out):
+    y = shifted(x, stride)
     a = b = np.float32(0)
     for i in range(size):
         w = load(weight, i)
         a += w * x[i]
         b += w * y[i]
-    out[0] = a
-    out[1] = b
+    out[0] += a
+    out[1] += b
 
 
 @compiled
-def _dot_four(weight, x0, size, out):
-    x1, x2, x3 = shifted(x0, size), shifted(x0, 2 * size), shifted(x0, 3 * size)
+def _add_dot_four(weight, x0, size, stride, out):
+    x1, x2, x3 = shifted(x0, stride), shifted(x0, 2 * stride), shifted(x0, 3 * stride)
     a = b = c = d = np.float32(0)
     for i in range(size):
         w = load(weight, i)
@@ -56,48 +64,57 @@ def _dot_four(weight, x0, size, out):
         b += w * x1[i]
         c += w * x2[i]
         d += w * x3[i]
-    out[0] = a
-    out[1] = b
-    out[2] = c
-    out[3] = d
+    out[0] += a
+    out[1] += b
+    out[2] += c
+    out[3] += d
 
 
 @compiled
 def _multiply(arguments, kind):
     """Arguments as in `multiply`, after the counter of blocks of outputs.
 
-    A weight row stays in the first-level cache for all rows of x. One at a time is read, in order: several
-    at once read memory at half the speed.
+    One weight row at a time is read, in order: several at once read memory at half the speed.
     """
     rows, outputs, inputs = arguments[1], arguments[2], arguments[3]
     x = pointer(arguments[4], np.float32(0))
     bias = pointer(arguments[6], np.float32(0))
     y = pointer(arguments[7], kind)
-    sums = np.empty(4, np.float32)
+    sums = np.empty(rows, np.float32)
     out = pointer(np.int64(sums.ctypes.data), np.float32(0))
     step = max(1, BLOCK // inputs)
+    tile = inputs if rows == 1 else TILE
     while True:
         begin = fetch_add(arguments, 1) * step
         if begin >= outputs:
             break
         for output in range(begin, min(outputs, begin + step)):
             weight = shifted(pointer(arguments[5], kind), output * inputs)
-            offset = bias[output] if arguments[6] != 0 else np.float32(0)
-            row = 0
-            while row < rows:
-                x_row = shifted(x, row * inputs)
-                if rows - row >= 4:
-                    _dot_four(weight, x_row, inputs, out)
-                    count = 4
-                elif rows - row >= 2:
-                    _dot_two(weight, x_row, inputs, out)
-                    count = 2
-                else:
-                    _dot_one(weight, x_row, inputs, out)
-                    count = 1
-                for i in range(count):
-                    store(y, (row + i) * outputs + output, out[i] + offset)
-                row += count
+            sums[:] = bias[output] if arguments[6] != 0 else np.float32(0)
+            for start in range(0, inputs, tile):
+                _add_tile(
+                    shifted(weight, start), shifted(x, start), min(tile, inputs - start), inputs, rows, out
+                )
+            for row in range(rows):
+                store(y, row * outputs + output, out[row])
+
+
+@compiled
+def _add_tile(weight, x, size, stride, rows, out):
+    """Adds the products of some weights of one output with all rows of x."""
+    if rows == 1:
+        return _add_dot_one(weight, x, size, out)
+    for i in range(0, size, CACHE_LINE):
+        prefetch(weight, i + AHEAD)
+    row = 0
+    while row + 4 <= rows:
+        _add_dot_four(weight, shifted(x, row * stride), size, stride, shifted(out, row))
+        row += 4
+    if row + 2 <= rows:
+        _add_dot_two(weight, shifted(x, row * stride), size, stride, shifted(out, row))
+        row += 2
+    if row < rows:
+        _add_dot_one(weight, shifted(x, row * stride), size, shifted(out, row))
 
 
 @compiled

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import triton
@@ -19,13 +20,11 @@ TARGETS = (80, 90, 100)
 
 def main() -> None:
     wanted = set(sys.argv[1:])
-    results = {
-        f"{case.name}-sm{architecture}": _compile(case, architecture)
-        for case in all_cases()
-        if not wanted or case.name in wanted
-        for architecture in TARGETS
-    }
-    json.dump(results, sys.stdout)
+    cases = [case for case in all_cases() if not wanted or case.name in wanted]
+    jobs = {f"{case.name}-sm{target}": (case, target) for case in cases for target in TARGETS}
+    with ProcessPoolExecutor() as processes:
+        results = processes.map(_compile, *zip(*jobs.values(), strict=True))
+        json.dump(dict(zip(jobs, results, strict=True)), sys.stdout)
 
 
 def _compile(case: AotCase, architecture: int) -> dict[str, int | str]:
