@@ -39,8 +39,6 @@ class Source(NamedTuple):
 
     kind: GrammarKind
     text: str
-    prefix: str
-    suffix: str
     separators: tuple[str, str]
 
 
@@ -98,11 +96,9 @@ class GrammarCompiler:
         kind: GrammarKind,
         text: str,
         *,
-        prefix: str = "",
-        suffix: str = "",
         separators: tuple[str, str] = (",", ":"),
     ) -> None:
-        source = Source(kind, text, prefix, suffix, separators)
+        source = Source(kind, text, separators)
         future = self._cache.get(source)
         if future is None:
             future = self._cache[source] = self._start(source)
@@ -160,18 +156,15 @@ class GrammarCompiler:
     def _schema(self, source: Source) -> Compiled:
         """What has no automaton is left to the host, which refuses in its own words."""
         text = source.text if source.kind == "json_schema" else '{"type":"object"}'
-        parts = (source.separators, source.prefix, source.suffix)
         refusal: NoValueError | None = None
         try:
-            return self._built(source, Schema(text, *parts))
+            return self._built(source, Schema(text, source.separators))
         except NoValueError as error:
             refusal = error
         except (NotCoveredError, TooLargeError):
             pass
         try:
-            return self._in_time(
-                lambda host: host.json_schema(text, source.prefix, source.suffix, source.separators)
-            )
+            return self._in_time(lambda host: host.json_schema(text, source.separators))
         except GrammarError as error:
             raise refusal or error from None
 

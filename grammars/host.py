@@ -70,14 +70,10 @@ class HostCompiler:
             eos_token=list(eos_tokens),
         )
 
-    def json_schema(self, text: str, prefix: str, suffix: str, separators: tuple[str, str]) -> HostGrammar:
+    def json_schema(self, text: str, separators: tuple[str, str]) -> HostGrammar:
         schema = parse_schema(text)
         options = json.dumps(with_options(schema, separators))
-        if prefix or suffix:
-            rule = " ".join([*self._literal(prefix), "value", *self._literal(suffix)])
-            grammar = LLMatcher.grammar_from_lark(f"start: {rule}\nvalue: %json {options}\n")
-        else:
-            grammar = LLMatcher.grammar_from_json_schema(options)
+        grammar = LLMatcher.grammar_from_json_schema(options)
         return self._compile(grammar, schema)
 
     def regex(self, regex: str) -> HostGrammar:

@@ -35,12 +35,10 @@ KEEP_BELOW = 1 << 30  # bytes of memory; a process that has more, for what it re
 
 
 class Schema(NamedTuple):
-    """A JSON schema between literal texts; `separators` are those between items and after names."""
+    """A JSON schema; `separators` are those between items and after names."""
 
     text: str
     separators: tuple[str, str]
-    prefix: str
-    suffix: str
 
 
 class StructuralTag(NamedTuple):
@@ -165,16 +163,15 @@ class Builder:
                 tagged = self._tags.compile(format, grammar.spelled)
                 masked = with_masks(key, tagged.machine, self._masks)
                 return replace(masked, left_out=tagged.left_out)
-            case Schema(text, separators, prefix, suffix):
-                machine = self._schemas.compile(text, separators=separators, prefix=prefix, suffix=suffix)
-                return with_masks(key, machine, self._masks)
+            case Schema(text, separators):
+                return with_masks(key, self._schemas.compile(text, separators=separators), self._masks)
             case str():
                 return with_masks(key, compile_regex(grammar), self._masks)
 
     def warm_up(self) -> None:
         """Compiles what the first job should not wait for, and the strings of all schemas."""
         self.build("regex", "a")
-        self.build("schema", Schema("true", (",", ":"), "", ""))
+        self.build("schema", Schema("true", (",", ":")))
 
 
 def _in_lark(text: str) -> str:

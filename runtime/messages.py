@@ -41,16 +41,13 @@ class GrammarSpec(Part):
     """What the output must match: a JSON schema (as JSON text), a regex, a JSON list of strings, a
     context-free grammar (Lark or GBNF), or a structural tag (JSON; see `grammars.tags.format`).
 
-    `param` is the request's field it came from, for errors. `prefix` and `suffix` are literal text
-    around a JSON schema's value (a tool call's own format). `separators` are the item and key
-    separators of JSON output.
+    `param` is the request's field it came from, for errors. `separators` are the item and key separators
+    of a JSON schema's value.
     """
 
     kind: GrammarKind
     text: str
     param: str
-    prefix: str = ""
-    suffix: str = ""
     separators: tuple[str, str] = (",", ":")
 
 

@@ -320,3 +320,11 @@ def test_what_neither_can_follow_is_refused_with_keyword_and_path(grammars: Gram
     )
     refused = compiled(grammars, "structural_tag", json_tag("<t>", "", UNIQUE))
     assert isinstance(refused, GrammarError) and "uniqueItems" in str(refused)
+
+
+def test_a_grammar_behind_reasoning_that_is_none_is_refused_in_its_readers_words(
+    grammars: GrammarCompiler,
+) -> None:
+    format = THINKING | {"is_open": True, "content": {"type": "grammar", "grammar": "pair = a"}}
+    refused = compiled(grammars, "structural_tag", format)
+    assert isinstance(refused, GrammarError) and "neither Lark nor GBNF" in str(refused)

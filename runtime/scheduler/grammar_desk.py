@@ -42,9 +42,7 @@ class GrammarDesk:
         return loads
 
     def submit(self, request: str, spec: GrammarSpec) -> None:
-        self._compiler.submit(
-            request, spec.kind, spec.text, prefix=spec.prefix, suffix=spec.suffix, separators=spec.separators
-        )
+        self._compiler.submit(request, spec.kind, spec.text, separators=spec.separators)
 
     def cancel(self, request: str) -> None:
         self._compiler.cancel(request)

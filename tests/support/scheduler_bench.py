@@ -19,6 +19,8 @@ from fake_model import EOS, VOCAB, Automata, FakeModel, pack, unpack
 class EvenTokens:
     """A compiler that hands out a grammar of even tokens, another one, or one that says no."""
 
+    left_out = ()
+
     def __init__(self, automaton: Automaton | None = None) -> None:
         self.automaton = automaton
         self.waiting: dict[str, str] = {}
