@@ -196,7 +196,7 @@ class Bench:
     def _theirs(self, text: str) -> HostText | None:
         start = time.perf_counter()
         try:
-            return HostText(self._host.json_schema(text, "", "", (",", ":")))
+            return HostText(self._host.json_schema(text, (",", ":")))
         except GrammarError:
             return None
         finally:

@@ -32,6 +32,7 @@ CACHE_BYTES = 256 << 20
 WORKERS = 2  # a slow grammar holds up nobody else's
 THREADS = 4  # each sees to one grammar, at a worker or at llguidance
 MAX_TEXT = 1 << 20  # characters; parsing more would hold up the loop
+MAX_TAGS_TEXT = 8 << 20  # a hundred tools and their schemas are read by a faster parser
 
 
 class Source(NamedTuple):
@@ -138,8 +139,9 @@ class GrammarCompiler:
         self._workers.close()
 
     def _start(self, source: Source) -> Future[Compiled]:
-        if len(source.text) > MAX_TEXT:
-            return _refused(f"it has {len(source.text)} characters; the most is {MAX_TEXT}")
+        most = MAX_TAGS_TEXT if source.kind == "structural_tag" else MAX_TEXT
+        if len(source.text) > most:
+            return _refused(f"it has {len(source.text)} characters; the most is {most}")
         return self._threads.submit(self._compiled, source)
 
     def _compiled(self, source: Source) -> Compiled:

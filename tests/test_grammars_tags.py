@@ -271,7 +271,7 @@ def test_a_schema_that_is_refused_names_its_function(grammars: GrammarCompiler) 
 
 UNIQUE = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
 
-HOSTED = {
+HOSTED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "a grammar behind reasoning": (
         THINKING | {"is_open": True, "content": {"type": "grammar", "grammar": 'start: "a" b\nb: "b"+'}},
         ["x</t>abb", "</t>\n\nab"],

@@ -16,7 +16,7 @@ _DECIDES_TYPE = {"type", "$ref", "anyOf", "oneOf", "allOf", "const", "enum"}
 _AS_KEYWORDS = {"type", "properties", "required", "additionalProperties", "$defs", "definitions"}
 _SAYS_NOTHING = {"title", "description", "examples", "default", "$schema", "$id", "$comment", "strict"}
 _SEVERAL_SEPARATED_BY = {"hermes": "\n", "mistral_named": ""}
-_LEAD = ("", "\n\n")  # as reasoning leaves it
+_LEADS = ("", "\n\n")  # the second as reasoning leaves it
 
 
 def required_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) -> Format:
@@ -45,13 +45,14 @@ def optional_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) 
     match format.name:
         case "llama_json":
             tagged = [calls.tag(tool, "<|python_tag|>", "") for tool in known]
-            bare = [calls.tag(tool, lead, "") for lead in _LEAD for tool in known]
-            return found | {"triggers": [tag["begin"] for tag in tagged], "tags": tagged, "at_start": bare}
+            bare = [calls.tag(tool, "", "") for tool in known]
+            found |= {"triggers": [tag["begin"] for tag in tagged], "tags": tagged}
+            return found | {"at_start": bare, "leads": _LEADS}
         case "pythonic":
             tag, closing = "<|python_start|>", "<|python_end|>"
             block = calls.block(known, tag + format.prefix, format.suffix + closing, several=several)
-            bare = [calls.first_of_block(tool, known, lead, several) for lead in _LEAD for tool in known]
-            return found | {"triggers": [tag], "tags": [block], "at_start": bare}
+            bare = [calls.block(known, format.prefix, format.suffix, several=several)]
+            return found | {"triggers": [tag], "tags": [block], "at_start": bare, "leads": _LEADS}
         case "mistral":
             block = calls.block(known, format.prefix, format.suffix, several=several)
             return found | {"triggers": [format.tag], "tags": [block]}
@@ -89,19 +90,6 @@ class _Calls:
             "stop_after_first": not several,
         }
         return _tag(prefix, calls, suffix)
-
-    def first_of_block(self, first: Tool, tools: Sequence[Tool], lead: str, several: bool) -> Format:
-        """A block whose beginning names its first call already."""
-        format = self._format
-        between = format.between or ""
-        further: Format = {
-            "type": "tags_with_separator",
-            "tags": [self.tag(tool, between, "") for tool in tools],
-            "separator": "",
-        }
-        parts = [self._arguments(first), {"type": "const_string", "value": format.tail}]
-        content = {"type": "sequence", "elements": [*parts, *([further] if several else [])]}
-        return _tag(lead + format.prefix + format.begin(_name(first)), content, format.suffix)
 
     def _arguments(self, tool: Tool) -> Format:
         function, parameters = tool["function"], _parameters(tool)

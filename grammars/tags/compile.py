@@ -154,8 +154,10 @@ class _Builder:
         again = self._hole()
         behind = after if format.stop_after_first else again
         found = [
-            (Pattern(self._spell(tag.begin), at_start=True), self._tag(tag, b"", behind).state)
+            (Pattern(self._spell(lead + begin), at_start=True), state)
             for tag in format.at_start
+            for begin, state in self._entries(tag, behind)
+            for lead in format.leads
         ]
         for trigger in format.triggers:
             tags = [tag for tag in format.tags if _trigger_of(tag, format.triggers) == trigger]
@@ -171,6 +173,14 @@ class _Builder:
         firsts = [*format.tags, *format.at_start]
         return self._any_of(self._tag(tag, self._spell(tag.begin), behind) for tag in firsts)
 
+    def _entries(self, tag: Tag, behind: _Place) -> list[tuple[str, int]]:
+        """The beginnings by which a tag is known, and the states behind them."""
+        if not isinstance(tag.content, TagsWithSeparator):
+            return [(tag.begin, self._tag(tag, b"", behind).state)]
+        ends = self._any_of(self._text(self._spell(end), behind) for end in tag.ends)
+        inside, _ = self._series(tag.content, ends)
+        return [(tag.begin + each.begin, self._tag(each, b"", inside).state) for each in tag.content.tags]
+
     def _behind(self, trigger: str, tag: Tag) -> bytes:
         """What is left of the tag's beginning behind its trigger."""
         begin, first = self._spell(tag.begin), self._spell(trigger)
@@ -179,12 +189,17 @@ class _Builder:
         return begin[len(first) :]
 
     def _separated(self, format: TagsWithSeparator, after: _Place) -> _Place:
+        _, first = self._series(format, after)
+        return first if format.at_least_one else self._any_of([first, after])
+
+    def _series(self, format: TagsWithSeparator, after: _Place) -> tuple[_Place, _Place]:
+        """Where the text goes on behind one of the tags, and where it begins with one."""
         behind = after if format.stop_after_first else self._hole()
         first = self._any_of(self._tag(tag, self._spell(tag.begin), behind) for tag in format.tags)
         if not format.stop_after_first:
             more = self._text(self._spell(format.separator), first)
             self._linker.fill(behind.state, self._linker.fork([after.state, more.state]))
-        return first if format.at_least_one else self._any_of([first, after])
+        return behind, first
 
     def _keywords(self, format: Keywords, after: _Place) -> _Place:
         first, further = after, after

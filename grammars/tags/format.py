@@ -82,8 +82,9 @@ class Tag(Struct, tag="tag", frozen=True):
 class TriggeredTags(Struct, tag="triggered_tags", frozen=True):
     """Any text, in which a trigger begins one of the tags whose `begin` starts with it.
 
-    `at_start` are tags that begin only where the text does, and behind another tag. With `at_least_one` a
-    tag comes before any text, with `stop_after_first` nothing comes after a tag.
+    `at_start` are tags that begin only where the text does, and behind another tag, there behind any of the
+    `leads`. Their whole beginning is a trigger, with that of the first tag inside if they have some with a
+    separator. With `at_least_one` a tag comes before any text, with `stop_after_first` nothing comes after.
     """
 
     triggers: list[str]
@@ -91,6 +92,7 @@ class TriggeredTags(Struct, tag="triggered_tags", frozen=True):
     at_least_one: bool = False
     stop_after_first: bool = False
     at_start: list[Tag] = []
+    leads: list[str] = [""]
 
 
 class TagsWithSeparator(Struct, tag="tags_with_separator", frozen=True):

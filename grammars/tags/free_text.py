@@ -43,30 +43,18 @@ def free_text(patterns: Sequence[Pattern], *, may_end: bool) -> FreeText:
     found = np.full((len(patterns), table.shape[1]), DEAD, np.int32)
     class_of_byte = np.zeros(256, np.uint8)
     class_of_byte[trie.letters] = np.arange(1, len(columns) + 1)
-    machine = plain_automaton(
-        trie.start,
-        class_of_byte,
-        np.concatenate([after[table], found]),
-        np.arange(nodes + len(patterns)) < (nodes if may_end else 0),
-    )
-    return FreeText(machine, range(nodes, nodes + len(patterns)))
-
-
-def plain_automaton(
-    start: int, class_of_byte: NDArray[np.uint8], transitions: NDArray[np.int32], accepting: NDArray[np.bool_]
-) -> StackAutomaton:
-    """One that never uses its stack."""
-    states = len(transitions)
-    return StackAutomaton(
-        start=start,
+    states = np.arange(nodes + len(patterns), dtype=np.int32)
+    machine = StackAutomaton(
+        start=trie.start,
         class_of_byte=class_of_byte,
-        transitions=transitions,
+        transitions=np.concatenate([after[table], found]),
         actions=np.zeros((0, 3), np.int32),
         returns=np.zeros(0, np.int32),
-        accepting=accepting,
-        body_of_state=np.zeros(states, np.int8),
-        like_state=np.arange(states, dtype=np.int32),
+        accepting=states < (nodes if may_end else 0),
+        body_of_state=np.zeros(len(states), np.int8),
+        like_state=np.where(states < nodes, 0, states).astype(np.int32),
     )
+    return FreeText(machine, range(nodes, nodes + len(patterns)))
 
 
 class _Trie:
