@@ -180,3 +180,11 @@ def test_arguments_are_an_object_even_if_the_schema_does_not_say_so() -> None:
     wanted = required_calls(default_format("llama_json"), [bare], several=False)
     texts = ['{"name": "f", "parameters": {"a": 1}}', '{"name": "f", "parameters": 1}']
     assert accepts(wanted, *texts) == [True, False]
+
+
+@pytest.mark.parametrize("dialect", get_args(Dialect))
+def test_of_tools_with_the_same_name_the_last_counts(dialect: Dialect) -> None:
+    weather, _ = CALLS[dialect]
+    format, other = default_format(dialect), tool("weather", parameters=taking({"x": CITY}, "x"))
+    assert accepts(required_calls(format, [other, WEATHER], several=True), weather) == [True]
+    assert accepts(optional_calls(format, [WEATHER, other], several=True), weather) == [False]

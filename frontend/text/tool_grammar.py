@@ -22,7 +22,7 @@ _LEADS = ("", "\n\n")  # the second as reasoning leaves it
 def required_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) -> Format:
     """A reply that is a call of one of the tools, or of several. Raises `RequestError` for a tool whose
     parameters can't be enforced in this format."""
-    calls = _Calls(format, must_enforce=True)
+    calls, tools = _Calls(format, must_enforce=True), _each_once(tools)
     if format.between is not None:
         return calls.block(tools, format.prefix, format.suffix, several=several)
     return {
@@ -37,7 +37,7 @@ def required_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) 
 def optional_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) -> Format:
     """Any text with calls in it, of which each has the form and the arguments that its tool wants."""
     calls = _Calls(format, must_enforce=False)
-    known = [tool for tool in tools if calls.has_form(tool)]
+    known = [tool for tool in _each_once(tools) if calls.has_form(tool)]
     again = several and format.name in _SEVERAL_SEPARATED_BY
     found: Format = {"type": "triggered_tags", "triggers": [], "tags": [], "stop_after_first": not again}
     if not known:
@@ -110,6 +110,11 @@ def check_strict(format: ToolFormat, tools: Sequence[Tool]) -> None:
         problem = _without_form(tool) if format.name == "pythonic" else None
         if problem is not None and tool["function"].get("strict"):
             raise _refusal(tool, problem)
+
+
+def _each_once(tools: Sequence[Tool]) -> list[Tool]:
+    """Of those with the same name the last, as where calls are checked."""
+    return list({_name(tool): tool for tool in tools}.values())
 
 
 def _tag(begin: str, content: Format, end: str) -> Format:

@@ -92,7 +92,7 @@ class TriggeredTags(Struct, tag="triggered_tags", frozen=True):
     at_least_one: bool = False
     stop_after_first: bool = False
     at_start: list[Tag] = []
-    leads: list[str] = [""]
+    leads: tuple[str, ...] = ("",)
 
 
 class TagsWithSeparator(Struct, tag="tags_with_separator", frozen=True):
