@@ -37,6 +37,7 @@ lint: $(VENV)/.installed-for-tests $(TYPING)/arbora
 
 bench: $(VENV)/.installed-for-tests
 	$(BIN)/python bench/radix.py
+	$(BIN)/python bench/memo.py
 	$(BIN)/python bench/serve.py --url $(URL)
 
 clean:

@@ -1,39 +1,59 @@
-"""Cost of the prefix cache on the scheduler's path, in microseconds for each request.
+"""Cost of the prefix cache on the scheduler's path: microseconds for each request, and bytes for each node.
 
-A full cache of documents (1,500 tokens) with ten questions (200 tokens) each, in trees of several sizes.
+Full caches, where each new page evicts one: prompts of several lengths in a tree of about 2,000 nodes, then
+trees of several sizes (documents of 1,500 tokens with questions of one page below).
 Run: PYTHONSAFEPATH=1 python bench/radix.py
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 import time
 from array import array
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from itertools import islice, pairwise
+from pathlib import Path
+from resource import getpagesize
 from statistics import median
+from typing import NamedTuple
 
-from arbora.radix_cache import PrefixCache
+from arbora.radix_cache import EvictionPolicy, LeastRecentlyUsed, PrefixCache, ReuseRate
 
-PAGE_SIZE = 16
-DOCUMENT = 1_500
-QUESTION = 200
-QUESTIONS_PER_DOCUMENT = 10
-VOCABULARY = 128_000
-SAMPLES = 300
+PAGE = 16  # tokens
+DOCUMENT = 94 * PAGE
+QUESTIONS = 1_000  # of each document
+LENGTHS = (100, 1_700, 10_000, 100_000)
+SAMPLES = 200
+POLICIES: dict[str, Callable[[int], EvictionPolicy]] = {
+    "LRU": lambda pages: LeastRecentlyUsed(),
+    "learned": lambda pages: ReuseRate(pages, PAGE),
+}
+
+
+class Times(NamedTuple):
+    """Microseconds of one request that is computed in one chunk; `lock` holds a match too."""
+
+    match: float
+    lock: float
+    evict: float
+    insert: float
+    release: float
 
 
 def random_tokens(generator: random.Random, count: int) -> bytes:
-    return array("i", (generator.randrange(VOCABULARY) for _ in range(count))).tobytes()
+    return array("i", generator.choices(range(128_000), k=count)).tobytes()
 
 
-def serve(cache: PrefixCache, tokens: bytes) -> list[float]:
-    """One request computed in one chunk; microseconds of match + lock, allocate, commit, release."""
+def serve(cache: PrefixCache, tokens: bytes) -> Times:
     length = len(tokens) // 4
     times = [time.perf_counter_ns()]
+    cache.matched("", tokens)
+    times.append(time.perf_counter_ns())
     lease = cache.acquire("", tokens, length - 1)
     times.append(time.perf_counter_ns())
-    fresh = cache.allocate(-(-length // PAGE_SIZE) - len(lease.pages))
+    fresh = cache.allocate(-(-length // PAGE) - len(lease.pages))
     times.append(time.perf_counter_ns())
     assert fresh is not None
     pages = [*lease.pages, *fresh]
@@ -41,46 +61,71 @@ def serve(cache: PrefixCache, tokens: bytes) -> list[float]:
     times.append(time.perf_counter_ns())
     if lease.copy is not None:
         cache.copied(lease)
-    cache.release(lease, tokens, pages)
+    cache.release(lease, tokens, pages, generated=100)
     times.append(time.perf_counter_ns())
-    return [(end - start) / 1_000 for start, end in pairwise(times)]
+    return Times(*((end - start) / 1_000 for start, end in pairwise(times)))
 
 
-def fill(generator: random.Random, prompts: int) -> tuple[PrefixCache, list[bytes]]:
-    """A cache with as many pages as its prompts need."""
-    documents = [random_tokens(generator, DOCUMENT) for _ in range(prompts // QUESTIONS_PER_DOCUMENT)]
-    served = [
-        document + random_tokens(generator, QUESTION) for document in documents * QUESTIONS_PER_DOCUMENT
-    ]
-    pages = len(documents) * -(-DOCUMENT // PAGE_SIZE) + prompts * -(-QUESTION // PAGE_SIZE)
-    cache = PrefixCache(pages, PAGE_SIZE)
+def prompts(generator: random.Random, nodes: int) -> Iterator[bytes]:
+    """Document by document, `nodes` questions in all."""
+    for first in range(0, nodes, QUESTIONS):
+        document = random_tokens(generator, DOCUMENT)
+        for _ in range(min(QUESTIONS, nodes - first)):
+            yield document + random_tokens(generator, PAGE)
+
+
+def resident_bytes() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize()
+
+
+def row(label: str, samples: list[Times]) -> str:
+    parts = "".join(f"{median(part):9.1f}" for part in zip(*samples, strict=True))
+    return f"{label:42}{parts}{median(map(sum, samples)):9.1f}"
+
+
+def measure_size(name: str, nodes: int) -> None:
+    """Questions that are cached, and new ones to the same documents."""
+    pages = nodes + -(-nodes // QUESTIONS) * (DOCUMENT // PAGE)
+    before = resident_bytes()
+    cache = PrefixCache(pages, PAGE, POLICIES[name](pages))
+    for tokens in prompts(random.Random(nodes), nodes):
+        serve(cache, tokens)
+    used = (resident_bytes() - before) / nodes
+    label = f"{name:8}{nodes:10,} nodes{used:7,.0f} bytes each  "
+    known = list(islice(prompts(random.Random(nodes), nodes), SAMPLES))
+    print(row(label + "known", [serve(cache, tokens) for tokens in known]))
+    generator = random.Random(0)
+    asked = [tokens[: 4 * DOCUMENT] + random_tokens(generator, PAGE) for tokens in known]
+    print(row(label + "new page", [serve(cache, tokens) for tokens in asked]))
+
+
+def measure_length(name: str, length: int) -> None:
+    """Prompts of one length, cached and not, in a tree of 2,000 prompts of that and of other lengths."""
+    generator = random.Random(length)
+    served = [random_tokens(generator, length if k % 100 == 0 else 200) for k in range(2_000)]
+    pages = sum(-(-len(tokens) // 4 // PAGE) for tokens in served)
+    cache = PrefixCache(pages, PAGE, POLICIES[name](pages))
     for tokens in served:
         serve(cache, tokens)
-    return cache, served
-
-
-def measure(prompts: int) -> None:
-    generator = random.Random(prompts)
-    cache, served = fill(generator, prompts)
-    known = generator.choices(served, k=SAMPLES)
-    cases = {
-        "known": known,
-        "new question": [tokens[: DOCUMENT * 4] + random_tokens(generator, QUESTION) for tokens in known],
-        "unknown": [random_tokens(generator, DOCUMENT + QUESTION) for _ in range(SAMPLES)],
-    }
-    for case, inputs in cases.items():
-        samples = [serve(cache, tokens) for tokens in inputs]
-        parts = "".join(f"{median(part):9.1f}" for part in zip(*samples, strict=True))
-        print(f"{prompts:8,}  {case:14}{parts}{median(map(sum, samples)):9.1f}")
+    label = f"{name:8}{length:10,} tokens                "
+    print(row(label + "known", [serve(cache, served[100 * (k % 20)]) for k in range(SAMPLES)]))
+    unknown = [random_tokens(generator, length) for _ in range(20 if length > 10_000 else SAMPLES)]
+    print(row(label + "unknown", [serve(cache, tokens) for tokens in unknown]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--prompts", type=int, nargs="+", default=[100, 1_000, 10_000], help="in the tree")
+    parser.add_argument(
+        "--nodes", type=int, nargs="+", default=[1_000, 10_000, 1_000_000], help="in the tree"
+    )
     arguments = parser.parse_args()
-    print(" prompts  request           match allocate   commit  release      all")
-    for prompts in arguments.prompts:
-        measure(prompts)
+    print(f"{'':42}" + "".join(f"{field:>9}" for field in (*Times._fields, "all")))
+    for name in POLICIES:
+        for length in LENGTHS:
+            measure_length(name, length)
+        for nodes in arguments.nodes:
+            measure_size(name, nodes)
 
 
 if __name__ == "__main__":

@@ -39,10 +39,10 @@ COLUMNS = [
 async def run_workload(
     url: str, name: str, seed: int, in_flight: int, api_key: str = "none"
 ) -> dict[str, Any]:
-    """One run of one workload. Another seed has other text, so nothing is cached from run to run."""
+    """One run of one workload. Another one or another seed has other text, so nothing is cached for it."""
     client = Client(url, api_key)
     await client.open()
-    world = World(client, seed, in_flight)
+    world = World(client, f"{name} {seed}", in_flight)
     await world.calibrate()
     started = time.perf_counter()
     replies = await WORKLOADS[name](world)

@@ -21,7 +21,7 @@ _CALIBRATION_WORDS = 2000
 class World:
     """One run's random texts, its client, and how many requests it keeps in flight."""
 
-    def __init__(self, client: Client, seed: int, in_flight: int) -> None:
+    def __init__(self, client: Client, seed: str, in_flight: int) -> None:
         self.client = client
         self._random = random.Random(seed)
         self._gate = asyncio.Semaphore(in_flight)
@@ -130,7 +130,7 @@ async def json_schema(world: World) -> list[Reply]:
 
 
 async def json_free(world: World) -> list[Reply]:
-    """The same prompts without a schema: 48 out each."""
+    """Such prompts without a schema: 48 out each."""
     return await asyncio.gather(
         *(world.ask(messages, max_tokens=48, ignore_eos=True) for messages, _ in _json_prompts(world))
     )

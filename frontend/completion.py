@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from .openai.responses import UnenforcedKeyword
 from .openai.token_logprobs import TokenLogprob
 
 
@@ -22,7 +23,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
     `finish_reason` is "stop" (the model ended, or a stop string or id was met; `stop_reason` says
     which) or "length". `tokens` are its ids, a final stop id included. `logprobs` has an entry for
-    each token if they were asked for.
+    each token if they were asked for. `unenforced` are keywords of the schema that were left out, as
+    the request allowed.
     """
 
     text: str
@@ -32,6 +34,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str | int | None
     logprobs: Sequence[TokenLogprob]
     usage: Usage
+    unenforced: Sequence[UnenforcedKeyword] = ()
 
 
 class CompletionPart(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias, TypedDict, TypeVar
+from typing import Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 
@@ -37,7 +37,9 @@ class Sampling(TypedDict, total=False):
 
     `logprobs` is the number of alternatives to report with each token. At most one of `json_schema`
     (a schema, or true for any JSON object), `regex`, `choice` and `grammar` (Lark or GBNF) says what the
-    reply must match.
+    reply must match; with `complete_json` it does so even where `max_tokens` ends it. With `property_order`
+    "any" a schema's properties come in any order, else in the schema's. With `unenforced` "allow" keywords
+    that can't be enforced are left out and listed in the reply's `unenforced`, else they are refused.
     """
 
     max_tokens: int
@@ -61,6 +63,9 @@ class Sampling(TypedDict, total=False):
     regex: str
     choice: Sequence[str]
     grammar: str
+    property_order: Literal["schema", "any"]
+    unenforced: Literal["refuse", "allow"]
+    complete_json: bool
     cache_salt: str
     priority: int
 

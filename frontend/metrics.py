@@ -1,4 +1,4 @@
-"""What operators scrape: latencies measured in this process, and the scheduler's own counters."""
+"""What operators scrape: what is measured in this process, and the scheduler's own counters."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from ..runtime.messages import Stats
 from .generation import Arrival
+from .text.prompt_memo import PromptMemo
 
 _FIRST_TOKEN_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120)
 _BETWEEN_TOKENS_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5)
@@ -26,6 +27,7 @@ _COUNTERS = {
     "prompt_tokens_cached": ("arbora_prompt_tokens_cached", "Prompt tokens whose KV was in the cache."),
     "prompt_tokens_computed": ("arbora_prompt_tokens_computed", "Prompt tokens that were computed."),
     "output_tokens": ("arbora_output_tokens", "Tokens generated."),
+    "forced_tokens": ("arbora_jump_forward_tokens", "Output tokens that a grammar left no choice about."),
     "retractions": ("arbora_retractions", "Sequences put back in the queue for want of pages."),
     "evicted_pages": ("arbora_evicted_pages", "Cached pages given up for others."),
     "steps": ("arbora_steps", "Steps of the model."),
@@ -64,11 +66,37 @@ class SchedulerStats:
             yield CounterMetricFamily(name, documentation, value=totals[field])
 
 
+class MemoStats:
+    """What this process' memo of prompts did."""
+
+    def __init__(self, memo: PromptMemo) -> None:
+        self._memo = memo
+
+    def collect(self) -> Iterator[Metric]:
+        """Prometheus' collector interface."""
+        yield CounterMetricFamily(
+            "arbora_prompt_tokens_remembered",
+            "Prompt tokens taken as earlier turns had them, not tokenized again.",
+            value=self._memo.tokens_remembered,
+        )
+        yield CounterMetricFamily(
+            "arbora_prompt_tokens_rewritten",
+            "Tokens of earlier turns that were lost because a prompt has other text in a reply's place.",
+            value=self._memo.tokens_rewritten,
+        )
+        yield GaugeMetricFamily(
+            "arbora_prompt_memo_bytes",
+            "Memory that remembered prompts and replies take.",
+            value=self._memo.bytes_used,
+        )
+
+
 class Metrics:
     """One registry for each process."""
 
-    def __init__(self) -> None:
+    def __init__(self, memo: PromptMemo) -> None:
         self._registry = CollectorRegistry()
+        self._registry.register(MemoStats(memo))
         self.scheduler = SchedulerStats()
         self._registry.register(self.scheduler)
         self.first_token = self._histogram(

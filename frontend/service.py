@@ -30,7 +30,7 @@ class Service:
     memo: PromptMemo
     reasoning: ReasoningFormat | None
     tool_format: ToolFormat
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: Metrics
     bodies: BodyReader = field(default_factory=BodyReader)
     started: int = field(default_factory=lambda: int(time.time()))
 
@@ -39,7 +39,8 @@ class Service:
         template = ChatTemplate.load(config.model, tokenizer)
         reasoning = detect_reasoning(template, tokenizer)
         memo = PromptMemo(tokenizer)
-        return cls(config, engine, tokenizer, template, memo, reasoning, detect_format(template))
+        tools = detect_format(template)
+        return cls(config, engine, tokenizer, template, memo, reasoning, tools, Metrics(memo))
 
     async def encode(self, text: str, add_special_tokens: bool) -> Tokens:
         """Long texts on another thread; `tokenizers` lets go of the interpreter meanwhile."""

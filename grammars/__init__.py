@@ -3,7 +3,23 @@
 from .automaton import Automaton
 from .compiler import GrammarCompiler
 from .errors import GrammarError
+from .grammar_files import GrammarFiles, default_directory
 from .host import HostGrammar, HostMatcher
-from .stack_automaton import DEAD
+from .jump_forward import ForcedText, Segmenter, forced_text, load_segmenter
+from .stack_automaton import CHOICE, DEAD
 
-__all__ = ["DEAD", "Automaton", "GrammarCompiler", "GrammarError", "HostGrammar", "HostMatcher"]
+__all__ = [
+    "CHOICE",
+    "DEAD",
+    "Automaton",
+    "ForcedText",
+    "GrammarCompiler",
+    "GrammarError",
+    "GrammarFiles",
+    "HostGrammar",
+    "HostMatcher",
+    "Segmenter",
+    "default_directory",
+    "forced_text",
+    "load_segmenter",
+]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -16,23 +15,24 @@ from numpy.typing import NDArray
 
 from .automaton import Automaton
 from .errors import GrammarError, NotCoveredError, NoValueError, TooLargeError
+from .grammar_cache import GrammarCache
+from .grammar_files import GrammarFiles
 from .host import HostCompiler, HostGrammar
 from .regex import literal, without_anchors
-from .tags import Format, read_format
-from .tags.format import AnyText, Grammar, Thinking, json_schemas
-from .token_trie import TokenTrie, build_trie
+from .schema import PropertyOrder, Unenforced
+from .tags.format import Format, Grammar, Thinking, json_schemas, read_format
+from .token_trie import Spellings
 from .worker import AutomatonWorkers, ContextFree, Job, Schema, StructuralTag
-from .worker import Source as Buildable
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 Compiled: TypeAlias = Automaton | HostGrammar
 DEADLINE_S = 2.0
-CACHE_ENTRIES = 1024
 CACHE_BYTES = 256 << 20
 WORKERS = 2  # a slow grammar holds up nobody else's
 THREADS = 4  # each sees to one grammar, at a worker or at llguidance
 MAX_TEXT = 1 << 20  # characters; parsing more would hold up the loop
 MAX_TAGS_TEXT = 8 << 20  # a hundred tools and their schemas are read by a faster parser
+_ANY_TEXT = '{"type":"any_text"}'
 
 
 class Source(NamedTuple):
@@ -41,6 +41,8 @@ class Source(NamedTuple):
     kind: GrammarKind
     text: str
     separators: tuple[str, str]
+    property_order: PropertyOrder
+    unenforced: Unenforced
 
 
 class _Ticket(NamedTuple):
@@ -58,6 +60,8 @@ class GrammarCompiler:
     spelled_offsets, spelled_data: the same as automata read it, where no text has a special token's bytes
     special_names: special tokens that a structural tag may name
     vocab_size: the model's number of logits, at least the number of tokens
+    files: where compiled grammars are kept for the next start
+    on_finished: called from any thread when `finished` may have something new
     """
 
     def __init__(
@@ -71,6 +75,8 @@ class GrammarCompiler:
         special_names: Mapping[str, int],
         eos_tokens: tuple[int, ...],
         vocab_size: int,
+        files: GrammarFiles | None = None,
+        on_finished: Callable[[], None] = lambda: None,
     ) -> None:
         self._offsets = offsets
         self._data = data
@@ -82,14 +88,21 @@ class GrammarCompiler:
         self._vocab_size = vocab_size
         self._threads = ThreadPoolExecutor(THREADS, "grammars")
         self._host_threads = ThreadPoolExecutor(THREADS, "host-grammars")
-        self._host = self._host_threads.submit(self._host_compiler)
-        self._workers = AutomatonWorkers(self._host_threads.submit(self._trie), WORKERS)
-        self._cache: OrderedDict[Source, Future[Compiled]] = OrderedDict()
+        self._host: Future[HostCompiler] = Future()
+        self._files = files
+        spellings = Spellings(spelled_offsets, spelled_data, eos_tokens, vocab_size)
+        self._workers = AutomatonWorkers(spellings, WORKERS)
+        self._cache: GrammarCache[Source, Compiled] = GrammarCache(CACHE_BYTES, on_finished)
         self._tickets: dict[str, _Ticket] = {}
 
     @property
     def pending(self) -> int:
         return len(self._tickets)
+
+    def start(self) -> None:
+        """Begins with what the first grammar should not wait for; what is submitted before does wait."""
+        self._threads.submit(self._workers.start)
+        self._host_threads.submit(self._make_host)
 
     def submit(
         self,
@@ -98,13 +111,11 @@ class GrammarCompiler:
         text: str,
         *,
         separators: tuple[str, str] = (",", ":"),
+        property_order: PropertyOrder = "schema",
+        unenforced: Unenforced = "refuse",
     ) -> None:
-        source = Source(kind, text, separators)
-        future = self._cache.get(source)
-        if future is None:
-            future = self._cache[source] = self._start(source)
-        self._cache.move_to_end(source)
-        self._tickets[ticket] = _Ticket(source, future)
+        source = Source(kind, text, separators, property_order, unenforced)
+        self._tickets[ticket] = _Ticket(source, self._cache.get(source, lambda: self._begun(source)))
 
     def cancel(self, ticket: str) -> None:
         """Nobody waits for it any more. What only it wanted is not begun."""
@@ -112,7 +123,7 @@ class GrammarCompiler:
         if cancelled is None or any(other.future is cancelled.future for other in self._tickets.values()):
             return
         if cancelled.future.cancel():
-            self._forget(cancelled)
+            self._cache.forget(*cancelled)
 
     def finished(self) -> list[tuple[str, Compiled | GrammarError]]:
         ready = [(name, ticket) for name, ticket in self._tickets.items() if ticket.future.done()]
@@ -121,11 +132,10 @@ class GrammarCompiler:
             del self._tickets[name]
             error = ticket.future.exception()
             if error is not None and not isinstance(error, GrammarError):
-                self._forget(ticket)  # it may be the machine's fault, and gone next time
+                self._cache.forget(*ticket)  # it may be the machine's fault, and gone next time
                 error = GrammarError(f"the grammar can't be compiled: {error}")
             results.append((name, error or ticket.future.result()))
-        if ready:
-            self._trim()
+        self._cache.trim()
         return results
 
     def spelled(self, tokens: NDArray[np.int32]) -> bytes:
@@ -138,7 +148,7 @@ class GrammarCompiler:
         self._host_threads.shutdown(cancel_futures=True)
         self._workers.close()
 
-    def _start(self, source: Source) -> Future[Compiled]:
+    def _begun(self, source: Source) -> Future[Compiled]:
         most = MAX_TAGS_TEXT if source.kind == "structural_tag" else MAX_TEXT
         if len(source.text) > most:
             return _refused(f"it has {len(source.text)} characters; the most is {most}")
@@ -156,24 +166,35 @@ class GrammarCompiler:
                 return self._structural_tag(source)
 
     def _schema(self, source: Source) -> Compiled:
+        """Keywords are left out, where that is allowed, once nobody enforces them."""
+        if source.unenforced == "allow":
+            try:
+                return self._schema_enforcing("refuse", source)
+            except NoValueError:
+                raise
+            except GrammarError:
+                pass
+        return self._schema_enforcing(source.unenforced, source)
+
+    def _schema_enforcing(self, unenforced: Unenforced, source: Source) -> Compiled:
         """What has no automaton is left to the host, which refuses in its own words."""
         text = source.text if source.kind == "json_schema" else '{"type":"object"}'
         refusal: NoValueError | None = None
         try:
-            return self._built(source, Schema(text, source.separators))
+            return self._built(Schema(text, source.separators, source.property_order, unenforced))
         except NoValueError as error:
             refusal = error
         except (NotCoveredError, TooLargeError):
             pass
         try:
-            return self._in_time(lambda host: host.json_schema(text, source.separators))
+            return self._in_time(lambda host: host.json_schema(text, source.separators, unenforced))
         except GrammarError as error:
             raise refusal or error from None
 
     def _regex(self, source: Source) -> Compiled:
         regex = without_anchors(source.text) if source.kind == "regex" else _any_of(source.text)
         try:
-            return self._built(source, regex)
+            return self._built(regex)
         except TooLargeError:
             return self._in_time(lambda host: host.regex(regex))
 
@@ -195,14 +216,17 @@ class GrammarCompiler:
         format = read_format(source.text)
         schemas = json_schemas(format)
         try:
-            return self._tagged(source, format)
+            return self._built(self._tagged(source, source.text))
         except (NotCoveredError, NoValueError) as error:
             return self._tagged_by_host(format, error)
         except TooLargeError as error:
             if not schemas or any(schema.otherwise == "refuse" for schema in schemas):
                 return self._tagged_by_host(format, GrammarError(f"the structural tag is too large: {error}"))
-        free = self._tagged(source, AnyText())
+        free = self._built(self._tagged(source, _ANY_TEXT))
         return replace(free, left_out=tuple(("parameters", f"{schema.function}#") for schema in schemas))
+
+    def _tagged(self, source: Source, text: str) -> StructuralTag:
+        return StructuralTag(text, self._special_spellings, source.property_order, source.unenforced)
 
     def _tagged_by_host(self, format: Format, refusal: GrammarError) -> HostGrammar:
         """For what has no automaton and nothing that only automata follow."""
@@ -214,36 +238,31 @@ class GrammarCompiler:
         except GrammarError:
             raise refusal from None
 
-    def _tagged(self, source: Source, format: Format) -> Automaton:
-        return self._built(source, StructuralTag(format, self._special_spellings))
-
-    def _built(self, source: Source, grammar: Buildable) -> Automaton:
-        automaton = self._workers.build(Job(repr(tuple(source)), grammar, DEADLINE_S))
+    def _built(self, grammar: str | Schema | StructuralTag) -> Automaton:
+        key = repr(grammar)
+        kept = self._files.get(key) if self._files else None
+        if kept is not None:
+            return kept
+        automaton = self._workers.build(Job(key, grammar, DEADLINE_S))
         assert isinstance(automaton, Automaton)
+        if self._files:
+            self._files.put(key, automaton)
         return automaton
 
     def _in_time(self, compile_with: Callable[[HostCompiler], HostGrammar]) -> HostGrammar:
         """llguidance can't be stopped: past the deadline its thread goes on for nobody."""
-        host = self._host.result()
-        compiling = self._host_threads.submit(compile_with, host)
+        compiling = self._host_threads.submit(compile_with, self._host.result())
         try:
             return compiling.result(DEADLINE_S)
         except TimeoutError:
             compiling.cancel()  # if others' grammars kept it from beginning
             raise TimeoutError(f"it takes more than {DEADLINE_S:g} s") from None
 
-    def _forget(self, ticket: _Ticket) -> None:
-        if self._cache.get(ticket.source) is ticket.future:
-            del self._cache[ticket.source]
-
-    def _trim(self) -> None:
-        while len(self._cache) > CACHE_ENTRIES or self._cached_bytes() > CACHE_BYTES:
-            self._cache.popitem(last=False)
-
-    def _cached_bytes(self) -> int:
-        texts = sum(len(source.text) for source in self._cache)
-        done = [future for future in self._cache.values() if future.done() and future.exception() is None]
-        return texts + sum(future.result().nbytes for future in done)
+    def _make_host(self) -> None:
+        try:
+            self._host.set_result(self._host_compiler())
+        except Exception as error:  # for whoever waits for it
+            self._host.set_exception(error)
 
     def _host_compiler(self) -> HostCompiler:
         raw = self._data.tobytes()
@@ -255,12 +274,6 @@ class GrammarCompiler:
     @cached_property
     def _special_spellings(self) -> dict[str, bytes]:
         return {name: self.spelled(np.array([token])) for name, token in self._special_names.items()}
-
-    def _trie(self) -> TokenTrie:
-        nothing = np.zeros(len(self._special), np.bool_)
-        return build_trie(
-            self._spelled_offsets, self._spelled_data, nothing, self._eos_tokens, self._vocab_size
-        )
 
 
 def _refused(message: str) -> Future[Compiled]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,8 +11,9 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
 from numpy.typing import NDArray
 
-from .errors import GrammarError
-from .json_schema import Json, explain, parse_schema, with_options
+from .errors import NotCoveredError
+from .json_schema import Json, explain, parse_schema, with_options, without_culprit
+from .schema import Unenforced
 from .tags.format import Format, JsonSchema
 from .tags.lark import in_lark
 
@@ -70,11 +71,24 @@ class HostCompiler:
             eos_token=list(eos_tokens),
         )
 
-    def json_schema(self, text: str, separators: tuple[str, str]) -> HostGrammar:
+    def json_schema(
+        self, text: str, separators: tuple[str, str], unenforced: Unenforced = "refuse"
+    ) -> HostGrammar:
+        """Raises GrammarError; where it is allowed, what can't be enforced is left out one by one."""
         schema = parse_schema(text)
+        left_out: list[tuple[str, str]] = []
+        while True:
+            try:
+                grammar = self._json_schema(schema, separators)
+                return replace(grammar, left_out=tuple(left_out))
+            except NotCoveredError as error:
+                if unenforced == "refuse" or not without_culprit(error.reason, schema):
+                    raise
+                left_out.append((error.keyword, error.path))
+
+    def _json_schema(self, schema: Json, separators: tuple[str, str]) -> HostGrammar:
         options = json.dumps(with_options(schema, separators))
-        grammar = LLMatcher.grammar_from_json_schema(options)
-        return self._compile(grammar, schema)
+        return self._compile(LLMatcher.grammar_from_json_schema(options), schema)
 
     def regex(self, regex: str) -> HostGrammar:
         return self._compile(LLMatcher.grammar_from_regex(regex), None)
@@ -88,11 +102,11 @@ class HostCompiler:
 
         return self._compile(in_lark(format, self._literal, schema_of), None)
 
-    def _compile(self, grammar: str, schema: object) -> HostGrammar:
+    def _compile(self, grammar: str, schema: Json) -> HostGrammar:
         limits = LLParserLimits(verbose_errors=False, step_max_items=MAX_STEP_ITEMS)
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
         if matcher.is_error():
-            raise GrammarError(explain(matcher.get_error(), schema))  # type: ignore[arg-type]
+            raise explain(matcher.get_error(), schema)
         return HostGrammar(matcher, self._eos_tokens, BASE_BYTES + BYTES_PER_CHARACTER * len(grammar))
 
     def _literal(self, text: str) -> list[str]:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from .errors import GrammarError
+from .errors import GrammarError, NotCoveredError
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 MAX_DEPTH = 200
@@ -53,8 +53,29 @@ def with_options(schema: Json, separators: tuple[str, str]) -> dict[str, Json]:
     return fields
 
 
-def explain(error: str, schema: Json) -> str:
+def explain(error: str, schema: Json) -> GrammarError:
     """llguidance's message with the path of the keyword that it is about."""
+    found = _culprit(error, schema)
+    if found is None:
+        return GrammarError(f"the schema can't be enforced: {error}")
+    path, keyword = found
+    return NotCoveredError(keyword, "#" + "".join(f"/{part}" for part in (*path, keyword)), error)
+
+
+def without_culprit(error: str, schema: Json) -> bool:
+    """Removes the keyword that llguidance's message is about; false if it names none."""
+    found = _culprit(error, schema)
+    if found is None:
+        return False
+    path, keyword = found
+    for part in path:
+        schema = schema[int(part)] if isinstance(schema, list) else schema[part]  # type: ignore[index]
+    del schema[keyword]  # type: ignore[union-attr,arg-type]
+    return True
+
+
+def _culprit(error: str, schema: Json) -> tuple[tuple[str, ...], str] | None:
+    """The object that has the keyword at fault, and the keyword."""
     for pattern, keyword in _KEYWORDS_IN_ERRORS:
         match = pattern.search(error)
         if match is None:
@@ -63,9 +84,8 @@ def explain(error: str, schema: Json) -> str:
         value = match.groupdict().get("value")
         for path, fields in _objects(schema, ()):
             if name in fields and (value is None or value in json.dumps(fields[name], ensure_ascii=False)):
-                pointer = "".join(f"/{part}" for part in (*path, name))
-                return f"the schema's keyword {name!r} at #{pointer} can't be enforced: {error}"
-    return f"the schema can't be enforced: {error}"
+                return path, name
+    return None
 
 
 def _objects(schema: Json, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Json]]]:

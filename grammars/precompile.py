@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .token_trie import trie_of
+from .token_trie import tries_of
 from .worker import Builder
 
 if __name__ == "__main__":
-    Builder(trie_of([(b'"', 0), (b"a", 1)], (2,), 3)).warm_up()
+    Builder(tries_of([(b'"', 0), (b"a", 1)], (2,), 3)).warm_up()

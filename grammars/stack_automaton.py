@@ -8,27 +8,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 DEAD = -1
-PUSH, POP, CALL, COUNT, COUNT_CALL, DROP, OPEN, CLOSE, SEE, NEED = range(10)
+CHOICE, END = -1, 256
+PUSH, POP, CALL, COUNT, COUNT_CALL, DROP, OPEN, CLOSE, SEE, NEED, GO = range(11)
 TAIL = 32  # units of a counted string that are states, after the count has come to nought
 MAX_DEPTH = 30  # the kernels keep two places more for each row
 MAX_SEEN = 31  # declared names of an object whose order is free: bits of a place on the stack
+NO_ROOM = -2  # what needs no place may happen inside a code point, where the two places more are taken
+ROOM = {PUSH: 1, OPEN: 2, CALL: -1, COUNT_CALL: -1}
+"""places that an action takes from those that the stack may hold"""
 
 
 @dataclass(frozen=True, eq=False)
 class StackAutomaton:
     """`transitions[state, class_of_byte[byte]]` is the next state, `DEAD`, or -2 - action.
 
-    actions[a] = (PUSH, target, base): push `base` and go to `target`; dead if the stack holds `max_depth`.
+    actions[a] = (kind, target, operand, room) is dead if the stack, with `room` places more, would hold more
+    than `max_depth`. That is at least what the action takes, and more where what follows can't end with less.
+    Else it does as its kind says, here with target and operand by their meaning:
+
+    actions[a] = (PUSH, target, base): push `base` and go to `target`.
     actions[a] = (POP, 0, verdict): pop `base` and go to `returns[base + verdict]`, which may be `DEAD`.
-    actions[a] = (CALL, target, value): push `value` and go to `target`, always: in a string, for the
-    rest of a code point or for a count. The stack has two more places than `max_depth` for these.
+    actions[a] = (CALL, target, value): push `value` and go to `target`: in a string, for the rest of a
+    code point or for a count. The stack has two more places than `max_depth` for these.
     actions[a] = (COUNT, target, last): take 1 from the top; go to `last` if it is 0 now, else to `target`.
     actions[a] = (COUNT_CALL, target, base): take 1 from the top, push `base`, or `base` + 1 if the top
     is 0 now, and go to `target`.
     actions[a] = (DROP, target, 0): pop a count and go to `target`.
+    actions[a] = (GO, target, 0): go to `target`.
 
     For objects whose properties come in any order, with a set of names seen so far on the top:
-    actions[a] = (OPEN, target, base): push `base` and an empty set; dead if they have no room.
+    actions[a] = (OPEN, target, base): push `base` and an empty set, and go to `target`.
     actions[a] = (SEE, target, bit): dead if the bit is in the set, else add it and go to `target`.
     actions[a] = (NEED, target, names): dead if the set holds all of `names`, else go to `target`.
     actions[a] = (CLOSE, names, verdict): dead unless the set holds all of `names`; pop the set, then as POP.
@@ -43,7 +52,7 @@ class StackAutomaton:
     start: int
     class_of_byte: NDArray[np.uint8]  # [256]
     transitions: NDArray[np.int32]  # [states, classes]
-    actions: NDArray[np.int32]  # [actions, 3]
+    actions: NDArray[np.int32]  # [actions, 4]
     returns: NDArray[np.int32]
     accepting: NDArray[np.bool_]  # [states]
     body_of_state: NDArray[np.int8]  # [states]
@@ -54,18 +63,32 @@ class StackAutomaton:
     def nbytes(self) -> int:
         return self.transitions.nbytes + self.actions.nbytes + self.returns.nbytes
 
+    def forced(self) -> NDArray[np.int16]:
+        """What follows each state: its only byte, `END` for nothing, `CHOICE`; int16 [states]."""
+        live = self.transitions != DEAD
+        byte_of_class = np.zeros(live.shape[1], np.int16)
+        byte_of_class[self.class_of_byte] = np.arange(256)
+        choices = live @ np.bincount(self.class_of_byte, minlength=live.shape[1]) + self.accepting
+        forced = np.where(live.any(axis=1), byte_of_class[live.argmax(axis=1)], END)
+        return np.where(choices == 1, forced, CHOICE).astype(np.int16)
+
+    def following(self, state: int) -> bytes:
+        """The bytes that may come next, in rising order, if the stack has nothing against them."""
+        live = self.transitions[state, self.class_of_byte] != DEAD
+        return np.flatnonzero(live).astype(np.uint8).tobytes()
+
     def step(self, state: int, stack: list[int], byte: int) -> int:
         """The next state or `DEAD`; changes the stack."""
         entry = int(self.transitions[state, self.class_of_byte[byte]])
         if entry >= DEAD:
             return entry
-        kind, target, operand = self.actions[-2 - entry].tolist()
+        kind, target, operand, room = self.actions[-2 - entry].tolist()
+        if len(stack) + room > self.max_depth:
+            return DEAD
         if kind == POP:
             return int(self.returns[stack.pop() + operand]) if stack else DEAD
         if kind in (OPEN, CLOSE, SEE, NEED):
             return self._step_set(kind, target, operand, stack)
-        if kind == PUSH and len(stack) >= self.max_depth:
-            return DEAD
         if kind in (COUNT, COUNT_CALL):
             stack[-1] -= 1
             if kind == COUNT:
@@ -73,14 +96,12 @@ class StackAutomaton:
             operand += stack[-1] == 0
         if kind == DROP:
             stack.pop()
-        else:
+        elif kind != GO:
             stack.append(operand)
         return int(target)
 
     def _step_set(self, kind: int, target: int, operand: int, stack: list[int]) -> int:
         if kind == OPEN:
-            if len(stack) + 2 > self.max_depth:
-                return DEAD
             stack += [operand, 0]
             return target
         seen = stack[-1]
@@ -94,11 +115,15 @@ class StackAutomaton:
         stack.pop()
         return int(self.returns[stack.pop() + operand])
 
+    def walk(self, state: int, stack: list[int], text: bytes) -> int:
+        """The state after `text`, or `DEAD`; changes the stack."""
+        for byte in text:
+            if state == DEAD:
+                break
+            state = self.step(state, stack, byte)
+        return state
+
     def accepts(self, text: bytes) -> bool:
         stack: list[int] = []
-        state = self.start
-        for byte in text:
-            state = self.step(state, stack, byte)
-            if state < 0:
-                return False
-        return bool(self.accepting[state]) and not stack
+        state = self.walk(self.start, stack, text)
+        return state != DEAD and bool(self.accepting[state]) and not stack

@@ -1,330 +1,248 @@
-"""Token masks for automata with a stack.
+"""Token masks for the states of automata with a stack.
 
-For each state a mask of the tokens that the state alone allows, a *context* list of those whose bytes
-pop below the state's own level, to be decided over the row's real stack, and a list of *openers*,
-allowed tokens that push: they are dead where the stack is nearly full.
-
-Inside a string almost every token leads back to where it began. Those masks are computed once for a
-vocabulary and each way of spelling; only what follows a closing quote differs from state to state.
+Most states allow few tokens, which are listed. Inside strings they allow most of the vocabulary: such a
+state has a mask of the *plain* tokens, found by what the state does with them, as it is the same wherever
+such a string stands; the others are listed. A state that is like another has lists of what differs.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .stack_automaton import (
-    CALL,
-    CLOSE,
-    COUNT,
-    COUNT_CALL,
-    DEAD,
-    DROP,
-    NEED,
-    OPEN,
-    POP,
-    PUSH,
-    SEE,
-    TAIL,
-    StackAutomaton,
-)
-from .token_trie import TokenTrie, trie_of
+from .errors import TooLargeError
+from .mask_walks import Found, Machine, Walked, room_for, walk_differences, walk_plain, walk_states
+from .signatures import Signatures
+from .stack_automaton import StackAutomaton
+from .token_trie import TokenTries
 
-_QUOTE = 0x22
-_LONG = -2
-_COUNTS = (COUNT, COUNT_CALL)
-_SETS = (CLOSE, SEE, NEED)
-_PUSHING = (PUSH, CALL, COUNT_CALL, OPEN)
-_OPENING = (PUSH, OPEN)
-_UNTOUCHED = np.empty(0, np.bool_)
-_NO_TOKENS = np.empty(0, np.int32)
+MAX_MASK_BYTES = 16 << 20  # of one grammar
+NODE_LIMIT = 1024  # beyond them it is sooner known what a state does
+LISTED_SHARE = 4  # a list takes at most this part of a mask's bytes
+REMEMBERED = 2048  # masks of 16 KB over 131k tokens
+COMPARED = 8  # masks beside which one is tried before it is kept whole
+EMPTY = -1
 
 
 @dataclass(frozen=True, eq=False)
-class StateMask:
-    """`words` has a bit for each token that is allowed; `context` and `openers` are token ids, int32."""
+class MaskTables:
+    """A mask for each state, in parts.
 
-    words: NDArray[np.int32]
-    context: NDArray[np.int32]
-    openers: NDArray[np.int32]
+    State s allows the tokens with a bit in `masks[mask_of_state[s]]` (bit i % 32 of word i // 32; -1: none),
+    except that those in lists `lists_of_state[s, 0]` and `[s, 1]` change sides, each in turn. Then the stack
+    decides on those in list `[s, 2]`: whether they lead somewhere from here. Its last
+    `opener_counts[list]` tokens need that only where the stack is nearly full: they need room.
+    List i is `list_tokens[list_offsets[i]:list_offsets[i + 1]]`; list 0 is empty. Ends of sequence are
+    allowed where the text may end.
+    """
+
+    mask_of_state: NDArray[np.int32]  # [states]
+    masks: NDArray[np.int32]  # [masks, ceil(vocab / 32)]
+    lists_of_state: NDArray[np.int32]  # [states, 3]
+    list_offsets: NDArray[np.int32]  # [lists + 1]
+    list_tokens: NDArray[np.int32]
+    opener_counts: NDArray[np.int32]  # [lists]
+
+    @property
+    def nbytes(self) -> int:
+        """Of masks and lists, without what there is for each state."""
+        return self.masks.nbytes + self.list_tokens.nbytes
 
 
-@dataclass(frozen=True, eq=False)
-class _Body:
-    """Tokens that stay inside a string; those that leave it, by what they have after the quote."""
+class _PlainMask(NamedTuple):
+    """What a state in a string does with plain tokens; lists of them are packed int32."""
 
     words: NDArray[np.uint32]
-    closing: NDArray[np.int32]
-    """tokens that end with the quote"""
-    rests: TokenTrie
-    long: NDArray[np.int32]
-    """tokens with more code points than a count is sure to leave"""
+    undecided: bytes
+    openers: bytes
 
 
 class StackMasks:
     """Makes masks for one vocabulary."""
 
-    def __init__(self, trie: TokenTrie) -> None:
-        self._trie = trie
-        self._bodies: dict[int, _Body] = {}
-        self._context = np.empty(len(trie.tokens), np.int32)
-        self._openers = np.empty(len(trie.tokens), np.int32)
+    def __init__(self, tries: TokenTries) -> None:
+        self._tries = tries
+        self._found: Found = room_for(len(tries.plain.tokens) + len(tries.other.tokens) + len(tries.eos))
+        self._few = tries.mask_words // LISTED_SHARE
+        self._signatures = Signatures()
+        self._plain_masks: OrderedDict[int, _PlainMask] = OrderedDict()
 
-    def of(self, automaton: StackAutomaton, state: int) -> StateMask:
-        words = np.zeros(self._trie.mask_words, np.uint32)
-        like = int(automaton.like_state[state])
-        if automaton.body_of_state[like]:
-            lists = self._from_body(automaton, state, like, words)
-        else:
-            lists = self._walked(automaton, self._trie, state, words)
-        if automaton.accepting[state]:
-            _set_bits(words, self._trie.eos)
-        return StateMask(words.view(np.int32), *lists)
+    def of(self, automaton: StackAutomaton) -> MaskTables:
+        """Raises TooLargeError if they take too much memory."""
+        machine = Machine(
+            automaton.transitions,
+            automaton.class_of_byte,
+            automaton.actions,
+            automaton.returns,
+        )
+        gathered = _Gathered(len(automaton.accepting), self._few)
+        like = automaton.like_state
+        follows = like != np.arange(len(like))
+        dear = self._walk(gathered, machine, ~follows, automaton.accepting)
+        close = follows & dear[like]
+        self._walk(gathered, machine, follows & ~close, automaton.accepting)
+        apart = automaton.accepting != automaton.accepting[like]
+        self._compare(gathered, machine, np.flatnonzero(close), like[close], apart[close])
+        return gathered.tables(self._tries.mask_words)
 
-    def _from_body(
-        self, automaton: StackAutomaton, state: int, body: int, words: NDArray[np.uint32]
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        shared = self._body(automaton, body)
-        words[:] = shared.words
-        after = automaton.step(body, [0], _QUOTE)
-        parts = [(shared.long, _NO_TOKENS)]
-        if after >= 0:
-            _set_bits(words, shared.closing)
-            parts.append(self._walked(automaton, shared.rests, after, words))
-        if state != body:
-            parts = self._patched(automaton, state, body, words, parts)
-        context, openers = zip(*parts, strict=True)
-        return np.concatenate(context), np.concatenate(openers)
-
-    def _patched(
+    def _walk(
         self,
-        automaton: StackAutomaton,
-        state: int,
-        body: int,
-        words: NDArray[np.uint32],
-        parts: list[tuple[NDArray[np.int32], NDArray[np.int32]]],
-    ) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
-        """Walks the tokens that part from what the body allows, until they are back in it."""
-        touched = np.zeros(self._trie.mask_words * 32, np.bool_)
-        own = self._walked(automaton, self._trie, state, words, body, touched)
-        kept = [tuple(each[~touched[each]] for each in lists) for lists in parts]
-        return [*kept, own]  # type: ignore[list-item]
+        gathered: _Gathered,
+        machine: Machine,
+        chosen: NDArray[np.bool_],
+        accepting: NDArray[np.bool_],
+    ) -> NDArray[np.bool_]:
+        """Lists what the chosen states allow. Returns those that also have a mask, as there is too much."""
+        states = np.flatnonzero(chosen)
+        ends_here = accepting[states]
+        walked = Walked(
+            *walk_states(self._tries, machine, states, ends_here, self._found, NODE_LIMIT, self._few)
+        )
+        for state, (allowed, undecided, openers) in zip(states.tolist(), _lists(walked), strict=True):
+            gathered.put(state, allowed, undecided, openers)
+        dear = np.zeros(len(chosen), np.bool_)
+        dear[states[walked.dear]] = True
+        self._fill(gathered, machine, states[walked.dear].astype(np.int32))
+        return dear
 
-    def _walked(
+    def _fill(self, gathered: _Gathered, machine: Machine, states: NDArray[np.int32]) -> None:
+        signatures = self._signatures.of(machine, states) if len(states) else states
+        for state, signature in zip(states.tolist(), signatures.tolist(), strict=True):
+            if signature not in self._plain_masks:
+                self._plain_masks[signature] = self._plain_mask(machine, state)
+            self._plain_masks.move_to_end(signature)
+            gathered.put_plain(state, signature, self._plain_masks[signature])
+        while len(self._plain_masks) > REMEMBERED:
+            self._plain_masks.popitem(last=False)
+
+    def _plain_mask(self, machine: Machine, state: int) -> _PlainMask:
+        allowed, undecided, openers = walk_plain(self._tries, machine, state, self._found)
+        words = np.zeros(self._tries.mask_words, np.uint32)
+        _set_bits(words, self._found.allowed[:allowed])
+        return _PlainMask(
+            words, self._found.undecided[:undecided].tobytes(), self._found.openers[:openers].tobytes()
+        )
+
+    def _compare(
         self,
-        automaton: StackAutomaton,
-        trie: TokenTrie,
-        state: int,
-        words: NDArray[np.uint32],
-        body: int = -1,
-        touched: NDArray[np.bool_] = _UNTOUCHED,
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Sets the bits of tokens that lead somewhere from `state`; returns context and openers.
-
-        With a `body`, `words` holds its mask already: only tokens are looked at, and marked as touched,
-        that lead somewhere else.
-        """
-        found, opening = _walk(
-            trie.byte, trie.depth, trie.ends, trie.token_starts, trie.tokens, trie.max_depth,
-            automaton.transitions, automaton.class_of_byte, automaton.actions, automaton.returns,
-            state, words, self._context, self._openers, body, touched,
-        )  # fmt: skip
-        return self._context[:found].copy(), self._openers[:opening].copy()
-
-    def _body(self, automaton: StackAutomaton, state: int) -> _Body:
-        kind = int(automaton.body_of_state[state])
-        if kind not in self._bodies:
-            self._bodies[kind] = self._made_body(automaton, state)
-        return self._bodies[kind]
-
-    def _made_body(self, automaton: StackAutomaton, state: int) -> _Body:
-        """Walks the body with a quote that leads nowhere, noting where tokens meet it."""
-        trie = self._trie
-        words = np.zeros(trie.mask_words, np.uint32)
-        quote_at = np.full(len(trie.tokens), -1, np.int32)
-        _walk_body(
-            trie.byte, trie.depth, trie.ends, trie.token_starts, trie.tokens, trie.max_depth,
-            automaton.transitions, automaton.class_of_byte, automaton.actions, automaton.returns,
-            state, words, quote_at,
-        )  # fmt: skip
-        closing, rests = [], []
-        texts = _texts(trie, np.flatnonzero(quote_at >= 0))
-        for position, text in texts.items():
-            rest = text[quote_at[position] + 1 :]
-            if rest:
-                rests.append((rest, int(trie.tokens[position])))
-            else:
-                closing.append(int(trie.tokens[position]))
-        long = trie.tokens[quote_at == _LONG]
-        return _Body(words, np.array(closing, np.int32), trie_of(rests, (), trie.mask_words * 32), long)
+        gathered: _Gathered,
+        machine: Machine,
+        states: NDArray[np.int64],
+        likes: NDArray[np.int32],
+        ends_apart: NDArray[np.bool_],
+    ) -> None:
+        walked = Walked(*walk_differences(self._tries, machine, states, likes, ends_apart, self._found))
+        for state, like, lists in zip(states.tolist(), likes.tolist(), _lists(walked), strict=True):
+            gathered.put_like(state, like, *lists)
 
 
-def _set_bits(words: NDArray[np.uint32], tokens: NDArray[np.int32]) -> None:
-    np.bitwise_or.at(words, tokens >> 5, np.uint32(1) << (tokens & 31).astype(np.uint32))
+def _lists(walked: Walked) -> list[tuple[bytes, bytes, bytes]]:
+    """What is allowed, undecided and openers for each state, packed int32."""
+    packed = walked.tokens.tobytes()
+    ends = (4 * walked.ends.ravel()).tolist()
+    spans = [packed[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return list(zip(spans[::3], spans[1::3], spans[2::3], strict=True))
 
 
-def _texts(trie: TokenTrie, positions: NDArray[np.int64]) -> dict[int, bytes]:
-    """The spelling of the tokens at these positions of `trie.tokens`."""
-    nodes = np.searchsorted(trie.token_starts, positions, "right") - 1
-    texts: dict[int, bytes] = {}
-    for position, node in zip(positions.tolist(), nodes.tolist(), strict=True):
-        text = bytearray([trie.byte[node]])
-        level = int(trie.depth[node])
-        while level:
-            node -= 1
-            if trie.depth[node] == level - 1:
-                level -= 1
-                text.append(trie.byte[node])
-        texts[position] = bytes(text[::-1])
-    return texts
+class _Gathered:
+    """Masks and lists, each kept once. `few` is the most tokens by which masks differ that share one."""
+
+    def __init__(self, states: int, few: int) -> None:
+        self._masks: list[NDArray[np.uint32]] = []
+        self._placed: dict[int, tuple[int, bytes]] = {}
+        """by signature the mask, and where it is another state's the tokens that differ"""
+        self._lists: dict[tuple[bytes, bytes], int] = {(b"", b""): 0}
+        self._contents = [(b"", b"")]
+        self._mask_of_state = [EMPTY] * states
+        self._lists_of_state = [(0, 0, 0)] * states
+        self._differing = np.empty(few, np.int32)
+        self._room = MAX_MASK_BYTES
+
+    def put(self, state: int, allowed: bytes, undecided: bytes, openers: bytes) -> None:
+        self._lists_of_state[state] = (self._list(allowed), 0, self._list(undecided, openers))
+
+    def put_plain(self, state: int, signature: int, plain: _PlainMask) -> None:
+        """Adds the mask to a state's lists."""
+        if signature not in self._placed:
+            self._placed[signature] = self._place(plain.words)
+        self._mask_of_state[state], differing = self._placed[signature]
+        shared, _, decided = self._lists_of_state[state]
+        undecided, openers = self._contents[decided]
+        decided = self._list(undecided + plain.undecided, openers + plain.openers)
+        self._lists_of_state[state] = (shared, self._list(differing), decided)
+
+    def put_like(self, state: int, like: int, differing: bytes, undecided: bytes, openers: bytes) -> None:
+        """All that the other state has, and what differs."""
+        self._mask_of_state[state] = self._mask_of_state[like]
+        shared, own, decided = self._lists_of_state[like]
+        if undecided or openers:
+            below, above = self._contents[decided]
+            decided = self._list(below + undecided, above + openers)
+        if own:
+            known = np.frombuffer(self._contents[own][0], np.int32)
+            differing = np.setxor1d(known, np.frombuffer(differing, np.int32)).tobytes()
+        self._lists_of_state[state] = (shared, self._list(differing), decided)
+
+    def tables(self, mask_words: int) -> MaskTables:
+        sizes = [(len(tokens) + len(openers)) // 4 for tokens, openers in self._contents]
+        joined = b"".join(part for both in self._contents for part in both)
+        masks = np.array(self._masks, np.uint32).reshape(-1, mask_words)
+        return MaskTables(
+            mask_of_state=np.array(self._mask_of_state, np.int32),
+            masks=masks.view(np.int32),
+            lists_of_state=np.array(self._lists_of_state, np.int32),
+            list_offsets=np.cumsum([0, *sizes]).astype(np.int32),
+            list_tokens=np.frombuffer(joined, np.int32),
+            opener_counts=np.array([len(openers) // 4 for _, openers in self._contents], np.int32),
+        )
+
+    def _place(self, words: NDArray[np.uint32]) -> tuple[int, bytes]:
+        for number in range(len(self._masks))[-COMPARED:]:
+            count = _differences(words, self._masks[number], self._differing)
+            if count >= 0:
+                return number, self._differing[:count].tobytes()
+        self._take(words.nbytes)
+        self._masks.append(words)
+        return len(self._masks) - 1, b""
+
+    def _list(self, tokens: bytes, openers: bytes = b"") -> int:
+        key = (tokens, openers)
+        if key not in self._lists:
+            self._take(len(tokens) + len(openers))
+            self._lists[key] = len(self._contents)
+            self._contents.append(key)
+        return self._lists[key]
+
+    def _take(self, size: int) -> None:
+        self._room -= size
+        if self._room < 0:
+            raise TooLargeError(f"more than {MAX_MASK_BYTES >> 20} MiB of masks")
 
 
 @njit(cache=True, nogil=True)
-def _walk(  # type: ignore[no-untyped-def]
-    byte, depth, ends, token_starts, tokens, max_depth,
-    transitions, class_of_byte, actions, returns, state, words, context, openers, body, touched,
-):  # fmt: skip
-    """Frames of the local stack are kept by the level at which they were pushed, `top` by level."""
-    states = np.empty(max_depth + 1, np.int32)
-    top = np.empty(max_depth + 1, np.int32)
-    below = np.empty(2 * max_depth + 2, np.int32)
-    value = np.empty(2 * max_depth + 2, np.int32)
-    pushed = np.zeros(max_depth + 1, np.bool_)
-    units = np.zeros(max_depth + 1, np.int32)
-    states[0] = state
-    top[0] = -1
+def _set_bits(words, tokens):  # type: ignore[no-untyped-def]
+    for token in tokens:
+        words[token >> 5] |= np.uint32(1) << np.uint32(token & 31)
+
+
+@njit(cache=True, nogil=True)
+def _differences(words, others, tokens):  # type: ignore[no-untyped-def]
+    """Puts the tokens with other bits into `tokens`; how many they are, -1 if there is no room."""
     found = 0
-    opening = 0
-    node = 0
-    while node < len(byte):
-        level = depth[node]
-        entry = transitions[states[level], class_of_byte[byte[node]]]
-        frame = top[level]
-        opens = pushed[level]
-        counted = units[level]
-        if entry < DEAD:
-            kind = actions[-2 - entry, 0]
-            target = actions[-2 - entry, 1]
-            operand = actions[-2 - entry, 2]
-            is_count = kind in _COUNTS
-            is_unknown = kind == POP or kind in _SETS or (is_count and counted == TAIL)
-            if frame < 0 and is_unknown:
-                for position in range(token_starts[node], token_starts[ends[node]]):
-                    token = tokens[position]
-                    context[found] = token
-                    found += 1
-                    if body >= 0:
-                        touched[token] = True
-                        words[token >> 5] &= ~(np.uint32(1) << np.uint32(token & 31))
-                node = ends[node]
-                continue
-            entry = target
-            if kind == POP:
-                entry = returns[value[frame] + operand]
-                frame = below[frame]
-            elif kind == CLOSE:
-                if value[frame] & target == target:
-                    frame = below[frame]
-                    entry = returns[value[frame] + operand]
-                    frame = below[frame]
-                else:
-                    entry = DEAD
-            elif kind == NEED:
-                if value[frame] & operand == operand:
-                    entry = DEAD
-            elif kind == SEE:
-                if value[frame] >> operand & 1:
-                    entry = DEAD
-                value[2 * level] = value[frame] | (1 << operand)
-                below[2 * level] = below[frame]
-                frame = 2 * level
-            elif kind == DROP:
-                frame = below[frame] if frame >= 0 else -1
-                counted = 0
-            elif is_count and frame < 0:
-                counted += 1
-            elif is_count or kind == OPEN:
-                left = value[frame] - 1 if is_count else operand
-                value[2 * level] = left
-                below[2 * level] = below[frame] if is_count else frame
-                frame = 2 * level
-                if kind == OPEN:
-                    operand = 0
-                elif left == 0:
-                    operand += 1
-                    if kind == COUNT:
-                        entry = operand - 1
-            if kind in _PUSHING:
-                opens = opens or kind in _OPENING
-                value[2 * level + 1] = operand
-                below[2 * level + 1] = frame
-                frame = 2 * level + 1
-        if entry < 0 and body >= 0:
-            for position in range(token_starts[node], token_starts[ends[node]]):
-                token = tokens[position]
-                touched[token] = True
-                words[token >> 5] &= ~(np.uint32(1) << np.uint32(token & 31))
-        if entry < 0 or (entry == body and frame < 0):
-            node = ends[node]
-            continue
-        states[level + 1] = entry
-        top[level + 1] = frame
-        pushed[level + 1] = opens
-        units[level + 1] = counted
-        for position in range(token_starts[node], token_starts[node + 1]):
-            token = tokens[position]
-            words[token >> 5] |= np.uint32(1) << np.uint32(token & 31)
-            if body >= 0:
-                touched[token] = True
-            if opens:
-                openers[opening] = token
-                opening += 1
-        node += 1
-    return found, opening
-
-
-@njit(cache=True, nogil=True)
-def _walk_body(  # type: ignore[no-untyped-def]
-    byte, depth, ends, token_starts, tokens, max_depth,
-    transitions, class_of_byte, actions, returns, state, words, quote_at,
-):  # fmt: skip
-    states = np.empty(max_depth + 1, np.int32)
-    base = np.empty(max_depth + 1, np.int32)
-    units = np.zeros(max_depth + 1, np.int32)
-    states[0] = state
-    node = 0
-    while node < len(byte):
-        level = depth[node]
-        if states[level] == state and byte[node] == _QUOTE:
-            for position in range(token_starts[node], token_starts[ends[node]]):
-                quote_at[position] = level
-            node = ends[node]
-            continue
-        entry = transitions[states[level], class_of_byte[byte[node]]]
-        base[level + 1] = base[level]
-        units[level + 1] = units[level]
-        if entry < DEAD:
-            kind = actions[-2 - entry, 0]
-            if kind in _COUNTS:
-                units[level + 1] += 1
-                if units[level + 1] > TAIL:
-                    for position in range(token_starts[node], token_starts[ends[node]]):
-                        quote_at[position] = _LONG
-                    node = ends[node]
-                    continue
-            if kind == POP:
-                entry = returns[base[level] + actions[-2 - entry, 2]]
-            else:
-                base[level + 1] = actions[-2 - entry, 2]
-                entry = actions[-2 - entry, 1]
-        if entry < 0:
-            node = ends[node]
-            continue
-        states[level + 1] = entry
-        for position in range(token_starts[node], token_starts[node + 1]):
-            token = tokens[position]
-            words[token >> 5] |= np.uint32(1) << np.uint32(token & 31)
-        node += 1
+    for place in range(len(words)):
+        differing = words[place] ^ others[place]
+        bit = 0
+        while differing:
+            if differing & np.uint32(1):
+                if found == len(tokens):
+                    return -1
+                tokens[found] = 32 * place + bit
+                found += 1
+            differing >>= np.uint32(1)
+            bit += 1
+    return found

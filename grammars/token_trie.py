@@ -1,12 +1,17 @@
-"""The vocabulary as a trie over bytes, walked once for each automaton state to get its token mask."""
+"""The vocabulary as tries over bytes, walked from automaton states to get their token masks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
+
+PLAIN_BYTES = 32  # a longer token is not plain
+QUOTE = 0x22
 
 
 class TokenTrie(NamedTuple):
@@ -20,67 +25,93 @@ class TokenTrie(NamedTuple):
     ends: NDArray[np.int32]  # [nodes]
     token_starts: NDArray[np.int32]  # [nodes + 1]
     tokens: NDArray[np.int32]
+    roots: NDArray[np.int32]  # [256], the node of each first byte, -1 for none
+
+
+class TokenTries(NamedTuple):
+    """`plain` has the tokens without a quote and of at most `PLAIN_BYTES`, `other` the rest.
+
+    What plain tokens do inside a string doesn't depend on what comes after the string.
+    """
+
+    plain: TokenTrie
+    other: TokenTrie
     eos: NDArray[np.int32]
     mask_words: int
-    max_depth: int
+    max_bytes: int
+    """of a token"""
 
 
-def build_trie(
-    offsets: NDArray[np.int32],
-    data: NDArray[np.uint8],
-    special: NDArray[np.bool_],
-    eos_tokens: tuple[int, ...],
-    vocab_size: int,
-) -> TokenTrie:
-    """Special tokens are left out: they never match as text. The same goes for tokens without bytes."""
-    raw = data.tobytes()
-    spelled = (
-        (raw[offsets[token] : offsets[token + 1]], token)
-        for token in range(len(special))
-        if not special[token] and offsets[token + 1] > offsets[token]
-    )
-    return trie_of(spelled, eos_tokens, vocab_size)
+class Spellings(NamedTuple):
+    """Token i is `data[offsets[i]:offsets[i + 1]]`. The model may have more tokens than are spelled here."""
+
+    offsets: NDArray[np.int32]  # [tokens + 1]
+    data: NDArray[np.uint8]
+    eos_tokens: tuple[int, ...]
+    vocab_size: int
 
 
-def trie_of(spelled: Iterable[tuple[bytes, int]], eos_tokens: tuple[int, ...], vocab_size: int) -> TokenTrie:
-    """The trie of these texts, none of them empty, each with its token."""
-    byte: list[int] = []
-    depth: list[int] = []
-    ends: list[int] = []
-    token_starts: list[int] = []
-    tokens: list[int] = []
-    open_nodes: list[int] = []
-    previous = b""
-    for text, token in sorted(spelled):
-        common = _common_prefix(previous, text)
-        for node in open_nodes[common:]:
-            ends[node] = len(byte)
-        del open_nodes[common:]
-        for level in range(common, len(text)):
-            open_nodes.append(len(byte))
-            byte.append(text[level])
-            depth.append(level)
-            ends.append(0)
-            token_starts.append(len(tokens))
-        tokens.append(token)
-        previous = text
-    for node in open_nodes:
-        ends[node] = len(byte)
-    return TokenTrie(
-        byte=np.array(byte, np.uint8),
-        depth=np.array(depth, np.int32),
-        ends=np.array(ends, np.int32),
-        token_starts=np.array([*token_starts, len(tokens)], np.int32),
-        tokens=np.array(tokens, np.int32),
+def build_tries(spellings: Spellings) -> TokenTries:
+    """Tokens without bytes are left out."""
+    raw, offsets = spellings.data.tobytes(), spellings.offsets.tolist()
+    spelled = [
+        (raw[start:end], token)
+        for token, (start, end) in enumerate(itertools.pairwise(offsets))
+        if start < end
+    ]
+    return tries_of(spelled, spellings.eos_tokens, spellings.vocab_size)
+
+
+def tries_of(
+    spelled: Sequence[tuple[bytes, int]], eos_tokens: tuple[int, ...], vocab_size: int
+) -> TokenTries:
+    """The tries of these texts, none of them empty, each with its token."""
+    ordered = sorted(spelled)
+    plain = [pair for pair in ordered if len(pair[0]) <= PLAIN_BYTES and QUOTE not in pair[0]]
+    other = [pair for pair in ordered if len(pair[0]) > PLAIN_BYTES or QUOTE in pair[0]]
+    return TokenTries(
+        plain=_trie_of(plain),
+        other=_trie_of(other),
         eos=np.array(eos_tokens, np.int32),
         mask_words=-(-vocab_size // 32),
-        max_depth=max(depth, default=0) + 1,
+        max_bytes=max((len(text) for text, _ in spelled), default=0),
     )
 
 
-def _common_prefix(left: bytes, right: bytes) -> int:
-    length = min(len(left), len(right))
-    for i in range(length):
-        if left[i] != right[i]:
-            return i
-    return length
+def _trie_of(ordered: list[tuple[bytes, int]]) -> TokenTrie:
+    data = np.frombuffer(b"".join(text for text, _ in ordered), np.uint8)
+    offsets = np.cumsum([0, *(len(text) for text, _ in ordered)]).astype(np.int32)
+    byte, depth, ends, first_tokens = _nodes(data, offsets)
+    roots = np.full(256, -1, np.int32)
+    roots[byte[depth == 0]] = np.flatnonzero(depth == 0)
+    tokens = np.array([token for _, token in ordered], np.int32)
+    return TokenTrie(byte, depth, ends, np.append(first_tokens, np.int32(len(tokens))), tokens, roots)
+
+
+@njit(cache=True)
+def _nodes(data, offsets):  # type: ignore[no-untyped-def]
+    """Byte, depth, end and first token of each node, for texts in order."""
+    byte = np.empty(len(data), np.uint8)
+    depth = np.empty(len(data), np.int32)
+    ends = np.empty(len(data), np.int32)
+    first_tokens = np.empty(len(data), np.int32)
+    open_nodes = np.empty(len(data) + 1, np.int32)
+    nodes = 0
+    open_count = 0
+    for token in range(len(offsets) - 1):
+        start, end = offsets[token], offsets[token + 1]
+        common = 0
+        while common < min(open_count, end - start) and byte[open_nodes[common]] == data[start + common]:
+            common += 1
+        for level in range(common, open_count):
+            ends[open_nodes[level]] = nodes
+        for level in range(common, end - start):
+            open_nodes[level] = nodes
+            byte[nodes] = data[start + level]
+            depth[nodes] = level
+            first_tokens[nodes] = token
+            nodes += 1
+        open_count = end - start
+    for level in range(open_count):
+        ends[open_nodes[level]] = nodes
+    return byte[:nodes].copy(), depth[:nodes].copy(), ends[:nodes].copy(), first_tokens[:nodes].copy()

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import LifoQueue
@@ -24,12 +24,13 @@ from llguidance.gbnf_to_lark import any_to_lark
 from .automaton import Automaton, with_masks
 from .byte_automaton import compile_regex
 from .errors import GrammarError, TooLargeError
-from .schema import SchemaCompiler
+from .schema import PropertyOrder, SchemaCompiler, Unenforced
 from .stack_masks import StackMasks
-from .tags import Format, TagCompiler
-from .token_trie import TokenTrie
+from .tags import TagCompiler, read_format
+from .token_trie import Spellings, TokenTries, build_tries
 
 _START = "from arbora.grammars.worker import main; main()"
+START_DEADLINE_S = 60.0
 MEMORY_LIMIT = 8 << 30  # bytes of address space
 KEEP_BELOW = 1 << 30  # bytes of memory; a process that has more, for what it remembers, ends with its job
 
@@ -39,13 +40,17 @@ class Schema(NamedTuple):
 
     text: str
     separators: tuple[str, str]
+    property_order: PropertyOrder = "schema"
+    unenforced: Unenforced = "refuse"
 
 
 class StructuralTag(NamedTuple):
     """`special` are the bytes by which automata know special tokens, by name."""
 
-    format: Format
+    text: str
     special: Mapping[str, bytes]
+    property_order: PropertyOrder = "schema"
+    unenforced: Unenforced = "refuse"
 
     def spelled(self, text: str) -> bytes:
         """The bytes of a text, in which the longest names of special tokens are those tokens."""
@@ -62,13 +67,13 @@ class ContextFree(NamedTuple):
     text: str
 
 
-Source: TypeAlias = "str | Schema | StructuralTag | ContextFree"
+Buildable: TypeAlias = str | Schema | StructuralTag | ContextFree
+"""a regex without anchors, or any other"""
 
 
 class Job(NamedTuple):
     key: str
-    grammar: Source
-    """a regex without anchors, or any other"""
+    grammar: Buildable
     deadline_s: float
 
 
@@ -79,11 +84,17 @@ Result: TypeAlias = Automaton | str
 class AutomatonWorkers:
     """As many processes as there are jobs at a time, at most `size`. For use by several threads."""
 
-    def __init__(self, trie: Future[TokenTrie], size: int) -> None:
-        self._size = size
+    def __init__(self, spellings: Spellings, size: int) -> None:
+        self._workers = [AutomatonWorker(spellings) for _ in range(size)]
         self._idle: LifoQueue[AutomatonWorker] = LifoQueue()  # so those not yet needed come last
-        for _ in range(size):
-            self._idle.put(AutomatonWorker(trie))
+
+    def start(self) -> None:
+        """Starts one process. Jobs that came before wait for it, rather than each for one of its own."""
+        try:
+            self._workers[-1].start()
+        finally:
+            for worker in self._workers:
+                self._idle.put(worker)
 
     def build(self, job: Job) -> Result:
         """As `AutomatonWorker.build`, after the jobs before it."""
@@ -94,24 +105,24 @@ class AutomatonWorkers:
             self._idle.put(worker)
 
     def close(self) -> None:
-        """Waits for the jobs that run; none may come any more."""
-        for _ in range(self._size):
-            self._idle.get().close()
+        """No job may run or come any more."""
+        for worker in self._workers:
+            worker.close()
 
 
 class AutomatonWorker:
     """Starts the process when it is first needed and again after it died. For use by one thread."""
 
-    def __init__(self, trie: Future[TokenTrie]) -> None:
-        self._trie = trie
+    def __init__(self, spellings: Spellings) -> None:
+        self._spellings = spellings
         self._process: subprocess.Popen[bytes] | None = None
 
     def build(self, job: Job) -> Result:
         """Raises GrammarError for a wrong grammar, NotCoveredError for a keyword without an automaton,
         TooLargeError past a limit of states, masks or time."""
-        process = self._started()
-        assert process.stdin is not None and process.stdout is not None
         try:
+            process = self._started()
+            assert process.stdin is not None and process.stdout is not None
             _write(process.stdin, job)
             result, is_last = pickle.load(process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError):
@@ -123,6 +134,11 @@ class AutomatonWorker:
             raise result
         assert isinstance(result, Automaton | str)
         return result
+
+    def start(self) -> None:
+        """Returns when the process is ready for jobs. If it fails, the first job tries again."""
+        with suppress(GrammarError, TooLargeError):
+            self.build(Job("", "a", START_DEADLINE_S))
 
     def close(self) -> None:
         if self._process is not None:
@@ -138,7 +154,7 @@ class AutomatonWorker:
                 stdout=subprocess.PIPE,
             )
             assert self._process.stdin is not None
-            _write(self._process.stdin, self._trie.result())
+            _write(self._process.stdin, self._spellings)
         return self._process
 
 
@@ -150,28 +166,30 @@ def _write(pipe: object, value: object) -> None:
 class Builder:
     """Keeps what grammars have in common."""
 
-    def __init__(self, trie: TokenTrie) -> None:
+    def __init__(self, tries: TokenTries) -> None:
         self._schemas = SchemaCompiler()
         self._tags = TagCompiler(self._schemas)
-        self._masks = StackMasks(trie)
+        self._masks = StackMasks(tries)
 
-    def build(self, key: str, grammar: Source) -> Result:
+    def build(self, key: str, grammar: Buildable) -> Result:
         match grammar:
             case ContextFree(text):
                 return _in_lark(text)
-            case StructuralTag(format):
-                tagged = self._tags.compile(format, grammar.spelled)
-                masked = with_masks(key, tagged.machine, self._masks)
-                return replace(masked, left_out=tagged.left_out)
-            case Schema(text, separators):
-                return with_masks(key, self._schemas.compile(text, separators=separators), self._masks)
             case str():
                 return with_masks(key, compile_regex(grammar), self._masks)
+            case Schema(text, separators, order, unenforced):
+                compiled = self._schemas.compile_allowing(unenforced, text, separators, property_order=order)
+            case StructuralTag(text, _, order, unenforced):
+                compiled = self._tags.compile(
+                    read_format(text), grammar.spelled, property_order=order, unenforced=unenforced
+                )
+        return replace(with_masks(key, compiled.machine, self._masks), left_out=compiled.left_out)
 
     def warm_up(self) -> None:
         """Compiles what the first job should not wait for, and the strings of all schemas."""
         self.build("regex", "a")
-        self.build("schema", Schema("true", (",", ":")))
+        for text in ("true", '{"items":{"type":"array","items":{"$ref":"#"}}}'):
+            self.build(text, Schema(text, (",", ":")))
 
 
 def _in_lark(text: str) -> str:
@@ -198,7 +216,7 @@ def _answer(job: Job, builder: Builder) -> Result | Exception:
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    builder = Builder(pickle.load(sys.stdin.buffer))
+    builder = Builder(build_tries(pickle.load(sys.stdin.buffer)))
     builder.warm_up()
     while True:
         try:

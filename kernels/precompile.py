@@ -40,7 +40,20 @@ def _step_an_automaton() -> None:
     """One slot, one token, one state, one byte."""
     one = np.zeros(1, np.int32)
     pool = AutomatonPool("cpu", 1, np.array([0, 1], np.int32), np.zeros(1, np.uint8), [])
-    pool.load(0, Tables(np.zeros(256, np.uint8), one.reshape(1, 1), one, one.reshape(1, 1)))
+    tables = Tables(
+        class_of_byte=np.zeros(256, np.uint8),
+        row_starts=one,
+        default_state=one,
+        entries=one,
+        owners=one,
+        mask_of_state=one,
+        masks=one.reshape(1, 1),
+        lists_of_state=np.zeros((1, 3), np.int32),
+        list_offsets=np.zeros(2, np.int32),
+        list_tokens=np.zeros(0, np.int32),
+        opener_counts=one,
+    )
+    pool.load(0, tables)
     rows = pool.rows(one)
     pool.mask(rows)
     automaton_cpu.advance(rows, torch.from_numpy(one))

@@ -4,6 +4,7 @@ from .eviction import EvictionPolicy, LeastRecentlyUsed
 from .lease import Copy, Lease
 from .packed import common_tokens
 from .prefix_cache import CacheStats, PrefixCache
+from .reuse_rate import ReuseRate
 
 __all__ = [
     "CacheStats",
@@ -12,5 +13,6 @@ __all__ = [
     "Lease",
     "LeastRecentlyUsed",
     "PrefixCache",
+    "ReuseRate",
     "common_tokens",
 ]

@@ -1,4 +1,4 @@
-"""Which unlocked leaf goes first."""
+"""Which unlocked leaf goes first: the face of a policy, and least recently used, the plainest one."""
 
 from __future__ import annotations
 
@@ -9,57 +9,91 @@ from .node import Node
 
 
 class EvictionPolicy(Protocol):
-    """Ranks leaves; the lowest rank is evicted first, ties in the order in which they became evictable.
+    """Keeps the evictable leaves of one cache in the order of its choice, and may learn from their use.
 
-    The tree asks once, when a leaf becomes evictable: when its last lock goes, when its last child is
-    evicted, or when eviction has taken its tail. The rank holds until the leaf is locked again.
-    `last_use` of an unlocked node is never below that of its descendants, so a rank that grows with
-    it takes a branch from its tip upwards.
+    The tree reports what happens to nodes. Evicted nodes are remembered below what is left of their
+    branch, up to `history` pages in all; one whose tokens come again is the same node as before, and is
+    reported as hit.
     """
 
-    def rank(self, leaf: Node) -> float: ...
+    history: int
 
+    def advance(self, now: int) -> None:
+        """So many accesses have been made."""
 
-class LeastRecentlyUsed:
-    """Evicts the leaf whose last request ended longest ago."""
+    def hit(self, node: Node) -> None:
+        """A request goes through a node that was cached or remembered."""
 
-    def rank(self, leaf: Node) -> float:
-        return leaf.last_use
+    def rest(self, node: Node, generated: int) -> None:
+        """Nobody uses the node any more; the last request that did has generated so many tokens."""
 
+    def split(self, upper: Node, lower: Node) -> None:
+        """`upper` is new and has got the first pages of `lower`."""
 
-class EvictionQueue:
-    """Evictable leaves by rank: a heap whose stale entries are skipped when they surface."""
-
-    def __init__(self, policy: EvictionPolicy) -> None:
-        self._policy = policy
-        self._heap: list[tuple[float, int, Node]] = []
-        self._live = 0
-        self._last_ticket = 0
-
-    def __len__(self) -> int:
-        return self._live
+    def forget(self, node: Node) -> None:
+        """The node is gone for good."""
 
     def add(self, leaf: Node) -> None:
-        assert not leaf.ticket, "the leaf is in the queue already"
-        self._last_ticket += 1
-        leaf.ticket = self._last_ticket
-        heappush(self._heap, (self._policy.rank(leaf), leaf.ticket, leaf))
-        self._live += 1
+        """The leaf may be evicted from now on."""
 
     def discard(self, leaf: Node) -> None:
-        if not leaf.ticket:
-            return
-        leaf.ticket = 0
-        self._live -= 1
-        if len(self._heap) > 64 + 2 * self._live:
-            self._heap = [entry for entry in self._heap if entry[1] == entry[2].ticket]
-            heapify(self._heap)
+        """It may not any more, if it might have been."""
 
     def pop(self) -> Node:
         """Removes and returns the leaf to evict; there must be one."""
+        ...
+
+    def __len__(self) -> int:
+        """How many leaves may be evicted."""
+        ...
+
+
+class LeastRecentlyUsed:
+    """Evicts the leaf whose last request ended longest ago: a heap whose stale entries are skipped.
+
+    A node is used at least as late as anything below it, so a branch goes from its tip upwards.
+    """
+
+    history = 0
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Node]] = []
+        self._tickets: dict[Node, int] = {}  # of the valid entries
+        self._last_ticket = 0
+
+    def advance(self, now: int) -> None:
+        pass
+
+    def hit(self, node: Node) -> None:
+        pass
+
+    def rest(self, node: Node, generated: int) -> None:
+        pass
+
+    def split(self, upper: Node, lower: Node) -> None:
+        pass
+
+    def forget(self, node: Node) -> None:
+        pass
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    def add(self, leaf: Node) -> None:
+        assert leaf not in self._tickets, "the leaf is in the queue already"
+        self._last_ticket += 1
+        self._tickets[leaf] = self._last_ticket
+        heappush(self._heap, (leaf.last_use, self._last_ticket, leaf))
+
+    def discard(self, leaf: Node) -> None:
+        self._tickets.pop(leaf, None)
+        if len(self._heap) > 64 + 2 * len(self._tickets):
+            self._heap = [entry for entry in self._heap if self._tickets.get(entry[2]) == entry[1]]
+            heapify(self._heap)
+
+    def pop(self) -> Node:
         while True:
             _, ticket, leaf = heappop(self._heap)
-            if leaf.ticket == ticket:
-                leaf.ticket = 0
-                self._live -= 1
+            if self._tickets.get(leaf) == ticket:
+                del self._tickets[leaf]
                 return leaf

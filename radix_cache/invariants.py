@@ -21,6 +21,7 @@ def check(tree: RadixTree, allocator: PageAllocator, held: set[int], leases: Col
         _check_children(tree, node)
     _check_locks(nodes, leases)
     _check_queue(tree, nodes)
+    _check_history(tree, nodes)
     for lease in leases:
         _check_lease(tree, lease, held)
 
@@ -55,7 +56,7 @@ def _check_shape(tree: RadixTree, node: Node) -> None:
 
 
 def _check_children(tree: RadixTree, node: Node) -> None:
-    assert node.order == sorted(node.children), "siblings are sorted"
+    assert list(node.order) == sorted(node.children), "siblings are sorted"
     for key, child in node.children.items():
         assert child.parent is node
         assert tree.key(child) == key
@@ -72,8 +73,23 @@ def _check_locks(nodes: list[Node], leases: Collection[Lease]) -> None:
 
 def _check_queue(tree: RadixTree, nodes: list[Node]) -> None:
     evictable = {node for node in nodes if node.parent and not node.children and not node.locks}
-    assert {node for node in nodes if node.ticket} == evictable, "unlocked leaves, and only they, are queued"
-    assert len(tree.queue) == len(evictable)
+    assert len(tree.policy) == len(evictable), "unlocked leaves, and only they, may be evicted"
+
+
+def _check_history(tree: RadixTree, nodes: list[Node]) -> None:
+    remembered: set[Node] = set()
+    parents = list(nodes)
+    for parent in parents:
+        assert parent.children.keys().isdisjoint(parent.ghosts), "a page is cached or remembered, not both"
+        for key, ghost in parent.ghosts.items():
+            assert ghost.parent is parent and tree.key(ghost) == key
+            assert not ghost.pages and not ghost.children and not ghost.locks, "a memory holds nothing"
+            assert len(ghost.tokens) % tree.page_bytes == 0, "only whole pages are remembered"
+            remembered.add(ghost)
+            parents.append(ghost)
+    assert remembered == tree.history.nodes.keys(), "what is remembered hangs in the tree"
+    pages = sum(len(ghost.tokens) for ghost in remembered) // tree.page_bytes
+    assert pages == tree.history.num_pages <= tree.policy.history
 
 
 def _check_lease(tree: RadixTree, lease: Lease, held: set[int]) -> None:

@@ -28,6 +28,7 @@ class Lease:
     node: Node | None = field(repr=False)  # the deepest node it locks; None once released
     depth: int = field(repr=False)  # tokens down to the end of `node`
     source: Node | None = field(repr=False)  # locked until the copy has been made
+    used: bool = field(default=False, repr=False)  # something was planned; else it was only tried
     duplicates: list[int] = field(
         default_factory=list, repr=False
     )  # its pages that the tree has from another

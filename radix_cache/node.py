@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .packed import common_bytes
+from .sorted_keys import SortedKeys
+
+# Most nodes are leaves: they share these until they have a child.
+_NO_CHILDREN: dict[bytes, Node] = {}
+_NO_ORDER: SortedKeys = SortedKeys()
 
 
 @dataclass(slots=True, eq=False)
@@ -14,49 +18,80 @@ class Node:
     """One run of pages below its parent.
 
     A full node's edge is a whole number of pages. A partial leaf's edge is shorter than one page, and
-    it has no children. A root has neither edge nor pages.
+    it has no children. A root has neither edge nor pages. A remembered node (history.py) has an edge but no
+    pages, and nothing but remembered nodes below it.
     """
 
     namespace: str
     parent: Node | None
     tokens: bytes  # the edge, packed int32
     pages: list[int]
-    last_use: int
+    last_use: int  # when its last lock went
+    hits: int = 0  # requests that went through it since
     locks: int = 0  # leases that end here + children that are locked
-    ticket: int = 0  # of the valid entry in the eviction queue, 0 if none
-    children: dict[bytes, Node] = field(default_factory=dict)  # by the first page of their edge
-    order: list[bytes] = field(default_factory=list)  # the keys of `children`, sorted
+    mark: object = None  # the eviction policy's
+    children: dict[bytes, Node] = field(
+        default_factory=lambda: _NO_CHILDREN
+    )  # by the first page of their edge
+    order: SortedKeys = field(default_factory=lambda: _NO_ORDER)  # the keys of `children`
+    ghosts: dict[bytes, Node] = field(
+        default_factory=lambda: _NO_CHILDREN
+    )  # remembered ones, by their first page
+
+    def cut(self, position: int, pages: int) -> Node:
+        """Makes a node of the first `position` bytes and `pages` pages, under the same parent.
+
+        This one keeps the rest and whatever hangs below it. Linking them is the caller's.
+        """
+        upper = Node(
+            self.namespace,
+            self.parent,
+            self.tokens[:position],
+            self.pages[:pages],
+            self.last_use,
+            self.hits,
+        )
+        self.parent = upper
+        self.tokens = self.tokens[position:]
+        self.pages = self.pages[pages:]
+        return upper
 
     def link(self, key: bytes, child: Node) -> None:
+        if self.children is _NO_CHILDREN:
+            self.children, self.order = {}, SortedKeys()
         self.children[key] = child
-        insort(self.order, key)
+        self.order.add(key)
 
     def unlink(self, key: bytes) -> None:
         del self.children[key]
-        del self.order[bisect_left(self.order, key)]
+        self.order.remove(key)
+
+    def link_ghost(self, key: bytes, ghost: Node) -> None:
+        if self.ghosts is _NO_CHILDREN:
+            self.ghosts = {}
+        self.ghosts[key] = ghost
 
     def nearest_child(self, tokens: bytes) -> tuple[Node | None, int]:
         """The child that shares the most leading bytes with `tokens` (at most a page), and how many.
 
         Among sorted strings the longest common prefix with a new one is found at its neighbours.
         """
-        index = bisect_left(self.order, tokens)
         best, best_common = None, 0
-        for key in self.order[max(index - 1, 0) : index + 1]:
-            common = common_bytes(key, tokens)
-            if common > best_common:
+        for key in self.order.around(tokens):
+            common = common_bytes(key, tokens) if key else 0
+            if key and common > best_common:
                 best, best_common = self.children[key], common
         return best, best_common
 
     def covers(self, tokens: bytes) -> bool:
         """Whether some child's first page begins with `tokens`."""
-        index = bisect_left(self.order, tokens)
-        return index < len(self.order) and self.order[index].startswith(tokens)
+        _, key = self.order.around(tokens)
+        return key is not None and key.startswith(tokens)
 
     def child_before(self, key: bytes) -> Node | None:
         """The child whose key sorts just before `key`."""
-        index = bisect_left(self.order, key)
-        return self.children[self.order[index - 1]] if index else None
+        before, _ = self.order.around(key)
+        return self.children[before] if before else None
 
     def path(self) -> Iterator[Node]:
         """This node and its ancestors, the root last."""

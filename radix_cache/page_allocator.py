@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from itertools import pairwise
+from operator import sub
 
 
 class PageAllocator:
@@ -86,6 +87,6 @@ def _runs(pages: list[int]) -> list[tuple[int, int]]:
         return []
     if pages[-1] - pages[0] == len(pages) - 1:
         return [(pages[0], pages[-1] + 1)]
-    breaks = [i for i in range(1, len(pages)) if pages[i] != pages[i - 1] + 1]
+    breaks = [i for i, step in enumerate(map(sub, pages[1:], pages), 1) if step != 1]
     bounds = [0, *breaks, len(pages)]
     return [(pages[a], pages[b - 1] + 1) for a, b in pairwise(bounds)]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .eviction import EvictionPolicy, LeastRecentlyUsed
+from .eviction import EvictionPolicy
 from .invariants import check, check_continues
 from .lease import Copy, Lease
 from .node import Node
 from .packed import TOKEN_BYTES
 from .page_allocator import PageAllocator
+from .reuse_rate import ReuseRate
 from .tree import Match, RadixTree
 
 
@@ -49,7 +51,9 @@ class PrefixCache:
         self.enabled = enabled
         self._check_invariants = check_invariants
         self._allocator = PageAllocator(num_pages)
-        self._tree = RadixTree(page_size, policy or LeastRecentlyUsed(), self._allocator)
+        if policy is None:
+            policy = ReuseRate(num_pages, page_size)
+        self._tree = RadixTree(page_size, policy, self._allocator)
         self._held: set[int] = set()
         self._leases: set[Lease] = set()
         self._looked_up_tokens = 0
@@ -106,9 +110,12 @@ class PrefixCache:
         if lacking > self._tree.num_evictable:
             return None
         if lacking > 0:
-            self._tree.evict(lacking)
             self._evicted_pages += lacking
-        pages = self._allocator.take(count, after)
+            pages = sorted(self._allocator.take(count - lacking) + self._tree.evict(lacking))
+            next_to = bisect(pages, after) if after is not None else 0
+            pages = pages[next_to:] + pages[:next_to]
+        else:
+            pages = self._allocator.take(count, after)
         self._held.update(pages)
         self._verify()
         return pages
@@ -121,14 +128,16 @@ class PrefixCache:
 
         A page that the tree has already from another request stays the request's own until `release`.
         """
+        self._use(lease)
         self._insert_full_pages(lease, tokens, pages)
         self._verify()
 
-    def release(self, lease: Lease, tokens: bytes, pages: Sequence[int]) -> None:
+    def release(self, lease: Lease, tokens: bytes, pages: Sequence[int], generated: int = 0) -> None:
         """Ends a lease: enters all of `tokens`, frees the pages that the tree didn't take, unlocks.
 
         tokens: those whose KV exists, from the first on; they may end inside a page
         pages: the request's whole page table
+        generated: how many tokens the request was answered with, from which the eviction policy learns
 
         No step in flight may name the pages any more. `release(lease, tokens[: lease.matched], lease.pages)`
         undoes an `acquire`. If `copied` was not called, the copy is taken as never made.
@@ -136,10 +145,12 @@ class PrefixCache:
         if lease.source is not None:
             tokens = tokens[: lease.depth * TOKEN_BYTES]
             self.copied(lease)
+        if len(tokens) > lease.matched * TOKEN_BYTES:
+            self._use(lease)
         self._insert_full_pages(lease, tokens, pages)
         rest = self._insert_tail(lease, tokens, pages)
         self._free(lease.duplicates + rest)
-        self._unlock(lease)
+        self._unlock(lease, generated)
         self._verify()
 
     def discard(self, lease: Lease, pages: Sequence[int]) -> None:
@@ -182,11 +193,18 @@ class PrefixCache:
             self._tree.lock(lease.source)
             lease.copy = Copy(lease.source.pages[0], match.tail)
 
-    def _unlock(self, lease: Lease) -> Node:
+    def _use(self, lease: Lease) -> None:
+        """Counts a request as a use of what it matched, once."""
+        assert lease.node is not None, "the lease is over"
+        if not lease.used:
+            lease.used = True
+            self._tree.use(lease.node, lease.depth)
+
+    def _unlock(self, lease: Lease, generated: int = 0) -> Node:
         """Returns the deepest node that the lease had locked."""
         node = lease.node
         assert node is not None, "the lease is over"
-        self._tree.unlock(node)
+        self._tree.unlock(node, generated)
         lease.node = None
         self._leases.remove(lease)
         return node

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .eviction import EvictionPolicy, EvictionQueue
+from .eviction import EvictionPolicy
+from .history import History
 from .node import Node
 from .packed import TOKEN_BYTES, common_bytes
 from .page_allocator import PageAllocator
@@ -37,9 +38,10 @@ class RadixTree:
         self.roots: dict[str, Node] = {}
         self.num_pages = 0
         self.num_evictable = 0  # pages of unlocked nodes
-        self.queue = EvictionQueue(policy)
+        self.policy = policy
+        self.history = History(policy, self.page_bytes)
         self._allocator = allocator
-        self._now = 0
+        self._now = 0  # accesses: tokens matched or computed, and locks taken back
 
     def open_root(self, namespace: str) -> Node:
         """The root of a namespace, made if need be; it lives while it is locked or has children."""
@@ -75,14 +77,26 @@ class RadixTree:
         """
         cut = pages * self.page_bytes
         assert node.parent is not None and 0 < pages < len(node.pages), "a cut inside an edge"
-        upper = Node(node.namespace, node.parent, node.tokens[:cut], node.pages[:pages], node.last_use)
+        above = node.parent
+        upper = node.cut(cut, pages)
         upper.locks = int(node.locks > 0)
-        node.parent.children[self.key(upper)] = upper
-        node.parent = upper
-        node.tokens = node.tokens[cut:]
-        node.pages = node.pages[pages:]
+        above.children[self.key(upper)] = upper
         upper.link(self.key(node), node)
+        self.policy.split(upper, node)
         return upper
+
+    def use(self, node: Node, tokens: int) -> None:
+        """A request goes on from the end of `node`, the end of the first `tokens` of its sequence."""
+        self._now += tokens
+        self.policy.advance(self._now)
+        current = node
+        while current.parent is not None:
+            self._hit(current)
+            current = current.parent
+
+    def _hit(self, node: Node) -> None:
+        node.hits += 1
+        self.policy.hit(node)
 
     def insert(self, node: Node, tokens: bytes, pages: list[int]) -> tuple[Node, list[int]]:
         """Puts whole pages below `node` and moves one lock from it down to where they end.
@@ -91,19 +105,20 @@ class RadixTree:
         """
         duplicates: list[int] = []
         done = 0
+        self._now += len(tokens) // TOKEN_BYTES
         while done < len(pages):
             position = done * self.page_bytes
             child = node.children.get(tokens[position : position + self.page_bytes])
             if child is None:
-                return self._append(node, tokens[position:], pages[done:]), duplicates
-            shared = (
-                common_bytes(child.tokens, tokens[position : position + len(child.tokens)]) // self.page_bytes
-            )
-            if shared < len(child.pages):
-                child = self.split(child, shared)
-            self._move_lock(node, child)
-            duplicates += pages[done : done + shared]
-            node, done = child, done + shared
+                node, count = self._extend(node, tokens, position, pages[done:])
+                done += count
+            else:
+                shared = self._shared_pages(child, tokens, position)
+                if shared < len(child.pages):
+                    child = self.split(child, shared)
+                self._move_lock(node, child)
+                duplicates += pages[done : done + shared]
+                node, done = child, done + shared
         return node, duplicates
 
     def insert_tail(self, node: Node, tokens: bytes, page: int) -> Node | None:
@@ -113,27 +128,48 @@ class RadixTree:
         self._drop_covered_leaf(node, tokens)
         return self._add_child(node, tokens, [page])
 
-    def _append(self, node: Node, tokens: bytes, pages: list[int]) -> Node:
-        """An edge that nobody else uses grows in place: a sequence computed in chunks stays one node."""
-        self._drop_covered_leaf(node, tokens[: self.page_bytes])
-        if node.locks > 1 or node.children or node.parent is None:
-            return self._add_child(node, tokens, pages)
+    def _extend(self, node: Node, tokens: bytes, position: int, pages: list[int]) -> tuple[Node, int]:
+        """Puts `pages` below `node`, which has no such child: as many as a remembered node had, or all.
+
+        Returns where they end, and how many they are. An edge that only this request has used grows in place:
+        a sequence computed in chunks stays one node.
+        """
+        self._drop_covered_leaf(node, tokens[position : position + self.page_bytes])
+        remembered = self.history.recall(node, tokens, position)
+        if remembered is not None:
+            return self._revive(node, remembered, pages)
+        if node.locks > 1 or node.hits or node.children or node.parent is None:
+            return self._add_child(node, tokens[position:], pages), len(pages)
         self.num_pages += len(pages)
-        node.tokens += tokens
+        node.tokens += tokens[position:]
         node.pages += pages
-        return node
+        return node, len(pages)
+
+    def _revive(self, node: Node, remembered: Node, pages: list[int]) -> tuple[Node, int]:
+        remembered.pages = pages[: len(remembered.tokens) // self.page_bytes]
+        self._hang(node, remembered)
+        self._hit(remembered)
+        return remembered, len(remembered.pages)
 
     def _add_child(self, node: Node, tokens: bytes, pages: list[int]) -> Node:
         child = Node(node.namespace, node, tokens, pages, self._now)
-        node.link(self.key(child), child)
-        self.num_pages += len(pages)
-        self.num_evictable += len(pages)
-        self._move_lock(node, child)
+        self._hang(node, child)
         return child
+
+    def _hang(self, node: Node, child: Node) -> None:
+        node.link(self.key(child), child)
+        self.num_pages += len(child.pages)
+        self.num_evictable += len(child.pages)
+        self._move_lock(node, child)
 
     def _move_lock(self, node: Node, child: Node) -> None:
         self.lock(child)
         self.unlock(node)
+
+    def _shared_pages(self, child: Node, tokens: bytes, position: int) -> int:
+        if tokens.startswith(child.tokens, position):
+            return len(child.pages)
+        return common_bytes(child.tokens, tokens[position : position + len(child.tokens)]) // self.page_bytes
 
     def _drop_covered_leaf(self, node: Node, key: bytes) -> None:
         """Frees an unlocked partial leaf whose tokens begin the new child `key`."""
@@ -143,14 +179,20 @@ class RadixTree:
             self._allocator.free(leaf.pages)
 
     def remove(self, leaf: Node) -> None:
-        """Takes an unlocked leaf out; its pages are the caller's."""
+        """Takes an unlocked leaf out for good; its pages are the caller's."""
+        self.policy.discard(leaf)
+        self.history.drop_below(leaf)
+        self.policy.forget(leaf)
+        self._settle(self._unlink(leaf))
+
+    def _unlink(self, leaf: Node) -> Node:
+        """Returns the parent, which may have become a leaf."""
         parent = leaf.parent
         assert parent is not None and not leaf.locks and not leaf.children, "only an unlocked leaf"
-        self.queue.discard(leaf)
         self.num_pages -= len(leaf.pages)
         self.num_evictable -= len(leaf.pages)
         parent.unlink(self.key(leaf))
-        self._settle(parent)
+        return parent
 
     def prune(self, node: Node) -> None:
         """Frees `node` and then those above it, up to the first that is locked or leads elsewhere too."""
@@ -168,11 +210,14 @@ class RadixTree:
             if current.locks > 1:
                 return
             self.num_evictable -= len(current.pages)
-            self.queue.discard(current)
+            self.policy.discard(current)
             current = current.parent
 
-    def unlock(self, node: Node) -> None:
-        """Takes one lock back, and marks what is now unlocked as just used."""
+    def unlock(self, node: Node, generated: int = 0) -> None:
+        """Takes one lock back, and marks what is now unlocked as just used.
+
+        generated: tokens that the request was answered with
+        """
         self._now += 1
         current: Node | None = node
         while current is not None:
@@ -182,6 +227,8 @@ class RadixTree:
                 return
             self.num_evictable += len(current.pages)
             current.last_use = self._now
+            if current.parent is not None:
+                self.policy.rest(current, generated)
             self._settle(current)
             current = current.parent
 
@@ -190,31 +237,25 @@ class RadixTree:
         if node.locks or node.children:
             return
         if node.parent is not None:
-            self.queue.add(node)
+            self.policy.add(node)
         else:
+            self.history.drop_below(node)
             del self.roots[node.namespace]
 
-    def evict(self, count: int) -> None:
-        """Frees `count` pages, of which so many must be evictable, from the tails of the first leaves."""
+    def evict(self, count: int) -> list[int]:
+        """`count` pages, of which so many must be evictable, from the tails of the first leaves."""
         assert count <= self.num_evictable, f"asked to evict {count} of {self.num_evictable} pages"
         evicted: list[int] = []
         while len(evicted) < count:
-            leaf = self.queue.pop()
-            kept = max(len(leaf.pages) - (count - len(evicted)), 0)
-            evicted += leaf.pages[kept:]
-            if kept:
-                self._cut_tail(leaf, kept)
-            else:
-                self.remove(leaf)
-        self._allocator.free(evicted)
-
-    def _cut_tail(self, leaf: Node, kept: int) -> None:
-        removed = len(leaf.pages) - kept
-        self.num_pages -= removed
-        self.num_evictable -= removed
-        del leaf.pages[kept:]
-        leaf.tokens = leaf.tokens[: kept * self.page_bytes]
-        self.queue.add(leaf)
+            leaf = self.policy.pop()
+            kept = len(leaf.pages) - (count - len(evicted))
+            if kept > 0:
+                self.split(leaf, kept)
+            evicted += leaf.pages
+            parent = self._unlink(leaf)
+            self.history.keep(leaf)
+            self._settle(parent)
+        return evicted
 
     def key(self, node: Node) -> bytes:
         return node.tokens[: self.page_bytes]

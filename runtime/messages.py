@@ -24,6 +24,8 @@ from .sampling_params import SamplingParams
 Tokens = bytes
 FinishReason = Literal["stop", "length", "abort", "error"]
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
+PropertyOrder = Literal["schema", "any"]
+Unenforced = Literal["refuse", "allow"]
 
 
 class Message(msgspec.Struct, tag=True, array_like=True):
@@ -42,13 +44,16 @@ class GrammarSpec(Part):
     context-free grammar (Lark or GBNF), or a structural tag (JSON; see `grammars.tags.format`).
 
     `param` is the request's field it came from, for errors. `separators` are the item and key separators
-    of a JSON schema's value.
+    of a JSON schema's value, `property_order` that of declared properties: the schema's, or any.
+    Keywords that can't be enforced are a reason to refuse the schema, or are left out and reported.
     """
 
     kind: GrammarKind
     text: str
     param: str
     separators: tuple[str, str] = (",", ":")
+    property_order: PropertyOrder = "schema"
+    unenforced: Unenforced = "refuse"
 
 
 class Generate(Message):
@@ -150,6 +155,7 @@ class Stats(Message):
     prompt_tokens_cached: int
     prompt_tokens_computed: int
     output_tokens: int
+    forced_tokens: int
     retractions: int
     evicted_pages: int
     steps: int
@@ -159,10 +165,12 @@ class Stats(Message):
 
 
 class SlotSetup(Part):
-    """A row's sent-once state. `prompt` and `output` are there only if the row uses penalties.
+    """A row's sent-once state, sent again behind tokens that were forced.
+
+    `prompt` and `output` are there only if the row uses penalties.
 
     `banned_tokens` may not be sampled before output position `min_tokens`. `position` is the output
-    position of the next token (not zero after a retraction). `grammar` is a loaded automaton's id,
+    position of the next token (not zero after a retraction or a jump). `grammar` is a loaded automaton's id,
     `state` its state and `stack` what it pushed and not popped (int32, first push first); rows masked
     by the host have none of them.
     """
@@ -235,22 +243,22 @@ class StepMasks(Message):
 
 
 class LoadGrammar(Message):
-    """An automaton's tables: see `grammars.automaton.Automaton` and its machine for their meaning.
-
-    Automata without a stack need none of the last six.
-    """
+    """An automaton's tables: see `grammars.automaton.Automaton` and its parts for their meaning."""
 
     grammar: int
     class_of_byte: bytes  # uint8 [256]
-    transitions: bytes  # int32 [states, classes]
+    row_starts: bytes  # int32 [states]
+    default_state: bytes  # int32 [states]
+    entries: bytes  # int32 [places]
+    owners: bytes  # int32 [places]
     mask_of_state: bytes  # int32 [states]
     masks: bytes  # int32 [masks, ceil(vocab / 32)]
-    actions: bytes = b""  # int32 [actions, 3]
-    returns: bytes = b""  # int32
-    context_of_state: bytes = b""  # int32 [states]
-    context_offsets: bytes = b""  # int32 [lists + 1]
-    context_tokens: bytes = b""  # int32
-    opener_counts: bytes = b""  # int32 [lists]
+    lists_of_state: bytes  # int32 [states, 3]
+    list_offsets: bytes  # int32 [lists + 1]
+    list_tokens: bytes  # int32
+    opener_counts: bytes  # int32 [lists]
+    actions: bytes  # int32 [actions, 4]
+    returns: bytes  # int32
 
 
 class DropGrammar(Message):

@@ -12,6 +12,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
 
     `logprobs` is the number of alternatives reported with each output token (0: only the token's
     own; None: no log-probabilities at all); `prompt_logprobs` the same for the prompt's tokens.
+    `complete_json`: what `max_tokens` cuts off fits its grammar nevertheless.
     """
 
     max_tokens: int
@@ -29,6 +30,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     stop_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    complete_json: bool = False
 
     @property
     def uses_penalties(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar, cast
 
@@ -95,12 +96,26 @@ class Inbox(Generic[T]):
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.bind(address)
         self._decoder: _Decoder[T] = _Decoder(kind, epoch)
+        self._awakened, self._wake = os.pipe()
+        os.set_blocking(self._awakened, False)
+        os.set_blocking(self._wake, False)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._awakened, zmq.POLLIN)
 
     def receive(self, timeout_ms: int | None = None) -> T | None:
-        """The next message; None when none came within `timeout_ms` (None: waits for ever)."""
-        if not self._socket.poll(timeout_ms):
+        """The next message; None when none came within `timeout_ms` (None: any time) or before `wake`."""
+        ready = dict(self._poller.poll(timeout_ms))
+        if self._awakened in ready:
+            os.read(self._awakened, 4096)
+        if self._socket not in ready:
             return None
         return self._decoder.decode(self._socket.recv_multipart())
+
+    def wake(self) -> None:
+        """Ends a `receive` that waits, or the next one. May be called from any thread."""
+        with suppress(BlockingIOError):  # it is full of others' calls
+            os.write(self._wake, b".")
 
     def waiting(self) -> Iterator[T]:
         """The messages that are there now."""
@@ -111,6 +126,8 @@ class Inbox(Generic[T]):
 
     def close(self) -> None:
         self._socket.close(linger=0)
+        os.close(self._awakened)
+        os.close(self._wake)
 
 
 class AsyncInbox(Generic[T]):

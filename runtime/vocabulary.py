@@ -21,6 +21,7 @@ FIRST_UNUSED_BYTE = 0xF5
 """bytes from here on occur in no text"""
 _DIGITS = 7  # of an id to base 8
 _MARK = 0xFE
+TOKENIZER_NAME = "tokenizer.json"  # beside it, written before it; of use only where text is cut into tokens
 
 
 class Vocabulary(NamedTuple):

@@ -15,7 +15,7 @@ from arbora.grammars.schema import SchemaCompiler
 from arbora.grammars.schema.compile import PropertyOrder
 from arbora.grammars.stack_automaton import CLOSE, COUNT, COUNT_CALL, DROP, MAX_DEPTH, NEED, OPEN, SEE
 from arbora.grammars.stack_masks import StackMasks
-from arbora.grammars.token_trie import build_trie
+from arbora.grammars.token_trie import Spellings, build_tries
 from arbora.kernels.automaton import AutomatonPool, Tables
 from arbora.kernels.automaton import cpu as automaton_cpu
 from arbora.kernels.automaton import cuda as automaton_triton
@@ -24,7 +24,7 @@ from arbora.kernels.sampling.reference import unpack_bits
 
 PIECES = ['"', '":', '","', '"}', '"]', "}}", "]}", "]]", "[[", '{"', '[{"', "},", "true", "null", "aa", "é"]
 PIECES += ['":[', '"a":', '","b":', '{"a":{"a":', "a" * 12, '\\"', "\\u00", "12", "-1", "b", '":{']
-TEXTS = [b"<end>", *(bytes([byte]) for byte in range(256)), *(piece.encode() for piece in PIECES)]
+TEXTS = [b"", *(bytes([byte]) for byte in range(256)), *(piece.encode() for piece in PIECES)]
 END = 0
 MODEL_VOCAB = 8192  # so wide that lists stand for short masks
 OFFSETS = np.cumsum([0, *map(len, TEXTS), *[0] * (MODEL_VOCAB - len(TEXTS))]).astype(np.int32)
@@ -63,8 +63,7 @@ CASES = {
 
 @cache
 def masks() -> StackMasks:
-    special = np.arange(MODEL_VOCAB) == END
-    return StackMasks(build_trie(OFFSETS, DATA, special, (END,), MODEL_VOCAB))
+    return StackMasks(build_tries(Spellings(OFFSETS, DATA, (END,), MODEL_VOCAB)))
 
 
 @cache
@@ -73,7 +72,7 @@ def compiled(name: str) -> Automaton:
     machine = SchemaCompiler().compile(json.dumps(case.schema), property_order=case.order)
     assert set(case.actions) <= set(machine.actions[:, 0].tolist())
     automaton = with_masks(name, machine, masks())
-    assert len(automaton.masks) < 30 and automaton.context_tokens.size
+    assert len(automaton.masks.masks) < 30 and automaton.masks.opener_counts.any()
     return automaton
 
 
@@ -81,15 +80,18 @@ def pool_of(automaton: Automaton) -> AutomatonPool:
     pool = AutomatonPool("cpu", 2, OFFSETS, DATA, [END])
     tables = Tables(
         class_of_byte=automaton.machine.class_of_byte,
-        transitions=automaton.machine.transitions,
-        mask_of_state=automaton.mask_of_state,
-        masks=automaton.masks,
+        row_starts=automaton.rows.row_starts,
+        default_state=automaton.rows.default_state,
+        entries=automaton.rows.entries,
+        owners=automaton.rows.owners,
+        mask_of_state=automaton.masks.mask_of_state,
+        masks=automaton.masks.masks,
+        lists_of_state=automaton.masks.lists_of_state,
+        list_offsets=automaton.masks.list_offsets,
+        list_tokens=automaton.masks.list_tokens,
+        opener_counts=automaton.masks.opener_counts,
         actions=automaton.machine.actions,
         returns=automaton.machine.returns,
-        context_of_state=automaton.context_of_state,
-        context_offsets=automaton.context_offsets,
-        context_tokens=automaton.context_tokens,
-        opener_counts=automaton.opener_counts,
     )
     pool.load(1, tables)
     return pool
@@ -124,7 +126,9 @@ def test_a_walk_sees_the_masks_and_stacks_of_the_compilers_automaton(name: str, 
         )
         if step % 15 == 0:
             words = mask.bits[int(mask.index[0])].clone()
-            index = automaton_triton.mask(rows, pool._context.tensor, mask.bits, pool._own_masks)
+            index = automaton_triton.mask(
+                rows, pool._lists.tensor, pool._list_tokens.tensor, mask.bits, pool._own_masks
+            )
             assert torch.equal(mask.bits[int(index[0])], words)
         deepening = [token for token in expected if TEXTS[token][-1:] in (b"[", b"{", b":")]
         some = deepening if deepening and chance.random() < seed / 2 else expected

@@ -24,8 +24,10 @@ from stack_automata import (
     VOCABULARY,
     Configuration,
     Grammar,
+    lists,
     random_configurations,
     random_grammar,
+    rows_of,
 )
 
 SLOTS = 24
@@ -55,7 +57,10 @@ def entered(pool: AutomatonPool, placed: Sequence[tuple[int, Configuration]]) ->
 
 def triton_mask(pool: AutomatonPool, rows: AutomatonRows) -> TokenMask:
     masks = pool._masks.tensor
-    return TokenMask(automaton_triton.mask(rows, pool._context.tensor, masks, pool._own_masks), masks)
+    return TokenMask(
+        automaton_triton.mask(rows, pool._lists.tensor, pool._list_tokens.tensor, masks, pool._own_masks),
+        masks,
+    )
 
 
 def allowed(mask: TokenMask, row: int) -> list[int]:
@@ -164,15 +169,12 @@ def brackets() -> Grammar:
     context = [t for t, text in enumerate(VOCABULARY) if text and not text.strip(b"abc") and text.strip(b"c")]
     tables = Tables(
         class_of_byte=classes,
-        transitions=np.array([[-1, -2, -1, 0], [-1, -3, -4, -1]], np.int32),
+        **rows_of(np.array([[-1, -2, -1, 0], [-1, -3, -4, -1]])),
         mask_of_state=np.array([0, 1], np.int32),
         masks=masks,
-        actions=np.array([[PUSH, 1, 0], [PUSH, 1, 1], [POP, 0, 0]], np.int32),
+        actions=np.array([[PUSH, 1, 0, 1], [PUSH, 1, 1, 1], [POP, 0, 0, -2]], np.int32),
         returns=np.array([0, 1], np.int32),
-        context_of_state=np.array([0, 0], np.int32),
-        context_offsets=np.array([0, len(context)], np.int32),
-        context_tokens=np.array(context, np.int32),
-        opener_counts=np.zeros(1, np.int32),
+        **lists([(0, 0, 1), (0, 0, 1)], (context, [])),
     )
     return Grammar(tables)
 
@@ -257,8 +259,8 @@ class LoadedGrammars(RuleBasedStateMachine):
 
     def free_rows(self) -> list[int]:
         pool = self.pool
-        tables = (pool._states, pool._transitions, pool._masks, pool._class_maps)
-        return [arena.free_rows for arena in (*tables, pool._actions, pool._returns, pool._context)]
+        tables = (pool._states, pool._entries, pool._masks, pool._class_maps, pool._list_tokens)
+        return [arena.free_rows for arena in (*tables, pool._actions, pool._returns, pool._lists)]
 
     @rule(seed=st.integers(0, 999), stack=st.booleans())
     def add(self, seed: int, stack: bool) -> None:

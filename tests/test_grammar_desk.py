@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from arbora.grammars import Automaton
+from arbora.grammars import Automaton, GrammarError
+from arbora.grammars.automaton import LIST_BYTES
 from arbora.grammars.compiler import GrammarKind
 from arbora.kernels.automaton import Tables
 from arbora.runtime.messages import DropGrammar, GrammarSpec, LoadGrammar
 from arbora.runtime.scheduler import grammar_desk
 from arbora.runtime.scheduler.constraint import AutomatonConstraint, Constraint
-from arbora.runtime.scheduler.grammar_desk import MAX_UNUSED, GrammarDesk
+from arbora.runtime.scheduler.grammar_desk import GrammarDesk
 from grammar_world import compiler
-from stack_automata import automaton
+from stack_automata import automaton, lists, no_lists, rows_of
 
 
 class Ready:
@@ -26,9 +27,15 @@ class Ready:
         self.done: list[tuple[str, Automaton]] = []
 
     def submit(self, ticket: str, kind: str, text: str, **_: object) -> None:
-        table = np.zeros((1, 1), np.int32)
+        zero = np.zeros(1, np.int32)
         masks = np.broadcast_to(np.int32(-1), (1, self.mask_bytes // 4))
-        tables = Tables(np.zeros(256, np.uint8), table, table[0], masks)
+        tables = Tables(
+            class_of_byte=np.zeros(256, np.uint8),
+            mask_of_state=zero,
+            masks=masks,
+            **rows_of(np.zeros((1, 1))),
+            **no_lists(1),
+        )
         self.done.append((ticket, automaton(text, tables)))
 
     def spelled(self, tokens: np.ndarray) -> bytes:
@@ -46,14 +53,33 @@ def ask(desk: GrammarDesk, text: str) -> Constraint:
     return constraint
 
 
+def loaded(desk: GrammarDesk, text: str) -> Constraint:
+    constraint = ask(desk, text)
+    assert desk.load(constraint)
+    return constraint
+
+
 def dropped(desk: GrammarDesk) -> list[int]:
     return [load.grammar for load in desk.take_loads() if isinstance(load, DropGrammar)]
+
+
+@pytest.fixture
+def four_fit(monkeypatch: pytest.MonkeyPatch) -> GrammarDesk:
+    """A desk with room for four automata."""
+    monkeypatch.setattr(grammar_desk, "DEVICE_BYTES", (1 << 20) + (1 << 16))
+    return GrammarDesk(Ready(1 << 18))  # type: ignore[arg-type]
+
+
+def test_nothing_is_loaded_for_those_who_wait() -> None:
+    desk = GrammarDesk(Ready())  # type: ignore[arg-type]
+    ask(desk, "a")
+    assert desk.take_loads() == []
 
 
 def test_an_automaton_is_loaded_once_for_all_who_use_it() -> None:
     desk = GrammarDesk(Ready())  # type: ignore[arg-type]
     for _ in range(3):
-        ask(desk, "a")
+        loaded(desk, "a")
     assert [type(load) for load in desk.take_loads()] == [LoadGrammar]
 
 
@@ -62,51 +88,56 @@ def test_what_needs_a_stack_is_loaded_with_the_automaton() -> None:
     desk = GrammarDesk(compiler)  # type: ignore[arg-type]
     compiler.submit("request", "regex", "a")
     ((ticket, plain),) = compiler.finished()
-    numbers = np.arange(3, dtype=np.int32)
+    numbers = np.arange(4, dtype=np.int32)
     stacked = replace(
         plain,
-        machine=replace(plain.machine, actions=numbers.reshape(1, 3), returns=numbers[:1]),
-        context_of_state=numbers[:1],
-        context_offsets=numbers[:2],
-        context_tokens=numbers[2:],
-        opener_counts=numbers[1:2],
+        machine=replace(plain.machine, actions=numbers.reshape(1, 4), returns=numbers[:1]),
+        masks=replace(plain.masks, **lists([(1, 0, 2)], ([5, 6], []), ([7], [8]))),
     )
     compiler.done = [(ticket, stacked)]
-    assert stacked.nbytes == plain.nbytes + 4 * 9
-    assert len(list(desk.finished())) == 1
+    assert stacked.nbytes == plain.nbytes + 4 * 9 + 2 * LIST_BYTES
+    ((_, constraint),) = desk.finished()
+    assert not isinstance(constraint, Exception)
+    assert desk.load(constraint)
     (load,) = desk.take_loads()
     assert isinstance(load, LoadGrammar)
-    sent = (load.actions, load.returns, load.context_of_state, load.context_offsets, load.context_tokens)
-    assert [np.frombuffer(part, np.int32).tolist() for part in sent] == [[0, 1, 2], [0], [0], [0, 1], [2]]
-    assert np.frombuffer(load.opener_counts, np.int32).tolist() == [1]
+    sent = (load.actions, load.returns, load.lists_of_state, load.list_offsets, load.list_tokens)
+    expected = [[0, 1, 2, 3], [0], [1, 0, 2], [0, 0, 2, 4], [5, 6, 7, 8]]
+    assert [np.frombuffer(part, np.int32).tolist() for part in sent] == expected
+    assert np.frombuffer(load.opener_counts, np.int32).tolist() == [0, 0, 1]
 
 
-def test_those_unused_longest_are_dropped_when_there_are_many() -> None:
-    desk = GrammarDesk(Ready())  # type: ignore[arg-type]
-    used = ask(desk, "used")
-    for number in range(MAX_UNUSED + 2):
-        desk.release(ask(desk, str(number)))
-    assert dropped(desk) == [2, 3]
-    assert used.grammar == 1
+def test_those_unused_longest_are_dropped_when_others_need_their_room(four_fit: GrammarDesk) -> None:
+    used = loaded(four_fit, "used")
+    for text in "abc":
+        four_fit.unload(loaded(four_fit, text))
+    assert dropped(four_fit) == []
+    loaded(four_fit, "a")
+    loaded(four_fit, "d")
+    assert dropped(four_fit) == [3]
+    assert used.grammar == 1  # type: ignore[attr-defined]
 
 
-def test_those_unused_longest_are_dropped_when_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grammar_desk, "MAX_UNUSED_BYTES", 1 << 20)
-    desk = GrammarDesk(Ready(1 << 18))  # type: ignore[arg-type]
-    for number in range(5):
-        desk.release(ask(desk, str(number)))
-    assert dropped(desk) == [1, 2]
+def test_an_automaton_in_use_is_never_dropped(four_fit: GrammarDesk) -> None:
+    first, second = loaded(four_fit, "a"), loaded(four_fit, "a")
+    for text in "bcd":
+        loaded(four_fit, text)
+    four_fit.unload(first)
+    waiting = ask(four_fit, "e")
+    assert not four_fit.load(waiting)
+    assert dropped(four_fit) == []
+    four_fit.unload(second)
+    assert four_fit.load(waiting)
+    assert dropped(four_fit) == [1]
 
 
-def test_an_automaton_in_use_is_never_dropped() -> None:
-    desk = GrammarDesk(Ready())  # type: ignore[arg-type]
-    first, second = ask(desk, "a"), ask(desk, "a")
-    desk.release(first)
-    for number in range(MAX_UNUSED):
-        desk.release(ask(desk, str(number)))
-    assert dropped(desk) == []
-    desk.release(second)
-    assert dropped(desk) == [2]
+def test_an_automaton_that_can_never_fit_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_desk, "DEVICE_BYTES", 100_000)
+    desk = GrammarDesk(Ready(200_000))  # type: ignore[arg-type]
+    desk.submit("request", GrammarSpec("regex", "a", "regex"))
+    ((_, refused),) = desk.finished()
+    assert isinstance(refused, GrammarError)
+    assert "100,000" in str(refused) and "200," in str(refused)
 
 
 @pytest.mark.parametrize("kind", ["json_schema", "json_object"])
@@ -120,7 +151,8 @@ def test_a_schema_travels_to_the_device_once_and_no_mask_after_it(kind: GrammarK
     ((_, constraint),) = made
     assert isinstance(constraint, AutomatonConstraint)
     assert not constraint.host_masked
+    assert desk.load(constraint)
     (load,) = desk.take_loads()
     assert isinstance(load, LoadGrammar)
-    assert load.actions and load.context_tokens
+    assert load.actions and load.list_tokens
     grammars.close()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGrammar
 from arbora.grammars.compiler import MAX_TEXT, THREADS, WORKERS
-from grammar_world import CALL_TOKEN, EOS, allowed, answer, compiled, compiler, vocabulary
+from grammar_world import CALL_TOKEN, EOS, answer, compiled, compiler, vocabulary
+from mask_tables import state_mask
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +34,7 @@ def test_a_mask_allows_a_token_exactly_when_its_bytes_lead_somewhere(
             token for token in range(words.size) if _leads_on(automaton, state, words.token_bytes(token))
         }
         expected -= {CALL_TOKEN, EOS}
-        got = allowed(automaton.masks[automaton.mask_of_state[state]])
+        got = state_mask(automaton.masks, state).allowed
         assert got - {EOS} == expected
 
 
@@ -49,7 +52,7 @@ def test_the_end_is_allowed_exactly_where_the_text_may_end(grammars: GrammarComp
     state = automaton.machine.start
     ends = []
     for _ in range(4):
-        ends.append(EOS in allowed(automaton.masks[automaton.mask_of_state[state]]))
+        ends.append(EOS in state_mask(automaton.masks, state).allowed)
         state = int(automaton.machine.transitions[state, automaton.machine.class_of_byte[ord("a")]])
     assert ends == [False, False, True, True]
 
@@ -66,7 +69,8 @@ def test_tokens_are_spelled_as_automata_read_them(grammars: GrammarCompiler) -> 
 def test_equal_masks_are_kept_once(grammars: GrammarCompiler) -> None:
     automaton = compiled(grammars, "regex", "[a-z]{100}")
     assert isinstance(automaton, Automaton)
-    assert len(automaton.masks) < 10 < len(automaton.mask_of_state)
+    assert len(automaton.masks.masks) + len(automaton.masks.opener_counts) < 15
+    assert len(automaton.masks.mask_of_state) > 100
 
 
 def test_a_choice_is_one_of_its_strings(grammars: GrammarCompiler) -> None:
@@ -80,7 +84,7 @@ def test_a_choice_is_one_of_its_strings(grammars: GrammarCompiler) -> None:
                 if state >= 0
                 else -1
             )
-        accepts = state >= 0 and EOS in allowed(automaton.masks[automaton.mask_of_state[state]])
+        accepts = state >= 0 and EOS in state_mask(automaton.masks, state).allowed
         assert accepts == fits
 
 
@@ -155,3 +159,23 @@ def test_a_grammar_that_is_too_long_to_parse_is_refused_with_the_numbers(
     result = compiled(grammars, kind, "a" * (MAX_TEXT + 1))
     assert isinstance(result, GrammarError)
     assert str(MAX_TEXT + 1) in str(result) and str(MAX_TEXT) in str(result)
+
+
+def test_whoever_waits_is_told_when_a_grammar_is_there() -> None:
+    told = threading.Event()
+    grammars = compiler(on_finished=told.set)
+    grammars.submit("ticket", "regex", "told")
+    assert told.wait(30)
+    ((ticket, result),) = grammars.finished()
+    assert ticket == "ticket" and isinstance(result, Automaton)
+    grammars.close()
+
+
+def test_a_process_is_there_before_the_first_grammar() -> None:
+    grammars = compiler()
+    deadline = time.monotonic() + 30
+    while grammars._workers._idle.qsize() < WORKERS and time.monotonic() < deadline:
+        time.sleep(0.01)
+    running = [worker._process is not None for worker in grammars._workers._workers]
+    assert running == [False] * (WORKERS - 1) + [True]
+    grammars.close()

@@ -21,6 +21,7 @@ from grammar_world import (
     spelled,
 )
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from stack_automata import after_text
 
 TOO_MANY_LETTERS = "".join(map(chr, range(0x4E00, 0x4E00 + 5000)))
 TOO_MANY_STATES = "^(a|b)*a(a|b){12}$"
@@ -63,10 +64,10 @@ def test_a_schema_may_be_recursive(grammars: GrammarCompiler) -> None:
     tree = {"type": "array", "items": {"$ref": "#"}}
     grammar = compiled(grammars, "json_schema", tree)
     assert isinstance(grammar, Automaton)
-    state, stack = grammar.after(b"[[[],[")
+    state, stack = after_text(grammar, b"[[[],[")
     assert len(stack) == 3
-    assert grammar.after(b"[[[],[]]]") != (state, stack)
-    assert grammar.after(b"]")[0] == -1
+    assert after_text(grammar, b"[[[],[]]]") != (state, stack)
+    assert after_text(grammar, b"]")[0] == -1
 
 
 def test_a_value_ends_where_its_brackets_close(grammars: GrammarCompiler) -> None:
@@ -85,6 +86,41 @@ def test_what_is_too_large_for_tables_is_left_to_the_host(grammars: GrammarCompi
     grammar = compiled(grammars, "json_schema", schema)
     assert isinstance(grammar, HostGrammar)
     jsonschema.validate(json.loads(random_output(grammar, seed)), schema)
+
+
+def test_keywords_that_cant_be_enforced_are_left_out_where_that_is_allowed(
+    grammars: GrammarCompiler,
+) -> None:
+    fields = {"a": {"format": "iban", "maxLength": 2}, "b": {"uniqueItems": True, "type": "array"}}
+    schema = {"type": "object", "properties": fields, "required": ["a"]}
+    grammar = compiled(grammars, "json_schema", schema, unenforced="allow")
+    assert isinstance(grammar, Automaton)
+    assert set(grammar.left_out) == {
+        ("format", "#/properties/a/format"),
+        ("uniqueItems", "#/properties/b/uniqueItems"),
+    }
+    assert grammar.machine.accepts(b'{"a":"xy","b":[1,1]}')
+    assert not grammar.machine.accepts(b'{"a":"xyz"}')
+
+
+def test_what_some_engine_enforces_is_not_left_out(grammars: GrammarCompiler) -> None:
+    grammar = compiled(grammars, "json_schema", {"pattern": TOO_MANY_STATES}, unenforced="allow")
+    assert isinstance(grammar, HostGrammar)
+    assert grammar.left_out == ()
+
+
+def test_the_host_leaves_out_what_it_cant_enforce(grammars: GrammarCompiler) -> None:
+    hard = {"pattern": TOO_MANY_STATES}
+    schema = {"items": {"format": "iban"}, "type": "array", "contains": hard, "prefixItems": [hard]}
+    grammar = compiled(grammars, "json_schema", schema, unenforced="allow")
+    assert isinstance(grammar, HostGrammar)
+    assert set(grammar.left_out) == {("format", "#/items/format"), ("contains", "#/contains")}
+
+
+def test_properties_come_in_any_order_if_that_is_asked_for(grammars: GrammarCompiler) -> None:
+    grammar = compiled(grammars, "json_schema", {"properties": {"a": {}, "b": {}}}, property_order="any")
+    assert isinstance(grammar, Automaton)
+    assert grammar.machine.accepts(b'{"b":1,"a":2}')
 
 
 def test_a_matcher_that_passes_a_limit_is_an_error_and_not_an_end() -> None:

@@ -145,6 +145,47 @@ CASES: list[tuple[str, Any, list[Any], list[Any]]] = [
         [{}, {"b": 1}],
         [{"a": []}, {"a": [[]]}],
     ),
+    (
+        "unevaluatedProperties beside other schemas",
+        {
+            "properties": {"a": True},
+            "allOf": [{"properties": {"b": True}}],
+            "anyOf": [
+                {"properties": {"c": {"const": 1}}, "required": ["c"]},
+                {"patternProperties": {"^d": True}},
+            ],
+            "unevaluatedProperties": False,
+        },
+        [{}, {"a": 1, "b": 1}, {"c": 1}, {"c": 1, "d": 2}, {"da": 1}],
+        [{"c": 2}, {"e": 1}, {"a": 1, "ca": 1}],
+    ),
+    (
+        "unevaluatedProperties after a condition",
+        {
+            "if": {"properties": {"k": {"const": 1}}, "required": ["k"]},
+            "then": {"properties": {"x": True}},
+            "else": {"properties": {"y": True}},
+            "unevaluatedProperties": {"type": "null"},
+        },
+        [{"k": 1, "x": 2}, {"y": 1}, {"k": None, "x": None}],
+        [{"k": 1, "y": 1}, {"k": 2}, {"x": 1}],
+    ),
+    (
+        "unevaluatedItems",
+        {
+            "prefixItems": [True],
+            "anyOf": [{"prefixItems": [True, {"const": 2}]}, True],
+            "unevaluatedItems": False,
+        },
+        [[], [1], [1, 2]],
+        [[1, 3], [1, 2, 3]],
+    ),
+    (
+        "a $dynamicRef to one anchor",
+        {"$dynamicAnchor": "node", "type": "array", "items": {"$dynamicRef": "#node"}},
+        [[], [[], [[]]]],
+        [[1], [[2]]],
+    ),
     ("names with escapes", {"properties": {'a"é\n': {"const": 1}}}, [{'a"é\n': 1}, {"a": 2}], [{'a"é\n': 2}]),
 ]  # fmt: skip
 
@@ -211,11 +252,10 @@ def test_a_declared_name_never_repeats_however_it_is_spelled() -> None:
         assert not automaton.accepts(repeated.encode()), repeated
 
 
-def test_separators_prefix_and_suffix_surround_the_value() -> None:
-    automaton = COMPILER.compile('{"type":"object"}', separators=(", ", ": "), prefix="<c>", suffix="</c>")
-    assert automaton.accepts(b'<c>{"a": [1, 2], "b": {}}</c>')
-    assert not automaton.accepts(b'<c>{"a":1}</c>')
-    assert not automaton.accepts(b'<c>{"a": 1}')
+def test_separators_are_those_that_are_asked_for() -> None:
+    automaton = COMPILER.compile('{"type":"object"}', separators=(", ", ": "))
+    assert automaton.accepts(b'{"a": [1, 2], "b": {}}')
+    assert not automaton.accepts(b'{"a":1}')
 
 
 @pytest.mark.parametrize(
@@ -224,9 +264,16 @@ def test_separators_prefix_and_suffix_surround_the_value() -> None:
         ({"properties": {"a": {"format": "iban"}}}, "#/properties/a/format"),
         ({"items": {"uniqueItems": True}}, "#/items/uniqueItems"),
         ({"anyOf": [{"$dynamicRef": "#x"}]}, "#/anyOf/0/$dynamicRef"),
+        (
+            {
+                "$dynamicRef": "#x",
+                "$defs": {"a": {"$dynamicAnchor": "x"}, "b": {"$id": "b", "$dynamicAnchor": "x"}},
+            },
+            "#/$dynamicRef",
+        ),
         ({"properties": {"a/b": {"pattern": r"(a)\1"}}}, "#/properties/a~1b/pattern"),
         ({"$ref": "http://elsewhere.test/x"}, "#/$ref"),
-        ({"allOf": [{}], "unevaluatedProperties": False}, "#/unevaluatedProperties"),
+        ({"contains": {}, "unevaluatedItems": False}, "#/unevaluatedItems"),
     ],
 )
 def test_what_has_no_automaton_is_named_with_its_path(schema: Any, path: str) -> None:

@@ -48,6 +48,7 @@ def objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
             "maxProperties": small,
             "dependentRequired": st.just({"a": ["b"]}),
             "dependentSchemas": st.dictionaries(st.just("b"), inner, max_size=1),
+            "unevaluatedProperties": inner,
         },
     )
 
@@ -63,17 +64,20 @@ def arrays(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
             "maxContains": st.integers(1, 2),
             "minItems": small,
             "maxItems": small,
+            "unevaluatedItems": inner,
         },
     )
 
 
 def combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     several = st.lists(inner, min_size=1, max_size=3)
+    closed = st.fixed_dictionaries({"unevaluatedProperties": inner, "unevaluatedItems": inner})
     conditional = st.fixed_dictionaries({"if": inner}, optional={"then": inner, "else": inner})
     return st.one_of(
         several.map(lambda parts: {"allOf": parts}),
         several.map(lambda parts: {"anyOf": parts}),
         several.map(lambda parts: {"oneOf": parts}),
+        st.tuples(several, closed).map(lambda both: {"anyOf": both[0], **both[1]}),
         inner.map(lambda part: {"not": part}),
         conditional,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,12 @@ import pytest
 from arbora.grammars.schema import PropertyOrder, SchemaCompiler
 from arbora.grammars.stack_automaton import StackAutomaton
 from arbora.grammars.stack_masks import StackMasks
-from arbora.grammars.token_trie import build_trie
+from arbora.grammars.token_trie import PLAIN_BYTES, QUOTE, Spellings, TokenTrie, build_tries, tries_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from json_automata import steps
+from mask_tables import state_mask
+from stack_automata import EOS, MODEL_VOCAB, VOCABULARY, Configuration, random_grammar
 
 COMPILER = SchemaCompiler()
 END = 0
@@ -63,12 +68,10 @@ SCHEMAS: list[Any] = [
 
 @pytest.fixture(scope="module")
 def masks() -> StackMasks:
-    texts = [b"<end>", *TOKENS]
+    texts = [b"", *TOKENS]
     offsets = np.cumsum([0, *map(len, texts)]).astype(np.int32)
-    special = np.zeros(len(texts), np.bool_)
-    special[END] = True
-    trie = build_trie(offsets, np.frombuffer(b"".join(texts), np.uint8), special, (END,), len(texts) + 7)
-    return StackMasks(trie)
+    data = np.frombuffer(b"".join(texts), np.uint8)
+    return StackMasks(build_tries(Spellings(offsets, data, (END,), len(texts) + 7)))
 
 
 def leads_somewhere(automaton: StackAutomaton, state: int, stack: list[int], text: bytes) -> bool:
@@ -94,39 +97,105 @@ def random_place(automaton: StackAutomaton, chance: random.Random) -> tuple[int,
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_a_mask_allows_what_the_bytes_allow(schema: Any, order: PropertyOrder, masks: StackMasks) -> None:
     automaton = COMPILER.compile(json.dumps(schema), property_order=order)
+    tables = masks.of(automaton)
     chance = random.Random(3)
     for _ in range(60):
         state, stack = random_place(automaton, chance)
-        mask = masks.of(automaton, state)
-        allowed = np.unpackbits(mask.words.view(np.uint8), bitorder="little").astype(bool)
-        undecided = set(mask.context.tolist())
+        mask = state_mask(tables, state)
         for token, text in enumerate(TOKENS, 1):
-            if token in undecided:
-                assert not allowed[token]
-            else:
-                assert allowed[token] == leads_somewhere(automaton, state, stack, text), text
-        assert allowed[END] == bool(automaton.accepting[state])
+            if token not in mask.undecided:
+                assert (token in mask.allowed) == leads_somewhere(automaton, state, stack, text), text
+        assert (END in mask.allowed) == bool(automaton.accepting[state])
 
 
 def test_openers_are_the_tokens_that_a_full_stack_forbids(masks: StackMasks) -> None:
     automaton = COMPILER.compile("true")
-    mask = masks.of(automaton, automaton.start)
+    mask = state_mask(masks.of(automaton), automaton.start)
     full = [0] * automaton.max_depth
-    allowed = np.unpackbits(mask.words.view(np.uint8), bitorder="little").astype(bool)
     forbidden = {
         token
         for token, text in enumerate(TOKENS, 1)
-        if allowed[token] and not leads_somewhere(automaton, automaton.start, full, text)
+        if token in mask.allowed and not leads_somewhere(automaton, automaton.start, full, text)
     }
-    assert forbidden == set(mask.openers.tolist())
+    assert forbidden == mask.openers
     assert forbidden
 
 
-def test_context_lists_are_short_between_members(masks: StackMasks) -> None:
+def test_little_is_left_to_the_stack_between_members(masks: StackMasks) -> None:
     schema = {"properties": {"a": {"type": "null"}}, "additionalProperties": False}
     automaton = COMPILER.compile(json.dumps(schema))
     state, stack = automaton.start, list[int]()
     for byte in b'{"a":null':
         state = automaton.step(state, stack, byte)
-    context = masks.of(automaton, state).context
-    assert all(TOKENS[token - 1].startswith(b"}") for token in context.tolist())
+    undecided = state_mask(masks.of(automaton), state).undecided
+    assert all(TOKENS[token - 1].startswith(b"}") for token in undecided)
+
+
+def strings(names: int) -> StackAutomaton:
+    properties = {f"p{i}": {"type": "string"} for i in range(names)}
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    return COMPILER.compile(json.dumps(schema))
+
+
+def test_strings_share_their_masks_within_and_between_schemas(masks: StackMasks) -> None:
+    one, many = masks.of(strings(1)), masks.of(strings(40))
+    assert many.masks.tobytes() == one.masks.tobytes()
+
+
+def test_names_beside_free_ones_cost_what_they_differ_by(masks: StackMasks) -> None:
+    few, many = (
+        masks.of(
+            COMPILER.compile(json.dumps({"properties": {f"name{i}": {"type": "null"} for i in range(count)}}))
+        )
+        for count in (20, 40)
+    )
+    states = len(many.mask_of_state) - len(few.mask_of_state)
+    assert states > 40
+    assert many.nbytes - few.nbytes < 200 * states
+
+
+def texts_of(trie: TokenTrie) -> dict[int, bytes]:
+    """Read back node by node."""
+    texts, path = dict[int, bytes](), bytearray()
+    for node, (byte, depth, end) in enumerate(zip(trie.byte, trie.depth, trie.ends, strict=True)):
+        path[depth:] = bytes([byte])
+        assert (trie.depth[node + 1 : end] > depth).all()
+        assert end == len(trie.depth) or trie.depth[end] <= depth
+        assert depth > 0 or trie.roots[byte] == node
+        for token in trie.tokens[trie.token_starts[node] : trie.token_starts[node + 1]].tolist():
+            texts[token] = bytes(path)
+    return texts
+
+
+SPELLINGS = st.lists(st.binary(min_size=1, max_size=3) | st.sampled_from([b'a"', b"a" * 32, b"a" * 33]))
+
+
+@given(SPELLINGS)
+def test_a_vocabularys_tries_spell_each_token_once(texts: list[bytes]) -> None:
+    tries = tries_of([(text, token) for token, text in enumerate(texts)], (0,), 100)
+    plain, other = texts_of(tries.plain), texts_of(tries.other)
+    assert plain | other == dict(enumerate(texts))
+    assert not plain.keys() & other.keys()
+    assert all(len(text) <= PLAIN_BYTES and QUOTE not in text for text in plain.values())
+
+
+SMALL = StackMasks(
+    tries_of([(t, i) for i, t in enumerate(VOCABULARY) if t and i != EOS], (EOS,), MODEL_VOCAB)
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 9999), st.booleans())
+def test_random_machines_have_the_masks_of_their_bytes(seed: int, stack: bool) -> None:
+    grammar = random_grammar(seed, stack)
+    states = len(grammar.machine.accepting)
+    like = np.random.default_rng(seed).integers(0, states, states).astype(np.int32)
+    like = np.where(like[like] == like, like, np.arange(states, dtype=np.int32))
+    tables = SMALL.of(replace(grammar.machine, like_state=like))
+    for state in range(states):
+        mask = state_mask(tables, state)
+        at = Configuration(state, grammar.stack_for(state, 6, seed))
+        settled = [t for t in range(len(VOCABULARY)) if t != EOS and not grammar.looks_below(state, t)]
+        for token in settled:
+            if VOCABULARY[token] and token not in mask.undecided | mask.openers:
+                assert (token in mask.allowed) == grammar.allows(at, token), (state, token)

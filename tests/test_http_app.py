@@ -153,6 +153,29 @@ async def test_metrics_count_requests_and_tokens(world: HttpWorld) -> None:
     assert grown("arbora_request_duration_seconds_count") == 1
 
 
+async def test_metrics_tell_what_earlier_turns_saved_and_what_was_lost(world: HttpWorld) -> None:
+    world.script = world.says("the cat sat")
+    first = await world.client.chat.completions.create(model=MODEL, messages=HELLO)
+    before = await samples(world)
+    counters = ("arbora_prompt_tokens_remembered_total", "arbora_prompt_tokens_rewritten_total")
+    saved: list[float] = []
+    lost: list[float] = []
+    for reply in ("the cat sat", "the dog sat on the mat"):
+        said: Any = {"role": "assistant", "content": reply}
+        body = {"messages": [*HELLO, said, {"role": "user", "content": "And?"}]}
+        await world.http.post("/tokenize", json=body)
+        after = await samples(world)
+        saved.append(after[counters[0]] - before[counters[0]])
+        lost.append(after[counters[1]] - before[counters[1]])
+        before = after
+    assert first.usage is not None
+    assert saved[0] == first.usage.total_tokens - 1
+    assert saved[1] < first.usage.prompt_tokens
+    assert lost[0] == 0
+    assert lost[1] >= len(world.ids("cat sat"))
+    assert after["arbora_prompt_memo_bytes"] > 0
+
+
 async def test_metrics_have_the_schedulers_pages_and_queues(world: HttpWorld) -> None:
     found = await samples(world)
     assert found["arbora_kv_pages"] == 64

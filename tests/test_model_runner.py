@@ -13,7 +13,6 @@ from arbora.kernels.automaton import STACK_DEPTH, Tables
 from arbora.kernels.automaton.layout import POP, PUSH
 from arbora.runtime.messages import (
     DropGrammar,
-    LoadGrammar,
     Logprobs,
     PageCopy,
     Row,
@@ -26,7 +25,7 @@ from arbora.runtime.model.loading import load_model
 from arbora.runtime.sampling_params import SamplingParams
 from arbora.runtime.vocabulary import Vocabulary, build_vocabulary
 from checkpoints import VOCAB_SIZE, random_model, save_model
-from stack_automata import automaton
+from stack_automata import after_text, automaton, lists, load_message, no_lists, rows_of
 from step_driver import GREEDY, StepDriver, full_logprobs, no_masks, packed, serve_config, unpacked
 
 WORDS = -(-VOCAB_SIZE // 32)
@@ -160,10 +159,15 @@ def load_ab_grammar(driver: StepDriver, grammar: int) -> None:
     classes = np.zeros(256, np.uint8)
     classes[ord("a")], classes[ord("b")] = 1, 2
     transitions = np.array([[-1, 1, -1], [-1, -1, 1]], np.int32)
-    masks = bits([ord("a")]) + bits([ord("b"), EOS])
-    driver.runner.load_grammar(
-        LoadGrammar(grammar, classes.tobytes(), transitions.tobytes(), packed([0, 1]), masks)
+    masks = np.frombuffer(bits([ord("a")]) + bits([ord("b"), EOS]), np.int32).reshape(2, WORDS)
+    tables = Tables(
+        class_of_byte=classes,
+        mask_of_state=np.arange(2, dtype=np.int32),
+        masks=masks,
+        **rows_of(transitions),
+        **no_lists(2),
     )
+    driver.runner.load_grammar(load_message(grammar, tables))
 
 
 def test_a_grammar_constrains_its_rows_and_reports_their_states(driver: StepDriver) -> None:
@@ -196,25 +200,18 @@ def nested() -> Tables:
     masks = np.frombuffer(bits([ord("a")]) + bits([EOS]), np.int32).reshape(2, WORDS)
     return Tables(
         class_of_byte=classes,
-        transitions=np.array([[-1, -2, -1], [-1, -3, -4], [-1, -1, -1]], np.int32),
+        **rows_of(np.array([[-1, -2, -1], [-1, -3, -4], [-1, -1, -1]])),
         mask_of_state=np.array([0, 0, 1], np.int32),
         masks=masks,
-        actions=np.array([[PUSH, 1, 0], [PUSH, 1, 1], [POP, 0, 0]], np.int32),
+        actions=np.array([[PUSH, 1, 0, 1], [PUSH, 1, 1, 1], [POP, 0, 0, -2]], np.int32),
         returns=np.array([2, 1], np.int32),
-        context_of_state=np.array([0, 1, -1], np.int32),
-        context_offsets=np.array([0, 1, 3], np.int32),
-        context_tokens=np.array([ord("a"), ord("b"), ord("a")], np.int32),
-        opener_counts=np.array([1, 1], np.int32),
+        **lists([(0, 0, 1), (0, 0, 2), (0, 0, 0)], ([], [ord("a")]), ([ord("b")], [ord("a")])),
     )
 
 
 def load_nested(driver: StepDriver, grammar: int) -> Automaton:
-    tables = nested()
-    fields = {
-        name: getattr(tables, name).tobytes() for name in LoadGrammar.__struct_fields__ if name != "grammar"
-    }
-    driver.runner.load_grammar(LoadGrammar(grammar, **fields))
-    return automaton("nested", tables)
+    driver.runner.load_grammar(load_message(grammar, nested()))
+    return automaton("nested", nested())
 
 
 def test_a_row_nests_as_deep_as_its_stack_and_comes_back(driver: StepDriver) -> None:
@@ -233,10 +230,10 @@ def test_a_row_with_a_stack_resumes_with_the_same_tokens(driver: StepDriver, kep
     followed = load_nested(driver, 4)
     params = SamplingParams(max_tokens=64, temperature=1.0, seed=5)
     deep = b"a" * 12
-    state, stack = followed.after(deep)
+    state, stack = after_text(followed, deep)
     whole = sampled(driver, params, 14, grammar=4, state=state, stack=packed(stack))
     assert set(whole[:10]) == {ord("a"), ord("b")}
-    state, stack = followed.after(deep + bytes(whole[:kept]))
+    state, stack = after_text(followed, deep + bytes(whole[:kept]))
     driver.start(6, params, position=kept, grammar=4, state=state, stack=packed(stack))
     resumed = [driver.prefill(6, PROMPT + whole[:kept])]
     resumed += [driver.decode([6])[0] for _ in range(13 - kept)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from arbora.radix_cache import PrefixCache
+from arbora.radix_cache import LeastRecentlyUsed, PrefixCache
 from arbora.radix_cache.node import Node
 from prefix_requests import DOCUMENT, match, new_cache, serve, start
 from prefix_world import pack
@@ -149,7 +149,7 @@ def test_only_as_many_pages_are_evicted_as_are_lacking_from_the_tail() -> None:
 
 
 def test_the_least_recently_used_branch_goes_first() -> None:
-    cache = new_cache(num_pages=9)
+    cache = new_cache(num_pages=9, policy=LeastRecentlyUsed())
     a, b, c = (tuple(range(base, base + 12)) for base in (0, 100, 200))
     for tokens in (a, b, c):
         serve(cache, tokens)
@@ -200,13 +200,14 @@ def test_a_request_goes_on_in_the_pages_next_to_its_own() -> None:
     assert cache.allocate(1, after=first[-1]) == [2]
 
 
-class LongestFirst:
-    def rank(self, leaf: Node) -> float:
-        return -len(leaf.pages)
+class LastAddedFirst(LeastRecentlyUsed):
+    def add(self, leaf: Node) -> None:
+        leaf.last_use = -leaf.last_use
+        super().add(leaf)
 
 
 def test_another_policy_changes_the_order_of_eviction() -> None:
-    cache = PrefixCache(8, 4, policy=LongestFirst(), check_invariants=True)
+    cache = PrefixCache(8, 4, policy=LastAddedFirst())
     serve(cache, (1, 2, 3, 4))
     serve(cache, DOCUMENT)
     cache.allocate(6)

@@ -1,6 +1,8 @@
+"""The order of eviction under the reference policy, as a queue of its own."""
+
 from __future__ import annotations
 
-from arbora.radix_cache.eviction import EvictionQueue, LeastRecentlyUsed
+from arbora.radix_cache import LeastRecentlyUsed
 from arbora.radix_cache.node import Node
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ def leaf(last_use: int) -> Node:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99)), max_size=60))
 def test_leaves_leave_by_last_use_whatever_was_discarded_in_between(steps: list[tuple[int, int]]) -> None:
-    queue = EvictionQueue(LeastRecentlyUsed())
+    queue = LeastRecentlyUsed()
     queued: list[Node] = []
     for action, number in steps:
         if action < 7 or not queued:
@@ -28,7 +30,7 @@ def test_leaves_leave_by_last_use_whatever_was_discarded_in_between(steps: list[
 
 
 def test_a_leaf_that_was_used_again_moves_back() -> None:
-    queue = EvictionQueue(LeastRecentlyUsed())
+    queue = LeastRecentlyUsed()
     first, second = leaf(1), leaf(2)
     queue.add(first)
     queue.add(second)
@@ -39,7 +41,7 @@ def test_a_leaf_that_was_used_again_moves_back() -> None:
 
 
 def test_stale_entries_do_not_pile_up() -> None:
-    queue = EvictionQueue(LeastRecentlyUsed())
+    queue = LeastRecentlyUsed()
     node = leaf(0)
     for _ in range(10_000):
         queue.add(node)
@@ -48,6 +50,6 @@ def test_stale_entries_do_not_pile_up() -> None:
 
 
 def test_discarding_a_leaf_that_is_not_queued_does_nothing() -> None:
-    queue = EvictionQueue(LeastRecentlyUsed())
+    queue = LeastRecentlyUsed()
     queue.discard(leaf(0))
     assert len(queue) == 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from arbora.radix_cache import PrefixCache
+from arbora.radix_cache import LeastRecentlyUsed, PrefixCache, ReuseRate
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from prefix_world import Request, World
+from reuse_rate_check import check as check_reuse_rate
 
 runs_of_tokens = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 9)), min_size=1, max_size=5)
 any_index = st.integers(0, 63)
@@ -15,9 +16,12 @@ namespaces = st.sampled_from(["", "", "", "tenant"])
 
 
 class PrefixCacheMachine(RuleBasedStateMachine):
-    @initialize(page_size=st.sampled_from([1, 2, 4, 16]), num_pages=st.integers(8, 40))
-    def start(self, page_size: int, num_pages: int) -> None:
-        self.world = World(PrefixCache(num_pages, page_size, check_invariants=True), num_pages)
+    @initialize(page_size=st.sampled_from([1, 2, 4, 16]), num_pages=st.integers(8, 40), learns=st.booleans())
+    def start(self, page_size: int, num_pages: int, learns: bool) -> None:
+        policy = ReuseRate(num_pages, page_size) if learns else LeastRecentlyUsed()
+        cache = PrefixCache(num_pages, page_size, policy, check_invariants=True)
+        self.world = World(cache, num_pages)
+        self.learns = learns
         self.seen: list[tuple[int, ...]] = [()]
 
     def sequence(self, base: int, cut: int, runs: list[tuple[int, int]]) -> tuple[int, ...]:
@@ -108,6 +112,11 @@ class PrefixCacheMachine(RuleBasedStateMachine):
     @invariant()
     def contents_fit_their_tokens(self) -> None:
         self.world.check_contents()
+
+    @invariant()
+    def the_policy_keeps_its_books(self) -> None:
+        if self.learns:
+            check_reuse_rate(self.world.cache)
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):

@@ -8,24 +8,27 @@ from arbora.grammars import Automaton
 from arbora.grammars import stack_automaton as compiler
 from arbora.kernels.automaton import Tables, layout
 from arbora.kernels.automaton.layout import POP, PUSH
+from arbora.runtime.scheduler import grammar_desk
 from arbora.runtime.scheduler.constraint import AutomatonConstraint, DeviceState
+from arbora.runtime.scheduler.queue import MAX_OVERTAKEN
 from fake_model import VOCAB, pack
 from followed_rows import FollowedRows
 from scheduler_bench import EvenTokens, SchedulerBench
-from stack_automata import automaton
+from stack_automata import automaton, no_lists, rows_of
 
 
 def two_brackets() -> Automaton:
     """Tokens 4n + 1 and 4n + 2 open two kinds of bracket, 4n + 3 closes either; 4n is not allowed directly
     inside the second kind."""
-    pushes = [[PUSH, target, operand] for target, operand in ((0, 0), (0, 1), (1, 0), (1, 1))]
+    pushes = [[PUSH, target, operand, 1] for target, operand in ((0, 0), (0, 1), (1, 0), (1, 1))]
     tables = Tables(
         class_of_byte=(np.arange(256) % 4).astype(np.uint8),
-        transitions=np.array([[0, -2, -4, -6], [-1, -3, -5, -6]], np.int32),
+        **rows_of(np.array([[0, -2, -4, -6], [-1, -3, -5, -6]])),
         mask_of_state=np.zeros(2, np.int32),
         masks=np.zeros((1, VOCAB // 32), np.int32),
-        actions=np.array([*pushes, [POP, 0, 0]], np.int32),
+        actions=np.array([*pushes, [POP, 0, 0, -2]], np.int32),
         returns=np.array([0, 1], np.int32),
+        **no_lists(2),
     )
     return automaton("brackets", tables)
 
@@ -55,13 +58,17 @@ def test_a_retracted_row_resumes_at_its_state_and_stack(names: str) -> None:
 
 
 def test_a_new_row_starts_with_an_empty_stack_and_goes_on_with_what_was_pushed() -> None:
-    constraint = AutomatonConstraint(7, two_brackets(), EvenTokens().spelled)
-    assert constraint.device_state(b"") == DeviceState(7, 0, b"")
-    assert constraint.device_state(pack([1, 2, 6, 1, 3])) == DeviceState(7, 1, pack([0, 0, 1]))
+    constraint = AutomatonConstraint(two_brackets(), EvenTokens().spelled)
+    constraint.grammar = 7
+    assert constraint.device_state() == DeviceState(7, 0, b"")
+    for token, state in ((1, 0), (2, 1), (6, 1), (1, 0)):
+        constraint.accept(token, state)
+    constraint.append([3])
+    assert constraint.device_state() == DeviceState(7, 1, pack([0, 0, 1]))
 
 
 def test_a_token_that_left_the_grammar_is_an_error() -> None:
-    constraint = AutomatonConstraint(1, two_brackets(), EvenTokens().spelled)
+    constraint = AutomatonConstraint(two_brackets(), EvenTokens().spelled)
     assert constraint.accept(3, 0) is None
     assert "left its grammar" in (constraint.accept(3, -1) or "")
 
@@ -72,3 +79,42 @@ def test_compiler_and_kernels_agree_on_their_numbers() -> None:
         assert getattr(compiler, kind) == getattr(layout, kind)
     assert compiler.MAX_DEPTH == layout.STACK_DEPTH
     assert compiler.MAX_SEEN < 32, "a set is one place of the stack, an int32"
+
+
+def test_a_thousand_grammars_in_flight_stay_within_the_devices_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = 5 * two_brackets().nbytes
+    monkeypatch.setattr(grammar_desk, "DEVICE_BYTES", room)
+    compiler, rows = EvenTokens(two_brackets()), FollowedRows()
+    bench = SchedulerBench(256, 4, slots=8, max_waiting=1000, compiler=compiler, automata=rows)
+    for number in range(1000):
+        bench.submit(str(number), [1, 2, number % 50], 3, f"copy {number}", seed=number)
+    bench.compiler.finish_all()
+    most = 0
+    while not all(bench.finish(str(number)) for number in range(1000)):
+        bench.scheduler.take_grammars()
+        while bench.plan():
+            pass
+        most = max(most, len(bench.model.grammars))
+        bench.step()
+    assert most == 5
+    assert all(bench.finish(str(number)) in ("stop", "length") for number in range(1000))
+    assert sorted(bench.model.loaded) == list(range(1, 1001))
+
+
+def test_a_request_whose_grammar_must_wait_lets_others_pass_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(grammar_desk, "DEVICE_BYTES", two_brackets().nbytes)
+    compiler, rows = EvenTokens(two_brackets()), FollowedRows(accepting=np.zeros(2, np.bool_))
+    bench = SchedulerBench(num_pages=64, page_size=4, slots=2, compiler=compiler, automata=rows)
+    bench.submit("first", [1, 2], 100, "copy 1")
+    bench.submit("second", [1, 3], 2, "copy 2")
+    others = [f"other{number}" for number in range(MAX_OVERTAKEN + 5)]
+    for number, name in enumerate(others):
+        bench.submit(name, [1, 4, number % 50], 1, "copy 1")
+    bench.compiler.finish_all()
+    bench.run(80)
+    passed = [bench.finish(name) is not None for name in others]
+    assert passed == [True] * MAX_OVERTAKEN + [False] * 5
+    bench.run()
+    assert all(bench.finish(name) == "length" for name in ["first", "second", *others])

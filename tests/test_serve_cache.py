@@ -47,6 +47,17 @@ def test_every_turn_finds_all_of_the_turns_before(served: Served) -> None:
         messages, before = next_turn(messages, reply, f"question {turn}"), usage
 
 
+def test_turns_of_any_text_are_found_whole(served: Served) -> None:
+    messages, before = opening("anything"), None
+    lost = served.metrics()["arbora_prompt_tokens_rewritten_total"]
+    for turn in range(8):
+        answer = say(served, messages, extra={"regex": r"[\s\S]{25}"})
+        if before is not None:
+            assert cached(answer.usage) >= before.total_tokens - 1
+        messages, before = next_turn(messages, text_of(answer), f"question {turn}"), answer.usage
+    assert served.metrics()["arbora_prompt_tokens_rewritten_total"] == lost
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_reply_cut_by_its_length_is_found(served: Served, stream: bool) -> None:
     messages = opening(f"length {stream}")

@@ -101,6 +101,48 @@ def test_json_mode_gives_an_object(served: Served) -> None:
     assert isinstance(json.loads(text_of(completion)), dict)
 
 
+def test_properties_may_come_in_any_order_if_that_is_asked_for(served: Served) -> None:
+    first = dict.fromkeys(map(str, served.token_ids("b")), 20)
+    schema = {
+        "type": "object",
+        "properties": {"a": {"const": 1}, "b": {"const": 2}},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    }
+    asked = {"response_format": format_of(schema), "logit_bias": first, "temperature": 0}
+    assert text_of(chat(served, **asked)) == '{"a":1,"b":2}'
+    free = chat(served, **asked, extra_body={"property_order": "any"})
+    assert text_of(free) == '{"b":2,"a":1}'
+
+
+UNKNOWN_FORMAT = {
+    "type": "object",
+    "properties": {"iban": {"type": "string", "format": "iban", "maxLength": 3}},
+    "required": ["iban"],
+    "additionalProperties": False,
+}
+LEFT_OUT = [{"keyword": "format", "path": "#/properties/iban/format"}]
+
+
+def test_a_keyword_that_cant_be_enforced_is_refused_or_left_out_and_told(served: Served) -> None:
+    asked = {"response_format": format_of(UNKNOWN_FORMAT)}
+    with pytest.raises(openai.BadRequestError, match="'format' at #/properties/iban/format"):
+        chat(served, **asked)
+    completion = chat(served, **asked, extra_body={"unenforced": "allow"})
+    assert len(json.loads(text_of(completion))["iban"]) <= 3
+    assert completion.model_extra["unenforced"] == LEFT_OUT
+    assert "unenforced" not in chat(served).model_extra
+
+
+@pytest.mark.parametrize("options", [None, {"include_usage": True}])
+def test_a_stream_tells_at_its_end_what_was_left_out(served: Served, options: Any) -> None:
+    asked = {"response_format": format_of(UNKNOWN_FORMAT), "extra_body": {"unenforced": "allow"}}
+    *chunks, last = chat(served, **asked, stream=True, stream_options=options)
+    assert last.model_extra["unenforced"] == LEFT_OUT
+    assert (last.usage is not None) == (options is not None)
+    assert not any(chunk.model_extra.get("unenforced") for chunk in chunks)
+
+
 @pytest.mark.parametrize(
     "extra",
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,3 +89,26 @@ def test_a_loop_that_stops_reading_is_noticed_by_its_sender(directory: Path) -> 
         return sent
 
     assert LIMIT <= asyncio.run(unread()) < 100_000
+
+
+def test_a_thread_can_end_a_wait_that_no_message_ends(
+    context: zmq.Context[zmq.Socket[bytes]], directory: Path
+) -> None:
+    inbox: Inbox[Abort] = Inbox(context, tokenizer_address(directory, 0), Abort, epoch=1)
+    thread = threading.Thread(target=inbox.wake)
+    thread.start()
+    assert inbox.receive() is None
+    thread.join()
+    assert inbox.receive(1) is None, "one call ends one wait"
+
+
+def test_a_wake_up_that_comes_too_early_or_too_often_is_one(
+    context: zmq.Context[zmq.Socket[bytes]], directory: Path
+) -> None:
+    inbox: Inbox[Abort] = Inbox(context, tokenizer_address(directory, 0), Abort, epoch=1)
+    for _ in range(100_000):
+        inbox.wake()
+    Outbox(context, tokenizer_address(directory, 0), 1).send(Abort("a"))
+    while (message := inbox.receive(5000)) is None:
+        pass
+    assert message == Abort("a")

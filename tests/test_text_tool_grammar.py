@@ -11,8 +11,8 @@ from arbora.frontend.text.tool_formats import Dialect, default_format
 from arbora.frontend.text.tool_grammar import check_strict, enforced_names, optional_calls, required_calls
 from arbora.grammars.errors import NotCoveredError
 from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.schema.compile import CompiledSchema
 from arbora.grammars.tags import TagCompiler, read_format
-from arbora.grammars.tags.compile import TaggedMachine
 from arbora.runtime.errors import RequestError
 
 CITY = {"type": "string", "maxLength": 9}
@@ -61,7 +61,7 @@ def compiler() -> TagCompiler:
     return TagCompiler(SchemaCompiler())
 
 
-def compiled(format: dict[str, Any]) -> TaggedMachine:
+def compiled(format: dict[str, Any]) -> CompiledSchema:
     return compiler().compile(read_format(json.dumps(format)), str.encode)
 
 

@@ -89,7 +89,7 @@ class ChatStream:
         return b"".join(self._chunks(piece) for piece in self.reply.push(arrivals))
 
     def closing(self) -> bytes:
-        return self._writer.end(self.reply.usage())
+        return self._writer.end(self.reply.usage(), self.reply.unenforced())
 
     def _usage_so_far(self) -> Usage | None:
         return self.reply.usage() if self._writer.continuous else None
@@ -156,6 +156,7 @@ class ChatWhole:
                 model=context.model,
                 choices=[self._choice(index) for index in range(len(self.reply.choices))],
                 usage=self.reply.usage(),
+                unenforced=self.reply.unenforced(),
                 prompt_logprobs=self._prompt_logprobs(),
             )
         )

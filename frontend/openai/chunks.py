@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
 from .protocol import StreamOptions
-from .responses import Usage
+from .responses import UnenforcedKeyword, Usage
 
 DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.encode
+
+
+class _Told(Struct, kw_only=True):
+    usage: Usage | UnsetType
+    unenforced: list[UnenforcedKeyword] | UnsetType
 
 
 class ChunkWriter:
@@ -51,7 +57,9 @@ class ChunkWriter:
             )
         )
 
-    def end(self, usage: Usage) -> bytes:
-        if not self._include_usage:
+    def end(self, usage: Usage, unenforced: list[UnenforcedKeyword] | UnsetType) -> bytes:
+        """The last chunk, without choices, if there is something to tell beside them."""
+        if not self._include_usage and unenforced is UNSET:
             return DONE
-        return self._head + b'],"usage":' + _encode(usage) + b"}\n\n" + DONE
+        told = _Told(usage=usage if self._include_usage else UNSET, unenforced=unenforced)
+        return self._head + b"]," + _encode(told)[1:] + b"\n\n" + DONE

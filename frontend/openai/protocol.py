@@ -10,6 +10,8 @@ from typing import Literal
 import msgspec
 from msgspec import Raw, Struct
 
+from ...runtime.messages import PropertyOrder, Unenforced
+
 NULL = Raw(b"null")  # a `Raw` field that is absent; msgspec knows no optional ones
 JsonObject = dict[str, object]
 
@@ -78,6 +80,9 @@ class GenerationFields(Struct, kw_only=True):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     structured_outputs: StructuredOutputs | None = None
+    property_order: PropertyOrder | None = None
+    unenforced: Unenforced | None = None
+    complete_json: bool | None = None
     cache_salt: str | None = None
     priority: int | None = None
 

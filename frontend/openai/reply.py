@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec import UNSET, UnsetType
+
 from ...runtime.errors import RequestError
 from ...runtime.messages import LeftOut, Logprobs, Output, Tokens
 from ..generation import Arrival, Generation
 from ..text.detokenizer import Detokenizer
-from .responses import PromptTokensDetails, Usage
+from .responses import PromptTokensDetails, UnenforcedKeyword, Usage
 from .token_logprobs import TokenLogprob, unpack
 
 
@@ -94,6 +96,14 @@ class Reply:
             if choice.finish is not None and output.finish is None:
                 self._generation.finish(index, choice.completion_tokens)
         return pieces
+
+    def unenforced(self) -> list[UnenforcedKeyword] | UnsetType:
+        """What the schema asks and the reply need not keep, if anything, where the request allowed that."""
+        grammar = self._generation.requests[0].grammar
+        if grammar is None or grammar.unenforced != "allow":
+            return UNSET
+        left_out = self._generation.left_out
+        return [UnenforcedKeyword(each.keyword, each.path) for each in left_out] or UNSET
 
     def usage(self) -> Usage:
         """What is cached is told by each prompt's first choice."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ...runtime.errors import RequestError
 from ...runtime.messages import Generate, GrammarSpec, Tokens
 from ...runtime.sampling_params import SamplingParams
 from ..service import Service
@@ -29,8 +30,23 @@ def generate_messages(
     sampling: SamplingParams,
     grammar: GrammarSpec | None,
 ) -> list[Generate]:
-    """Prompt by prompt, `n` choices each; choice i of every prompt samples with the seed plus i."""
+    """Prompt by prompt, `n` choices each; choice i of every prompt samples with the seed plus i.
+
+    Raises `RequestError` if there is nothing to complete.
+    """
+    if sampling.complete_json and grammar is None:
+        raise RequestError(
+            "complete_json needs a response_format or another field that says what the reply must match.",
+            param="complete_json",
+            code="invalid_value",
+        )
     choices = request.n or 1
+    if grammar is not None:
+        grammar = msgspec.structs.replace(
+            grammar,
+            property_order=request.property_order or "schema",
+            unenforced=request.unenforced or "refuse",
+        )
     return [
         Generate(
             request=f"{request_id}-{number * choices + choice}",

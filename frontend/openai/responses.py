@@ -23,6 +23,13 @@ class Usage(Struct, kw_only=True):
     completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
+class UnenforcedKeyword(Struct):
+    """Of a schema, with its path there. It was left out, as the request allowed."""
+
+    keyword: str
+    path: str
+
+
 # Log-probabilities.
 
 
@@ -113,6 +120,7 @@ class ChatCompletion(Struct, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    unenforced: list[UnenforcedKeyword] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
@@ -142,6 +150,7 @@ class Completion(Struct, kw_only=True):
     model: str
     choices: list[CompletionChoice]
     usage: Usage
+    unenforced: list[UnenforcedKeyword] | UnsetType = UNSET
 
 
 # The rest.

@@ -147,6 +147,12 @@ def sampling_params(
             param="min_tokens",
             code="invalid_value",
         )
+    if request.complete_json and logprobs is not None:
+        raise RequestError(
+            "complete_json is not available with logprobs: what it adds is not sampled.",
+            param="complete_json",
+            code="invalid_value",
+        )
     stop_token_ids = tuple(dict.fromkeys(request.stop_token_ids or ()))
     check_token_ids("stop_token_ids", stop_token_ids, vocab_size)
     return SamplingParams(
@@ -165,6 +171,7 @@ def sampling_params(
         stop_token_ids=stop_token_ids,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
+        complete_json=bool(request.complete_json),
     )
 
 

@@ -1,69 +1,72 @@
-"""Where a text can be cut so that its pieces, tokenized one by one, give the tokens of the whole."""
+"""Where a text can be cut so that its parts, tokenized one by one, give the tokens of the whole."""
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Iterable
 
 from tokenizers import AddedToken
 
-from ...runtime.messages import Tokens
 from .tokenizer import Tokenizer
 
 _PROBES = ("Hello ", " a  b\n", "\n\nx", "é", " ", "▁", "")
 
 
-class Split(NamedTuple):
-    """A piece of text, or the added token (`cut`) that follows it."""
-
-    text: str
-    cut: int | None
-
-
 class CutPoints:
-    """Added tokens that split a text before anything else looks at it.
+    """Added tokens that split a text before anything else looks at it. A cut is just before one.
 
     `tokenizers` takes them out of the raw text first, the longest of the leftmost, then works on what
-    is left between them, piece by piece. Tokens that eat the spaces around them, match whole words
-    only, or are looked for in normalized text don't serve as cuts.
+    is left between them. Tokens that eat the spaces around them, match whole words only, are looked for
+    in normalized text, or may be swallowed by another token don't serve as cuts: those that do are
+    found wherever their bytes stand, whatever is around them. Texts are UTF-8, offsets are in bytes.
+
+    `ids` are those tokens; empty if no text can be cut without changing its tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
         added = tokenizer.added_tokens
-        raw = {token.content: index for index, token in added.items() if not token.normalized}
-        self._pattern = _leftmost_longest(list(raw))
-        self.ids = {text: index for text, index in raw.items() if _cuts(tokenizer, added[index], index)}
-        self._any_cut = next(iter(self.ids), "")
-        words = any(token.single_word for token in added.values())
-        if words or not self.ids or not self._pieces_add_up():
-            self.ids = {}
+        raw = {
+            token.content: index for index, token in added.items() if token.content and not token.normalized
+        }
+        able = {text: index for text, index in raw.items() if _cuts(tokenizer, added[index], index)}
+        unsure = _swallowed(able, raw)
+        ids = {text: index for text, index in able.items() if text not in unsure}
+        if any(token.single_word for token in added.values()) or not _parts_add_up(tokenizer, ids):
+            ids = {}
+        self.ids = frozenset(ids.values())
+        self._pattern = re.compile(trie_pattern(ids).encode())
 
-    def split(self, text: str) -> list[Split]:
-        """Pieces in order, empty ones included: a text with n cuts has n + 1 pieces."""
-        splits: list[Split] = []
-        start = 0
-        for match in self._pattern.finditer(text):
-            cut = self.ids.get(match[0])
-            if cut is not None:
-                splits.append(Split(text[start : match.start()], cut))
-                start = match.end()
-        return [*splits, Split(text[start:], None)]
+    def at(self, text: bytes, offset: int) -> bool:
+        """True if the text can be cut at the offset. Its end counts as a cut."""
+        return offset == len(text) or self._pattern.match(text, offset) is not None
 
-    def encode_inner(self, text: str) -> Tokens:
-        """Tokens of a piece that stands behind a cut."""
-        return self._tokenizer.encode(self._any_cut + text, add_special_tokens=False)[4:]
+    def after(self, text: bytes, offset: int) -> int:
+        """The first cut behind `offset`; the text's end if there is none."""
+        found = self._pattern.search(text, offset + 1)
+        return found.start() if found is not None else len(text)
 
-    def _pieces_add_up(self) -> bool:
-        """Trust, but verify: the rules above hold for this tokenizer on a few awkward texts."""
-        for cut, index in list(self.ids.items())[:4]:
-            for before in _PROBES:
-                for after in _PROBES:
-                    whole = self._tokenizer.encode(before + cut + after, add_special_tokens=False)
-                    first = self._tokenizer.encode(before, add_special_tokens=False)
-                    if whole != first + index.to_bytes(4, "little") + self.encode_inner(after):
-                        return False
-        return True
+    def all(self, text: bytes) -> list[int]:
+        """Without the text's end."""
+        return [found.start() for found in self._pattern.finditer(text)]
+
+
+def trie_pattern(words: Iterable[str]) -> str:
+    """Any of the words, the longest first. Thousands with a common start cost no more than one."""
+    trie: dict[str, dict] = {}  # type: ignore[type-arg]
+    for word in words:
+        node = trie
+        for character in word:
+            node = node.setdefault(character, {})
+        node[""] = {}
+    return _pattern_of(trie) if trie else "(?!)"
+
+
+def _pattern_of(node: dict[str, dict]) -> str:  # type: ignore[type-arg]
+    branches = [re.escape(character) + _pattern_of(rest) for character, rest in node.items() if character]
+    if not branches:
+        return ""
+    optional = "?" if "" in node else ""
+    return f"(?:{'|'.join(branches)}){optional}"
 
 
 def _cuts(tokenizer: Tokenizer, token: AddedToken, index: int) -> bool:
@@ -72,20 +75,31 @@ def _cuts(tokenizer: Tokenizer, token: AddedToken, index: int) -> bool:
     return bool(text) and not eats_spaces and tokenizer.token_bytes(index) == text.encode()
 
 
-def _leftmost_longest(words: list[str]) -> re.Pattern[str]:
-    """A trie as a regex: thousands of tokens with a common start cost no more than one."""
-    trie: dict[str, dict] = {}  # type: ignore[type-arg]
-    for word in filter(None, words):
-        node = trie
-        for character in word:
-            node = node.setdefault(character, {})
-        node[""] = {}
-    return re.compile(_trie_pattern(trie) if trie else "(?!)")
+def _swallowed(cuts: Iterable[str], tokens: Iterable[str]) -> set[str]:
+    """Those of `cuts` of which some token can take a part."""
+    starts: dict[str, set[str]] = {}
+    for cut in cuts:
+        for length in range(1, len(cut) + 1):
+            starts.setdefault(cut[:length], set()).add(cut)
+    swallowed: set[str] = set()
+    for token in tokens:
+        for first in range(len(token)):
+            if first:
+                swallowed |= starts.get(token[first:], set())
+            for last in range(first + 1, len(token) + (first > 0)):
+                part = token[first:last]
+                if part not in starts:
+                    break
+                swallowed |= {part} & starts[part]
+    return swallowed
 
 
-def _trie_pattern(node: dict[str, dict]) -> str:  # type: ignore[type-arg]
-    branches = [re.escape(character) + _trie_pattern(rest) for character, rest in node.items() if character]
-    if not branches:
-        return ""
-    optional = "?" if "" in node else ""
-    return f"(?:{'|'.join(branches)}){optional}"
+def _parts_add_up(tokenizer: Tokenizer, ids: dict[str, int]) -> bool:
+    """Trust, but verify: the rules above hold for this tokenizer on a few awkward texts."""
+    for cut in list(ids)[:4]:
+        for before in _PROBES:
+            for after in _PROBES:
+                parts = [tokenizer.encode(part, add_special_tokens=False) for part in (before, cut + after)]
+                if tokenizer.encode(before + cut + after, add_special_tokens=False) != b"".join(parts):
+                    return False
+    return True

@@ -1,40 +1,43 @@
 """Which ids a text came from, so that a conversation's next turn is the very tokens of the last.
 
-A reply's text, encoded again, need not give the ids that the model sampled. The memo remembers
-them: rendered text is cut at special tokens, and each piece maps to its ids.
+A reply's text, encoded again, need not give the ids that the model sampled. The memo remembers them
+with the whole text before them, and tokenizes only what comes behind the text that it knows.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections import OrderedDict
+from itertools import pairwise
 
 import numpy as np
 
 from ...runtime.messages import Tokens
 from .cut_points import CutPoints
+from .passage import Cut, Passage, common_length, moved
+from .prompt_tree import Place, PromptTree
+from .reply_text import whole_tokens
 from .tokenizer import Tokenizer
 
-_ENTRY_OVERHEAD = 256  # bytes that an entry needs besides its text and ids
+# Ten bytes a token: six million tokens, of which no tree of pages holds more.
+_MAX_BYTES = 64 << 20
 
 
 class PromptMemo:
-    """Holds at most `max_bytes`; the least recently used pieces leave first. Safe to use from threads.
+    """Holds about `max_bytes`; what was used least recently leaves first. Safe to use from threads.
 
-    `hits` and `misses` count pieces of text between special tokens.
+    `tokens_remembered` counts the ids that were not tokenized again. `tokens_rewritten` counts those
+    that were remembered for an earlier turn of a prompt's conversation, but the prompt has other text
+    in a reply's place, and all that came behind it is lost.
     """
 
-    def __init__(self, tokenizer: Tokenizer, max_bytes: int = 64 << 20) -> None:
+    def __init__(self, tokenizer: Tokenizer, max_bytes: int = _MAX_BYTES) -> None:
         self._tokenizer = tokenizer
-        self._max_bytes = max_bytes
         self._cuts = CutPoints(tokenizer)
-        self._cut_ids = np.array(sorted(self._cuts.ids.values()), np.int32)
-        self._tokens_of: OrderedDict[str, Tokens] = OrderedDict()
-        self._bytes = 0
+        self._cut_ids = np.array(sorted(self._cuts.ids), "<i4")
+        self._tree = PromptTree(self._cuts, tokenizer.token_bytes, max_bytes)
         self._lock = threading.Lock()
-        self.hits = 0
-        self.misses = 0
+        self.tokens_remembered = 0
+        self.tokens_rewritten = 0
 
     @property
     def enabled(self) -> bool:
@@ -43,99 +46,87 @@ class PromptMemo:
 
     @property
     def bytes_used(self) -> int:
-        return self._bytes
+        return self._tree.bytes_used
 
     def encode(self, text: str) -> Tokens:
         """The ids of a rendered prompt. Special tokens in it are found, none are added."""
         if not self.enabled:
             return self._tokenizer.encode(text, add_special_tokens=False)
-        first, *inner = self._cuts.split(text)
-        parts = [self._tokenizer.encode(first.text, add_special_tokens=False)] if first.text else []
-        cut = first.cut
-        for split in inner:
-            assert cut is not None
-            parts.append(cut.to_bytes(4, "little"))
-            if split.text:
-                parts.append(self._encode_piece(split.text))
-            cut = split.cut
-        return b"".join(parts)
+        data = text.encode()
+        with self._lock:
+            place = self._tree.find(data)
+            rewritten = self._rewritten(place, data)
+        known = Cut(place.end, len(place.tokens) // 4)
+        fresh, cuts = self._tokenize(data[place.end :])
+        whole = Passage(data, place.tokens + fresh, moved(cuts, known))
+        with self._lock:
+            self.tokens_remembered += known.tokens
+            self.tokens_rewritten += len(rewritten) // 4 - common_length(rewritten, fresh) // 4
+            # What follows the last cut is a prompt for the reply, and will be remembered with it.
+            self._tree.insert(whole.before(whole.cuts[-1] if whole.cuts else known))
+        return whole.tokens
 
     def remember(
         self, prompt_text: str, prompt_tokens: Tokens, reply_text: str, reply_tokens: Tokens
     ) -> None:
-        """Keeps the ids of a reply, unless no whole number of them gives exactly `reply_text`.
+        """Keeps the ids of a reply whose text was returned whole.
 
         `reply_text` is all that the detokenizer returned, special tokens shown or not;
-        `prompt_tokens` is what `encode(prompt_text)` gave.
+        `prompt_tokens` is what `encode(prompt_text)` gave; nothing is kept if it was tokenized otherwise.
         """
-        tokens = np.frombuffer(reply_tokens, "<i4")
-        kept = self._whole_tokens(tokens, reply_text.encode())
-        if not self.enabled or not kept:
+        if not self.enabled:
             return
-        prompt = np.frombuffer(prompt_tokens, "<i4")
-        cuts = np.flatnonzero(np.isin(prompt, self._cut_ids))
-        if not len(cuts):
-            return
-        last_piece = self._cuts.split(prompt_text)[-1].text
-        ids = np.concatenate([prompt[cuts[-1] + 1 :], tokens[:kept]])
-        start_of_reply = len(prompt) - int(cuts[-1]) - 1
-        ends = [*np.flatnonzero(np.isin(ids, self._cut_ids)).tolist(), len(ids)]
-        start = 0
-        for end in ends:
-            piece = ids[start:end]
-            reply = self._bytes_of(piece[max(start_of_reply - start, 0) :])
-            self._remember_piece((last_piece if start == 0 else "").encode() + reply, piece)
-            start = end + 1
-
-    def _whole_tokens(self, tokens: np.ndarray, text: bytes) -> int:
-        """How many of the tokens give exactly `text`; 0 if no number does."""
-        for skipped in (self._tokenizer.special_tokens, frozenset[int]()):
-            parts = [
-                b"" if token in skipped else self._tokenizer.token_bytes(token) for token in tokens.tolist()
-            ]
-            length = 0
-            for count, part in enumerate(parts, 1):
-                length += len(part)
-                if length >= len(text):
-                    if length == len(text) and b"".join(parts[:count]) == text:
-                        return count
-                    break
-        return 0
-
-    def _bytes_of(self, tokens: np.ndarray) -> bytes:
-        return b"".join(map(self._tokenizer.token_bytes, tokens.tolist()))
-
-    def _remember_piece(self, data: bytes, ids: np.ndarray) -> None:
-        try:
-            text = data.decode()
-        except UnicodeDecodeError:
-            return
-        if text and len(self._cuts.split(text)) == 1:
-            self._put(text, ids.astype("<i4").tobytes())
-
-    def _encode_piece(self, text: str) -> Tokens:
+        prompt = prompt_text.encode()
         with self._lock:
-            tokens = self._tokens_of.get(text)
-            if tokens is not None:
-                self._tokens_of.move_to_end(text)
-                self.hits += 1
-                return tokens
-            self.misses += 1
-        tokens = self._cuts.encode_inner(text)
-        self._put(text, tokens)
-        return tokens
+            place = self._tree.find(prompt)
+        known = Cut(place.end, len(place.tokens) // 4)
+        fresh, cuts = self._tokenize(prompt[place.end :])
+        if place.tokens + fresh != prompt_tokens:
+            return
+        asked = Passage(prompt, prompt_tokens, moved(cuts, known))
+        for reply in whole_tokens(self._tokenizer, self._cuts, reply_text, reply_tokens):
+            said = Passage(reply.text, reply_tokens[: 4 * reply.tokens], reply.cuts, [(0, len(reply.text))])
+            with self._lock:
+                self._tree.insert(asked + said)
 
-    def _put(self, text: str, tokens: Tokens) -> None:
-        with self._lock:
-            replaced = self._tokens_of.pop(text, None)
-            if replaced is not None:
-                self._bytes -= _cost(text, replaced)
-            self._tokens_of[text] = tokens
-            self._bytes += _cost(text, tokens)
-            while self._bytes > self._max_bytes:
-                oldest = self._tokens_of.popitem(last=False)
-                self._bytes -= _cost(*oldest)
+    def _tokenize(self, text: bytes) -> tuple[Tokens, list[Cut]]:
+        """The ids of a text that begins with a cut or is whole, and its cuts."""
+        tokens = self._tokenizer.encode(text.decode(), add_special_tokens=False)
+        cuts = self._aligned(text, tokens)
+        if cuts is not None:
+            return tokens, cuts
+        whole = Passage(b"", b"")
+        for start, end in pairwise([0, *filter(None, self._cuts.all(text)), len(text)]):
+            part = text[start:end]
+            ids = self._tokenizer.encode(part.decode(), add_special_tokens=False)
+            whole += Passage(part, ids, [Cut(0, 0)] if self._cuts.at(part, 0) else [])
+        return whole.tokens, whole.cuts
 
+    def _aligned(self, text: bytes, tokens: Tokens) -> list[Cut] | None:
+        """The text's cuts among the ids that it was tokenized to; None if it can't be told which they are."""
+        ids = np.frombuffer(tokens, "<i4")
+        offsets, indices = self._cuts.all(text), np.flatnonzero(np.isin(ids, self._cut_ids)).tolist()
+        return list(map(Cut, offsets, indices)) if len(offsets) == len(indices) else None
 
-def _cost(text: str, tokens: Tokens) -> int:
-    return sys.getsizeof(text) + len(tokens) + _ENTRY_OVERHEAD
+    def _rewritten(self, place: Place, text: bytes) -> Tokens:
+        """What earlier turns of the text's conversation had where the text goes on otherwise.
+
+        That is so if the memo has a reply behind the place, and the text has the words that prompted it
+        there, or at least at its end, but has something else than that reply in a turn that is over.
+        """
+        rest = text[place.end :]
+        if self._cuts.after(rest, 0) == len(rest):
+            return b""
+        prompt = remembered = b""
+        passages = self._tree.beyond(place)
+        for passage in passages:
+            remembered += passage.tokens
+            if passage.replies:
+                prompt += passage.text[: passage.replies[0][0]]
+                break
+            prompt += passage.text
+        else:
+            return b""
+        if rest == prompt or not (rest.startswith(prompt) or rest.endswith(prompt)):
+            return b""
+        return remembered + b"".join(passage.tokens for passage in passages)

@@ -58,6 +58,10 @@ class Tokenizer:
         """One more than the highest id."""
         return len(self._bytes)
 
+    def save(self, path: Path) -> None:
+        """As tokenizer.json."""
+        self._backend.save(str(path), pretty=False)
+
     def encode(self, text: str, add_special_tokens: bool = True) -> Tokens:
         encoding = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
         return np.array(encoding.ids, "<i4").tobytes()

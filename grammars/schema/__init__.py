@@ -1,5 +1,5 @@
 """JSON schemas compiled to stack automata over bytes."""
 
-from .compile import PropertyOrder, SchemaCompiler
+from .compile import PropertyOrder, SchemaCompiler, Unenforced
 
-__all__ = ["PropertyOrder", "SchemaCompiler"]
+__all__ = ["PropertyOrder", "SchemaCompiler", "Unenforced"]

@@ -10,6 +10,7 @@ from ..stack_automaton import CLOSE, MAX_DEPTH, NEED, OPEN, POP, PUSH, SEE, Stac
 from .dfa import REJECT, Dfa
 from .goals import Container, Edge, Goals, Node, UndeclaredNames, Value
 from .names import TAKEN, Names, NameTrie, has_one_spelling, materialized
+from .nesting import Nesting
 from .spelling import Block
 from .tables import Tables
 
@@ -30,16 +31,21 @@ class Assembler:
         self._roots: dict[tuple[Container, Node], int] = {}
         self._names: dict[tuple[int, tuple[int, ...]], _StampedNames] = {}
         self._pending: list[tuple[Container, Node, int, bool]] = []
+        self._nesting = Nesting()
 
-    def built(self, value: Value, prefix: bytes, suffix: bytes) -> StackAutomaton:
+    def built(self, value: Value) -> StackAutomaton:
         tables = self._tables
         end = tables.state({})
         tables.accepting.append(end)
-        start = self._value(value, (tables.chain(suffix, end),))
+        start = self._value(value, (end,))
         while self._pending:
             container, node, state, is_start = self._pending.pop()
             self._fill(container, node, state, is_start)
-        return tables.automaton(tables.chain(prefix, start), MAX_DEPTH * (2 if self._goals.any_order else 1))
+        return tables.automaton(
+            start,
+            MAX_DEPTH * (2 if self._goals.any_order else 1),
+            guarded=self._nesting.can_get_stuck(value),
+        )
 
     def _value(self, value: Value, following: tuple[int, ...]) -> int:
         """The state before a value; `following[verdict]` is the state after it."""
@@ -119,6 +125,7 @@ class Assembler:
         kept = [self._goals.reduced(edge, container.alive) for edge in node.edges]
         item = kept[0] if kept else None
         if item is not None:
+            self._nesting.note(container, item[0])
             following = tuple(self._after(container, target) for target in item[1])
             if is_start:
                 self._fill_value(state, item[0], following, entries)
@@ -133,8 +140,11 @@ class Assembler:
             kept = self._goals.reduced(edge, container.alive)
             state = None
             if kept is not None:
+                self._nesting.note(container, kept[0])
                 value = self._value(kept[0], tuple(self._after(container, target) for target in kept[1]))
                 state = self._tables.chain(self._colon, value)
+                if edge in container.needed:
+                    self._tables.required.append((self._start(container), value))
             self._members[edge] = state
         return self._members[edge]
 

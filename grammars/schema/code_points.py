@@ -24,6 +24,7 @@ Row: TypeAlias = dict[int, int]  # byte → node, or -2 - class at the end of a 
 _SHORT = {0x22: '"', 0x5C: "\\", 0x08: "b", 0x0C: "f", 0x0A: "n", 0x0D: "r", 0x09: "t"}
 _CONTINUATION = [[0x80 + value] for value in range(64)]
 _HIGHEST = 1 << 30
+_PLAIN = frozenset(range(0x20, 0x7F)) - {0x22, 0x5C}  # never escaped, unless every escape is allowed
 
 
 class _Graph:
@@ -177,16 +178,47 @@ def _without(segment: Segment, start: int, end: int) -> Segment:
     return (*before, (start, DEAD), (end, after), *later)
 
 
-@lru_cache(256)
 def spelling_graph(
     cuts: tuple[int, ...], classes: tuple[int, ...], spelling: Spelling
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Class of each byte, and [nodes, byte classes] of nodes or -2 - class; the quote has class 0 alone."""
+    plain = list(_PLAIN) if spelling != "any" else []
+    interval = np.searchsorted(cuts, plain, "right") - 1
+    own = np.array(classes, np.int32)[interval] if plain else np.empty(0, np.int32)
+    outer = _without_plain(cuts, classes) if plain else (cuts, classes)
+    numbers = list(dict.fromkeys(group for group in outer[1] if group >= 0))
+    rank = {group: place for place, group in enumerate(numbers)}
+    table = _shared_graph(outer[0], tuple(rank.get(group, DEAD) for group in outer[1]), spelling)
+    leaves = np.array([*numbers, 0], np.int32)[np.where(table < -1, -2 - table, len(numbers))]
+    table = np.where(table < -1, -2 - leaves, table).astype(np.int32)
+    table[0, plain] = np.where(own >= 0, -2 - own, DEAD)
+    return _with_byte_classes(table)
+
+
+def _without_plain(
+    cuts: tuple[int, ...], classes: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The code points that are spelled by their own byte alone have no class here."""
+    code_points = sorted({*cuts, *_PLAIN, *(code + 1 for code in _PLAIN)})
+    found: list[tuple[int, int]] = []
+    for code in code_points:
+        group = DEAD if code in _PLAIN else classes[bisect_right(cuts, code) - 1]
+        if not found or found[-1][1] != group:
+            found.append((code, group))
+    return tuple(code for code, _ in found), tuple(group for _, group in found)
+
+
+@lru_cache(256)
+def _shared_graph(cuts: tuple[int, ...], classes: tuple[int, ...], spelling: Spelling) -> NDArray[np.int32]:
+    """[nodes, 256]; the same for all strings that differ in their plain characters only."""
     rows = _Graph(list(cuts), list(classes), spelling).rows
     table = np.full((len(rows), 256), DEAD, np.int32)
     for node, row in enumerate(rows):
-        for byte, target in row.items():
-            table[node, byte] = target
+        table[node, list(row)] = list(row.values())
+    return table
+
+
+def _with_byte_classes(table: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     marked = np.vstack([table, np.arange(256, dtype=np.int32) == 0x22])
     columns, class_of_byte = distinct_columns(marked)
     order = np.argsort(columns != 0x22, kind="stable")  # the quote's comes first

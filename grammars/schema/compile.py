@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..errors import NotCoveredError, NoValueError, TooLargeError
 from ..json_schema import Json, parse_schema
@@ -17,6 +20,25 @@ from .regex_dfa import RegexError
 from .scalars import Scalars
 
 PropertyOrder = Literal["schema", "any"]
+Unenforced = Literal["refuse", "allow"]
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Garbage collections in the middle of it would take a sixth of the time and find nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class CompiledSchema(NamedTuple):
+    machine: StackAutomaton
+    left_out: tuple[tuple[str, str], ...]
+    """keyword and path of what the machine does not enforce"""
 
 
 class SchemaCompiler:
@@ -30,8 +52,6 @@ class SchemaCompiler:
         text: str,
         *,
         separators: tuple[str, str] = (",", ":"),
-        prefix: str = "",
-        suffix: str = "",
         property_order: PropertyOrder = "schema",
     ) -> StackAutomaton:
         """Exactly the compact JSON texts that the schema allows.
@@ -42,17 +62,43 @@ class SchemaCompiler:
         Raises GrammarError for a wrong schema, NotCoveredError for a keyword without an automaton,
         TooLargeError past a limit.
         """
+        return self.compile_allowing("refuse", text, separators, property_order=property_order).machine
+
+    def compile_allowing(
+        self,
+        unenforced: Unenforced,
+        text: str,
+        separators: tuple[str, str],
+        *,
+        property_order: PropertyOrder,
+    ) -> CompiledSchema:
+        """As `compile`; where it is allowed, keywords without an automaton are left out and listed."""
+        with _without_collection():
+            return self._compiled(unenforced, text, separators, property_order)
+
+    def _compiled(
+        self,
+        unenforced: Unenforced,
+        text: str,
+        separators: tuple[str, str],
+        property_order: PropertyOrder,
+    ) -> CompiledSchema:
         parse_schema(text)
         schema: Json = json.loads(text, parse_float=Decimal)
-        keywords = Keywords(schema, Formulas())
+        keywords = Keywords(schema, Formulas(), allow_unenforced=unenforced == "allow")
+        goals = Goals(keywords, self._scalars, any_order=property_order == "any")
         try:
-            goals = Goals(keywords, self._scalars, any_order=property_order == "any")
             value = goals.solved([keywords.whole])
             if not value.possible:
                 raise NoValueError("the schema allows no value (numbers have up to 20 digits)")
-            return Assembler(goals, separators).built(value, prefix.encode(), suffix.encode())
+            machine = Assembler(goals, separators).built(value)
         except RegexError as error:
             keyword, path = keywords.path_of_pattern[error.pattern]
             raise NotCoveredError(keyword, path, str(error)) from None
         except RecursionError:
             raise TooLargeError("the schema is nested too deep") from None
+        finally:
+            goals.dissolve()
+            keywords.formulas.dissolve()
+        left_out = tuple((keyword, path) for path, keyword in keywords.unenforced.items())
+        return CompiledSchema(machine, left_out)

@@ -49,6 +49,12 @@ class Formulas:
         self.true = self._interned("true", 0, ("true",), ())
         self.false = self._interned("false", 0, ("false",), ())
 
+    def dissolve(self) -> None:
+        """Formulas refer to each other in circles: cut, they are gone with the last reference to them."""
+        for formula in self._known.values():
+            formula.cache = {}
+            formula.parts = ()
+
     def types(self, mask: int) -> Formula:
         if mask & EVERY_TYPE == EVERY_TYPE:
             return self.true
@@ -92,6 +98,8 @@ class Formulas:
                     return part
                 elif part.kind != "true":
                     parts[part] = None
+        if len(parts) < 2 and mask == EVERY_TYPE:
+            return next(iter(parts), self.true)
         if mask != EVERY_TYPE:
             restricted = [self.restricted(part, mask) for part in parts]
             if any(after is not before for after, before in zip(restricted, parts, strict=True)):
@@ -120,6 +128,8 @@ class Formulas:
                     return part
                 elif part.kind != "false":
                     parts[part] = None
+        if len(parts) < 2 and (not mask or not parts):
+            return next(iter(parts), self.types(mask))
         if any(part.kind == "not" and part.parts[0] in parts for part in parts):
             return self.true
         listed = [part for part in parts if part.kind == "atom" and part.payload[0] in ("in", "numbers")]

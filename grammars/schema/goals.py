@@ -9,7 +9,7 @@ goals, so that recursive schemas without a finite value are known to be empty.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -103,13 +103,48 @@ class Container:
             for edge in (*node.edges, *node.others):
                 for verdict in edge.value.possible:
                     sources.setdefault(edge.targets[verdict], []).append(node)
-        pending = [node for node in reached if self.verdict(node) >= 0]
-        self.alive = set(pending)
+        ended = {node for node in reached if self.verdict(node) >= 0}
+        self.alive = _leading_to(ended, sources, set(reached))
+
+    def can_strand(self) -> bool:
+        """Whether, with properties in any order, those that are left may not lead to an end.
+
+        Only undeclared names, and declared ones that no way to a node has seen, are sure to be left.
+        """
+        seen = self._names_seen()
+        sources: dict[Node, list[Node]] = {}
+        for node in self.alive:
+            free = [edge for edge in node.edges if edge.name not in seen[node]]
+            for edge in (*free, *node.others):
+                for verdict in edge.value.possible:
+                    sources.setdefault(edge.targets[verdict], []).append(node)
+        ended = {node for node in self.alive if self.verdict(node) >= 0}
+        return len(_leading_to(ended, sources, self.alive)) < len(self.alive)
+
+    def _names_seen(self) -> dict[Node, set[str | int | None]]:
+        """The declared names that some way to a node has seen."""
+        seen: dict[Node, set[str | int | None]] = {self.start: set()}
+        pending = [self.start]
         while pending:
-            for source in sources.get(pending.pop(), ()):
-                if source not in self.alive:
-                    self.alive.add(source)
-                    pending.append(source)
+            node = pending.pop()
+            for edge in (*node.edges, *node.others):
+                name = {edge.name} if isinstance(edge.name, str) else set()
+                for verdict in edge.value.possible:
+                    target = edge.targets[verdict]
+                    if target not in seen or not (seen[node] <= seen[target] and name <= seen[target]):
+                        seen.setdefault(target, set()).update(seen[node], name)
+                        pending.append(target)
+        return seen
+
+
+def _leading_to(ended: set[Node], sources: Mapping[Node, list[Node]], among: set[Node]) -> set[Node]:
+    found, pending = set(ended), list(ended)
+    while pending:
+        for source in sources.get(pending.pop(), ()):
+            if source in among and source not in found:
+                found.add(source)
+                pending.append(source)
+    return found
 
 
 class Value:
@@ -144,9 +179,17 @@ class Goals:
         self.scalars = scalars
         self._values: dict[Goal, Value] = {}
         self._containers: dict[tuple[int, Goal], Container] = {}
+        self._first_children: dict[Formula, Formula | None] = {}
         self._unsolved: list[Container] = []
         self._unread: list[Value] = []
         self._size = 0
+
+    def dissolve(self) -> None:
+        """Cuts the circles in which containers refer to each other."""
+        for container in self._containers.values():
+            for node in container.nodes.values():
+                node.edges, node.others = [], []
+            container.nodes = {}
 
     def value(self, formulas: Iterable[Formula]) -> Value:
         goal = tuple(self.keywords.expanded(formula) for formula in formulas)
@@ -158,8 +201,15 @@ class Goals:
 
     def solved(self, formulas: Iterable[Formula]) -> Value:
         value = self.value(formulas)
-        while self._unread:
-            self._read(self._unread.pop())
+        while self._unread or self._unsolved:
+            while self._unread:
+                self._read(self._unread.pop())
+            self._solve()
+        return value
+
+    def _solve(self) -> None:
+        from .objects import read_in_order
+
         fresh, self._unsolved = self._unsolved[::-1], []
         changing = True
         while changing:
@@ -171,7 +221,9 @@ class Goals:
                     changing = True
         for container in fresh:
             container.settle()
-        return value
+            if container.is_unordered and container.can_strand():
+                read_in_order(self, container)
+                self._unsolved.append(container)
 
     def reduced(self, edge: Edge, alive: set[Node]) -> tuple[Value, tuple[Node, ...]] | None:
         """The edge's value and targets without verdicts that lead nowhere; None if none is left."""
@@ -213,18 +265,29 @@ class Goals:
                     left = self._assumed(left, child, True)
                 self._split((left,), condition, found, depth)
                 return
-        child = next(
-            (atom.payload[1] for formula in goal for atom in formula.atoms() if _is_child(atom)), None
-        )
-        if child is None:
+        children = [child for formula in goal if (child := self._first_child(formula)) is not None]
+        if not children:
             found.setdefault(goal, []).append(condition)
             if len(found) > MAX_OUTCOMES or depth > MAX_OUTCOMES:
                 raise TooLargeError(f"more than {MAX_OUTCOMES} ways in which a member can matter")
             return
+        child = children[0]
         opened = self.keywords.expanded(child)
         for holds, said in ((True, opened), (False, make.negation(opened))):
             left_over = tuple(self._assumed(formula, child, holds) for formula in goal)
             self._split(left_over, make.all_of([condition, said]), found, depth + 1)
+
+    def _first_child(self, formula: Formula) -> Formula | None:
+        """What the first `child` atom says."""
+        known = self._first_children.get(formula)
+        if known is None and formula not in self._first_children:
+            if formula.kind == "atom":
+                known = formula.payload[1] if _is_child(formula) else None
+            else:
+                found = map(self._first_child, formula.parts)
+                known = next((child for child in found if child is not None), None)
+            self._first_children[formula] = known
+        return known
 
     def _assumed(self, formula: Formula, child: Formula, holds: bool) -> Formula:
         make = self.formulas

@@ -15,10 +15,11 @@ from ..errors import TooLargeError
 from ..stack_automaton import MAX_SEEN
 from .dfa import ANYTHING, REJECT, Dfa, combined
 from .formula import OBJECT, STRING, Formula
-from .goals import MAX_NODES, Container, Edge, Goal, Goals, Node, UndeclaredNames
+from .goals import MAX_NODES, Container, Edge, Goal, Goals, Node, UndeclaredNames, Value
 from .scalars import content
 
-MAX_UNORDERED_NODES = 128
+MAX_UNORDERED_STATES = 8_000  # each place of an object whose order is free spells all names again
+MIN_UNORDERED_NODES = 128
 
 
 class _Reader:
@@ -30,7 +31,7 @@ class _Reader:
         self.own: dict[str, list[Formula]] = {}
         self.required: set[str] = set()
         self.core = self._core(container.goal)
-        container.is_unordered = not in_order and self._is_orderless()
+        container.is_unordered = not in_order and 0 < len(self.names) <= MAX_SEEN
         self.last = 0 if container.is_unordered else len(self.names)
         """the position of undeclared names"""
         if container.is_unordered:
@@ -39,6 +40,8 @@ class _Reader:
             self.core = (self.make.all_of([*needed, self.core[0]]), *self.core[1:])
             self.required.difference_update(followed)
         self._edges: dict[tuple[Goal, str | tuple[bool, ...]], Edge | None] = {}
+        self._own_values: dict[str, Value | None] = {}
+        self._concerns: dict[Formula, frozenset[str]] = {}
         self._classes: dict[Goal, Dfa] = {}
         self.pending: list[Node] = []
 
@@ -56,10 +59,6 @@ class _Reader:
             else:
                 self.own.setdefault(name, []).append(part.payload[2])
         return (self.make.all_of(rest),)
-
-    def _is_orderless(self) -> bool:
-        """Whether what the goal still needs is always of names that were not seen yet."""
-        return 0 < len(self.names) <= MAX_SEEN and all(map(_needs_unseen_names, self.core))
 
     def _varies(self, name: str) -> bool:
         """Whether what the goal says of a name depends on the members before it."""
@@ -132,12 +131,48 @@ class _Reader:
     def _edge(self, goal: Goal, name: str, position: int) -> Edge | None:
         key = (goal, name)
         if key not in self._edges:
-            taken = self._each(goal, ("taken", name), lambda atom: self._taken(atom, name))
-            children = [self.make.atom(OBJECT, "child", child) for child in self.own.get(name, ())]
-            if children:
-                taken = (self.make.all_of([*children, taken[0]]),)
-            self._edges[key] = self._made(taken, name, position)
+            self._edges[key] = self._new_edge(goal, name, position)
         return self._edges[key]
+
+    def _new_edge(self, goal: Goal, name: str, position: int) -> Edge | None:
+        if not any(name in self._concerned(formula) for formula in goal):
+            value = self._own_value(name)
+            return Edge(name, value, (self.node(goal, position),)) if value is not None else None
+        taken = self._each(goal, ("taken", name), lambda atom: self._taken(atom, name))
+        children = self._own_children(name)
+        if children:
+            taken = (self.make.all_of([*children, taken[0]]),)
+        return self._made(taken, name, position)
+
+    def _own_children(self, name: str) -> list[Formula]:
+        return [self.make.atom(OBJECT, "child", child) for child in self.own.get(name, ())]
+
+    def _own_value(self, name: str) -> Value | None:
+        """Of a name that the rest of the goal says nothing of."""
+        if name not in self._own_values:
+            outcomes = self.goals.outcomes((self.make.all_of(self._own_children(name)),))
+            conditions = [condition for condition, _ in outcomes]
+            self._own_values[name] = self.goals.value(conditions) if conditions else None
+        return self._own_values[name]
+
+    def _concerned(self, formula: Formula) -> frozenset[str]:
+        """The declared names whose presence or value may change what is left of the formula."""
+        known = self._concerns.get(formula)
+        if known is None:
+            parts = map(self._concerned, formula.parts)
+            known = frozenset(self._names_of(formula)).union(*parts)
+            self._concerns[formula] = known
+        return known
+
+    def _names_of(self, atom: Formula) -> Iterable[str]:
+        if atom.kind != "atom":
+            return ()
+        if atom.payload[0] == "count":
+            return self.names
+        name = _only_name(atom)
+        if name is not None:
+            return (name,)
+        return (name for name in self.names if self._is_in(name, atom.payload[1]))
 
     def _made(self, taken: Goal, name: str | int, position: int) -> Edge | None:
         outcomes = self.goals.outcomes(taken)
@@ -243,31 +278,32 @@ def read_object(goals: Goals, container: Container) -> None:
     """Fills in the nodes of an object, from its start on."""
     if goals.any_order:
         try:
-            _read(goals, container, in_order=False, most_nodes=MAX_UNORDERED_NODES)
+            _read(goals, container, in_order=False)
             return
         except TooLargeError:
-            container.needed = []
-            container.nodes = {}
-    _read(goals, container, in_order=True, most_nodes=MAX_NODES)
+            pass
+    read_in_order(goals, container)
 
 
-def _read(goals: Goals, container: Container, *, in_order: bool, most_nodes: int) -> None:
+def read_in_order(goals: Goals, container: Container) -> None:
+    """Anew, with the declared order of properties."""
+    container.needed = []
+    container.nodes = {}
+    _read(goals, container, in_order=True)
+
+
+def _read(goals: Goals, container: Container, *, in_order: bool) -> None:
     reader = _Reader(goals, container, in_order=in_order)
+    most_nodes = MAX_NODES
+    if container.is_unordered:
+        spelled = sum(len(name) + 2 for name in reader.names)
+        most_nodes = max(MIN_UNORDERED_NODES, MAX_UNORDERED_STATES // spelled)
     container.names = reader.names
     container.start = reader.node(reader.core, 0)
     while reader.pending:
         reader.read(reader.pending.pop())
         if len(container.nodes) > most_nodes:
             raise TooLargeError(f"more than {most_nodes} places in an object")
-
-
-def _needs_unseen_names(formula: Formula) -> bool:
-    if formula.kind == "atom":
-        return bool(formula.payload[0] != "count")
-    if formula.kind == "not":
-        atom = formula.parts[0]
-        return atom.payload[0] == "has" or _only_name(atom) is not None
-    return all(map(_needs_unseen_names, formula.parts))
 
 
 def _with_bit(bit: int, known: int, now: int) -> int:

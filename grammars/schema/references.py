@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from urllib.parse import unquote, urldefrag, urljoin
 
 from ..errors import NotCoveredError
@@ -21,6 +22,7 @@ class References:
         self.base = _identifier(root) or ""
         self._resources: dict[str, Json] = {"": root}
         self._bases: dict[int, str] = {}
+        self._anchors: Counter[tuple[str, str]] = Counter()
         self._collect(root, "")
 
     def base_of(self, schema: Json, base: str) -> str:
@@ -28,34 +30,47 @@ class References:
         identifier = _identifier(schema)
         return base if identifier is None else urldefrag(urljoin(base, identifier))[0]
 
-    def resolve(self, reference: Json, base: str, path: str) -> tuple[Json, str]:
-        """The schema referred to and the base that holds there."""
+    def resolve(self, keyword: str, reference: Json, base: str, path: str) -> tuple[Json, str]:
+        """The schema referred to and the base that holds there. Raises NotCoveredError."""
         if not isinstance(reference, str):
-            raise NotCoveredError("$ref", path, f"{reference!r} is not a string")
-        target, fragment = urldefrag(urljoin(base, reference))
+            raise NotCoveredError(keyword, path, "it must be a string")
+        found = self._found(reference, base)
+        if isinstance(found, str):
+            raise NotCoveredError(keyword, path, f"{reference!r} {found}")
+        if keyword != "$ref" and self._is_ambiguous(keyword, found[0]):
+            raise NotCoveredError(keyword, path, f"{reference!r} may lead to several subschemas")
+        return found
+
+    def _is_ambiguous(self, keyword: str, found: Json) -> bool:
+        """Whether a dynamic reference depends on the way by which it is reached."""
+        if not isinstance(found, dict):
+            return False
+        if keyword == "$recursiveRef":
+            return self._anchors["$recursiveAnchor", ""] > 1
+        return self._anchors["$dynamicAnchor", str(found.get("$dynamicAnchor"))] > 1
+
+    def _found(self, reference: str, base: str) -> tuple[Json, str] | str:
+        """Or what is wrong with the reference."""
         whole = urljoin(base, reference)
+        target, fragment = urldefrag(whole)
         if fragment and not fragment.startswith("/"):
-            found = self._resources.get(whole, self._resources.get(f"#{fragment}"))
-            if found is None:
-                raise NotCoveredError("$ref", path, f"{reference!r} names nothing in the schema")
-            return found, target
+            named = self._resources.get(whole, self._resources.get(f"#{fragment}"))
+            return "names nothing in the schema" if named is None else (named, target)
         resource = self._resources.get(target)
         if resource is None:
-            raise NotCoveredError("$ref", path, f"{reference!r} leads out of the schema")
-        return self._pointed(resource, unquote(fragment), target, reference, path)
+            return "leads out of the schema"
+        return self._pointed(resource, unquote(fragment), target)
 
-    def _pointed(self, value: Json, pointer: str, base: str, reference: str, path: str) -> tuple[Json, str]:
+    def _pointed(self, value: Json, pointer: str, base: str) -> tuple[Json, str] | str:
         for part in pointer.split("/")[1:]:
             key = part.replace("~1", "/").replace("~0", "~")
             try:
                 value = value[int(key)] if isinstance(value, list) else value[key]  # type: ignore[index]
             except (KeyError, IndexError, TypeError, ValueError):
-                raise NotCoveredError("$ref", path, f"{reference!r} points at nothing") from None
+                return "points at nothing"
             if isinstance(value, dict) and id(value) in self._bases:
                 base = self._bases[id(value)]
-        if not isinstance(value, dict | bool):
-            raise NotCoveredError("$ref", path, f"{reference!r} points at no schema")
-        return value, base
+        return (value, base) if isinstance(value, dict | bool) else "points at no schema"
 
     def _collect(self, root: Json, base: str) -> None:
         pending: list[tuple[Json, str]] = [(root, base)]
@@ -82,6 +97,9 @@ class References:
             if isinstance(anchor, str):
                 self._resources.setdefault(f"{base}#{anchor}", schema)
                 self._resources.setdefault(f"#{anchor}", schema)
+                self._anchors[keyword, anchor] += 1
+        if schema.get("$recursiveAnchor") is True:
+            self._anchors["$recursiveAnchor", ""] += 1
         self._bases[id(schema)] = base
         return base
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +15,6 @@ from ..stack_automaton import TAIL
 from .code_points import Spelling
 from .dfa import (
     ANYTHING,
-    DEAD,
     MAX_CELLS,
     NOTHING,
     REJECT,
@@ -24,6 +23,7 @@ from .dfa import (
     complement,
     explored,
     intersection,
+    minimal,
     union,
 )
 from .formats import FORMATS
@@ -34,6 +34,7 @@ from .spelling import Block, counted, inlined, plain, spelled
 
 MAX_UNITS = 256  # larger counts would be so many copies of a character's states
 MAX_LITERAL_STATES = 20_000
+MAX_JOINT_ATOMS = 8
 CACHED = 500
 Content: TypeAlias = tuple[Any, ...]
 
@@ -67,7 +68,7 @@ class Scalars:
 
     def string_dfa(self, formulas: Sequence[Formula]) -> Dfa:
         """Labels texts with the index of the formula that they satisfy."""
-        return self._labelled(("string", *map(content, formulas)), formulas, _string_atom)
+        return self._labelled(("string", *map(content, formulas)), formulas, _string_atom, _string_formulas)
 
     def number_dfa(self, formulas: Sequence[Formula]) -> Dfa:
         return self._labelled(("number", *map(content, formulas)), formulas, _number_atom, _number_formulas)
@@ -77,15 +78,13 @@ class Scalars:
         key: Content,
         formulas: Sequence[Formula],
         atom: Callable[[Content], Dfa],
-        whole: Callable[[Sequence[Formula]], tuple[Dfa, Dfa | None]] | None = None,
+        whole: Callable[[Sequence[Formula]], tuple[Dfa, Dfa | None]],
     ) -> Dfa:
         known = self._dfas.get(key)
         if known is None:
-            universe, known = whole(formulas) if whole else (ANYTHING, None)
+            universe, known = whole(formulas)
             if known is None:
-                known = NOTHING
-                for number, formula in enumerate(formulas):
-                    known = _with_label(known, _built(formula, atom), number)
+                known = _jointly(formulas, atom) if _share_atoms(formulas) else _separately(formulas, atom)
                 known = known if universe is ANYTHING else intersection(known, universe)
             self._dfas[key] = known
             _trim(self._dfas)
@@ -96,6 +95,37 @@ class Scalars:
             self._blocks[key] = build()
             _trim(self._blocks)
         return self._blocks[key]
+
+
+def _share_atoms(formulas: Sequence[Formula]) -> bool:
+    """Whether they are built of the same few atoms again and again."""
+    atoms = [atom for formula in formulas for atom in formula.atoms()]
+    distinct = len(set(atoms))
+    return len(formulas) > 1 and distinct <= MAX_JOINT_ATOMS and len(atoms) >= 2 * distinct
+
+
+def _jointly(formulas: Sequence[Formula], atom: Callable[[Content], Dfa]) -> Dfa:
+    """One product of all atoms, each a bit of the label, which then says what formula holds."""
+    atoms = list(dict.fromkeys(atom for formula in formulas for atom in formula.atoms()))
+    known = ANYTHING
+    for each in atoms:
+        known = combined(known, atom(each.payload), lambda bits, now: bits << 1 | (now >= 0))
+    place = {each: len(atoms) - 1 - number for number, each in enumerate(atoms)}
+    every_label = range(1 << len(atoms))
+    labels = [_label_of(formulas, partial(_has_bit, place, bits)) for bits in every_label]
+    of_state = np.array(labels, np.int32)[known.labels]
+    return minimal(Dfa(known.cuts, known.class_of_cut, known.transitions, of_state))
+
+
+def _has_bit(place: Mapping[Formula, int], bits: int, atom: Formula) -> bool:
+    return bool(bits >> place[atom] & 1)
+
+
+def _separately(formulas: Sequence[Formula], atom: Callable[[Content], Dfa]) -> Dfa:
+    known = NOTHING
+    for number, formula in enumerate(formulas):
+        known = _with_label(known, _built(formula, atom), number)
+    return known
 
 
 def counted_lengths(formulas: Sequence[Formula]) -> tuple[int, int] | None:
@@ -179,13 +209,48 @@ def at_least(count: int) -> Dfa:
     )
 
 
+def _string_formulas(formulas: Sequence[Formula]) -> tuple[Dfa, Dfa | None]:
+    """All texts, and the automaton if the formulas do no more than list some."""
+    atoms = [atom for formula in formulas for atom in formula.atoms()]
+    if not all(atom.payload[0] == "in" for atom in atoms) or len(atoms) < 2:
+        return ANYTHING, None
+    listed = frozenset[str]().union(*(atom.payload[1] for atom in atoms))
+    labels = {text: _label_of(formulas, partial(_is_listed, text)) for text in listed}
+    return ANYTHING, labelled_literals(labels, _label_of(formulas, lambda _: False))
+
+
+def _is_listed(text: str, atom: Formula) -> bool:
+    return text in atom.payload[1]
+
+
+def _label_of(formulas: Sequence[Formula], holds: Callable[[Formula], bool]) -> int:
+    """The index of the formula that is true where these atoms hold."""
+    return next((number for number, formula in enumerate(formulas) if is_true(formula, holds)), REJECT)
+
+
+def is_true(formula: Formula, holds: Callable[[Formula], bool]) -> bool:
+    kind = formula.kind
+    if kind == "atom":
+        return holds(formula)
+    if kind == "not":
+        return not is_true(formula.parts[0], holds)
+    if kind in ("and", "or"):
+        return (all if kind == "and" else any)(is_true(part, holds) for part in formula.parts)
+    return kind == "true"
+
+
 def literals(texts: Iterable[str]) -> Dfa:
     """Exactly these texts."""
-    ordered = sorted(texts)
+    return labelled_literals(dict.fromkeys(texts, 0), REJECT)
+
+
+def labelled_literals(label_of_text: Mapping[str, int], label_of_others: int) -> Dfa:
+    """A label for each of these texts, one for all others."""
+    ordered = sorted(label_of_text)
     letters = sorted({ord(letter) for text in ordered for letter in text})
     column = {letter: position + 1 for position, letter in enumerate(letters)}
     rows: list[dict[int, int]] = [{}]
-    labels = [REJECT]
+    labels = [label_of_others]
     for text in ordered:
         state = 0
         for letter in text:
@@ -193,18 +258,17 @@ def literals(texts: Iterable[str]) -> Dfa:
             if following is None:
                 following = rows[state][column[ord(letter)]] = len(rows)
                 rows.append({})
-                labels.append(REJECT)
+                labels.append(label_of_others)
             state = following
-        labels[state] = 0
+        labels[state] = label_of_text[text]
         if len(rows) > MAX_LITERAL_STATES:
             raise TooLargeError(f"the listed strings need more than {MAX_LITERAL_STATES} states")
     if len(rows) * len(letters) > MAX_CELLS:
         raise TooLargeError(f"the listed strings need a table of more than {MAX_CELLS} entries")
-    transitions = np.full((len(rows), len(letters) + 1), DEAD, np.int32)
+    transitions = np.full((len(rows) + 1, len(letters) + 1), len(rows), np.int32)
     for state, row in enumerate(rows):
-        for position, target in row.items():
-            transitions[state, position] = target
-    return _over_letters(letters, transitions, np.array(labels, np.int32))
+        transitions[state, list(row)] = list(row.values())
+    return minimal(_over_letters(letters, transitions, np.array([*labels, label_of_others], np.int32)))
 
 
 def _over_letters(letters: list[int], transitions: Any, labels: Any) -> Dfa:
@@ -256,16 +320,11 @@ def _number_formulas(formulas: Sequence[Formula]) -> tuple[Dfa, Dfa | None]:
 
 def satisfies(value: Fraction, formula: Formula) -> bool:
     """Whether a number satisfies a formula over numbers."""
-    kind = formula.kind
-    if kind in ("true", "false"):
-        return kind == "true"
-    if kind == "not":
-        return not satisfies(value, formula.parts[0])
-    if kind == "and":
-        return all(satisfies(value, part) for part in formula.parts)
-    if kind == "or":
-        return any(satisfies(value, part) for part in formula.parts)
-    name, *arguments = formula.payload
+    return is_true(formula, lambda atom: _number_satisfies(value, atom))
+
+
+def _number_satisfies(value: Fraction, atom: Formula) -> bool:
+    name, *arguments = atom.payload
     if name == "integer":
         return value.denominator == 1
     if name == "least":

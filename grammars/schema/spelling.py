@@ -8,6 +8,7 @@ of a longer spelling pushes, the last one pops and thereby chooses by the class 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numba import njit
@@ -45,6 +46,24 @@ class Block:
     kind: int
     """for each way of spelling another"""
     count: Count | None = None
+
+    @cached_property
+    def pushes(self) -> list[tuple[int, int]]:
+        """State and node of each entry that goes to a node, in the order of the table."""
+        states, columns = np.nonzero(self.transitions <= PUSHES)
+        nodes = PUSHES - self.transitions[states, columns]
+        return list(zip(states.tolist(), nodes.tolist(), strict=True))
+
+    @cached_property
+    def labelled(self) -> list[tuple[int, int]]:
+        """The states with labels, and these."""
+        states = np.flatnonzero(self.labels >= 0)
+        return list(zip(states.tolist(), self.labels[states].tolist(), strict=True))
+
+    @cached_property
+    def graph_key(self) -> tuple[bytes, bytes]:
+        """The same for blocks with the same graph."""
+        return self.class_of_byte.tobytes(), self.graph.tobytes()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TooLargeError
-from ..stack_automaton import CALL, COUNT, COUNT_CALL, DEAD, DROP, POP, StackAutomaton
+from ..stack_automaton import CALL, COUNT, COUNT_CALL, DEAD, DROP, NO_ROOM, POP, ROOM, StackAutomaton
+from ..stack_room import Frames, with_room
 from .dfa import distinct_columns
 from .names import TAKEN
 from .spelling import PUSHES, Block
@@ -35,6 +36,8 @@ class Tables:
         self._returns: list[int] = []
         self._return_bases: dict[tuple[int, ...], int] = {}
         self._chains: dict[tuple[bytes, int], int] = {}
+        self.required: list[tuple[int, int]] = []
+        """where an object begins whose order is free, and where a value begins that it must have"""
 
     def state(self, entries: dict[int, int]) -> int:
         """A state with these entries by byte: states, or actions as `action` gives them."""
@@ -70,36 +73,34 @@ class Tables:
         if known is None:
             known = self._stamped[key] = self._reserved(len(block.transitions))
             self._stamps.append((known, block, following))
-            for state in np.flatnonzero(block.labels >= 0).tolist():
-                self.inherit(known + state, following[block.labels[state]])
+            for state, label in block.labelled:
+                self.inherit(known + state, following[label])
             if len(block.graph):
                 self._push_entries(known, block)
         return known
 
     def _push_entries(self, first: int, block: Block) -> None:
         graph = self._graph(block)
-        states, columns = np.nonzero(block.transitions <= PUSHES)
-        nodes = PUSHES - block.transitions[states, columns]
-        ends = np.where(block.ends >= 0, block.ends + first, DEAD)
-        returns = [self.returns(tuple(row)) for row in ends.tolist()]
-        kinds = [CALL] * len(ends)
+        ends = np.where(block.ends >= 0, block.ends + first, DEAD).tolist()
+        bases: dict[int, int] = {}
+        loop = -1
         if block.count is not None:
             loop = block.count.loop
-            kinds[loop] = COUNT_CALL
-            returns[loop] = self.returns((first + loop, first + block.count.tail))
-        entries = [
-            self.action(kinds[state], graph + node, returns[state])
-            for state, node in zip(states.tolist(), nodes.tolist(), strict=True)
-        ]
+            bases[loop] = self.returns((first + loop, first + block.count.tail))
+        entries = []
+        for state, node in block.pushes:
+            if state not in bases:
+                bases[state] = self.returns(tuple(ends[state]))
+            kind = COUNT_CALL if state == loop else CALL
+            entries.append(self.action(kind, graph + node, bases[state]))
         self._pushes[first] = np.array(entries, np.int32)
 
     def _graph(self, block: Block) -> int:
         """The states of the block's nodes, shared by all blocks with the same ones."""
-        key = (block.class_of_byte.tobytes(), block.graph.tobytes())
-        known = self._graphs.get(key)
+        known = self._graphs.get(block.graph_key)
         if known is None:
             pops = np.array([self.action(POP, 0, number) for number in range(block.ends.shape[1])], np.int32)
-            known = self._graphs[key] = self._reserved(len(block.graph))
+            known = self._graphs[block.graph_key] = self._reserved(len(block.graph))
             self._graph_rows.append((known, block, pops))
         return known
 
@@ -113,7 +114,8 @@ class Tables:
             self._returns += following
         return self._return_bases[following]
 
-    def automaton(self, start: int, max_depth: int) -> StackAutomaton:
+    def automaton(self, start: int, max_depth: int, *, guarded: bool) -> StackAutomaton:
+        """`guarded`: steps into what is nested too deep to come to an end are dead."""
         class_of_byte, samples = self._classes()
         if self._count * len(samples) > MAX_CELLS:
             raise TooLargeError(f"more than {MAX_CELLS} entries in a table")
@@ -139,8 +141,17 @@ class Tables:
             table[states] = np.where(table[states] == DEAD, table[others], table[states])
             accepting[states] |= accepting[others]
         table[table == TAKEN] = DEAD
-        automaton = self._compressed(start, class_of_byte, table, accepting)
-        return replace(automaton, max_depth=max_depth)
+        automaton = replace(self._compressed(start, class_of_byte, table, accepting), max_depth=max_depth)
+        return with_room(automaton, self._frames()) if guarded else automaton
+
+    def _frames(self) -> Frames:
+        sizes = np.zeros(len(self._returns), np.int32)
+        for following, base in self._return_bases.items():
+            sizes[base] = len(following)
+        is_called = np.zeros(self._count, np.bool_)
+        for first, block, _ in self._graph_rows:
+            is_called[first : first + len(block.graph)] = True
+        return Frames(sizes, is_called, np.array(self.required, np.int32).reshape(-1, 2))
 
     def _block_rows(
         self, first: int, block: Block, following: tuple[int, ...], samples: NDArray[np.int64]
@@ -177,12 +188,12 @@ class Tables:
         for state, other in self._inherits:
             if bodies[other]:
                 like[state] = other
-        actions = list(self._actions) or [(0, 0, 0)]
+        actions = [(*action, ROOM.get(action[0], NO_ROOM)) for action in self._actions]
         return StackAutomaton(
             start=start,
             class_of_byte=inverse[class_of_byte].astype(np.uint8),
             transitions=np.ascontiguousarray(table[:, columns]),
-            actions=np.array(actions, np.int32),
+            actions=np.array(actions, np.int32).reshape(-1, 4),
             returns=np.array(self._returns or [DEAD], np.int32),
             accepting=accepting,
             body_of_state=bodies,

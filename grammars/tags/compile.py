@@ -11,7 +11,8 @@ import msgspec
 from ..byte_automaton import compile_regex
 from ..errors import GrammarError, NotCoveredError, TooLargeError
 from ..regex import without_anchors
-from ..schema import SchemaCompiler
+from ..schema import PropertyOrder, SchemaCompiler, Unenforced
+from ..schema.compile import CompiledSchema
 from ..stack_automaton import StackAutomaton
 from .format import (
     AnyText,
@@ -34,14 +35,9 @@ from .linking import AmbiguousError
 
 Spell = Callable[[str], bytes]
 """the bytes of a text, in which the names of special tokens are those tokens"""
-_Made: TypeAlias = "StackAutomaton | GrammarError | TooLargeError"
+CompileSchema = Callable[[str, tuple[str, str]], CompiledSchema]
+_Made: TypeAlias = CompiledSchema | GrammarError | TooLargeError
 _INSTEAD = {"object": '{"type":"object"}', "value": "true"}
-
-
-class TaggedMachine(NamedTuple):
-    machine: StackAutomaton
-    left_out: tuple[tuple[str, str], ...]
-    """keyword and path, behind the function's name, of what is not enforced"""
 
 
 class TagCompiler:
@@ -50,14 +46,28 @@ class TagCompiler:
     def __init__(self, schemas: SchemaCompiler) -> None:
         self._schemas = schemas
 
-    def compile(self, format: Format, spell: Spell) -> TaggedMachine:
-        """Raises GrammarError for a wrong or ambiguous format, else as `SchemaCompiler.compile` does."""
+    def compile(
+        self,
+        format: Format,
+        spell: Spell,
+        *,
+        property_order: PropertyOrder = "schema",
+        unenforced: Unenforced = "refuse",
+    ) -> CompiledSchema:
+        """Raises GrammarError for a wrong or ambiguous format, else as `SchemaCompiler.compile` does.
+
+        Paths of what is left out stand behind the name of the function whose arguments they are in.
+        """
+
+        def compiled(text: str, separators: tuple[str, str]) -> CompiledSchema:
+            return self._schemas.compile_allowing(unenforced, text, separators, property_order=property_order)
+
         try:
-            return _Builder(self._schemas, spell).built(format)
+            return _Builder(compiled, spell).built(format)
         except AmbiguousError:
             if not isinstance(format, Thinking) or format.is_open:
                 raise
-            return _Builder(self._schemas, spell).built(format.content)
+            return _Builder(compiled, spell).built(format.content)
 
 
 class _Place(NamedTuple):
@@ -72,18 +82,18 @@ class _Place(NamedTuple):
 class _Builder:
     """Makes states from the last one on, as each must know what follows it."""
 
-    def __init__(self, schemas: SchemaCompiler, spell: Spell) -> None:
-        self._schemas = schemas
+    def __init__(self, compile_schema: CompileSchema, spell: Spell) -> None:
+        self._compile_schema = compile_schema
         self._spell = spell
         self._linker = Linker()
         self._machines: dict[tuple[bytes, tuple[str, str]], _Made] = {}
         self._copies: dict[tuple[int, int], int] = {}
         self._left_out: dict[tuple[str, str], None] = {}
 
-    def built(self, format: Format) -> TaggedMachine:
+    def built(self, format: Format) -> CompiledSchema:
         end = _Place(self._linker.end, (), may_end=True)
         start = self._place(format, end)
-        return TaggedMachine(self._linker.linked(start.state), tuple(self._left_out))
+        return CompiledSchema(self._linker.linked(start.state), tuple(self._left_out))
 
     def _place(self, format: Format, after: _Place) -> _Place:
         match format:
@@ -232,20 +242,21 @@ class _Builder:
 
     def _json(self, format: JsonSchema) -> StackAutomaton:
         made = self._machine(bytes(format.json_schema), format.separators)
-        if isinstance(made, StackAutomaton):
-            return made
+        if isinstance(made, CompiledSchema):
+            self._left_out |= {(keyword, format.function + path): None for keyword, path in made.left_out}
+            return made.machine
         if format.otherwise == "refuse":
             raise _named(made, format.function)
         keyword, path = ("parameters", "#")
         if isinstance(made, NotCoveredError):
             keyword, path = made.keyword, made.path
         self._left_out[keyword, format.function + path] = None
-        return self._schemas.compile(_INSTEAD[format.otherwise], separators=format.separators)
+        return self._compile_schema(_INSTEAD[format.otherwise], format.separators).machine
 
     def _machine(self, schema: bytes, separators: tuple[str, str]) -> _Made:
         if (schema, separators) not in self._machines:
             try:
-                made: _Made = self._schemas.compile(schema.decode(), separators=separators)
+                made: _Made = self._compile_schema(schema.decode(), separators)
             except (GrammarError, TooLargeError) as error:
                 made = error
             self._machines[schema, separators] = made

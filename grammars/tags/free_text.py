@@ -48,7 +48,7 @@ def free_text(patterns: Sequence[Pattern], *, may_end: bool) -> FreeText:
         start=trie.start,
         class_of_byte=class_of_byte,
         transitions=np.concatenate([after[table], found]),
-        actions=np.zeros((0, 3), np.int32),
+        actions=np.zeros((0, 4), np.int32),
         returns=np.zeros(0, np.int32),
         accepting=states < (nodes if may_end else 0),
         body_of_state=np.zeros(len(states), np.int8),

@@ -12,13 +12,13 @@ from .layout import (
     COUNT_CALL,
     DEAD,
     DROP,
+    GO,
     NEED,
     OPEN,
     POP,
     PUSH,
     SEE,
     STACK_DEPTH,
-    STACK_PLACES,
 )
 
 Ints: TypeAlias = NDArray[np.int32]
@@ -26,8 +26,12 @@ Ints: TypeAlias = NDArray[np.int32]
 
 @inlined
 def act(action: Ints, depth: int, stack: Ints, returns: Ints) -> tuple[int, int]:
-    """State and depth after action (kind, target, operand); the stack changes in place."""
+    """State and depth after action (kind, target, operand, room); the stack changes in place."""
     kind = action[0]
+    if depth + action[3] > STACK_DEPTH:
+        return DEAD, depth
+    if kind == GO:
+        return action[1], depth
     if kind in (PUSH, CALL, OPEN):
         return _grow(kind, action[1], action[2], depth, stack)
     if depth == 0:
@@ -44,8 +48,6 @@ def act(action: Ints, depth: int, stack: Ints, returns: Ints) -> tuple[int, int]
 @inlined
 def _grow(kind: int, target: int, operand: int, depth: int, stack: Ints) -> tuple[int, int]:
     after = depth + (2 if kind == OPEN else 1)
-    if after > (STACK_PLACES if kind == CALL else STACK_DEPTH):
-        return DEAD, depth
     stack[after - 1] = 0
     stack[depth] = operand
     return target, after
@@ -57,8 +59,6 @@ def _count(kind: int, target: int, operand: int, depth: int, stack: Ints) -> tup
     stack[depth - 1] = left
     if kind == COUNT:
         return (operand if left == 0 else target), depth
-    if depth == STACK_PLACES:
-        return DEAD, depth
     stack[depth] = operand + (1 if left == 0 else 0)
     return target, depth + 1
 

@@ -16,6 +16,7 @@ OPEN = tl.constexpr(layout.OPEN)
 CLOSE = tl.constexpr(layout.CLOSE)
 SEE = tl.constexpr(layout.SEE)
 NEED = tl.constexpr(layout.NEED)
+GO = tl.constexpr(layout.GO)
 DEAD = tl.constexpr(layout.DEAD)
 STACK_DEPTH = tl.constexpr(layout.STACK_DEPTH)
 STACK_PLACES = tl.constexpr(layout.STACK_PLACES)
@@ -27,15 +28,17 @@ def act(acts, entry, depth, stack, actions, returns):
 
     entry, depth: int32 [lanes]; stack: int32 [lanes, STACK_PLACES], meaningless from depth on
     """
-    action = actions + 3 * (-1 - entry)
+    action = actions + 4 * (-1 - entry)
     kind = tl.load(action, mask=acts, other=POP)
     target, operand = tl.load(action + 1, mask=acts, other=0), tl.load(action + 2, mask=acts, other=0)
+    room = tl.load(action + 3, mask=acts, other=0)
     level = tl.arange(0, STACK_PLACES)[None, :]
     top = tl.sum(tl.where(level == depth[:, None] - 1, stack, 0), axis=1)
     under = tl.sum(tl.where(level == depth[:, None] - 2, stack, 0), axis=1)
     growth = _growth(kind)
     left = _top_after(kind, operand, top)
-    alive = acts & _has_room(kind, depth, growth) & _set_allows(kind, target, operand, top)
+    alive = acts & (depth + room <= STACK_DEPTH) & (depth >= _read(kind))
+    alive &= _set_allows(kind, target, operand, top)
 
     back = kind == POP
     back |= kind == CLOSE
@@ -61,12 +64,10 @@ def _growth(kind):
 
 
 @triton.jit
-def _has_room(kind, depth, growth):
-    """Whether the stack has the places that an action takes, and those that it reads."""
-    most = tl.where((kind == PUSH) | (kind == OPEN), STACK_DEPTH, STACK_PLACES)
-    blind = (kind == PUSH) | (kind == OPEN) | (kind == CALL)
-    least = tl.where(blind, 0, tl.where(kind == CLOSE, 2, 1))
-    return (depth + growth <= most) & (depth >= least)
+def _read(kind):
+    """Places that an action looks at."""
+    blind = (kind == PUSH) | (kind == OPEN) | (kind == CALL) | (kind == GO)
+    return tl.where(blind, 0, tl.where(kind == CLOSE, 2, 1))
 
 
 @triton.jit

@@ -14,17 +14,21 @@ from ..sampling.jit import compiled, inlined
 from .act_cpu import act
 from .layout import (
     CLASS_MAP,
-    CONTEXT_COUNT,
-    CONTEXT_START,
     DEAD,
+    DECIDED,
+    DEFAULT,
     DEPTH,
-    FIRST_TRANSITION,
     MASK,
-    OPENER_COUNT,
+    OPENERS,
+    OWN,
     ROOMY_DEPTH,
+    ROW,
+    SHARED,
     STACK,
     STACK_PLACES,
+    START,
     STATE,
+    TOKENS,
 )
 
 Ints: TypeAlias = NDArray[np.int32]
@@ -36,9 +40,11 @@ def advance(rows: AutomatonRows, tokens: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(_advance(*_arrays(rows), tokens.numpy()))
 
 
-def mask(rows: AutomatonRows, context: torch.Tensor, masks: torch.Tensor, own_masks: int) -> torch.Tensor:
+def mask(
+    rows: AutomatonRows, lists: torch.Tensor, tokens: torch.Tensor, masks: torch.Tensor, own_masks: int
+) -> torch.Tensor:
     """See `AutomatonPool.mask`; the rows' indices into masks, int32 [rows]."""
-    return torch.from_numpy(_mask(*_arrays(rows), context.numpy(), masks.numpy(), own_masks))
+    return torch.from_numpy(_mask(*_arrays(rows), lists.numpy(), tokens.numpy(), masks.numpy(), own_masks))
 
 
 def _arrays(rows: AutomatonRows) -> tuple[Ints, Ints, Tables]:
@@ -48,10 +54,15 @@ def _arrays(rows: AutomatonRows) -> tuple[Ints, Ints, Tables]:
 @inlined
 def _walk(state: int, depth: int, stack: Ints, token: int, tables: Tables) -> tuple[int, int]:
     """State and depth after a token's bytes; the stack changes in place."""
-    spans, token_bytes, state_rows, class_maps, transitions, actions, returns = tables
+    spans, token_bytes, state_rows, class_maps, entries, actions, returns = tables
     for at in range(spans[token, 0], spans[token, 1]):
         kind = class_maps[state_rows[state, CLASS_MAP], token_bytes[at]]
-        entry = transitions[state_rows[state, FIRST_TRANSITION] + kind]
+        place = state_rows[state, ROW] + kind
+        entry = entries[place, 0]
+        if entries[place, 1] != state:
+            default = state_rows[state, DEFAULT]
+            place = state_rows[default, ROW] + kind
+            entry = entries[place, 0] if entries[place, 1] == default else DEAD
         if entry >= 0:
             state = entry
         else:
@@ -72,7 +83,7 @@ def _advance(slots: Ints, registers: Ints, tables: Tables, tokens: Ints) -> Ints
 
 @compiled
 def _mask(
-    slots: Ints, registers: Ints, tables: Tables, context: Ints, masks: Ints, own_masks: int
+    slots: Ints, registers: Ints, tables: Tables, lists: Ints, tokens: Ints, masks: Ints, own_masks: int
 ) -> NDArray[np.int32]:
     state_rows = tables[2]
     index = np.full(len(slots), -1, np.int32)
@@ -82,14 +93,25 @@ def _mask(
             continue
         state_row = state_rows[own[STATE]]
         index[row] = state_row[MASK]
-        first, count = state_row[CONTEXT_START], state_row[CONTEXT_COUNT]
-        if own[DEPTH] > state_row[ROOMY_DEPTH]:
-            count += state_row[OPENER_COUNT]
-        if count > 0:
+        decided = lists[state_row[DECIDED]]
+        count = decided[TOKENS]
+        if own[DEPTH] > decided[ROOMY_DEPTH]:
+            count += decided[OPENERS]
+        shared, differing = lists[state_row[SHARED]], lists[state_row[OWN]]
+        if shared[TOKENS] + differing[TOKENS] + count > 0:
             index[row] = own_masks + slots[row]
-            masks[index[row]] = masks[state_row[MASK]]
-            _decide(own, tables, context[first : first + count], masks[index[row]])
+            words = masks[index[row]]
+            words[:] = masks[state_row[MASK]]
+            _flip(words, tokens[shared[START] : shared[START] + shared[TOKENS]])
+            _flip(words, tokens[differing[START] : differing[START] + differing[TOKENS]])
+            _decide(own, tables, tokens[decided[START] : decided[START] + count], words)
     return index
+
+
+@inlined
+def _flip(words: Ints, tokens: Ints) -> None:
+    for token in tokens:
+        words[token >> 5] ^= np.int32(1) << np.int32(token & 31)
 
 
 @compiled

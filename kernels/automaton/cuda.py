@@ -19,12 +19,17 @@ NO_AUTOMATON = tl.constexpr(layout.NO_AUTOMATON)
 STACK_PLACES = tl.constexpr(layout.STACK_PLACES)
 REGISTERS = tl.constexpr(layout.REGISTERS)
 STATE_COLUMNS = tl.constexpr(layout.STATE_COLUMNS)
-FIRST_TRANSITION = tl.constexpr(layout.FIRST_TRANSITION)
+ROW = tl.constexpr(layout.ROW)
+DEFAULT = tl.constexpr(layout.DEFAULT)
 CLASS_MAP = tl.constexpr(layout.CLASS_MAP)
 MASK = tl.constexpr(layout.MASK)
-CONTEXT_START = tl.constexpr(layout.CONTEXT_START)
-CONTEXT_COUNT = tl.constexpr(layout.CONTEXT_COUNT)
-OPENER_COUNT = tl.constexpr(layout.OPENER_COUNT)
+SHARED = tl.constexpr(layout.SHARED)
+OWN = tl.constexpr(layout.OWN)
+DECIDED = tl.constexpr(layout.DECIDED)
+LIST_COLUMNS = tl.constexpr(layout.LIST_COLUMNS)
+START = tl.constexpr(layout.START)
+TOKENS = tl.constexpr(layout.TOKENS)
+OPENERS = tl.constexpr(layout.OPENERS)
 ROOMY_DEPTH = tl.constexpr(layout.ROOMY_DEPTH)
 DEPTH = tl.constexpr(layout.DEPTH)
 STACK = tl.constexpr(layout.STACK)
@@ -38,10 +43,11 @@ def mask_kernel(
     token_bytes,
     state_rows,
     class_maps,
-    transitions,
+    entries,
     actions,
     returns,
-    context,
+    lists,
+    list_tokens,
     masks,
     words,
     own_masks,
@@ -49,28 +55,34 @@ def mask_kernel(
     LANES: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """One program for each row: the place of its mask in masks [n, words], decided where the stack counts."""
+    """One program for each row: the place of its mask in masks [n, words], made where lists have a say."""
     row = tl.program_id(0)
     slot = tl.load(slots + row)
     own = registers + slot * REGISTERS
     state = tl.load(own)
     state_row = state_rows + STATE_COLUMNS * tl.maximum(state, 0)
     chosen = tl.load(state_row + MASK)
-    count = tl.load(state_row + CONTEXT_COUNT)
-    if tl.load(own + DEPTH) > tl.load(state_row + ROOMY_DEPTH):
-        count += tl.load(state_row + OPENER_COUNT)
-    if (state >= 0) & (count > 0):
+    shared = lists + LIST_COLUMNS * tl.load(state_row + SHARED)
+    differing = lists + LIST_COLUMNS * tl.load(state_row + OWN)
+    decided = lists + LIST_COLUMNS * tl.load(state_row + DECIDED)
+    count = tl.load(decided + TOKENS)
+    if tl.load(own + DEPTH) > tl.load(decided + ROOMY_DEPTH):
+        count += tl.load(decided + OPENERS)
+    if (state >= 0) & (tl.load(shared + TOKENS) + tl.load(differing + TOKENS) + count > 0):
         base, chosen = masks + chosen.to(tl.int64) * words, own_masks + slot
         mask = masks + chosen.to(tl.int64) * words
         for start in range(0, words, TILE):
             word = start + tl.arange(0, TILE)
             tl.store(mask + word, tl.load(base + word, mask=word < words), mask=word < words)
-        tl.debug_barrier()  # bits are set by other threads than those that copied them
-        first = tl.load(state_row + CONTEXT_START)
+        tl.debug_barrier()  # bits are changed by other threads than those that copied them
+        _flip(mask, list_tokens, shared, LANES)
+        _flip(mask, list_tokens, differing, LANES)
+        tl.debug_barrier()  # and set by others than those that flipped them
+        tokens = list_tokens + tl.load(decided + START)
         level = tl.arange(0, STACK_PLACES)[None, :]
         for start in range(0, count, LANES):
             lane = start + tl.arange(0, LANES)
-            token = tl.load(context + first + lane, mask=lane < count, other=0)
+            token = tl.load(tokens + lane, mask=lane < count, other=0)
             after, _, _ = _walk(
                 tl.where(lane < count, state, NO_AUTOMATON),
                 tl.full((LANES,), 0, tl.int32) + tl.load(own + DEPTH),
@@ -80,7 +92,7 @@ def mask_kernel(
                 token_bytes,
                 state_rows,
                 class_maps + 256 * tl.load(state_row + CLASS_MAP),
-                transitions,
+                entries,
                 actions,
                 returns,
             )
@@ -88,6 +100,17 @@ def mask_kernel(
             tl.atomic_or(word, bit, mask=after > DEAD)
             tl.atomic_and(word, ~bit, mask=after == DEAD)
     tl.store(index + row, tl.where(state < 0, -1, chosen))
+
+
+@triton.jit
+def _flip(mask, list_tokens, tokens, LANES: tl.constexpr):
+    """Changes the bits of a list's tokens."""
+    first, count = tl.load(tokens + START), tl.load(tokens + TOKENS)
+    for start in range(0, count, LANES):
+        lane = start + tl.arange(0, LANES)
+        token = tl.load(list_tokens + first + lane, mask=lane < count, other=0)
+        bit = tl.full((LANES,), 1, tl.int32) << (token & 31)
+        tl.atomic_xor(mask + (token >> 5), bit, mask=lane < count)
 
 
 @triton.jit
@@ -99,7 +122,7 @@ def advance(
     token_bytes,
     state_rows,
     class_maps,
-    transitions,
+    entries,
     actions,
     returns,
 ):
@@ -118,7 +141,7 @@ def advance(
         token_bytes,
         state_rows,
         class_maps + 256 * class_map,
-        transitions,
+        entries,
         actions,
         returns,
     )
@@ -139,7 +162,7 @@ def _walk(
     token_bytes,
     state_rows,
     class_of_byte,
-    transitions,
+    entries,
     actions,
     returns,
 ):
@@ -149,8 +172,7 @@ def _walk(
         live = (at + offset < end) & (state > DEAD)
         byte = tl.load(token_bytes + at + offset, mask=live, other=0).to(tl.int32)
         kind = tl.load(class_of_byte + byte, mask=live, other=0).to(tl.int32)
-        first = tl.load(state_rows + STATE_COLUMNS * state + FIRST_TRANSITION, mask=live, other=0)
-        entry = tl.load(transitions + first + kind, mask=live, other=0)
+        entry = _entry(live, state, kind, state_rows, entries)
         acts = live & (entry < 0)
         state = tl.where(live, entry, state)
         if tl.max(acts.to(tl.int32)) > 0:
@@ -158,9 +180,23 @@ def _walk(
     return state, depth, stack
 
 
-def mask(rows: AutomatonRows, context: torch.Tensor, masks: torch.Tensor, own_masks: int) -> torch.Tensor:
+@triton.jit
+def _entry(live, state, kind, state_rows, entries):
+    """What the lanes that live find for a class: their state's own entry, or that of its default."""
+    place = entries + 2 * (tl.load(state_rows + STATE_COLUMNS * state + ROW, mask=live, other=0) + kind)
+    misses = live & (tl.load(place + 1, mask=live, other=0) != state)
+    entry = tl.load(place, mask=live & (misses == 0), other=DEAD)
+    default = tl.load(state_rows + STATE_COLUMNS * state + DEFAULT, mask=misses, other=0)
+    place = entries + 2 * (tl.load(state_rows + STATE_COLUMNS * default + ROW, mask=misses, other=0) + kind)
+    found = misses & (tl.load(place + 1, mask=misses, other=0) == default)
+    return tl.where(found, tl.load(place, mask=found, other=DEAD), entry)
+
+
+def mask(
+    rows: AutomatonRows, lists: torch.Tensor, tokens: torch.Tensor, masks: torch.Tensor, own_masks: int
+) -> torch.Tensor:
     """See `AutomatonPool.mask`; the rows' indices into masks, int32 [rows]."""
     index = torch.empty_like(rows.slots)
-    parts = (rows.slots, rows.registers, *rows.tables, context, masks, masks.shape[1], own_masks, index)
+    parts = (rows.slots, rows.registers, *rows.tables, lists, tokens, masks, masks.shape[1], own_masks, index)
     mask_kernel[(len(index),)](*parts, LANES=LANES, TILE=TILE, num_warps=8)
     return index

@@ -1,7 +1,7 @@
 """Numbers that the automata's tables and kernels share."""
 
 STACK_DEPTH = 30
-"""places up to which a row may push or open; beyond them both lead nowhere"""
+"""places up to which actions have room; beyond them they lead nowhere"""
 STACK_PLACES = STACK_DEPTH + 2
 """places that a row has: calls may take the last two"""
 
@@ -10,21 +10,16 @@ NO_AUTOMATON = -1
 DEAD = 0
 """the state after bytes that the grammar doesn't allow: every token is masked, and it stays"""
 
-PUSH, POP, CALL, COUNT, COUNT_CALL, DROP, OPEN, CLOSE, SEE, NEED = range(10)
+PUSH, POP, CALL, COUNT, COUNT_CALL, DROP, OPEN, CLOSE, SEE, NEED, GO = range(11)
 """kinds of actions"""
 
-(
-    FIRST_TRANSITION,
-    CLASS_MAP,
-    MASK,
-    CONTEXT_START,
-    CONTEXT_COUNT,
-    OPENER_COUNT,
-    ROOMY_DEPTH,
-    STATE_COLUMNS,
-) = range(8)
-"""columns of a state: where its transitions begin, rows of the class maps and masks, its context tokens, the
-openers that follow them, and the depth up to which no opener can fill the stack"""
+ROW, DEFAULT, CLASS_MAP, MASK, SHARED, OWN, DECIDED, STATE_COLUMNS = range(8)
+"""columns of a state: where its entries begin and which state has the others, rows of the class maps and
+masks, two lists of tokens that change sides and one of those that the stack decides"""
+
+START, TOKENS, OPENERS, ROOMY_DEPTH, LIST_COLUMNS = range(5)
+"""columns of a list: where its tokens begin, how many there are, the openers that follow them, and the depth
+up to which none of these can fill the stack"""
 
 STATE, DEPTH, STACK = range(3)
 """columns of a slot's registers; the stack takes the rest"""

@@ -14,31 +14,37 @@ from .arena import Arena
 from .layout import (
     CLASS_MAP,
     CLOSE,
-    CONTEXT_COUNT,
-    CONTEXT_START,
     COUNT,
     DEAD,
+    DECIDED,
+    DEFAULT,
     DEPTH,
-    FIRST_TRANSITION,
+    LIST_COLUMNS,
     MASK,
     NO_AUTOMATON,
     OPEN,
-    OPENER_COUNT,
+    OPENERS,
+    OWN,
     POP,
     REGISTERS,
     ROOMY_DEPTH,
+    ROW,
+    SHARED,
     STACK,
     STACK_DEPTH,
+    START,
     STATE,
     STATE_COLUMNS,
+    TOKENS,
 )
 from .tables import Tables
 
 FIRST_STATES = 1024
-FIRST_TRANSITIONS = 32 * FIRST_STATES
+FIRST_ENTRIES = 8 * FIRST_STATES
 FIRST_ACTIONS = 256
 FIRST_RETURNS = 256
-FIRST_CONTEXT_TOKENS = 4096
+FIRST_LISTS = 256
+FIRST_LIST_TOKENS = 4096
 FIRST_MASKS = 64
 FIRST_GRAMMARS = 8
 
@@ -81,16 +87,17 @@ class AutomatonPool:
         self._spans = torch.from_numpy(np.stack([starts, ends], axis=1)).to(device)
         self._bytes = torch.from_numpy(vocab_bytes.copy()).to(device)
         words = -(-len(starts) // 32)
-        self._transitions = Arena(FIRST_TRANSITIONS, (), torch.int32, device)
-        """the next pooled state, or -1 - a for action a"""
+        self._entries = Arena(FIRST_ENTRIES, (2,), torch.int32, device)
+        """the next pooled state, or -1 - a for action a; and the state whose entry it is"""
         self._states = Arena(FIRST_STATES, (STATE_COLUMNS,), torch.int32, device)
-        self._actions = Arena(FIRST_ACTIONS, (3,), torch.int32, device)
+        self._actions = Arena(FIRST_ACTIONS, (4,), torch.int32, device)
         self._returns = Arena(FIRST_RETURNS, (), torch.int32, device)
-        self._context = Arena(FIRST_CONTEXT_TOKENS, (), torch.int32, device)
+        self._lists = Arena(FIRST_LISTS, (LIST_COLUMNS,), torch.int32, device)
+        self._list_tokens = Arena(FIRST_LIST_TOKENS, (), torch.int32, device)
         self._masks = Arena(slots + FIRST_MASKS, (words,), torch.int32, device)
         self._class_maps = Arena(FIRST_GRAMMARS, (256,), torch.uint8, device)
         self._own_masks = self._masks.take(slots)
-        """a mask for each slot whose stack decides"""
+        """a mask for each slot, for states that have lists"""
         self._registers = torch.zeros(slots, REGISTERS, dtype=torch.int32, device=device)
         self._registers[:, STATE] = NO_AUTOMATON
         self._loaded: dict[int, _Loaded] = {}
@@ -99,15 +106,16 @@ class AutomatonPool:
     @property
     def tables(self) -> tuple[torch.Tensor, ...]:
         """spans int32 [vocab, 2] of the tokens in bytes uint8; states int32 [states, STATE_COLUMNS]; class
-        maps uint8 [grammars, 256]; transitions int32; actions int32 [actions, 3]; returns int32."""
-        arenas = (self._states, self._class_maps, self._transitions, self._actions, self._returns)
+        maps uint8 [grammars, 256]; entries and their owners int32 [places, 2]; actions int32 [actions, 4];
+        returns int32."""
+        arenas = (self._states, self._class_maps, self._entries, self._actions, self._returns)
         return self._spans, self._bytes, *(arena.tensor for arena in arenas)
 
     def load(self, grammar_id: int, tables: Tables) -> None:
         """Add a grammar under an id not loaded now."""
         assert grammar_id not in self._loaded, grammar_id
-        first_state = self._states.take(len(tables.transitions))
-        loaded = _Loaded(first_state, [(self._states, first_state, len(tables.transitions))])
+        first_state = self._states.take(len(tables.row_starts))
+        loaded = _Loaded(first_state, [(self._states, first_state, len(tables.row_starts))])
         self._put_states(loaded, tables)
         self._loaded[grammar_id] = loaded
 
@@ -141,50 +149,57 @@ class AutomatonPool:
 
     def mask(self, rows: AutomatonRows) -> TokenMask:
         """What the rows allow now; valid until the next call, which overwrites the slots' own masks."""
-        context, masks = self._context.tensor, self._masks.tensor
+        masks = self._masks.tensor
+        parts = (rows, self._lists.tensor, self._list_tokens.tensor, masks, self._own_masks)
         if masks.is_cuda:
             from . import cuda
 
-            return TokenMask(cuda.mask(rows, context, masks, self._own_masks), masks)
+            return TokenMask(cuda.mask(*parts), masks)
         from . import cpu
 
-        return TokenMask(cpu.mask(rows, context, masks, self._own_masks), masks)
+        return TokenMask(cpu.mask(*parts), masks)
 
     def _put_states(self, loaded: _Loaded, tables: Tables) -> None:
-        states, classes = tables.transitions.shape
         first_return = loaded.put(self._returns, _pooled_states(tables.returns, loaded.first_state))
         actions = _pooled_actions(tables.actions, loaded.first_state, first_return)
         first_action = loaded.put(self._actions, actions)
-        pooled = _pooled_transitions(tables.transitions, loaded.first_state, first_action)
-        first_transition = loaded.put(self._transitions, pooled.ravel())
-        rows = np.zeros((states, STATE_COLUMNS), np.int32)
-        rows[:, FIRST_TRANSITION] = first_transition + classes * np.arange(states)
+        entries = _pooled_entries(tables.entries, loaded.first_state, first_action)
+        owners = np.where(tables.owners < 0, NO_AUTOMATON, tables.owners + loaded.first_state)
+        first_entry = loaded.put(self._entries, np.stack([entries, owners], axis=1).astype(np.int32))
+        rows = np.zeros((len(tables.row_starts), STATE_COLUMNS), np.int32)
+        rows[:, ROW] = first_entry + tables.row_starts
+        rows[:, DEFAULT] = loaded.first_state + tables.default_state
         rows[:, CLASS_MAP] = loaded.put(self._class_maps, tables.class_of_byte[None])
-        rows[:, MASK] = loaded.put(self._masks, tables.masks.view(np.int32)) + tables.mask_of_state
-        self._list_context(rows, loaded, tables)
+        first_mask = loaded.put(self._masks, tables.masks)
+        known = tables.mask_of_state >= 0
+        rows[:, MASK] = np.where(known, first_mask + tables.mask_of_state, self._no_tokens)
+        rows[:, [SHARED, OWN, DECIDED]] = tables.lists_of_state + self._put_lists(loaded, tables)
         self._states.write(loaded.first_state, rows)
 
-    def _list_context(self, rows: NDArray[np.int32], loaded: _Loaded, tables: Tables) -> None:
-        listed = np.flatnonzero(tables.context_of_state >= 0)
-        if not len(listed):
-            return
-        lists, ends = tables.context_of_state[listed], tables.context_offsets[1:]
-        rows[listed, CONTEXT_START] = tables.context_offsets[lists]
-        rows[listed, CONTEXT_START] += loaded.put(self._context, tables.context_tokens)
-        rows[listed, CONTEXT_COUNT] = (np.diff(tables.context_offsets) - tables.opener_counts)[lists]
-        rows[listed, OPENER_COUNT] = tables.opener_counts[lists]
-        opens = np.arange(len(tables.context_tokens)) >= np.repeat(
-            ends - tables.opener_counts, np.diff(tables.context_offsets)
-        )
-        longest = self._token_lengths[tables.context_tokens[opens]].max(initial=0)
+    def _put_lists(self, loaded: _Loaded, tables: Tables) -> int:
+        sizes = np.diff(tables.list_offsets)
+        lists = np.zeros((len(sizes), LIST_COLUMNS), np.int32)
+        lists[:, START] = tables.list_offsets[:-1] + loaded.put(self._list_tokens, tables.list_tokens)
+        lists[:, TOKENS] = sizes - tables.opener_counts
+        lists[:, OPENERS] = tables.opener_counts
+        lists[:, ROOMY_DEPTH] = STACK_DEPTH - self._longest_opening(tables)
+        return loaded.put(self._lists, lists)
+
+    def _longest_opening(self, tables: Tables) -> int:
+        """Places of the stack that one token can take, or need at its end."""
+        sizes = np.diff(tables.list_offsets)
+        openers = np.repeat(tables.list_offsets[1:] - tables.opener_counts, sizes)
+        opens = np.arange(len(tables.list_tokens)) >= openers
+        longest = int(self._token_lengths[tables.list_tokens[opens]].max(initial=0))
         places = 2 if (tables.actions[:, 0] == OPEN).any() else 1
-        rows[:, ROOMY_DEPTH] = STACK_DEPTH - places * longest
+        return longest * places + max(int(tables.actions[:, 3].max(initial=0)) - places, 0)
 
     def _put_dead_state(self, words: int) -> None:
         row = np.zeros((1, STATE_COLUMNS), np.int32)
         row[0, CLASS_MAP] = self._class_maps.put(np.zeros((1, 256), np.uint8))
-        row[0, MASK] = self._masks.put(np.zeros((1, words), np.int32))
-        row[0, FIRST_TRANSITION] = self._transitions.put(np.array([DEAD], np.int32))
+        row[0, MASK] = self._no_tokens = self._masks.put(np.zeros((1, words), np.int32))
+        row[0, ROW] = self._entries.put(np.array([[DEAD, NO_AUTOMATON]], np.int32))
+        row[0, [SHARED, OWN, DECIDED]] = self._lists.put(np.zeros((1, LIST_COLUMNS), np.int32))
         state = self._states.put(row)
         assert state == DEAD
 
@@ -204,9 +219,7 @@ def _pooled_actions(actions: NDArray[np.int32], first_state: int, first_return: 
     return pooled
 
 
-def _pooled_transitions(
-    transitions: NDArray[np.int32], first_state: int, first_action: int
-) -> NDArray[np.int32]:
+def _pooled_entries(entries: NDArray[np.int32], first_state: int, first_action: int) -> NDArray[np.int32]:
     """Actions begin at -1, as DEAD is a state here."""
-    acting = transitions + 1 - first_action
-    return np.where(transitions <= -2, acting, _pooled_states(transitions, first_state)).astype(np.int32)
+    acting = entries + 1 - first_action
+    return np.where(entries <= -2, acting, _pooled_states(entries, first_state)).astype(np.int32)

@@ -11,35 +11,43 @@ def _none() -> NDArray[np.int32]:
 
 
 def _no_actions() -> NDArray[np.int32]:
-    return np.zeros((0, 3), np.int32)
+    return np.zeros((0, 4), np.int32)
 
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """`transitions[state, class_of_byte[byte]]` is the next state; -1: none; -2 - a: what action a does.
+    """A state's entry for a byte is the next state; -1: none; -2 - a: what action a does.
 
-    Actions are (kind, target, operand); most go to target. Some need something on the stack's top and
-    lead nowhere where it isn't there, where the stack is full, or where `returns` says -1:
-    PUSH operand; POP r and go to `returns[r + operand]`; CALL: PUSH with two places kept free for it;
+    It is `entries[row_starts[state] + class_of_byte[byte]]` if `owners` has the state there; if not, the
+    entry of `default_state[state]`, found the same way; and none if it has none either.
+
+    Actions are (kind, target, operand, room); most go to target. They lead nowhere where the stack has less
+    than `room` places left of `STACK_DEPTH` (less than 0: of the two beyond it), where it lacks what they
+    read on its top, or where `returns` says -1:
+    GO; PUSH operand; POP r and go to `returns[r + operand]`; CALL: PUSH in a string, with room -1;
     COUNT: take 1 from the top, and go to operand if that leaves 0; COUNT_CALL: take 1 from the top and
     CALL operand, or operand + 1 if that left 0; DROP the top; OPEN: PUSH operand and an empty set; SEE: add
     bit operand to the set on the top, nowhere if it has it; NEED: nowhere if the set has all of the bits
     operand; CLOSE: nowhere if the set lacks some of the bits target, else DROP it and POP.
 
-    `masks[mask_of_state[state]]`, packed as in `TokenMask`, has the tokens that every stack allows, ends of
-    sequence included, and those that only a nearly full stack refuses (openers). What the stack decides is
-    list `context_of_state[state]` (-1: none; empty array: no state has any), which is
-    `context_tokens[context_offsets[list] : context_offsets[list + 1]]`: tokens without a bit in the mask,
-    then `opener_counts[list]` openers.
+    A state's mask begins as `masks[mask_of_state[state]]`, packed as in `TokenMask` (-1: no token). Tokens in
+    lists `lists_of_state[state, 0]` and `[state, 1]` change sides, each list in turn. Those in list
+    `[state, 2]` are allowed if they lead somewhere from the row's own stack; its last `opener_counts[list]`
+    tokens push or open, so the mask is right about them until the stack is nearly full. List i is
+    `list_tokens[list_offsets[i] : list_offsets[i + 1]]`. No token changes sides twice in a list. Ends of
+    sequence are in masks and lists like other tokens.
     """
 
     class_of_byte: NDArray[np.uint8]  # [256]
-    transitions: NDArray[np.int32]  # [states, classes]
+    row_starts: NDArray[np.int32]  # [states]
+    default_state: NDArray[np.int32]  # [states]
+    entries: NDArray[np.int32]  # [places]; from each row's start on there are as many as classes
+    owners: NDArray[np.int32]  # [places], -1 for nobody
     mask_of_state: NDArray[np.int32]  # [states]
-    masks: NDArray[np.int32]  # [n ≥ 1, ceil(vocab / 32)]
-    actions: NDArray[np.int32] = field(default_factory=_no_actions)  # [actions, 3]
+    masks: NDArray[np.int32]  # [n, ceil(vocab / 32)]
+    lists_of_state: NDArray[np.int32]  # [states, 3]
+    list_offsets: NDArray[np.int32]  # [lists + 1]
+    list_tokens: NDArray[np.int32]
+    opener_counts: NDArray[np.int32]  # [lists]
+    actions: NDArray[np.int32] = field(default_factory=_no_actions)  # [actions, 4]
     returns: NDArray[np.int32] = field(default_factory=_none)
-    context_of_state: NDArray[np.int32] = field(default_factory=_none)  # [states], or empty
-    context_offsets: NDArray[np.int32] = field(default_factory=_none)  # [lists + 1]
-    context_tokens: NDArray[np.int32] = field(default_factory=_none)
-    opener_counts: NDArray[np.int32] = field(default_factory=_none)  # [lists]

@@ -82,7 +82,7 @@ def finish_kernel(
     token_bytes,
     state_rows,
     class_maps,
-    transitions,
+    entries,
     actions,
     returns,
     states,
@@ -116,7 +116,7 @@ def finish_kernel(
             token_bytes,
             state_rows,
             class_maps,
-            transitions,
+            entries,
             actions,
             returns,
         )

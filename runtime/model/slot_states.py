@@ -38,18 +38,20 @@ class SlotStates:
     def load_grammar(self, message: LoadGrammar) -> None:
         if self._pool is None:
             self._pool = self._new_pool()
-        mask_of_state = _ints(message.mask_of_state)
         tables = Tables(
             class_of_byte=np.frombuffer(message.class_of_byte, np.uint8),
-            transitions=_ints(message.transitions).reshape(len(mask_of_state), -1),
-            mask_of_state=mask_of_state,
+            row_starts=_ints(message.row_starts),
+            default_state=_ints(message.default_state),
+            entries=_ints(message.entries),
+            owners=_ints(message.owners),
+            mask_of_state=_ints(message.mask_of_state),
             masks=_ints(message.masks).reshape(-1, -(-self._vocab_size // 32)),
-            actions=_ints(message.actions).reshape(-1, 3),
-            returns=_ints(message.returns),
-            context_of_state=_ints(message.context_of_state),
-            context_offsets=_ints(message.context_offsets),
-            context_tokens=_ints(message.context_tokens),
+            lists_of_state=_ints(message.lists_of_state).reshape(-1, 3),
+            list_offsets=_ints(message.list_offsets),
+            list_tokens=_ints(message.list_tokens),
             opener_counts=_ints(message.opener_counts),
+            actions=_ints(message.actions).reshape(-1, 4),
+            returns=_ints(message.returns),
         )
         self._pool.load(message.grammar, tables)
 

@@ -8,8 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...grammars import DEAD, Automaton, HostMatcher
-from ..messages import Tokens
+from ...grammars import CHOICE, DEAD, Automaton, ForcedText, HostMatcher, forced_text
 
 Spelled = Callable[[NDArray[np.int32]], bytes]
 """what tokens [n] are in bytes"""
@@ -32,57 +31,103 @@ class Constraint(Protocol):
     host_masked: bool
     left_out: Sequence[tuple[str, str]]
 
-    @property
-    def grammar(self) -> int | None:
-        """The loaded automaton's id."""
+    def device_state(self) -> DeviceState | None:
+        """Where the automaton stands after what was kept; None without one."""
 
-    def device_state(self, output: Tokens) -> DeviceState | None:
-        """Where the automaton stands after `output`; None without one."""
+    def forced_text(self) -> ForcedText | None:
+        """What must come next, if that is known."""
+
+    def closing_text(self, tokens: Sequence[int]) -> bytes | None:
+        """The shortest text that ends the reply behind `tokens`; None if that isn't known."""
 
     def accept(self, token: int, state: int) -> str | None:
         """A kept token, and the state after it as the device says. Returns an error's message, if any."""
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Tokens that were not sampled but had to come."""
 
     def fill_mask(self, mask: NDArray[np.int32]) -> None:
         """Writes the next token's mask, int32 [ceil(vocab / 32)]; only of a `host_masked` one."""
 
 
 class AutomatonConstraint:
-    """Masked and advanced on the device. The host steps it only for a row that begins or begins again."""
+    """Masked and advanced on the device. The host steps it only where text is forced, or a row begins again.
+
+    `_unread` are the kept tokens that `_state` and `_stack` don't know yet.
+    `grammar` is the automaton's id while it is loaded for a request that runs.
+    """
 
     host_masked = False
 
-    def __init__(self, grammar: int, automaton: Automaton, spelled: Spelled) -> None:
-        self.grammar = grammar
+    def __init__(self, automaton: Automaton, spelled: Spelled) -> None:
+        self.grammar: int | None = None
+        self.automaton = automaton
         self.left_out: Sequence[tuple[str, str]] = automaton.left_out
-        self._automaton = automaton
         self._spelled = spelled
+        self._unread: list[int] = []
+        self._state = automaton.machine.start
+        self._stack: list[int] = []
+        self._on_device = self._state
 
-    def device_state(self, output: Tokens) -> DeviceState | None:
-        state, stack = self._automaton.after(self._spelled(np.frombuffer(output, np.int32)))
-        return DeviceState(self.grammar, state, np.array(stack, np.int32).tobytes())
+    def device_state(self) -> DeviceState | None:
+        assert self.grammar is not None, "the automaton is not loaded"
+        self._read()
+        return DeviceState(self.grammar, self._state, np.array(self._stack, np.int32).tobytes())
+
+    def forced_text(self) -> ForcedText | None:
+        if self.automaton.forced[self._on_device] == CHOICE:
+            return None
+        self._read()
+        return forced_text(self.automaton, self._state, self._stack)
+
+    def closing_text(self, tokens: Sequence[int]) -> bytes | None:
+        self._read()
+        stack, text = list(self._stack), self._spelled(np.array(tokens, np.int32))
+        state = self.automaton.machine.walk(self._state, stack, text)
+        return None if state == DEAD else self.automaton.closing.text(state, stack)
 
     def accept(self, token: int, state: int) -> str | None:
+        self._unread.append(token)
+        self._on_device = state
         return "the output left its grammar" if state == DEAD else None
+
+    def append(self, tokens: Sequence[int]) -> None:
+        self._unread += tokens
+        self._read()
+        self._on_device = self._state
 
     def fill_mask(self, mask: NDArray[np.int32]) -> None:
         raise AssertionError("the device has the mask")
+
+    def _read(self) -> None:
+        text = self._spelled(np.array(self._unread, np.int32))
+        self._state = self.automaton.machine.walk(self._state, self._stack, text)
+        self._unread = []
 
 
 class MatcherConstraint:
     """Masked by the host, which follows the tokens that were kept."""
 
     host_masked = True
-    grammar = None
 
     def __init__(self, matcher: HostMatcher, left_out: Sequence[tuple[str, str]] = ()) -> None:
         self.left_out = left_out
         self._matcher = matcher
 
-    def device_state(self, output: Tokens) -> DeviceState | None:
+    def device_state(self) -> DeviceState | None:
+        return None
+
+    def forced_text(self) -> ForcedText | None:
+        return None
+
+    def closing_text(self, tokens: Sequence[int]) -> bytes | None:
         return None
 
     def accept(self, token: int, state: int) -> str | None:
         return self._matcher.consume(token)
+
+    def append(self, tokens: Sequence[int]) -> None:
+        raise AssertionError("nothing is forced")
 
     def fill_mask(self, mask: NDArray[np.int32]) -> None:
         self._matcher.fill_mask(mask)

@@ -1,4 +1,4 @@
-"""From a request's grammar to its constraint: compiled off the loop, loaded on the device once."""
+"""From a request's grammar to its constraint: compiled off the loop, on the device while someone runs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from ...grammars import Automaton, GrammarCompiler, GrammarError
 from ..messages import DropGrammar, GrammarSpec, LoadGrammar
 from .constraint import AutomatonConstraint, Constraint, MatcherConstraint
 
-MAX_UNUSED = 32  # automata kept on the device for requests to come
-MAX_UNUSED_BYTES = 256 << 20
+DEVICE_BYTES = 256 << 20  # of automata, in use or kept for requests to come
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +26,8 @@ class GrammarDesk:
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
         self._loaded: OrderedDict[str, _Loaded] = OrderedDict()  # by the automaton's key, last used last
-        self._keys: dict[int, str] = {}
+        self._nbytes = 0  # of all that is loaded
+        self._bytes_in_use = 0
         self._next_id = 0
         self._loads: list[LoadGrammar | DropGrammar] = []
 
@@ -42,7 +42,14 @@ class GrammarDesk:
         return loads
 
     def submit(self, request: str, spec: GrammarSpec) -> None:
-        self._compiler.submit(request, spec.kind, spec.text, separators=spec.separators)
+        self._compiler.submit(
+            request,
+            spec.kind,
+            spec.text,
+            separators=spec.separators,
+            property_order=spec.property_order,
+            unenforced=spec.unenforced,
+        )
 
     def cancel(self, request: str) -> None:
         self._compiler.cancel(request)
@@ -52,50 +59,75 @@ class GrammarDesk:
         for request, compiled in self._compiler.finished():
             if isinstance(compiled, GrammarError):
                 yield request, compiled
-            elif isinstance(compiled, Automaton):
-                yield request, AutomatonConstraint(self._load(compiled), compiled, self._compiler.spelled)
-            else:
+            elif not isinstance(compiled, Automaton):
                 yield request, MatcherConstraint(compiled.matcher(), compiled.left_out)
+            elif compiled.nbytes > DEVICE_BYTES:
+                yield request, GrammarError(_too_large(compiled.nbytes))
+            else:
+                yield request, AutomatonConstraint(compiled, self._compiler.spelled)
 
-    def release(self, constraint: Constraint) -> None:
-        """Its request is over; no step in flight names it."""
-        if constraint.grammar is not None:
-            key = self._keys[constraint.grammar]
-            self._loaded[key].users -= 1
-            self._loaded.move_to_end(key)
-            self._drop_unused()
-
-    def _load(self, automaton: Automaton) -> int:
+    def load(self, constraint: Constraint | None) -> bool:
+        """For a request that begins to run. False if its automaton has no room until others end."""
+        if not isinstance(constraint, AutomatonConstraint):
+            return True
+        automaton = constraint.automaton
         loaded = self._loaded.get(automaton.key)
         if loaded is None:
+            if not self._make_room(automaton.nbytes):
+                return False
             self._next_id += 1
             loaded = self._loaded[automaton.key] = _Loaded(self._next_id, automaton.nbytes)
-            self._keys[loaded.id] = automaton.key
-            self._loads.append(
-                LoadGrammar(
-                    grammar=loaded.id,
-                    class_of_byte=automaton.machine.class_of_byte.tobytes(),
-                    transitions=automaton.machine.transitions.tobytes(),
-                    mask_of_state=automaton.mask_of_state.tobytes(),
-                    masks=automaton.masks.tobytes(),
-                    actions=automaton.machine.actions.tobytes(),
-                    returns=automaton.machine.returns.tobytes(),
-                    context_of_state=automaton.context_of_state.tobytes(),
-                    context_offsets=automaton.context_offsets.tobytes(),
-                    context_tokens=automaton.context_tokens.tobytes(),
-                    opener_counts=automaton.opener_counts.tobytes(),
-                )
-            )
+            self._nbytes += loaded.nbytes
+            self._loads.append(_load_message(loaded.id, automaton))
+        self._bytes_in_use += 0 if loaded.users else loaded.nbytes
         loaded.users += 1
+        constraint.grammar = loaded.id
         self._loaded.move_to_end(automaton.key)
-        return loaded.id
+        return True
 
-    def _drop_unused(self) -> None:
-        unused = [loaded for loaded in self._loaded.values() if not loaded.users]
-        nbytes = sum(loaded.nbytes for loaded in unused)
-        for number, loaded in enumerate(unused):
-            if len(unused) - number <= MAX_UNUSED and nbytes <= MAX_UNUSED_BYTES:
-                return
-            nbytes -= loaded.nbytes
-            del self._loaded[self._keys.pop(loaded.id)]
-            self._loads.append(DropGrammar(loaded.id))
+    def unload(self, constraint: Constraint | None) -> None:
+        """Its request runs no more; no step in flight names it."""
+        if isinstance(constraint, AutomatonConstraint) and constraint.grammar is not None:
+            constraint.grammar = None
+            loaded = self._loaded[constraint.automaton.key]
+            loaded.users -= 1
+            self._bytes_in_use -= 0 if loaded.users else loaded.nbytes
+            self._loaded.move_to_end(constraint.automaton.key)
+
+    def _make_room(self, nbytes: int) -> bool:
+        """Drops automata that nobody uses, those last used longest ago, as far as that is needed."""
+        if self._bytes_in_use + nbytes > DEVICE_BYTES:
+            return False
+        while self._nbytes + nbytes > DEVICE_BYTES:
+            key = next(key for key, loaded in self._loaded.items() if not loaded.users)
+            dropped = self._loaded.pop(key)
+            self._nbytes -= dropped.nbytes
+            self._loads.append(DropGrammar(dropped.id))
+        return True
+
+
+def _too_large(nbytes: int) -> str:
+    return (
+        f"the grammar's tables take {nbytes:,} bytes, but the server has room for {DEVICE_BYTES:,}; "
+        "make the grammar smaller"
+    )
+
+
+def _load_message(number: int, automaton: Automaton) -> LoadGrammar:
+    machine, masks, rows = automaton.machine, automaton.masks, automaton.rows
+    return LoadGrammar(
+        grammar=number,
+        class_of_byte=machine.class_of_byte.tobytes(),
+        row_starts=rows.row_starts.tobytes(),
+        default_state=rows.default_state.tobytes(),
+        entries=rows.entries.tobytes(),
+        owners=rows.owners.tobytes(),
+        mask_of_state=masks.mask_of_state.tobytes(),
+        masks=masks.masks.tobytes(),
+        lists_of_state=masks.lists_of_state.tobytes(),
+        list_offsets=masks.list_offsets.tobytes(),
+        list_tokens=masks.list_tokens.tobytes(),
+        opener_counts=masks.opener_counts.tobytes(),
+        actions=machine.actions.tobytes(),
+        returns=machine.returns.tobytes(),
+    )

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...radix_cache import PrefixCache
-from ..messages import PageCopy, Row, RowGroup, StepPlan
+from ..messages import PageCopy, Row, RowGroup, StepMasks, StepPlan
 from .admission import pages_for
 from .groups import order_and_group
-from .request import Request, Residence
+from .request import Phase, Request, Residence
 
 GROWTH_TOKENS = 64  # pages are taken ahead for so many tokens while there are plenty
 PLENTY = 0.25  # of all pages
@@ -19,12 +19,16 @@ PLENTY = 0.25  # of all pages
 
 @dataclass(slots=True)
 class StepInFlight:
-    """A planned step until its result: the requests of its rows, and of those that sample, in order."""
+    """A planned step until its result: the requests of its rows, and of those that sample, in order.
+
+    `forced_tokens` are those of `prefill_tokens` that are no prompt's.
+    """
 
     step: int
     rows: list[Request] = field(default_factory=list)
     sampled: list[Request] = field(default_factory=list)
     prefill_tokens: int = 0
+    forced_tokens: int = 0
     masks_sent: bool = False
 
     @property
@@ -43,16 +47,17 @@ class StepPlanner:
         self._step = 0
         self._grouped: tuple[list[int], list[int], list[RowGroup]] = ([], [], [])
 
-    def ready_to_decode(self, request: Request) -> bool:
-        """It has a token to feed and may sample one more."""
+    def wants_page(self, request: Request) -> bool:
+        """It is past its prompt: it has a token to feed, or forced ones, and may sample one more."""
         home = request.residence
         ahead = request.length + home.sampling
-        return home.prefill_end <= home.planned < ahead < request.max_length
+        return home.jumping or home.prefill_end <= home.planned < ahead < request.max_length
 
     def has_page(self, request: Request) -> bool:
-        """Takes pages for the next token if they lack; False if there are none."""
+        """Takes pages for the next tokens if they lack; False if there are none."""
         home = request.residence
-        needed = pages_for(home.planned + 1, self._page_size) - len(home.pages)
+        next_end = max(home.planned + 1, home.prefill_end)
+        needed = pages_for(next_end, self._page_size) - len(home.pages)
         if needed <= 0:
             return True
         if self._cache.available() > self._plenty:
@@ -69,12 +74,15 @@ class StepPlanner:
     ) -> tuple[StepPlan, StepInFlight] | None:
         """The next step: a token for each of `decoding`, then chunks of at most `budget` tokens in all."""
         chunks = self._chunks(prefilling, budget)
-        prefill_tokens = sum(tokens for _, tokens in chunks)
         if not decoding and not chunks:
             return None
         self._step += 1
         plan = StepPlan(step=self._step, rows=[])
-        flight = StepInFlight(self._step, prefill_tokens=prefill_tokens)
+        flight = StepInFlight(
+            self._step,
+            prefill_tokens=sum(tokens for _, tokens in chunks),
+            forced_tokens=sum(tokens for request, tokens in chunks if request.residence.jumping),
+        )
         decoding, plan.groups = self._grouped_rows(decoding)
         for request in decoding:
             self._add_row(plan, flight, request, 1, sample=True)
@@ -97,7 +105,8 @@ class StepPlanner:
     def _add_chunk(self, plan: StepPlan, flight: StepInFlight, request: Request, tokens: int) -> None:
         home = request.residence
         end = home.planned + tokens
-        sample = end == home.prefill_end and request.output_length < request.sampling.max_tokens
+        may_sample = request.phase is Phase.RUNNING and request.output_length < request.sampling.max_tokens
+        sample = may_sample and end == home.prefill_end
         row = self._add_row(plan, flight, request, tokens, sample)
         row.tokens = request.slice(row.start, end)
         if request.wants_prompt_logprobs:
@@ -108,8 +117,11 @@ class StepPlanner:
         self, plan: StepPlan, flight: StepInFlight, request: Request, tokens: int, sample: bool
     ) -> Row:
         home = request.residence
-        if not home.started:
-            self._start(plan, request, home)
+        if not home.is_set_up:
+            plan.setups.append(request.setup(home.slot, self._banned_tokens(request)))
+            home.is_set_up = True
+        if home.last_step == 0:
+            self._copy(plan, home)
         row = Row(
             slot=home.slot,
             start=home.planned,
@@ -127,8 +139,7 @@ class StepPlanner:
             flight.sampled.append(request)
         return row
 
-    def _start(self, plan: StepPlan, request: Request, home: Residence) -> None:
-        plan.setups.append(request.setup(home.slot, self._banned_tokens(request)))
+    def _copy(self, plan: StepPlan, home: Residence) -> None:
         copy = home.lease.copy
         if copy is not None:
             plan.copies.append(PageCopy(copy.source, home.pages[len(home.lease.pages)]))
@@ -142,6 +153,17 @@ class StepPlanner:
             self._grouped = (arrivals, *order_and_group(tables, self._page_size))
         _, order, groups = self._grouped
         return [decoding[row] for row in order], groups
+
+
+def step_masks(flight: StepInFlight, words: int) -> StepMasks:
+    """Of its rows that the host masks and that have not ended meanwhile; `words` of int32 a mask."""
+    alive = [request for request in flight.host_masked if request.phase is not Phase.ENDED]
+    masks = np.empty((len(alive), words), np.int32)
+    for request, mask in zip(alive, masks, strict=True):
+        assert request.constraint is not None
+        request.constraint.fill_mask(mask)
+    slots = np.array([request.residence.slot for request in alive], np.int32)
+    return StepMasks(flight.step, slots.tobytes(), masks.tobytes())
 
 
 def _packed(pages: list[int]) -> bytes:

@@ -6,12 +6,13 @@ import logging
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import assert_never
 
 import zmq
 
-from ...grammars import GrammarCompiler
+from ...grammars import GrammarCompiler, GrammarFiles, Segmenter, default_directory, load_segmenter
 from ...radix_cache import PrefixCache
 from ..child import ChildArguments, child_arguments
 from ..config import ServeConfig, load_config
@@ -36,7 +37,7 @@ from ..sockets import (
     supervisor_address,
     tokenizer_address,
 )
-from ..vocabulary import FILE_NAME, Vocabulary, load_vocabulary
+from ..vocabulary import FILE_NAME, TOKENIZER_NAME, Vocabulary, load_vocabulary
 from .admission import Limits
 from .budget import StepBudget
 from .clients import MAX_UNREAD, Clients
@@ -44,7 +45,6 @@ from .grammar_desk import GrammarDesk
 from .scheduler import Scheduler
 
 VOCABULARY_DEADLINE_S = 60.0
-COMPILING_POLL_MS = 2  # compiler threads can't wake a socket
 
 log = logging.getLogger("arbora.scheduler")
 
@@ -70,9 +70,13 @@ class Loop:
 
     def run(self) -> None:
         """Serves until it is drained or killed."""
+        vocabulary = _wait_for_vocabulary(self._directory)
+        segmenter = _segmenter(self._directory, vocabulary)
         ready = self._wait_for_model()
-        self._scheduler = _scheduler(ready, self._config, _wait_for_vocabulary(self._directory))
+        compiler = _compiler(vocabulary, ready.vocab_size, self._inbox.wake)
+        self._scheduler = _scheduler(ready, self._config, compiler, vocabulary, segmenter)
         self._supervisor.send(Ready("scheduler", model=ready))
+        compiler.start()
         while not (self._draining and self._scheduler.idle):
             self._receive()
             self._scheduler.take_grammars()
@@ -88,8 +92,8 @@ class Loop:
                 return message
 
     def _receive(self) -> None:
-        """Waits for a message, then takes all that are there."""
-        message = self._inbox.receive(COMPILING_POLL_MS if self._scheduler.compiling else None)
+        """Waits for a message or a compiled grammar, then takes all that are there."""
+        message = self._inbox.receive()
         if message is not None:
             self._handle(message)
         for message in self._inbox.waiting():
@@ -140,15 +144,9 @@ def _wait_for_vocabulary(directory: Path) -> Vocabulary:
     return load_vocabulary(directory)
 
 
-def _scheduler(ready: ModelReady, config: ServeConfig, vocabulary: Vocabulary) -> Scheduler:
-    cache = PrefixCache(
-        ready.num_pages,
-        ready.page_size,
-        enabled=config.prefix_cache,
-        check_invariants=config.check_invariants,
-    )
+def _compiler(vocabulary: Vocabulary, vocab_size: int, on_finished: Callable[[], None]) -> GrammarCompiler:
     spelled = vocabulary.for_automata()
-    compiler = GrammarCompiler(
+    return GrammarCompiler(
         offsets=vocabulary.offsets,
         data=vocabulary.data,
         special=vocabulary.special,
@@ -156,11 +154,40 @@ def _scheduler(ready: ModelReady, config: ServeConfig, vocabulary: Vocabulary) -
         spelled_data=spelled.data,
         special_names=vocabulary.special_names,
         eos_tokens=vocabulary.eos,
-        vocab_size=ready.vocab_size,
+        vocab_size=vocab_size,
+        files=GrammarFiles(default_directory(), f"{vocabulary.hash} {vocab_size}"),
+        on_finished=on_finished,
+    )
+
+
+def _segmenter(directory: Path, vocabulary: Vocabulary) -> Segmenter:
+    spelled = [vocabulary.token_bytes(token) for token in range(vocabulary.size)]
+    special = vocabulary.special.nonzero()[0].tolist()
+    return load_segmenter(directory / TOKENIZER_NAME, spelled, special, vocabulary.eos)
+
+
+def _scheduler(
+    ready: ModelReady,
+    config: ServeConfig,
+    compiler: GrammarCompiler,
+    vocabulary: Vocabulary,
+    segmenter: Segmenter,
+) -> Scheduler:
+    cache = PrefixCache(
+        ready.num_pages,
+        ready.page_size,
+        enabled=config.prefix_cache,
+        check_invariants=config.check_invariants,
     )
     limits = Limits(ready.max_model_len, ready.num_pages, ready.page_size, ready.slots, config.max_waiting)
     return Scheduler(
-        limits, cache, StepBudget(config.step_ms), GrammarDesk(compiler), ready.vocab_size, vocabulary.eos
+        limits,
+        cache,
+        StepBudget(config.step_ms),
+        GrammarDesk(compiler),
+        ready.vocab_size,
+        vocabulary.eos,
+        segmenter,
     )
 
 

@@ -18,16 +18,14 @@ class Replies:
     def add(self, client: int, message: Message) -> None:
         self._messages[client].append(message)
 
-    def token(
-        self, request: Request, token: Tokens, logprobs: Logprobs | None, finish: FinishReason | None
-    ) -> None:
-        """One more output token; with `finish` "stop" it is what ended the reply."""
-        stop_token = int.from_bytes(token, "little") if finish == "stop" else None
-        self._put(request, Output(request.id, token, logprobs, finish, stop_token))
+    def tokens(self, request: Request, logprobs: Logprobs | None, finish: FinishReason | None) -> None:
+        """The output tokens that it has more than was sent; with `finish` "stop" the last one ended it."""
+        stop_token = request.last_token if finish == "stop" else None
+        self._put(request, Output(request.id, _unsent(request), logprobs, finish, stop_token))
 
     def end(self, request: Request, finish: FinishReason, error: str | None = None) -> None:
-        """The reply ends without another token."""
-        self._put(request, Output(request.id, finish=finish, error=error))
+        """The reply ends without another token than those that were forced."""
+        self._put(request, Output(request.id, _unsent(request), finish=finish, error=error))
 
     def _put(self, request: Request, output: Output) -> None:
         if not request.answered:
@@ -53,6 +51,12 @@ class Replies:
         return messages
 
 
+def _unsent(request: Request) -> Tokens:
+    """They count as sent from now on."""
+    start, request.sent = request.sent, request.length
+    return request.slice(start, request.length)
+
+
 def joined(parts: list[Logprobs]) -> Logprobs:
     return Logprobs(
         b"".join(part.chosen for part in parts),
@@ -61,9 +65,9 @@ def joined(parts: list[Logprobs]) -> Logprobs:
     )
 
 
-def ending(request: Request, token: int, eos_tokens: frozenset[int]) -> FinishReason | None:
-    """Whether `token`, the request's newest, ends its reply."""
-    sampling = request.sampling
+def ending(request: Request, eos_tokens: frozenset[int]) -> FinishReason | None:
+    """Whether the request's newest token ends its reply."""
+    sampling, token = request.sampling, request.last_token
     if token in sampling.stop_token_ids:
         return "stop"
     if token in eos_tokens and (not sampling.ignore_eos or request.constraint is not None):

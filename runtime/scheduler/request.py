@@ -18,6 +18,7 @@ class Phase(Enum):
     WAITING = "waits for a slot, pages or a prefix that another request computes"
     RUNNING = "has a slot and pages"
     RETRACTING = "is planned no more; goes back to waiting when its last step is over"
+    LEAVING = "is answered; tokens that were forced at its end are still to be computed for the tree"
     ENDED = "is answered; holds its slot and pages until its last step is over"
 
 
@@ -25,9 +26,11 @@ class Phase(Enum):
 class Residence:
     """What a request has while it runs: all of it is given back together.
 
-    `prefill_end` is how many tokens were known when it started; `planned` how many tokens' KV is
-    computed or planned; `sampling` how many sampled tokens are on their way back. `faulty`: the model
-    could not go on from its KV, so nobody else shall.
+    `prefill_end` is how many tokens were known when it started, or when some were forced; `planned` how
+    many tokens' KV is computed or planned; `sampling` how many sampled tokens are on their way back, without
+    those of steps up to `superseded`: others were forced in their place. `is_set_up`: the model process
+    has what the next token depends on. `faulty`: the model could not go on from its KV, so nobody else
+    shall.
     """
 
     slot: int
@@ -38,24 +41,36 @@ class Residence:
     sampling: int = 0
     sent_pages: int = 0
     last_step: int = 0
+    superseded: int = 0
+    is_set_up: bool = False
     copy_step: int | None = None
     faulty: bool = False
 
     @property
-    def started(self) -> bool:
-        return self.last_step > 0
-
-    @property
     def prefilling(self) -> bool:
         return self.planned < self.prefill_end
+
+    @property
+    def jumping(self) -> bool:
+        """Has forced tokens to compute."""
+        return self.prefilling and self.superseded > 0
+
+    def jump(self, end: int) -> None:
+        """Tokens were forced up to `end`; those that are being sampled count no more."""
+        assert self.planned < end, (self.planned, end)
+        self.prefill_end = end
+        self.sampling = 0
+        self.superseded = self.last_step
+        self.is_set_up = False
+        self.sent_pages = 0
 
 
 @dataclass(slots=True, eq=False)
 class Request:
     """`tokens` are the prompt's and the output's, packed; `arrival` counts requests.
 
-    `home` is what it has while it runs. `cached_tokens` is what its first start found in the tree;
-    `answered`: its first output is on its way.
+    `home` is what it has while it runs. `cached_tokens` is what its first start found in the tree of the
+    prompt; `sent` how many tokens the client knows of; `answered`: its first output is on its way.
     """
 
     id: str
@@ -65,6 +80,7 @@ class Request:
     sampling: SamplingParams
     tokens: bytearray
     prompt_length: int
+    sent: int
     arrival: int
     constraint: Constraint | None = None
     phase: Phase = Phase.COMPILING
@@ -85,6 +101,7 @@ class Request:
             sampling=message.sampling,
             tokens=bytearray(message.prompt),
             prompt_length=len(message.prompt) // TOKEN_BYTES,
+            sent=len(message.prompt) // TOKEN_BYTES,
             grammar_param=message.grammar.param if message.grammar else None,
             arrival=arrival,
         )
@@ -104,6 +121,10 @@ class Request:
         return self.length - self.prompt_length
 
     @property
+    def last_token(self) -> int:
+        return int.from_bytes(self.tokens[-TOKEN_BYTES:], "little")
+
+    @property
     def max_length(self) -> int:
         return self.prompt_length + self.sampling.max_tokens
 
@@ -112,6 +133,9 @@ class Request:
         """They are computed, never cached, and sent with the first output."""
         return self.sampling.prompt_logprobs is not None and self.output_length == 0
 
+    def append(self, token: int) -> None:
+        self.tokens += token.to_bytes(TOKEN_BYTES, "little")
+
     def slice(self, start: int, end: int) -> Tokens:
         """Tokens of the half-open range, packed."""
         return bytes(self.tokens[start * TOKEN_BYTES : end * TOKEN_BYTES])
@@ -119,14 +143,13 @@ class Request:
     def setup(self, slot: int, banned_tokens: Tokens) -> SlotSetup:
         """The row's sent-once state, as it stands before its next token."""
         sampling = self.sampling
-        output = self.slice(self.prompt_length, self.length)
-        at = self.constraint.device_state(output) if self.constraint else None
+        at = self.constraint.device_state() if self.constraint else None
         return SlotSetup(
             slot=slot,
             sampling=sampling,
             position=self.output_length,
             prompt=self.slice(0, self.prompt_length) if sampling.uses_penalties else b"",
-            output=output if sampling.uses_penalties else b"",
+            output=self.slice(self.prompt_length, self.length) if sampling.uses_penalties else b"",
             banned_tokens=banned_tokens if self.output_length < sampling.min_tokens else b"",
             grammar=at.grammar if at else None,
             state=at.state if at else 0,

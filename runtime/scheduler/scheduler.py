@@ -7,19 +7,35 @@ step then feed tokens that are still being sampled.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 
 from ...grammars import GrammarError
 from ...radix_cache import PrefixCache
-from ..messages import Accepted, Generate, LeftOut, Message, Refused, RowError, Stats, StepMasks, StepResult
+from ..messages import (
+    Accepted,
+    FinishReason,
+    Generate,
+    LeftOut,
+    Logprobs,
+    Message,
+    Refused,
+    RowError,
+    Stats,
+    StepResult,
+)
 from .admission import Limits, prefix_in_flight, refusal, take_residence
 from .budget import StepBudget
+from .completion import Completion
+from .counts import Counts
+from .forced_runs import ForcedRuns, Segments
 from .grammar_desk import GrammarDesk
-from .plan import StepInFlight, StepPlanner
-from .queue import WaitingQueue
+from .plan import StepInFlight, StepPlanner, step_masks
+from .queue import MAX_OVERTAKEN, WaitingQueue
 from .replies import Replies, banned_tokens, ending
-from .request import TOKEN_BYTES, Phase, Request
+from .request import Phase, Request
 
 STEPS_IN_FLIGHT = 2
 
@@ -35,6 +51,7 @@ class Scheduler:
         grammars: GrammarDesk,
         vocab_size: int,
         eos_tokens: tuple[int, ...],
+        segments: Segments,
     ) -> None:
         self._limits = limits
         self._cache = cache
@@ -42,6 +59,8 @@ class Scheduler:
         self._grammars = grammars
         self._mask_words = -(-vocab_size // 32)
         self._eos = frozenset(eos_tokens)
+        self._forced_runs = ForcedRuns(segments, self._eos)
+        self._completion = Completion(segments, self._eos)
         self._planner = StepPlanner(cache, limits.num_pages, lambda r: banned_tokens(r, self._eos))
         self._open: dict[str, Request] = {}  # every request that isn't answered to its end
         self._waiting = WaitingQueue()
@@ -51,11 +70,7 @@ class Scheduler:
         self._replies = Replies()
         self._to_model: list[Message] = []
         self._arrivals = 0
-        self._cached_tokens = 0
-        self._computed_tokens = 0
-        self._output_tokens = 0
-        self._retractions = 0
-        self._steps = 0
+        self._counts = Counts()
 
     # What comes from the tokenizer processes
 
@@ -79,16 +94,12 @@ class Scheduler:
             request = self._open.get(request_id)
             if isinstance(compiled, GrammarError):
                 if request is not None:
-                    del self._open[request_id]
-                    refused = Refused(
-                        request_id, 400, str(compiled), request.grammar_param, "invalid_grammar"
-                    )
-                    self._replies.add(request.client, refused)
-            elif request is None:
-                self._grammars.release(compiled)
-            else:
+                    param = request.grammar_param
+                    self._refuse(request, Refused(request_id, 400, str(compiled), param, "invalid_grammar"))
+            elif request is not None:
                 request.constraint = compiled
-                self._accept(request)
+                refused = self._completion.refusal(request)
+                self._accept(request) if refused is None else self._refuse(request, refused)
 
     def drop(self, request_id: str) -> None:
         """A stop string completed its reply, or nobody waits for it: plan nothing more, say nothing."""
@@ -119,15 +130,12 @@ class Scheduler:
         if len(self._in_flight) >= STEPS_IN_FLIGHT:
             return False
         self._admit()
-        ready = [request for request in self._active() if self._planner.ready_to_decode(request)]
-        secured = [request for request in ready if self._secure_page(request)]
-        decoding = [request for request in secured if request.phase is Phase.RUNNING]
-        prefilling = [request for request in self._active() if request.residence.prefilling]
+        decoding, prefilling = self._ready()
         planned = self._planner.build(decoding, prefilling, self._budget.prefill_tokens(len(decoding)))
         if planned is None:
             return False
         plan, flight = planned
-        self._computed_tokens += flight.prefill_tokens
+        self._counts.prompt_tokens_computed += flight.prefill_tokens - flight.forced_tokens
         self._in_flight.append(flight)
         self._to_model += self._grammars.take_loads()
         self._to_model.append(plan)
@@ -138,7 +146,7 @@ class Scheduler:
         """Takes in the oldest step in flight."""
         flight = self._in_flight[0]
         assert flight.step == result.step, f"result of step {result.step}, expected {flight.step}"
-        self._steps += 1
+        self._counts.steps += 1
         self._budget.observe(flight.prefill_tokens, result.elapsed_ms)
         for request in flight.rows:
             self._copy_is_made(request, flight.step)
@@ -155,11 +163,6 @@ class Scheduler:
         for request in flight.rows:
             if request.home is not None:
                 self._settle(request)
-
-    @property
-    def compiling(self) -> bool:
-        """Some grammar is on its way: `take_grammars` will find it."""
-        return self._grammars.pending > 0
 
     @property
     def idle(self) -> bool:
@@ -181,12 +184,8 @@ class Scheduler:
             pages_total=pages.total,
             pages_used=pages.held + pages.locked,
             pages_cached=pages.evictable,
-            prompt_tokens_cached=self._cached_tokens,
-            prompt_tokens_computed=self._computed_tokens,
-            output_tokens=self._output_tokens,
-            retractions=self._retractions,
             evicted_pages=pages.evicted_pages,
-            steps=self._steps,
+            **asdict(self._counts),
         )
 
     # Admission
@@ -197,6 +196,11 @@ class Scheduler:
         left_out = request.constraint.left_out if request.constraint is not None else ()
         named = [LeftOut(keyword, path) for keyword, path in left_out]
         self._replies.add(request.client, Accepted(request.id, named))
+        self._force(request)
+
+    def _refuse(self, request: Request, refused: Refused) -> None:
+        del self._open[request.id]
+        self._replies.add(request.client, refused)
 
     def _active(self) -> list[Request]:
         return [request for request in self._running.values() if request.phase is Phase.RUNNING]
@@ -212,7 +216,12 @@ class Scheduler:
                 return
             if self._prefix_is_coming(request):
                 continue
+            if not self._grammars.load(request.constraint):
+                if request.overtaken >= MAX_OVERTAKEN:
+                    return
+                continue
             if not self._start(request):
+                self._grammars.unload(request.constraint)
                 return
 
     def _prefix_is_coming(self, request: Request) -> bool:
@@ -233,11 +242,29 @@ class Scheduler:
         request.phase = Phase.RUNNING
         request.home = home
         if request.cached_tokens is None:
-            request.cached_tokens = home.planned
-            self._cached_tokens += home.planned
+            request.cached_tokens = min(home.planned, request.prompt_length)
+            self._counts.prompt_tokens_cached += request.cached_tokens
         return True
 
     # Pages
+
+    def _ready(self) -> tuple[list[Request], list[Request]]:
+        """Who decodes, and who has more than one token to compute: forced ones first, then prompts."""
+        wanting = [request for request in self._active() if self._planner.wants_page(request)]
+        secured = [request for request in wanting if self._secure_page(request)]
+        going_on = [request for request in secured if request.phase is Phase.RUNNING]
+        jumping = [request for request in going_on if request.residence.jumping]
+        decoding = [request for request in going_on if not request.residence.jumping]
+        prompts = [r for r in self._active() if r.residence.prefilling and not r.residence.jumping]
+        return decoding, jumping + self._leaving() + prompts
+
+    def _leaving(self) -> list[Request]:
+        """Nobody makes room for them."""
+        leaving = [request for request in self._running.values() if request.phase is Phase.LEAVING]
+        for request in leaving:
+            if not self._planner.has_page(request):
+                self._end(request)
+        return [request for request in leaving if request.phase is Phase.LEAVING]
 
     def _secure_page(self, request: Request) -> bool:
         """A page for the next token, if need be at the cost of whoever came last.
@@ -252,7 +279,7 @@ class Scheduler:
 
     def _retract(self, request: Request) -> None:
         """Back to waiting, once the steps that name it are over."""
-        self._retractions += 1
+        self._counts.retractions += 1
         request.phase = Phase.RETRACTING
         self._settle(request)
 
@@ -263,20 +290,64 @@ class Scheduler:
         states = np.frombuffer(result.states, np.int32).tolist()
         logprobs = {part.slot: part.logprobs for part in result.logprobs}
         for request, token, state in zip(flight.sampled, tokens, states, strict=True):
-            request.residence.sampling -= 1
-            if request.phase is Phase.ENDED:
+            home = request.residence
+            if flight.step <= home.superseded:
                 continue
-            packed = token.to_bytes(TOKEN_BYTES, "little")
-            request.tokens += packed
-            self._output_tokens += 1
-            error = request.constraint.accept(token, state) if request.constraint else None
-            if error is not None:
-                self._fail(request, error)
-                continue
-            finish = ending(request, token, self._eos)
-            self._replies.token(request, packed, logprobs.get(request.residence.slot), finish)
-            if finish is not None:
-                self._end(request)
+            home.sampling -= 1
+            if request.phase is not Phase.ENDED:
+                self._take_token(request, token, state, logprobs.get(home.slot))
+
+    def _take_token(self, request: Request, token: int, state: int, logprobs: Logprobs | None) -> None:
+        if not self._completion.leaves_room(request, [token]):
+            self._complete(request)
+            return
+        request.append(token)
+        self._counts.output_tokens += 1
+        error = request.constraint.accept(token, state) if request.constraint else None
+        if error is not None:
+            self._fail(request, error)
+            return
+        finish = ending(request, self._eos) or self._force(request)
+        self._replies.tokens(request, logprobs, finish)
+        if finish is not None:
+            self._leave(request)
+
+    def _force(self, request: Request) -> FinishReason | None:
+        """Appends what must come next. Returns why the reply ends there, if it does."""
+        run = self._forced_runs.next(request)
+        if not run or not self._completion.leaves_room(request, run):
+            return None
+        self._counts.forced_tokens += len(run)
+        self._append(request, run)
+        return ending(request, self._eos)
+
+    def _complete(self, request: Request) -> None:
+        """Ends the reply in place of a token that isn't kept. What was planned behind that is void."""
+        request.residence.planned = min(request.residence.planned, request.length)
+        end = self._completion.end(request) or ()
+        self._append(request, end[: request.max_length - request.length])
+        self._replies.tokens(request, None, "length")
+        self._leave(request)
+
+    def _append(self, request: Request, tokens: Sequence[int]) -> None:
+        """Tokens that were not sampled, in place of what is being sampled."""
+        assert request.constraint is not None
+        request.constraint.append(tokens)
+        for token in tokens:
+            request.append(token)
+        self._counts.output_tokens += len(tokens)
+        if tokens and request.home is not None:
+            request.home.jump(request.length)
+
+    def _leave(self, request: Request) -> None:
+        """The reply is whole. The next turn shall find forced tokens at its end like those before them."""
+        home = request.residence
+        if request.phase is not Phase.RUNNING or home.planned >= request.length - 1:
+            self._end(request)
+            return
+        del self._open[request.id]
+        request.phase = Phase.LEAVING
+        home.prefill_end = request.length - 1
 
     def _take_error(self, request: Request, error: RowError) -> None:
         request.residence.faulty = error.kind == "not_a_number"
@@ -288,27 +359,30 @@ class Scheduler:
             self._fail(request, error.message)
 
     def _finish_prompts(self, flight: StepInFlight) -> None:
-        """Requests for no output at all end with their prompt."""
+        """Requests for no output at all end with their prompt, those that leave with what was forced."""
         for request in flight.rows:
-            if request.phase is Phase.RUNNING and request.sampling.max_tokens == 0:
-                home = request.residence
-                if not home.prefilling and home.last_step == flight.step:
-                    self._replies.end(request, "length")
-                    self._end(request)
+            home = request.residence
+            if home.prefilling or home.last_step != flight.step:
+                continue
+            if request.phase is Phase.LEAVING:
+                self._end(request)
+            elif request.phase is Phase.RUNNING and request.sampling.max_tokens == 0:
+                self._replies.end(request, "length")
+                self._end(request)
 
     def _fail(self, request: Request, message: str) -> None:
-        if request.phase is not Phase.ENDED:
+        if request.phase not in (Phase.LEAVING, Phase.ENDED):
             self._replies.end(request, "error", message)
+        if request.phase is not Phase.ENDED:
             self._end(request)
 
     def _end(self, request: Request) -> None:
         """It is planned no more. What it holds comes back with the last step that names it."""
-        del self._open[request.id]
+        self._open.pop(request.id, None)
         if request.phase is Phase.COMPILING:
             self._grammars.cancel(request.id)
         elif request.phase is Phase.WAITING:
             self._waiting.remove(request)
-            self._release_grammar(request)
         request.phase = Phase.ENDED
         if request.home is not None:
             self._settle(request)
@@ -323,27 +397,23 @@ class Scheduler:
         """Takes back slot and pages of a request that is planned no more, if no step names it."""
         home = request.residence
         in_flight = self._in_flight and home.last_step >= self._in_flight[0].step
-        if request.phase is Phase.RUNNING or in_flight:
+        if request.phase in (Phase.RUNNING, Phase.LEAVING) or in_flight:
             return
         if home.faulty:
             self._cache.discard(home.lease, home.pages)
         else:
             existing = min(home.planned, request.length)
-            self._cache.release(home.lease, request.slice(0, existing), home.pages)
+            self._cache.release(
+                home.lease, request.slice(0, existing), home.pages, generated=request.output_length
+            )
         del self._running[home.slot]
         self._free_slots.append(home.slot)
+        self._grammars.unload(request.constraint)
         request.home = None
         if request.phase is Phase.RETRACTING:
             request.phase = Phase.WAITING
             request.prompt_logprobs = []
             self._waiting.add_first(request)
-        else:
-            self._release_grammar(request)
-
-    def _release_grammar(self, request: Request) -> None:
-        if request.constraint is not None:
-            self._grammars.release(request.constraint)
-            request.constraint = None
 
     # Masks
 
@@ -353,13 +423,5 @@ class Scheduler:
             return
         flight = self._in_flight[0]
         flight.masks_sent = True
-        masked = flight.host_masked
-        if not masked:
-            return
-        alive = [request for request in masked if request.phase is not Phase.ENDED]
-        masks = np.empty((len(alive), self._mask_words), np.int32)
-        for request, mask in zip(alive, masks, strict=True):
-            assert request.constraint is not None
-            request.constraint.fill_mask(mask)
-        slots = np.array([request.residence.slot for request in alive], np.int32)
-        self._to_model.append(StepMasks(flight.step, slots.tobytes(), masks.tobytes()))
+        if flight.host_masked:
+            self._to_model.append(step_masks(flight, self._mask_words))

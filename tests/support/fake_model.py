@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from arbora.runtime.messages import LoadGrammar, Message, SlotSetup, StepMasks, StepPlan, StepResult
+from arbora.runtime.messages import (
+    DropGrammar,
+    LoadGrammar,
+    Message,
+    SlotSetup,
+    StepMasks,
+    StepPlan,
+    StepResult,
+)
 
 VOCAB = 64
 EOS = 0
@@ -74,7 +82,8 @@ class FakeModel:
         self.slots: dict[int, _Slot] = {}
         self.plans: list[StepPlan] = []
         self.masks: dict[int, StepMasks] = {}
-        self.loaded: list[int] = []
+        self.loaded: list[int] = []  # grammars, each time that one was
+        self.grammars: dict[int, LoadGrammar] = {}  # those that are there
         self.forced_error: int | None = None
 
     def receive(self, messages: list[Message]) -> None:
@@ -85,8 +94,11 @@ class FakeModel:
                 self.masks[message.step] = message
             elif isinstance(message, LoadGrammar):
                 self.loaded.append(message.grammar)
+                self.grammars[message.grammar] = message
                 if self.automata is not None:
                     self.automata.load(message)
+            elif isinstance(message, DropGrammar):
+                del self.grammars[message.grammar]
 
     def run_step(self) -> StepResult:
         """Runs the oldest plan."""
@@ -94,6 +106,7 @@ class FakeModel:
         if any(row.host_mask for row in plan.rows):
             assert plan.step in self.masks, "the masks of the oldest step must have been sent"
         for setup in plan.setups:
+            assert setup.grammar is None or setup.grammar in self.grammars, "a row's grammar must be loaded"
             self.slots[setup.slot] = _Slot(setup.sampling.seed)
             if self.automata is not None:
                 self.automata.set_up(setup)

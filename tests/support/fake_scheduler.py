@@ -117,7 +117,7 @@ class FakeScheduler:
                 case Abort(request) | Finish(request):
                     self.rows.pop(request, None)
                 case QueryStats(_, query):
-                    self.send(Stats(query, len(self.rows), 0, 64, 2, 3, 10, 20, 30, 1, 4, self._steps))
+                    self.send(Stats(query, len(self.rows), 0, 64, 2, 3, 10, 20, 30, 5, 1, 4, self._steps))
 
     def _admit(self, request: Generate) -> None:
         refused = self.refuse(request)

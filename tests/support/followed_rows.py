@@ -6,25 +6,33 @@ import numpy as np
 from arbora.kernels.automaton import Tables
 from arbora.runtime.messages import LoadGrammar, SlotSetup
 from fake_model import EOS, VOCAB, unpack
+from numpy.typing import NDArray
 from stack_automata import Configuration, Grammar
 
 
 class FollowedRows:
-    """Token i is byte i; the end is allowed where the stack is empty."""
+    """Token i is byte i; the end is allowed where the stack is empty, if given only in states `accepting`."""
 
-    def __init__(self) -> None:
+    def __init__(self, accepting: NDArray[np.bool_] | None = None) -> None:
+        self.accepting = accepting
         self.grammars: dict[int, Grammar] = {}
         self.slots: dict[int, tuple[Grammar, Configuration]] = {}
 
     def load(self, message: LoadGrammar) -> None:
-        mask_of_state = np.frombuffer(message.mask_of_state, np.int32)
         self.grammars[message.grammar] = Grammar(
             Tables(
                 class_of_byte=np.frombuffer(message.class_of_byte, np.uint8),
-                transitions=np.frombuffer(message.transitions, np.int32).reshape(len(mask_of_state), -1),
-                mask_of_state=mask_of_state,
+                row_starts=np.frombuffer(message.row_starts, np.int32),
+                default_state=np.frombuffer(message.default_state, np.int32),
+                entries=np.frombuffer(message.entries, np.int32),
+                owners=np.frombuffer(message.owners, np.int32),
+                mask_of_state=np.frombuffer(message.mask_of_state, np.int32),
                 masks=np.frombuffer(message.masks, np.int32).reshape(-1, VOCAB // 32),
-                actions=np.frombuffer(message.actions, np.int32).reshape(-1, 3),
+                lists_of_state=np.frombuffer(message.lists_of_state, np.int32).reshape(-1, 3),
+                list_offsets=np.frombuffer(message.list_offsets, np.int32),
+                list_tokens=np.frombuffer(message.list_tokens, np.int32),
+                opener_counts=np.frombuffer(message.opener_counts, np.int32),
+                actions=np.frombuffer(message.actions, np.int32).reshape(-1, 4),
                 returns=np.frombuffer(message.returns, np.int32),
             )
         )
@@ -38,7 +46,8 @@ class FollowedRows:
         grammar, at = self.slots[slot]
         after = {token: grammar.after_byte(at, token) for token in range(VOCAB) if token != EOS}
         allowed = [token for token, there in after.items() if there.state >= 0]
-        allowed += [] if at.stack else [EOS]
+        may_end = not at.stack and (self.accepting is None or self.accepting[at.state])
+        allowed += [EOS] if may_end else []
         token = allowed[number % len(allowed)]
         self.slots[slot] = (grammar, after.get(token, at))
         return token, self.slots[slot][1].state

@@ -8,6 +8,7 @@ import time
 import numpy as np
 from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGrammar
 from arbora.runtime.vocabulary import Vocabulary, build_vocabulary
+from mask_tables import state_mask
 
 WORDS = [
     b"ab",
@@ -36,10 +37,10 @@ def vocabulary() -> Vocabulary:
     return build_vocabulary(tokens, special, (EOS,))
 
 
-def compiler() -> GrammarCompiler:
+def compiler(**options: object) -> GrammarCompiler:
     words = vocabulary()
     spelled = words.for_automata()
-    return GrammarCompiler(
+    made = GrammarCompiler(
         offsets=words.offsets,
         data=words.data,
         special=words.special,
@@ -48,7 +49,10 @@ def compiler() -> GrammarCompiler:
         special_names=words.special_names,
         eos_tokens=words.eos,
         vocab_size=MODEL_VOCAB,
+        **options,  # type: ignore[arg-type]
     )
+    made.start()
+    return made
 
 
 def compiled(
@@ -79,14 +83,9 @@ class Follower:
         self.state, self.stack = automaton.machine.start, list[int]()
 
     def allowed(self) -> set[int]:
-        automaton = self._automaton
-        tokens = allowed(automaton.masks[automaton.mask_of_state[self.state]])
-        listed = int(automaton.context_of_state[self.state])
-        if listed >= 0:
-            start, end = automaton.context_offsets[listed : listed + 2].tolist()
-            decided = set(automaton.context_tokens[start:end].tolist())
-            tokens = tokens - decided | {token for token in decided if self._after(token)[0] >= 0}
-        return tokens
+        mask = state_mask(self._automaton.masks, self.state)
+        decided = mask.undecided | mask.openers
+        return mask.allowed - decided | {token for token in decided if self._after(token)[0] >= 0}
 
     def take(self, token: int) -> None:
         self.state, self.stack = self._after(token)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from arbora.radix_cache import Lease, PrefixCache
+from arbora.radix_cache import EvictionPolicy, Lease, PrefixCache
 from prefix_world import pack
 
 DOCUMENT = tuple(range(100, 112))  # three pages
 
 
-def new_cache(num_pages: int = 32, enabled: bool = True) -> PrefixCache:
-    return PrefixCache(num_pages, page_size=4, enabled=enabled, check_invariants=True)
+def new_cache(num_pages: int = 32, enabled: bool = True, policy: EvictionPolicy | None = None) -> PrefixCache:
+    return PrefixCache(num_pages, page_size=4, policy=policy, enabled=enabled, check_invariants=True)
 
 
 def start(

@@ -12,11 +12,14 @@ from arbora.grammars.stack_automaton import (
     COUNT,
     COUNT_CALL,
     DROP,
+    GO,
     MAX_DEPTH,
     NEED,
+    NO_ROOM,
     OPEN,
     POP,
     PUSH,
+    ROOM,
     SEE,
     StackAutomaton,
 )
@@ -80,7 +83,7 @@ def random_machine(rng: np.random.Generator) -> RandomMachine:
         for _ in range(2):
             bases[top].append(len(returns))
             returns += [_state(rng, tops, top, dead=0.2) for _ in range(VERDICTS + 1)]
-    actions = [_action(rng, tops, top, bases) for top in tops for _ in range(5)]
+    actions = [_with_room(rng, _action(rng, tops, top, bases)) for top in tops for _ in range(5)]
     classes = int(rng.integers(2, 5))
     transitions = np.array(
         [[_entry(rng, tops, state) for _ in range(classes)] for state in range(len(tops))], np.int32
@@ -113,6 +116,11 @@ def _state(rng: np.random.Generator, tops: list[Top], top: Top, dead: float = 0.
     return int(rng.choice([state for state, own in enumerate(tops) if own == top]))
 
 
+def _with_room(rng: np.random.Generator, action: list[int]) -> list[int]:
+    """Mostly what it takes, sometimes more, as where it leads to what nests deep."""
+    return [*action, ROOM.get(action[0], NO_ROOM) + int(rng.choice([0, 0, 0, 1, 4]))]
+
+
 def _action(rng: np.random.Generator, tops: list[Top], top: Top, bases: list[list[int]]) -> list[int]:
     def to(after: Top) -> int:
         return _state(rng, tops, after)
@@ -130,7 +138,7 @@ def _action(rng: np.random.Generator, tops: list[Top], top: Top, bases: list[lis
     if top == Top.CALLED:
         choices = [pop]
     elif top == Top.BASE:
-        choices = [*growing, pop, pop]
+        choices = [*growing, pop, pop, [GO, to(top), 0]]
     elif top == Top.SET:
         choices = [*growing, [SEE, to(top), bit], [NEED, to(top), names], [CLOSE, names, verdict]]
     else:

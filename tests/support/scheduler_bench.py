@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
-from arbora.grammars import Automaton, GrammarError
+from arbora.grammars import Automaton, ForcedText, GrammarError
 from arbora.radix_cache import PrefixCache
 from arbora.runtime.messages import Accepted, Generate, GrammarSpec, Output, Outputs, Refused
 from arbora.runtime.sampling_params import SamplingParams
@@ -42,8 +43,14 @@ class EvenTokens:
     def finished(self) -> list[tuple[str, object]]:
         done = [(ticket, self.waiting.pop(ticket)) for ticket in self.ready if ticket in self.waiting]
         self.ready = []
-        answers = {"bad": GrammarError("no"), "automaton": self.automaton}
+        answers: dict[str, object] = {"bad": GrammarError("no"), "automaton": self.automaton}
+        answers |= {text: self.copy(text) for _, text in done if text.startswith("copy")}
         return [(ticket, answers.get(text, self)) for ticket, text in done]
+
+    def copy(self, key: str) -> Automaton:
+        """The automaton under another name."""
+        assert self.automaton is not None
+        return replace(self.automaton, key=key)
 
     def spelled(self, tokens: np.ndarray) -> bytes:
         """The token's own number; the end is nothing."""
@@ -59,6 +66,19 @@ class EvenTokens:
         mask[:] = np.packbits(np.arange(VOCAB) % 2 == 0, bitorder="little").view(np.int32)
 
 
+class ByteTokens:
+    """Token i is byte i, as the automata's rows of the fake model have it."""
+
+    def __init__(self, jumps: bool) -> None:
+        self._jumps = jumps
+
+    def sure_tokens(self, forced: ForcedText) -> list[int]:
+        return [*forced.text, *([EOS] if forced.ends else [])] if self._jumps else []
+
+    def ending_tokens(self, text: bytes) -> list[int]:
+        return list(text)
+
+
 class SchedulerBench:
     def __init__(
         self,
@@ -69,6 +89,7 @@ class SchedulerBench:
         prefix_cache: bool = True,
         compiler: EvenTokens | None = None,
         automata: Automata | None = None,
+        jumps: bool = False,
     ) -> None:
         self.compiler = compiler or EvenTokens()
         self.cache = PrefixCache(num_pages, page_size, enabled=prefix_cache, check_invariants=True)
@@ -80,6 +101,7 @@ class SchedulerBench:
             GrammarDesk(self.compiler),  # type: ignore[arg-type]
             VOCAB,
             (EOS,),
+            ByteTokens(jumps),
         )
         self.model = FakeModel(num_pages, page_size, automata)
         self.accepted: set[str] = set()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from arbora.grammars import Automaton
-from arbora.grammars.stack_automaton import CALL, CLOSE, OPEN, PUSH, StackAutomaton
+from arbora.grammars.row_packing import PackedRows, packed
+from arbora.grammars.stack_automaton import CALL, CLOSE, GO, OPEN, PUSH, StackAutomaton
+from arbora.grammars.stack_masks import MaskTables
 from arbora.kernels.automaton import STACK_DEPTH, Tables
+from arbora.runtime.messages import LoadGrammar
+from numpy.typing import NDArray
 from random_machines import RandomMachine, random_machine
 
 VOCABULARY = [
@@ -31,11 +36,11 @@ class Configuration(NamedTuple):
 
 def machine(tables: Tables) -> StackAutomaton:
     """The same automaton as the compiler's, of which no test asks where it accepts."""
-    states = len(tables.transitions)
+    states = len(tables.row_starts)
     return StackAutomaton(
         start=0,
         class_of_byte=tables.class_of_byte,
-        transitions=tables.transitions,
+        transitions=transitions_of(tables),
         actions=tables.actions,
         returns=tables.returns,
         accepting=np.zeros(states, np.bool_),
@@ -50,13 +55,90 @@ def automaton(key: str, tables: Tables) -> Automaton:
     return Automaton(
         key=key,
         machine=machine(tables),
-        mask_of_state=tables.mask_of_state,
-        masks=tables.masks,
-        context_of_state=tables.context_of_state,
-        context_offsets=tables.context_offsets,
-        context_tokens=tables.context_tokens,
-        opener_counts=tables.opener_counts,
+        masks=MaskTables(
+            mask_of_state=tables.mask_of_state,
+            masks=tables.masks,
+            lists_of_state=tables.lists_of_state,
+            list_offsets=tables.list_offsets,
+            list_tokens=tables.list_tokens,
+            opener_counts=tables.opener_counts,
+        ),
+        rows=PackedRows(tables.row_starts, tables.default_state, tables.entries, tables.owners),
     )
+
+
+class Rows(TypedDict):
+    """Fields of `Tables`."""
+
+    row_starts: NDArray[np.int32]
+    default_state: NDArray[np.int32]
+    entries: NDArray[np.int32]
+    owners: NDArray[np.int32]
+
+
+def rows_of(transitions: NDArray[np.integer[Any]], like_state: Sequence[int] | None = None) -> Rows:
+    """Transitions [states, classes] as the compiler packs them."""
+    like = np.arange(len(transitions)) if like_state is None else np.array(like_state)
+    rows = packed(transitions.astype(np.int32), like.astype(np.int32))
+    return Rows(
+        row_starts=rows.row_starts,
+        default_state=rows.default_state,
+        entries=rows.entries,
+        owners=rows.owners,
+    )
+
+
+def transitions_of(tables: Tables) -> NDArray[np.int32]:
+    """What `Tables` says that they are, int32 [states, classes]."""
+    states, classes = len(tables.row_starts), int(tables.class_of_byte.max()) + 1
+    transitions = np.full((states, classes), -1, np.int32)
+    for state, column in product(range(states), range(classes)):
+        for owner in (state, int(tables.default_state[state])):
+            place = tables.row_starts[owner] + column
+            if tables.owners[place] == owner:
+                transitions[state, column] = tables.entries[place]
+                break
+    return transitions
+
+
+class TokenLists(TypedDict):
+    """Fields of `Tables`."""
+
+    lists_of_state: NDArray[np.int32]
+    list_offsets: NDArray[np.int32]
+    list_tokens: NDArray[np.int32]
+    opener_counts: NDArray[np.int32]
+
+
+def lists(of_state: Sequence[Sequence[int]], *lists: tuple[Sequence[int], Sequence[int]]) -> TokenLists:
+    """The lists, numbered from 1, each in two parts of which the second are openers."""
+    tokens = [[*part, *openers] for part, openers in lists]
+    return TokenLists(
+        lists_of_state=np.array(of_state, np.int32),
+        list_offsets=np.cumsum([0, 0, *map(len, tokens)]).astype(np.int32),
+        list_tokens=np.array([token for part in tokens for token in part], np.int32),
+        opener_counts=np.array([0, *(len(openers) for _, openers in lists)], np.int32),
+    )
+
+
+def no_lists(states: int) -> TokenLists:
+    return lists([(0, 0, 0)] * states)
+
+
+def load_message(number: int, tables: Tables) -> LoadGrammar:
+    """As the scheduler would send it."""
+    fields = [name for name in LoadGrammar.__struct_fields__ if name != "grammar"]
+    return LoadGrammar(number, **{name: getattr(tables, name).tobytes() for name in fields})
+
+
+def after_text(automaton: Automaton, text: bytes) -> tuple[int, list[int]]:
+    """State and stack."""
+    stack: list[int] = []
+    return automaton.machine.walk(automaton.machine.start, stack, text), stack
+
+
+def unmasked(machine: StackAutomaton, key: str = "unmasked") -> Automaton:
+    return replace(automaton(key, tables_of(machine)), machine=machine)
 
 
 def tables_of(machine: StackAutomaton) -> Tables:
@@ -64,11 +146,12 @@ def tables_of(machine: StackAutomaton) -> Tables:
     states = len(machine.transitions)
     return Tables(
         class_of_byte=machine.class_of_byte,
-        transitions=machine.transitions,
+        **rows_of(machine.transitions),
         mask_of_state=np.arange(states, dtype=np.int32),
         masks=np.zeros((states, WORDS), np.int32),
         actions=machine.actions,
         returns=machine.returns,
+        **no_lists(states),
     )
 
 
@@ -102,7 +185,7 @@ class Grammar:
         height, depth = 0, STACK_DEPTH // 2
         at = Configuration(state, self.stack_for(state, depth))
         for byte in b"" if token == EOS else VOCABULARY[token]:
-            entry = int(self.tables.transitions[at.state, self.tables.class_of_byte[byte]])
+            entry = int(self.machine.transitions[at.state, self.machine.class_of_byte[byte]])
             if entry < -1 and height < _read(self.tables.actions[-2 - entry, 0]):
                 return True
             before, at = at, self.after_byte(at, byte)
@@ -112,11 +195,11 @@ class Grammar:
         return False
 
     def may_fill(self, state: int, token: int) -> bool:
-        """Whether a token pushes or opens."""
+        """Whether a token needs room."""
         at = Configuration(state, self.stack_for(state, 4))
         for byte in b"" if token == EOS else VOCABULARY[token]:
-            entry = int(self.tables.transitions[at.state, self.tables.class_of_byte[byte]])
-            if entry < -1 and self.tables.actions[-2 - entry, 0] in (PUSH, OPEN):
+            entry = int(self.machine.transitions[at.state, self.machine.class_of_byte[byte]])
+            if entry < -1 and self.tables.actions[-2 - entry, 3] >= 0:
                 return True
             at = self.after_byte(at, byte)
             if at.state < 0:
@@ -130,7 +213,7 @@ class Grammar:
 
 def _read(kind: int) -> int:
     """Places of the stack that an action reads."""
-    return {PUSH: 0, OPEN: 0, CALL: 0, CLOSE: 2}.get(kind, 1)
+    return {PUSH: 0, OPEN: 0, CALL: 0, GO: 0, CLOSE: 2}.get(kind, 1)
 
 
 def random_grammar(seed: int, stack: bool = True) -> Grammar:
@@ -140,49 +223,49 @@ def random_grammar(seed: int, stack: bool = True) -> Grammar:
         states, classes = int(rng.integers(1, 9)), int(rng.integers(1, 5))
         plain = Tables(
             class_of_byte=rng.integers(0, classes, 256).astype(np.uint8),
-            transitions=rng.integers(-1, states, (states, classes)).astype(np.int32),
-            mask_of_state=rng.permutation(states).astype(np.int32),
+            **rows_of(rng.integers(-1, states, (states, classes))),
+            mask_of_state=np.arange(states, dtype=np.int32),
             masks=np.zeros((states, WORDS), np.int32),
+            **no_lists(states),
         )
-        return _with_masks(Grammar(plain))
+        return _with_masks(Grammar(plain), rng)
     made = random_machine(rng)
-    return _with_masks(Grammar(tables_of(made.machine), made))
+    return _with_masks(Grammar(tables_of(made.machine), made), rng)
 
 
-def _with_masks(grammar: Grammar) -> Grammar:
-    tables = grammar.tables
-    listed: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
-    list_of_state = []
-    for state, mask in enumerate(tables.mask_of_state):
+def _with_masks(grammar: Grammar, rng: np.random.Generator) -> Grammar:
+    """Random masks, and lists that set them right."""
+    states = len(grammar.tables.row_starts)
+    masks = rng.random((3, MODEL_VOCAB)) < rng.choice([0.1, 0.5, 0.9])
+    mask_of_state = rng.integers(-1, len(masks), states)
+    numbers: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {((), ()): 0}
+    lists_of_state = []
+    for state in range(states):
         tokens = range(len(VOCABULARY))
-        context = tuple(token for token in tokens if grammar.looks_below(state, token))
-        openers = tuple(token for token in tokens if token not in context and grammar.may_fill(state, token))
+        undecided = tuple(token for token in tokens if grammar.looks_below(state, token))
+        openers = tuple(t for t in tokens if t not in undecided and grammar.may_fill(state, t))
         at = Configuration(state, grammar.stack_for(state, 0))
-        for token in tokens:
-            if token not in context and grammar.allows(at, token):
-                tables.masks.view(np.uint32)[mask, token // 32] |= np.uint32(1 << token % 32)
-        both = (context, openers)
-        list_of_state.append(listed.setdefault(both, len(listed)) if context or openers else -1)
-    if grammar.made is None:
-        return grammar
-    lists = [context + openers for context, openers in listed]
-    return Grammar(
-        replace(
-            tables,
-            context_of_state=np.array(list_of_state, np.int32),
-            context_offsets=np.cumsum([0, *map(len, lists)], dtype=np.int32),
-            context_tokens=np.array([token for tokens in lists for token in tokens], np.int32),
-            opener_counts=np.array([len(openers) for _, openers in listed], np.int32),
-        ),
-        grammar.made,
+        begins = masks[mask_of_state[state]] & (mask_of_state[state] >= 0)
+        settled = [token for token in range(MODEL_VOCAB) if token not in undecided]
+        wrong = {token for token in settled if begins[token] != grammar.allows(at, token)}
+        shared = set(rng.choice(MODEL_VOCAB, 9, replace=False).tolist())
+        parts = ((tuple(sorted(shared)), ()), (tuple(sorted(wrong ^ shared)), ()), (undecided, openers))
+        lists_of_state.append([numbers.setdefault(part, len(numbers)) for part in parts])
+    packed = np.packbits(np.pad(masks, ((0, 0), (0, 32 * WORDS - MODEL_VOCAB))), axis=1, bitorder="little")
+    tables = replace(
+        grammar.tables,
+        mask_of_state=mask_of_state.astype(np.int32),
+        masks=packed.view(np.int32),
+        **lists(lists_of_state, *list(numbers)[1:]),
     )
+    return Grammar(tables, grammar.made)
 
 
 def random_configurations(grammar: Grammar, seed: int, count: int) -> list[Configuration]:
     """Any state with a stack that fits it, often a small or a full one."""
     rng = np.random.default_rng(seed)
     depths = rng.choice([0, 0, 1, 2, 5, *range(STACK_DEPTH - 3, STACK_DEPTH + 1)], count).tolist()
-    states = rng.integers(0, len(grammar.tables.transitions), count).tolist()
+    states = rng.integers(0, len(grammar.tables.row_starts), count).tolist()
     return [
         Configuration(state, grammar.stack_for(state, depth, int(rng.integers(0, 9999))))
         for state, depth in zip(states, depths, strict=True)

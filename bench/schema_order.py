@@ -1,0 +1,71 @@
+"""The order in which a schema declares the keys of its objects."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+from arbora.grammars.schema.formula import ARRAY, OBJECT, Formula, Formulas
+from arbora.grammars.schema.keywords import Keywords
+
+
+class SchemaOrder:
+    """Puts the keys of an instance in the order in which its schema declares them."""
+
+    def __init__(self, schema: Any) -> None:
+        self._formulas = Formulas()
+        self._keywords = Keywords(json.loads(json.dumps(schema), parse_float=Decimal), self._formulas)
+
+    def ordered(self, value: Any) -> Any:
+        return self._ordered(value, [self._keywords.whole])
+
+    def _ordered(self, value: Any, said: list[Formula]) -> Any:
+        if isinstance(value, dict):
+            atoms = self._atoms(said, OBJECT)
+            ranks = {name: rank for rank, name in enumerate(dict.fromkeys(_declared(atoms)))}
+            keys = sorted(value, key=lambda key: ranks.get(key, len(ranks)))
+            return {key: self._ordered(value[key], _of_member(atoms, key)) for key in keys}
+        if isinstance(value, list):
+            items = [atom for atom in self._atoms(said, ARRAY) if atom.payload[0] == "items"]
+            return [self._ordered(item, _of_item(items, index)) for index, item in enumerate(value)]
+        return value
+
+    def _atoms(self, said: list[Formula], types: int) -> list[Formula]:
+        opened = [self._formulas.restricted(self._keywords.expanded(formula), types) for formula in said]
+        return [atom for formula in opened for atom in formula.atoms()]
+
+
+def _declared(atoms: list[Formula]) -> list[str]:
+    names: list[str] = []
+    for atom in atoms:
+        if atom.payload[0] == "has":
+            names.append(atom.payload[1])
+        elif (
+            atom.payload[0] == "every"
+            and atom.payload[1].kind == "atom"
+            and atom.payload[1].payload[0] == "in"
+        ):
+            names += sorted(atom.payload[1].payload[1])
+    return names
+
+
+def _of_member(atoms: list[Formula], key: str) -> list[Formula]:
+    about = [atom for atom in atoms if atom.payload[0] == "every"]
+    listed = [
+        atom
+        for atom in about
+        if atom.payload[1].kind != "atom"
+        or atom.payload[1].payload[0] != "in"
+        or key in atom.payload[1].payload[1]
+    ]
+    return list(dict.fromkeys(atom.payload[2] for atom in listed))
+
+
+def _of_item(items: list[Formula], index: int) -> list[Formula]:
+    spans = [(*atom.payload[1:3], atom.payload[3]) for atom in items]
+    return list(
+        dict.fromkeys(
+            child for first, last, child in spans if first <= index and (last is None or index < last)
+        )
+    )

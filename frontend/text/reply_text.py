@@ -1,0 +1,72 @@
+"""Which text the tokens of a reply stand for in the conversation's next prompt."""
+
+from __future__ import annotations
+
+import codecs
+from bisect import bisect_left
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from ...runtime.messages import Tokens
+from .cut_points import CutPoints
+from .passage import START, Cut
+from .tokenizer import Tokenizer
+
+
+class ReplyText(NamedTuple):
+    """The first `tokens` ids of a reply stand for `text`, which can be taken apart at `cuts`."""
+
+    text: bytes
+    tokens: int
+    cuts: list[Cut]
+
+
+def whole_tokens(tokenizer: Tokenizer, cuts: CutPoints, text: str, tokens: Tokens) -> list[ReplyText]:
+    """The ids whose text is wholly in `text`, which is what the detokenizer returned; empty without any.
+
+    A SentencePiece space at the beginning may not have been returned. The template may put one there
+    or none, so the ids stand for the text with and without it.
+    """
+    ids = np.frombuffer(tokens, "<i4").tolist()
+    spaces = range(tokenizer.rules.leading_spaces + 1)
+    parts, is_cut = list(map(tokenizer.token_bytes, ids)), [token in cuts.ids for token in ids]
+    readings = [_read(parts, is_cut, b" " * dropped + text.encode()) for dropped in spaces]
+    dropped = max(spaces, key=lambda number: readings[number].tokens)
+    found = readings[dropped]
+    as_returned = [Cut(cut.offset - dropped, cut.tokens) for cut in found.cuts]
+    returned = ReplyText(found.text[dropped:], found.tokens, as_returned)
+    return [reply for reply in (found, returned)[: 1 + dropped] if reply.text]
+
+
+def _read(parts: list[bytes], is_cut: list[bool], text: bytes) -> ReplyText:
+    """The tokens, of which `parts` are the bytes, for as long as they give the text."""
+    ends = list(accumulate(map(len, parts)))
+    count = min(bisect_left(ends, len(text)) + 1, len(parts))
+    if b"".join(parts[:count]) != text:
+        return _decode(parts, is_cut, text)
+    cuts = [Cut(ends[index] - len(parts[index]), index) for index in range(count) if is_cut[index]]
+    return ReplyText(text, count, cuts)
+
+
+def _decode(parts: list[bytes], is_cut: list[bool], text: bytes) -> ReplyText:
+    """One token after another, as some are not in the text, or not as they are."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    whole, length, read, found = START, 0, 0, []
+    for part, cut in zip(parts, is_cut, strict=True):
+        state, before = decoder.getstate(), ""
+        if cut:
+            before = decoder.decode(b"", True)
+            found.append(Cut(length + len(before.encode()), read))
+        piece = (before + decoder.decode(part)).encode()
+        if not text.startswith(piece, length):
+            decoder.setstate(state)
+            break
+        length, read = length + len(piece), read + 1
+        if not decoder.getstate()[0]:
+            whole = Cut(length, read)
+    cut_off = decoder.decode(b"", True).encode()
+    if cut_off and text[length:] == cut_off:
+        whole = Cut(len(text), read)
+    return ReplyText(text[: whole.offset], whole.tokens, [each for each in found if each < whole])

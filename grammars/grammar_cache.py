@@ -1,0 +1,67 @@
+"""Compiled grammars in memory, those last used, up to a number of bytes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Generic, Protocol, TypeVar
+
+ENTRY_BYTES = 4096  # at least, whatever a grammar says of itself
+
+
+class Sized(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+Source = TypeVar("Source")
+Made = TypeVar("Made", bound=Sized)
+
+
+class GrammarCache(Generic[Source, Made]):
+    """Futures by source, for one thread; only what is done is ever dropped.
+
+    `on_done` is called from whichever thread completes one.
+    """
+
+    def __init__(self, most_bytes: int, on_done: Callable[[], None]) -> None:
+        self._most_bytes = most_bytes
+        self._on_done = on_done
+        self._futures: OrderedDict[Source, Future[Made]] = OrderedDict()
+        self._sizes: dict[Source, int] = {}
+        self._done: deque[tuple[Source, Future[Made]]] = deque()  # from other threads, not yet counted
+        self._nbytes = 0
+
+    def get(self, source: Source, start: Callable[[], Future[Made]]) -> Future[Made]:
+        """The source's future, started now if it is not known."""
+        future = self._futures.get(source)
+        if future is None:
+            future = self._futures[source] = start()
+            future.add_done_callback(lambda done: self._note(source, done))
+        self._futures.move_to_end(source)
+        return future
+
+    def forget(self, source: Source, future: Future[Made]) -> None:
+        """Next time it begins anew."""
+        if self._futures.get(source) is future:
+            self._drop(source)
+
+    def trim(self) -> None:
+        """Counts what was completed meanwhile, and drops what was used longest ago."""
+        while self._done:
+            source, future = self._done.popleft()
+            if self._futures.get(source) is future and not future.cancelled():
+                failed = future.exception() is not None
+                self._sizes[source] = ENTRY_BYTES + (0 if failed else future.result().nbytes)
+                self._nbytes += self._sizes[source]
+        while self._nbytes > self._most_bytes:
+            self._drop(next(source for source in self._futures if source in self._sizes))
+
+    def _note(self, source: Source, future: Future[Made]) -> None:
+        self._done.append((source, future))
+        self._on_done()
+
+    def _drop(self, source: Source) -> None:
+        del self._futures[source]
+        self._nbytes -= self._sizes.pop(source, 0)

@@ -1,0 +1,157 @@
+"""How likely and how soon something is used again, by its age since it was last used: learned from counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from operator import mul
+from typing import NamedTuple
+
+ASSUMED = 0.1  # the chance of reuse in each band of age before anything is known: equal, as if LRU were right
+MOST = 0.9  # no chance is taken for higher
+COMPARED_EVERY = 16  # lessons at least
+LARGEST_SCALE = 1e60
+
+
+class Traits(NamedTuple):
+    """What tells nodes apart, each on a coarse scale."""
+
+    hits: int
+    parent: int
+    length: int
+    answer: int
+
+
+class Kind:
+    """Nodes of equal traits: how much of them lived to see each band of age, and how much was used in it."""
+
+    __slots__ = ("all_used", "expected", "rates", "seen", "traits", "used")
+
+    def __init__(self, traits: Traits, bands: int) -> None:
+        self.traits = traits
+        self.seen = [0.0] * bands
+        self.used = [0.0] * bands
+        self.all_used = 0.0  # the sum of `used`
+        self.expected = 0.0  # what it would be if the traits had no influence
+        self.rates: list[float] = []  # what keeping a token is worth, by band
+
+
+class ReuseTable:
+    """Learns the worth of each kind, one kind at a time.
+
+    A kind that was rarely seen is taken for what its traits suggest: the chances of all kinds together, times
+    a factor for each trait (how much more often nodes of that trait were used than expected). What is new
+    counts more: instead of all old counts getting smaller, `scale`, by which new ones are multiplied, grows.
+    """
+
+    def __init__(self, widths: Sequence[float], weight: float, half_life: float) -> None:
+        """
+        widths: of the bands of age, in accesses
+        weight: how much must be seen before it counts for more than what was assumed
+        half_life: of counts, in accesses
+        """
+        self.scale = 1.0
+        self._widths = widths
+        self._weight = weight
+        self._half_life = half_life
+        self._origin = 0  # when `scale` was 1
+        self._kinds: dict[Traits, Kind] = {}
+        self._turn: Iterator[Kind] = iter(())
+        self._until_compared = 0
+        self._base = [ASSUMED] * len(widths)
+        self._factors: list[dict[int, float]] = [{} for _ in Traits._fields]
+
+    def kind(self, traits: Traits) -> Kind:
+        kind = self._kinds.get(traits)
+        if kind is None:
+            kind = self._kinds[traits] = Kind(traits, len(self._widths))
+            self._judge(kind)
+        return kind
+
+    def advance(self, now: int) -> None:
+        self.scale = 2.0 ** ((now - self._origin) / self._half_life)
+        if self.scale > LARGEST_SCALE:
+            for kind in self._kinds.values():
+                kind.seen = [count / self.scale for count in kind.seen]
+                kind.used = [count / self.scale for count in kind.used]
+                self._judge(kind)
+            self._origin, self.scale = now, 1.0
+
+    def learn(self) -> Kind | None:
+        """Judges the kind whose turn it is anew and returns it, if there is any."""
+        self._until_compared -= 1
+        kind = next(self._turn, None)
+        if kind is None:
+            if self._until_compared <= 0:
+                self._until_compared = COMPARED_EVERY
+                self._compare()
+            self._turn = iter(list(self._kinds.values()))
+            kind = next(self._turn, None)
+        if kind is not None:
+            self._judge(kind)
+        return kind
+
+    def _judge(self, kind: Kind) -> None:
+        weight = self._weight * self.scale
+        assumed = weight * self._factor(kind, len(self._factors))
+        chances = [
+            min((used + assumed * base) / (seen + weight), MOST)
+            for used, seen, base in zip(kind.used, kind.seen, self._base, strict=True)
+        ]
+        kind.all_used = sum(kind.used)
+        kind.expected = sum(map(mul, kind.seen, self._base))
+        kind.rates = worth(chances, self._widths)
+
+    def _compare(self) -> None:
+        """Learns the chances of all kinds together, then the factors of one trait after another."""
+        if not self._kinds:
+            return
+        weight = self._weight * self.scale
+        used = _totals(kind.used for kind in self._kinds.values())
+        seen = _totals(kind.seen for kind in self._kinds.values())
+        self._base = [(u + weight * ASSUMED) / (s + weight) for u, s in zip(used, seen, strict=True)]
+        for trait in range(len(self._factors)):
+            self._factors[trait] = self._factors_of(trait)
+
+    def _factors_of(self, trait: int) -> dict[int, float]:
+        """For each level of a trait: what was used, over what the traits before it lead one to expect."""
+        assumed = self._weight * self.scale * ASSUMED
+        used: dict[int, float] = {}
+        expected: dict[int, float] = {}
+        for kind in self._kinds.values():
+            level = kind.traits[trait]
+            used[level] = used.get(level, assumed) + kind.all_used
+            expected[level] = expected.get(level, assumed) + kind.expected * self._factor(kind, trait)
+        return {level: used[level] / expected[level] for level in used}
+
+    def _factor(self, kind: Kind, traits: int) -> float:
+        """The product of the factors of the first `traits` traits."""
+        factor = 1.0
+        for level, factors in zip(kind.traits[:traits], self._factors, strict=False):
+            factor *= factors.get(level, 1.0)
+        return factor
+
+
+def _totals(rows: Iterable[Sequence[float]]) -> list[float]:
+    return [sum(column) for column in zip(*rows, strict=True)]
+
+
+def worth(chances: Sequence[float], widths: Sequence[float]) -> list[float]:
+    """For each band the best rate of hits per time that keeping a token from its start on can bring.
+
+    The best over all times to wait: the Gittins index of scheduling theory (Aalto, Ayesta and Righter, 2009).
+    A band is joined with those after it as long as they raise its rate. Chances are below 1.
+    """
+    joined: list[tuple[float, float, float, float]] = []
+    rates = []
+    for chance, width in zip(reversed(chances), reversed(widths), strict=True):
+        hits, time, alive = chance, width * (1 - chance / 2), 1 - chance
+        rate = hits / time
+        while joined and joined[-1][0] >= rate:
+            _, more_hits, more_time, survival = joined.pop()
+            hits += alive * more_hits
+            time += alive * more_time
+            alive *= survival
+            rate = hits / time
+        joined.append((rate, hits, time, alive))
+        rates.append(rate)
+    return rates[::-1]

@@ -1,0 +1,44 @@
+"""Replies that shall be whole when `max_tokens` ends them: there is always room left for the shortest end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..messages import Refused
+from .forced_runs import Segments
+from .request import Request
+
+
+class Completion:
+    """Of requests with `complete_json`."""
+
+    def __init__(self, segments: Segments, eos_tokens: frozenset[int]) -> None:
+        self._segments = segments
+        self._eos_tokens = eos_tokens
+
+    def refusal(self, request: Request) -> Refused | None:
+        """Why the request can't be kept whole within its limit, if so."""
+        if not request.sampling.complete_json:
+            return None
+        end, most = self.end(request), request.sampling.max_tokens
+        if end is None:
+            message = "complete_json: how a reply could be ended isn't known for this grammar."
+            return Refused(request.id, 400, message, "complete_json", "unsupported_value")
+        if len(end) > most:
+            message = (
+                f"max_tokens is {most}, but the shortest reply that fits the grammar has {len(end)} tokens."
+            )
+            return Refused(request.id, 400, message, "max_tokens", "invalid_value")
+        return None
+
+    def leaves_room(self, request: Request, tokens: Sequence[int]) -> bool:
+        """Whether the reply can still be ended behind these tokens."""
+        if not request.sampling.complete_json or self._eos_tokens.intersection(tokens):
+            return True
+        end = self.end(request, tokens)
+        return end is None or len(tokens) + len(end) <= request.max_length - request.length
+
+    def end(self, request: Request, tokens: Sequence[int] = ()) -> Sequence[int] | None:
+        """The tokens of the shortest text that ends the reply, behind `tokens`; None if that isn't known."""
+        text = request.constraint.closing_text(tokens) if request.constraint else None
+        return None if text is None else self._segments.ending_tokens(text)

@@ -1,0 +1,151 @@
+"""Nesting: a reply that came near the end of the stack can still come to its own end."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from arbora.grammars.errors import TooLargeError
+from arbora.grammars.schema import PropertyOrder, SchemaCompiler
+from arbora.grammars.stack_automaton import MAX_DEPTH, StackAutomaton
+
+COMPILER = SchemaCompiler()
+CLOSED: dict[str, Any] = {"type": "object", "additionalProperties": False}
+
+
+def needed(levels: int) -> dict[str, Any]:
+    """So many objects, each of which must be in the one before."""
+    inner: dict[str, Any] = {"type": "null"}
+    for _ in range(levels):
+        inner = {**CLOSED, "properties": {"n": inner}, "required": ["n"]}
+    return inner
+
+
+AGAIN = {"$ref": "#"}
+RECURSIVE: dict[str, tuple[bytes, dict[str, Any]]] = {
+    "an object that must hold three": (
+        b'{"next":',
+        {**CLOSED, "properties": {"next": AGAIN, "held": needed(3)}, "required": ["held"]},
+    ),
+    "an array of pairs": (
+        b"[[",
+        {"type": "array", "items": {"type": "array", "items": AGAIN, "minItems": 2}},
+    ),
+    "a name that leads deep": (
+        b'{"down":',
+        {
+            **CLOSED,
+            "properties": {
+                "deep": {"type": "array", "items": needed(4), "minItems": 1},
+                "down": AGAIN,
+                "d": True,
+            },
+        },
+    ),
+    "undeclared names that lead deep": (
+        b'{"x":',
+        {
+            "type": "object",
+            "properties": {"abc": {"type": "integer"}},
+            "additionalProperties": {"anyOf": [AGAIN, needed(2)]},
+            "minProperties": 1,
+        },
+    ),
+    "names by pattern": (
+        b'{"b":',
+        {
+            "type": "object",
+            "patternProperties": {"^é": needed(3), "^a": {"type": "integer"}},
+            "additionalProperties": AGAIN,
+        },
+    ),
+    "an item that must be deep": (
+        b"[",
+        {
+            "type": "array",
+            "contains": {"type": "object", "required": ["k"]},
+            "maxItems": 2,
+            "items": {"anyOf": [AGAIN, {**CLOSED, "properties": {"k": needed(3)}}]},
+        },
+    ),
+    "one kind or another": (
+        b'{"kind":"tree","left":',
+        {
+            **CLOSED,
+            "oneOf": [
+                {"properties": {"kind": {"const": "leaf"}}, "required": ["kind"]},
+                {"properties": {"kind": {"const": "tree"}, "left": AGAIN}, "required": ["kind", "left"]},
+            ],
+            "properties": {"kind": True, "left": True},
+        },
+    ),
+}
+
+
+Place = tuple[int, list[int]]
+
+
+def steps(automaton: StackAutomaton, at: Place) -> dict[int, Place]:
+    """What the allowed bytes lead to, one byte of each class."""
+    found = {}
+    for byte in np.unique(automaton.class_of_byte, return_index=True)[1].tolist():
+        stack = list(at[1])
+        state = automaton.step(at[0], stack, byte)
+        if state >= 0:
+            found[byte] = state, stack
+    return found
+
+
+def ended(automaton: StackAutomaton, text: bytes, at: Place, chance: random.Random) -> bytes:
+    """The text with a random end, mostly by what closes. Asserts that it never gets stuck."""
+    added = bytearray()
+    while not (automaton.accepting[at[0]] and not at[1]):
+        allowed = steps(automaton, at)
+        assert allowed, f"stuck after {text + added!r}"
+        closing = [byte for byte, (_, stack) in allowed.items() if len(stack) < len(at[1])]
+        closing += [byte for byte in allowed if byte == ord('"')]
+        byte = chance.choice(closing if closing and chance.random() < 0.8 else list(allowed))
+        at = allowed[byte]
+        added.append(byte)
+        assert len(added) < 20_000, f"no end after {text + added!r}"
+    return text + added
+
+
+IN_ANY_ORDER = ("an array of pairs", "names by pattern", "an item that must be deep")
+
+
+@pytest.mark.parametrize(
+    ("name", "order"), [*((name, "schema") for name in RECURSIVE), *((name, "any") for name in IN_ANY_ORDER)]
+)
+def test_whatever_is_begun_can_be_ended(name: str, order: PropertyOrder) -> None:
+    down, schema = RECURSIVE[name]
+    machine = COMPILER.compile(json.dumps(schema), property_order=order)
+    automaton = replace(machine, max_depth=MAX_DEPTH)
+    chance = random.Random(name)
+    begun, at = bytearray(), (automaton.start, list[int]())
+    while True:
+        state, stack = at[0], list(at[1])
+        state = automaton.step(state, stack, down[len(begun) % len(down)])
+        if state < 0:
+            break
+        at = state, stack
+        begun.append(down[len(begun) % len(down)])
+        if len(stack) > MAX_DEPTH - 9:
+            text = ended(automaton, bytes(begun), at, chance)
+            assert automaton.accepts(text)
+            jsonschema.Draft202012Validator(schema).validate(json.loads(text))
+    assert len(at[1]) > MAX_DEPTH - 9
+
+
+@pytest.mark.parametrize("order", ["schema", "any"])
+def test_what_needs_more_levels_than_there_are_is_too_large(order: PropertyOrder) -> None:
+    with pytest.raises(TooLargeError, match="more than 30 levels"):
+        COMPILER.compile(json.dumps(needed(MAX_DEPTH + 1)), property_order=order)
+    assert COMPILER.compile(json.dumps(needed(MAX_DEPTH))).accepts(
+        b'{"n":' * MAX_DEPTH + b"null" + b"}" * MAX_DEPTH
+    )

@@ -1,0 +1,112 @@
+"""What the prefix cache remembers of what it evicted. Pages have four tokens."""
+
+from __future__ import annotations
+
+from arbora.radix_cache import PrefixCache
+from arbora.radix_cache.node import Node
+from prefix_requests import DOCUMENT, match, new_cache, serve
+from prefix_world import pack
+
+OTHER = tuple(range(500, 512))
+
+
+def remembered(cache: PrefixCache) -> list[Node]:
+    return list(cache._tree.history.nodes)
+
+
+def only_child(cache: PrefixCache) -> Node:
+    [root] = cache._tree.roots.values()
+    [node] = root.children.values()
+    return node
+
+
+def test_what_was_evicted_comes_back_as_the_same_node_with_one_hit_more() -> None:
+    cache = new_cache(num_pages=3)
+    serve(cache, DOCUMENT)
+    node = only_child(cache)
+    serve(cache, OTHER)
+    assert match(cache, DOCUMENT) == 0
+    assert node in remembered(cache)
+    serve(cache, DOCUMENT)
+    assert only_child(cache) is node
+    assert node.hits == 1
+    assert match(cache, DOCUMENT) == 12
+
+
+def test_a_memory_holds_no_page_and_is_no_match() -> None:
+    cache = new_cache(num_pages=3)
+    serve(cache, DOCUMENT)
+    serve(cache, OTHER)
+    [node] = remembered(cache)
+    assert node.pages == []
+    assert match(cache, DOCUMENT) == 0
+    stats = cache.stats()
+    assert (stats.free, stats.evictable) == (0, 3)
+
+
+def test_a_tail_that_was_evicted_page_by_page_is_one_memory() -> None:
+    cache = new_cache(num_pages=3)
+    serve(cache, DOCUMENT)
+    for _ in range(2):
+        cache.allocate(1)
+    [node] = remembered(cache)
+    assert node.parent is only_child(cache)
+    assert node.sequence() == only_child(cache).tokens + node.tokens
+    assert len(node.tokens) // 4 == 8
+
+
+def test_a_sequence_that_parts_from_a_memory_takes_only_what_they_share() -> None:
+    cache = new_cache(num_pages=4)
+    serve(cache, DOCUMENT)
+    serve(cache, (*OTHER, 1, 2, 3, 4))
+    serve(cache, (*DOCUMENT[:8], 7, 7, 7, 7))
+    [below] = [node for node in remembered(cache) if node.tokens == pack(DOCUMENT[8:])]
+    assert below.parent is not None
+    assert below.parent.tokens == pack(DOCUMENT[:8])
+    assert below.parent.hits == 1
+    assert [child.hits for child in below.parent.children.values()] == [0]
+
+
+def test_what_was_evicted_first_is_forgotten_first() -> None:
+    cache = new_cache(num_pages=3)
+    limit = cache._tree.policy.history
+    sequences = [tuple(range(base, base + 12)) for base in range(0, 12 * limit, 12)]
+    for tokens in sequences:
+        serve(cache, tokens)
+    kept = {node.tokens for node in remembered(cache)}
+    assert cache._tree.history.num_pages == limit
+    assert pack(sequences[0]) not in kept
+    assert pack(sequences[-2]) in kept
+
+
+def test_a_last_page_that_is_not_full_is_not_remembered() -> None:
+    cache = new_cache(num_pages=3)
+    serve(cache, DOCUMENT[:6])
+    serve(cache, OTHER)
+    assert [len(node.tokens) // 4 for node in remembered(cache)] == [4]
+
+
+def test_a_namespace_without_pages_has_no_memories() -> None:
+    cache = new_cache(num_pages=3)
+    serve(cache, DOCUMENT, "tenant")
+    serve(cache, OTHER)
+    assert remembered(cache) == []
+
+
+def test_what_is_discarded_is_not_remembered() -> None:
+    cache = new_cache(num_pages=4)
+    serve(cache, DOCUMENT)
+    cache.allocate(2)
+    assert remembered(cache)
+    lease = cache.acquire("", pack(DOCUMENT), 8)
+    cache.discard(lease, lease.pages)
+    assert remembered(cache) == []
+
+
+def test_asking_without_computing_is_no_hit() -> None:
+    cache = new_cache()
+    serve(cache, DOCUMENT)
+    for _ in range(3):
+        lease = cache.acquire("", pack((*DOCUMENT, 1)), 12)
+        cache.release(lease, pack(DOCUMENT), lease.pages)
+    assert only_child(cache).hits == 0

@@ -1,0 +1,104 @@
+"""What the learning policy keeps. Prompts of four one-token pages in a cache of forty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain, count, repeat
+from random import Random
+
+from arbora.radix_cache import EvictionPolicy, LeastRecentlyUsed, PrefixCache, ReuseRate
+from prefix_world import pack
+from reuse_rate_check import check
+
+PAGES = 40
+ids = count()
+
+
+def new_prompt() -> tuple[int, ...]:
+    return tuple(next(ids) for _ in range(4))
+
+
+def hit_share(prompts: Iterable[tuple[tuple[int, ...], int]], policy: EvictionPolicy) -> float:
+    """Of the second half of the prompts, each with the length of its answer."""
+    cache = PrefixCache(PAGES, 1, policy)
+    shares = []
+    for prompt, generated in prompts:
+        lease = cache.acquire("", pack(prompt), len(prompt))
+        fresh = cache.allocate(len(prompt) - len(lease.pages))
+        assert fresh is not None
+        pages = [*lease.pages, *fresh]
+        cache.commit(lease, pack(prompt), pages)
+        cache.release(lease, pack(prompt), pages, generated)
+        shares.append(lease.matched / len(prompt))
+    if isinstance(policy, ReuseRate):
+        check(cache)
+    half = len(shares) // 2
+    return sum(shares[half:]) / (len(shares) - half)
+
+
+def both(prompts: list[tuple[tuple[int, ...], int]]) -> tuple[float, float]:
+    return hit_share(prompts, LeastRecentlyUsed()), hit_share(prompts, ReuseRate(PAGES, 1))
+
+
+def test_what_is_used_again_and_again_outlives_a_scan() -> None:
+    hot = [new_prompt() for _ in range(7)]
+    rounds = [[*hot, *(new_prompt() for _ in range(8))] for _ in range(80)]
+    lru, learned = both([(prompt, 9) for prompt in chain(*rounds)])
+    assert lru == 0
+    assert learned > 0.4
+
+
+def test_of_a_loop_larger_than_the_cache_a_part_stays() -> None:
+    loop = [new_prompt() for _ in range(12)]
+    lru, learned = both([(prompt, 9) for prompt in loop * 80])
+    assert lru == 0
+    assert learned > 0.6
+
+
+def test_where_the_last_used_is_used_next_it_keeps_up_with_lru() -> None:
+    random, stack, prompts = Random(1), [new_prompt() for _ in range(30)], []
+    for _ in range(1500):
+        stack.append(stack.pop(-int(30 ** random.random())))
+        prompts.append((stack[-1], 9))
+    lru, learned = both(prompts)
+    assert learned > lru - 0.03
+
+
+def test_the_length_of_an_answer_may_tell_what_is_used_again() -> None:
+    random, waiting, prompts = Random(2), [], []
+    for _ in range(400):
+        waiting.append(new_prompt())
+        prompts.append((waiting[-1], 5))
+        prompts += zip((new_prompt() for _ in range(3)), repeat(500), strict=False)
+        if len(waiting) > 6:
+            prompts.append((waiting.pop(random.randrange(3)), 5))
+    lru, learned = both(prompts)
+    assert lru < 0.05
+    assert learned > 0.15
+
+
+def test_it_forgets_what_is_no_longer_true() -> None:
+    first = [new_prompt() for _ in range(9)]
+    second = [new_prompt() for _ in range(9)]
+    lru, learned = both([(prompt, 9) for prompt in first * 40 + second * 50])
+    assert lru == 1
+    assert learned == 1
+
+
+def test_a_node_in_use_has_no_age() -> None:
+    cache = PrefixCache(PAGES, 1)
+    prompt = pack(new_prompt())
+    lease = cache.acquire("", prompt, 4)
+    pages = cache.allocate(4)
+    assert pages is not None
+    cache.commit(lease, prompt, pages)
+    assert lease.node is not None and lease.node.mark is None
+    cache.release(lease, prompt, pages)
+    check(cache)
+
+
+def test_a_cache_without_pages_learns_nothing_and_fails_at_nothing() -> None:
+    cache = PrefixCache(0, 16)
+    assert cache.allocate(1) is None
+    cache.release(cache.acquire("", pack((1, 2)), 1), b"", [])
+    assert len(ReuseRate(0, 16)) == 0

@@ -1,0 +1,266 @@
+"""Rows whose grammar leaves no choice for a while: tokens that are appended without a step for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from arbora.grammars import Automaton
+from arbora.grammars.stack_automaton import DEAD, StackAutomaton
+from arbora.runtime.messages import StepPlan
+from fake_model import EOS, VOCAB, next_token, pack, unpack
+from followed_rows import FollowedRows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduler_bench import EvenTokens, SchedulerBench
+from stack_automata import unmasked
+
+Edges = dict[int, int]
+"""the next state by token"""
+
+
+def grammar(states: list[Edges], accepting: set[int]) -> Automaton:
+    transitions = np.full((len(states), 256), DEAD, np.int32)
+    for state, edges in enumerate(states):
+        for token, target in edges.items():
+            transitions[state, token] = target
+    return unmasked(
+        StackAutomaton(
+            start=0,
+            class_of_byte=np.arange(256).astype(np.uint8),
+            transitions=transitions,
+            actions=np.zeros((0, 4), np.int32),
+            returns=np.zeros(0, np.int32),
+            accepting=np.array([state in accepting for state in range(len(states))]),
+            body_of_state=np.zeros(len(states), np.int8),
+            like_state=np.arange(len(states), dtype=np.int32),
+        )
+    )
+
+
+def chain(*tokens: int) -> Automaton:
+    """A choice between 1 and 2, these tokens, such a choice again, and so on."""
+    states: list[Edges] = [{1: 1, 2: 1}]
+    states += [{token: number + 2} for number, token in enumerate(tokens[:-1])]
+    return grammar([*states, {tokens[-1]: 0}], set())
+
+
+def bench_with(automaton: Automaton, **options: int) -> SchedulerBench:
+    rows = FollowedRows(automaton.machine.accepting)
+    pages: dict[str, Any] = {"num_pages": 64, "page_size": 4, "slots": 8, **options}
+    return SchedulerBench(**pages, compiler=EvenTokens(automaton), automata=rows, jumps=True)
+
+
+def ask(bench: SchedulerBench, name: str, prompt: list[int], max_tokens: int, **sampling: Any) -> list[int]:
+    """Alone: what it replies."""
+    bench.submit(name, prompt, max_tokens, "automaton", **sampling)
+    bench.compiler.finish_all()
+    bench.run()
+    return bench.tokens(name)
+
+
+@dataclass
+class Alone:
+    """What a request gets, by the letter: forced are two tokens or more, or what leads to the end."""
+
+    automaton: Automaton
+    seed: int = 0
+
+    def reply(self, prompt: list[int], max_tokens: int) -> list[int]:
+        state, tokens = 0, list(prompt)
+        while len(tokens) < len(prompt) + max_tokens:
+            run = self._forced(state)[: len(prompt) + max_tokens - len(tokens)]
+            if len(run) < 2 and EOS not in run:
+                allowed = self._allowed(state)
+                run = [allowed[next_token(tokens, self.seed) % len(allowed)]]
+            for token in run:
+                tokens.append(token)
+                if token == EOS:
+                    return tokens[len(prompt) :]
+                state = int(self.automaton.machine.transitions[state, token])
+        return tokens[len(prompt) :]
+
+    def _forced(self, state: int) -> list[int]:
+        run: list[int] = []
+        while len(self._allowed(state)) == 1 and EOS not in run and len(run) < 256:
+            run += self._allowed(state)
+            if run[-1] != EOS:
+                state = int(self.automaton.machine.transitions[state, run[-1]])
+        return run
+
+    def _allowed(self, state: int) -> list[int]:
+        machine = self.automaton.machine
+        allowed = [token for token in range(1, VOCAB) if machine.transitions[state, token] != DEAD]
+        return allowed + ([EOS] if machine.accepting[state] else [])
+
+
+def test_a_forced_run_is_computed_in_one_step_with_the_token_after_it() -> None:
+    bench = bench_with(chain(5, 6, 7, 8))
+    reply = ask(bench, "a", [1, 2, 3], 25)
+    assert [token for token in reply if token > 2] == [5, 6, 7, 8] * 5
+    assert bench.scheduler.stats().forced_tokens == 20
+    assert bench.scheduler.stats().steps <= 11, "one for each token that is sampled and one beside it"
+
+
+def test_a_run_of_one_token_is_left_to_be_sampled() -> None:
+    bench = bench_with(chain(5))
+    assert len(ask(bench, "a", [1, 2], 10)) == 10
+    assert bench.scheduler.stats().forced_tokens == 0
+
+
+def test_tokens_that_are_forced_from_the_start_are_computed_with_the_prompt() -> None:
+    bench = bench_with(grammar([{5: 1}, {6: 2}, {7: 3}, {1: 3, 2: 3}], {3}))
+    bench.submit("a", [1, 2, 3], 8, "automaton")
+    bench.compiler.finish_all()
+    bench.scheduler.take_grammars()
+    bench.plan()
+    [plan] = [plan for plan in bench.model.plans if isinstance(plan, StepPlan)]
+    assert [unpack(row.tokens) for row in plan.rows] == [[1, 2, 3, 5, 6, 7]]
+    bench.run()
+    assert bench.tokens("a")[:3] == [5, 6, 7]
+    assert bench.cached("a") == 0
+
+
+def test_a_reply_ends_without_a_step_for_its_end() -> None:
+    bench = bench_with(grammar([{5: 1, 6: 1}, {}], {1}))
+    bench.submit("a", [1, 2, 3], 8, "automaton")
+    bench.compiler.finish_all()
+    bench.scheduler.take_grammars()
+    bench.plan()
+    bench.step()
+    assert bench.tokens("a")[1:] == [EOS]
+    assert bench.finish("a") == "stop"
+    assert bench.outputs["a"][-1].stop_token == EOS
+
+
+def test_a_grammar_of_one_text_needs_one_step_and_the_one_beside_it() -> None:
+    bench = bench_with(grammar([{5: 1}, {6: 2}, {}], {2}))
+    assert ask(bench, "a", [1, 2], 8) == [5, 6, EOS]
+    assert bench.finish("a") == "stop"
+    assert bench.scheduler.stats().steps == 2
+    assert bench.scheduler.idle
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_the_next_turn_finds_what_was_forced_at_the_end_of_a_reply(page_size: int) -> None:
+    automaton = grammar([{5: 1, 6: 1}, {7: 2}, {8: 3}, {9: 4}, {}], {4})
+    bench = bench_with(automaton, num_pages=128, page_size=page_size)
+    bench.submit("a", [1, 2, 3], 9, "automaton")
+    bench.compiler.finish_all()
+    bench.run(1)
+    reply = bench.tokens("a")
+    assert bench.finish("a") == "stop", "the reply does not wait for them"
+    bench.run()
+    assert reply[1:] == [7, 8, 9, EOS]
+    ask(bench, "b", [1, 2, 3, *reply, 9], 2)
+    assert bench.cached("b") == 7
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 3])
+def test_forced_tokens_count_towards_the_length(max_tokens: int) -> None:
+    bench = bench_with(grammar([{5: 1}, {6: 2}, {7: 3}, {8: 3, 9: 3}], set()))
+    assert len(ask(bench, "a", [1, 2], max_tokens)) == max_tokens
+    assert bench.finish("a") == "length"
+
+
+@pytest.mark.parametrize("sampling", [{"stop_token_ids": (7,)}, {"logit_bias": {7: -100.0}}])
+def test_what_has_a_say_about_a_token_is_not_overruled(sampling: dict[str, Any]) -> None:
+    bench = bench_with(chain(5, 6, 7, 8))
+    ask(bench, "a", [1, 2], 9, **sampling)
+    assert bench.scheduler.stats().forced_tokens % 2 == 0
+    assert bench.scheduler.stats().forced_tokens <= 4
+
+
+def test_the_end_is_not_forced_before_min_tokens() -> None:
+    bench = bench_with(grammar([{5: 1, 6: 1}, {}], {1}))
+    bench.submit("a", [1, 2, 3], 8, "automaton", min_tokens=4)
+    bench.compiler.finish_all()
+    bench.scheduler.take_grammars()
+    bench.plan()
+    bench.step()
+    assert bench.finish("a") is None
+
+
+@pytest.mark.parametrize("sampling", [{"logprobs": 0}, {"prompt_logprobs": 0}])
+def test_nothing_is_forced_where_every_token_needs_its_log_probability(sampling: dict[str, Any]) -> None:
+    bench = bench_with(chain(5, 6, 7))
+    bench.submit("a", [1, 2], 9, "automaton", **sampling)
+    bench.compiler.finish_all()
+    bench.run(4)
+    assert bench.scheduler.stats().forced_tokens == 0
+
+
+def test_forced_tokens_are_in_the_tree_when_the_reply_has_ended() -> None:
+    bench = bench_with(chain(5, 6, 7))
+    reply = ask(bench, "a", [1, 2, 3], 17)
+    ask(bench, "b", [1, 2, 3, *reply, 9], 4)
+    assert bench.cached("b") == 19
+
+
+def test_the_slot_is_told_penalties_and_position_of_a_row_that_jumped() -> None:
+    bench = bench_with(chain(5, 6))
+    bench.submit("a", [1, 2], 9, "automaton", presence_penalty=1.0)
+    bench.compiler.finish_all()
+    bench.scheduler.take_grammars()
+    bench.plan()
+    while not (bench.model.plans and bench.model.plans[-1].setups):
+        bench.step()
+        bench.plan()
+    bench.step()
+    bench.plan()
+    [setup] = [setup for plan in bench.model.plans for setup in plan.setups]
+    first = bench.tokens("a")[0]
+    assert unpack(setup.output) == [first, 5, 6]
+    assert (setup.position, setup.state, setup.prompt) == (3, 0, pack([1, 2]))
+
+
+@st.composite
+def automata(draw: st.DrawFn) -> Automaton:
+    """Mostly without a choice; an end can be reached or not."""
+    count = draw(st.integers(2, 7))
+    targets = st.integers(0, count - 1)
+    states, accepting = list[Edges](), set[int]()
+    for state in range(count):
+        edges = draw(
+            st.dictionaries(st.integers(1, VOCAB - 1), targets, max_size=draw(st.sampled_from([1, 1, 1, 3])))
+        )
+        if not edges or draw(st.integers(0, 9)) == 0:
+            accepting.add(state)
+        states.append(edges)
+    return grammar(states, accepting)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    automaton=automata(),
+    requests=st.lists(
+        st.tuples(st.integers(1, 30), st.integers(0, 40), st.integers(0, 3)), min_size=1, max_size=6
+    ),
+    pages=st.integers(24, 80),
+    page_size=st.sampled_from([1, 4]),
+    dropped=st.integers(0, 6),
+    drop_after=st.integers(0, 12),
+)
+def test_replies_are_those_alone_whatever_runs_beside_or_is_retracted(
+    automaton: Automaton,
+    requests: list[tuple[int, int, int]],
+    pages: int,
+    page_size: int,
+    dropped: int,
+    drop_after: int,
+) -> None:
+    bench = bench_with(automaton, num_pages=pages * (4 // page_size), page_size=page_size, slots=4)
+    prompts = [[1 + (at * salt) % 50 for at in range(length)] for length, _, salt in requests]
+    for name, (_, max_tokens, seed) in enumerate(requests):
+        bench.submit(f"r{name}", prompts[name], max_tokens, "automaton", seed=seed)
+    bench.compiler.finish_all()
+    bench.run(drop_after)
+    bench.scheduler.drop(f"r{dropped}")
+    bench.run()
+    for name, (_, max_tokens, seed) in enumerate(requests):
+        if name != dropped and f"r{name}" not in bench.refused:
+            assert bench.tokens(f"r{name}") == Alone(automaton, seed).reply(prompts[name], max_tokens)
+    assert bench.scheduler.idle
+    assert bench.scheduler.stats().pages_used == 0
