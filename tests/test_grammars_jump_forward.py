@@ -53,7 +53,7 @@ PERSON = form(name={"type": "string"}, home=form(arguments={}))
 
 def with_schema(schema: object) -> Automaton:
     text = json.dumps(schema)
-    return unmasked(SchemaCompiler().compile(text, separators=(",", ":"), prefix="", suffix=""))
+    return unmasked(SchemaCompiler().compile(text, separators=(",", ":")))
 
 
 def after(grammar: Automaton, text: bytes) -> ForcedText:
