@@ -137,6 +137,7 @@ def _ask(
         prompts=[prompt],
         sampling=params,
         grammar=_grammar(sampling),
+        tenant="",
     )
     return Asked(fields, stop_strings(fields), request, rendered)
 

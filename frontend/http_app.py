@@ -25,6 +25,7 @@ from .openai.errors import error_response, internal_error
 from .openai.models import list_models, show_model
 from .openai.tokenize import detokenize, tokenize
 from .service import Service
+from .tenants import SENT_KEY
 
 log = logging.getLogger(__name__)
 
@@ -68,10 +69,12 @@ class Guard:
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
         self._app = app
-        self._keys = [key.encode() for key in keys]
+        self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] in OPEN_PATHS or self._has_key(scope):
+        key = self._key(scope)
+        if scope["path"] in OPEN_PATHS or key is not None:
+            scope[SENT_KEY] = key
             await self._app(scope, receive, send)
             return
         error = RequestError(
@@ -81,11 +84,12 @@ class Guard:
         )
         await error_response(error)(scope, receive, send)
 
-    def _has_key(self, scope: Scope) -> bool:
+    def _key(self, scope: Scope) -> str | None:
+        """Which of the keys was sent; all are compared, so that the time it takes tells nothing."""
         sent = dict(scope["headers"]).get(b"authorization", b"")
         scheme, _, key = sent.partition(b" ")
-        matches = [secrets.compare_digest(key.strip(), known) for known in self._keys]
-        return scheme.lower() == b"bearer" and any(matches)
+        matches = [known for known in self._keys if secrets.compare_digest(key.strip(), known.encode())]
+        return matches[0] if matches and scheme.lower() == b"bearer" else None
 
 
 async def _health(service: Service, request: Request) -> Response:

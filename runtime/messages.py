@@ -60,7 +60,11 @@ class GrammarSpec(Part):
 
 
 class Generate(Message):
-    """One sequence to generate. A request with `n` choices is n of these."""
+    """One sequence to generate. A request with `n` choices is n of these.
+
+    `namespace` says who shares prefixes with it, `tenant` whose fair share it is served from. Of two
+    priorities the lower number goes first.
+    """
 
     request: str
     client: int
@@ -69,6 +73,7 @@ class Generate(Message):
     grammar: GrammarSpec | None = None
     namespace: str = ""
     priority: int = 0
+    tenant: str = ""
 
 
 class Abort(Message):

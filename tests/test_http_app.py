@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from arbora.frontend.openai.body import MAX_BODY_BYTES
-from http_world import MODEL, HttpWorld, http_world
+from http_world import MODEL, HttpWorld, http_world, last_generate
 from prometheus_client.parser import text_string_to_metric_families
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -82,6 +82,18 @@ async def test_a_body_beyond_the_limit_is_refused(world: HttpWorld, declared: bo
     response = await world.http.post("/v1/completions", content=content)
     assert response.status_code == 413
     assert response.json()["error"]["code"] == "body_too_large"
+
+
+async def test_with_several_keys_the_key_is_the_tenant_whatever_user_says(guarded: HttpWorld) -> None:
+    tenants = []
+    for key, user in (("first", "ada"), ("first", "bob"), ("second", "ada")):
+        headers = {"authorization": f"Bearer {key}"}
+        body = {"messages": HELLO, "user": user}
+        response = await guarded.http.post("/v1/chat/completions", json=body, headers=headers)
+        assert response.status_code == 200
+        tenants.append(last_generate(guarded).tenant)
+    assert tenants[0] == tenants[1] != tenants[2]
+    assert "" not in tenants
 
 
 @pytest.mark.parametrize("header", [None, "Bearer third", "Basic first", "first"])

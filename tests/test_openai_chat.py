@@ -360,3 +360,13 @@ async def test_every_way_to_constrain_a_reply_is_one_grammar(
 async def test_a_reply_without_constraint_has_no_grammar(world: HttpWorld) -> None:
     await create(world, response_format={"type": "text"})
     assert last_generate(world).grammar is None
+
+
+async def test_users_are_tenants_of_their_own_where_there_is_one_key_at_most(world: HttpWorld) -> None:
+    tenants = []
+    for user in ("ada", "bob", "ada", None):
+        await create(world, messages=HELLO, **({"user": user} if user else {}))
+        tenants.append(last_generate(world).tenant)
+    assert tenants[0] == tenants[2] != tenants[1]
+    assert tenants[3] == ""
+    assert "ada" not in tenants[0]

@@ -10,7 +10,7 @@ from arbora.kernels.automaton import Tables, layout
 from arbora.kernels.automaton.layout import POP, PUSH
 from arbora.runtime.scheduler import grammar_desk
 from arbora.runtime.scheduler.constraint import AutomatonConstraint, DeviceState
-from arbora.runtime.scheduler.queue import MAX_OVERTAKEN
+from arbora.runtime.scheduler.fairness import MAX_OVERTAKEN
 from fake_model import VOCAB, pack
 from followed_rows import FollowedRows
 from scheduler_bench import EvenTokens, SchedulerBench

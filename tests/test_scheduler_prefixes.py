@@ -84,15 +84,15 @@ def test_without_the_prefix_cache_the_same_text_is_computed_again() -> None:
 def test_nobody_waits_for_a_prefix_that_is_not_kept() -> None:
     bench = SchedulerBench(prefix_cache=False, num_pages=256)
     for name in "ab":
-        bench.submit(name, long_reply_prompt(200, 2), max_tokens=2)
+        bench.submit(name, long_reply_prompt(60, 2), max_tokens=2)
     bench.plan()
     assert bench.scheduler.stats().running == 2
 
 
 def test_who_recomputes_the_prompt_for_its_logprobs_waits_for_no_prefix() -> None:
     bench = SchedulerBench(num_pages=256)
-    bench.submit("a", long_reply_prompt(200, 2), max_tokens=2)
-    bench.submit("b", long_reply_prompt(200, 2), max_tokens=2, prompt_logprobs=1)
+    bench.submit("a", long_reply_prompt(60, 2), max_tokens=2)
+    bench.submit("b", long_reply_prompt(60, 2), max_tokens=2, prompt_logprobs=1)
     bench.plan()
     assert bench.scheduler.stats().running == 2
 

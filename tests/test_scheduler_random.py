@@ -34,6 +34,8 @@ class AnyOrder(RuleBasedStateMachine):
         grammar=st.booleans(),
         prompt_logprobs=st.sampled_from([None, None, 0]),
         namespace=st.sampled_from(["", "", "other"]),
+        tenant=st.sampled_from("abc"),
+        priority=st.sampled_from([0, 0, 1]),
     )
     def submit(
         self,
@@ -44,6 +46,8 @@ class AnyOrder(RuleBasedStateMachine):
         grammar: bool,
         prompt_logprobs: int | None = None,
         namespace: str = "",
+        tenant: str = "",
+        priority: int = 0,
     ) -> None:
         name = f"r{len(self.expected)}"
         prompt = document[:length] + tail
@@ -54,6 +58,8 @@ class AnyOrder(RuleBasedStateMachine):
             max_tokens,
             grammar="even" if grammar else None,
             namespace=namespace,
+            tenant=tenant,
+            priority=priority,
             prompt_logprobs=prompt_logprobs,
         )
 

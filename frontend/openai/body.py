@@ -24,7 +24,6 @@ _missing = re.compile(r"missing required field `(?P<field>[^`]*)`")
 # Known fields without effect: nothing is lost by not honouring any value of theirs.
 _WITHOUT_EFFECT = frozenset(
     (
-        "user",
         "metadata",
         "parallel_tool_calls",
         "safety_identifier",

@@ -14,6 +14,7 @@ from ...runtime.messages import Generate, ModelReady, Tokens
 from ...runtime.sampling_params import SamplingParams
 from ..generation import Generation
 from ..service import Service, room_for_reply
+from ..tenants import tenant_of
 from ..text.reasoning import ReasoningParser
 from .chat_answers import OPENING_DELTA, ChatContext, ChatStream, ChatWhole
 from .chunks import ChunkWriter
@@ -94,6 +95,7 @@ async def prepare_chat(service: Service, http_request: Request) -> ChatJob:
         prompts=[prompt],
         sampling=_sampling(request, len(prompt) // 4, model),
         grammar=use.grammar or grammar,
+        tenant=tenant_of(http_request, request.user, service.config),
     )
     return ChatJob(service, request, context, requests, stop, _shown_special(service, use))
 

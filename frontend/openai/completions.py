@@ -15,6 +15,7 @@ from ...runtime.messages import Generate, ModelReady
 from ...runtime.sampling_params import SamplingParams
 from ..generation import Generation
 from ..service import Service, room_for_reply
+from ..tenants import tenant_of
 from .chunks import ChunkWriter
 from .completion_answers import CompletionContext, CompletionStream, CompletionWhole, Prompt
 from .constraint import constraint
@@ -100,6 +101,7 @@ async def prepare_completion(service: Service, http_request: Request) -> Complet
         prompts=[prompt.tokens for prompt in prompts],
         sampling=_sampling(request, prompts, model),
         grammar=constraint(request),
+        tenant=tenant_of(http_request, request.user, service.config),
     )
     return CompletionJob(service, request, context, requests, stop)
 

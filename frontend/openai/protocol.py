@@ -80,6 +80,7 @@ class GenerationFields(Struct, kw_only=True):
     complete_json: bool | None = None
     cache_salt: str | None = None
     priority: int | None = None
+    user: str | None = None
 
 
 class CompletionRequest(GenerationFields, kw_only=True):

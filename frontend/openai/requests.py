@@ -29,6 +29,7 @@ def generate_messages(
     prompts: Sequence[Tokens],
     sampling: SamplingParams,
     grammar: GrammarSpec | None,
+    tenant: str,
 ) -> list[Generate]:
     """Prompt by prompt, `n` choices each; choice i of every prompt samples with the seed plus i.
 
@@ -56,6 +57,7 @@ def generate_messages(
             grammar=grammar,
             namespace=request.cache_salt or "",
             priority=request.priority or 0,
+            tenant=tenant,
         )
         for number, prompt in enumerate(prompts)
         for choice in range(choices)

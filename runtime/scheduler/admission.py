@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
-from ...radix_cache import Lease, PrefixCache, common_tokens
+from ...radix_cache import Lease, PrefixCache
 from ..messages import Generate, Refused
-from .request import TOKEN_BYTES, Phase, Request, Residence
+from .request import TOKEN_BYTES, Request, Residence
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -61,28 +59,6 @@ def refusal(message: Generate, limits: Limits, waiting: int) -> Refused | None:
 
 def pages_for(tokens: int, page_size: int) -> int:
     return -(-tokens // page_size)
-
-
-def prefix_in_flight(request: Request, matched: int, running: Iterable[Request], page_size: int) -> bool:
-    """Whether the tree is about to hold more of the prompt than it has now.
-
-    Another request is computing it, or has ended and gives what it holds with its last step's result.
-    """
-    tokens = bytes(request.tokens)
-    for other in running:
-        if other.namespace != request.namespace:
-            continue
-        residence = other.residence
-        if other.phase is not Phase.RUNNING:
-            common = common_tokens(tokens, other.slice(0, residence.planned))
-            if min(common, request.length - 1) > matched:
-                return True
-        elif residence.prefilling:
-            common = common_tokens(tokens, other.slice(0, residence.prefill_end))
-            whole_pages = min(common, request.length - 1) // page_size * page_size
-            if whole_pages > matched and residence.planned < whole_pages:
-                return True
-    return False
 
 
 def take_residence(

@@ -30,7 +30,7 @@ class Residence:
     many tokens' KV is computed or planned; `sampling` how many sampled tokens are on their way back, without
     those of steps up to `superseded`: others were forced in their place. `is_set_up`: the model process
     has what the next token depends on. `faulty`: the model could not go on from its KV, so nobody else
-    shall.
+    shall. `preempted` counts the prompts that were put before its own, `urgent` says that no more are.
     """
 
     slot: int
@@ -45,6 +45,8 @@ class Residence:
     is_set_up: bool = False
     copy_step: int | None = None
     faulty: bool = False
+    preempted: int = 0
+    urgent: bool = False
 
     @property
     def prefilling(self) -> bool:
@@ -65,10 +67,27 @@ class Residence:
         self.sent_pages = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """The first `tokens` of a prompt, as far as another request, which runs, computes them too."""
+
+    by: Request
+    home: Residence
+    tokens: int
+
+    @property
+    def is_coming(self) -> bool:
+        return (
+            self.by.home is self.home and self.by.phase is Phase.RUNNING and self.home.planned < self.tokens
+        )
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """`tokens` are the prompt's and the output's, packed; `arrival` counts requests.
 
+    `tenant` is whose fair share it is served from. `overtaken` counts those that went first for their
+    match, `awaited` is the prefix that it waits for. `paid`: tokens of its prompt that are paid for.
     `home` is what it has while it runs. `cached_tokens` is what its first start found in the tree of the
     prompt; `sent` how many tokens the client knows of; `answered`: its first output is on its way.
     """
@@ -76,6 +95,7 @@ class Request:
     id: str
     client: int
     namespace: str
+    tenant: str
     priority: int
     sampling: SamplingParams
     tokens: bytearray
@@ -85,6 +105,8 @@ class Request:
     constraint: Constraint | None = None
     phase: Phase = Phase.COMPILING
     overtaken: int = 0
+    paid: int = 0
+    awaited: Awaited | None = None
     home: Residence | None = None
     cached_tokens: int | None = None
     answered: bool = False
@@ -97,6 +119,7 @@ class Request:
             id=message.request,
             client=message.client,
             namespace=message.namespace,
+            tenant=message.tenant,
             priority=message.priority,
             sampling=message.sampling,
             tokens=bytearray(message.prompt),
@@ -115,6 +138,23 @@ class Request:
     def residence(self) -> Residence:
         assert self.home is not None, f"{self.id} does not run"
         return self.home
+
+    @property
+    def computes_forced(self) -> bool:
+        """Has forced tokens to compute, for itself or, when it leaves, for the tree."""
+        if self.phase is Phase.LEAVING:
+            return self.residence.prefilling
+        return self.phase is Phase.RUNNING and self.residence.jumping
+
+    @property
+    def computes_prompt(self) -> bool:
+        """Runs, and has tokens of its prompt to compute."""
+        return self.phase is Phase.RUNNING and self.residence.prefilling and not self.residence.jumping
+
+    @property
+    def owed(self) -> int:
+        """Tokens of its prompt that it is charged for and that are still to compute."""
+        return max(0, self.prompt_length - max(self.paid, self.residence.planned))
 
     @property
     def output_length(self) -> int:

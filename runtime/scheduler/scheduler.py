@@ -26,18 +26,17 @@ from ..messages import (
     Stats,
     StepResult,
 )
-from .admission import Limits, prefix_in_flight, refusal, take_residence
+from .admission import Limits, refusal
 from .budget import StepBudget
 from .completion import Completion
 from .counts import Counts
+from .fairness import OUTPUT_WEIGHT, USUAL_BOUNDS, Bounds, Fairness
 from .forced_runs import ForcedRuns, Segments
 from .grammar_desk import GrammarDesk
 from .plan import StepInFlight, StepPlanner, step_masks
-from .queue import MAX_OVERTAKEN, WaitingQueue
 from .replies import Replies, banned_tokens, ending
 from .request import Phase, Request
-
-STEPS_IN_FLIGHT = 2
+from .starting import STEPS_IN_FLIGHT, Starter
 
 
 class Scheduler:
@@ -52,6 +51,7 @@ class Scheduler:
         vocab_size: int,
         eos_tokens: tuple[int, ...],
         segments: Segments,
+        bounds: Bounds = USUAL_BOUNDS,
     ) -> None:
         self._limits = limits
         self._cache = cache
@@ -63,9 +63,10 @@ class Scheduler:
         self._completion = Completion(segments, self._eos)
         self._planner = StepPlanner(cache, limits.num_pages, lambda r: banned_tokens(r, self._eos))
         self._open: dict[str, Request] = {}  # every request that isn't answered to its end
-        self._waiting = WaitingQueue()
+        self._fairness = Fairness(bounds.ahead)
+        self._starter = Starter(cache, limits.slots, grammars, self._fairness, bounds)
+        self._waiting = self._starter.waiting
         self._running: dict[int, Request] = {}  # by slot; ended ones too until their last step is over
-        self._free_slots = deque(range(limits.slots))
         self._in_flight: deque[StepInFlight] = deque()
         self._replies = Replies()
         self._to_model: list[Message] = []
@@ -135,6 +136,9 @@ class Scheduler:
         if planned is None:
             return False
         plan, flight = planned
+        for request in prefilling:
+            if not request.residence.prefilling:
+                self._fairness.rest(request)
         self._counts.prompt_tokens_computed += flight.prefill_tokens - flight.forced_tokens
         self._in_flight.append(flight)
         self._to_model += self._grammars.take_loads()
@@ -192,7 +196,7 @@ class Scheduler:
 
     def _accept(self, request: Request) -> None:
         request.phase = Phase.WAITING
-        self._waiting.add(request)
+        self._starter.enter(request, self._running.values())
         left_out = request.constraint.left_out if request.constraint is not None else ()
         named = [LeftOut(keyword, path) for keyword, path in left_out]
         self._replies.add(request.client, Accepted(request.id, named))
@@ -205,46 +209,13 @@ class Scheduler:
     def _active(self) -> list[Request]:
         return [request for request in self._running.values() if request.phase is Phase.RUNNING]
 
-    def _matched(self, request: Request) -> int:
-        return self._cache.matched(request.namespace, bytes(request.tokens))
-
     def _admit(self) -> None:
-        if not self._waiting or not self._free_slots:
-            return
-        for request in self._waiting.candidates(self._matched):
-            if not self._free_slots:
-                return
-            if self._prefix_is_coming(request):
-                continue
-            if not self._grammars.load(request.constraint):
-                if request.overtaken >= MAX_OVERTAKEN:
-                    return
-                continue
-            if not self._start(request):
-                self._grammars.unload(request.constraint)
-                return
-
-    def _prefix_is_coming(self, request: Request) -> bool:
-        if request.wants_prompt_logprobs or not self._cache.enabled:
-            return False
-        residents = self._running.values()
-        return prefix_in_flight(request, self._matched(request), residents, self._cache.page_size)
-
-    def _start(self, request: Request) -> bool:
-        """Gives it a slot and pages; those who run keep what the steps in flight could take."""
-        reserve = len(self._running) * max(1, STEPS_IN_FLIGHT // self._cache.page_size)
-        home = take_residence(request, self._free_slots[0], self._cache, reserve, alone=not self._running)
-        if home is None:
-            return False
-        self._free_slots.popleft()
-        self._waiting.admit(request)
-        self._running[home.slot] = request
-        request.phase = Phase.RUNNING
-        request.home = home
-        if request.cached_tokens is None:
-            request.cached_tokens = min(home.planned, request.prompt_length)
-            self._counts.prompt_tokens_cached += request.cached_tokens
-        return True
+        decoding = sum(not request.residence.prefilling for request in self._active())
+        for request in self._starter.starts(self._running, self._budget.prefill_tokens(decoding)):
+            self._running[request.residence.slot] = request
+            if request.cached_tokens is None:
+                request.cached_tokens = min(request.residence.planned, request.prompt_length)
+                self._counts.prompt_tokens_cached += request.cached_tokens
 
     # Pages
 
@@ -255,8 +226,8 @@ class Scheduler:
         going_on = [request for request in secured if request.phase is Phase.RUNNING]
         jumping = [request for request in going_on if request.residence.jumping]
         decoding = [request for request in going_on if not request.residence.jumping]
-        prompts = [r for r in self._active() if r.residence.prefilling and not r.residence.jumping]
-        return decoding, jumping + self._leaving() + prompts
+        prompts = [request for request in self._running.values() if request.computes_prompt]
+        return decoding, jumping + self._leaving() + self._starter.in_turn(prompts)
 
     def _leaving(self) -> list[Request]:
         """Who still has forced tokens to compute. Nobody makes room for them."""
@@ -303,7 +274,7 @@ class Scheduler:
             self._complete(request)
             return
         request.append(token)
-        self._counts.output_tokens += 1
+        self._count_output(request, 1)
         error = request.constraint.accept(token, state) if request.constraint else None
         if error is not None:
             self._fail(request, error)
@@ -322,6 +293,10 @@ class Scheduler:
         self._append(request, run)
         return ending(request, self._eos)
 
+    def _count_output(self, request: Request, tokens: int) -> None:
+        self._counts.output_tokens += tokens
+        self._fairness.charge(request, OUTPUT_WEIGHT * tokens)
+
     def _complete(self, request: Request) -> None:
         """Ends the reply in place of a token that isn't kept. What was planned behind that is void."""
         request.residence.planned = min(request.residence.planned, request.length)
@@ -336,7 +311,7 @@ class Scheduler:
         request.constraint.append(tokens)
         for token in tokens:
             request.append(token)
-        self._counts.output_tokens += len(tokens)
+        self._count_output(request, len(tokens))
         if tokens and request.home is not None:
             request.home.jump(request.length)
 
@@ -384,6 +359,8 @@ class Scheduler:
             self._grammars.cancel(request.id)
         elif request.phase is Phase.WAITING:
             self._waiting.remove(request)
+        if request.phase is not Phase.COMPILING:
+            self._fairness.rest(request)
         request.phase = Phase.ENDED
         if request.home is not None:
             self._settle(request)
@@ -408,13 +385,11 @@ class Scheduler:
                 home.lease, request.slice(0, existing), home.pages, generated=request.output_length
             )
         del self._running[home.slot]
-        self._free_slots.append(home.slot)
-        self._grammars.unload(request.constraint)
-        request.home = None
+        self._starter.leave(request)
         if request.phase is Phase.RETRACTING:
             request.phase = Phase.WAITING
             request.prompt_logprobs = []
-            self._waiting.add_first(request)
+            self._starter.enter(request, self._running.values(), first=True)
 
     # Masks
 

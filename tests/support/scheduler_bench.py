@@ -12,6 +12,7 @@ from arbora.runtime.messages import Accepted, Generate, GrammarSpec, Output, Out
 from arbora.runtime.sampling_params import SamplingParams
 from arbora.runtime.scheduler.admission import Limits
 from arbora.runtime.scheduler.budget import StepBudget
+from arbora.runtime.scheduler.fairness import USUAL_BOUNDS, Bounds
 from arbora.runtime.scheduler.grammar_desk import GrammarDesk
 from arbora.runtime.scheduler.scheduler import Scheduler
 from fake_model import EOS, VOCAB, Automata, FakeModel, pack, unpack
@@ -90,6 +91,7 @@ class SchedulerBench:
         compiler: EvenTokens | None = None,
         automata: Automata | None = None,
         jumps: bool = False,
+        bounds: Bounds = USUAL_BOUNDS,
     ) -> None:
         self.compiler = compiler or EvenTokens()
         self.cache = PrefixCache(num_pages, page_size, enabled=prefix_cache, check_invariants=True)
@@ -102,6 +104,7 @@ class SchedulerBench:
             VOCAB,
             (EOS,),
             ByteTokens(jumps),
+            bounds,
         )
         self.model = FakeModel(num_pages, page_size, automata)
         self.accepted: set[str] = set()
@@ -116,11 +119,13 @@ class SchedulerBench:
         grammar: str | None = None,
         client: int = 0,
         namespace: str = "",
+        tenant: str = "",
+        priority: int = 0,
         **sampling: object,
     ) -> None:
         spec = GrammarSpec("regex", grammar, "regex") if grammar is not None else None
         params = SamplingParams(max_tokens=max_tokens, **sampling)  # type: ignore[arg-type]
-        self.scheduler.submit(Generate(name, client, pack(prompt), params, spec, namespace))
+        self.scheduler.submit(Generate(name, client, pack(prompt), params, spec, namespace, priority, tenant))
         self.deliver()
 
     def plan(self) -> bool:

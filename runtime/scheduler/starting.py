@@ -1,0 +1,126 @@
+"""Moves requests from waiting to running: one at a time, as soon as a step has room for it."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+
+from ...radix_cache import PrefixCache
+from .admission import take_residence
+from .fairness import Bounds, Fairness
+from .grammar_desk import GrammarDesk
+from .queue import Turn, WaitingQueue
+from .request import Phase, Request
+from .shared_prefix import awaits_prefix
+
+STEPS_IN_FLIGHT = 2
+
+
+class Starter:
+    """Owns the waiting requests and the free slots.
+
+    A request starts when the next step would compute some of its prompt, and not before: who waits holds no
+    pages, may still be overtaken, and may find more in the tree. Prompts that run are computed one after
+    the other, in the order of their turns: by priority, then those whose tenants are within the
+    bound of fairness. One that others were put before `Bounds.overtaken` times is put back no more.
+    """
+
+    def __init__(
+        self, cache: PrefixCache, slots: int, grammars: GrammarDesk, fairness: Fairness, bounds: Bounds
+    ) -> None:
+        self.waiting = WaitingQueue(fairness, bounds)
+        self._cache = cache
+        self._grammars = grammars
+        self._fairness = fairness
+        self._bounds = bounds
+        self._free_slots = deque(range(slots))
+
+    def starts(self, running: Mapping[int, Request], tokens: int) -> Iterator[Request]:
+        """Starts as many requests as a step of `tokens` prompt tokens has room for.
+
+        `running` are the requests by slot; each that is yielded must be entered there before the next.
+        """
+        if not self.waiting or not self._free_slots:
+            return
+
+        def has_room(turn: Turn) -> bool:
+            return self._tokens_before(turn, running.values()) < tokens
+
+        for request in self.waiting.candidates(self._matched, has_room):
+            if self._awaits(request, running):
+                continue
+            if not self._grammars.load(request.constraint):
+                if request.overtaken >= self._bounds.overtaken:
+                    return
+                continue
+            if not self._start(request, running):
+                self._grammars.unload(request.constraint)
+                return
+            yield request
+            if not self._free_slots:
+                return
+
+    def enter(self, request: Request, running: Iterable[Request], first: bool = False) -> None:
+        """It waits from now on; `first` before all others of its tenant."""
+        owed: Counter[str] = Counter()
+        for other in running:
+            if other.computes_prompt and other.priority == request.priority:
+                owed[other.tenant] += other.owed
+        self._fairness.contend(request, owed)
+        add = self.waiting.add_first if first else self.waiting.add
+        add(request)
+
+    def in_turn(self, prompts: Iterable[Request]) -> list[Request]:
+        """Running requests in the order in which their prompts are computed."""
+        return sorted(prompts, key=self._running_turn)
+
+    def leave(self, request: Request) -> None:
+        """It runs no more: its slot is free, and what was not computed is not paid for."""
+        self._fairness.charge(request, -request.owed)
+        request.paid = request.prompt_length - request.owed
+        self._free_slots.append(request.residence.slot)
+        self._grammars.unload(request.constraint)
+        request.home = None
+
+    def _matched(self, request: Request) -> int:
+        return self._cache.matched(request.namespace, bytes(request.tokens))
+
+    def _awaits(self, request: Request, running: Mapping[int, Request]) -> bool:
+        if request.wants_prompt_logprobs or not self._cache.enabled:
+            return False
+        return awaits_prefix(request, self._matched(request), running.values(), self._cache.page_size)
+
+    def _running_turn(self, request: Request) -> Turn:
+        ahead = self._fairness.ahead(request.priority, request.tenant)
+        return not request.residence.urgent, request.priority, ahead
+
+    def _tokens_before(self, turn: Turn, running: Iterable[Request]) -> int:
+        """How many tokens of prompts and forced runs are computed before a request of that turn."""
+        return sum(
+            request.residence.prefill_end - request.residence.planned
+            for request in running
+            if request.computes_forced or (request.computes_prompt and self._running_turn(request) <= turn)
+        )
+
+    def _start(self, request: Request, running: Mapping[int, Request]) -> bool:
+        """Gives it a slot and pages; those who run keep what the steps in flight could take."""
+        reserve = len(running) * max(1, STEPS_IN_FLIGHT // self._cache.page_size)
+        home = take_residence(request, self._free_slots[0], self._cache, reserve, alone=not running)
+        if home is None:
+            return False
+        turn = self.waiting.turn(request.priority, request.tenant)
+        home.urgent = not turn[0]
+        self._put_back(turn, running.values())
+        self._free_slots.popleft()
+        self.waiting.admit(request)
+        request.phase = Phase.RUNNING
+        request.home = home
+        self._fairness.charge(request, request.owed)
+        return True
+
+    def _put_back(self, turn: Turn, running: Iterable[Request]) -> None:
+        """Counts for those whose prompts must wait for a request of that turn."""
+        for other in running:
+            if other.computes_prompt and self._running_turn(other) > turn:
+                other.residence.preempted += 1
+                other.residence.urgent |= other.residence.preempted >= self._bounds.overtaken

@@ -1,0 +1,49 @@
+"""A waiting queue whose requests start one by one, in the order that it gives, with matches made up."""
+
+from __future__ import annotations
+
+from array import array
+
+from arbora.runtime.messages import Generate
+from arbora.runtime.sampling_params import SamplingParams
+from arbora.runtime.scheduler.fairness import Bounds, Fairness
+from arbora.runtime.scheduler.queue import WaitingQueue
+from arbora.runtime.scheduler.request import Request
+
+BOUNDS = Bounds(overtaken=4, ahead=100)
+
+
+class QueueWorld:
+    """`start` charges a request the tokens that it doesn't match."""
+
+    def __init__(self, bounds: Bounds = BOUNDS) -> None:
+        self.fairness = Fairness(bounds.ahead)
+        self.queue = WaitingQueue(self.fairness, bounds)
+        self.started: list[Request] = []
+        self.matches: dict[str, int] = {}
+        self._arrivals = 0
+
+    def add(self, tenant: str = "", priority: int = 0, tokens: int = 10, matched: int = 0) -> Request:
+        self._arrivals += 1
+        prompt = array("i", range(tokens)).tobytes()
+        sampling = SamplingParams(max_tokens=1)
+        message = Generate(str(self._arrivals), 0, prompt, sampling, priority=priority, tenant=tenant)
+        request = Request.from_message(message, self._arrivals)
+        self.matches[request.id] = matched
+        self.fairness.contend(request, {})
+        self.queue.add(request)
+        return request
+
+    def start(self) -> Request:
+        """The first in order goes, and its prompt is computed at once."""
+        request = next(self.queue.candidates(lambda r: self.matches[r.id], lambda turn: True))
+        self.queue.admit(request)
+        self.fairness.charge(request, request.prompt_length - self.matches[request.id])
+        self.fairness.rest(request)
+        self.started.append(request)
+        return request
+
+    def lead(self, tenants: list[str], priority: int = 0) -> float:
+        """How far the one that was served most is ahead of the one that was served least."""
+        counters = [self.fairness.counter(priority, tenant) for tenant in tenants]
+        return max(counters) - min(counters)
