@@ -26,8 +26,10 @@ CPU_TORCH := torch==2.13.0
 serve: $(VENV)/.installed
 	@exec $(BIN)/arbora serve $(MODEL) $(ARGS)
 
+# A process of its own for each core, and each with one thread.
+test: export OMP_NUM_THREADS ?= 1
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.installed-for-tests $(TYPING)/arbora
 	$(BIN)/ruff check .
