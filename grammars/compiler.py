@@ -31,7 +31,10 @@ MAX_TEXT = 1 << 20  # characters; parsing more would hold up the loop
 
 
 class Source(NamedTuple):
-    """A grammar as it was asked for; equal sources share what is compiled."""
+    """A grammar as it was asked for; equal sources share what is compiled.
+
+    `closing`: how a reply can be ended is asked from wherever it stands.
+    """
 
     kind: GrammarKind
     text: str
@@ -40,6 +43,7 @@ class Source(NamedTuple):
     separators: tuple[str, str]
     property_order: PropertyOrder
     unenforced: Unenforced
+    closing: bool
 
 
 class _Ticket(NamedTuple):
@@ -103,8 +107,9 @@ class GrammarCompiler:
         separators: tuple[str, str] = (",", ":"),
         property_order: PropertyOrder = "schema",
         unenforced: Unenforced = "refuse",
+        closing: bool = False,
     ) -> None:
-        source = Source(kind, text, prefix, suffix, separators, property_order, unenforced)
+        source = Source(kind, text, prefix, suffix, separators, property_order, unenforced, closing)
         self._tickets[ticket] = _Ticket(source, self._cache.get(source, lambda: self._begun(source)))
 
     def cancel(self, ticket: str) -> None:
@@ -145,6 +150,12 @@ class GrammarCompiler:
         return self._threads.submit(self._compiled, source)
 
     def _compiled(self, source: Source) -> Compiled:
+        compiled = self._matcher_of(source)
+        if source.closing and isinstance(compiled, Automaton):
+            compiled.find_ways_out()
+        return compiled
+
+    def _matcher_of(self, source: Source) -> Compiled:
         match source.kind:
             case "json_schema" | "json_object":
                 return self._schema(source)

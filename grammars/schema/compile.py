@@ -69,6 +69,7 @@ class SchemaCompiler:
         )
         return compiled.machine
 
+    @_without_collection()
     def compile_allowing(
         self,
         unenforced: Unenforced,
@@ -80,18 +81,6 @@ class SchemaCompiler:
         property_order: PropertyOrder,
     ) -> CompiledSchema:
         """As `compile`; where it is allowed, keywords without an automaton are left out and listed."""
-        with _without_collection():
-            return self._compiled(unenforced, text, separators, prefix, suffix, property_order)
-
-    def _compiled(
-        self,
-        unenforced: Unenforced,
-        text: str,
-        separators: tuple[str, str],
-        prefix: str,
-        suffix: str,
-        property_order: PropertyOrder,
-    ) -> CompiledSchema:
         parse_schema(text)
         schema: Json = json.loads(text, parse_float=Decimal)
         keywords = Keywords(schema, Formulas(), allow_unenforced=unenforced == "allow")
