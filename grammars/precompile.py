@@ -6,4 +6,4 @@ from .token_trie import tries_of
 from .worker import Builder
 
 if __name__ == "__main__":
-    Builder(tries_of([(b'"', 0), (b"a", 1)], (2,), 3)).warm_up()
+    Builder(tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257)).warm_up()

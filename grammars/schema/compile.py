@@ -52,8 +52,6 @@ class SchemaCompiler:
         text: str,
         *,
         separators: tuple[str, str] = (",", ":"),
-        prefix: str = "",
-        suffix: str = "",
         property_order: PropertyOrder = "schema",
     ) -> StackAutomaton:
         """Exactly the compact JSON texts that the schema allows.
@@ -64,10 +62,7 @@ class SchemaCompiler:
         Raises GrammarError for a wrong schema, NotCoveredError for a keyword without an automaton,
         TooLargeError past a limit.
         """
-        compiled = self.compile_allowing(
-            "refuse", text, separators, prefix=prefix, suffix=suffix, property_order=property_order
-        )
-        return compiled.machine
+        return self.compile_allowing("refuse", text, separators, property_order=property_order).machine
 
     @_without_collection()
     def compile_allowing(
@@ -76,8 +71,6 @@ class SchemaCompiler:
         text: str,
         separators: tuple[str, str],
         *,
-        prefix: str,
-        suffix: str,
         property_order: PropertyOrder,
     ) -> CompiledSchema:
         """As `compile`; where it is allowed, keywords without an automaton are left out and listed."""
@@ -89,7 +82,7 @@ class SchemaCompiler:
             value = goals.solved([keywords.whole])
             if not value.possible:
                 raise NoValueError("the schema allows no value (numbers have up to 20 digits)")
-            machine = Assembler(goals, separators).built(value, prefix.encode(), suffix.encode())
+            machine = Assembler(goals, separators).built(value)
         except RegexError as error:
             keyword, path = keywords.path_of_pattern[error.pattern]
             raise NotCoveredError(keyword, path, str(error)) from None
