@@ -175,7 +175,8 @@ def _compiler(vocabulary: Vocabulary, vocab_size: int, on_finished: Callable[[],
 
 
 def _segmenter(directory: Path, vocabulary: Vocabulary) -> Segmenter:
-    spelled = [vocabulary.token_bytes(token) for token in range(vocabulary.size)]
+    for_automata = vocabulary.for_automata()
+    spelled = [for_automata.token_bytes(token) for token in range(vocabulary.size)]
     special = vocabulary.special.nonzero()[0].tolist()
     return load_segmenter(directory / TOKENIZER_NAME, spelled, special, vocabulary.eos)
 
