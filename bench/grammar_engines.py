@@ -27,7 +27,8 @@ LIMIT_S = 10  # for outlines-core, which takes minutes over some schemas
 
 
 class Grammar(Protocol):
-    table_bytes: int | None
+    @property
+    def table_bytes(self) -> int | None: ...
 
     def accepts(self, text: bytes) -> bool: ...
 
