@@ -220,8 +220,8 @@ def _pops(machine: StackAutomaton) -> NDArray[np.bool_]:
     acts = np.flatnonzero(machine.actions[:, 0] == POP)
     pops: NDArray[np.bool_] = np.isin(-2 - entries, acts).any(axis=1)
     while True:
-        reaching: NDArray[np.bool_] = pops | ((entries >= 0) & pops[np.maximum(entries, 0)]).any(axis=1)
-        if (reaching == pops).all():
+        reaching = np.logical_or(pops, ((entries >= 0) & pops[np.maximum(entries, 0)]).any(axis=1))
+        if np.array_equal(reaching, pops):
             return pops
         pops = reaching
 
