@@ -27,7 +27,8 @@ LIMIT_S = 10  # for outlines-core, which takes minutes over some schemas
 
 
 class Grammar(Protocol):
-    table_bytes: int | None
+    @property
+    def table_bytes(self) -> int | None: ...
 
     def accepts(self, text: bytes) -> bool: ...
 
@@ -38,7 +39,8 @@ class Grammar(Protocol):
 class Engine(Protocol):
     """`ordered`: judged on instances with their keys in the schema's order."""
 
-    ordered: bool
+    @property
+    def ordered(self) -> bool: ...
 
     def compile(self, schema: str) -> Grammar | None: ...
 

@@ -33,7 +33,7 @@ class Ready:
             class_of_byte=np.zeros(256, np.uint8),
             mask_of_state=zero,
             masks=masks,
-            **rows_of(np.zeros((1, 1))),
+            **rows_of(np.zeros((1, 1), np.int32)),
             **no_lists(1),
         )
         self.done.append((ticket, automaton(text, tables)))

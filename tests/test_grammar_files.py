@@ -60,7 +60,7 @@ def test_a_damaged_file_is_reported_and_not_used(
     data[len(data) // 2] ^= 1
     files(tmp_path / "others").put("other", automaton())
     other = the_file(tmp_path / "others").read_bytes()
-    content = {"torn": data[:-9], "changed": data, "empty": b"", "foreign": other}[damage]
+    content = {"torn": bytes(data[:-9]), "changed": bytes(data), "empty": b"", "foreign": other}[damage]
     path.write_bytes(content)
     with caplog.at_level(logging.WARNING):
         assert files(tmp_path).get("key") is None
