@@ -60,10 +60,7 @@ class Words:
 
     def spellings(self) -> Spellings:
         offsets = np.cumsum([0, *map(len, self.texts)]).astype(np.int32)
-        special = np.array([not text for text in self.texts], np.bool_)
-        return Spellings(
-            offsets, np.frombuffer(b"".join(self.texts), np.uint8), special, (self.end,), self.size
-        )
+        return Spellings(offsets, np.frombuffer(b"".join(self.texts), np.uint8), (self.end,), self.size)
 
     def tokens(self, text: bytes) -> list[int]:
         """Longest match first."""
@@ -150,7 +147,7 @@ class LlGuidance:
 
     def compile(self, schema: str) -> Grammar | None:
         try:
-            return _LlGuidanceGrammar(self._host.json_schema(schema, "", "", (",", ":")), self._words)
+            return _LlGuidanceGrammar(self._host.json_schema(schema, (",", ":")), self._words)
         except GrammarError:
             return None
 

@@ -10,6 +10,7 @@ import msgspec
 
 from ..runtime.errors import RequestError
 from ..runtime.messages import Generate, GrammarSpec, ModelReady, Tokens
+from .openai.constraint import behind_reasoning
 from .openai.conversation import render
 from .openai.protocol import ChatMessage, ChatRequest, GenerationFields
 from .openai.requests import generate_messages, new_id
@@ -130,13 +131,16 @@ def _ask(
         prompt_logprobs=None,
         vocab_size=model.vocab_size,
     )
+    grammar = _grammar(sampling)
+    if grammar is not None and rendered is not None and service.reasoning is not None:
+        grammar = behind_reasoning(grammar, service.reasoning, rendered) or grammar
     (request,) = generate_messages(
         fields,
         request_id=new_id("engine"),
         client=service.engine.client,
         prompts=[prompt],
         sampling=params,
-        grammar=_grammar(sampling),
+        grammar=grammar,
         tenant="",
     )
     return Asked(fields, stop_strings(fields), request, rendered)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,16 +20,19 @@ from .grammar_files import GrammarFiles
 from .host import HostCompiler, HostGrammar
 from .regex import literal, without_anchors
 from .schema import PropertyOrder, Unenforced
+from .tags.format import Format, Grammar, Thinking, json_schemas, read_format
 from .token_trie import Spellings
-from .worker import AutomatonWorkers, ContextFree, Job, Schema
+from .worker import AutomatonWorkers, ContextFree, Job, Schema, StructuralTag
 
-GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
+GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 Compiled: TypeAlias = Automaton | HostGrammar
 DEADLINE_S = 2.0
 CACHE_BYTES = 256 << 20
 WORKERS = 2  # a slow grammar holds up nobody else's
 THREADS = 4  # each sees to one grammar, at a worker or at llguidance
 MAX_TEXT = 1 << 20  # characters; parsing more would hold up the loop
+MAX_TAGS_TEXT = 8 << 20  # a hundred tools and their schemas are read by a faster parser
+_ANY_TEXT = '{"type":"any_text"}'
 
 
 class Source(NamedTuple):
@@ -35,8 +40,6 @@ class Source(NamedTuple):
 
     kind: GrammarKind
     text: str
-    prefix: str
-    suffix: str
     separators: tuple[str, str]
     property_order: PropertyOrder
     unenforced: Unenforced
@@ -54,6 +57,8 @@ class GrammarCompiler:
 
     offsets, data: the bytes of token i are data[offsets[i]:offsets[i + 1]]; int32, uint8
     special: [tokens] those never match as text
+    spelled_offsets, spelled_data: the same as automata read it, where no text has a special token's bytes
+    special_names: special tokens that a structural tag may name
     vocab_size: the model's number of logits, at least the number of tokens
     files: where compiled grammars are kept for the next start
     on_finished: called from any thread when `finished` may have something new
@@ -65,6 +70,9 @@ class GrammarCompiler:
         offsets: NDArray[np.int32],
         data: NDArray[np.uint8],
         special: NDArray[np.bool_],
+        spelled_offsets: NDArray[np.int32],
+        spelled_data: NDArray[np.uint8],
+        special_names: Mapping[str, int],
         eos_tokens: tuple[int, ...],
         vocab_size: int,
         files: GrammarFiles | None = None,
@@ -73,13 +81,17 @@ class GrammarCompiler:
         self._offsets = offsets
         self._data = data
         self._special = special
+        self._spelled_offsets = spelled_offsets
+        self._spelled_data = spelled_data
+        self._special_names = special_names
         self._eos_tokens = eos_tokens
         self._vocab_size = vocab_size
         self._threads = ThreadPoolExecutor(THREADS, "grammars")
         self._host_threads = ThreadPoolExecutor(THREADS, "host-grammars")
         self._host: Future[HostCompiler] = Future()
         self._files = files
-        self._workers = AutomatonWorkers(Spellings(offsets, data, special, eos_tokens, vocab_size), WORKERS)
+        spellings = Spellings(spelled_offsets, spelled_data, eos_tokens, vocab_size)
+        self._workers = AutomatonWorkers(spellings, WORKERS)
         self._cache: GrammarCache[Source, Compiled] = GrammarCache(CACHE_BYTES, on_finished)
         self._tickets: dict[str, _Ticket] = {}
 
@@ -98,13 +110,11 @@ class GrammarCompiler:
         kind: GrammarKind,
         text: str,
         *,
-        prefix: str = "",
-        suffix: str = "",
         separators: tuple[str, str] = (",", ":"),
         property_order: PropertyOrder = "schema",
         unenforced: Unenforced = "refuse",
     ) -> None:
-        source = Source(kind, text, prefix, suffix, separators, property_order, unenforced)
+        source = Source(kind, text, separators, property_order, unenforced)
         self._tickets[ticket] = _Ticket(source, self._cache.get(source, lambda: self._begun(source)))
 
     def cancel(self, ticket: str) -> None:
@@ -130,9 +140,8 @@ class GrammarCompiler:
 
     def spelled(self, tokens: NDArray[np.int32]) -> bytes:
         """What tokens [n] spell for an automaton: an end of sequence nothing."""
-        kept = tokens[~np.isin(tokens, self._eos_tokens)]
-        starts, ends = self._offsets[kept].tolist(), self._offsets[kept + 1].tolist()
-        return b"".join(self._data.data[start:end] for start, end in zip(starts, ends, strict=True))
+        starts, ends = self._spelled_offsets[tokens].tolist(), self._spelled_offsets[tokens + 1].tolist()
+        return b"".join(self._spelled_data.data[start:end] for start, end in zip(starts, ends, strict=True))
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
@@ -140,8 +149,9 @@ class GrammarCompiler:
         self._workers.close()
 
     def _begun(self, source: Source) -> Future[Compiled]:
-        if len(source.text) > MAX_TEXT:
-            return _refused(f"it has {len(source.text)} characters; the most is {MAX_TEXT}")
+        most = MAX_TAGS_TEXT if source.kind == "structural_tag" else MAX_TEXT
+        if len(source.text) > most:
+            return _refused(f"it has {len(source.text)} characters; the most is {most}")
         return self._threads.submit(self._compiled, source)
 
     def _compiled(self, source: Source) -> Compiled:
@@ -152,6 +162,8 @@ class GrammarCompiler:
                 return self._regex(source)
             case "grammar":
                 return self._context_free(source)
+            case "structural_tag":
+                return self._structural_tag(source)
 
     def _schema(self, source: Source) -> Compiled:
         """Keywords are left out, where that is allowed, once nobody enforces them."""
@@ -167,21 +179,15 @@ class GrammarCompiler:
     def _schema_enforcing(self, unenforced: Unenforced, source: Source) -> Compiled:
         """What has no automaton is left to the host, which refuses in its own words."""
         text = source.text if source.kind == "json_schema" else '{"type":"object"}'
-        parts = (source.separators, source.prefix, source.suffix, source.property_order, unenforced)
         refusal: NoValueError | None = None
-        if not self._names_special_token(source.prefix + source.suffix):
-            try:
-                return self._built(Schema(text, *parts))
-            except NoValueError as error:
-                refusal = error
-            except (NotCoveredError, TooLargeError):
-                pass
         try:
-            return self._in_time(
-                lambda host: host.json_schema(
-                    text, source.prefix, source.suffix, source.separators, unenforced
-                )
-            )
+            return self._built(Schema(text, source.separators, source.property_order, unenforced))
+        except NoValueError as error:
+            refusal = error
+        except (NotCoveredError, TooLargeError):
+            pass
+        try:
+            return self._in_time(lambda host: host.json_schema(text, source.separators, unenforced))
         except GrammarError as error:
             raise refusal or error from None
 
@@ -193,15 +199,46 @@ class GrammarCompiler:
             return self._in_time(lambda host: host.regex(regex))
 
     def _context_free(self, source: Source) -> Compiled:
-        """Read in a process that can be ended, as its reader can be slow; followed by the host."""
+        lark = self._lark(source.text)
+        return self._in_time(lambda host: host.lark(lark))
+
+    def _lark(self, grammar: str) -> str:
+        """Read in a process that can be ended, as its reader can be slow."""
         try:
-            lark = self._workers.build(Job("", ContextFree(source.text), DEADLINE_S))
+            lark = self._workers.build(Job("", ContextFree(grammar), DEADLINE_S))
         except TooLargeError as error:
             raise GrammarError(f"the grammar can't be read: {error}") from None
         assert isinstance(lark, str)
-        return self._in_time(lambda host: host.lark(lark))
+        return lark
 
-    def _built(self, grammar: str | Schema) -> Automaton:
+    def _structural_tag(self, source: Source) -> Compiled:
+        """Where every schema may be loosened no tools are too many: at worst no call is enforced."""
+        format = read_format(source.text)
+        schemas = json_schemas(format)
+        try:
+            return self._built(self._tagged(source, source.text))
+        except (NotCoveredError, NoValueError) as error:
+            return self._tagged_by_host(format, error)
+        except TooLargeError as error:
+            if not schemas or any(schema.otherwise == "refuse" for schema in schemas):
+                return self._tagged_by_host(format, GrammarError(f"the structural tag is too large: {error}"))
+        free = self._built(self._tagged(source, _ANY_TEXT))
+        return replace(free, left_out=tuple(("parameters", f"{schema.function}#") for schema in schemas))
+
+    def _tagged(self, source: Source, text: str) -> StructuralTag:
+        return StructuralTag(text, self._special_spellings, source.property_order, source.unenforced)
+
+    def _tagged_by_host(self, format: Format, refusal: GrammarError) -> HostGrammar:
+        """For what has no automaton and nothing that only automata follow."""
+        if isinstance(format, Thinking) and isinstance(format.content, Grammar):
+            read = msgspec.structs.replace(format, content=Grammar(self._lark(format.content.grammar)))
+            return self._in_time(lambda host: host.structural_tag(read))
+        try:
+            return self._in_time(lambda host: host.structural_tag(format))
+        except GrammarError:
+            raise refusal from None
+
+    def _built(self, grammar: str | Schema | StructuralTag) -> Automaton:
         key = repr(grammar)
         kept = self._files.get(key) if self._files else None
         if kept is not None:
@@ -221,10 +258,6 @@ class GrammarCompiler:
             compiling.cancel()  # if others' grammars kept it from beginning
             raise TimeoutError(f"it takes more than {DEADLINE_S:g} s") from None
 
-    def _names_special_token(self, text: str) -> bool:
-        """Whether the model writes it with tokens that never match as text."""
-        return any(name in text.encode() for name in self._special_names)
-
     def _make_host(self) -> None:
         try:
             self._host.set_result(self._host_compiler())
@@ -239,10 +272,8 @@ class GrammarCompiler:
         return HostCompiler(tokens, special, self._eos_tokens)
 
     @cached_property
-    def _special_names(self) -> list[bytes]:
-        raw = self._data.tobytes()
-        spans = ((self._offsets[token], self._offsets[token + 1]) for token in np.flatnonzero(self._special))
-        return [raw[start:end] for start, end in spans if end > start]
+    def _special_spellings(self) -> dict[str, bytes]:
+        return {name: self.spelled(np.array([token])) for name, token in self._special_names.items()}
 
 
 def _refused(message: str) -> Future[Compiled]:

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from .errors import NotCoveredError
 from .json_schema import Json, explain, parse_schema, with_options, without_culprit
 from .schema import Unenforced
+from .tags.format import Format, JsonSchema
+from .tags.lark import in_lark
 
 BASE_BYTES = 64 << 10
 MAX_STEP_ITEMS = 10_000  # of the parser for each token: an ambiguous grammar ends its request, not the pace
@@ -70,41 +72,35 @@ class HostCompiler:
         )
 
     def json_schema(
-        self,
-        text: str,
-        prefix: str,
-        suffix: str,
-        separators: tuple[str, str],
-        unenforced: Unenforced = "refuse",
+        self, text: str, separators: tuple[str, str], unenforced: Unenforced = "refuse"
     ) -> HostGrammar:
         """Raises GrammarError; where it is allowed, what can't be enforced is left out one by one."""
         schema = parse_schema(text)
         left_out: list[tuple[str, str]] = []
         while True:
             try:
-                grammar = self._json_schema(schema, prefix, suffix, separators)
+                grammar = self._json_schema(schema, separators)
                 return replace(grammar, left_out=tuple(left_out))
             except NotCoveredError as error:
                 if unenforced == "refuse" or not without_culprit(error.reason, schema):
                     raise
                 left_out.append((error.keyword, error.path))
 
-    def _json_schema(
-        self, schema: Json, prefix: str, suffix: str, separators: tuple[str, str]
-    ) -> HostGrammar:
+    def _json_schema(self, schema: Json, separators: tuple[str, str]) -> HostGrammar:
         options = json.dumps(with_options(schema, separators))
-        if prefix or suffix:
-            rule = " ".join([*self._literal(prefix), "value", *self._literal(suffix)])
-            grammar = LLMatcher.grammar_from_lark(f"start: {rule}\nvalue: %json {options}\n")
-        else:
-            grammar = LLMatcher.grammar_from_json_schema(options)
-        return self._compile(grammar, schema)
+        return self._compile(LLMatcher.grammar_from_json_schema(options), schema)
 
     def regex(self, regex: str) -> HostGrammar:
         return self._compile(LLMatcher.grammar_from_regex(regex), None)
 
     def lark(self, grammar: str) -> HostGrammar:
         return self._compile(LLMatcher.grammar_from_lark(grammar), None)
+
+    def structural_tag(self, format: Format) -> HostGrammar:
+        def schema_of(part: JsonSchema) -> dict[str, Json]:
+            return with_options(parse_schema(bytes(part.json_schema).decode()), part.separators)
+
+        return self._compile(in_lark(format, self._literal, schema_of), None)
 
     def _compile(self, grammar: str, schema: Json) -> HostGrammar:
         limits = LLParserLimits(verbose_errors=False, step_max_items=MAX_STEP_ITEMS)

@@ -47,18 +47,17 @@ class Spellings(NamedTuple):
 
     offsets: NDArray[np.int32]  # [tokens + 1]
     data: NDArray[np.uint8]
-    special: NDArray[np.bool_]  # [tokens]
     eos_tokens: tuple[int, ...]
     vocab_size: int
 
 
 def build_tries(spellings: Spellings) -> TokenTries:
-    """Special tokens are left out: they never match as text. The same goes for tokens without bytes."""
+    """Tokens without bytes are left out."""
     raw, offsets = spellings.data.tobytes(), spellings.offsets.tolist()
     spelled = [
         (raw[start:end], token)
         for token, (start, end) in enumerate(itertools.pairwise(offsets))
-        if start < end and not spellings.special[token]
+        if start < end
     ]
     return tries_of(spelled, spellings.eos_tokens, spellings.vocab_size)
 

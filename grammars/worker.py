@@ -7,10 +7,12 @@ ours. An alarm without a handler ends it when a job takes too long, also inside 
 from __future__ import annotations
 
 import pickle
+import re
 import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +26,7 @@ from .byte_automaton import compile_regex
 from .errors import GrammarError, TooLargeError
 from .schema import PropertyOrder, SchemaCompiler, Unenforced
 from .stack_masks import StackMasks
+from .tags import TagCompiler, read_format
 from .token_trie import Spellings, TokenTries, build_tries
 
 _START = "from arbora.grammars.worker import main; main()"
@@ -33,14 +36,29 @@ KEEP_BELOW = 1 << 30  # bytes of memory; a process that has more, for what it re
 
 
 class Schema(NamedTuple):
-    """A JSON schema between literal texts; `separators` are those between items and after names."""
+    """A JSON schema; `separators` are those between items and after names."""
 
     text: str
     separators: tuple[str, str]
-    prefix: str
-    suffix: str
     property_order: PropertyOrder = "schema"
     unenforced: Unenforced = "refuse"
+
+
+class StructuralTag(NamedTuple):
+    """`special` are the bytes by which automata know special tokens, by name."""
+
+    text: str
+    special: Mapping[str, bytes]
+    property_order: PropertyOrder = "schema"
+    unenforced: Unenforced = "refuse"
+
+    def spelled(self, text: str) -> bytes:
+        """The bytes of a text, in which the longest names of special tokens are those tokens."""
+        names = sorted((name for name in self.special if name in text), key=len, reverse=True)
+        if not names:
+            return text.encode()
+        parts = re.split(f"({'|'.join(map(re.escape, names))})", text)
+        return b"".join(self.special.get(part, part.encode()) for part in parts)
 
 
 class ContextFree(NamedTuple):
@@ -49,10 +67,13 @@ class ContextFree(NamedTuple):
     text: str
 
 
+Buildable: TypeAlias = str | Schema | StructuralTag | ContextFree
+"""a regex without anchors, or any other"""
+
+
 class Job(NamedTuple):
     key: str
-    grammar: str | Schema | ContextFree
-    """a regex, without anchors, or a schema, or a grammar to convert"""
+    grammar: Buildable
     deadline_s: float
 
 
@@ -147,28 +168,28 @@ class Builder:
 
     def __init__(self, tries: TokenTries) -> None:
         self._schemas = SchemaCompiler()
+        self._tags = TagCompiler(self._schemas)
         self._masks = StackMasks(tries)
 
-    def build(self, key: str, grammar: str | Schema | ContextFree) -> Result:
-        if isinstance(grammar, ContextFree):
-            return _in_lark(grammar.text)
-        if isinstance(grammar, str):
-            return with_masks(key, compile_regex(grammar), self._masks)
-        compiled = self._schemas.compile_allowing(
-            grammar.unenforced,
-            grammar.text,
-            grammar.separators,
-            prefix=grammar.prefix,
-            suffix=grammar.suffix,
-            property_order=grammar.property_order,
-        )
+    def build(self, key: str, grammar: Buildable) -> Result:
+        match grammar:
+            case ContextFree(text):
+                return _in_lark(text)
+            case str():
+                return with_masks(key, compile_regex(grammar), self._masks)
+            case Schema(text, separators, order, unenforced):
+                compiled = self._schemas.compile_allowing(unenforced, text, separators, property_order=order)
+            case StructuralTag(text, _, order, unenforced):
+                compiled = self._tags.compile(
+                    read_format(text), grammar.spelled, property_order=order, unenforced=unenforced
+                )
         return replace(with_masks(key, compiled.machine, self._masks), left_out=compiled.left_out)
 
     def warm_up(self) -> None:
         """Compiles what the first job should not wait for, and the strings of all schemas."""
         self.build("regex", "a")
         for text in ("true", '{"type":"array","items":{"$ref":"#"}}'):
-            self.build(text, Schema(text, (",", ":"), "", ""))
+            self.build(text, Schema(text, (",", ":")))
 
 
 def _in_lark(text: str) -> str:

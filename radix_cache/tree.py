@@ -138,7 +138,7 @@ class RadixTree:
         remembered = self.history.recall(node, tokens, position)
         if remembered is not None:
             return self._revive(node, remembered, pages)
-        if node.locks > 1 or node.hits or node.children or node.parent is None:
+        if node.locks > 1 or node.hits or node.children or node.ghosts or node.parent is None:
             return self._add_child(node, tokens[position:], pages), len(pages)
         self.num_pages += len(pages)
         node.tokens += tokens[position:]

@@ -23,7 +23,7 @@ from .sampling_params import SamplingParams
 
 Tokens = bytes
 FinishReason = Literal["stop", "length", "abort", "error"]
-GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
+GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 PropertyOrder = Literal["schema", "any"]
 Unenforced = Literal["refuse", "allow"]
 
@@ -40,20 +40,17 @@ class Part(msgspec.Struct, array_like=True):
 
 
 class GrammarSpec(Part):
-    """What the output must match: a JSON schema (as JSON text), a regex, a JSON list of strings, or a
-    context-free grammar (Lark or GBNF).
+    """What the output must match: a JSON schema (as JSON text), a regex, a JSON list of strings, a
+    context-free grammar (Lark or GBNF), or a structural tag (JSON; see `grammars.tags.format`).
 
-    `param` is the request's field it came from, for errors. `prefix` and `suffix` are literal text
-    around a JSON schema's value (a tool call's own format). `separators` are the item and key
-    separators of JSON output, `property_order` that of declared properties: the schema's, or any.
+    `param` is the request's field it came from, for errors. `separators` are the item and key separators
+    of a JSON schema's value, `property_order` that of declared properties: the schema's, or any.
     Keywords that can't be enforced are a reason to refuse the schema, or are left out and reported.
     """
 
     kind: GrammarKind
     text: str
     param: str
-    prefix: str = ""
-    suffix: str = ""
     separators: tuple[str, str] = (",", ":")
     property_order: PropertyOrder = "schema"
     unenforced: Unenforced = "refuse"

@@ -17,6 +17,10 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 FILE_NAME = "vocabulary.safetensors"
+FIRST_UNUSED_BYTE = 0xF5
+"""bytes from here on occur in no text"""
+_DIGITS = 7  # of an id to base 8
+_MARK = 0xFE
 TOKENIZER_NAME = "tokenizer.json"  # beside it, written before it; of use only where text is cut into tokens
 
 
@@ -35,6 +39,37 @@ class Vocabulary(NamedTuple):
 
     def token_bytes(self, token: int) -> bytes:
         return self.data[self.offsets[token] : self.offsets[token + 1]].tobytes()
+
+    @property
+    def special_names(self) -> dict[str, int]:
+        """The special tokens by their text, ends of sequence left out."""
+        named = [token for token in np.flatnonzero(self.special).tolist() if token not in self.eos]
+        names = {self.token_bytes(token).decode(errors="replace"): token for token in reversed(named)}
+        return {name: token for name, token in names.items() if name}
+
+    def for_automata(self) -> Vocabulary:
+        """What automata read: a special token as bytes that no text has, made of its id.
+
+        Ends of sequence have no bytes, nor have tokens that no text can contain.
+        """
+        named = frozenset(self.special_names.values())
+        unused = np.searchsorted(self.offsets, np.flatnonzero(self.data >= FIRST_UNUSED_BYTE), "right") - 1
+        lengths = np.diff(self.offsets)
+        pieces: list[bytes] = []
+        end = 0
+        for token in sorted({*np.flatnonzero(self.special).tolist(), *unused.tolist(), *self.eos}):
+            spelling = _spelling(token) if token in named else b""
+            pieces += [self.data[end : self.offsets[token]].tobytes(), spelling]
+            end = self.offsets[token + 1]
+            lengths[token] = len(spelling)
+        pieces.append(self.data[end:].tobytes())
+        offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+        return self._replace(offsets=offsets, data=np.frombuffer(b"".join(pieces), np.uint8))
+
+
+def _spelling(token: int) -> bytes:
+    digits = (token >> 3 * place & 7 for place in reversed(range(_DIGITS)))
+    return bytes([_MARK, *(FIRST_UNUSED_BYTE + digit for digit in digits)])
 
 
 def build_vocabulary(tokens: list[bytes], special: list[bool], eos: tuple[int, ...]) -> Vocabulary:

@@ -24,7 +24,7 @@ from arbora.kernels.sampling.reference import unpack_bits
 
 PIECES = ['"', '":', '","', '"}', '"]', "}}", "]}", "]]", "[[", '{"', '[{"', "},", "true", "null", "aa", "é"]
 PIECES += ['":[', '"a":', '","b":', '{"a":{"a":', "a" * 12, '\\"', "\\u00", "12", "-1", "b", '":{']
-TEXTS = [b"<end>", *(bytes([byte]) for byte in range(256)), *(piece.encode() for piece in PIECES)]
+TEXTS = [b"", *(bytes([byte]) for byte in range(256)), *(piece.encode() for piece in PIECES)]
 END = 0
 MODEL_VOCAB = 8192  # so wide that lists stand for short masks
 OFFSETS = np.cumsum([0, *map(len, TEXTS), *[0] * (MODEL_VOCAB - len(TEXTS))]).astype(np.int32)
@@ -63,8 +63,7 @@ CASES = {
 
 @cache
 def masks() -> StackMasks:
-    special = np.arange(MODEL_VOCAB) == END
-    return StackMasks(build_tries(Spellings(OFFSETS, DATA, special, (END,), MODEL_VOCAB)))
+    return StackMasks(build_tries(Spellings(OFFSETS, DATA, (END,), MODEL_VOCAB)))
 
 
 @cache

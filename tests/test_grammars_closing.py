@@ -41,9 +41,7 @@ SCHEMAS: list[Any] = [
     },
     {"anyOf": [{"const": "a long constant"}, {"type": "number", "minimum": 5.5}, {"type": "null"}]},
 ]
-MACHINES = [
-    SchemaCompiler().compile(json.dumps(s), separators=(",", ":"), prefix="", suffix="") for s in SCHEMAS
-]
+MACHINES = [SchemaCompiler().compile(json.dumps(s), separators=(",", ":")) for s in SCHEMAS]
 CLOSINGS = [Closing(machine) for machine in MACHINES]
 number = st.integers(0, len(SCHEMAS) - 1)
 SEARCHED = 3
@@ -103,6 +101,6 @@ def test_it_is_not_known_where_nothing_fits_on_the_stack_any_more() -> None:
     nested: Any = {"const": 1}
     for _ in range(4):
         nested = {"type": "array", "items": nested, "minItems": 1}
-    machine = SchemaCompiler().compile(json.dumps(nested), separators=(",", ":"), prefix="", suffix="")
+    machine = SchemaCompiler().compile(json.dumps(nested), separators=(",", ":"))
     assert Closing(machine).text(machine.start, []) == b"[[[[1]]]]"
     assert Closing(machine).text(machine.start, [0] * MAX_DEPTH) is None

@@ -13,8 +13,6 @@ import pytest
 from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGrammar
 from arbora.grammars.host import HostMatcher
 from grammar_world import (
-    CALL_TOKEN,
-    MODEL_VOCAB,
     Follower,
     allowed,
     compiled,
@@ -25,6 +23,7 @@ from grammar_world import (
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from stack_automata import after_text
 
+TOO_MANY_LETTERS = "".join(map(chr, range(0x4E00, 0x4E00 + 5000)))
 TOO_MANY_STATES = "^(a|b)*a(a|b){12}$"
 
 
@@ -81,31 +80,12 @@ def test_a_value_ends_where_its_brackets_close(grammars: GrammarCompiler) -> Non
     assert {token for token in follower.allowed() if token < 256} == {ord("]")}
 
 
-def test_a_prefix_and_a_suffix_enclose_the_value(grammars: GrammarCompiler) -> None:
-    grammar = compiled(
-        grammars, "json_schema", {"enum": [[1, 2]]}, prefix="<a>", suffix="</a>", separators=(", ", ": ")
-    )
-    assert isinstance(grammar, Automaton)
-    assert re.fullmatch(rb"<a>\[1(\.0)?, 2(\.0)?\]</a>", random_output(grammar, 1))
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_what_is_too_large_for_tables_is_left_to_the_host(grammars: GrammarCompiler, seed: int) -> None:
     schema = {"type": "string", "pattern": TOO_MANY_STATES}
     grammar = compiled(grammars, "json_schema", schema)
     assert isinstance(grammar, HostGrammar)
     jsonschema.validate(json.loads(random_output(grammar, seed)), schema)
-
-
-def test_a_prefix_is_spelled_with_the_vocabularys_special_tokens(grammars: GrammarCompiler) -> None:
-    grammar = compiled(
-        grammars, "json_schema", {"enum": [1]}, prefix="<tool_call>\n", suffix="\n", separators=(", ", ": ")
-    )
-    assert isinstance(grammar, HostGrammar)
-    mask = np.zeros(-(-MODEL_VOCAB // 32), np.int32)
-    grammar.matcher().fill_mask(mask)
-    assert allowed(mask) == {CALL_TOKEN}
-    assert random_output(grammar, 1) == b"<tool_call>\n1\n"
 
 
 def test_keywords_that_cant_be_enforced_are_left_out_where_that_is_allowed(
@@ -130,8 +110,9 @@ def test_what_some_engine_enforces_is_not_left_out(grammars: GrammarCompiler) ->
 
 
 def test_the_host_leaves_out_what_it_cant_enforce(grammars: GrammarCompiler) -> None:
-    schema = {"items": {"format": "iban"}, "type": "array", "contains": {"type": "null"}}
-    grammar = compiled(grammars, "json_schema", schema, prefix="<tool_call>", unenforced="allow")
+    hard = {"pattern": TOO_MANY_STATES}
+    schema = {"items": {"format": "iban"}, "type": "array", "contains": hard, "prefixItems": [hard]}
+    grammar = compiled(grammars, "json_schema", schema, unenforced="allow")
     assert isinstance(grammar, HostGrammar)
     assert set(grammar.left_out) == {("format", "#/items/format"), ("contains", "#/contains")}
 
@@ -204,22 +185,25 @@ def test_a_host_that_takes_too_long_is_not_waited_for(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("arbora.grammars.compiler.DEADLINE_S", 1e-9)
-    result = compiled(grammars, "json_schema", {"enum": list(range(3000))}, prefix="<tool_call>")
+    result = compiled(grammars, "json_schema", {"enum": [TOO_MANY_LETTERS, *range(3000)]})
     assert isinstance(result, GrammarError)
     assert "takes more than" in str(result)
 
 
-@pytest.mark.parametrize(("prefix", "kind"), [("", Automaton), ("<tool_call>", HostGrammar)])
+@pytest.mark.parametrize(
+    ("pattern", "kind"), [("^a$", Automaton), (TOO_MANY_STATES, HostGrammar)], ids=["device", "host"]
+)
 def test_a_schema_cant_loosen_itself_with_options(
-    grammars: GrammarCompiler, prefix: str, kind: type[Automaton | HostGrammar]
+    grammars: GrammarCompiler, pattern: str, kind: type[Automaton | HostGrammar]
 ) -> None:
-    schema = {"enum": [[1, 2]], "x-guidance": {"whitespace_flexible": True, "lenient": True}}
-    grammar = compiled(grammars, "json_schema", schema, prefix=prefix)
+    schema = {"prefixItems": [{"const": [1, 2]}, {"pattern": pattern, "type": "string"}], "minItems": 2}
+    options = {"x-guidance": {"whitespace_flexible": True, "lenient": True}}
+    grammar = compiled(grammars, "json_schema", {"type": "array", "items": False, **schema, **options})
     assert isinstance(grammar, kind)
     for seed in range(5):
-        text = random_output(grammar, seed).removeprefix(prefix.encode())
+        text = random_output(grammar, seed)
         assert is_compact(text)
-        assert json.loads(text) == [1, 2]
+        jsonschema.validate(json.loads(text), schema)
 
 
 def test_any_object_is_an_object(grammars: GrammarCompiler) -> None:
@@ -230,7 +214,7 @@ def test_any_object_is_an_object(grammars: GrammarCompiler) -> None:
 
 def test_a_larger_schema_counts_for_more_memory(grammars: GrammarCompiler) -> None:
     small, large = (
-        compiled(grammars, "json_schema", {"enum": list(range(n))}, prefix="<tool_call>") for n in (2, 2000)
+        compiled(grammars, "json_schema", {"enum": [TOO_MANY_LETTERS, *range(n)]}) for n in (2, 2000)
     )
     assert isinstance(small, HostGrammar) and isinstance(large, HostGrammar)
     assert 0 < small.nbytes < large.nbytes
@@ -254,8 +238,7 @@ def test_a_schema_that_no_engine_takes_is_refused_and_others_are_served(
 
 
 def test_a_string_of_too_many_letters_for_a_table_is_left_to_the_host(grammars: GrammarCompiler) -> None:
-    letters = "".join(map(chr, range(0x4E00, 0x4E00 + 5000)))
-    assert isinstance(compiled(grammars, "json_schema", {"enum": [letters]}), HostGrammar)
+    assert isinstance(compiled(grammars, "json_schema", {"enum": [TOO_MANY_LETTERS]}), HostGrammar)
 
 
 def test_a_grammar_that_is_slow_to_read_holds_up_nobody(grammars: GrammarCompiler) -> None:

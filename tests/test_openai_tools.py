@@ -86,7 +86,8 @@ async def test_a_call_in_free_text_becomes_a_tool_call(world: HttpWorld) -> None
     assert (call.type, call.function.name) == ("function", "weather")
     assert json.loads(call.function.arguments) == {"city": "Paris"}
     assert (choice.message.content, choice.finish_reason) == (None, "tool_calls")
-    assert last_generate(world).grammar is None
+    grammar = last_generate(world).grammar
+    assert grammar is not None and grammar.kind == "structural_tag" and grammar.param == "tools"
 
 
 async def test_text_before_a_call_is_content(world: HttpWorld) -> None:
@@ -130,7 +131,7 @@ async def test_a_required_call_is_constrained_to_the_tools(world: HttpWorld) -> 
     choice = (await create(world, tool_choice="required")).choices[0]
     grammar = last_generate(world).grammar
     assert grammar is not None
-    assert grammar.kind == "json_schema"
+    assert grammar.kind == "structural_tag"
     assert "weather" in grammar.text and "clock" in grammar.text
     assert choice.message.tool_calls[0].function.name == "weather"
     assert choice.finish_reason == "tool_calls"

@@ -119,7 +119,9 @@ async def test_a_value_out_of_range_is_named_with_its_range(
         ({"structured_outputs": {}}, "structured_outputs"),
         ({"property_order": "random"}, "property_order"),
         ({"unenforced": True}, "unenforced"),
-        ({"structured_outputs": {"structural_tag": {}}}, "structured_outputs.structural_tag"),
+        ({"structured_outputs": {"structural_tag": "{"}}, "structured_outputs.structural_tag"),
+        ({"structured_outputs": {"structural_tag": 5}}, "structured_outputs.structural_tag"),
+        ({"structured_outputs": {"structural_tag": {}}}, "structured_outputs.structural_tag.structures"),
         ({"guided_grammar": "a", "regex": "a"}, "guided_grammar"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": "sometimes"}, "tool_choice"),
@@ -292,3 +294,67 @@ async def test_fields_without_effect_and_unknown_ones_are_accepted(
     assert [record.getMessage() for record in caplog.records if "whim" in record.getMessage()] == [
         "ignoring the unknown request field 'whim'"
     ]
+
+
+TAG: Any = {"begin": "<a>", "content": {"type": "any_text"}, "end": "</a>"}
+
+
+@pytest.mark.parametrize(
+    ("format", "field", "says"),
+    [
+        (5, "", "must be an object"),
+        ({"type": "qwen_xml_parameter"}, ".type", "must be one of const_string, json_schema"),
+        ({"type": "const_string"}, ".value", "missing"),
+        ({"type": "const_string", "value": 1}, ".value", "must be a string"),
+        ({"type": "json_schema", "json_schema": []}, ".json_schema", "must be a JSON schema"),
+        ({"type": "json_schema", "json_schema": {}, "style": "qwen_xml"}, ".style", "must be 'json'"),
+        ({"type": "any_text", "excluded_str": ["x"]}, ".excluded_str", "not supported"),
+        ({"type": "sequence", "elements": []}, ".elements", "at least one"),
+        ({"type": "or", "elements": [{"type": "any_text"}, {}]}, ".elements[1].type", "is None"),
+        ({"type": "tag", **TAG, "end": 3}, ".end", "a string or a list"),
+        ({"type": "tag", "begin": "a", "end": "b"}, ".content", "missing"),
+        ({"type": "triggered_tags", "tags": [TAG], "triggers": [""]}, ".triggers[0]", "not empty"),
+        ({"type": "triggered_tags", "tags": [TAG], "triggers": ["<b"]}, ".triggers", "'<a>'"),
+        (
+            {"type": "triggered_tags", "tags": [TAG], "triggers": ["<a"], "at_least_one": 1},
+            ".at_least_one",
+            "true or false",
+        ),
+        ({"type": "tags_with_separator", "tags": [TAG]}, ".separator", "missing"),
+        (
+            {"type": "tags_with_separator", "tags": [{"type": "or"}], "separator": ""},
+            ".tags[0].type",
+            "'tag'",
+        ),
+    ],
+)
+async def test_a_structural_tag_that_cannot_be_read_names_the_field_of_its_format(
+    world: HttpWorld, format: Any, field: str, says: str
+) -> None:
+    error = await chat_error(world, response_format={"type": "structural_tag", "format": format})
+    assert error["param"] == f"response_format.format{field}"
+    assert says in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "param"),
+    [
+        ({"triggers": None}, "triggers"),
+        ({"structures": [{"begin": "<a>", "schema": {}}]}, "structures[0].end"),
+        ({"structures": [{"begin": "b", "schema": {}, "end": ""}]}, "triggers"),
+    ],
+)
+async def test_the_older_form_of_structural_tags_is_checked_too(
+    world: HttpWorld, changed: Any, param: str
+) -> None:
+    structures = [{"begin": "<a>", "schema": {}, "end": "</a>"}]
+    fields = {"type": "structural_tag", "structures": structures, "triggers": ["<a"], **changed}
+    assert (await chat_error(world, response_format=fields))["param"] == f"response_format.{param}"
+
+
+async def test_a_format_nested_without_end_is_refused(world: HttpWorld) -> None:
+    format: Any = {"type": "any_text"}
+    for _ in range(40):
+        format = {"type": "sequence", "elements": [format]}
+    error = await chat_error(world, response_format={"type": "structural_tag", "format": format})
+    assert "nested" in error["message"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from arbora.radix_cache import PrefixCache
 from arbora.radix_cache.node import Node
-from prefix_requests import DOCUMENT, match, new_cache, serve
+from prefix_requests import DOCUMENT, match, new_cache, serve, start
 from prefix_world import pack
 
 OTHER = tuple(range(500, 512))
@@ -110,3 +110,15 @@ def test_asking_without_computing_is_no_hit() -> None:
         lease = cache.acquire("", pack((*DOCUMENT, 1)), 12)
         cache.release(lease, pack(DOCUMENT), lease.pages)
     assert only_child(cache).hits == 0
+
+
+def test_a_sequence_that_goes_on_leaves_what_was_remembered_behind_it_where_it_was() -> None:
+    cache = new_cache(num_pages=7)
+    going_on, pages = start(cache, DOCUMENT[:9], commit=False)
+    other, others = start(cache, (*DOCUMENT[:8], 7, 7, 7, 7), commit=False)
+    cache.commit(going_on, pack(DOCUMENT[:8]), pages)
+    cache.release(other, pack((*DOCUMENT[:8], 7, 7, 7, 7)), others)
+    assert cache.allocate(4) is not None
+    [memory] = remembered(cache)
+    cache.commit(going_on, pack(DOCUMENT), pages)
+    assert memory.sequence() == pack((*DOCUMENT[:8], 7, 7, 7, 7))

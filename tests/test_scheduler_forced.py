@@ -158,6 +158,20 @@ def test_the_next_turn_finds_what_was_forced_at_the_end_of_a_reply(page_size: in
     assert bench.cached("b") == 7
 
 
+def test_a_prompt_does_not_wait_for_what_was_forced_at_the_end_of_another_reply() -> None:
+    bench = bench_with(grammar([{5: 1, 6: 1}, {7: 2}, {8: 3}, {9: 4}, {}], {4}))
+    bench.submit("a", [1, 2, 3], 9, "automaton")
+    bench.compiler.finish_all()
+    bench.run(1)
+    bench.step()
+    bench.plan()
+    [leaving] = bench.model.plans
+    assert [unpack(row.tokens) for row in leaving.rows] == [[7, 8, 9]]
+    bench.submit("b", [4, 5, 6], 2)
+    assert bench.plan()
+    assert [unpack(row.tokens) for row in bench.model.plans[-1].rows] == [[4, 5, 6]]
+
+
 @pytest.mark.parametrize("max_tokens", [1, 2, 3])
 def test_forced_tokens_count_towards_the_length(max_tokens: int) -> None:
     bench = bench_with(grammar([{5: 1}, {6: 2}, {7: 3}, {8: 3, 9: 3}], set()))

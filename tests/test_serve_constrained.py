@@ -281,7 +281,7 @@ def test_a_constraint_that_makes_no_sense_is_refused(served: Served, extra: Any,
     "choice", ["required", {"type": "function", "function": {"name": "traffic"}}], ids=str
 )
 def test_a_call_that_must_be_made_is_made(served: Served, choice: Any) -> None:
-    completion = chat(served, tools=TOOLS, tool_choice=choice)
+    completion = chat(served, tools=TOOLS, tool_choice=choice, parallel_tool_calls=False)
     (call,) = completion.choices[0].message.tool_calls
     assert call.type == "function"
     assert call.id
@@ -293,7 +293,8 @@ def test_a_call_that_must_be_made_is_made(served: Served, choice: Any) -> None:
 
 
 def test_the_deltas_of_a_streamed_call_make_valid_json(served: Served) -> None:
-    chunks = list(chat(served, tools=TOOLS, tool_choice="required", stream=True))
+    one_call: Any = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
+    chunks = list(chat(served, stream=True, **one_call))
     deltas = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
     assert deltas[0].id
     assert deltas[0].function.name in ("weather", "traffic")
@@ -313,7 +314,7 @@ def test_a_call_may_be_left_out(served: Served, choice: Any) -> None:
 
 
 def test_calls_and_their_results_may_be_told_in_the_conversation(served: Served) -> None:
-    first = chat(served, tools=TOOLS, tool_choice="required")
+    first = chat(served, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
     message = first.choices[0].message
     told: Any = [
         *HELLO,

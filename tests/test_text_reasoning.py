@@ -11,7 +11,7 @@ from arbora.frontend.text.tokenizer import Tokenizer
 from chat_templates import DEEPSEEK_R1, LLAMA3, QWEN3
 from tokenizers_for_tests import byte_level_json, write_model_folder
 
-THINK = ReasoningFormat("<think>", "</think>")
+THINK = ReasoningFormat("<think>", "</think>", by_template=True)
 CASES = {
     "an answer alone": (False, "Hello\n\nthere", "", "Hello\n\nthere"),
     "reasoning first": (False, "<think>\nHm.\n\nSo.\n</think>\n\nHello", "Hm.\n\nSo.", "Hello"),
@@ -53,7 +53,7 @@ def load(folder: Path) -> tuple[ChatTemplate | None, Tokenizer]:
 def test_the_markers_are_found_in_the_template_or_the_vocabulary(tmp_path: Path) -> None:
     without_marks = byte_level_json().replace("think>", "other>")
     folder = write_model_folder(tmp_path)
-    assert detect_reasoning(*load(folder)) == THINK
+    assert detect_reasoning(*load(folder)) == THINK._replace(by_template=False)
     (folder / "tokenizer.json").write_text(without_marks)
     assert detect_reasoning(*load(folder)) is None
     (folder / "chat_template.jinja").write_text(LLAMA3)
@@ -71,4 +71,6 @@ def test_a_prompt_may_begin_the_reasoning_itself(tmp_path: Path) -> None:
     (folder / "chat_template.jinja").write_text(QWEN3)
     template, _ = load(folder)
     assert template is not None and not THINK.open_at_end_of(template.render(user))
-    assert not THINK.open_at_end_of(template.render(user, kwargs={"enable_thinking": False}))
+    without = template.render(user, kwargs={"enable_thinking": False})
+    assert not THINK.open_at_end_of(without)
+    assert THINK.is_likely_after(template.render(user)) and not THINK.is_likely_after(without)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import NamedTuple, get_args
 
 import pytest
 from arbora.frontend.text.tool_calls import (
     ContentDelta,
-    ImposedCallParser,
     ToolCallDelta,
     ToolCallParser,
     check_against,
@@ -98,7 +96,7 @@ CASES = {
 }
 
 
-def parse(parser: ToolCallParser | ImposedCallParser, parts: list[str]) -> list[str | tuple[str, str]]:
+def parse(parser: ToolCallParser, parts: list[str]) -> list[str | tuple[str, str]]:
     found: list[str | tuple[str, str]] = []
     for index, part in enumerate(parts):
         for delta in parser.push(part, index == len(parts) - 1):
@@ -163,27 +161,52 @@ def test_ids_fit_what_the_models_templates_accept() -> None:
         assert delta.id.startswith("call_") if dialect == "hermes" else len(delta.id) == 9
 
 
-@pytest.mark.parametrize("separators", [(", ", ": "), (",", ":")])
-def test_an_imposed_call_streams_its_arguments(separators: tuple[str, str]) -> None:
-    arguments = {"city": 'Kö"}ln\\', "days": [1, {"x": None}]}
-    encoded = json.dumps({"name": "f", "arguments": arguments}, separators=separators)
-    text = f"<tool_call>\n{encoded}\n</tool_call>"
-    expected = [("f", json.dumps(arguments, separators=separators))]
+LIVE = {
+    "hermes": (
+        f"Let me see.{hermes(F)}\n{hermes(F)}",
+        ["Let me see.", ("f", '{"a": 1}'), ("f", '{"a": 1}')],
+    ),
+    "llama_json": (LLAMA_F, [("f", '{"a": 1}')]),
+    "mistral": (f"Hm. [TOOL_CALLS] [{F}, {F}]", ["Hm.", ("f", '{"a": 1}'), ("f", '{"a": 1}')]),
+    "mistral_named": ('[TOOL_CALLS]f[ARGS]{"a": "]"}', [("f", '{"a": "]"}')]),
+    "pythonic": (
+        '[f(a=1, b="),\\"", c={"d": [1, {}]}), get_weather()]',
+        [("f", '{"a": 1, "b": "),\\"", "c": {"d": [1, {}]}}'), ("get_weather", "{}")],
+    ),
+}
+
+
+def live(dialect: Dialect) -> ToolCallParser:
+    return ToolCallParser(default_format(dialect), FITS, ("f", "get_weather"))
+
+
+@pytest.mark.parametrize("dialect", get_args(Dialect))
+def test_the_calls_of_enforced_tools_stream_wherever_the_text_is_split(dialect: Dialect) -> None:
+    text, expected = LIVE[dialect]
     for split in range(len(text) + 1):
-        assert parse(ImposedCallParser(default_format("hermes")), [text[:split], text[split:]]) == expected
-    parser = ImposedCallParser(default_format("hermes"))
-    streamed = [parser.push(character, False) for character in text]
-    assert sum(map(bool, streamed)) > 20
+        assert parse(live(dialect), [text[:split], text[split:]]) == expected
+    parser = live(dialect)
+    streamed = [delta for character in text for delta in parser.push(character, False)]
+    assert sum(isinstance(delta, ToolCallDelta) and delta.name is None for delta in streamed) > 6
 
 
-def test_an_imposed_call_broken_off_in_its_arguments_keeps_what_there_is() -> None:
-    parser = ImposedCallParser(default_format("llama_json"))
-    assert parse(parser, ['{"name": "f", "parameters": {"a', '": 1']) == [("f", '{"a": 1')]
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.dialect == "hermes"])
+def test_an_enforced_tool_changes_nothing_of_what_is_written_in_another_way(name: str) -> None:
+    _, text, expected = CASES[name]
+    if F not in text and "argum" not in text:
+        assert parse(live("hermes"), [*text]) == (expected or [text])
 
 
-def test_an_imposed_call_broken_off_before_its_arguments_is_content() -> None:
-    parser = ImposedCallParser(default_format("hermes"))
-    assert parse(parser, ["<tool_call>\n", '{"name": "f"']) == ['<tool_call>\n{"name": "f"']
+def test_an_enforced_call_broken_off_in_its_arguments_keeps_what_there_is() -> None:
+    assert parse(live("llama_json"), ['{"name": "f", "parameters": {"a', '": 1']) == [("f", '{"a": 1')]
+
+
+def test_an_enforced_call_broken_off_behind_its_arguments_leaves_nothing_else() -> None:
+    assert parse(live("hermes"), [f"<tool_call>\n{F}\n</tool_", ""]) == [("f", '{"a": 1}')]
+
+
+def test_an_enforced_call_broken_off_before_its_arguments_is_content() -> None:
+    assert parse(live("hermes"), ["<tool_call>\n", '{"name": "f"']) == ['<tool_call>\n{"name": "f"']
 
 
 def test_a_long_call_is_read_in_linear_time() -> None:

@@ -25,7 +25,6 @@ _missing = re.compile(r"missing required field `(?P<field>[^`]*)`")
 _WITHOUT_EFFECT = frozenset(
     (
         "metadata",
-        "parallel_tool_calls",
         "safety_identifier",
         "prompt_cache_key",
         "prompt_cache_retention",

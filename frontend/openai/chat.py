@@ -10,7 +10,7 @@ import msgspec
 from starlette.requests import Request
 
 from ...runtime.errors import RequestError
-from ...runtime.messages import Generate, ModelReady, Tokens
+from ...runtime.messages import Generate, GrammarSpec, LeftOut, ModelReady, Tokens
 from ...runtime.sampling_params import SamplingParams
 from ..generation import Generation
 from ..service import Service, room_for_reply
@@ -18,7 +18,7 @@ from ..tenants import tenant_of
 from ..text.reasoning import ReasoningParser
 from .chat_answers import OPENING_DELTA, ChatContext, ChatStream, ChatWhole
 from .chunks import ChunkWriter
-from .constraint import constraint
+from .constraint import behind_reasoning, constraint
 from .conversation import render, tool_definitions
 from .message_parser import MessageParser
 from .protocol import ChatRequest
@@ -85,16 +85,19 @@ async def prepare_chat(service: Service, http_request: Request) -> ChatJob:
     grammar = constraint(request)
     tools = tool_definitions(request.tools)
     use = tool_use(request, tools, service.tool_format, grammar)
-    text = render(service.template, request, tools) + use.prompt_suffix
+    text = render(service.template, request, tools)
     prompt = await service.encode_rendered(text, bool(request.add_special_tokens))
-    context = _context(service, request, text, prompt, use, constrained=bool(grammar or use.grammar))
+    grammar = grammar or use.grammar
+    reasoned = _behind_reasoning(service, grammar, text)
+    reasons = grammar is None or reasoned is not None or use.mode == "allowed"
+    context = _context(service, request, text, prompt, use, reasons=reasons)
     requests = generate_messages(
         request,
         request_id=context.request_id,
         client=service.engine.client,
         prompts=[prompt],
         sampling=_sampling(request, len(prompt) // 4, model),
-        grammar=use.grammar or grammar,
+        grammar=reasoned or grammar,
         tenant=tenant_of(http_request, request.user, service.config),
     )
     return ChatJob(service, request, context, requests, stop, _shown_special(service, use))
@@ -132,16 +135,22 @@ def _shown_special(service: Service, use: ToolUse) -> frozenset[int]:
     return reasoning | use.shown_special(service.tokenizer)
 
 
-def _context(
-    service: Service, request: ChatRequest, text: str, prompt: Tokens, use: ToolUse, constrained: bool
-) -> ChatContext:
-    """A constrained reply has no room for reasoning before what it must match."""
-    reasoning = None if constrained else service.reasoning
+def _behind_reasoning(service: Service, grammar: GrammarSpec | None, prompt: str) -> GrammarSpec | None:
+    if grammar is None or service.reasoning is None:
+        return None
+    return behind_reasoning(grammar, service.reasoning, prompt)
 
-    def new_parser() -> MessageParser:
+
+def _context(
+    service: Service, request: ChatRequest, text: str, prompt: Tokens, use: ToolUse, reasons: bool
+) -> ChatContext:
+    """`reasons`: the reply has room for reasoning."""
+    reasoning = service.reasoning if reasons else None
+
+    def new_parser(left_out: Sequence[LeftOut]) -> MessageParser:
         inside = reasoning is not None and reasoning.open_at_end_of(text)
         thoughts = ReasoningParser(reasoning, inside) if reasoning is not None else None
-        return MessageParser(thoughts, use.new_parser())
+        return MessageParser(thoughts, use.new_parser(left_out))
 
     return ChatContext(
         request_id=new_id("chatcmpl"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET
 
-from ...runtime.messages import Tokens
+from ...runtime.messages import LeftOut, Tokens
 from ..generation import Arrival
 from ..text.prompt_memo import PromptMemo
 from ..text.tokenizer import Tokenizer
@@ -45,7 +45,7 @@ class ChatContext:
     memo: PromptMemo
     prompt_text: str
     prompt: Tokens
-    new_parser: Callable[[], MessageParser]
+    new_parser: Callable[[Sequence[LeftOut]], MessageParser]
     call_finish_reason: str
     wants_logprobs: bool
     wants_prompt_logprobs: bool
@@ -54,9 +54,9 @@ class ChatContext:
 class ChatChoiceState:
     """One choice: parses its text, and keeps its ids for the conversation's next turn."""
 
-    def __init__(self, context: ChatContext) -> None:
+    def __init__(self, context: ChatContext, left_out: Sequence[LeftOut]) -> None:
         self._context = context
-        self._parser = context.new_parser()
+        self._parser = context.new_parser(left_out)
         self._texts: list[str] = []
         self.has_tool_calls = False
 
@@ -83,7 +83,7 @@ class ChatStream:
         self.reply = reply
         self._context = context
         self._writer = writer
-        self._choices = [ChatChoiceState(context) for _ in reply.choices]
+        self._choices = [ChatChoiceState(context, reply.left_out) for _ in reply.choices]
 
     def push(self, arrivals: Sequence[Arrival]) -> bytes:
         return b"".join(self._chunks(piece) for piece in self.reply.push(arrivals))
@@ -137,7 +137,7 @@ class ChatWhole:
     def __init__(self, context: ChatContext, reply: Reply) -> None:
         self.reply = reply
         self._context = context
-        self._choices = [ChatChoiceState(context) for _ in reply.choices]
+        self._choices = [ChatChoiceState(context, reply.left_out) for _ in reply.choices]
         self._messages = [MessageBuilder() for _ in reply.choices]
         self._logprobs: list[list[TokenLogprob]] = [[] for _ in reply.choices]
 

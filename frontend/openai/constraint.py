@@ -9,7 +9,9 @@ from msgspec import Raw
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
+from ..text.reasoning import ReasoningFormat
 from .protocol import GenerationFields, ResponseFormat, StructuredOutputs
+from .structural_tag import structural_tag
 
 
 def constraint(request: GenerationFields) -> GrammarSpec | None:
@@ -21,6 +23,34 @@ def constraint(request: GenerationFields) -> GrammarSpec | None:
             f"{names} can't be used together: give only one.", param=specs[1].param, code="invalid_value"
         )
     return specs[0] if specs else None
+
+
+def behind_reasoning(spec: GrammarSpec, format: ReasoningFormat, prompt: str) -> GrammarSpec | None:
+    """The same for what comes behind the reasoning that the prompt has begun, or that JSON and tool calls
+    may come behind; None if the reply is to begin with what it must match."""
+    is_open = format.open_at_end_of(prompt)
+    begins_otherwise = spec.kind in ("json_schema", "json_object") or spec.param == "tools"
+    if not is_open and not (begins_otherwise and format.is_likely_after(prompt)):
+        return None
+    thinking = {"type": "thinking", "start": format.start, "end": format.end, "is_open": is_open}
+    text = msgspec.json.encode({**thinking, "content": _as_format(spec)}).decode()
+    return GrammarSpec("structural_tag", text, spec.param)
+
+
+def _as_format(spec: GrammarSpec) -> Raw | dict[str, object]:
+    match spec.kind:
+        case "structural_tag":
+            return Raw(spec.text.encode())
+        case "json_schema" | "json_object":
+            schema = Raw(spec.text.encode() if spec.kind == "json_schema" else b'{"type":"object"}')
+            return {"type": "json_schema", "json_schema": schema, "separators": spec.separators}
+        case "regex":
+            return {"type": "regex", "pattern": spec.text}
+        case "grammar":
+            return {"type": "grammar", "grammar": spec.text}
+        case "choice":
+            values: list[str] = msgspec.json.decode(spec.text, type=list[str])
+            return {"type": "or", "elements": [{"type": "const_string", "value": each} for each in values]}
 
 
 def _asked(request: GenerationFields) -> Sequence[GrammarSpec | None]:
@@ -41,9 +71,13 @@ def _response_format(wanted: ResponseFormat | None) -> GrammarSpec | None:
         return None
     if wanted.type == "json_object":
         return GrammarSpec("json_object", "", "response_format")
+    if wanted.type == "structural_tag":
+        parts = {"format": wanted.format, "structures": wanted.structures, "triggers": wanted.triggers}
+        return structural_tag(Raw(msgspec.json.encode(parts)), "response_format")
     if wanted.type != "json_schema":
         raise RequestError(
-            f"response_format.type is {wanted.type!r}, but must be 'text', 'json_object' or 'json_schema'.",
+            f"response_format.type is {wanted.type!r}, but must be 'text', 'json_object', 'json_schema' or "
+            "'structural_tag'.",
             param="response_format.type",
             code="invalid_value",
         )
@@ -59,25 +93,19 @@ def _response_format(wanted: ResponseFormat | None) -> GrammarSpec | None:
 def _structured_outputs(wanted: StructuredOutputs | None) -> GrammarSpec | None:
     if wanted is None:
         return None
-    if not _is_null(wanted.structural_tag):
-        raise RequestError(
-            "structured_outputs.structural_tag is not supported; "
-            "use json, regex, choice, grammar or json_object.",
-            param="structured_outputs.structural_tag",
-            code="unsupported_parameter",
-        )
     found = [
         _guided_json(wanted.json, "structured_outputs.json"),
         _regex(wanted.regex, "structured_outputs.regex"),
         _choice(wanted.choice, "structured_outputs.choice"),
         _grammar(wanted.grammar, "structured_outputs.grammar"),
         GrammarSpec("json_object", "", "structured_outputs.json_object") if wanted.json_object else None,
+        _structural_tag(wanted.structural_tag, "structured_outputs.structural_tag"),
     ]
     specs = [spec for spec in found if spec is not None]
     if len(specs) != 1:
         raise RequestError(
-            f"structured_outputs has {len(specs)} of json, regex, choice, grammar and json_object, "
-            "but must have exactly one.",
+            f"structured_outputs has {len(specs)} of json, regex, choice, grammar, json_object and "
+            "structural_tag, but must have exactly one.",
             param="structured_outputs",
             code="invalid_value",
         )
@@ -99,6 +127,10 @@ def _choice(options: list[str] | None, param: str) -> GrammarSpec | None:
     if not options:
         raise RequestError(f"{param} must have at least one string.", param=param, code="invalid_value")
     return GrammarSpec("choice", msgspec.json.encode(options).decode(), param)
+
+
+def _structural_tag(value: Raw, param: str) -> GrammarSpec | None:
+    return None if _is_null(value) else structural_tag(value, param)
 
 
 def _guided_json(schema: Raw, param: str) -> GrammarSpec | None:

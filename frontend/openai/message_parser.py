@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..text.reasoning import ReasoningParser
-from ..text.tool_calls import ContentDelta, ImposedCallParser, ToolCallDelta, ToolCallParser
+from ..text.tool_calls import ContentDelta, ToolCallDelta, ToolCallParser
 
 
 class MessageParts(NamedTuple):
@@ -18,9 +18,7 @@ class MessageParts(NamedTuple):
 class MessageParser:
     """One choice's. Without parsers all text is content."""
 
-    def __init__(
-        self, reasoning: ReasoningParser | None, tools: ToolCallParser | ImposedCallParser | None
-    ) -> None:
+    def __init__(self, reasoning: ReasoningParser | None, tools: ToolCallParser | None) -> None:
         self._reasoning = reasoning
         self._tools = tools
 

@@ -24,8 +24,13 @@ class JsonSchemaFormat(Struct, kw_only=True):
 
 
 class ResponseFormat(Struct, kw_only=True):
+    """The last three are a structural tag's."""
+
     type: str
     json_schema: JsonSchemaFormat | None = None
+    format: Raw = NULL
+    structures: Raw = NULL
+    triggers: Raw = NULL
 
 
 class StructuredOutputs(Struct, kw_only=True):
@@ -146,6 +151,7 @@ class ChatRequest(GenerationFields, kw_only=True):
     top_logprobs: int | None = None
     tools: list[Tool] | None = None
     tool_choice: str | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec import UNSET, UnsetType
 
 from ...runtime.errors import RequestError
-from ...runtime.messages import Logprobs, Output, Tokens
+from ...runtime.messages import LeftOut, Logprobs, Output, Tokens
 from ..generation import Arrival, Generation
 from ..text.detokenizer import Detokenizer
 from .responses import PromptTokensDetails, UnenforcedKeyword, Usage
@@ -75,6 +75,11 @@ class Reply:
         self._generation = generation
 
     @property
+    def left_out(self) -> Sequence[LeftOut]:
+        """What the grammar doesn't enforce."""
+        return self._generation.left_out
+
+    @property
     def done(self) -> bool:
         return all(choice.finish is not None for choice in self.choices)
 
@@ -93,7 +98,10 @@ class Reply:
         return pieces
 
     def unenforced(self) -> list[UnenforcedKeyword] | UnsetType:
-        """What the schema asks and the reply need not keep, if anything."""
+        """What the schema asks and the reply need not keep, if anything, where the request allowed that."""
+        grammar = self._generation.requests[0].grammar
+        if grammar is None or grammar.unenforced != "allow":
+            return UNSET
         left_out = self._generation.left_out
         return [UnenforcedKeyword(each.keyword, each.path) for each in left_out] or UNSET
 

@@ -1,43 +1,42 @@
-"""What `tools` and `tool_choice` mean for a request's prompt, its grammar and the reading of its reply."""
+"""What `tools` and `tool_choice` mean for a request's grammar and the reading of its reply."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from ...runtime.errors import RequestError
-from ...runtime.messages import GrammarSpec
+from ...runtime.messages import GrammarSpec, LeftOut
 from ..text.tokenizer import Tokenizer
-from ..text.tool_calls import ImposedCallParser, ToolCallParser, ToolFormat, call_grammar, check_against
+from ..text.tool_calls import ToolCallParser, ToolFormat, check_against
+from ..text.tool_grammar import check_strict, enforced_names, optional_calls, required_calls
 from .protocol import ChatRequest, NamedTool
 
 CHOICES = ("none", "auto", "required")
 
 
 class ToolUse(NamedTuple):
-    """`imposed`: the reply must be a call and match `grammar`; `allowed`: it may have calls.
+    """`required`: the reply must be a call; `allowed`: it may have calls. Both match `grammar`.
 
     `finish_reason` is that of a reply with calls: OpenAI says "stop" if the caller named the function.
     """
 
-    mode: Literal["imposed", "allowed", "none"]
+    mode: Literal["required", "allowed", "none"]
     format: ToolFormat
     tools: Sequence[dict[str, Any]] = ()
     grammar: GrammarSpec | None = None
     finish_reason: str = "tool_calls"
 
-    @property
-    def prompt_suffix(self) -> str:
-        """What the prompt must end with for the reply to be a call."""
-        return self.format.opening if self.mode == "imposed" else ""
-
-    def new_parser(self) -> ToolCallParser | ImposedCallParser | None:
-        match self.mode:
-            case "imposed":
-                return ImposedCallParser(self.format)
-            case "allowed":
-                return ToolCallParser(self.format, check_against(self.tools))
-        return None
+    def new_parser(self, left_out: Sequence[LeftOut]) -> ToolCallParser | None:
+        """`left_out` is what the grammar doesn't enforce."""
+        if self.mode == "none":
+            return None
+        paths = [each.path for each in left_out]
+        return ToolCallParser(
+            self.format, check_against(self.tools), enforced_names(self.tools, self.format, paths)
+        )
 
     def shown_special(self, tokenizer: Tokenizer) -> frozenset[int]:
         return frozenset() if self.mode == "none" else self.format.shown_special(tokenizer)
@@ -57,12 +56,32 @@ def tool_use(
     if choice == "required" or isinstance(choice, NamedTool):
         if grammar is not None:
             raise _wrong_choice(f"asks for a call, which can't be used together with {grammar.param}")
-        named = choice.function.name if isinstance(choice, NamedTool) else None
-        finish_reason = "tool_calls" if named is None else "stop"
-        return ToolUse("imposed", format, tools, call_grammar(format, tools, named), finish_reason)
+        return _required(request, tools, format, choice)
     if choice == "none" or grammar is not None:
         return ToolUse("none", format)
-    return ToolUse("allowed", format, tools)
+    check_strict(format, tools)
+    wanted = optional_calls(format, tools, several=request.parallel_tool_calls is not False)
+    return ToolUse("allowed", format, tools, _spec(wanted))
+
+
+def _required(
+    request: ChatRequest, tools: list[dict[str, Any]], format: ToolFormat, choice: str | NamedTool
+) -> ToolUse:
+    if not isinstance(choice, NamedTool):
+        wanted = required_calls(format, tools, several=request.parallel_tool_calls is not False)
+        return ToolUse("required", format, tools, _spec(wanted))
+    named = [tool for tool in tools if tool["function"]["name"] == choice.function.name]
+    if not named:
+        known = ", ".join(tool["function"]["name"] for tool in tools)
+        raise _wrong_choice(
+            f'names the function "{choice.function.name}", which is not among the tools ({known})'
+        )
+    wanted = required_calls(format, named, several=False)
+    return ToolUse("required", format, named, _spec(wanted), finish_reason="stop")
+
+
+def _spec(format: dict[str, Any]) -> GrammarSpec:
+    return GrammarSpec("structural_tag", msgspec.json.encode(format).decode(), "tools")
 
 
 def _wrong_choice(problem: str) -> RequestError:

@@ -28,7 +28,7 @@ def reader_for(dialect: Dialect) -> CallReader:
             return TaggedReader(CLOSING_TAGS["hermes"])
         case "llama_json":
             return JsonReader()
-        case "mistral":
+        case "mistral" | "mistral_named":
             return MistralReader()
         case "pythonic":
             return PythonReader()

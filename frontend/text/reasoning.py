@@ -12,16 +12,23 @@ _KNOWN_MARKERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
 
 
 class ReasoningFormat(NamedTuple):
+    """`by_template`: the chat template knows of it, so that replies are likely to begin with reasoning."""
+
     start: str
     end: str
+    by_template: bool
 
     def open_at_end_of(self, prompt: str) -> bool:
         """True if the rendered prompt itself begins the reasoning, so that the reply starts inside."""
         return prompt.rstrip().endswith(self.start)
 
+    def is_likely_after(self, prompt: str) -> bool:
+        """Whether a reply to the prompt may well begin with the marker."""
+        return self.by_template and not prompt.rstrip().endswith((self.start, self.end))
+
     def shown_special(self, tokenizer: Tokenizer) -> frozenset[int]:
         """Special tokens that the detokenizer must not skip."""
-        ids = (tokenizer.token_id(marker) for marker in self)
+        ids = (tokenizer.token_id(marker) for marker in (self.start, self.end))
         return frozenset(token for token in ids if token is not None) & tokenizer.special_tokens
 
 
@@ -35,7 +42,7 @@ def detect_reasoning(template: ChatTemplate | None, tokenizer: Tokenizer) -> Rea
     source = template.source() if template is not None else ""
     for start, end in _KNOWN_MARKERS:
         if end in source or (tokenizer.token_id(start) is not None and tokenizer.token_id(end) is not None):
-            return ReasoningFormat(start, end)
+            return ReasoningFormat(start, end, by_template=end in source)
     return None
 
 

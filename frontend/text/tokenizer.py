@@ -59,8 +59,10 @@ class Tokenizer:
         return len(self._bytes)
 
     def save(self, path: Path) -> None:
-        """As tokenizer.json."""
-        self._backend.save(str(path), pretty=False)
+        """As tokenizer.json. Readers see the whole file or none."""
+        unfinished = path.with_name(f"{path.name}.part")
+        self._backend.save(str(unfinished), pretty=False)
+        unfinished.replace(path)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> Tokens:
         encoding = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]

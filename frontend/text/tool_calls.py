@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import re
 import secrets
 import string
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from .brackets import BracketScanner
 from .call_readers import CallReader, reader_for
 from .call_syntax import Call
+from .live_calls import LiveCalls, Started
 from .markers import overlap
 from .tool_check import CallCheck, check_against
-from .tool_formats import CLOSING_TAGS, TAGS, Dialect, ToolFormat, call_grammar, detect_format
+from .tool_formats import CLOSING_TAGS, TAGS, Dialect, ToolFormat, detect_format
 
 __all__ = [
     "ContentDelta",
-    "ImposedCallParser",
     "ToolCallDelta",
     "ToolCallParser",
     "ToolFormat",
-    "call_grammar",
     "check_against",
     "detect_format",
 ]
 
 _BARE_BRACKET: dict[Dialect, str] = {"llama_json": "{", "pythonic": "["}
 _BETWEEN_CALLS = " \t\r\n;,"
-_HEADER = re.compile(
-    r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +48,17 @@ Delta = ContentDelta | ToolCallDelta
 class ToolCallParser:
     """For replies that may call tools: content and calls in any order.
 
-    A call is sent whole, once it is complete and found good by `fits`. Whatever else looked like a call
-    comes back as content. White space around calls belongs to neither.
+    The calls of tools that are `enforced` follow their grammar: their arguments stream. Any other call is
+    sent whole, once it is complete and found good by `fits`. Whatever else looked like a call comes back as
+    content. White space around calls belongs to neither.
     """
 
-    def __init__(self, format: ToolFormat, fits: CallCheck) -> None:
+    def __init__(self, format: ToolFormat, fits: CallCheck, enforced: Collection[str] = ()) -> None:
+        self._format = format
         self._dialect = format.name
         self._fits = fits
+        self._enforced = enforced
+        self._live: LiveCalls | None = None
         self._closing_tag = CLOSING_TAGS.get(format.name, "")
         self._reader: CallReader | None = None
         self._opening = ""  # the text before the body that is content if there is no call
@@ -122,10 +119,38 @@ class ToolCallParser:
         self._opening = self._held[start:body]
         self._held = self._held[body:]
         self._reader = reader_for(self._dialect)
+        self._live = None
         self._body = []
         return True
 
     def _read_body(self, deltas: list[Delta], final: bool) -> bool:
+        """True if the body ends."""
+        if self._live is None and not self._body:
+            tag = next((tag for tag in TAGS[self._dialect] if self._opening.endswith(tag)), "")
+            live = LiveCalls(self._format, self._enforced, tag)
+            recognized = live.recognizes(self._held)
+            if recognized is None and not final:
+                return False
+            self._live = live if recognized else None
+        return self._read_whole(deltas, final) if self._live is None else self._read_live(deltas, final)
+
+    def _read_live(self, deltas: list[Delta], final: bool) -> bool:
+        """True if the body ends."""
+        assert self._live is not None
+        held, self._held = self._held, ""
+        for event in self._live.feed(held, final):
+            if isinstance(event, Started):
+                deltas.append(self._numbered(Call(event.name, "")))
+            else:
+                deltas.append(ToolCallDelta(self.calls - 1, None, None, event.fragment))
+        if self._live.rest is None:
+            return False
+        self._held = self._live.rest
+        self._live = self._reader = None
+        self._may_be_bare = True
+        return True
+
+    def _read_whole(self, deltas: list[Delta], final: bool) -> bool:
         """True if the body ends."""
         assert self._reader is not None
         length = self._reader.feed(self._held)
@@ -149,42 +174,6 @@ class ToolCallParser:
         return ToolCallDelta(self.calls - 1, _new_id(self._dialect), call.name, call.arguments)
 
 
-class ImposedCallParser:
-    """For replies that a grammar holds to one call (`call_grammar`): its arguments stream.
-
-    A reply that ends before its arguments begin comes back as content.
-    """
-
-    def __init__(self, format: ToolFormat) -> None:
-        self._format = format
-        self._scanner = BracketScanner('"')
-        self._header = ""
-        self._ended = False
-        self.calls = 0
-
-    def push(self, text: str, final: bool) -> list[Delta]:
-        """`final`: no more text follows."""
-        if self.calls:
-            return self._arguments(text)
-        self._header += text
-        match = _HEADER.match(self._header.removeprefix(self._format.prefix))
-        if match is not None:
-            self.calls = 1
-            start = ToolCallDelta(0, _new_id(self._format.name), json.loads(match[1]), "")
-            return [start, *self._arguments(match.string[match.end() :])]
-        return [ContentDelta(self._header)] if final and self._header else []
-
-    def _arguments(self, text: str) -> list[Delta]:
-        if self._ended:
-            return []
-        for position, character in enumerate(text):
-            if self._scanner.closes(character):
-                self._ended = True
-                text = text[: position + 1]
-                break
-        return [ToolCallDelta(0, None, None, text)] if text else []
-
-
 def _joined(deltas: Iterable[Delta]) -> Iterable[Delta]:
     content = ""
     for delta in deltas:
@@ -202,5 +191,5 @@ def _joined(deltas: Iterable[Delta]) -> Iterable[Delta]:
 def _new_id(dialect: Dialect) -> str:
     """Mistral's templates accept nothing but nine letters and digits."""
     alphabet = string.ascii_letters + string.digits
-    length, prefix = (9, "") if dialect == "mistral" else (24, "call_")
+    length, prefix = (9, "") if dialect in ("mistral", "mistral_named") else (24, "call_")
     return prefix + "".join(secrets.choice(alphabet) for _ in range(length))

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ...runtime.errors import RequestError
-from ...runtime.messages import GrammarSpec
 from .chat_template import ChatTemplate
 from .tokenizer import Tokenizer
 
-Dialect = Literal["hermes", "llama_json", "pythonic", "mistral"]
-Tools = list[dict[str, Any]]
+Dialect = Literal["hermes", "llama_json", "pythonic", "mistral", "mistral_named"]
 
 TAGS: dict[Dialect, tuple[str, ...]] = {
     "hermes": ("<tool_call>",),
     "llama_json": ("<|python_tag|>",),
     "pythonic": ("<|python_start|>", "<|python_tag|>"),
     "mistral": ("[TOOL_CALLS]",),
+    "mistral_named": ("[TOOL_CALLS]",),
 }
 CLOSING_TAGS: dict[Dialect, str] = {"hermes": "</tool_call>", "pythonic": "<|python_end|>"}
 
-_DECIDES_TYPE = {"type", "$ref", "anyOf", "oneOf", "allOf", "const", "enum"}
 _SAMPLE_NAME = "sample_function"
 _SAMPLE_TOOL = {
     "type": "function",
@@ -39,27 +37,41 @@ _SAMPLE_TOOL = {
         },
     },
 }
+_SAMPLE_ARGUMENTS = r'\{\s*"first"(?P<colon>\s*:\s*)1(?P<comma>\s*,\s*)"second"\s*:\s*2\s*\}'
 _SAMPLE_CALL = re.compile(
-    rf'\{{\s*"name"\s*:\s*"{_SAMPLE_NAME}"\s*,\s*"(?P<key>arguments|parameters)"\s*:\s*'
-    r'\{\s*"first"(?P<colon>\s*:\s*)1(?P<comma>\s*,\s*)"second"\s*:\s*2\s*\}'
-    r'(?:\s*,\s*"id"\s*:\s*"[^"]*")?\s*\}'
+    rf'(?P<before>\{{\s*"name"\s*:\s*"){_SAMPLE_NAME}(?P<after>"\s*,\s*"(?:arguments|parameters)"\s*:\s*)'
+    rf'{_SAMPLE_ARGUMENTS}(?:\s*,\s*"id"\s*:\s*"[^"]*")?(?P<tail>\s*\}})'
+)
+_SAMPLE_NAMED_CALL = re.compile(
+    rf"(?P<before>){_SAMPLE_NAME}(?P<after>(?:\[ARGS\])?){_SAMPLE_ARGUMENTS}(?P<tail>)"
 )
 
 
 class ToolFormat(NamedTuple):
-    """A call is `opening + prefix + {"name": …, arguments_key: …} + suffix` (in the pythonic dialect
-    only when its form is imposed).
+    """Calls are `prefix`, then one call or several with `between` between them, then `suffix`.
 
-    `opening` ends with a special token, which no grammar can produce: a prompt whose reply must be a
-    call ends with it. `separators` are the item and key separators of the JSON.
+    A call is the function's name between the parts of `head`, its arguments, and `tail`. Only where
+    `between` is not None may a prefix lead into several. `separators` are the item and key separators of
+    the arguments.
     """
 
     name: Dialect
-    opening: str
     prefix: str
+    head: tuple[str, str]
+    tail: str
     suffix: str
+    between: str | None
     separators: tuple[str, str]
-    arguments_key: str
+
+    def begin(self, function: str) -> str:
+        """What comes before a call's arguments."""
+        before, after = self.head
+        return f"{before}{json.dumps(function, ensure_ascii=False)[1:-1] if before else function}{after}"
+
+    @property
+    def tag(self) -> str | None:
+        """The one that the prefix begins with."""
+        return next((tag for tag in TAGS[self.name] if self.prefix.startswith(tag)), None)
 
     def shown_special(self, tokenizer: Tokenizer) -> frozenset[int]:
         """Special tokens that the detokenizer must not skip when a request has tools."""
@@ -68,11 +80,15 @@ class ToolFormat(NamedTuple):
         return frozenset(token for token in ids if token is not None) & tokenizer.special_tokens
 
 
+_SPACED = (", ", ": ")
+_ARGUMENTS = ('{"name": "', '", "arguments": ')
+_PARAMETERS = ('{"name": "', '", "parameters": ')
 _DEFAULTS: dict[Dialect, ToolFormat] = {
-    "hermes": ToolFormat("hermes", "", "<tool_call>\n", "\n</tool_call>", (", ", ": "), "arguments"),
-    "llama_json": ToolFormat("llama_json", "", "", "", (", ", ": "), "parameters"),
-    "pythonic": ToolFormat("pythonic", "", "", "", (", ", ": "), "parameters"),
-    "mistral": ToolFormat("mistral", "[TOOL_CALLS]", " [", "]", (", ", ": "), "arguments"),
+    "hermes": ToolFormat("hermes", "<tool_call>\n", _ARGUMENTS, "}", "\n</tool_call>", None, _SPACED),
+    "llama_json": ToolFormat("llama_json", "", _PARAMETERS, "}", "", None, _SPACED),
+    "pythonic": ToolFormat("pythonic", "[", ("", "("), ")", "]", ", ", _SPACED),
+    "mistral": ToolFormat("mistral", "[TOOL_CALLS] [", _ARGUMENTS, "}", "]", ", ", _SPACED),
+    "mistral_named": ToolFormat("mistral_named", "[TOOL_CALLS]", ("", "[ARGS]"), "", "", None, _SPACED),
 }
 
 
@@ -86,40 +102,27 @@ def detect_format(template: ChatTemplate | None) -> ToolFormat:
     if template is None:
         return _DEFAULTS["hermes"]
     dialect = _dialect(template.source([_SAMPLE_TOOL]))
+    if dialect == "pythonic":
+        return _DEFAULTS[dialect]
     text = _sample_rendering(template)
     found = list(_SAMPLE_CALL.finditer(text))
+    if not found and dialect == "mistral":
+        found = list(_SAMPLE_NAMED_CALL.finditer(text))
+        dialect = "mistral_named" if found else dialect
     if not found:
         return _DEFAULTS[dialect]
     call = found[-1]
-    before, after = text[: call.start()], text[call.end() :]
-    opening, prefix = _split_behind_special(_from_last_tag(before, dialect), template.special_texts)
+    prefix = _from_last_tag(text[: call.start()], dialect)
+    if not prefix and _DEFAULTS[dialect].prefix:
+        return _DEFAULTS[dialect]
     return ToolFormat(
         dialect,
-        opening,
         prefix,
-        _suffix(after, dialect, template.special_texts),
+        (call["before"], call["after"]),
+        call["tail"],
+        _suffix(text[call.end() :], dialect, template.special_texts),
+        _DEFAULTS[dialect].between,
         (call["comma"], call["colon"]),
-        call["key"],
-    )
-
-
-def call_grammar(format: ToolFormat, tools: Tools, named: str | None) -> GrammarSpec:
-    """What a reply must match that has to call a tool: `named`, or any if that is None."""
-    functions = [tool["function"] for tool in tools]
-    chosen = [function for function in functions if named is None or function["name"] == named]
-    if not chosen:
-        known = ", ".join(function["name"] for function in functions) or "none"
-        raise RequestError(
-            f'tool_choice names the function "{named}", which is not among the tools ({known}).',
-            param="tool_choice",
-        )
-    definitions: dict[str, Any] = {}
-    calls = [_call_schema(format.arguments_key, function, definitions) for function in chosen]
-    schema: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
-    if definitions:
-        schema = {**schema, "$defs": definitions}
-    return GrammarSpec(
-        "json_schema", json.dumps(schema), "tools", format.prefix, format.suffix, format.separators
     )
 
 
@@ -158,46 +161,10 @@ def _from_last_tag(text: str, dialect: Dialect) -> str:
     return text[max(starts) :] if max(starts) >= 0 else ""
 
 
-def _split_behind_special(text: str, special: frozenset[str]) -> tuple[str, str]:
-    end = max((text.rfind(token) + len(token) for token in special if token in text), default=0)
-    return text[:end], text[end:]
-
-
 def _suffix(text: str, dialect: Dialect, special: frozenset[str]) -> str:
     """What follows a call, up to its closing tag or the special token that ends the turn."""
     call, closing_tag, _ = text.partition(CLOSING_TAGS.get(dialect, "\0"))
     specials = [text.find(token) for token in special if token in text]
-    if not closing_tag and not specials:
-        return _DEFAULTS[dialect].suffix
-    return text[: min([len(call + closing_tag), *specials])]
-
-
-def _call_schema(key: str, function: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    name = function["name"]
-    arguments = function.get("parameters")
-    if arguments is None:
-        arguments = {"type": "object", "properties": {}, "additionalProperties": False}
-    if not arguments.keys() & _DECIDES_TYPE:
-        arguments = {"type": "object", **arguments}
-    if '"$ref"' in json.dumps(arguments):
-        definitions[name] = _rebased(arguments, f"#/$defs/{name}")
-        arguments = {"$ref": f"#/$defs/{name}"}
-    return {
-        "type": "object",
-        "properties": {"name": {"const": name}, key: arguments},
-        "required": ["name", key],
-        "additionalProperties": False,
-    }
-
-
-def _rebased(schema: Any, root: str) -> Any:
-    """The schema with its own references pointing to where it will stand."""
-    if isinstance(schema, list):
-        return [_rebased(item, root) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    rebased = {key: _rebased(value, root) for key, value in schema.items()}
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#"):
-        rebased["$ref"] = root + reference[1:]
-    return rebased
+    if closing_tag:
+        return call + closing_tag
+    return text[: min(specials)] if specials else _DEFAULTS[dialect].suffix

@@ -33,16 +33,16 @@ class Assembler:
         self._pending: list[tuple[Container, Node, int, bool]] = []
         self._nesting = Nesting()
 
-    def built(self, value: Value, prefix: bytes, suffix: bytes) -> StackAutomaton:
+    def built(self, value: Value) -> StackAutomaton:
         tables = self._tables
         end = tables.state({})
         tables.accepting.append(end)
-        start = self._value(value, (tables.chain(suffix, end),))
+        start = self._value(value, (end,))
         while self._pending:
             container, node, state, is_start = self._pending.pop()
             self._fill(container, node, state, is_start)
         return tables.automaton(
-            tables.chain(prefix, start),
+            start,
             MAX_DEPTH * (2 if self._goals.any_order else 1),
             guarded=self._nesting.can_get_stuck(value),
         )

@@ -52,8 +52,6 @@ class SchemaCompiler:
         text: str,
         *,
         separators: tuple[str, str] = (",", ":"),
-        prefix: str = "",
-        suffix: str = "",
         property_order: PropertyOrder = "schema",
     ) -> StackAutomaton:
         """Exactly the compact JSON texts that the schema allows.
@@ -64,10 +62,7 @@ class SchemaCompiler:
         Raises GrammarError for a wrong schema, NotCoveredError for a keyword without an automaton,
         TooLargeError past a limit.
         """
-        compiled = self.compile_allowing(
-            "refuse", text, separators, prefix=prefix, suffix=suffix, property_order=property_order
-        )
-        return compiled.machine
+        return self.compile_allowing("refuse", text, separators, property_order=property_order).machine
 
     def compile_allowing(
         self,
@@ -75,21 +70,17 @@ class SchemaCompiler:
         text: str,
         separators: tuple[str, str],
         *,
-        prefix: str,
-        suffix: str,
         property_order: PropertyOrder,
     ) -> CompiledSchema:
         """As `compile`; where it is allowed, keywords without an automaton are left out and listed."""
         with _without_collection():
-            return self._compiled(unenforced, text, separators, prefix, suffix, property_order)
+            return self._compiled(unenforced, text, separators, property_order)
 
     def _compiled(
         self,
         unenforced: Unenforced,
         text: str,
         separators: tuple[str, str],
-        prefix: str,
-        suffix: str,
         property_order: PropertyOrder,
     ) -> CompiledSchema:
         parse_schema(text)
@@ -100,7 +91,7 @@ class SchemaCompiler:
             value = goals.solved([keywords.whole])
             if not value.possible:
                 raise NoValueError("the schema allows no value (numbers have up to 20 digits)")
-            machine = Assembler(goals, separators).built(value, prefix.encode(), suffix.encode())
+            machine = Assembler(goals, separators).built(value)
         except RegexError as error:
             keyword, path = keywords.path_of_pattern[error.pattern]
             raise NotCoveredError(keyword, path, str(error)) from None

@@ -95,8 +95,9 @@ class SlotStates:
     def _new_pool(self) -> AutomatonPool:
         vocabulary = self._load_vocabulary()
         assert vocabulary.size == self._vocab_size, (vocabulary.size, self._vocab_size)
+        spelled = vocabulary.for_automata()
         return AutomatonPool(
-            self._device, len(self._grammars), vocabulary.offsets, vocabulary.data, list(vocabulary.eos)
+            self._device, len(self._grammars), spelled.offsets, spelled.data, list(spelled.eos)
         )
 
 

@@ -46,8 +46,6 @@ class GrammarDesk:
             request,
             spec.kind,
             spec.text,
-            prefix=spec.prefix,
-            suffix=spec.suffix,
             separators=spec.separators,
             property_order=spec.property_order,
             unenforced=spec.unenforced,

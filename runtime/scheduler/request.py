@@ -169,6 +169,11 @@ class Request:
         return self.prompt_length + self.sampling.max_tokens
 
     @property
+    def is_answered(self) -> bool:
+        """To its end: nothing more is said to the client."""
+        return self.phase in (Phase.LEAVING, Phase.ENDED)
+
+    @property
     def wants_prompt_logprobs(self) -> bool:
         """They are computed, never cached, and sent with the first output."""
         return self.sampling.prompt_logprobs is not None and self.output_length == 0

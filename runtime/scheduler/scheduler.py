@@ -230,8 +230,9 @@ class Scheduler:
         return decoding, jumping + self._leaving() + self._starter.in_turn(prompts)
 
     def _leaving(self) -> list[Request]:
-        """Nobody makes room for them."""
-        leaving = [request for request in self._running.values() if request.phase is Phase.LEAVING]
+        """Who still has forced tokens to compute. Nobody makes room for them."""
+        residents = self._running.values()
+        leaving = [r for r in residents if r.phase is Phase.LEAVING and r.residence.prefilling]
         for request in leaving:
             if not self._planner.has_page(request):
                 self._end(request)
@@ -327,7 +328,7 @@ class Scheduler:
     def _take_error(self, request: Request, error: RowError) -> None:
         request.residence.faulty = error.kind == "not_a_number"
         complete = request.constraint is not None and request.output_length < request.sampling.min_tokens
-        if error.kind == "nothing_allowed" and complete and request.phase is not Phase.ENDED:
+        if error.kind == "nothing_allowed" and complete and not request.is_answered:
             self._replies.end(request, "stop")  # the grammar allows the end alone, `min_tokens` not even that
             self._end(request)
         else:
@@ -346,7 +347,7 @@ class Scheduler:
                 self._end(request)
 
     def _fail(self, request: Request, message: str) -> None:
-        if request.phase not in (Phase.LEAVING, Phase.ENDED):
+        if not request.is_answered:
             self._replies.end(request, "error", message)
         if request.phase is not Phase.ENDED:
             self._end(request)

@@ -84,7 +84,6 @@ class FakeModel:
         self.masks: dict[int, StepMasks] = {}
         self.loaded: list[int] = []  # grammars, each time that one was
         self.grammars: dict[int, LoadGrammar] = {}  # those that are there
-        self.forced_error: int | None = None
 
     def receive(self, messages: list[Message]) -> None:
         for message in messages:

@@ -39,10 +39,14 @@ def vocabulary() -> Vocabulary:
 
 def compiler(**options: object) -> GrammarCompiler:
     words = vocabulary()
+    spelled = words.for_automata()
     made = GrammarCompiler(
         offsets=words.offsets,
         data=words.data,
         special=words.special,
+        spelled_offsets=spelled.offsets,
+        spelled_data=spelled.data,
+        special_names=words.special_names,
         eos_tokens=words.eos,
         vocab_size=MODEL_VOCAB,
         **options,  # type: ignore[arg-type]
@@ -75,7 +79,7 @@ class Follower:
 
     def __init__(self, automaton: Automaton) -> None:
         self._automaton = automaton
-        self._words = vocabulary()
+        self._words = vocabulary().for_automata()
         self.state, self.stack = automaton.machine.start, list[int]()
 
     def allowed(self) -> set[int]:

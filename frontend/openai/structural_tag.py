@@ -1,0 +1,196 @@
+"""Structural tags as xgrammar and vLLM take them, checked and in one form.
+
+`grammars.tags.format` says what the types mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from ...runtime.errors import RequestError
+from ...runtime.messages import GrammarSpec
+
+MAX_DEPTH = 32
+Fields = dict[str, Any]
+
+
+def structural_tag(value: Raw, param: str) -> GrammarSpec:
+    """`value` is an object, or a string that holds its JSON: `{"format": …}`, or in the older form
+    `{"structures": [{"begin", "schema", "end"}], "triggers": […]}`.
+
+    Raises `RequestError` naming the field.
+    """
+    fields = _decoded(value, param)
+    if fields.get("format") is not None:
+        format = _format(fields["format"], f"{param}.format", 0)
+    else:
+        tags = _list(fields, "structures", param)
+        structures = [_structure(each, f"{param}.structures[{place}]") for place, each in enumerate(tags)]
+        format = _with_triggers(fields, param, structures)
+    return GrammarSpec("structural_tag", msgspec.json.encode(format).decode(), param)
+
+
+def _decoded(value: Raw, param: str) -> Fields:
+    try:
+        decoded = msgspec.json.decode(value)
+        if isinstance(decoded, str):
+            decoded = msgspec.json.decode(decoded)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"{param} is not valid JSON: {error}", param=param, code="invalid_value") from None
+    return _object(decoded, param)
+
+
+def _format(value: object, where: str, depth: int) -> Fields:
+    if depth > MAX_DEPTH:
+        raise _wrong(where, f"is nested more than {MAX_DEPTH} levels deep")
+    fields = _object(value, where)
+    kind = fields.get("type")
+    if not isinstance(kind, str) or kind not in _READERS:
+        known = ", ".join(_READERS)
+        raise _wrong(f"{where}.type", f"is {kind!r}, but must be one of {known}")
+    return {"type": kind, **_READERS[kind](fields, where, depth)}
+
+
+def _const_string(fields: Fields, where: str, depth: int) -> Fields:
+    return {"value": _text(fields, "value", where)}
+
+
+def _json_schema(fields: Fields, where: str, depth: int) -> Fields:
+    if fields.get("style", "json") != "json":
+        raise _wrong(f"{where}.style", f"is {fields['style']!r}, but must be 'json'")
+    return {"json_schema": _schema(fields, "json_schema", where)}
+
+
+def _regex(fields: Fields, where: str, depth: int) -> Fields:
+    return {"pattern": _text(fields, "pattern", where)}
+
+
+def _any_text(fields: Fields, where: str, depth: int) -> Fields:
+    for name in ("excludes", "excluded_str", "excluded_strs"):
+        if fields.get(name):
+            raise _wrong(f"{where}.{name}", "is not supported; remove it")
+    return {}
+
+
+def _elements(fields: Fields, where: str, depth: int) -> Fields:
+    elements = _list(fields, "elements", where)
+    read = [_format(each, f"{where}.elements[{place}]", depth + 1) for place, each in enumerate(elements)]
+    return {"elements": read}
+
+
+def _tag(fields: Fields, where: str, depth: int) -> Fields:
+    end = fields.get("end")
+    ends = end if isinstance(end, list) and end else [end]
+    if not all(isinstance(each, str) for each in ends):
+        raise _wrong(f"{where}.end", f"is {end!r}, but must be a string or a list of strings")
+    if "content" not in fields:
+        raise _missing(f"{where}.content")
+    content = _format(fields["content"], f"{where}.content", depth + 1)
+    return {"begin": _text(fields, "begin", where), "content": content, "ends": ends}
+
+
+def _triggered_tags(fields: Fields, where: str, depth: int) -> Fields:
+    _any_text(fields, where, depth)
+    return _with_triggers(fields, where, _tags(fields, where, depth)) | _counts(fields, where)
+
+
+def _tags_with_separator(fields: Fields, where: str, depth: int) -> Fields:
+    separator = _text(fields, "separator", where)
+    return {"tags": _tags(fields, where, depth), "separator": separator} | _counts(fields, where)
+
+
+_READERS: dict[str, Callable[[Fields, str, int], Fields]] = {
+    "const_string": _const_string,
+    "json_schema": _json_schema,
+    "regex": _regex,
+    "any_text": _any_text,
+    "sequence": _elements,
+    "or": _elements,
+    "tag": _tag,
+    "triggered_tags": _triggered_tags,
+    "tags_with_separator": _tags_with_separator,
+}
+
+
+def _tags(fields: Fields, where: str, depth: int) -> list[Fields]:
+    """Their type may be left out."""
+    found = []
+    for place, value in enumerate(_list(fields, "tags", where)):
+        at = f"{where}.tags[{place}]"
+        tag = _object(value, at)
+        if tag.get("type", "tag") != "tag":
+            raise _wrong(f"{at}.type", f"is {tag['type']!r}, but must be 'tag'")
+        found.append({"type": "tag", **_tag(tag, at, depth + 1)})
+    return found
+
+
+def _structure(value: object, where: str) -> Fields:
+    fields = _object(value, where)
+    schema = {"type": "json_schema", "json_schema": _schema(fields, "schema", where)}
+    begin, end = _text(fields, "begin", where), _text(fields, "end", where)
+    return {"type": "tag", "begin": begin, "content": schema, "ends": [end]}
+
+
+def _with_triggers(fields: Fields, where: str, tags: list[Fields]) -> Fields:
+    triggers = _list(fields, "triggers", where)
+    for place, trigger in enumerate(triggers):
+        if not isinstance(trigger, str) or not trigger:
+            raise _wrong(
+                f"{where}.triggers[{place}]", f"is {trigger!r}, but must be a string that is not empty"
+            )
+    for tag in tags:
+        if not any(tag["begin"].startswith(trigger) for trigger in triggers):
+            raise _wrong(f"{where}.triggers", f"has nothing that the beginning {tag['begin']!r} starts with")
+    return {"type": "triggered_tags", "triggers": triggers, "tags": tags}
+
+
+def _counts(fields: Fields, where: str) -> Fields:
+    found = {name: fields.get(name) or False for name in ("at_least_one", "stop_after_first")}
+    for name, value in found.items():
+        if not isinstance(value, bool):
+            raise _wrong(f"{where}.{name}", f"is {value!r}, but must be true or false")
+    return found
+
+
+def _schema(fields: Fields, name: str, where: str) -> Fields | bool:
+    if fields.get(name) is None:
+        raise _missing(f"{where}.{name}")
+    schema = fields[name]
+    if not isinstance(schema, dict | bool):
+        raise _wrong(f"{where}.{name}", "must be a JSON schema: an object")
+    return schema
+
+
+def _text(fields: Fields, name: str, where: str) -> str:
+    if fields.get(name) is None:
+        raise _missing(f"{where}.{name}")
+    if not isinstance(fields[name], str):
+        raise _wrong(f"{where}.{name}", f"is {fields[name]!r}, but must be a string")
+    return str(fields[name])
+
+
+def _list(fields: Fields, name: str, where: str) -> list[Any]:
+    if fields.get(name) is None:
+        raise _missing(f"{where}.{name}")
+    value = fields[name]
+    if not isinstance(value, list) or not value:
+        raise _wrong(f"{where}.{name}", "must be a list with at least one element")
+    return value
+
+
+def _object(value: object, where: str) -> Fields:
+    if not isinstance(value, dict):
+        raise _wrong(where, "must be an object")
+    return value
+
+
+def _wrong(param: str, problem: str) -> RequestError:
+    return RequestError(f"{param} {problem}.", param=param, code="invalid_value")
+
+
+def _missing(param: str) -> RequestError:
+    return RequestError(f"The required field {param} is missing.", param=param, code="missing_field")

@@ -1,0 +1,180 @@
+"""Tool calls as a structural tag: the model family's own way to write them, with each tool's schema."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Sequence
+from typing import Any
+
+from ...runtime.errors import RequestError
+from .tool_formats import ToolFormat
+
+Tool = dict[str, Any]
+Format = dict[str, Any]
+
+_DECIDES_TYPE = {"type", "$ref", "anyOf", "oneOf", "allOf", "const", "enum"}
+_AS_KEYWORDS = {"type", "properties", "required", "additionalProperties", "$defs", "definitions"}
+_SAYS_NOTHING = {"title", "description", "examples", "default", "$schema", "$id", "$comment", "strict"}
+_SEVERAL_SEPARATED_BY = {"hermes": "\n", "mistral_named": ""}
+_LEADS = ("", "\n\n")  # the second as reasoning leaves it
+
+
+def required_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) -> Format:
+    """A reply that is a call of one of the tools, or of several. Raises `RequestError` for a tool whose
+    parameters can't be enforced in this format."""
+    calls, tools = _Calls(format, must_enforce=True), _each_once(tools)
+    if format.between is not None:
+        return calls.block(tools, format.prefix, format.suffix, several=several)
+    return {
+        "type": "tags_with_separator",
+        "tags": [calls.tag(tool, format.prefix, format.suffix) for tool in tools],
+        "separator": _SEVERAL_SEPARATED_BY.get(format.name, ""),
+        "at_least_one": True,
+        "stop_after_first": not (several and format.name in _SEVERAL_SEPARATED_BY),
+    }
+
+
+def optional_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) -> Format:
+    """Any text with calls in it, of which each has the form and the arguments that its tool wants."""
+    calls = _Calls(format, must_enforce=False)
+    known = [tool for tool in _each_once(tools) if calls.has_form(tool)]
+    again = several and format.name in _SEVERAL_SEPARATED_BY
+    found: Format = {"type": "triggered_tags", "triggers": [], "tags": [], "stop_after_first": not again}
+    if not known:
+        return {"type": "any_text"}
+    match format.name:
+        case "llama_json":
+            tagged = [calls.tag(tool, "<|python_tag|>", "") for tool in known]
+            bare = [calls.tag(tool, "", "") for tool in known]
+            found |= {"triggers": [tag["begin"] for tag in tagged], "tags": tagged}
+            return found | {"at_start": bare, "leads": _LEADS}
+        case "pythonic":
+            tag, closing = "<|python_start|>", "<|python_end|>"
+            block = calls.block(known, tag + format.prefix, format.suffix + closing, several=several)
+            bare = [calls.block(known, format.prefix, format.suffix, several=several)]
+            return found | {"triggers": [tag], "tags": [block], "at_start": bare, "leads": _LEADS}
+        case "mistral":
+            block = calls.block(known, format.prefix, format.suffix, several=several)
+            return found | {"triggers": [format.tag], "tags": [block]}
+    tags = [calls.tag(tool, format.prefix, format.suffix) for tool in known]
+    return found | {"triggers": [format.tag], "tags": tags}
+
+
+def enforced_names(tools: Sequence[Tool], format: ToolFormat, left_out: Sequence[str]) -> frozenset[str]:
+    """The tools whose calls `optional_calls` holds to their form; `left_out` are paths of what isn't
+    enforced, behind the tool's name."""
+    loosened = {path.partition("#")[0] for path in left_out}
+    calls = _Calls(format, must_enforce=False)
+    return frozenset(_name(tool) for tool in tools if calls.has_form(tool)) - loosened
+
+
+class _Calls:
+    def __init__(self, format: ToolFormat, *, must_enforce: bool) -> None:
+        self._format = format
+        self._must_enforce = must_enforce
+
+    def has_form(self, tool: Tool) -> bool:
+        return self._format.name != "pythonic" or _without_form(tool) is None
+
+    def tag(self, tool: Tool, prefix: str, suffix: str) -> Format:
+        begin = prefix + self._format.begin(_name(tool))
+        return _tag(begin, self._arguments(tool), self._format.tail + suffix)
+
+    def block(self, tools: Sequence[Tool], prefix: str, suffix: str, *, several: bool) -> Format:
+        """One call or several between a prefix and a suffix."""
+        calls = {
+            "type": "tags_with_separator",
+            "tags": [self.tag(tool, "", "") for tool in tools],
+            "separator": self._format.between,
+            "at_least_one": True,
+            "stop_after_first": not several,
+        }
+        return _tag(prefix, calls, suffix)
+
+    def _arguments(self, tool: Tool) -> Format:
+        function, parameters = tool["function"], _parameters(tool)
+        refuse = self._must_enforce or function.get("strict")
+        fields = {"separators": self._format.separators, "function": function["name"]}
+        if self._format.name != "pythonic":
+            otherwise = "refuse" if refuse else "object"
+            return {"type": "json_schema", "json_schema": parameters, "otherwise": otherwise, **fields}
+        if (problem := _without_form(tool)) is not None:
+            raise _refusal(tool, problem)
+        otherwise = "refuse" if refuse else "value"
+        return {"type": "keywords", "members": _members(parameters), "otherwise": otherwise, **fields}
+
+
+def check_strict(format: ToolFormat, tools: Sequence[Tool]) -> None:
+    """Raises `RequestError` for a strict tool that this format can't hold to its schema."""
+    for tool in tools:
+        problem = _without_form(tool) if format.name == "pythonic" else None
+        if problem is not None and tool["function"].get("strict"):
+            raise _refusal(tool, problem)
+
+
+def _each_once(tools: Sequence[Tool]) -> list[Tool]:
+    """Of those with the same name the last, as where calls are checked."""
+    return list({_name(tool): tool for tool in tools}.values())
+
+
+def _tag(begin: str, content: Format, end: str) -> Format:
+    return {"type": "tag", "begin": begin, "content": content, "ends": [end]}
+
+
+def _name(tool: Tool) -> str:
+    return str(tool["function"]["name"])
+
+
+def _parameters(tool: Tool) -> dict[str, Any]:
+    parameters = tool["function"].get("parameters")
+    if parameters is None:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    return parameters if parameters.keys() & _DECIDES_TYPE else {"type": "object", **parameters}
+
+
+def _without_form(tool: Tool) -> str | None:
+    """What keeps a tool's arguments from being written as keywords of a Python call."""
+    parameters = _parameters(tool)
+    unknown = parameters.keys() - _AS_KEYWORDS - _SAYS_NOTHING
+    if unknown or parameters.get("type") != "object":
+        return f"the keyword {min(unknown, default='type')!r} of its parameters"
+    properties = parameters.get("properties", {})
+    missing = [name for name in parameters.get("required", []) if name not in properties]
+    wrong = [name for name in properties if not name.isidentifier() or keyword.iskeyword(name)]
+    if missing or wrong:
+        return f"the parameter {[*missing, *wrong][0]!r}"
+    inner = [properties, parameters.get("$defs"), parameters.get("definitions")]
+    return "a reference" if any(_refers_outside(each) for each in inner) else None
+
+
+def _refers_outside(value: Any) -> bool:
+    """Whether a reference leads to where it would not lead from a single property."""
+    if isinstance(value, list):
+        return any(map(_refers_outside, value))
+    if not isinstance(value, dict):
+        return False
+    reference = value.get("$ref", "#/$defs/")
+    inside = isinstance(reference, str) and reference.startswith(("#/$defs/", "#/definitions/"))
+    return not inside or any(map(_refers_outside, value.values()))
+
+
+def _members(parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    shared = {name: parameters[name] for name in ("$defs", "definitions") if name in parameters}
+    required = parameters.get("required", [])
+    return [
+        {
+            "name": name,
+            "json_schema": {**schema, **shared} if isinstance(schema, dict) else schema,
+            "required": name in required,
+        }
+        for name, schema in parameters.get("properties", {}).items()
+    ]
+
+
+def _refusal(tool: Tool, problem: str) -> RequestError:
+    return RequestError(
+        f"The call of the function {_name(tool)!r} can't be enforced in this model's way of calling because "
+        f"of {problem}.",
+        param="tools",
+        code="invalid_grammar",
+    )

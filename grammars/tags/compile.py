@@ -1,0 +1,311 @@
+"""From the formats of a structural tag to one stack automaton."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from ..byte_automaton import compile_regex
+from ..errors import GrammarError, NotCoveredError, TooLargeError
+from ..regex import without_anchors
+from ..schema import PropertyOrder, SchemaCompiler, Unenforced
+from ..schema.compile import CompiledSchema
+from ..stack_automaton import StackAutomaton
+from .format import (
+    AnyText,
+    ConstString,
+    Elements,
+    Format,
+    Grammar,
+    JsonSchema,
+    Keywords,
+    Or,
+    Regex,
+    Tag,
+    TagsWithSeparator,
+    Thinking,
+    TriggeredTags,
+)
+from .free_text import Pattern, free_text
+from .linker import Linker
+from .linking import AmbiguousError
+
+Spell = Callable[[str], bytes]
+"""the bytes of a text, in which the names of special tokens are those tokens"""
+CompileSchema = Callable[[str, tuple[str, str]], CompiledSchema]
+_Made: TypeAlias = CompiledSchema | GrammarError | TooLargeError
+_INSTEAD = {"object": '{"type":"object"}', "value": "true"}
+
+
+class TagCompiler:
+    """Compiles one structural tag after the other, with the strings and numbers that schemas share."""
+
+    def __init__(self, schemas: SchemaCompiler) -> None:
+        self._schemas = schemas
+
+    def compile(
+        self,
+        format: Format,
+        spell: Spell,
+        *,
+        property_order: PropertyOrder = "schema",
+        unenforced: Unenforced = "refuse",
+    ) -> CompiledSchema:
+        """Raises GrammarError for a wrong or ambiguous format, else as `SchemaCompiler.compile` does.
+
+        Paths of what is left out stand behind the name of the function whose arguments they are in.
+        """
+
+        def compiled(text: str, separators: tuple[str, str]) -> CompiledSchema:
+            return self._schemas.compile_allowing(unenforced, text, separators, property_order=property_order)
+
+        try:
+            return _Builder(compiled, spell).built(format)
+        except AmbiguousError:
+            if not isinstance(format, Thinking) or format.is_open:
+                raise
+            return _Builder(compiled, spell).built(format.content)
+
+
+class _Place(NamedTuple):
+    """Where the text goes on. `texts` are all the ways in which it can if they begin with fixed texts, each
+    with the state behind it; `may_end`: it may also end."""
+
+    state: int
+    texts: tuple[tuple[bytes, int], ...] | None = None
+    may_end: bool = False
+
+
+class _Builder:
+    """Makes states from the last one on, as each must know what follows it."""
+
+    def __init__(self, compile_schema: CompileSchema, spell: Spell) -> None:
+        self._compile_schema = compile_schema
+        self._spell = spell
+        self._linker = Linker()
+        self._machines: dict[tuple[bytes, tuple[str, str]], _Made] = {}
+        self._copies: dict[tuple[int, int], int] = {}
+        self._left_out: dict[tuple[str, str], None] = {}
+
+    def built(self, format: Format) -> CompiledSchema:
+        end = _Place(self._linker.end, (), may_end=True)
+        start = self._place(format, end)
+        return CompiledSchema(self._linker.linked(start.state), tuple(self._left_out))
+
+    def _place(self, format: Format, after: _Place) -> _Place:
+        match format:
+            case ConstString(value):
+                return self._text(self._spell(value), after)
+            case JsonSchema():
+                return self._copy(self._json(format), after)
+            case Keywords():
+                return self._keywords(format, after)
+            case Regex(pattern):
+                return self._copy(compile_regex(without_anchors(pattern)), after)
+            case Grammar():
+                raise NotCoveredError("grammar", "the structural tag", "it is followed by the host")
+            case AnyText():
+                return self._free([], after)
+            case Elements(elements):
+                for element in reversed(elements):
+                    after = self._place(element, after)
+                return after
+            case Or(elements):
+                return self._any_of(self._place(element, after) for element in merged(elements))
+            case Tag():
+                return self._tag(format, self._spell(format.begin), after)
+            case TriggeredTags():
+                return self._triggered(format, after, None)
+            case TagsWithSeparator():
+                return self._separated(format, after)
+            case Thinking():
+                return self._thinking(format, after)
+
+    def _text(self, text: bytes, after: _Place) -> _Place:
+        if not text:
+            return after
+        return _Place(self._linker.text(text, after.state), ((text, after.state),))
+
+    def _any_of(self, places: Iterable[_Place]) -> _Place:
+        found = list(places)
+        texts = [place.texts for place in found]
+        known = [text for each in texts if each is not None for text in each]
+        return _Place(
+            self._linker.fork(place.state for place in found),
+            None if None in texts else tuple(dict.fromkeys(known)),
+            any(place.may_end for place in found),
+        )
+
+    def _copy(self, machine: StackAutomaton, after: _Place) -> _Place:
+        key = (id(machine), after.state)
+        if key not in self._copies:
+            ends = dict.fromkeys(machine.accepting.nonzero()[0].tolist(), after.state)
+            self._copies[key] = self._linker.add(machine, ends)
+        return _Place(self._copies[key])
+
+    def _free(self, found: Sequence[tuple[Pattern, int]], after: _Place) -> _Place:
+        """Any text up to a pattern, or to what comes after."""
+        if after.texts is None:
+            raise GrammarError("behind any text must come a fixed text or the end")
+        both = [*found, *((Pattern(text), state) for text, state in after.texts)]
+        free = free_text([pattern for pattern, _ in both], may_end=after.may_end)
+        following = {place: state for place, (_, state) in zip(free.found, both, strict=True)}
+        return _Place(self._linker.add(free.machine, following))
+
+    def _tag(self, tag: Tag, begin: bytes, after: _Place) -> _Place:
+        ends = self._any_of(self._text(self._spell(end), after) for end in tag.ends)
+        return self._text(begin, self._place(tag.content, ends))
+
+    def _triggered(self, format: TriggeredTags, after: _Place, thinking: Thinking | None) -> _Place:
+        """With `thinking` the text may also begin with that."""
+        again = self._hole()
+        behind = after if format.stop_after_first else again
+        found = [
+            (Pattern(self._spell(lead + begin), at_start=True), state)
+            for tag in format.at_start
+            for begin, state in self._entries(tag, behind)
+            for lead in format.leads
+        ]
+        for trigger in format.triggers:
+            tags = [tag for tag in format.tags if _trigger_of(tag, format.triggers) == trigger]
+            if tags:
+                rests = [self._tag(tag, self._behind(trigger, tag), behind) for tag in tags]
+                found.append((Pattern(self._spell(trigger)), self._any_of(rests).state))
+        if thinking is not None:
+            thought = self._thought(thinking, again)
+            found.append((Pattern(self._spell(thinking.start), at_start=True), thought.state))
+        self._linker.fill(again.state, self._free(found, after).state)
+        if not format.at_least_one:
+            return again
+        firsts = [*format.tags, *format.at_start]
+        return self._any_of(self._tag(tag, self._spell(tag.begin), behind) for tag in firsts)
+
+    def _entries(self, tag: Tag, behind: _Place) -> list[tuple[str, int]]:
+        """The beginnings by which a tag is known, and the states behind them."""
+        if not isinstance(tag.content, TagsWithSeparator):
+            return [(tag.begin, self._tag(tag, b"", behind).state)]
+        ends = self._any_of(self._text(self._spell(end), behind) for end in tag.ends)
+        inside, _ = self._series(tag.content, ends)
+        return [(tag.begin + each.begin, self._tag(each, b"", inside).state) for each in tag.content.tags]
+
+    def _behind(self, trigger: str, tag: Tag) -> bytes:
+        """What is left of the tag's beginning behind its trigger."""
+        begin, first = self._spell(tag.begin), self._spell(trigger)
+        if not begin.startswith(first):
+            raise GrammarError(f"the trigger {trigger!r} ends within a special token of {tag.begin!r}")
+        return begin[len(first) :]
+
+    def _separated(self, format: TagsWithSeparator, after: _Place) -> _Place:
+        _, first = self._series(format, after)
+        return first if format.at_least_one else self._any_of([first, after])
+
+    def _series(self, format: TagsWithSeparator, after: _Place) -> tuple[_Place, _Place]:
+        """Where the text goes on behind one of the tags, and where it begins with one."""
+        behind = after if format.stop_after_first else self._hole()
+        first = self._any_of(self._tag(tag, self._spell(tag.begin), behind) for tag in format.tags)
+        if not format.stop_after_first:
+            more = self._text(self._spell(format.separator), first)
+            self._linker.fill(behind.state, self._linker.fork([after.state, more.state]))
+        return behind, first
+
+    def _keywords(self, format: Keywords, after: _Place) -> _Place:
+        first, further = after, after
+        for member in reversed(format.members):
+            value = self._copy(self._json(format.value(member)), further)
+            named = self._text(f"{member.name}=".encode(), value)
+            behind = self._text(format.separators[0].encode(), named)
+            first = named if member.required else self._any_of([named, first])
+            further = behind if member.required else self._any_of([behind, further])
+        return first
+
+    def _thinking(self, format: Thinking, after: _Place) -> _Place:
+        if isinstance(format.content, TriggeredTags) and not format.is_open:
+            return self._triggered(format.content, after, format)
+        content = self._place(format.content, after)
+        thought = self._thought(format, content)
+        if format.is_open:
+            return thought
+        return self._any_of([self._text(self._spell(format.start), thought), content])
+
+    def _thought(self, format: Thinking, content: _Place) -> _Place:
+        """Up to its end, and the line breaks that models put behind it."""
+        if not isinstance(format.content, TriggeredTags):
+            breaks = [self._text(b"\n" * count, content) for count in range(3)]
+            content = self._any_of(breaks)
+        return self._free([], self._text(self._spell(format.end), content))
+
+    def _hole(self) -> _Place:
+        return _Place(self._linker.hole())
+
+    def _json(self, format: JsonSchema) -> StackAutomaton:
+        made = self._machine(bytes(format.json_schema), format.separators)
+        if isinstance(made, CompiledSchema):
+            self._left_out |= {(keyword, format.function + path): None for keyword, path in made.left_out}
+            return made.machine
+        if format.otherwise == "refuse":
+            raise _named(made, format.function)
+        keyword, path = ("parameters", "#")
+        if isinstance(made, NotCoveredError):
+            keyword, path = made.keyword, made.path
+        self._left_out[keyword, format.function + path] = None
+        return self._compile_schema(_INSTEAD[format.otherwise], format.separators).machine
+
+    def _machine(self, schema: bytes, separators: tuple[str, str]) -> _Made:
+        if (schema, separators) not in self._machines:
+            try:
+                made: _Made = self._compile_schema(schema.decode(), separators)
+            except (GrammarError, TooLargeError) as error:
+                made = error
+            self._machines[schema, separators] = made
+        return self._machines[schema, separators]
+
+
+def merged(elements: Sequence[Format]) -> list[Format]:
+    """Schemas next to others become one, as two values may begin alike."""
+    schemas: dict[tuple[str, str], list[JsonSchema]] = {}
+    for element in elements:
+        if isinstance(element, JsonSchema):
+            schemas.setdefault(element.separators, []).append(element)
+    others: list[Format] = [element for element in elements if not isinstance(element, JsonSchema)]
+    return [*map(_any_schema, schemas.values()), *others]
+
+
+def _any_schema(schemas: list[JsonSchema]) -> JsonSchema:
+    if len(schemas) == 1:
+        return schemas[0]
+    branches = [json.loads(bytes(schema.json_schema)) for schema in schemas]
+    moved = {str(place): rebased(branch, f"#/$defs/{place}") for place, branch in enumerate(branches)}
+    text = json.dumps({"anyOf": [{"$ref": f"#/$defs/{place}"} for place in moved], "$defs": moved})
+    return msgspec.structs.replace(schemas[0], json_schema=msgspec.Raw(text.encode()))
+
+
+def rebased(schema: Any, root: str) -> Any:
+    """The schema with its own references pointing to where it will stand."""
+    if isinstance(schema, list):
+        return [rebased(item, root) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {key: rebased(value, root) for key, value in schema.items()}
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#"):
+        moved["$ref"] = root + reference[1:]
+    return moved
+
+
+def _trigger_of(tag: Tag, triggers: Sequence[str]) -> str:
+    """The one that is complete first."""
+    found = [trigger for trigger in triggers if tag.begin.startswith(trigger)]
+    if not found:
+        raise GrammarError(f"no trigger begins the tag {tag.begin!r}")
+    return min(found, key=len)
+
+
+def _named(error: GrammarError | TooLargeError, function: str) -> GrammarError | TooLargeError:
+    if isinstance(error, NotCoveredError):
+        return NotCoveredError(error.keyword, function + error.path, error.reason)
+    if not function or isinstance(error, TooLargeError):
+        return error
+    return GrammarError(f"the parameters of the function {function!r}: {error}")

@@ -1,0 +1,223 @@
+"""The tables of what a `Linker` has put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import GrammarError, TooLargeError
+from ..schema.dfa import distinct_columns
+from ..stack_automaton import CLOSE, COUNT, DEAD, MAX_DEPTH, POP, StackAutomaton
+
+MAX_CELLS = 8_000_000  # 32 MB
+
+
+class AmbiguousError(GrammarError):
+    """Two ways to go on begin alike, and at least one of them nests."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A copy of `machine` from state `first` on; `leaves` says what stands for some of its states."""
+
+    first: int
+    machine: StackAutomaton
+    leaves: Mapping[int, int]
+
+
+class Parts(NamedTuple):
+    """`states`: those of blocks, and of `texts`, whose one byte leads to another state. A state of
+    `joined` is all its members at once. `end` is where the text may end."""
+
+    states: int
+    end: int
+    blocks: Sequence[Block]
+    texts: Mapping[int, tuple[int, int]]
+    joined: Mapping[int, frozenset[int]]
+
+
+def linked_automaton(parts: Parts, start: int) -> StackAutomaton:
+    """Raises AmbiguousError, TooLargeError."""
+    tables = _Tables(parts)
+    joined = _Joined(parts, tables)
+    table = joined.everywhere(np.concatenate([tables.table, *joined.rows]))
+    actions = tables.actions.copy()
+    going = ~np.isin(actions[:, 0], (POP, CLOSE))
+    actions[going, 1] = joined.everywhere(actions[going, 1])
+    counting = actions[:, 0] == COUNT
+    actions[counting, 2] = joined.everywhere(actions[counting, 2])
+    returns = joined.everywhere(tables.returns)
+    bodies = np.append(tables.bodies, np.zeros(len(joined.rows), np.int8))
+    likes = np.append(tables.likes, np.arange(parts.states, len(table), dtype=np.int32))
+    first = int(joined.everywhere(np.array([start]))[0])
+    kept = _reached(first, table, actions, returns)
+    number = np.full(len(table), DEAD, np.int32)
+    number[kept] = np.arange(len(kept), dtype=np.int32)
+    columns, inverse = distinct_columns(table[kept])
+    actions[going, 1] = number[actions[going, 1]]
+    actions[counting, 2] = number[actions[counting, 2]]
+    like = number[likes[kept]]
+    return StackAutomaton(
+        start=int(number[first]),
+        class_of_byte=inverse[tables.class_of_byte].astype(np.uint8),
+        transitions=_numbered(np.ascontiguousarray(table[np.ix_(kept, columns)]), number),
+        actions=actions,
+        returns=_numbered(returns, number),
+        accepting=np.append(tables.accepting, np.array(joined.accepting, np.bool_))[kept],
+        body_of_state=bodies[kept],
+        like_state=np.where(like == DEAD, np.arange(len(kept)), like).astype(np.int32),
+        max_depth=max([MAX_DEPTH, *(block.machine.max_depth for block in parts.blocks)]),
+    )
+
+
+class _Tables:
+    """Everything but the states that are several at once."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.class_of_byte, self._samples = _classes(parts)
+        if parts.states * len(self._samples) > MAX_CELLS:
+            raise TooLargeError(f"more than {MAX_CELLS} entries in a table")
+        self.table = np.full((parts.states, len(self._samples)), DEAD, np.int32)
+        self.accepting = np.zeros(parts.states, np.bool_)
+        self.accepting[parts.end] = True
+        self.bodies = np.zeros(parts.states, np.int8)
+        self.likes = np.arange(parts.states, dtype=np.int32)
+        actions: list[NDArray[np.int32]] = []
+        returns: list[NDArray[np.int32]] = []
+        for block in parts.blocks:
+            first_action, first_return = sum(map(len, actions)), sum(map(len, returns))
+            own = self._copied(block, first_action)
+            actions.append(_actions(block.machine, own, first_return))
+            returns.append(_numbered(block.machine.returns, own))
+        used = [each for each in actions if len(each)]
+        self.actions = np.concatenate(used) if used else np.zeros((0, 4), np.int32)
+        self.returns = np.concatenate([*returns, np.zeros(0, np.int32)])
+        for state, (byte, following) in parts.texts.items():
+            self.table[state, self.class_of_byte[byte]] = following
+
+    def _copied(self, block: Block, first_action: int) -> NDArray[np.int32]:
+        """Returns what stands for each of the machine's states."""
+        machine, first = block.machine, block.first
+        states = len(machine.transitions)
+        own = np.arange(first, first + states, dtype=np.int32)
+        self.bodies[own] = machine.body_of_state
+        self.likes[own] = first + machine.like_state
+        self.accepting[own] = machine.accepting
+        for state, leaf in block.leaves.items():
+            self.accepting[first + state] = False
+            own[state] = leaf
+        entries = machine.transitions[:, machine.class_of_byte[self._samples]]
+        self.table[first : first + states] = np.where(
+            entries < DEAD, entries - first_action, _numbered(entries, own)
+        )
+        return own
+
+
+class _Joined:
+    """States that are several at once, which go on as all of them do, and come to be such themselves."""
+
+    def __init__(self, parts: Parts, tables: _Tables) -> None:
+        self._parts = parts
+        self._tables = tables
+        self._numbers: dict[frozenset[int], int] = {}
+        self._order: list[frozenset[int]] = []
+        self.rows: list[NDArray[np.int32]] = []
+        self.accepting: list[bool] = []
+        self._meanings = np.arange(parts.states, dtype=np.int32)
+        for state in parts.joined:
+            self._meanings[state] = self._number(self._members([state]))
+        for members in self._order:
+            self.rows.append(self._row(members)[None])
+            self.accepting.append(bool(tables.accepting[list(members)].any()))
+
+    def everywhere(self, states: NDArray[np.int32]) -> NDArray[np.int32]:
+        """With what stands for the joined ones in their place."""
+        several = np.arange(len(self._meanings), len(self._meanings) + len(self._order), dtype=np.int32)
+        return _numbered(states, np.append(self._meanings, several))
+
+    def _members(self, states: Sequence[int]) -> frozenset[int]:
+        """The single states that these come down to."""
+        pending, seen = list(states), set(states)
+        while pending:
+            inner = self._parts.joined.get(pending.pop(), frozenset()) - seen
+            seen |= inner
+            pending += inner
+        return frozenset(seen - self._parts.joined.keys())
+
+    def _number(self, members: frozenset[int]) -> int:
+        assert members, "a state of nothing"
+        if len(members) == 1:
+            return next(iter(members))
+        if members not in self._numbers:
+            self._numbers[members] = self._parts.states + len(self._order)
+            self._order.append(members)
+        return self._numbers[members]
+
+    def _row(self, members: frozenset[int]) -> NDArray[np.int32]:
+        rows = self._tables.table[sorted(members)]
+        row: NDArray[np.int32] = rows.max(axis=0)
+        differing = (rows != DEAD).sum(axis=0) > 1
+        for column in np.flatnonzero(differing | (rows < DEAD).any(axis=0)).tolist():
+            entries = {entry for entry in rows[:, column].tolist() if entry != DEAD}
+            row[column] = next(iter(entries)) if len(entries) == 1 else self._both(entries, column)
+        return row
+
+    def _both(self, entries: set[int], column: int) -> int:
+        if min(entries) < DEAD:
+            byte = int(np.flatnonzero(self._tables.class_of_byte == column)[0])
+            raise AmbiguousError(
+                f"two of the ways to go on begin with {bytes([byte])!r} and can't be told apart in time; "
+                "let them begin with different texts"
+            )
+        return self._number(self._members(sorted(entries)))
+
+
+def _classes(parts: Parts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A class for each byte that no part tells apart, and a byte of each class."""
+    code = np.zeros(256, np.int64)
+    named = sorted({byte for byte, _ in parts.texts.values()})
+    code[named] = np.arange(1, len(named) + 1)
+    for block in parts.blocks:
+        code = code * 256 + block.machine.class_of_byte
+        code = np.unique(code, return_inverse=True)[1].reshape(256)
+    _, samples, class_of_byte = np.unique(code, return_index=True, return_inverse=True)
+    return class_of_byte.reshape(256), samples
+
+
+def _actions(machine: StackAutomaton, own: NDArray[np.int32], first_return: int) -> NDArray[np.int32]:
+    """The stack keeps what the machine pushed; what pops it knows where the machine's returns begin."""
+    actions = machine.actions.copy()
+    returning = np.isin(actions[:, 0], (POP, CLOSE))
+    actions[~returning, 1] = own[actions[~returning, 1]]
+    actions[returning, 2] += first_return
+    counting = actions[:, 0] == COUNT
+    actions[counting, 2] = own[actions[counting, 2]]
+    return actions
+
+
+def _numbered(states: NDArray[np.int32], number: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Each state by its number there; `DEAD` and actions as they are."""
+    return np.where(states >= 0, number[np.maximum(states, 0)], states).astype(np.int32)
+
+
+def _reached(
+    start: int, table: NDArray[np.int32], actions: NDArray[np.int32], returns: NDArray[np.int32]
+) -> NDArray[np.int64]:
+    """The states that the start leads to, and those that what was pushed may return to."""
+    reached = np.zeros(len(table), np.bool_)
+    frontier = np.unique(np.append(returns[returns >= 0], start))
+    going = ~np.isin(actions[:, 0], (POP, CLOSE))
+    counting = actions[:, 0] == COUNT
+    while len(frontier):
+        reached[frontier] = True
+        entries = np.unique(table[frontier])
+        used = np.zeros(len(actions), np.bool_)
+        used[-2 - entries[entries < DEAD]] = True
+        targets = [entries[entries >= 0], actions[used & going, 1], actions[used & counting, 2]]
+        found = np.unique(np.concatenate(targets))
+        frontier = found[~reached[found]]
+    return np.flatnonzero(reached)

@@ -1,0 +1,278 @@
+"""Tool calls, structural tags and reasoning, asked of a server whose model knows special tokens for them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+import tokenizers
+from safetensors.numpy import load_file, save_file
+from served import HELLO, TEMPLATE, Served, serve
+from tiny_checkpoint import write_tiny_checkpoint
+from tokenizers import AddedToken
+
+MARKS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
+THINKS = (
+    "{% if enable_thinking %}<think>\n{% elif enable_thinking is defined %}<think>\n\n</think>\n\n{% endif %}"
+)
+CITY = {"enum": ["Paris", "Berlin"]}
+PARAMETERS: Any = {
+    "type": "object",
+    "properties": {"city": CITY, "days": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+TOOLS: Any = [
+    {"type": "function", "function": {"name": name, "parameters": PARAMETERS}}
+    for name in ("weather", "traffic")
+]
+UNCOVERED: Any = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+ANSWER: Any = {"type": "json_schema", "json_schema": {"name": "answer", "schema": CITY}}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serve(write_checkpoint(tmp_path_factory.mktemp("tags") / "tiny")) as running:
+        yield running
+
+
+def write_checkpoint(directory: Path) -> Path:
+    """The tiny model with special tokens for calls and reasoning, which is begun when a request wants it."""
+    write_tiny_checkpoint(directory)
+    backend = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    backend.add_special_tokens([AddedToken(mark, normalized=False) for mark in MARKS])
+    backend.save(str(directory / "tokenizer.json"))
+    weights = load_file(directory / "model.safetensors")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        weights[name] = weights[name][: backend.get_vocab_size()]
+    save_file(weights, directory / "model.safetensors")
+    edit(directory / "config.json", vocab_size=backend.get_vocab_size(), max_position_embeddings=2048)
+    edit(directory / "tokenizer_config.json", chat_template=TEMPLATE.read_text() + THINKS)
+    return directory
+
+
+def edit(path: Path, **fields: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def chat(server: Served, *likely: str, **fields: Any) -> Any:
+    """`likely` are special tokens that the model is made to love."""
+    bias = {str(token): 100 for text in likely for token in server.token_ids(text)}
+    fields = {"max_tokens": 300, "temperature": 1, "seed": 3, "logit_bias": bias, **fields}
+    return server.client.chat.completions.create(model=server.model, messages=HELLO, **fields)
+
+
+def check(call: Any) -> None:
+    assert call.function.name in ("weather", "traffic")
+    jsonschema.validate(json.loads(call.function.arguments), PARAMETERS)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_call_that_the_model_begins_is_finished_as_its_tool_wants(server: Served, seed: int) -> None:
+    choice = chat(server, "<tool_call>", tools=TOOLS, parallel_tool_calls=False, seed=seed).choices[0]
+    (call,) = choice.message.tool_calls
+    check(call)
+    assert (choice.message.content, choice.finish_reason) == (None, "tool_calls")
+
+
+def test_calls_go_on_while_the_model_begins_more(server: Served) -> None:
+    choice = chat(server, "<tool_call>", tools=TOOLS, max_tokens=200).choices[0]
+    *whole, _ = choice.message.tool_calls
+    assert len(whole) > 1 and len({call.id for call in whole}) == len(whole)
+    for call in whole:
+        check(call)
+    assert choice.finish_reason == "length"
+
+
+def test_text_and_calls_stream_with_the_arguments_as_they_come(server: Served) -> None:
+    chunks = list(chat(server, "<tool_call>", tools=TOOLS, parallel_tool_calls=False, stream=True))
+    deltas = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+    assert deltas[0].id and deltas[0].function.name in ("weather", "traffic")
+    assert all(delta.id is None and delta.function.name is None for delta in deltas[1:])
+    assert len(deltas) > 4
+    jsonschema.validate(json.loads("".join(delta.function.arguments or "" for delta in deltas)), PARAMETERS)
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_a_reply_may_do_without_a_call(server: Served) -> None:
+    choice = chat(server, "<|im_end|>", tools=TOOLS).choices[0]
+    assert choice.message.tool_calls is None and choice.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_a_required_reply_is_calls_and_nothing_else(server: Served, parallel: bool) -> None:
+    fields: Any = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": parallel}
+    choice = chat(server, "<|im_end|>", extra_body=thinking(False), **fields).choices[0]
+    (call,) = choice.message.tool_calls
+    check(call)
+    assert (choice.message.content, choice.finish_reason) == (None, "tool_calls")
+
+
+def test_required_calls_may_be_several_unless_the_request_says_one(server: Served) -> None:
+    fields: Any = {"tools": TOOLS, "tool_choice": "required", "extra_body": thinking(False)}
+    several = chat(server, "\n", **fields).choices[0].message.tool_calls
+    assert len(several) > 1
+    check(several[0])
+    one = chat(server, "\n", parallel_tool_calls=False, **fields).choices[0].message.tool_calls
+    assert len(one) == 1
+
+
+def test_a_named_function_is_called(server: Served) -> None:
+    named: Any = {"type": "function", "function": {"name": "traffic"}}
+    choice = chat(server, tools=TOOLS, tool_choice=named, extra_body=thinking(False)).choices[0]
+    (call,) = choice.message.tool_calls
+    check(call)
+    assert (call.function.name, choice.finish_reason) == ("traffic", "stop")
+
+
+def uncovered_tools(**function: Any) -> Any:
+    return [*TOOLS, {"type": "function", "function": {"name": "odd", "parameters": UNCOVERED, **function}}]
+
+
+def test_a_strict_tool_that_can_not_be_enforced_is_refused_by_name(server: Served) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"uniqueItems.*odd#/properties/a") as caught:
+        chat(server, tools=uncovered_tools(strict=True))
+    assert caught.value.param == "tools"
+
+
+def test_a_tool_that_can_not_be_enforced_is_checked_when_it_is_called(server: Served) -> None:
+    for seed in range(8):
+        tools = uncovered_tools()[2:]
+        choice = chat(
+            server, "<tool_call>", '"', "}", tools=tools, parallel_tool_calls=False, seed=seed
+        ).choices[0]
+        for call in choice.message.tool_calls or []:
+            jsonschema.validate(json.loads(call.function.arguments), UNCOVERED)
+        assert choice.message.tool_calls or choice.finish_reason == "length"
+
+
+TAG: Any = {
+    "begin": "<tool_call>",
+    "content": {"type": "json_schema", "json_schema": CITY},
+    "end": "</tool_call>",
+}
+OLDER: Any = {
+    "type": "structural_tag",
+    "structures": [{"begin": "<tool_call>", "schema": CITY, "end": "</tool_call>"}],
+    "triggers": ["<tool_call>"],
+}
+NEWER: Any = {
+    "type": "structural_tag",
+    "format": {
+        "type": "triggered_tags",
+        "triggers": ["<tool_call>"],
+        "tags": [TAG],
+        "stop_after_first": True,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": OLDER},
+        {"response_format": NEWER},
+        {"extra_body": {"structured_outputs": {"structural_tag": NEWER}}},
+        {"extra_body": {"structured_outputs": {"structural_tag": json.dumps(OLDER)}}},
+    ],
+    ids=["older", "newer", "vllm", "vllm-text"],
+)
+def test_structural_tags_hold_what_stands_between_their_ends(server: Served, fields: Any) -> None:
+    extra = {"skip_special_tokens": False, **fields.pop("extra_body", {})}
+    choice = chat(server, "<tool_call>", extra_body=extra, **fields, max_tokens=40).choices[0]
+    inside = re.findall("<tool_call>(.*?)</tool_call>", choice.message.content, re.DOTALL)
+    assert inside and all(json.loads(each) in CITY["enum"] for each in inside)
+
+
+def test_a_sequence_of_formats_is_followed_to_its_end(server: Served) -> None:
+    elements = [
+        {"type": "const_string", "value": "In "},
+        TAG["content"],
+        {"type": "const_string", "value": "!"},
+    ]
+    format = {"type": "structural_tag", "format": {"type": "sequence", "elements": elements}}
+    choice = chat(server, response_format=format).choices[0]
+    assert re.fullmatch('In "(Paris|Berlin)"!', choice.message.content)
+    assert choice.finish_reason == "stop"
+
+
+def thinking(wanted: bool) -> Any:
+    return {"chat_template_kwargs": {"enable_thinking": wanted}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_json_comes_behind_the_reasoning_that_the_prompt_began(server: Served, stream: bool) -> None:
+    reply = chat(
+        server, response_format=ANSWER, extra_body=thinking(True), stream=stream, logit_bias=ending(server)
+    )
+    reasoning, content = parts(reply, stream)
+    assert reasoning and json.loads(content) in CITY["enum"]
+
+
+def ending(server: Served) -> dict[str, int]:
+    """Reasoning ends soon, though not at once."""
+    return {str(server.token_ids("</think>")[0]): 3}
+
+
+def parts(reply: Any, stream: bool) -> tuple[str, str]:
+    if not stream:
+        message = reply.choices[0].message
+        return message.reasoning_content, message.content
+    deltas = [chunk.choices[0].delta for chunk in reply]
+    reasoning = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
+    return reasoning, "".join(delta.content or "" for delta in deltas)
+
+
+def test_reasoning_that_uses_up_the_tokens_ends_for_length(server: Served) -> None:
+    never = {str(server.token_ids("</think>")[0]): -100}
+    fields: Any = {"extra_body": thinking(True), "max_tokens": 12, "logit_bias": never}
+    choice = chat(server, response_format=ANSWER, **fields).choices[0]
+    assert choice.message.reasoning_content and not choice.message.content
+    assert choice.finish_reason == "length"
+
+
+def test_without_reasoning_json_comes_at_once(server: Served) -> None:
+    message = chat(server, "<think>", response_format=ANSWER, extra_body=thinking(False)).choices[0].message
+    assert json.loads(message.content) in CITY["enum"]
+    assert not hasattr(message, "reasoning_content")
+
+
+def test_a_model_that_may_reason_decides_so_itself(server: Served) -> None:
+    bias = {str(server.token_ids(mark)[0]): weight for mark, weight in (("<think>", 50), ("</think>", 48))}
+    message = chat(server, response_format=ANSWER, logit_bias=bias).choices[0].message
+    assert message.reasoning_content and json.loads(message.content) in CITY["enum"]
+
+
+@pytest.mark.parametrize(
+    "extra", [{"regex": "[ab]{3}"}, {"choice": ["aab", "b"]}, {"guided_grammar": 'start: "aab"'}]
+)
+def test_every_constraint_comes_behind_reasoning(server: Served, extra: Any) -> None:
+    fields: Any = {"extra_body": {**thinking(True), **extra}, "logit_bias": ending(server)}
+    message = chat(server, **fields).choices[0].message
+    assert message.reasoning_content and re.fullmatch("[ab]{3}|b", message.content)
+
+
+def test_calls_within_reasoning_are_not_made_and_those_behind_it_are(server: Served) -> None:
+    bias = ending(server) | {str(server.token_ids("<tool_call>")[0]): 2}
+    fields: Any = {"extra_body": thinking(True), "logit_bias": bias, "parallel_tool_calls": False}
+    choice = chat(server, tools=TOOLS, tool_choice="required", **fields).choices[0]
+    assert choice.message.reasoning_content
+    (call,) = choice.message.tool_calls
+    check(call)
+
+
+def test_stop_strings_act_inside_a_structure(server: Served) -> None:
+    choice = chat(server, response_format=ANSWER, stop=["r"]).choices[0]
+    assert choice.message.content in ('"Pa', '"Be')
+    assert choice.finish_reason == "stop"
+
+
+def test_max_tokens_inside_json_end_it_for_length(server: Served) -> None:
+    choice = chat(server, "<tool_call>", tools=TOOLS, max_tokens=30).choices[0]
+    assert choice.finish_reason == "length"

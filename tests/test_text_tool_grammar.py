@@ -1,0 +1,190 @@
+"""Tool calls as structural tags: every call that a format writes, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any, get_args
+
+import pytest
+from arbora.frontend.text.tool_formats import Dialect, default_format
+from arbora.frontend.text.tool_grammar import check_strict, enforced_names, optional_calls, required_calls
+from arbora.grammars.errors import NotCoveredError
+from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.schema.compile import CompiledSchema
+from arbora.grammars.tags import TagCompiler, read_format
+from arbora.runtime.errors import RequestError
+
+CITY = {"type": "string", "maxLength": 9}
+
+
+def tool(name: str, **function: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **function}}
+
+
+def taking(properties: dict[str, Any], *required: str, **more: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required), **more}
+
+
+WEATHER = tool("weather", parameters=taking({"city": CITY, "days": {"type": "integer"}}, "city"))
+CLOCK = tool("clock")
+TOOLS = [WEATHER, CLOCK]
+CALLS: dict[Dialect, tuple[str, str]] = {
+    "hermes": (
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo", "days": 2}}\n</tool_call>',
+        '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>',
+    ),
+    "llama_json": (
+        '{"name": "weather", "parameters": {"city": "Oslo", "days": 2}}',
+        '{"name": "clock", "parameters": {}}',
+    ),
+    "pythonic": ('[weather(city="Oslo", days=2)]', "[clock()]"),
+    "mistral": (
+        '[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Oslo", "days": 2}}]',
+        '[TOOL_CALLS] [{"name": "clock", "arguments": {}}]',
+    ),
+    "mistral_named": (
+        '[TOOL_CALLS]weather[ARGS]{"city": "Oslo", "days": 2}',
+        "[TOOL_CALLS]clock[ARGS]{}",
+    ),
+}
+BOTH: dict[Dialect, str] = {
+    "hermes": "\n".join(CALLS["hermes"]),
+    "pythonic": '[weather(city="Oslo", days=2), clock()]',
+    "mistral": ", ".join(CALLS["mistral"]).replace("], [TOOL_CALLS] [", ", "),
+    "mistral_named": "".join(CALLS["mistral_named"]),
+}
+
+
+@cache
+def compiler() -> TagCompiler:
+    return TagCompiler(SchemaCompiler())
+
+
+def compiled(format: dict[str, Any]) -> CompiledSchema:
+    return compiler().compile(read_format(json.dumps(format)), str.encode)
+
+
+def accepts(format: dict[str, Any], *texts: str) -> list[bool]:
+    machine = compiled(format).machine
+    return [machine.accepts(text.encode()) for text in texts]
+
+
+@pytest.mark.parametrize("dialect", get_args(Dialect))
+def test_a_required_reply_is_a_call_with_its_tools_arguments(dialect: Dialect) -> None:
+    weather, clock = CALLS[dialect]
+    wanted = required_calls(default_format(dialect), TOOLS, several=False)
+    assert accepts(wanted, weather, clock) == [True, True]
+    wrong = [weather.replace('"Oslo"', "5"), weather.replace("weather", "other"), weather[:-1]]
+    others = ["", "Hello", f"{weather}.", f" {clock}", clock.replace("clock", "weather")]
+    assert not any(accepts(wanted, *wrong, *others))
+
+
+@pytest.mark.parametrize("dialect", list(BOTH))
+def test_several_calls_are_allowed_unless_the_request_says_one(dialect: Dialect) -> None:
+    format, both = default_format(dialect), BOTH[dialect]
+    assert accepts(required_calls(format, TOOLS, several=True), both) == [True]
+    assert accepts(required_calls(format, TOOLS, several=False), both) == [False]
+    assert accepts(optional_calls(format, TOOLS, several=True), both) == [True]
+    assert accepts(optional_calls(format, TOOLS, several=False), both) == [False]
+
+
+@pytest.mark.parametrize("dialect", get_args(Dialect))
+def test_an_optional_call_is_free_text_or_a_whole_call(dialect: Dialect) -> None:
+    weather, clock = CALLS[dialect]
+    wanted = optional_calls(default_format(dialect), TOOLS, several=True)
+    assert all(accepts(wanted, "", "Grüße, {[", weather, clock))
+    assert not any(accepts(wanted, weather.replace('"Oslo"', "5"), weather[:-1]))
+
+
+@pytest.mark.parametrize("dialect", ["hermes", "mistral", "mistral_named"])
+def test_a_tag_begins_a_call_behind_any_text(dialect: Dialect) -> None:
+    weather, _ = CALLS[dialect]
+    wanted = optional_calls(default_format(dialect), TOOLS, several=True)
+    assert accepts(wanted, f"I look. {weather}", f"I look. {weather[:-4]}") == [True, False]
+
+
+@pytest.mark.parametrize("dialect", ["llama_json", "pythonic"])
+def test_without_a_tag_only_the_beginning_of_a_reply_is_a_call(dialect: Dialect) -> None:
+    weather, _ = CALLS[dialect]
+    wanted = optional_calls(default_format(dialect), TOOLS, several=True)
+    broken = weather.replace('"Oslo"', "5")
+    assert accepts(wanted, broken, f"So: {broken}", f"\n\n{weather}") == [False, True, True]
+
+
+def test_other_json_may_begin_a_reply_of_a_model_that_writes_calls_as_json() -> None:
+    wanted = optional_calls(default_format("llama_json"), TOOLS, several=True)
+    assert all(accepts(wanted, '{"name": "Ada"}', '{"name": "weather"}', "[1, 2]"))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text"),
+    [
+        ("llama_json", "<|python_tag|>" + CALLS["llama_json"][0]),
+        ("pythonic", f"Yes. <|python_start|>{BOTH['pythonic']}<|python_end|>"),
+    ],
+)
+def test_a_tag_that_a_model_may_leave_out_counts_where_it_stands(dialect: Dialect, text: str) -> None:
+    wanted = optional_calls(default_format(dialect), TOOLS, several=True)
+    assert accepts(wanted, text, text.replace('"Oslo"', "5")) == [True, False]
+
+
+def test_a_python_call_may_leave_out_what_is_not_required() -> None:
+    properties = {"a": {"type": "integer"}, "b": {"type": "boolean"}, "c": {"$ref": "#/$defs/d"}}
+    parameters = taking(properties, "b", **{"$defs": {"d": {"enum": ["x"]}}})
+    wanted = required_calls(default_format("pythonic"), [tool("f", parameters=parameters)], several=False)
+    good = ["[f(b=true)]", "[f(a=1, b=true)]", '[f(b=false, c="x")]', '[f(a=1, b=true, c="x")]']
+    bad = ["[f()]", "[f(a=1)]", "[f(b=true, a=1)]", "[f(b=true,)]", '[f(b=true, c="y")]', "[f(, b=true)]"]
+    assert all(accepts(wanted, *good)) and not any(accepts(wanted, *bad))
+
+
+UNCOVERED = tool("f", parameters=taking({"a": {"type": "array", "uniqueItems": True}}))
+
+
+def test_arguments_that_can_not_be_enforced_are_any_object_unless_the_tool_is_strict() -> None:
+    format = default_format("hermes")
+    made = compiled(optional_calls(format, [UNCOVERED, CLOCK], several=True))
+    assert [path.partition("#")[0] for _, path in made.left_out] == ["f"]
+    assert enforced_names([UNCOVERED, CLOCK], format, [path for _, path in made.left_out]) == {"clock"}
+    call = '<tool_call>\n{"name": "f", "arguments": {"b": 1}}\n</tool_call>'
+    assert made.machine.accepts(call.encode())
+    strict = tool("f", strict=True, parameters=UNCOVERED["function"]["parameters"])
+    with pytest.raises(NotCoveredError, match=r"uniqueItems.*f#"):
+        compiled(optional_calls(format, [strict, CLOCK], several=True))
+    with pytest.raises(NotCoveredError, match="uniqueItems"):
+        compiled(required_calls(format, [UNCOVERED], several=True))
+
+
+def test_a_python_call_that_has_no_form_is_left_free_or_refused() -> None:
+    format, odd = default_format("pythonic"), tool("f", parameters=taking({"a-b": CITY}))
+    assert enforced_names([odd, CLOCK], format, []) == {"clock"}
+    assert accepts(optional_calls(format, [odd], several=True), "[f(5)]") == [True]
+    with pytest.raises(RequestError, match=r"'f'.*'a-b'"):
+        required_calls(format, [odd], several=True)
+    with pytest.raises(RequestError, match="'a-b'"):
+        check_strict(format, [tool("f", strict=True, parameters=odd["function"]["parameters"])])
+
+
+def test_references_within_a_tools_parameters_point_where_they_did() -> None:
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "additionalProperties": False}
+    tree = tool(
+        "tree", parameters=taking({"root": {"$ref": "#/$defs/node"}}, "root", **{"$defs": {"node": node}})
+    )
+    wanted = required_calls(default_format("llama_json"), [WEATHER, tree], several=False)
+    text = '{"name": "tree", "parameters": {"root": {"next": {"next": {}}}}}'
+    assert accepts(wanted, text, text.replace("{}", "1")) == [True, False]
+
+
+def test_arguments_are_an_object_even_if_the_schema_does_not_say_so() -> None:
+    bare = tool("f", parameters={})
+    wanted = required_calls(default_format("llama_json"), [bare], several=False)
+    texts = ['{"name": "f", "parameters": {"a": 1}}', '{"name": "f", "parameters": 1}']
+    assert accepts(wanted, *texts) == [True, False]
+
+
+@pytest.mark.parametrize("dialect", get_args(Dialect))
+def test_of_tools_with_the_same_name_the_last_counts(dialect: Dialect) -> None:
+    weather, _ = CALLS[dialect]
+    format, other = default_format(dialect), tool("weather", parameters=taking({"x": CITY}, "x"))
+    assert accepts(required_calls(format, [other, WEATHER], several=True), weather) == [True]
+    assert accepts(optional_calls(format, [WEATHER, other], several=True), weather) == [False]
