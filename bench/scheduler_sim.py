@@ -63,6 +63,9 @@ class Machine:
         compiler = GrammarCompiler(
             offsets=np.zeros(1, np.int32),
             data=np.zeros(0, np.uint8),
+            spelled_offsets=np.zeros(1, np.int32),
+            spelled_data=np.zeros(0, np.uint8),
+            special_names={},
             special=np.zeros(0, np.bool_),
             eos_tokens=(),
             vocab_size=0,

@@ -47,7 +47,12 @@ class Automaton:
 
     @cached_property
     def closing(self) -> Closing:
+        """Takes up to a second to find; see `find_ways_out`."""
         return Closing(self.machine)
+
+    def find_ways_out(self) -> None:
+        """So that whoever asks for `closing` later does not wait."""
+        _ = self.closing
 
 
 def with_masks(key: str, machine: StackAutomaton, masks: StackMasks) -> Automaton:

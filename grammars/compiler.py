@@ -36,13 +36,17 @@ _ANY_TEXT = '{"type":"any_text"}'
 
 
 class Source(NamedTuple):
-    """A grammar as it was asked for; equal sources share what is compiled."""
+    """A grammar as it was asked for; equal sources share what is compiled.
+
+    `closing`: how a reply can be ended is asked from wherever it stands.
+    """
 
     kind: GrammarKind
     text: str
     separators: tuple[str, str]
     property_order: PropertyOrder
     unenforced: Unenforced
+    closing: bool
 
 
 class _Ticket(NamedTuple):
@@ -113,8 +117,9 @@ class GrammarCompiler:
         separators: tuple[str, str] = (",", ":"),
         property_order: PropertyOrder = "schema",
         unenforced: Unenforced = "refuse",
+        closing: bool = False,
     ) -> None:
-        source = Source(kind, text, separators, property_order, unenforced)
+        source = Source(kind, text, separators, property_order, unenforced, closing)
         self._tickets[ticket] = _Ticket(source, self._cache.get(source, lambda: self._begun(source)))
 
     def cancel(self, ticket: str) -> None:
@@ -155,6 +160,12 @@ class GrammarCompiler:
         return self._threads.submit(self._compiled, source)
 
     def _compiled(self, source: Source) -> Compiled:
+        compiled = self._matcher_of(source)
+        if source.closing and isinstance(compiled, Automaton):
+            compiled.find_ways_out()
+        return compiled
+
+    def _matcher_of(self, source: Source) -> Compiled:
         match source.kind:
             case "json_schema" | "json_object":
                 return self._schema(source)

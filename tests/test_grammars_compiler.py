@@ -10,7 +10,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGrammar
+from arbora.grammars import automaton as automaton_module
+from arbora.grammars.closing import Closing
 from arbora.grammars.compiler import MAX_TEXT, THREADS, WORKERS
+from arbora.grammars.stack_automaton import StackAutomaton
 from grammar_world import CALL_TOKEN, EOS, answer, compiled, compiler, vocabulary
 from mask_tables import state_mask
 
@@ -169,6 +172,23 @@ def test_whoever_waits_is_told_when_a_grammar_is_there() -> None:
     ((ticket, result),) = grammars.finished()
     assert ticket == "ticket" and isinstance(result, Automaton)
     grammars.close()
+
+
+def test_how_a_reply_can_be_ended_is_found_before_a_grammar_is_handed_out(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = list[str]()
+
+    class Recorded(Closing):
+        def __init__(self, machine: StackAutomaton) -> None:
+            threads.append(threading.current_thread().name)
+            super().__init__(machine)
+
+    monkeypatch.setattr(automaton_module, "Closing", Recorded)
+    automaton = compiled(grammars, "json_schema", {"type": "object", "required": ["a"]}, closing=True)
+    assert isinstance(automaton, Automaton)
+    assert automaton.closing.text(automaton.machine.start, []) is not None
+    assert [name.startswith("grammars") for name in threads] == [True]
 
 
 def test_a_process_is_there_before_the_first_grammar() -> None:

@@ -46,5 +46,5 @@ def test_no_grammar_waits_for_functions_to_be_compiled(
     builder: Builder, schema: object, order: PropertyOrder
 ) -> None:
     before = compiled_functions()
-    builder.build("schema", Schema(json.dumps(schema), (",", ":"), "", "", order))
+    builder.build("schema", Schema(json.dumps(schema), (",", ":"), order))
     assert compiled_functions() == before

@@ -64,6 +64,7 @@ class SchemaCompiler:
         """
         return self.compile_allowing("refuse", text, separators, property_order=property_order).machine
 
+    @_without_collection()
     def compile_allowing(
         self,
         unenforced: Unenforced,
@@ -73,16 +74,6 @@ class SchemaCompiler:
         property_order: PropertyOrder,
     ) -> CompiledSchema:
         """As `compile`; where it is allowed, keywords without an automaton are left out and listed."""
-        with _without_collection():
-            return self._compiled(unenforced, text, separators, property_order)
-
-    def _compiled(
-        self,
-        unenforced: Unenforced,
-        text: str,
-        separators: tuple[str, str],
-        property_order: PropertyOrder,
-    ) -> CompiledSchema:
         parse_schema(text)
         schema: Json = json.loads(text, parse_float=Decimal)
         keywords = Keywords(schema, Formulas(), allow_unenforced=unenforced == "allow")

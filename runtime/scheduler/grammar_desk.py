@@ -41,7 +41,8 @@ class GrammarDesk:
         loads, self._loads = self._loads, []
         return loads
 
-    def submit(self, request: str, spec: GrammarSpec) -> None:
+    def submit(self, request: str, spec: GrammarSpec, closing: bool = False) -> None:
+        """`closing`: its constraint is asked for closing texts."""
         self._compiler.submit(
             request,
             spec.kind,
@@ -49,6 +50,7 @@ class GrammarDesk:
             separators=spec.separators,
             property_order=spec.property_order,
             unenforced=spec.unenforced,
+            closing=closing,
         )
 
     def cancel(self, request: str) -> None:

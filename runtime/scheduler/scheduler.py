@@ -87,7 +87,7 @@ class Scheduler:
         if message.grammar is None:
             self._accept(request)
         else:
-            self._grammars.submit(request.id, message.grammar)
+            self._grammars.submit(request.id, message.grammar, closing=message.sampling.complete_json)
 
     def take_grammars(self) -> None:
         """Takes in the grammars that were compiled meanwhile."""
