@@ -218,9 +218,10 @@ def _pops(machine: StackAutomaton) -> NDArray[np.bool_]:
     """The states that come to a pop at their own level. What is called without it counts."""
     entries = machine.transitions
     acts = np.flatnonzero(machine.actions[:, 0] == POP)
-    pops: NDArray[np.bool_] = np.isin(-2 - entries, acts).any(axis=1)
+    pops: NDArray[np.bool_] = np.logical_or.reduce(np.isin(-2 - entries, acts), axis=1)
     while True:
-        reaching = np.logical_or(pops, ((entries >= 0) & pops[np.maximum(entries, 0)]).any(axis=1))
+        leading = (entries >= 0) & pops[np.maximum(entries, 0)]
+        reaching = pops | np.logical_or.reduce(leading, axis=1)
         if np.array_equal(reaching, pops):
             return pops
         pops = reaching

@@ -46,11 +46,13 @@ class Starter:
         def has_room(turn: Turn) -> bool:
             return self._tokens_before(turn, running.values()) < tokens
 
+        without_grammar = 0
         for request in self.waiting.candidates(self._matched, has_room):
             if self._awaits(request, running):
                 continue
             if not self._grammars.load(request.constraint):
-                if request.overtaken >= self._bounds.overtaken:
+                without_grammar += 1
+                if request.overtaken >= self._bounds.overtaken or without_grammar >= self._bounds.look_ahead:
                     return
                 continue
             if not self._start(request, running):
