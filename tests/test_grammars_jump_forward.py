@@ -182,7 +182,7 @@ def test_the_end_of_a_reply_has_tokens_wherever_it_begins(kind: str, text: str, 
 @each_kind
 def test_an_end_with_a_special_token_in_it_has_that_token(kind: str) -> None:
     vocabulary = tokenizer_of_kind(kind).vocabulary(tokenizer_of_kind(kind).vocab_size)
-    name, special = next(iter(vocabulary.special_names.items()))
+    special = next(iter(vocabulary.special_names.values()))
     ending = b'"}' + vocabulary.for_automata().token_bytes(special) + b"\n"
     tokens = segmenter(kind).ending_tokens(ending)
     assert tokens is not None and tokens.count(special) == 1
