@@ -328,3 +328,22 @@ def test_a_grammar_behind_reasoning_that_is_none_is_refused_in_its_readers_words
     format = THINKING | {"is_open": True, "content": {"type": "grammar", "grammar": "pair = a"}}
     refused = compiled(grammars, "structural_tag", format)
     assert isinstance(refused, GrammarError) and "neither Lark nor GBNF" in str(refused)
+
+
+def test_copies_keep_apart_what_they_push_and_what_they_count() -> None:
+    names = {"type": "array", "items": {"type": "string", "minLength": 2, "maxLength": 120}}
+    trees = {"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"type": "string", "pattern": "^[éà]*$"}]}}
+    parts = [{"type": "json_schema", "json_schema": schema} for schema in (trees, names, trees, names)]
+    format = {"type": "sequence", "elements": [*parts[:2], word("."), *parts[2:]]}
+    good = ['[["é"],[]]["éab"].[]["ab"]', f'[]["{"é" * 120}"].[["àé",["à"]]]["\\u00e9b","{"b" * 120}"]']
+    bad = ['[["é"],[]]["é"].[]["ab"]', f'[]["{"é" * 121}"].[]["ab"]', f'[]["ab"].[["b"]]["{"b" * 12}"]']
+    assert accepted(format, good + bad) == good
+
+
+def test_the_strings_of_all_tools_share_their_masks(grammars: GrammarCompiler) -> None:
+    def masks(count: int) -> int:
+        schemas = [{"type": "object", "properties": {f"key{i}": {"type": "string"}}} for i in range(count)]
+        listed = [json_tag(f"<t>{i}", "</t>", schema) for i, schema in enumerate(schemas)]
+        return len(automaton(grammars, calls(triggers=["<t>"], tags=listed)).masks.masks)
+
+    assert masks(60) == masks(30)

@@ -46,7 +46,7 @@ def optional_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) 
         case "llama_json":
             tagged = [calls.tag(tool, "<|python_tag|>", "") for tool in known]
             bare = [calls.tag(tool, "", "") for tool in known]
-            found |= {"triggers": [tag["begin"] for tag in tagged], "tags": tagged}
+            found |= {"triggers": [tag["begin"].rstrip() for tag in tagged], "tags": tagged}
             return found | {"at_start": bare, "leads": _LEADS}
         case "pythonic":
             tag, closing = "<|python_start|>", "<|python_end|>"

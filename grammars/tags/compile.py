@@ -164,7 +164,7 @@ class _Builder:
         again = self._hole()
         behind = after if format.stop_after_first else again
         found = [
-            (Pattern(self._spell(lead + begin), at_start=True), state)
+            self._known_early(self._spell(lead + begin), state)
             for tag in format.at_start
             for begin, state in self._entries(tag, behind)
             for lead in format.leads
@@ -182,6 +182,12 @@ class _Builder:
             return again
         firsts = [*format.tags, *format.at_start]
         return self._any_of(self._tag(tag, self._spell(tag.begin), behind) for tag in firsts)
+
+    def _known_early(self, begin: bytes, behind: int) -> tuple[Pattern, int]:
+        """A pattern at the start, without the spaces at its end: most tokens begin with one, and all of them
+        would count as a difference from any other place in the text."""
+        known = begin.rstrip(b" ") or begin
+        return Pattern(known, at_start=True), self._linker.text(begin[len(known) :], behind)
 
     def _entries(self, tag: Tag, behind: _Place) -> list[tuple[str, int]]:
         """The beginnings by which a tag is known, and the states behind them."""

@@ -11,7 +11,18 @@ from numpy.typing import NDArray
 
 from ..errors import GrammarError, TooLargeError
 from ..schema.dfa import distinct_columns
-from ..stack_automaton import CLOSE, COUNT, DEAD, MAX_DEPTH, POP, StackAutomaton
+from ..stack_automaton import (
+    CALL,
+    CLOSE,
+    COUNT,
+    COUNT_CALL,
+    DEAD,
+    MAX_DEPTH,
+    OPEN,
+    POP,
+    PUSH,
+    StackAutomaton,
+)
 
 MAX_CELLS = 8_000_000  # 32 MB
 
@@ -189,14 +200,30 @@ def _classes(parts: Parts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _actions(machine: StackAutomaton, own: NDArray[np.int32], first_return: int) -> NDArray[np.int32]:
-    """The stack keeps what the machine pushed; what pops it knows where the machine's returns begin."""
+    """What the machine pushes to return to stands behind the returns of the machines before it."""
     actions = machine.actions.copy()
-    returning = np.isin(actions[:, 0], (POP, CLOSE))
-    actions[~returning, 1] = own[actions[~returning, 1]]
-    actions[returning, 2] += first_return
-    counting = actions[:, 0] == COUNT
+    kinds, targets = actions[:, 0], machine.actions[:, 1]
+    returning = np.isin(kinds, (POP, CLOSE))
+    pushing = np.isin(kinds, (PUSH, OPEN, COUNT_CALL))
+    calls = kinds == CALL
+    pushing[calls] = _pops(machine)[targets[calls]]
+    actions[pushing, 2] += first_return
+    actions[~returning, 1] = own[targets[~returning]]
+    counting = kinds == COUNT
     actions[counting, 2] = own[actions[counting, 2]]
     return actions
+
+
+def _pops(machine: StackAutomaton) -> NDArray[np.bool_]:
+    """The states that come to a pop at their own level. What is called without it counts."""
+    entries = machine.transitions
+    acts = np.flatnonzero(machine.actions[:, 0] == POP)
+    pops: NDArray[np.bool_] = np.isin(-2 - entries, acts).any(axis=1)
+    while True:
+        reaching = np.logical_or(pops, ((entries >= 0) & pops[np.maximum(entries, 0)]).any(axis=1))
+        if np.array_equal(reaching, pops):
+            return pops
+        pops = reaching
 
 
 def _numbered(states: NDArray[np.int32], number: NDArray[np.int32]) -> NDArray[np.int32]:
