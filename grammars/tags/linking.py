@@ -218,10 +218,11 @@ def _pops(machine: StackAutomaton) -> NDArray[np.bool_]:
     """The states that come to a pop at their own level. What is called without it counts."""
     entries = machine.transitions
     acts = np.flatnonzero(machine.actions[:, 0] == POP)
-    pops: NDArray[np.bool_] = np.isin(-2 - entries, acts).any(axis=1)
+    pops: NDArray[np.bool_] = np.any(np.isin(-2 - entries, acts), axis=1)
     while True:
-        reaching: NDArray[np.bool_] = pops | ((entries >= 0) & pops[np.maximum(entries, 0)]).any(axis=1)
-        if (reaching == pops).all():
+        reaching: NDArray[np.bool_] = np.any((entries >= 0) & pops[np.maximum(entries, 0)], axis=1)
+        reaching |= pops
+        if np.array_equal(reaching, pops):
             return pops
         pops = reaching
 
