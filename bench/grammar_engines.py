@@ -39,7 +39,8 @@ class Grammar(Protocol):
 class Engine(Protocol):
     """`ordered`: judged on instances with their keys in the schema's order."""
 
-    ordered: bool
+    @property
+    def ordered(self) -> bool: ...
 
     def compile(self, schema: str) -> Grammar | None: ...
 

@@ -7,9 +7,8 @@ Also used by `Engine` in the caller's own process, on any asyncio loop, without 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +18,8 @@ import zmq.asyncio
 from ..runtime.errors import RequestError
 from ..runtime.messages import (
     Accepted,
+    CacheDropped,
+    CacheReport,
     Drain,
     Generate,
     Message,
@@ -26,6 +27,8 @@ from ..runtime.messages import (
     Outputs,
     PeerDown,
     PeerUp,
+    PrefixPinned,
+    QueryRefused,
     QueryStats,
     Refused,
     Stats,
@@ -33,6 +36,7 @@ from ..runtime.messages import (
 )
 from ..runtime.sockets import ANY_EPOCH, AsyncInbox, Outbox, scheduler_address, tokenizer_address
 from .generation import Generation
+from .questions import Answer, Questions
 
 STATS_TIMEOUT_SECONDS = 2.0
 
@@ -64,8 +68,7 @@ class EngineClient:
         )
         self._outbox: Outbox | None = None
         self._choices: dict[str, Choice] = {}
-        self._stats_queries: dict[int, asyncio.Future[Stats]] = {}
-        self._query_numbers = itertools.count(1)
+        self._questions = Questions()
 
     @property
     def is_up(self) -> bool:
@@ -98,17 +101,12 @@ class EngineClient:
 
     async def stats(self) -> Stats | None:
         """The scheduler's counters now; None when it doesn't answer."""
-        if self._outbox is None:
-            return None
-        query = next(self._query_numbers)
-        self._stats_queries[query] = asyncio.get_running_loop().create_future()
-        self._outbox.send(QueryStats(self.client, query))
-        try:
-            return await asyncio.wait_for(self._stats_queries[query], STATS_TIMEOUT_SECONDS)
-        except TimeoutError:
-            return None
-        finally:
-            del self._stats_queries[query]
+        answer = await self.ask(lambda query: QueryStats(self.client, query), STATS_TIMEOUT_SECONDS)
+        return answer if isinstance(answer, Stats) else None
+
+    async def ask(self, question: Callable[[int], Message], seconds: float) -> Answer | None:
+        """The answer to what `question` makes of a number; None when the scheduler gives none in time."""
+        return None if self._outbox is None else await self._questions.ask(question, self._send, seconds)
 
     async def run(self) -> None:
         """Receive until cancelled."""
@@ -130,10 +128,8 @@ class EngineClient:
                     choice.generation.answer(choice.number, left_out)
             case Refused():
                 self._refuse(message)
-            case Stats():
-                waiting = self._stats_queries.get(message.query)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(message)
+            case Stats() | CacheReport() | CacheDropped() | PrefixPinned() | QueryRefused():
+                self._questions.answer(message)
             case PeerUp():
                 self._peer_up(message)
             case PeerDown(role):

@@ -39,7 +39,8 @@ class Sampling(TypedDict, total=False):
     (a schema, or true for any JSON object), `regex`, `choice` and `grammar` (Lark or GBNF) says what the
     reply must match; with `complete_json` it does so even where `max_tokens` ends it. With `property_order`
     "any" a schema's properties come in any order, else in the schema's. With `unenforced` "allow" keywords
-    that can't be enforced are left out and listed in the reply's `unenforced`, else they are refused.
+    that can't be enforced are left out and listed in the reply's `unenforced`, else they are refused. With
+    `cache_prompt=False` nothing is read from the cache and nothing left in it.
     """
 
     max_tokens: int
@@ -67,6 +68,7 @@ class Sampling(TypedDict, total=False):
     unenforced: Literal["refuse", "allow"]
     complete_json: bool
     cache_salt: str
+    cache_prompt: bool
     priority: int
 
 
@@ -138,6 +140,7 @@ def _ask(
         fields,
         request_id=new_id("engine"),
         client=service.engine.client,
+        scope="",
         prompts=[prompt],
         sampling=params,
         grammar=grammar,

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..runtime.errors import RequestError
+from .cache_endpoints import drop_cache, pin_prefix, show_cache, unpin_prefix
 from .generation import ClientGoneError
 from .openai.chat import prepare_chat
 from .openai.completions import prepare_completion
@@ -41,6 +42,9 @@ def create_app(service: Service) -> ASGIApp:
     def post(path: str, handler: Handler) -> Route:
         return Route(path, _bound(service, handler), methods=["POST"])
 
+    def delete(path: str, handler: Handler) -> Route:
+        return Route(path, _bound(service, handler), methods=["DELETE"])
+
     routes = [
         Route("/v1/chat/completions", GenerationEndpoint(service, prepare_chat), methods=["POST"]),
         Route("/v1/completions", GenerationEndpoint(service, prepare_completion), methods=["POST"]),
@@ -48,6 +52,10 @@ def create_app(service: Service) -> ASGIApp:
         get("/v1/models/{model:path}", show_model),
         post("/tokenize", tokenize),
         post("/detokenize", detokenize),
+        get("/cache", show_cache),
+        delete("/cache", drop_cache),
+        post("/cache/pin", pin_prefix),
+        delete("/cache/pin/{id}", unpin_prefix),
         get("/health", _health),
         get("/ping", _health),
         get("/version", _version),
@@ -65,7 +73,7 @@ def _bound(service: Service, handler: Handler) -> Callable[[Request], Awaitable[
 
 
 class Guard:
-    """Lets through who sends one of the keys as a bearer token; `OPEN_PATHS` need none."""
+    """Lets through who sends one of the keys as a bearer token, and notes which; `OPEN_PATHS` need none."""
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
         self._app = app

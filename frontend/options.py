@@ -84,6 +84,10 @@ def size_in_bytes(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
+def size_or_nothing(text: str) -> int:
+    return 0 if text.strip() == "0" else size_in_bytes(text)
+
+
 def page_size(text: str) -> int:
     number = whole_number(1, MAX_PAGE_SIZE)(text)
     if number & (number - 1):
@@ -158,6 +162,13 @@ OPTIONS = (
         "SIZE",
     ),
     Option(
+        "pin_memory",
+        "how much of the KV cache clients may pin, 0 for nothing (default: a quarter)",
+        size_or_nothing,
+        None,
+        "SIZE",
+    ),
+    Option(
         "page_size",
         f"tokens in a page of KV cache, a power of two up to {MAX_PAGE_SIZE}",
         page_size,
@@ -185,6 +196,7 @@ OPTIONS = (
         "KEY",
         repeatable=True,
     ),
+    Option("isolate_keys", "clients with different keys share no cached prefixes", truth, False, switch=True),
     Option(
         "check_invariants",
         "check the prefix cache's books after every step (slow)",
@@ -209,6 +221,8 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
     values["prefix_cache"] = not values.pop("no_prefix_cache")
     values["api_keys"] = values.pop("api_key")
     values["served_model_name"] = values["served_model_name"] or served_name(model)
+    if values["isolate_keys"] and not values["api_keys"]:
+        raise ConfigError("--isolate-keys: there are no keys to tell clients by; give each an --api-key.")
     return ServeConfig(model=find_model(model), **values)
 
 

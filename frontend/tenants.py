@@ -1,4 +1,4 @@
-"""Whose fair share of the server a request is served from."""
+"""Who asks: whose fair share of the server is used, and whose cached prefixes may be found."""
 
 from __future__ import annotations
 
@@ -20,3 +20,20 @@ def tenant_of(request: Request, user: str | None, config: ServeConfig) -> str:
     """
     name = request.scope[SENT_KEY] if len(config.api_keys) > 1 else user
     return sha256(name.encode()).hexdigest()[:NAME_LENGTH] if name else ""
+
+
+def cache_scope(request: Request, config: ServeConfig) -> str:
+    """What the names of all namespaces begin with that the request may use: the same after a restart."""
+    if not config.isolate_keys:
+        return ""
+    key: str = request.scope[SENT_KEY]
+    return sha256(key.encode()).hexdigest() + "/"
+
+
+def cache_namespace(scope: str, salt: str | None) -> str:
+    return scope + (salt or "")
+
+
+def shown_namespace(name: str) -> str:
+    """Salts are as good as passwords: whoever knows one may probe what its users send."""
+    return sha256(name.encode()).hexdigest()[:NAME_LENGTH]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -56,7 +57,10 @@ class Segmenter:
     def __init__(
         self, encode: Encode, spelled: Sequence[bytes], special: Iterable[int], ends: Sequence[int]
     ) -> None:
-        """spelled: what each token id is in bytes; ends: of sequence, the usual one first"""
+        """
+        spelled: what each token id is in bytes, as automata read it
+        ends: of sequence, the usual one first
+        """
         self._encode = encode
         self._spelled = spelled
         self._special = frozenset(special)
@@ -65,6 +69,9 @@ class Segmenter:
         self._longest = max(map(len, self._sorted), default=0)
         single = ((text, token) for token, text in enumerate(spelled) if len(text) == 1)
         self._token_of_byte = {text[0]: token for text, token in single if token not in self._special}
+        self._special_tokens = {spelled[token]: token for token in self._special if spelled[token]}
+        names = sorted(self._special_tokens, key=len, reverse=True)
+        self._special_text = re.compile(b"(" + b"|".join(map(re.escape, names)) + b")" if names else b"(?!)")
         self._anchor = ""
         if not self._tokens("a"):  # this tokenizer puts a space before a text, but not behind a newline
             self._anchor = "\n"
@@ -72,11 +79,19 @@ class Segmenter:
         self.ending_tokens = lru_cache(KNOWN_TEXTS)(self._ending_tokens)
 
     def _ending_tokens(self, text: bytes) -> tuple[int, ...] | None:
-        """The tokens of text that ends a reply, without the end; None if there are none for it.
+        """The tokens of text that ends a reply, without the end; None if there are none for it."""
+        tokens: list[int] = []
+        for part in self._special_text.split(text):
+            special = self._special_tokens.get(part)
+            own = self._plain_tokens(part) if special is None else (special,)
+            if own is None:
+                return None
+            tokens += own
+        return tuple(tokens)
 
-        What is left of a character is spelled in bytes, and so is all that the tokenizer takes for something
-        else.
-        """
+    def _plain_tokens(self, text: bytes) -> tuple[int, ...] | None:
+        """What is left of a character is spelled in bytes, and so is all that the tokenizer takes for
+        something else."""
         rest = text.lstrip(_INNER_BYTES)
         tokens = self._tokens(rest.decode()) if _whole_characters(rest) == rest else []
         bytewise = text[: len(text) - len(rest)] if tokens else text

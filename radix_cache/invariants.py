@@ -10,10 +10,13 @@ from .lease import Lease
 from .node import Node
 from .packed import TOKEN_BYTES
 from .page_allocator import PageAllocator
+from .pins import Pins
 from .tree import RadixTree
 
 
-def check(tree: RadixTree, allocator: PageAllocator, held: set[int], leases: Collection[Lease]) -> None:
+def check(
+    tree: RadixTree, allocator: PageAllocator, held: set[int], leases: Collection[Lease], pins: Pins
+) -> None:
     nodes = [node for root in tree.roots.values() for node in root.subtree()]
     _check_pages(tree, allocator, held, nodes)
     for node in nodes:
@@ -24,6 +27,7 @@ def check(tree: RadixTree, allocator: PageAllocator, held: set[int], leases: Col
     _check_history(tree, nodes)
     for lease in leases:
         _check_lease(tree, lease, held)
+    _check_pins(pins, leases)
 
 
 def _check_pages(tree: RadixTree, allocator: PageAllocator, held: set[int], nodes: list[Node]) -> None:
@@ -33,6 +37,10 @@ def _check_pages(tree: RadixTree, allocator: PageAllocator, held: set[int], node
     assert owners == Counter(range(allocator.num_pages)), "each page has exactly one owner"
     assert len(free) == allocator.num_free
     assert len(cached) == tree.num_pages
+    in_namespace: Counter[str | None] = Counter()
+    for node in nodes:
+        in_namespace[node.namespace] += len(node.pages)
+    assert in_namespace == tree.pages_in
     assert sum(len(node.pages) for node in nodes if not node.locks) == tree.num_evictable
     runs = allocator.free_runs()
     assert all(a[1] < b[0] for a, b in pairwise(runs)), "runs have grown together"
@@ -42,6 +50,7 @@ def _check_shape(tree: RadixTree, node: Node) -> None:
     if node.parent is None:
         assert tree.roots[node.namespace] is node
         assert not node.tokens and not node.pages
+        assert node.namespace is not None or not node.children, "what nobody shares is not kept"
         assert node.locks or node.children, "an empty root is dropped"
         return
     assert node.namespace == node.parent.namespace
@@ -96,6 +105,15 @@ def _check_lease(tree: RadixTree, lease: Lease, held: set[int]) -> None:
     assert lease.node is not None
     assert lease.depth == sum(len(node.pages) for node in lease.node.path()) * tree.page_size
     assert held.issuperset(lease.duplicates), "a duplicate is the request's own"
+
+
+def _check_pins(pins: Pins, leases: Collection[Lease]) -> None:
+    assert pins.leases.issubset(leases)
+    assert pins.holds == Counter(page for lease in pins.leases for page in lease.pages)
+    for lease in pins.leases:
+        assert lease.node is not None and lease.node.namespace is not None
+        pages = [page for node in reversed(list(lease.node.path())) for page in node.pages]
+        assert lease.pages == pages, "a pin keeps the pages that it counts"
 
 
 def check_continues(lease: Lease, tokens: bytes) -> None:

@@ -17,7 +17,7 @@ class Copy(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """A request's hold on the tree, from `acquire` to `release`.
+    """A request's hold on the tree, from `acquire` to `release`, or that of a pin.
 
     A caller reads the first three; the rest is the cache's.
     """

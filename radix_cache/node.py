@@ -22,7 +22,7 @@ class Node:
     pages, and nothing but remembered nodes below it.
     """
 
-    namespace: str
+    namespace: str | None  # None: of requests that share with nobody
     parent: Node | None
     tokens: bytes  # the edge, packed int32
     pages: list[int]

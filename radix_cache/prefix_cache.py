@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .eviction import EvictionPolicy
 from .invariants import check, check_continues
@@ -12,6 +13,8 @@ from .lease import Copy, Lease
 from .node import Node
 from .packed import TOKEN_BYTES
 from .page_allocator import PageAllocator
+from .pins import Pins
+from .popular import Prefix, popular_prefixes
 from .reuse_rate import ReuseRate
 from .tree import Match, RadixTree
 
@@ -24,17 +27,24 @@ class CacheStats:
     free: int
     held: int  # by requests, not in the tree
     evictable: int  # in the tree, used by nobody
-    locked: int  # in the tree, used by a request
+    locked: int  # in the tree, used by a request or pinned
+    pinned: int  # those of them that are pinned
     looked_up_tokens: int
     matched_tokens: int
     evicted_pages: int
 
 
+class Dropped(NamedTuple):
+    pages: int
+    tokens: int
+
+
 class PrefixCache:
     """Knows where every page of KV cache is, and which tokens' KV it holds.
 
-    Token sequences are packed little-endian int32. Prefixes are shared within a namespace only. A page
-    is free, held by a request, or in the tree, where requests lock what they use. Pages that `allocate`
+    Token sequences are packed little-endian int32. Prefixes are shared within a namespace only, and in the
+    namespace None not at all: its requests find nothing and leave nothing. A page is free, held by a
+    request, or in the tree, where requests and pins lock what they use. Pages that `allocate`
     returned stay the caller's until they are passed to `commit`, `release` or `discard` in a page table.
     """
 
@@ -56,11 +66,12 @@ class PrefixCache:
         self._tree = RadixTree(page_size, policy, self._allocator)
         self._held: set[int] = set()
         self._leases: set[Lease] = set()
+        self._pins = Pins()
         self._looked_up_tokens = 0
         self._matched_tokens = 0
         self._evicted_pages = 0
 
-    def matched(self, namespace: str, tokens: bytes) -> int:
+    def matched(self, namespace: str | None, tokens: bytes) -> int:
         """How many leading tokens are in the tree now. Leaves no trace."""
         root = self._tree.roots.get(namespace)
         if root is None:
@@ -68,7 +79,7 @@ class PrefixCache:
         match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
         return self._length(match)
 
-    def acquire(self, namespace: str, tokens: bytes, limit: int) -> Lease:
+    def acquire(self, namespace: str | None, tokens: bytes, limit: int) -> Lease:
         """Matches at most the first `limit` tokens and locks what it found.
 
         If the match ends inside a page, the caller copies that page before its first step (`Lease.copy`)
@@ -77,16 +88,13 @@ class PrefixCache:
         """
         root = self._tree.open_root(namespace)
         match = self._tree.find(root, tokens, limit)
-        node = self._tree.split(match.inside, match.pages) if match.inside and match.pages else match.node
-        self._tree.lock(node)
-        pages = [page for above in reversed(list(node.path())) for page in above.pages]
-        depth = len(pages) * self.page_size
-        lease = Lease(self._length(match), pages, None, node, depth, None)
+        lease = self._lock_whole_pages(match)
         if match.inside and match.tail:
+            lease.matched += match.tail
             self._take_tail(lease, match)
-        self._leases.add(lease)
-        self._looked_up_tokens += len(tokens) // TOKEN_BYTES
-        self._matched_tokens += lease.matched
+        if namespace is not None:
+            self._looked_up_tokens += len(tokens) // TOKEN_BYTES
+            self._matched_tokens += lease.matched
         self._verify()
         return lease
 
@@ -165,6 +173,51 @@ class PrefixCache:
         self._tree.prune(self._unlock(lease))
         self._verify()
 
+    def whole_pages(self, namespace: str | None, tokens: bytes) -> list[int]:
+        """The pages in the tree that hold the first of `tokens`, as far as they are full. Leaves no trace."""
+        root = self._tree.roots.get(namespace)
+        if root is None:
+            return []
+        match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
+        pages = [page for node in reversed(list(match.node.path())) for page in node.pages]
+        return pages + match.inside.pages[: match.pages] if match.inside else pages
+
+    def pinned(self, pages: Sequence[int]) -> int:
+        """How many of the pages are pinned."""
+        return self._pins.kept(pages)
+
+    def pin(self, namespace: str, tokens: bytes) -> Lease:
+        """Keeps the `whole_pages` of `tokens` until `unpin`."""
+        root = self._tree.open_root(namespace)
+        match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
+        lease = self._lock_whole_pages(match)
+        self._pins.add(lease)
+        self._verify()
+        return lease
+
+    def unpin(self, lease: Lease) -> None:
+        self._pins.remove(lease)
+        self._unlock(lease)
+        self._verify()
+
+    def drop(self, namespace: str) -> Dropped:
+        """Frees what nobody uses in a namespace, and forgets what was there. What is pinned stays."""
+        root = self._tree.roots.get(namespace)
+        removed = self._tree.clear(root) if root is not None else []
+        pages = [page for node in removed for page in node.pages]
+        self._allocator.free(pages)
+        self._verify()
+        return Dropped(len(pages), sum(len(node.tokens) for node in removed) // TOKEN_BYTES)
+
+    def namespaces(self) -> dict[str, int]:
+        """How many pages the tree holds for each."""
+        return {name: pages for name, pages in self._tree.pages_in.items() if name is not None and pages}
+
+    def popular(self, namespaces: Sequence[str], most: int, head_tokens: int) -> list[Prefix]:
+        """The prefixes that have saved the most, each with its first `head_tokens` tokens."""
+        roots = [self._tree.roots[name] for name in namespaces if name in self._tree.roots]
+        return popular_prefixes(roots, most, head_tokens, self._tree.now)
+
     def stats(self) -> CacheStats:
         return CacheStats(
             total=self._allocator.num_pages,
@@ -172,10 +225,20 @@ class PrefixCache:
             held=len(self._held),
             evictable=self._tree.num_evictable,
             locked=self._tree.num_pages - self._tree.num_evictable,
+            pinned=self._pins.num_pages,
             looked_up_tokens=self._looked_up_tokens,
             matched_tokens=self._matched_tokens,
             evicted_pages=self._evicted_pages,
         )
+
+    def _lock_whole_pages(self, match: Match) -> Lease:
+        node = self._tree.split(match.inside, match.pages) if match.inside and match.pages else match.node
+        self._tree.lock(node)
+        pages = [page for above in reversed(list(node.path())) for page in above.pages]
+        depth = len(pages) * self.page_size
+        lease = Lease(depth, pages, None, node, depth, None)
+        self._leases.add(lease)
+        return lease
 
     def _length(self, match: Match) -> int:
         return match.depth + match.pages * self.page_size + match.tail
@@ -214,7 +277,7 @@ class PrefixCache:
         if self._check_invariants:
             check_continues(lease, tokens)
         first, last = lease.depth // self.page_size, len(tokens) // self._tree.page_bytes
-        if not self.enabled or last <= first:
+        if not self._keeps(lease) or last <= first:
             return
         assert last <= len(pages), f"{last} full pages of tokens, a page table of {len(pages)}"
         own = list(pages[first:last])
@@ -230,13 +293,17 @@ class PrefixCache:
         assert lease.node is not None
         first = lease.depth // self.page_size
         tail = tokens[lease.depth * TOKEN_BYTES :]
-        if self.enabled and tail:
+        if self._keeps(lease) and tail:
             leaf = self._tree.insert_tail(lease.node, tail, pages[first])
             if leaf is not None:
                 self._disown(pages[first : first + 1])
                 lease.node = leaf
                 first += 1
         return list(pages[first:])
+
+    def _keeps(self, lease: Lease) -> bool:
+        assert lease.node is not None
+        return self.enabled and lease.node.namespace is not None
 
     def _disown(self, pages: Sequence[int]) -> None:
         remaining = len(self._held) - len(pages)
@@ -249,4 +316,4 @@ class PrefixCache:
 
     def _verify(self) -> None:
         if self._check_invariants:
-            check(self._tree, self._allocator, self._held, self._leases)
+            check(self._tree, self._allocator, self._held, self._leases, self._pins)

@@ -6,6 +6,7 @@ first page but never the whole of it.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from .eviction import EvictionPolicy
@@ -35,19 +36,20 @@ class RadixTree:
     def __init__(self, page_size: int, policy: EvictionPolicy, allocator: PageAllocator) -> None:
         self.page_size = page_size
         self.page_bytes = page_size * TOKEN_BYTES
-        self.roots: dict[str, Node] = {}
+        self.roots: dict[str | None, Node] = {}
         self.num_pages = 0
+        self.pages_in: Counter[str | None] = Counter()  # by namespace
         self.num_evictable = 0  # pages of unlocked nodes
         self.policy = policy
         self.history = History(policy, self.page_bytes)
         self._allocator = allocator
-        self._now = 0  # accesses: tokens matched or computed, and locks taken back
+        self.now = 0  # accesses: tokens matched or computed, and locks taken back
 
-    def open_root(self, namespace: str) -> Node:
+    def open_root(self, namespace: str | None) -> Node:
         """The root of a namespace, made if need be; it lives while it is locked or has children."""
         root = self.roots.get(namespace)
         if root is None:
-            root = self.roots[namespace] = Node(namespace, None, b"", [], self._now)
+            root = self.roots[namespace] = Node(namespace, None, b"", [], self.now)
         return root
 
     def find(self, root: Node, tokens: bytes, limit: int) -> Match:
@@ -87,8 +89,8 @@ class RadixTree:
 
     def use(self, node: Node, tokens: int) -> None:
         """A request goes on from the end of `node`, the end of the first `tokens` of its sequence."""
-        self._now += tokens
-        self.policy.advance(self._now)
+        self.now += tokens
+        self.policy.advance(self.now)
         current = node
         while current.parent is not None:
             self._hit(current)
@@ -105,7 +107,7 @@ class RadixTree:
         """
         duplicates: list[int] = []
         done = 0
-        self._now += len(tokens) // TOKEN_BYTES
+        self.now += len(tokens) // TOKEN_BYTES
         while done < len(pages):
             position = done * self.page_bytes
             child = node.children.get(tokens[position : position + self.page_bytes])
@@ -140,7 +142,7 @@ class RadixTree:
             return self._revive(node, remembered, pages)
         if node.locks > 1 or node.hits or node.children or node.ghosts or node.parent is None:
             return self._add_child(node, tokens[position:], pages), len(pages)
-        self.num_pages += len(pages)
+        self._count(node, len(pages))
         node.tokens += tokens[position:]
         node.pages += pages
         return node, len(pages)
@@ -152,15 +154,19 @@ class RadixTree:
         return remembered, len(remembered.pages)
 
     def _add_child(self, node: Node, tokens: bytes, pages: list[int]) -> Node:
-        child = Node(node.namespace, node, tokens, pages, self._now)
+        child = Node(node.namespace, node, tokens, pages, self.now)
         self._hang(node, child)
         return child
 
     def _hang(self, node: Node, child: Node) -> None:
         node.link(self.key(child), child)
-        self.num_pages += len(child.pages)
+        self._count(child, len(child.pages))
         self.num_evictable += len(child.pages)
         self._move_lock(node, child)
+
+    def _count(self, node: Node, pages: int) -> None:
+        self.num_pages += pages
+        self.pages_in[node.namespace] += pages
 
     def _move_lock(self, node: Node, child: Node) -> None:
         self.lock(child)
@@ -189,10 +195,20 @@ class RadixTree:
         """Returns the parent, which may have become a leaf."""
         parent = leaf.parent
         assert parent is not None and not leaf.locks and not leaf.children, "only an unlocked leaf"
-        self.num_pages -= len(leaf.pages)
+        self._count(leaf, -len(leaf.pages))
         self.num_evictable -= len(leaf.pages)
         parent.unlink(self.key(leaf))
         return parent
+
+    def clear(self, root: Node) -> list[Node]:
+        """Takes out all below `root` that is not locked, and its memory; the pages are the caller's."""
+        removed = []
+        for node in reversed(list(root.subtree())):
+            self.history.drop_below(node)
+            if node.parent is not None and not node.locks:
+                self.remove(node)
+                removed.append(node)
+        return removed
 
     def prune(self, node: Node) -> None:
         """Frees `node` and then those above it, up to the first that is locked or leads elsewhere too."""
@@ -218,7 +234,7 @@ class RadixTree:
 
         generated: tokens that the request was answered with
         """
-        self._now += 1
+        self.now += 1
         current: Node | None = node
         while current is not None:
             assert current.locks, "unlocked more often than locked"
@@ -226,7 +242,7 @@ class RadixTree:
             if current.locks:
                 return
             self.num_evictable += len(current.pages)
-            current.last_use = self._now
+            current.last_use = self.now
             if current.parent is not None:
                 self.policy.rest(current, generated)
             self._settle(current)
@@ -241,6 +257,7 @@ class RadixTree:
         else:
             self.history.drop_below(node)
             del self.roots[node.namespace]
+            del self.pages_in[node.namespace]
 
     def evict(self, count: int) -> list[int]:
         """`count` pages, of which so many must be evictable, from the tails of the first leaves."""

@@ -15,7 +15,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What `arbora serve` and `Engine` were asked for, resolved: no field is left to guess later.
 
     `model` is a directory. `kv_memory` is in bytes (None: derived from the free memory).
-    `step_ms` is the time budget of a step while streams are open.
+    `pin_memory` is how many bytes of the KV cache clients may pin (None: a quarter). `isolate_keys`: clients
+    with different keys share no prefixes. `step_ms` is the time budget of a step while streams are open.
     """
 
     model: Path
@@ -27,11 +28,13 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int | None = None
     kv_memory: int | None = None
     page_size: int = 16
+    pin_memory: int | None = None
     max_running: int = 256
     max_waiting: int = 1024
     step_ms: float = 300.0
     prefix_cache: bool = True
     api_keys: tuple[str, ...] = ()
+    isolate_keys: bool = False
     check_invariants: bool = False
     log_level: str = "info"
 

@@ -1,7 +1,9 @@
 """Every message that crosses a process border. Reading this module tells the whole protocol.
 
-    tokenizer → scheduler     Generate, Abort, Finish, QueryStats
-    scheduler → tokenizer     Accepted, Refused, Outputs, Stats
+    tokenizer → scheduler     Generate, Abort, Finish, QueryStats,
+                              QueryCache, DropCache, PinPrefix, UnpinPrefix
+    scheduler → tokenizer     Accepted, Refused, Outputs, Stats,
+                              CacheReport, CacheDropped, PrefixPinned, QueryRefused
     scheduler → model         StepPlan, StepMasks, LoadGrammar, DropGrammar
     model → scheduler         ModelReady, StepResult
     supervisor → tokenizer    PeerUp, PeerDown, Drain
@@ -59,8 +61,8 @@ class GrammarSpec(Part):
 class Generate(Message):
     """One sequence to generate. A request with `n` choices is n of these.
 
-    `namespace` says who shares prefixes with it, `tenant` whose fair share it is served from. Of two
-    priorities the lower number goes first.
+    `namespace` says who shares prefixes with it; with None the cache is neither read nor added to. `tenant`
+    is whose fair share it is served from. Of two priorities the lower number goes first.
     """
 
     request: str
@@ -68,7 +70,7 @@ class Generate(Message):
     prompt: Tokens
     sampling: SamplingParams
     grammar: GrammarSpec | None = None
-    namespace: str = ""
+    namespace: str | None = ""
     priority: int = 0
     tenant: str = ""
 
@@ -89,6 +91,45 @@ class Finish(Message):
 class QueryStats(Message):
     client: int
     query: int
+
+
+class QueryCache(Message):
+    """What the cache holds in the namespaces whose names begin with `scope`; tokens of `own` alone."""
+
+    client: int
+    query: int
+    scope: str
+    own: str
+
+
+class DropCache(Message):
+    """Give up what is cached in `namespace`, or in all whose names begin with `scope`, and not in use."""
+
+    client: int
+    query: int
+    scope: str
+    namespace: str | None
+
+
+class PinPrefix(Message):
+    """Keep the full pages of `tokens`, which are cached, for `ttl_s` seconds.
+
+    `pin` is a new name; the same prefix keeps the one it has.
+    """
+
+    client: int
+    query: int
+    pin: str
+    namespace: str
+    tokens: Tokens
+    ttl_s: float
+
+
+class UnpinPrefix(Message):
+    client: int
+    query: int
+    pin: str
+    scope: str
 
 
 # scheduler → tokenizer
@@ -164,6 +205,74 @@ class Stats(Message):
     retractions: int
     evicted_pages: int
     steps: int
+
+
+class CachedPrefix(Part):
+    """`hits` requests began with its `tokens` tokens; `idle` tokens and releases since the last one."""
+
+    namespace: str
+    head: Tokens  # its first tokens, if they are the asker's own
+    tokens: int
+    hits: int
+    idle: int
+
+
+class PinnedPrefix(Part):
+    """`expires_at` is in seconds since 1970."""
+
+    pin: str
+    namespace: str
+    tokens: int
+    pages: int
+    expires_at: float
+
+
+class CacheReport(Message):
+    """Pages used, cached and free are all there are; those pinned are among the used ones.
+
+    The prompt tokens of requests that might read the cache, and how many of them were found there: since
+    the start, and of the last `recent_requests`. `namespaces` are pages by name, of the largest ones.
+    """
+
+    query: int
+    pages_total: int
+    pages_free: int
+    pages_used: int
+    pages_cached: int
+    pages_pinned: int
+    pages_pinnable: int
+    prompt_tokens: int
+    cached_tokens: int
+    recent_requests: int
+    recent_prompt_tokens: int
+    recent_cached_tokens: int
+    evicted_pages: int
+    namespaces: dict[str, int]
+    prefixes: list[CachedPrefix]
+    pins: list[PinnedPrefix]
+
+
+class CacheDropped(Message):
+    query: int
+    pages: int
+    tokens: int
+
+
+class PrefixPinned(Message):
+    """The pin that now holds, or that was taken back."""
+
+    query: int
+    pin: PinnedPrefix
+
+
+class QueryRefused(Message):
+    """`status` is the HTTP status, `param` the field at fault, as in `Refused`."""
+
+    query: int
+    status: int
+    message: str
+    param: str | None
+    code: str
 
 
 # scheduler → model
@@ -282,6 +391,7 @@ class ModelReady(Message):
     slots: int
     vocab_size: int
     device: str
+    page_bytes: int
 
 
 class RowError(Part):
@@ -365,7 +475,11 @@ class Drained(Message):
     client: int = 0
 
 
-TokenizerInbox = Accepted | Refused | Outputs | Stats | PeerUp | PeerDown | Drain
-SchedulerInbox = Generate | Abort | Finish | QueryStats | ModelReady | StepResult | PeerDown | Drain
+CacheControl = QueryCache | DropCache | PinPrefix | UnpinPrefix
+CacheAnswer = CacheReport | CacheDropped | PrefixPinned | QueryRefused
+TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | PeerUp | PeerDown | Drain
+SchedulerInbox = (
+    Generate | Abort | Finish | QueryStats | CacheControl | ModelReady | StepResult | PeerDown | Drain
+)
 ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar
 SupervisorInbox = Ready | Failed | Drained

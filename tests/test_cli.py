@@ -78,6 +78,18 @@ def test_repeated_api_keys_all_count(model: Path) -> None:
     assert configured(model, "--api-key", "one", "--api-key", "two").api_keys == ("one", "two")
 
 
+def test_keys_can_only_be_isolated_if_there_are_any(model: Path) -> None:
+    assert configured(model, "--api-key", "one", "--isolate-keys").isolate_keys
+    with pytest.raises(ConfigError, match="--isolate-keys: there are no keys"):
+        configured(model, "--isolate-keys")
+
+
+def test_no_memory_at_all_may_be_left_to_pins(model: Path) -> None:
+    assert configured(model).pin_memory is None
+    assert configured(model, "--pin-memory", "0").pin_memory == 0
+    assert configured(model, "--pin-memory", "1MiB").pin_memory == 2**20
+
+
 @pytest.mark.parametrize(
     ("flag", "value", "expected"),
     [
@@ -86,6 +98,7 @@ def test_repeated_api_keys_all_count(model: Path) -> None:
         ("--page-size", "12", "--page-size 12: expected a power of two up to 256"),
         ("--kv-memory", "much", "--kv-memory much: expected a size such as 4GiB"),
         ("--kv-memory", "0", "--kv-memory 0: expected a size"),
+        ("--pin-memory", "some", "--pin-memory some: expected a size"),
         ("--device", "tpu", "--device tpu: expected one of cpu, cuda"),
         ("--dtype", "int8", "--dtype int8: expected one of auto, float32"),
         ("--step-ms", "nan", "--step-ms nan: expected milliseconds"),

@@ -57,6 +57,14 @@ def test_a_list_of_prompts_gives_what_each_gives_alone(engine: arbora.Engine) ->
     assert [completion.text for completion in together] == [completion.text for completion in alone]
 
 
+def test_a_prompt_may_keep_out_of_the_cache(engine: arbora.Engine) -> None:
+    prompt = "the dog sat on the mat " * 10
+    kept_out = [engine.generate(prompt, max_tokens=1, cache_prompt=False) for _ in range(2)]
+    assert [completion.usage.cached_tokens for completion in kept_out] == [0, 0]
+    first, second = (engine.generate(prompt, max_tokens=1).usage for _ in range(2))
+    assert first.cached_tokens < 16 < second.cached_tokens
+
+
 def test_no_prompts_give_no_completions(engine: arbora.Engine) -> None:
     prompts: list[str] = []
     assert engine.generate(prompts) == []

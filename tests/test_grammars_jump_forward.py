@@ -68,7 +68,8 @@ def backend(kind: str) -> tokenizers.Tokenizer:
 @functools.cache
 def segmenter(kind: str) -> Segmenter:
     tokenizer = tokenizer_of_kind(kind)
-    spelled = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+    vocabulary = tokenizer.vocabulary(tokenizer.vocab_size).for_automata()
+    spelled = [vocabulary.token_bytes(token) for token in range(vocabulary.size)]
     encode = backend(kind).encode
     return Segmenter(
         lambda text: encode(text, add_special_tokens=False).ids,
@@ -176,6 +177,17 @@ def test_the_end_of_a_reply_has_tokens_wherever_it_begins(kind: str, text: str, 
     ending = text.encode()[skipped:]
     tokens = segmenter(kind).ending_tokens(ending)
     assert tokens is not None and spelled(kind, tokens) == ending
+
+
+@each_kind
+def test_an_end_with_a_special_token_in_it_has_that_token(kind: str) -> None:
+    vocabulary = tokenizer_of_kind(kind).vocabulary(tokenizer_of_kind(kind).vocab_size)
+    name, special = next(iter(vocabulary.special_names.items()))
+    ending = b'"}' + vocabulary.for_automata().token_bytes(special) + b"\n"
+    tokens = segmenter(kind).ending_tokens(ending)
+    assert tokens is not None and tokens.count(special) == 1
+    before, after = tokens[: tokens.index(special)], tokens[tokens.index(special) + 1 :]
+    assert (spelled(kind, before), spelled(kind, after)) == (b'"}', b"\n")
 
 
 @each_kind

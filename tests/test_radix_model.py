@@ -13,6 +13,7 @@ runs_of_tokens = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 9)), min_s
 any_index = st.integers(0, 63)
 any_cut = st.integers(0, 63) | st.just(1 << 20)
 namespaces = st.sampled_from(["", "", "", "tenant"])
+any_namespace = st.sampled_from(["", "", "", "tenant", None])
 
 
 class PrefixCacheMachine(RuleBasedStateMachine):
@@ -35,8 +36,12 @@ class PrefixCacheMachine(RuleBasedStateMachine):
     def page_size(self) -> int:
         return self.world.cache.page_size
 
-    @rule(namespace=namespaces, base=any_index, cut=any_cut, runs=runs_of_tokens, output=st.integers(0, 20))
-    def admit(self, namespace: str, base: int, cut: int, runs: list[tuple[int, int]], output: int) -> None:
+    @rule(
+        namespace=any_namespace, base=any_index, cut=any_cut, runs=runs_of_tokens, output=st.integers(0, 20)
+    )
+    def admit(
+        self, namespace: str | None, base: int, cut: int, runs: list[tuple[int, int]], output: int
+    ) -> None:
         if len(self.world.requests) < 5:
             self.admit_sequence(namespace, self.sequence(base, cut, runs), output)
 
@@ -49,7 +54,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         while self.world.steps:
             self.world.run_step()
 
-    def admit_sequence(self, namespace: str, tokens: tuple[int, ...], output: int) -> Request:
+    def admit_sequence(self, namespace: str | None, tokens: tuple[int, ...], output: int) -> Request:
         return self.world.admit(namespace, tokens, max(len(tokens) - output, 1))
 
     @precondition(lambda self: self.world.requests)
@@ -96,6 +101,21 @@ class PrefixCacheMachine(RuleBasedStateMachine):
     def look_up(self, namespace: str, base: int, cut: int, runs: list[tuple[int, int]]) -> None:
         self.world.look_up(namespace, self.sequence(base, cut, runs))
 
+    @rule(namespace=namespaces, base=any_index, cut=any_cut, runs=runs_of_tokens)
+    def pin(self, namespace: str, base: int, cut: int, runs: list[tuple[int, int]]) -> None:
+        if len(self.world.pins) < 4:
+            self.world.pin(namespace, self.sequence(base, cut, runs))
+
+    @precondition(lambda self: self.world.pins)
+    @rule(which=any_index)
+    def unpin(self, which: int) -> None:
+        self.world.unpin(self.world.pins[which % len(self.world.pins)])
+
+    @rule(namespace=namespaces, odds=st.integers(0, 3))
+    def drop(self, namespace: str, odds: int) -> None:
+        if odds == 3:
+            self.world.drop(namespace)
+
     @rule(odds=st.integers(0, 9))
     def claim_everything(self, odds: int) -> None:
         if odds == 9:
@@ -125,6 +145,8 @@ class PrefixCacheMachine(RuleBasedStateMachine):
             self.world.cancel(request)
         while self.world.steps:
             self.world.run_step()
+        for pin in list(self.world.pins):
+            self.world.unpin(pin)
         self.world.claim_everything()
         assert self.world.cache.stats().free == self.world.num_pages
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arbora.runtime.messages import RowError
+from arbora.runtime.messages import DropCache, PrefixPinned, RowError
 from fake_model import EOS, reply_alone, unpack
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -22,9 +22,11 @@ class AnyOrder(RuleBasedStateMachine):
         cache=st.booleans(),
     )
     def start(self, page_size: int, tokens: int, slots: int, cache: bool) -> None:
-        self.bench = SchedulerBench(tokens // page_size, page_size, slots, prefix_cache=cache)
+        pages = tokens // page_size
+        self.bench = SchedulerBench(pages, page_size, slots, prefix_cache=cache, most_pinned=pages // 3)
         self.expected: dict[str, tuple[list[int], int, bool]] = {}
         self.dropped: set[str] = set()
+        self.pins = 0
 
     @rule(
         document=st.sampled_from(DOCUMENTS),
@@ -33,7 +35,7 @@ class AnyOrder(RuleBasedStateMachine):
         max_tokens=st.integers(0, 20),
         grammar=st.booleans(),
         prompt_logprobs=st.sampled_from([None, None, 0]),
-        namespace=st.sampled_from(["", "", "other"]),
+        namespace=st.sampled_from(["", "", "", "other", None]),
         tenant=st.sampled_from("abc"),
         priority=st.sampled_from([0, 0, 1]),
     )
@@ -45,7 +47,7 @@ class AnyOrder(RuleBasedStateMachine):
         max_tokens: int,
         grammar: bool,
         prompt_logprobs: int | None = None,
-        namespace: str = "",
+        namespace: str | None = "",
         tenant: str = "",
         priority: int = 0,
     ) -> None:
@@ -110,6 +112,27 @@ class AnyOrder(RuleBasedStateMachine):
             self.bench.scheduler.drop(name)
             self.dropped.add(name)
 
+    @rule(document=st.sampled_from(DOCUMENTS), length=st.integers(16, 40), ttl_s=st.integers(1, 5))
+    def pin(self, document: list[int], length: int, ttl_s: int) -> None:
+        self.pins += 1
+        pinned = self.bench.report().pages_pinned
+        answer = self.bench.pin(document[:length], ttl_s, f"p{self.pins}")
+        assert isinstance(answer, PrefixPinned) or self.bench.report().pages_pinned == pinned
+
+    @rule(seconds=st.integers(1, 3))
+    def wait(self, seconds: int) -> None:
+        self.bench.now += seconds
+        self.bench.scheduler.expire_pins(self.bench.now)
+        assert all(pin.expires_at > self.bench.now for pin in self.bench.report().pins)
+
+    @rule(odds=st.integers(0, 3))
+    def drop_cache(self, odds: int) -> None:
+        if odds == 3:
+            pinned = self.bench.report().pages_pinned
+            self.bench.control(DropCache(0, 1, "", None))
+            assert self.bench.report().pages_cached == 0
+            assert self.bench.report().pages_pinned == pinned
+
     @invariant()
     def replies_are_right_so_far(self) -> None:
         if not hasattr(self, "bench"):
@@ -136,6 +159,7 @@ class AnyOrder(RuleBasedStateMachine):
             if not grammar:
                 assert tokens == reply_alone(prompt, max_tokens)
         assert self.bench.scheduler.idle
+        self.bench.scheduler.expire_pins(self.bench.now + 10)
         assert self.bench.scheduler.stats().pages_used == 0
 
 

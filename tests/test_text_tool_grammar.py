@@ -165,6 +165,18 @@ def test_a_python_call_that_has_no_form_is_left_free_or_refused() -> None:
         check_strict(format, [tool("f", strict=True, parameters=odd["function"]["parameters"])])
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"properties": None}, {"properties": ["a"]}, {"required": None}, {"required": [["a"]]}]
+)
+def test_a_python_call_with_parameters_that_are_no_schema_is_left_free_or_refused(
+    wrong: dict[str, Any],
+) -> None:
+    format, odd = default_format("pythonic"), tool("f", parameters={"type": "object", **wrong})
+    assert optional_calls(format, [odd], several=True) == {"type": "any_text"}
+    with pytest.raises(RequestError, match=f"'f'.*{next(iter(wrong))}"):
+        required_calls(format, [odd], several=True)
+
+
 def test_references_within_a_tools_parameters_point_where_they_did() -> None:
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "additionalProperties": False}
     tree = tool(

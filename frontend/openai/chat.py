@@ -14,7 +14,7 @@ from ...runtime.messages import Generate, GrammarSpec, LeftOut, ModelReady, Toke
 from ...runtime.sampling_params import SamplingParams
 from ..generation import Generation
 from ..service import Service, room_for_reply
-from ..tenants import tenant_of
+from ..tenants import cache_scope, tenant_of
 from ..text.reasoning import ReasoningParser
 from .chat_answers import OPENING_DELTA, ChatContext, ChatStream, ChatWhole
 from .chunks import ChunkWriter
@@ -95,6 +95,7 @@ async def prepare_chat(service: Service, http_request: Request) -> ChatJob:
         request,
         request_id=context.request_id,
         client=service.engine.client,
+        scope=cache_scope(http_request, service.config),
         prompts=[prompt],
         sampling=_sampling(request, len(prompt) // 4, model),
         grammar=reasoned or grammar,

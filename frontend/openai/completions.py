@@ -15,7 +15,7 @@ from ...runtime.messages import Generate, ModelReady
 from ...runtime.sampling_params import SamplingParams
 from ..generation import Generation
 from ..service import Service, room_for_reply
-from ..tenants import tenant_of
+from ..tenants import cache_scope, tenant_of
 from .chunks import ChunkWriter
 from .completion_answers import CompletionContext, CompletionStream, CompletionWhole, Prompt
 from .constraint import constraint
@@ -98,6 +98,7 @@ async def prepare_completion(service: Service, http_request: Request) -> Complet
         request,
         request_id=context.request_id,
         client=service.engine.client,
+        scope=cache_scope(http_request, service.config),
         prompts=[prompt.tokens for prompt in prompts],
         sampling=_sampling(request, prompts, model),
         grammar=constraint(request),

@@ -9,7 +9,7 @@ import msgspec
 
 from ...runtime.errors import RequestError
 from ..text.chat_template import ChatTemplate
-from .protocol import ChatMessage, ChatRequest, ContentPart, MessageToolCall, TokenizeRequest, Tool
+from .protocol import ChatMessage, ChatRequest, ContentPart, MessageToolCall, PromptFields, Tool
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 Conversation = list[dict[str, object]]
@@ -17,7 +17,7 @@ Conversation = list[dict[str, object]]
 
 def render(
     template: ChatTemplate | None,
-    request: ChatRequest | TokenizeRequest,
+    request: ChatRequest | PromptFields,
     tools: list[dict[str, Any]] | None,
 ) -> str:
     """The prompt's text. Raises `RequestError` for what the template or this server can't do."""

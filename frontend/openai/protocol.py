@@ -84,6 +84,7 @@ class GenerationFields(Struct, kw_only=True):
     unenforced: Unenforced | None = None
     complete_json: bool | None = None
     cache_salt: str | None = None
+    cache_prompt: bool | None = None
     priority: int | None = None
     user: str | None = None
 
@@ -158,18 +159,27 @@ class ChatRequest(GenerationFields, kw_only=True):
     chat_template_kwargs: JsonObject | None = None
 
 
-class TokenizeRequest(Struct, kw_only=True):
-    """Either `prompt` or `messages`."""
+class PromptFields(Struct, kw_only=True):
+    """Those of a prompt that is not answered: a text or `messages`."""
 
     model: str | None = None
-    prompt: str | None = None
     messages: list[ChatMessage] | None = None
     tools: list[Tool] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: JsonObject | None = None
+
+
+class TokenizeRequest(PromptFields, kw_only=True):
+    prompt: str | None = None
     return_token_strs: bool | None = None
+
+
+class PinRequest(PromptFields, kw_only=True):
+    prompt: str | list[int] | None = None
+    ttl_s: float
+    cache_salt: str | None = None
 
 
 class DetokenizeRequest(Struct, kw_only=True):

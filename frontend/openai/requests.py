@@ -11,6 +11,7 @@ from ...runtime.errors import RequestError
 from ...runtime.messages import Generate, GrammarSpec, Tokens
 from ...runtime.sampling_params import SamplingParams
 from ..service import Service
+from ..tenants import cache_namespace
 from ..text.detokenizer import Detokenizer
 from .protocol import GenerationFields
 from .reply import ChoiceReply
@@ -26,6 +27,7 @@ def generate_messages(
     *,
     request_id: str,
     client: int,
+    scope: str,
     prompts: Sequence[Tokens],
     sampling: SamplingParams,
     grammar: GrammarSpec | None,
@@ -33,7 +35,8 @@ def generate_messages(
 ) -> list[Generate]:
     """Prompt by prompt, `n` choices each; choice i of every prompt samples with the seed plus i.
 
-    Raises `RequestError` if there is nothing to complete.
+    `scope` is what the name of the cache's namespace begins with. Raises `RequestError` if there is nothing
+    to complete.
     """
     if sampling.complete_json and grammar is None:
         raise RequestError(
@@ -41,6 +44,7 @@ def generate_messages(
             param="complete_json",
             code="invalid_value",
         )
+    namespace = None if request.cache_prompt is False else cache_namespace(scope, request.cache_salt)
     choices = request.n or 1
     if grammar is not None:
         grammar = msgspec.structs.replace(
@@ -55,7 +59,7 @@ def generate_messages(
             prompt=prompt,
             sampling=msgspec.structs.replace(sampling, seed=choice_seed(sampling.seed, choice)),
             grammar=grammar,
-            namespace=request.cache_salt or "",
+            namespace=namespace,
             priority=request.priority or 0,
             tenant=tenant,
         )

@@ -12,7 +12,7 @@ from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady, Tokens
 from ..service import Service
 from .conversation import render, tool_definitions
-from .protocol import DetokenizeRequest, TokenizeRequest
+from .protocol import DetokenizeRequest, PromptFields, TokenizeRequest
 from .responses import DetokenizeResponse, TokenizeResponse
 from .validation import check_token_ids
 
@@ -25,18 +25,19 @@ async def tokenize(service: Service, http_request: Request) -> Response:
     request = await service.bodies.read(http_request, _tokenize_decoder, TokenizeRequest)
     service.check_model(request.model)
     model = _known_model(service)
-    ids = array("i", await _tokens(service, request)).tolist()
+    ids = array("i", await prompt_tokens(service, request, request.prompt)).tolist()
     strings = [service.tokenizer.token_text(token) for token in ids] if request.return_token_strs else None
     return _json(
         TokenizeResponse(count=len(ids), max_model_len=model.max_model_len, tokens=ids, token_strs=strings)
     )
 
 
-async def _tokens(service: Service, request: TokenizeRequest) -> Tokens:
-    if (request.prompt is None) == (request.messages is None):
+async def prompt_tokens(service: Service, request: PromptFields, prompt: str | None) -> Tokens:
+    """Raises `RequestError` unless there is either a prompt or a conversation."""
+    if (prompt is None) == (request.messages is None):
         raise RequestError("Give either prompt or messages.", param="prompt", code="invalid_value")
-    if request.prompt is not None:
-        return await service.encode(request.prompt, request.add_special_tokens is not False)
+    if prompt is not None:
+        return await service.encode(prompt, request.add_special_tokens is not False)
     text = render(service.template, request, tool_definitions(request.tools))
     return await service.encode_rendered(text, bool(request.add_special_tokens))
 

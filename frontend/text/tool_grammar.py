@@ -139,12 +139,20 @@ def _without_form(tool: Tool) -> str | None:
     if unknown or parameters.get("type") != "object":
         return f"the keyword {min(unknown, default='type')!r} of its parameters"
     properties = parameters.get("properties", {})
+    if not isinstance(properties, dict):
+        return "its parameters' 'properties', which are no object"
+    if not _are_names(parameters.get("required", [])):
+        return "its parameters' 'required', which is no list of names"
     missing = [name for name in parameters.get("required", []) if name not in properties]
     wrong = [name for name in properties if not name.isidentifier() or keyword.iskeyword(name)]
     if missing or wrong:
         return f"the parameter {[*missing, *wrong][0]!r}"
     inner = [properties, parameters.get("$defs"), parameters.get("definitions")]
     return "a reference" if any(_refers_outside(each) for each in inner) else None
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def _refers_outside(value: Any) -> bool:

@@ -65,6 +65,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         slots=config.max_running,
         vocab_size=shape.vocab_size,
         device=str(device),
+        page_bytes=page_bytes(shape, config.page_size, dtype),
     )
     return LoadedModel(runner, ready)
 

@@ -10,17 +10,18 @@ from .request import TOKEN_BYTES, Request, Residence
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one replica can hold. `slots` is the number of requests that run at once."""
+    """What one replica can hold. `slots` is the number of requests that run at once, `most_pinned` pages."""
 
     max_model_len: int
     num_pages: int
     page_size: int
     slots: int
     max_waiting: int
+    most_pinned: int = 0
 
 
-def refusal(message: Generate, limits: Limits, waiting: int) -> Refused | None:
-    """Why a request can't be taken, now or ever; None if it can."""
+def refusal(message: Generate, limits: Limits, waiting: int, withheld: int) -> Refused | None:
+    """Why a request can't be taken, now or ever; None if it can. `withheld` pages are pinned for others."""
     prompt = len(message.prompt) // TOKEN_BYTES
     length = prompt + message.sampling.max_tokens
     pages = pages_for(length, limits.page_size)
@@ -36,13 +37,14 @@ def refusal(message: Generate, limits: Limits, waiting: int) -> Refused | None:
             "max_tokens" if prompt < limits.max_model_len else "messages",
             "context_length_exceeded",
         )
-    if pages > limits.num_pages:
+    if pages > limits.num_pages - withheld:
+        pinned = f", {withheld} of them pinned for others" if withheld else ""
         return Refused(
             message.request,
             400,
             f"The request needs {pages} pages of KV cache ({length} tokens), but the server has "
-            f"{limits.num_pages} ({limits.num_pages * limits.page_size} tokens). Lower max_tokens, or start "
-            "the server with a larger --kv-memory.",
+            f"{limits.num_pages} ({limits.num_pages * limits.page_size} tokens){pinned}. Lower max_tokens, "
+            "or start the server with a larger --kv-memory.",
             "max_tokens",
             "kv_cache_exceeded",
         )
@@ -67,11 +69,12 @@ def take_residence(
     """Locks the matched prefix and takes pages for the rest and one token more; None if they lack.
 
     `reserve` pages stay available to those who run already. `alone`: nobody else runs, so whatever the
-    cache holds may go; then even a match is given up that would keep one page too many locked.
+    cache holds may go, but for what is pinned; then no page is matched in part, which would keep one page
+    too many locked.
     """
     lease = _lease_with_room(request, cache, reserve)
     if lease is None and alone:
-        lease = _lease_with_room(request, cache, reserve, limit=0)
+        lease = _lease_with_room(request, cache, reserve, whole_pages=True)
     if lease is None:
         return None
     pages = cache.allocate(_missing_pages(request, lease, cache.page_size))
@@ -86,10 +89,11 @@ def take_residence(
 
 
 def _lease_with_room(
-    request: Request, cache: PrefixCache, reserve: int, limit: int | None = None
+    request: Request, cache: PrefixCache, reserve: int, whole_pages: bool = False
 ) -> Lease | None:
-    if limit is None:
-        limit = 0 if request.wants_prompt_logprobs else request.length - 1
+    limit = 0 if request.wants_prompt_logprobs else request.length - 1
+    if whole_pages:
+        limit = len(cache.whole_pages(request.namespace, request.slice(0, limit))) * cache.page_size
     tokens = bytes(request.tokens)
     lease = cache.acquire(request.namespace, tokens, limit)
     if _missing_pages(request, lease, cache.page_size) + reserve <= cache.available():

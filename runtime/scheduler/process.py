@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import sys
 import time
@@ -20,14 +21,18 @@ from ..messages import (
     Abort,
     Drain,
     Drained,
+    DropCache,
     Finish,
     Generate,
     ModelReady,
     PeerDown,
+    PinPrefix,
+    QueryCache,
     QueryStats,
     Ready,
     SchedulerInbox,
     StepResult,
+    UnpinPrefix,
 )
 from ..sockets import (
     Inbox,
@@ -45,6 +50,7 @@ from .grammar_desk import GrammarDesk
 from .scheduler import Scheduler
 
 VOCABULARY_DEADLINE_S = 60.0
+DEFAULT_PIN_PART = 4  # of all pages
 
 log = logging.getLogger("arbora.scheduler")
 
@@ -79,6 +85,7 @@ class Loop:
         compiler.start()
         while not (self._draining and self._scheduler.idle):
             self._receive()
+            self._scheduler.expire_pins(time.time())
             self._scheduler.take_grammars()
             while self._scheduler.plan():
                 pass
@@ -92,12 +99,17 @@ class Loop:
                 return message
 
     def _receive(self) -> None:
-        """Waits for a message or a compiled grammar, then takes all that are there."""
-        message = self._inbox.receive()
+        """Waits for a message, a compiled grammar or a pin's end, then takes all messages that are there."""
+        message = self._inbox.receive(self._patience_ms())
         if message is not None:
             self._handle(message)
         for message in self._inbox.waiting():
             self._handle(message)
+
+    def _patience_ms(self) -> int | None:
+        """After how long there is something to do without a message."""
+        expiry = self._scheduler.next_expiry
+        return None if expiry is None else max(0, math.ceil((expiry - time.time()) * 1000))
 
     def _handle(self, message: SchedulerInbox) -> None:
         match message:
@@ -109,6 +121,8 @@ class Loop:
                 self._scheduler.drop(message.request)
             case QueryStats():
                 self._scheduler.query(message.client, message.query)
+            case QueryCache() | DropCache() | PinPrefix() | UnpinPrefix():
+                self._scheduler.control_cache(message, time.time())
             case PeerDown():
                 self._scheduler.drop_client(message.client)
                 self._clients.forget(message.client)
@@ -161,7 +175,8 @@ def _compiler(vocabulary: Vocabulary, vocab_size: int, on_finished: Callable[[],
 
 
 def _segmenter(directory: Path, vocabulary: Vocabulary) -> Segmenter:
-    spelled = [vocabulary.token_bytes(token) for token in range(vocabulary.size)]
+    for_automata = vocabulary.for_automata()
+    spelled = [for_automata.token_bytes(token) for token in range(vocabulary.size)]
     special = vocabulary.special.nonzero()[0].tolist()
     return load_segmenter(directory / TOKENIZER_NAME, spelled, special, vocabulary.eos)
 
@@ -179,7 +194,14 @@ def _scheduler(
         enabled=config.prefix_cache,
         check_invariants=config.check_invariants,
     )
-    limits = Limits(ready.max_model_len, ready.num_pages, ready.page_size, ready.slots, config.max_waiting)
+    limits = Limits(
+        ready.max_model_len,
+        ready.num_pages,
+        ready.page_size,
+        ready.slots,
+        config.max_waiting,
+        _most_pinned(ready, config.pin_memory),
+    )
     return Scheduler(
         limits,
         cache,
@@ -189,6 +211,12 @@ def _scheduler(
         vocabulary.eos,
         segmenter,
     )
+
+
+def _most_pinned(ready: ModelReady, pin_memory: int | None) -> int:
+    if pin_memory is None:
+        return ready.num_pages // DEFAULT_PIN_PART
+    return min(pin_memory // ready.page_bytes, ready.num_pages)
 
 
 def main() -> None:

@@ -94,7 +94,7 @@ class Request:
 
     id: str
     client: int
-    namespace: str
+    namespace: str | None
     tenant: str
     priority: int
     sampling: SamplingParams

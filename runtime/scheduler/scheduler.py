@@ -16,6 +16,7 @@ from ...grammars import GrammarError
 from ...radix_cache import PrefixCache
 from ..messages import (
     Accepted,
+    CacheControl,
     FinishReason,
     Generate,
     LeftOut,
@@ -26,8 +27,9 @@ from ..messages import (
     Stats,
     StepResult,
 )
-from .admission import Limits, refusal
+from .admission import Limits, pages_for, refusal
 from .budget import StepBudget
+from .cache_desk import CacheDesk
 from .completion import Completion
 from .counts import Counts
 from .fairness import OUTPUT_WEIGHT, USUAL_BOUNDS, Bounds, Fairness
@@ -55,6 +57,7 @@ class Scheduler:
     ) -> None:
         self._limits = limits
         self._cache = cache
+        self._cache_desk = CacheDesk(cache, limits.most_pinned)
         self._budget = budget
         self._grammars = grammars
         self._mask_words = -(-vocab_size // 32)
@@ -77,7 +80,8 @@ class Scheduler:
 
     def submit(self, message: Generate) -> None:
         """Answered by `Accepted` or `Refused`; if it has a grammar, once that is compiled."""
-        refused = refusal(message, self._limits, len(self._waiting) + self._grammars.pending)
+        waiting = len(self._waiting) + self._grammars.pending
+        refused = refusal(message, self._limits, waiting, self._cache_desk.pins.withheld(message))
         if refused is not None:
             self._replies.add(message.client, refused)
             return
@@ -123,6 +127,20 @@ class Scheduler:
 
     def query(self, client: int, query: int) -> None:
         self._replies.add(client, self.stats(query))
+
+    def control_cache(self, message: CacheControl, now: float) -> None:
+        """`now` is in seconds since 1970."""
+        needs = [pages_for(request.max_length, self._cache.page_size) for request in self._open.values()]
+        answer = self._cache_desk.answer(message, now, max(needs, default=0))
+        self._replies.add(message.client, answer)
+
+    def expire_pins(self, now: float) -> None:
+        self._cache_desk.pins.expire(now)
+
+    @property
+    def next_expiry(self) -> float | None:
+        """When a pin expires next, in seconds since 1970."""
+        return self._cache_desk.pins.next_expiry
 
     # Steps
 
@@ -216,6 +234,8 @@ class Scheduler:
             if request.cached_tokens is None:
                 request.cached_tokens = min(request.residence.planned, request.prompt_length)
                 self._counts.prompt_tokens_cached += request.cached_tokens
+                if request.namespace is not None:
+                    self._cache_desk.hits.add(request.prompt_length, request.cached_tokens)
 
     # Pages
 

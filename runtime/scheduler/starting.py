@@ -86,7 +86,7 @@ class Starter:
         return self._cache.matched(request.namespace, bytes(request.tokens))
 
     def _awaits(self, request: Request, running: Mapping[int, Request]) -> bool:
-        if request.wants_prompt_logprobs or not self._cache.enabled:
+        if request.wants_prompt_logprobs or request.namespace is None or not self._cache.enabled:
             return False
         return awaits_prefix(request, self._matched(request), running.values(), self._cache.page_size)
 

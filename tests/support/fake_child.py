@@ -25,7 +25,7 @@ from arbora.runtime.child import ChildArguments, child_arguments
 Role = Literal["tokenizer", "scheduler", "model"]
 Context = zmq.Context[zmq.Socket[bytes]]
 READY = messages.ModelReady(
-    num_pages=100, page_size=16, max_model_len=512, slots=8, vocab_size=256, device="cpu"
+    num_pages=100, page_size=16, max_model_len=512, slots=8, vocab_size=256, device="cpu", page_bytes=1024
 )
 
 

@@ -14,7 +14,10 @@ import zmq.asyncio
 from arbora.runtime.messages import (
     Abort,
     Accepted,
+    CacheAnswer,
+    CacheControl,
     Drain,
+    DropCache,
     Finish,
     FinishReason,
     Generate,
@@ -25,17 +28,22 @@ from arbora.runtime.messages import (
     Outputs,
     PeerDown,
     PeerUp,
+    PinPrefix,
+    QueryCache,
+    QueryRefused,
     QueryStats,
     Refused,
     SchedulerInbox,
     Stats,
     Tokens,
+    UnpinPrefix,
 )
 from arbora.runtime.sockets import ANY_EPOCH, AsyncInbox, Outbox, scheduler_address, tokenizer_address
 
 PAGE_SIZE = 16
 M = TypeVar("M", bound=Message)
 Script = Callable[[Generate], Sequence[int]]
+CacheScript = Callable[[CacheControl], CacheAnswer]
 
 
 def packed(tokens: Sequence[int]) -> Tokens:
@@ -46,8 +54,12 @@ def unpacked(tokens: Tokens) -> list[int]:
     return array("i", tokens).tolist()
 
 
+def no_cache(message: CacheControl) -> CacheAnswer:
+    return QueryRefused(message.query, 500, "no answer is scripted", None, "unexpected")
+
+
 def ready(vocab_size: int, context_length: int) -> ModelReady:
-    return ModelReady(64, PAGE_SIZE, context_length, 8, vocab_size, "cpu")
+    return ModelReady(64, PAGE_SIZE, context_length, 8, vocab_size, "cpu", 1024)
 
 
 @dataclass
@@ -61,7 +73,7 @@ class Row:
 
 @dataclass
 class FakeScheduler:
-    """`script` gives a request's tokens; `refuse` refuses it instead.
+    """`script` gives a request's tokens; `refuse` refuses it instead; `cache` answers for the cache.
 
     Steps wait while `gate` is clear; with `pauses` a step that has rows clears it. `received` keeps
     every message, in order.
@@ -72,6 +84,7 @@ class FakeScheduler:
     script: Script
     eos_tokens: Sequence[int]
     refuse: Callable[[Generate], Refused | None] = lambda request: None
+    cache: CacheScript = no_cache
     cached_tokens: int = 0
     tokens_per_step: int = 1
     pauses: bool = False
@@ -116,6 +129,8 @@ class FakeScheduler:
                     self._admit(message)
                 case Abort(request) | Finish(request):
                     self.rows.pop(request, None)
+                case QueryCache() | DropCache() | PinPrefix() | UnpinPrefix():
+                    self.send(self.cache(message))
                 case QueryStats(_, query):
                     self.send(Stats(query, len(self.rows), 0, 64, 2, 3, 10, 20, 30, 5, 1, 4, self._steps))
 

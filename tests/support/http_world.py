@@ -105,6 +105,7 @@ async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> No
 async def http_world(
     template: str | None = CHATML,
     api_keys: Sequence[str] = (),
+    isolate_keys: bool = False,
     replica: bool = True,
     context_length: int = 256,
 ) -> AsyncIterator[HttpWorld]:
@@ -112,7 +113,7 @@ async def http_world(
         directory = Path(name)
         model = write_tiny_model(directory / "model", template)
         config = ServeConfig(model=model, served_model_name=MODEL, api_keys=tuple(api_keys))
-        config = msgspec.structs.replace(config, log_level="warning")
+        config = msgspec.structs.replace(config, log_level="warning", isolate_keys=isolate_keys)
         engine = EngineClient(directory, 0)
         service = Service.load(config, engine, Tokenizer.load(model))
         listener = socket.create_server(("127.0.0.1", 0))

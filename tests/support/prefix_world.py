@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from arbora.radix_cache import Lease, PrefixCache
+from arbora.radix_cache.node import Node
 
-Kv = tuple[str, tuple[int, ...]]
+Kv = tuple[str | None, tuple[int, ...]]
 
 
 def pack(tokens: Iterable[int]) -> bytes:
@@ -24,13 +25,13 @@ def unpack(tokens: bytes) -> tuple[int, ...]:
     return tuple(array("i", tokens))
 
 
-def prefixes(namespace: str, tokens: tuple[int, ...]) -> set[Kv]:
+def prefixes(namespace: str | None, tokens: tuple[int, ...]) -> set[Kv]:
     return {(namespace, tokens[:length]) for length in range(1, len(tokens) + 1)}
 
 
 @dataclass(eq=False)
 class Request:
-    namespace: str
+    namespace: str | None
     tokens: tuple[int, ...]
     prompt_length: int
     lease: Lease
@@ -59,14 +60,15 @@ class World:
     steps: deque[Step] = field(default_factory=deque)
     cached: set[Kv] = field(default_factory=set)  # every prefix that a match must find
     slots: dict[int, list[Kv | None]] = field(default_factory=dict)  # page id -> KV
+    pins: list[Lease] = field(default_factory=list)
 
-    def longest(self, namespace: str, tokens: tuple[int, ...]) -> int:
+    def longest(self, namespace: str | None, tokens: tuple[int, ...]) -> int:
         return max((n for n in range(len(tokens) + 1) if (namespace, tokens[:n]) in self.cached), default=0)
 
-    def look_up(self, namespace: str, tokens: tuple[int, ...]) -> None:
+    def look_up(self, namespace: str | None, tokens: tuple[int, ...]) -> None:
         assert self.cache.matched(namespace, pack(tokens)) == self.longest(namespace, tokens)
 
-    def admit(self, namespace: str, tokens: tuple[int, ...], prompt_length: int) -> Request:
+    def admit(self, namespace: str | None, tokens: tuple[int, ...], prompt_length: int) -> Request:
         limit = prompt_length - 1
         expected = self.longest(namespace, tokens[:limit])
         lease = self.cache.acquire(namespace, pack(tokens[:prompt_length]), limit)
@@ -124,7 +126,7 @@ class World:
         tokens = request.tokens[: request.planned]
         self.cache.commit(request.lease, pack(tokens), request.pages)
         whole = len(tokens) // self.cache.page_size * self.cache.page_size
-        self.cached |= prefixes(request.namespace, tokens[:whole])
+        self.keep(request.namespace, tokens[:whole])
         assert self.reachable() == self.cached
 
     def run_step(self) -> None:
@@ -162,9 +164,46 @@ class World:
         tokens = request.tokens[: request.planned]
         self.cache.release(request.lease, pack(tokens), request.pages)
         self.requests.remove(request)
-        self.cached |= prefixes(request.namespace, tokens[:length])
+        self.keep(request.namespace, tokens[:length])
         assert self.reachable() == self.cached
         self.look_up(request.namespace, tokens)
+
+    def keep(self, namespace: str | None, tokens: tuple[int, ...]) -> None:
+        if namespace is not None:
+            self.cached |= prefixes(namespace, tokens)
+
+    def pin(self, namespace: str, tokens: tuple[int, ...]) -> None:
+        """Pins what is there of the tokens' whole pages."""
+        pages = self.cache.whole_pages(namespace, pack(tokens))
+        fresh = len(pages) - self.cache.pinned(pages)
+        before = self.cache.stats().pinned
+        pin = self.cache.pin(namespace, pack(tokens))
+        self.pins.append(pin)
+        assert pin.matched == len(pages) * self.cache.page_size
+        assert len(pages) == self.longest(namespace, tokens) // self.cache.page_size
+        assert pin.pages == pages
+        assert self.cache.stats().pinned == before + fresh
+
+    def unpin(self, pin: Lease) -> None:
+        self.pins.remove(pin)
+        self.cache.unpin(pin)
+        assert self.reachable() == self.cached
+
+    def drop(self, namespace: str) -> None:
+        """Only what is used or pinned is left of the namespace; the others lose nothing."""
+        free = self.cache.stats().free
+        dropped = self.cache.drop(namespace)
+        assert self.cache.stats().free == free + dropped.pages
+        remaining = self.reachable()
+        assert {kv for kv in self.cached if kv[0] != namespace} <= remaining <= self.cached
+        assert len(self.cached) - len(remaining) <= dropped.tokens
+        self.cached = remaining
+        kept = self.cache.namespaces().get(namespace, 0)
+        assert kept == sum(len(node.pages) for node in self.nodes(namespace) if node.locks)
+
+    def nodes(self, namespace: str) -> list[Node]:
+        root = self.cache._tree.roots.get(namespace)
+        return list(root.subtree()) if root is not None else []
 
     def discard(self, request: Request) -> None:
         """Ends a request whose KV is wrong, with its last step over."""
@@ -191,7 +230,7 @@ class World:
         if pages is not None:
             self.cache.release(self.cache.acquire("", b"", 0), b"", pages)
 
-    def sequences(self) -> list[tuple[str, tuple[int, ...], list[int]]]:
+    def sequences(self) -> list[tuple[str | None, tuple[int, ...], list[int]]]:
         """What the tree holds: namespace, tokens and pages down to each node."""
         return [
             (node.namespace, unpack(node.sequence()), [p for n in [*node.path()][::-1] for p in n.pages])
@@ -203,8 +242,9 @@ class World:
         return {kv for namespace, tokens, _ in self.sequences() for kv in prefixes(namespace, tokens)}
 
     def check_locks(self) -> None:
-        """Locked are the pages on the paths of open requests and the sources of their copies, no others."""
-        locked: set[int] = set()
+        """Locked are the pages on the paths of open requests, the sources of their copies, and pins."""
+        locked = {page for pin in self.pins for page in pin.pages}
+        assert self.cache.stats().pinned == len(locked)
         for request in self.requests:
             assert request.lease.node is not None
             locked.update(page for node in request.lease.node.path() for page in node.pages)

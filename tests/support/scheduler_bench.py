@@ -8,7 +8,22 @@ from dataclasses import replace
 import numpy as np
 from arbora.grammars import Automaton, ForcedText, GrammarError
 from arbora.radix_cache import PrefixCache
-from arbora.runtime.messages import Accepted, Generate, GrammarSpec, Output, Outputs, Refused
+from arbora.runtime.messages import (
+    Accepted,
+    CacheAnswer,
+    CacheControl,
+    CacheDropped,
+    CacheReport,
+    Generate,
+    GrammarSpec,
+    Output,
+    Outputs,
+    PinPrefix,
+    PrefixPinned,
+    QueryCache,
+    QueryRefused,
+    Refused,
+)
 from arbora.runtime.sampling_params import SamplingParams
 from arbora.runtime.scheduler.admission import Limits
 from arbora.runtime.scheduler.budget import StepBudget
@@ -88,6 +103,7 @@ class SchedulerBench:
         slots: int = 8,
         max_waiting: int = 100,
         prefix_cache: bool = True,
+        most_pinned: int = 0,
         compiler: EvenTokens | None = None,
         automata: Automata | None = None,
         jumps: bool = False,
@@ -97,7 +113,7 @@ class SchedulerBench:
         self.cache = PrefixCache(num_pages, page_size, enabled=prefix_cache, check_invariants=True)
         self.budget = StepBudget(step_ms=8.0)
         self.scheduler = Scheduler(
-            Limits(1000, num_pages, page_size, slots, max_waiting),
+            Limits(1000, num_pages, page_size, slots, max_waiting, most_pinned),
             self.cache,
             self.budget,
             GrammarDesk(self.compiler),  # type: ignore[arg-type]
@@ -110,6 +126,8 @@ class SchedulerBench:
         self.accepted: set[str] = set()
         self.refused: dict[str, Refused] = {}
         self.outputs: dict[str, list[Output]] = defaultdict(list)
+        self.answers: list[CacheAnswer] = []
+        self.now = 0.0
 
     def submit(
         self,
@@ -118,7 +136,7 @@ class SchedulerBench:
         max_tokens: int = 8,
         grammar: str | None = None,
         client: int = 0,
-        namespace: str = "",
+        namespace: str | None = "",
         tenant: str = "",
         priority: int = 0,
         **sampling: object,
@@ -127,6 +145,21 @@ class SchedulerBench:
         params = SamplingParams(max_tokens=max_tokens, **sampling)  # type: ignore[arg-type]
         self.scheduler.submit(Generate(name, client, pack(prompt), params, spec, namespace, priority, tenant))
         self.deliver()
+
+    def control(self, message: CacheControl) -> CacheAnswer:
+        self.scheduler.control_cache(message, self.now)
+        self.deliver()
+        return self.answers.pop()
+
+    def pin(
+        self, tokens: list[int], ttl_s: float = 60.0, name: str = "p", namespace: str = ""
+    ) -> CacheAnswer:
+        return self.control(PinPrefix(0, 1, name, namespace, pack(tokens), ttl_s))
+
+    def report(self, scope: str = "", own: str = "") -> CacheReport:
+        answer = self.control(QueryCache(0, 1, scope, own))
+        assert isinstance(answer, CacheReport)
+        return answer
 
     def plan(self) -> bool:
         planned = self.scheduler.plan()
@@ -159,6 +192,8 @@ class SchedulerBench:
                 elif isinstance(message, Outputs):
                     for output in message.items:
                         self.outputs[output.request].append(output)
+                elif isinstance(message, CacheReport | CacheDropped | PrefixPinned | QueryRefused):
+                    self.answers.append(message)
 
     def tokens(self, name: str) -> list[int]:
         return [token for output in self.outputs[name] for token in unpack(output.tokens)]

@@ -1,0 +1,134 @@
+"""What clients get from /cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import UNSET, Struct, UnsetType
+
+from ..runtime.messages import CachedPrefix, CacheReport, ModelReady, PinnedPrefix, Tokens
+from .tenants import shown_namespace
+
+TEXT_CHARACTERS = 80
+
+
+class Amount(Struct):
+    """Room for so many tokens: a last page may not be full."""
+
+    pages: int
+    tokens: int
+    bytes: int
+
+
+class Sizes(Struct):
+    """total = free + used + cached; the pinned ones are among the used."""
+
+    total: Amount
+    free: Amount
+    used: Amount
+    cached: Amount
+    pinned: Amount
+    pinnable: Amount
+
+
+class HitRate(Struct, kw_only=True):
+    """`rate` is null when there was no prompt."""
+
+    rate: float | None
+    prompt_tokens: int
+    cached_tokens: int
+    requests: int | UnsetType = UNSET
+
+
+class NamespaceSize(Struct):
+    namespace: str
+    own: bool
+    size: Amount
+
+
+class TopPrefix(Struct):
+    """`idle` is how many tokens the cache has served or taken in since the last hit."""
+
+    namespace: str
+    tokens: int
+    hits: int
+    idle: int
+    text: str | None
+
+
+class Pin(Struct):
+    """`expires_at` is in seconds since 1970."""
+
+    id: str
+    namespace: str
+    tokens: int
+    pages: int
+    bytes: int
+    expires_at: float
+
+
+class CacheStatus(Struct):
+    page_tokens: int
+    sizes: Sizes
+    hit_rate: HitRate
+    recent_hit_rate: HitRate
+    evicted_pages: int
+    namespaces: list[NamespaceSize]
+    prefixes: list[TopPrefix]
+    pins: list[Pin]
+
+
+class Freed(Struct):
+    freed: Amount
+
+
+class PinDeleted(Struct):
+    id: str
+    deleted: bool = True
+
+
+def cache_status(
+    report: CacheReport, model: ModelReady, own: str, decode: Callable[[Tokens], str]
+) -> CacheStatus:
+    """`own` is the asker's namespace: texts are shown of no other."""
+    return CacheStatus(
+        page_tokens=model.page_size,
+        sizes=Sizes(
+            total=amount(report.pages_total, model),
+            free=amount(report.pages_free, model),
+            used=amount(report.pages_used, model),
+            cached=amount(report.pages_cached, model),
+            pinned=amount(report.pages_pinned, model),
+            pinnable=amount(report.pages_pinnable, model),
+        ),
+        hit_rate=_hit_rate(report.prompt_tokens, report.cached_tokens),
+        recent_hit_rate=_hit_rate(
+            report.recent_prompt_tokens, report.recent_cached_tokens, report.recent_requests
+        ),
+        evicted_pages=report.evicted_pages,
+        namespaces=[
+            NamespaceSize(shown_namespace(name), name == own, amount(pages, model))
+            for name, pages in report.namespaces.items()
+        ],
+        prefixes=[_prefix(prefix, own, decode) for prefix in report.prefixes],
+        pins=[shown_pin(pin, model) for pin in report.pins],
+    )
+
+
+def amount(pages: int, model: ModelReady) -> Amount:
+    return Amount(pages, pages * model.page_size, pages * model.page_bytes)
+
+
+def shown_pin(pin: PinnedPrefix, model: ModelReady) -> Pin:
+    size = pin.pages * model.page_bytes
+    return Pin(pin.pin, shown_namespace(pin.namespace), pin.tokens, pin.pages, size, pin.expires_at)
+
+
+def _hit_rate(prompt: int, cached: int, requests: int | UnsetType = UNSET) -> HitRate:
+    rate = round(cached / prompt, 4) if prompt else None
+    return HitRate(rate=rate, prompt_tokens=prompt, cached_tokens=cached, requests=requests)
+
+
+def _prefix(prefix: CachedPrefix, own: str, decode: Callable[[Tokens], str]) -> TopPrefix:
+    text = decode(prefix.head)[:TEXT_CHARACTERS] if prefix.namespace == own else None
+    return TopPrefix(shown_namespace(prefix.namespace), prefix.tokens, prefix.hits, prefix.idle, text)

@@ -1,0 +1,163 @@
+"""GET and DELETE /cache, POST /cache/pin, DELETE /cache/pin/ID: the prefix cache in its users' hands."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..runtime.errors import RequestError
+from ..runtime.messages import (
+    CacheControl,
+    CacheDropped,
+    CacheReport,
+    DropCache,
+    Generate,
+    ModelReady,
+    PinnedPrefix,
+    PinPrefix,
+    PrefixPinned,
+    QueryCache,
+    QueryRefused,
+    Tokens,
+    UnpinPrefix,
+)
+from ..runtime.sampling_params import SamplingParams
+from .cache_answers import Freed, PinDeleted, amount, cache_status, shown_pin
+from .openai.protocol import PinRequest
+from .openai.requests import new_id
+from .openai.tokenize import prompt_tokens
+from .openai.validation import check_range, check_token_ids
+from .service import Service, room_for_reply
+from .tenants import cache_namespace, cache_scope, tenant_of
+
+ANSWER_SECONDS = 10.0
+MOST_TTL_SECONDS = 7 * 24 * 3600
+PIN_ATTEMPTS = 3  # what was computed may be evicted before it is pinned
+NOT_CACHED = "prefix_not_cached"
+Answer = TypeVar("Answer", CacheReport, CacheDropped, PrefixPinned)
+
+_decoder = msgspec.json.Decoder(PinRequest)
+
+
+async def show_cache(service: Service, request: Request) -> Response:
+    model = service.engine.check_serving()
+    scope = cache_scope(request, service.config)
+    own = cache_namespace(scope, request.query_params.get("cache_salt"))
+    client = service.engine.client
+    report = await _ask(service, CacheReport, lambda query: QueryCache(client, query, scope, own))
+
+    def decode(tokens: Tokens) -> str:
+        return service.tokenizer.decode(tokens, skip_special_tokens=False)
+
+    return _json(cache_status(report, model, own, decode))
+
+
+async def drop_cache(service: Service, request: Request) -> Response:
+    """What is cached and not in use: of one salt, or all that the key may use."""
+    model = service.engine.check_serving()
+    scope = cache_scope(request, service.config)
+    salt = request.query_params.get("cache_salt")
+    namespace = None if salt is None else cache_namespace(scope, salt)
+    client = service.engine.client
+    dropped = await _ask(service, CacheDropped, lambda query: DropCache(client, query, scope, namespace))
+    freed = amount(dropped.pages, model)
+    freed.tokens = dropped.tokens
+    return _json(Freed(freed))
+
+
+async def pin_prefix(service: Service, http_request: Request) -> Response:
+    """Computes what isn't cached of a prefix, and keeps its full pages for a time."""
+    request = await service.bodies.read(http_request, _decoder, PinRequest)
+    service.check_model(request.model)
+    model = service.engine.check_serving()
+    check_range("ttl_s", request.ttl_s, 0, MOST_TTL_SECONDS, above_low=True)
+    tokens = await _prefix(service, request, model)
+    namespace = cache_namespace(cache_scope(http_request, service.config), request.cache_salt)
+    computing = Generate(
+        f"{new_id('pinning')}-0",
+        service.engine.client,
+        tokens,
+        SamplingParams(max_tokens=1, temperature=0.0),
+        namespace=namespace,
+        tenant=tenant_of(http_request, None, service.config),
+    )
+    pin = await _pin(service, computing, namespace, request.ttl_s)
+    return _json(shown_pin(pin, model))
+
+
+async def unpin_prefix(service: Service, request: Request) -> Response:
+    service.engine.check_serving()
+    scope = cache_scope(request, service.config)
+    pin, client = request.path_params["id"], service.engine.client
+    await _ask(service, PrefixPinned, lambda query: UnpinPrefix(client, query, pin, scope))
+    return _json(PinDeleted(pin))
+
+
+async def _prefix(service: Service, request: PinRequest, model: ModelReady) -> Tokens:
+    if isinstance(request.prompt, list):
+        check_token_ids("prompt", request.prompt, model.vocab_size)
+        tokens = array("i", request.prompt).tobytes()
+    else:
+        # What follows in a conversation need not be a reply.
+        continued = request.add_generation_prompt is True
+        fields = msgspec.structs.replace(request, add_generation_prompt=continued)
+        tokens = await prompt_tokens(service, fields, request.prompt)
+    count = len(tokens) // 4
+    if count < model.page_size:
+        raise RequestError(
+            f"The prefix has {count} tokens, but only full pages of {model.page_size} are pinned.",
+            param="prompt",
+            code="prefix_too_short",
+        )
+    room_for_reply(model, count, 1, "prompt")
+    return tokens
+
+
+async def _pin(service: Service, computing: Generate, namespace: str, ttl_s: float) -> PinnedPrefix:
+    name, client, tokens = new_id("pin"), computing.client, computing.prompt
+    for attempt in range(1, PIN_ATTEMPTS + 1):
+        await _compute(service, computing)
+        try:
+            answer = await _ask(
+                service,
+                PrefixPinned,
+                lambda query: PinPrefix(client, query, name, namespace, tokens, ttl_s),
+            )
+        except RequestError as error:
+            if error.code != NOT_CACHED or attempt == PIN_ATTEMPTS:
+                raise
+        else:
+            return answer.pin
+    raise AssertionError("the last attempt raises or returns")
+
+
+async def _compute(service: Service, request: Generate) -> None:
+    """Also what is cached already is tried: one token is sampled, which fails if the KV is not sound."""
+    generation = service.engine.start([request])
+    try:
+        await generation.accepted()
+        outputs = [arrival.output for arrival in await generation.next()]
+    finally:
+        service.engine.forget(generation)
+    for output in outputs:
+        if output.finish in ("error", "abort"):
+            raise RequestError(output.error or "The prefix was not computed.", status=500, code=output.finish)
+
+
+async def _ask(service: Service, kind: type[Answer], question: Callable[[int], CacheControl]) -> Answer:
+    answer = await service.engine.ask(question, ANSWER_SECONDS)
+    if isinstance(answer, QueryRefused):
+        raise RequestError(answer.message, status=answer.status, param=answer.param, code=answer.code)
+    if not isinstance(answer, kind):
+        message = "The scheduler did not answer; try again in a moment."
+        raise RequestError(message, status=503, code="no_answer")
+    return answer
+
+
+def _json(value: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

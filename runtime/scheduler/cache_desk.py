@@ -1,0 +1,104 @@
+"""Answers questions and orders that concern the cache as a whole, not one request."""
+
+from __future__ import annotations
+
+from heapq import nlargest
+from typing import assert_never
+
+from ...radix_cache import PrefixCache
+from ..messages import (
+    CacheAnswer,
+    CacheControl,
+    CachedPrefix,
+    CacheDropped,
+    CacheReport,
+    DropCache,
+    PinPrefix,
+    PrefixPinned,
+    QueryCache,
+    QueryRefused,
+    UnpinPrefix,
+)
+from .hit_rate import HitRate
+from .pin_board import PinBoard
+
+MOST_NAMESPACES = 100
+MOST_PREFIXES = 20
+HEAD_TOKENS = 128
+
+
+class CacheDesk:
+    """`most_pinned` is how many pages clients may pin."""
+
+    def __init__(self, cache: PrefixCache, most_pinned: int) -> None:
+        self.hits = HitRate()
+        self.pins = PinBoard(cache, most_pinned)
+        self._cache = cache
+
+    def answer(self, message: CacheControl, now: float, most_needed: int) -> CacheAnswer:
+        """`now` is in seconds since 1970, `most_needed` what the largest open request needs, in pages."""
+        match message:
+            case QueryCache():
+                return self._report(message)
+            case DropCache():
+                return self._drop(message)
+            case PinPrefix():
+                return self.pins.pin(message, now, self._cache.stats().total - most_needed)
+            case UnpinPrefix():
+                return self._unpin(message)
+            case _:
+                assert_never(message)
+
+    def _names(self, scope: str) -> list[str]:
+        return [name for name in self._cache.namespaces() if name.startswith(scope)]
+
+    def _report(self, message: QueryCache) -> CacheReport:
+        pages = self._cache.stats()
+        total, lately = self.hits.total, self.hits.lately
+        sizes = self._cache.namespaces()
+        largest = nlargest(MOST_NAMESPACES, self._names(message.scope), key=sizes.__getitem__)
+        return CacheReport(
+            query=message.query,
+            pages_total=pages.total,
+            pages_free=pages.free,
+            pages_used=pages.held + pages.locked,
+            pages_cached=pages.evictable,
+            pages_pinned=pages.pinned,
+            pages_pinnable=self.pins.limit,
+            prompt_tokens=total.prompt_tokens,
+            cached_tokens=total.cached_tokens,
+            recent_requests=len(self.hits.recent),
+            recent_prompt_tokens=lately.prompt_tokens,
+            recent_cached_tokens=lately.cached_tokens,
+            evicted_pages=pages.evicted_pages,
+            namespaces={name: sizes[name] for name in largest},
+            prefixes=self._popular(message),
+            pins=self.pins.listed(message.scope),
+        )
+
+    def _popular(self, message: QueryCache) -> list[CachedPrefix]:
+        found = self._cache.popular(self._names(message.scope), MOST_PREFIXES, HEAD_TOKENS)
+        return [
+            CachedPrefix(
+                prefix.namespace,
+                prefix.head if prefix.namespace == message.own else b"",
+                prefix.tokens,
+                prefix.hits,
+                prefix.idle,
+            )
+            for prefix in found
+        ]
+
+    def _drop(self, message: DropCache) -> CacheDropped:
+        names = self._names(message.scope) if message.namespace is None else [message.namespace]
+        dropped = [self._cache.drop(name) for name in names]
+        return CacheDropped(
+            message.query, sum(each.pages for each in dropped), sum(each.tokens for each in dropped)
+        )
+
+    def _unpin(self, message: UnpinPrefix) -> PrefixPinned | QueryRefused:
+        ended = self.pins.unpin(message.pin, message.scope)
+        if ended is not None:
+            return PrefixPinned(message.query, ended)
+        reason = f"There is no pin {message.pin}; it may have expired."
+        return QueryRefused(message.query, 404, reason, "id", "pin_not_found")

@@ -1,0 +1,133 @@
+"""Prefixes that clients want kept: until when, and how much of the cache they may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...radix_cache import Lease, PrefixCache
+from ..messages import Generate, PinnedPrefix, PinPrefix, PrefixPinned, QueryRefused, Tokens
+from .request import TOKEN_BYTES
+
+MOST_PINS = 1000
+
+
+@dataclass(slots=True)
+class Pin:
+    """`expires_at` is in seconds since 1970."""
+
+    name: str
+    namespace: str
+    tokens: Tokens
+    lease: Lease
+    expires_at: float
+
+    def told(self) -> PinnedPrefix:
+        return PinnedPrefix(
+            self.name, self.namespace, self.lease.matched, len(self.lease.pages), self.expires_at
+        )
+
+
+class Obstacle(NamedTuple):
+    code: str
+    message: str
+    status: int = 409
+
+
+class PinBoard:
+    """`limit` is how many pages all pins together may keep. Time comes from the caller."""
+
+    def __init__(self, cache: PrefixCache, limit: int) -> None:
+        self.limit = limit
+        self.next_expiry: float | None = None
+        self._cache = cache
+        self._pins: dict[str, Pin] = {}
+
+    def listed(self, scope: str) -> list[PinnedPrefix]:
+        return [pin.told() for pin in self._pins.values() if pin.namespace.startswith(scope)]
+
+    def withheld(self, request: Generate) -> int:
+        """Pinned pages that a request can't have: those that it may not begin with."""
+        pinned = self._cache.stats().pinned
+        if not pinned or request.sampling.prompt_logprobs is not None:
+            return pinned
+        readable = request.prompt[:-TOKEN_BYTES]
+        return pinned - self._cache.pinned(self._cache.whole_pages(request.namespace, readable))
+
+    def pin(self, message: PinPrefix, now: float, spare: int) -> PrefixPinned | QueryRefused:
+        """`spare` pages are more than any open request could need."""
+        whole = self._whole_pages(message.tokens)
+        assert whole, "a prefix of less than a page"
+        pages = self._cache.whole_pages(message.namespace, whole)
+        pin = self._same(message.namespace, whole)
+        if pin is None:
+            found = self._obstacle(self._pages_of(whole), pages, spare)
+            if found is not None:
+                return QueryRefused(message.query, found.status, found.message, "prompt", found.code)
+            assert message.pin not in self._pins, f"{message.pin} is another's name"
+            lease = self._cache.pin(message.namespace, whole)
+            pin = Pin(message.pin, message.namespace, whole, lease, now)
+            self._pins[pin.name] = pin
+        pin.expires_at = now + message.ttl_s
+        self._set_next_expiry()
+        return PrefixPinned(message.query, pin.told())
+
+    def unpin(self, name: str, scope: str) -> PinnedPrefix | None:
+        """The pin that ended; None if there is none of that name in the scope."""
+        pin = self._pins.get(name)
+        if pin is None or not pin.namespace.startswith(scope):
+            return None
+        self._remove(pin)
+        return pin.told()
+
+    def expire(self, now: float) -> None:
+        if self.next_expiry is None or now < self.next_expiry:
+            return
+        for pin in [pin for pin in self._pins.values() if pin.expires_at <= now]:
+            self._remove(pin)
+
+    def _remove(self, pin: Pin) -> None:
+        self._cache.unpin(pin.lease)
+        del self._pins[pin.name]
+        self._set_next_expiry()
+
+    def _set_next_expiry(self) -> None:
+        self.next_expiry = min((pin.expires_at for pin in self._pins.values()), default=None)
+
+    def _same(self, namespace: str, tokens: Tokens) -> Pin | None:
+        pins = self._pins.values()
+        return next((pin for pin in pins if (pin.namespace, pin.tokens) == (namespace, tokens)), None)
+
+    def _pages_of(self, tokens: Tokens) -> int:
+        return len(tokens) // TOKEN_BYTES // self._cache.page_size
+
+    def _whole_pages(self, tokens: Tokens) -> Tokens:
+        return tokens[: self._pages_of(tokens) * self._cache.page_size * TOKEN_BYTES]
+
+    def _obstacle(self, wanted: int, pages: list[int], spare: int) -> Obstacle | None:
+        """Why `wanted` pages, of which `pages` are cached, can't be pinned."""
+        pinned = self._cache.stats().pinned
+        more = wanted - self._cache.pinned(pages)
+        if not self._cache.enabled:
+            return Obstacle("no_prefix_cache", "The server runs with --no-prefix-cache.")
+        if len(self._pins) >= MOST_PINS:
+            return Obstacle("too_many_pins", f"{MOST_PINS} prefixes are pinned, which is the limit.")
+        if pinned + more > self.limit:
+            return Obstacle(
+                "pin_quota_exceeded",
+                f"The prefix takes {more} more pages of KV cache, but {pinned} of the {self.limit} that may "
+                "be pinned are taken. Unpin others, or start the server with a larger --pin-memory.",
+            )
+        if pinned + more > spare:
+            return Obstacle(
+                "kv_cache_in_use",
+                f"The prefix takes {more} more pages of KV cache, which open requests may need. Try again.",
+            )
+        if len(pages) < wanted:
+            return Obstacle(
+                "prefix_not_cached",
+                f"Only {len(pages)} of the prefix's {wanted} pages are cached; others took the rest. "
+                "Try again.",
+                status=503,
+            )
+        return None

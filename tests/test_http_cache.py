@@ -1,0 +1,333 @@
+"""What the HTTP server makes of requests that concern the cache, with a scripted scheduler behind it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from arbora.frontend.questions import Questions
+from arbora.runtime.messages import (
+    CacheAnswer,
+    CacheControl,
+    CachedPrefix,
+    CacheDropped,
+    CacheReport,
+    DropCache,
+    Generate,
+    Message,
+    PinnedPrefix,
+    PinPrefix,
+    PrefixPinned,
+    QueryCache,
+    QueryRefused,
+    Refused,
+    UnpinPrefix,
+)
+from fake_scheduler import packed, unpacked
+from http_world import MODEL, HttpWorld, http_world, last_generate
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+TEXT = "the cat sat on the mat and the dog sat on the cat again"
+PAGE_BYTES = 1024
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def plain() -> AsyncIterator[HttpWorld]:
+    async with http_world() as world:
+        yield world
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def isolated() -> AsyncIterator[HttpWorld]:
+    async with http_world(api_keys=("first", "second"), isolate_keys=True) as world:
+        yield world
+
+
+@pytest.fixture
+def world(plain: HttpWorld) -> HttpWorld:
+    plain.running.received.clear()
+    plain.running.cache = well
+    return plain
+
+
+def well(message: CacheControl) -> CacheAnswer:
+    """Does what is asked."""
+    match message:
+        case QueryCache():
+            return report(message.query)
+        case DropCache():
+            return CacheDropped(message.query, 3, 47)
+        case PinPrefix():
+            pages = len(message.tokens) // 4 // 16
+            expires_at = time.time() + message.ttl_s
+            return PrefixPinned(
+                message.query, PinnedPrefix(message.pin, message.namespace, pages * 16, pages, expires_at)
+            )
+        case UnpinPrefix():
+            return PrefixPinned(message.query, PinnedPrefix(message.pin, "", 16, 1, 0.0))
+
+
+def report(query: int, **fields: Any) -> CacheReport:
+    numbers = {
+        "pages_total": 64,
+        "pages_free": 50,
+        "pages_used": 4,
+        "pages_cached": 10,
+        "pages_pinned": 2,
+        "pages_pinnable": 16,
+        "prompt_tokens": 1000,
+        "cached_tokens": 750,
+        "recent_requests": 4,
+        "recent_prompt_tokens": 100,
+        "recent_cached_tokens": 90,
+        "evicted_pages": 5,
+    }
+    lists: dict[str, Any] = {"namespaces": {}, "prefixes": [], "pins": []}
+    return CacheReport(query, **{**numbers, **lists, **fields})
+
+
+async def pin(world: HttpWorld, **body: Any) -> Any:
+    return await world.http.post("/cache/pin", json={"prompt": TEXT, "ttl_s": 60, **body})
+
+
+async def namespace(world: HttpWorld, key: str = "none", **body: Any) -> str | None:
+    """Where a completion's prompt is looked up."""
+    headers = {"authorization": f"Bearer {key}"}
+    answer = await world.http.post("/v1/completions", json={"prompt": "Hello", **body}, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return last_generate(world).namespace
+
+
+# Looking
+
+
+async def test_the_cache_is_shown_in_pages_tokens_and_bytes(world: HttpWorld) -> None:
+    shown = (await world.http.get("/cache")).json()
+    assert shown["page_tokens"] == 16
+    assert shown["sizes"]["cached"] == {"pages": 10, "tokens": 160, "bytes": 10 * PAGE_BYTES}
+    assert {name: size["pages"] for name, size in shown["sizes"].items()} == {
+        "total": 64,
+        "free": 50,
+        "used": 4,
+        "cached": 10,
+        "pinned": 2,
+        "pinnable": 16,
+    }
+    assert shown["hit_rate"] == {"rate": 0.75, "prompt_tokens": 1000, "cached_tokens": 750}
+    assert shown["recent_hit_rate"]["rate"] == 0.9
+    assert shown["recent_hit_rate"]["requests"] == 4
+    assert shown["evicted_pages"] == 5
+
+
+async def test_a_cache_that_was_never_asked_has_no_hit_rate(world: HttpWorld) -> None:
+    world.running.cache = lambda message: report(message.query, prompt_tokens=0, cached_tokens=0)
+    assert (await world.http.get("/cache")).json()["hit_rate"]["rate"] is None
+
+
+async def test_namespaces_are_shown_by_a_name_that_does_not_tell_the_salt(world: HttpWorld) -> None:
+    world.running.cache = lambda message: report(message.query, namespaces={"": 3, "secret": 7})
+    answer = await world.http.get("/cache", params={"cache_salt": "secret"})
+    namespaces = answer.json()["namespaces"]
+    assert [(each["own"], each["size"]["pages"]) for each in namespaces] == [(False, 3), (True, 7)]
+    assert "secret" not in answer.text
+
+
+async def test_texts_are_shown_to_those_who_share_them_alone(world: HttpWorld) -> None:
+    head = packed(world.ids(TEXT * 3))
+    prefixes = [CachedPrefix("mine", head, 90, 7, 12), CachedPrefix("theirs", head, 80, 6, 0)]
+    world.running.cache = lambda message: report(message.query, prefixes=prefixes)
+    shown = (await world.http.get("/cache", params={"cache_salt": "mine"})).json()["prefixes"]
+    assert [(each["tokens"], each["hits"], each["idle"]) for each in shown] == [(90, 7, 12), (80, 6, 0)]
+    assert [each["text"] for each in shown] == [(TEXT * 3)[:80], None]
+
+
+async def test_pins_are_shown_with_their_end(world: HttpWorld) -> None:
+    pins = [PinnedPrefix("pin-1", "", 48, 3, 1234.5)]
+    world.running.cache = lambda message: report(message.query, pins=pins)
+    (shown,) = (await world.http.get("/cache")).json()["pins"]
+    assert (shown["id"], shown["tokens"], shown["pages"], shown["bytes"], shown["expires_at"]) == (
+        "pin-1",
+        48,
+        3,
+        3 * PAGE_BYTES,
+        1234.5,
+    )
+
+
+# Dropping
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"), [({}, None), ({"cache_salt": "x"}, "x"), ({"cache_salt": ""}, "")]
+)
+async def test_all_is_dropped_or_what_one_salt_has(
+    world: HttpWorld, query: dict[str, str], expected: str | None
+) -> None:
+    answer = await world.http.delete("/cache", params=query)
+    assert answer.json() == {"freed": {"pages": 3, "tokens": 47, "bytes": 3 * PAGE_BYTES}}
+    (asked,) = world.running.of_kind(DropCache)
+    assert (asked.scope, asked.namespace) == ("", expected)
+
+
+# Pinning
+
+
+async def test_a_prefix_is_computed_and_then_pinned(world: HttpWorld) -> None:
+    answer = await pin(world, cache_salt="mine", model=MODEL)
+    computed, asked = world.running.of_kind(Generate), world.running.of_kind(PinPrefix)
+    assert len(computed) == len(asked) == 1
+    assert computed[0].prompt == asked[0].tokens == packed(world.ids(TEXT))
+    assert computed[0].namespace == asked[0].namespace == "mine"
+    assert computed[0].sampling.max_tokens == 1
+    assert asked[0].ttl_s == 60
+    shown = answer.json()
+    pages = len(world.ids(TEXT)) // 16
+    assert shown["id"] == asked[0].pin
+    assert (shown["pages"], shown["tokens"], shown["bytes"]) == (pages, pages * 16, pages * PAGE_BYTES)
+    assert 50 < shown["expires_at"] - time.time() <= 60
+
+
+async def test_a_conversation_is_pinned_without_the_opening_of_a_reply(world: HttpWorld) -> None:
+    messages = [{"role": "system", "content": TEXT}]
+    await pin(world, prompt=None, messages=messages)
+    (asked,) = world.running.of_kind(PinPrefix)
+    assert world.text(unpacked(asked.tokens)) == f"<|im_start|>system\n{TEXT}<|im_end|>\n"
+
+
+async def test_token_ids_are_pinned_as_they_are(world: HttpWorld) -> None:
+    await pin(world, prompt=list(range(5, 25)))
+    (asked,) = world.running.of_kind(PinPrefix)
+    assert unpacked(asked.tokens) == list(range(5, 25))
+
+
+async def test_what_was_evicted_before_it_was_pinned_is_computed_again(world: HttpWorld) -> None:
+    refusals = iter([True, False])
+
+    def late(message: CacheControl) -> CacheAnswer:
+        if next(refusals):
+            return QueryRefused(message.query, 503, "1 of 2 pages", "prompt", "prefix_not_cached")
+        return well(message)
+
+    world.running.cache = late
+    assert (await pin(world)).status_code == 200
+    assert len(world.running.of_kind(Generate)) == 2
+
+
+async def test_what_is_evicted_again_and_again_is_given_up(world: HttpWorld) -> None:
+    world.running.cache = lambda message: QueryRefused(
+        message.query, 503, "1 of 2 pages", "prompt", "prefix_not_cached"
+    )
+    answer = await pin(world)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "prefix_not_cached")
+    assert len(world.running.of_kind(Generate)) == 3
+
+
+async def test_a_pin_over_the_quota_is_refused_in_openais_words(world: HttpWorld) -> None:
+    world.running.cache = lambda message: QueryRefused(
+        message.query, 409, "3 more, 2 of 4", "prompt", "pin_quota_exceeded"
+    )
+    answer = await pin(world)
+    assert answer.status_code == 409
+    error = {"message": "3 more, 2 of 4", "type": "invalid_request_error"}
+    assert answer.json()["error"] == {**error, "param": "prompt", "code": "pin_quota_exceeded"}
+
+
+async def test_a_prefix_that_can_not_be_computed_is_not_pinned(world: HttpWorld) -> None:
+    world.running.refuse = lambda request: Refused(request.request, 400, "too long", "prompt", "too_long")
+    try:
+        answer = await pin(world)
+    finally:
+        world.running.refuse = lambda request: None
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "too_long")
+    assert world.running.of_kind(PinPrefix) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"ttl_s": 0}, "ttl_s"),
+        ({"ttl_s": 604801}, "ttl_s"),
+        ({"ttl_s": "long"}, "ttl_s"),
+        ({"prompt": "Hello"}, "prompt"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": [1 << 30] * 20}, "prompt"),
+        ({"model": "other"}, "model"),
+    ],
+    ids=str,
+)
+async def test_a_pin_that_makes_no_sense_is_refused_by_its_field(
+    world: HttpWorld, body: dict[str, Any], param: str
+) -> None:
+    answer = await pin(world, **body)
+    assert answer.status_code in (400, 404)
+    assert answer.json()["error"]["param"] == param
+    assert world.running.received == []
+
+
+async def test_a_pin_is_taken_back_by_its_id(world: HttpWorld) -> None:
+    answer = await world.http.delete("/cache/pin/pin-7")
+    assert answer.json() == {"id": "pin-7", "deleted": True}
+    (asked,) = world.running.of_kind(UnpinPrefix)
+    assert asked.pin == "pin-7"
+
+
+# Who sees what
+
+
+async def test_without_isolation_the_salt_alone_is_the_namespace(world: HttpWorld) -> None:
+    assert await namespace(world) == ""
+    assert await namespace(world, cache_salt="x") == "x"
+
+
+async def test_a_request_may_keep_out_of_the_cache(world: HttpWorld) -> None:
+    assert await namespace(world, cache_prompt=False, cache_salt="x") is None
+    assert await namespace(world, cache_prompt=True, cache_salt="x") == "x"
+
+
+async def test_isolated_keys_have_namespaces_of_their_own_for_every_salt(isolated: HttpWorld) -> None:
+    bodies: list[dict[str, str]] = [{}, {"cache_salt": "x"}]
+    names = [await namespace(isolated, key, **body) for key in ("first", "second") for body in bodies]
+    assert len(set(names)) == 4
+    assert names[1] == f"{names[0]}x" and names[3] == f"{names[2]}x"
+    assert not any(key in str(name) for name in names for key in ("first", "second"))
+    assert await namespace(isolated, "first") == names[0]
+
+
+async def test_isolated_keys_look_at_drop_and_unpin_nothing_but_their_own(isolated: HttpWorld) -> None:
+    isolated.running.cache = well
+    own = await namespace(isolated, "second")
+    headers = {"authorization": "Bearer second"}
+    await isolated.http.get("/cache", headers=headers)
+    await isolated.http.delete("/cache", headers=headers)
+    await isolated.http.delete("/cache/pin/pin-1", headers=headers)
+    await isolated.http.post("/cache/pin", json={"prompt": TEXT, "ttl_s": 9}, headers=headers)
+    received = isolated.running
+    assert [each.scope for each in received.of_kind(QueryCache)] == [own]
+    assert [(each.scope, each.namespace) for each in received.of_kind(DropCache)] == [(own, None)]
+    assert [each.scope for each in received.of_kind(UnpinPrefix)] == [own]
+    assert [each.namespace for each in received.of_kind(PinPrefix)] == [own]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/cache"), ("DELETE", "/cache"), ("POST", "/cache/pin"), ("DELETE", "/cache/pin/1")],
+)
+async def test_the_cache_is_behind_the_key(isolated: HttpWorld, method: str, path: str) -> None:
+    assert (await isolated.http.request(method, path)).status_code == 401
+
+
+async def test_while_the_model_starts_the_cache_is_not_served() -> None:
+    async with http_world(replica=False) as world:
+        answer = await world.http.get("/cache")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_not_ready")
+
+
+async def test_a_question_without_an_answer_is_given_up() -> None:
+    asked: list[Message] = []
+    questions = Questions()
+    assert await questions.ask(lambda number: QueryCache(0, number, "", ""), asked.append, 0.01) is None
+    questions.answer(CacheDropped(1, 0, 0))
+    assert len(asked) == 1

@@ -1,0 +1,59 @@
+"""Which prefixes a cache calls its most useful. Pages have four tokens."""
+
+from __future__ import annotations
+
+from arbora.radix_cache import Prefix, PrefixCache, popular
+from prefix_requests import DOCUMENT, new_cache, serve, start
+from prefix_world import pack
+from pytest import MonkeyPatch
+
+
+def found(cache: PrefixCache, most: int = 10) -> list[tuple[int, int]]:
+    """Tokens and hits."""
+    return [(prefix.tokens, prefix.hits) for prefix in cache.popular([""], most, 4)]
+
+
+def test_a_prefix_counts_those_that_began_with_it_after_it_was_there() -> None:
+    cache = new_cache()
+    for last in range(4):
+        serve(cache, (*DOCUMENT, 50 + last, 1, 1, 1))
+    assert found(cache) == [(12, 3)]
+
+
+def test_long_prefixes_go_before_short_ones_with_as_many_hits() -> None:
+    cache = new_cache()
+    for last in range(3):
+        serve(cache, (*DOCUMENT[4:8], 50 + last, 1, 1, 1))
+        serve(cache, (*DOCUMENT, 50 + last, 1, 1, 1))
+    assert found(cache) == [(12, 2), (4, 2)]
+    assert found(cache, most=1) == [(12, 2)]
+
+
+def test_a_prefix_whose_every_hit_went_on_is_told_by_the_longer_one_alone() -> None:
+    cache = new_cache()
+    serve(cache, DOCUMENT)
+    serve(cache, (*DOCUMENT, 1, 2, 3, 4))
+    serve(cache, (*DOCUMENT, 1, 2, 3, 4, 5))
+    serve(cache, (*DOCUMENT, 1, 2, 3, 4, 6))
+    assert found(cache) == [(12, 3), (16, 2)]
+    serve(cache, (*DOCUMENT[:8], 7, 7, 7, 7))
+    assert (8, 4) in found(cache)
+
+
+def test_a_prefix_is_shown_by_its_first_tokens_and_how_long_nobody_used_it() -> None:
+    cache = new_cache()
+    serve(cache, DOCUMENT)
+    start(cache, (*DOCUMENT, 1, 2))
+    [used] = cache.popular([""], 1, 2)
+    assert used == Prefix("", pack(DOCUMENT[:2]), 12, 1, 0)
+
+
+def test_only_so_many_nodes_are_looked_at_the_most_hit_first(monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setattr(popular, "MOST_NODES", 12)
+    cache = new_cache(num_pages=64)
+    for first in range(10):
+        for _ in range(first + 2):
+            serve(cache, (first, 0, 0, 0))
+            serve(cache, (first, 0, 0, 0, 1))
+    assert found(cache)[0] == (4, 11)
+    assert len(found(cache)) < 10

@@ -1,0 +1,328 @@
+"""Pins, reports, drops and opt-outs in the scheduler's state machine. Pages have four tokens."""
+
+from __future__ import annotations
+
+import pytest
+from arbora.runtime.messages import (
+    CacheDropped,
+    DropCache,
+    PrefixPinned,
+    QueryRefused,
+    RowError,
+    UnpinPrefix,
+)
+from fake_model import long_reply_prompt, reply_alone, unpack
+from scheduler_bench import SchedulerBench
+
+DOCUMENT = list(range(1, 41))  # ten pages
+OTHER = [60 - i for i in range(40)]
+
+
+def served(bench: SchedulerBench, prompt: list[int], name: str = "warm", namespace: str | None = "") -> None:
+    bench.submit(name, prompt, max_tokens=1, namespace=namespace)
+    bench.run()
+
+
+def pinned_bench(num_pages: int = 20) -> SchedulerBench:
+    """The document is pinned in a cache of twenty pages."""
+    bench = SchedulerBench(num_pages, most_pinned=10)
+    served(bench, DOCUMENT)
+    assert isinstance(bench.pin(DOCUMENT), PrefixPinned)
+    return bench
+
+
+def code(answer: object) -> str:
+    assert isinstance(answer, QueryRefused), answer
+    return answer.code
+
+
+# Pins
+
+
+def test_a_pinned_prefix_survives_what_would_evict_it() -> None:
+    bench = pinned_bench()
+    for number in range(5):
+        served(bench, [100 + number, *OTHER[:-5]], f"other{number}")
+    bench.submit("again", [*DOCUMENT, 99], max_tokens=1)
+    bench.run()
+    assert bench.cached("again") == 40
+
+
+def test_a_pin_tells_what_it_keeps_and_until_when() -> None:
+    bench = SchedulerBench(20, most_pinned=10)
+    served(bench, [*DOCUMENT, 7, 7])
+    bench.now = 1000.0
+    answer = bench.pin([*DOCUMENT, 7, 7], ttl_s=60)
+    assert isinstance(answer, PrefixPinned)
+    assert (answer.pin.tokens, answer.pin.pages, answer.pin.expires_at) == (40, 10, 1060.0)
+    assert bench.report().pins == [answer.pin]
+    assert bench.report().pages_pinned == 10
+
+
+def test_a_pin_ends_with_its_time() -> None:
+    bench = pinned_bench()
+    assert bench.scheduler.next_expiry == 60.0
+    bench.scheduler.expire_pins(59.9)
+    assert bench.report().pages_pinned == 10
+    bench.scheduler.expire_pins(60.0)
+    assert bench.report().pages_pinned == 0
+    assert bench.report().pins == []
+    assert bench.scheduler.next_expiry is None
+
+
+def test_a_prefix_that_is_pinned_again_keeps_its_name_and_gets_new_time() -> None:
+    bench = pinned_bench()
+    bench.now = 30.0
+    again = bench.pin(DOCUMENT, ttl_s=60, name="another")
+    assert isinstance(again, PrefixPinned)
+    assert (again.pin.pin, again.pin.expires_at) == ("p", 90.0)
+    bench.scheduler.expire_pins(60.0)
+    assert bench.report().pages_pinned == 10
+
+
+def test_a_pin_can_be_taken_back_once_and_only_within_the_scope() -> None:
+    bench = pinned_bench()
+    assert code(bench.control(UnpinPrefix(0, 1, "p", "tenant/"))) == "pin_not_found"
+    assert isinstance(bench.control(UnpinPrefix(0, 1, "p", "")), PrefixPinned)
+    assert bench.report().pages_pinned == 0
+    assert code(bench.control(UnpinPrefix(0, 1, "p", ""))) == "pin_not_found"
+
+
+def test_pins_that_share_pages_count_them_once_and_keep_them_to_the_last() -> None:
+    bench = pinned_bench()
+    assert isinstance(bench.pin(DOCUMENT[:20], ttl_s=10, name="half"), PrefixPinned)
+    assert bench.report().pages_pinned == 10
+    bench.control(UnpinPrefix(0, 1, "p", ""))
+    assert bench.report().pages_pinned == 5
+
+
+def test_more_pages_than_the_quota_are_not_pinned() -> None:
+    bench = SchedulerBench(20, most_pinned=9)
+    served(bench, DOCUMENT)
+    answer = bench.pin(DOCUMENT)
+    assert code(answer) == "pin_quota_exceeded"
+    assert isinstance(answer, QueryRefused) and answer.status == 409
+    assert "10 more pages" in answer.message and "0 of the 9" in answer.message
+    assert isinstance(bench.pin(DOCUMENT[:36]), PrefixPinned)
+
+
+def test_a_prefix_that_is_not_cached_to_its_end_is_not_pinned() -> None:
+    bench = SchedulerBench(20, most_pinned=10)
+    served(bench, DOCUMENT[:36])
+    answer = bench.pin(DOCUMENT)
+    assert code(answer) == "prefix_not_cached"
+    assert isinstance(answer, QueryRefused) and "9 of the prefix's 10" in answer.message
+
+
+def test_nothing_is_pinned_that_an_open_request_may_need() -> None:
+    bench = SchedulerBench(20, most_pinned=10)
+    served(bench, DOCUMENT)
+    bench.submit("large", OTHER[:20], max_tokens=40)
+    assert code(bench.pin(DOCUMENT)) == "kv_cache_in_use"
+    bench.run()
+    assert bench.finish("large") == "length"
+
+
+def test_without_a_prefix_cache_nothing_is_pinned() -> None:
+    bench = SchedulerBench(20, prefix_cache=False, most_pinned=10)
+    served(bench, DOCUMENT)
+    assert code(bench.pin(DOCUMENT)) == "no_prefix_cache"
+
+
+def test_a_request_that_only_fits_without_the_pins_is_refused_with_their_number() -> None:
+    bench = pinned_bench()
+    bench.submit("large", OTHER, max_tokens=4)
+    refused = bench.refused["large"]
+    assert refused.status == 400
+    assert "10 of them pinned" in refused.message
+
+
+@pytest.mark.parametrize("tail", range(5))
+def test_a_request_that_begins_with_the_pinned_pages_may_fill_all_others(tail: int) -> None:
+    bench = pinned_bench()
+    served(bench, [*DOCUMENT, 8, 8, 8, 8, 8, 8, 8], "neighbour")
+    prompt = [*DOCUMENT, *[8] * tail, 9]
+    bench.submit("a", prompt, max_tokens=39 - tail, ignore_eos=True)
+    bench.run()
+    assert not bench.refused
+    assert bench.finish("a") == "length"
+    assert len(bench.tokens("a")) == 39 - tail
+
+
+def test_a_request_that_may_not_read_the_cache_has_no_use_of_the_pinned_pages() -> None:
+    bench = pinned_bench()
+    bench.submit("opted out", [*DOCUMENT, 9], max_tokens=8, namespace=None)
+    bench.submit("recomputed", [*DOCUMENT, 9], max_tokens=8, prompt_logprobs=0)
+    assert bench.refused.keys() == {"opted out", "recomputed"}
+
+
+# What the cache holds
+
+
+def test_a_report_counts_every_page_once() -> None:
+    bench = pinned_bench()
+    bench.submit("a", [*DOCUMENT, 5, 6, 7], max_tokens=8)
+    bench.plan()
+    report = bench.report()
+    assert report.pages_total == report.pages_free + report.pages_used + report.pages_cached == 20
+    assert (report.pages_pinned, report.pages_pinnable) == (10, 10)
+    assert report.pages_used >= 11
+
+
+def test_a_report_tells_the_hit_rate_of_all_and_of_the_last_requests() -> None:
+    bench = SchedulerBench(20)
+    for number in range(260):
+        served(bench, DOCUMENT[:8], f"r{number}")
+    report = bench.report()
+    assert (report.prompt_tokens, report.cached_tokens) == (260 * 8, 259 * 7)
+    assert report.recent_requests == 256
+    assert (report.recent_prompt_tokens, report.recent_cached_tokens) == (256 * 8, 256 * 7)
+
+
+def test_requests_that_opted_out_do_not_count_as_misses() -> None:
+    bench = SchedulerBench(20)
+    served(bench, DOCUMENT, namespace=None)
+    assert bench.report().prompt_tokens == 0
+
+
+def test_a_report_shows_tokens_of_the_askers_own_namespace_alone() -> None:
+    bench = SchedulerBench(64)
+    for namespace in ("mine", "theirs"):
+        for name in ("one", "two"):
+            served(bench, DOCUMENT, f"{namespace} {name}", namespace)
+    heads = {prefix.namespace: unpack(prefix.head) for prefix in bench.report(own="mine").prefixes}
+    assert heads == {"mine": DOCUMENT[:36], "theirs": []}
+
+
+def test_a_report_is_of_the_askers_scope() -> None:
+    bench = SchedulerBench(64)
+    for namespace in ("a/", "a/salt", "b/"):
+        for name in ("one", "two"):
+            served(bench, DOCUMENT, f"{namespace} {name}", namespace)
+    report = bench.report(scope="a/")
+    assert report.namespaces.keys() == {"a/", "a/salt"}
+    assert {prefix.namespace for prefix in report.prefixes} == {"a/", "a/salt"}
+
+
+def test_prefixes_are_ranked_by_what_they_saved() -> None:
+    bench = SchedulerBench(64)
+    for number in range(4):
+        served(bench, [*DOCUMENT[:8], 200 + number, *[9] * 3], f"short{number}")
+    for number in range(2):
+        served(bench, [*OTHER, 200 + number, *[9] * 3], f"long{number}")
+    prefixes = bench.report().prefixes
+    assert [(prefix.tokens, prefix.hits) for prefix in prefixes] == [(40, 1), (8, 3)]
+    assert prefixes[0].idle < prefixes[1].idle
+
+
+# Dropping
+
+
+def test_a_drop_gives_up_one_namespace_or_all_of_a_scope() -> None:
+    bench = SchedulerBench(64)
+    for namespace in ("a/", "a/salt", "b/"):
+        served(bench, DOCUMENT, namespace, namespace)
+    assert bench.control(DropCache(0, 1, "a/", "a/salt")) == CacheDropped(1, 10, 40)
+    assert bench.report().namespaces == {"a/": 10, "b/": 10}
+    bench.control(DropCache(0, 1, "a/", None))
+    assert bench.report().namespaces == {"b/": 10}
+    bench.control(DropCache(0, 1, "", None))
+    assert bench.report().pages_free == 64
+
+
+def test_a_drop_takes_nothing_from_those_who_run_or_pinned() -> None:
+    bench = pinned_bench(num_pages=64)
+    prompt = [*OTHER[:18], 3]
+    bench.submit("a", prompt, max_tokens=8)
+    bench.plan()
+    bench.control(DropCache(0, 1, "", None))
+    bench.run()
+    assert bench.tokens("a") == reply_alone(prompt, 8)
+    bench.submit("again", [*DOCUMENT, 9], max_tokens=1)
+    bench.run()
+    assert bench.cached("again") == 40
+
+
+# Opting out
+
+
+def test_a_request_that_opts_out_neither_reads_nor_leaves_anything() -> None:
+    bench = SchedulerBench()
+    served(bench, DOCUMENT)
+    before = bench.report()
+    prompt = [*DOCUMENT, 3]
+    bench.submit("private", prompt, namespace=None)
+    bench.run()
+    assert bench.cached("private") == 0
+    assert bench.tokens("private") == reply_alone(prompt, 8)
+    assert bench.report().namespaces == before.namespaces
+    assert bench.report().pages_free == before.pages_free
+
+
+def test_requests_that_opt_out_do_not_wait_for_each_other() -> None:
+    bench = SchedulerBench()
+    for name in ("a", "b"):
+        bench.submit(name, DOCUMENT, namespace=None)
+    bench.plan()
+    assert bench.scheduler.stats().running == 2
+
+
+def test_a_request_that_opts_out_loses_nothing_when_it_is_retracted() -> None:
+    bench = SchedulerBench(num_pages=16, slots=2)
+    first, second = long_reply_prompt(6, 40), long_reply_prompt(7, 40)
+    bench.submit("a", first, max_tokens=40, namespace=None)
+    bench.submit("b", second, max_tokens=40, namespace=None)
+    bench.run()
+    assert bench.scheduler.stats().retractions > 0
+    assert bench.tokens("a") == reply_alone(first, 40)
+    assert bench.tokens("b") == reply_alone(second, 40)
+    assert bench.report().pages_free == 16
+
+
+# What is cut short
+
+
+def test_a_cancelled_prompt_keeps_the_chunks_that_were_computed() -> None:
+    bench = SchedulerBench(num_pages=200)
+    prompt = [1 + i % 50 for i in range(400)]
+    bench.submit("a", prompt)
+    bench.submit("stream", long_reply_prompt(4, 8))
+    bench.plan()
+    bench.plan()
+    bench.step()
+    computed = bench.scheduler.stats().prompt_tokens_computed
+    bench.scheduler.drop("a")
+    bench.run()
+    bench.submit("again", prompt, max_tokens=1)
+    bench.run()
+    assert 16 <= (bench.cached("again") or 0) <= computed
+    assert (bench.cached("again") or 0) >= computed - 4 - 4
+
+
+def test_a_reply_that_is_cancelled_keeps_what_was_generated() -> None:
+    bench = SchedulerBench()
+    prompt = long_reply_prompt(10, 30)
+    bench.submit("a", prompt, max_tokens=30)
+    bench.run(steps=13)
+    bench.scheduler.drop("a")
+    bench.run()
+    bench.submit("again", [*prompt, *reply_alone(prompt, 30)], max_tokens=1)
+    bench.run()
+    assert (bench.cached("again") or 0) >= 10 + 12
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("nothing_allowed", 12), ("mask_late", 12), ("not_a_number", 0)])
+def test_a_reply_that_fails_keeps_its_pages_unless_they_are_no_numbers(kind: str, kept: int) -> None:
+    bench = SchedulerBench()
+    prompt = long_reply_prompt(12, 8)
+    bench.submit("a", prompt)
+    bench.plan()
+    result = bench.model.run_step()
+    result.errors = [RowError(0, kind, "it went wrong")]  # type: ignore[arg-type]
+    bench.scheduler.apply(result)
+    bench.deliver()
+    bench.run()
+    assert bench.finish("a") == "error"
+    bench.submit("again", [*prompt, 3], max_tokens=1)
+    bench.run()
+    assert bench.cached("again") == kept

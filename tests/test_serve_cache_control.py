@@ -1,0 +1,98 @@
+"""Pins, drops, opt-outs and isolated keys on servers with all their processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from served import Served, eventually, serve
+
+LONG = "the cat sat on the mat and the dog sat on the cat " * 8
+
+
+def system(topic: str) -> list[dict[str, str]]:
+    return [{"role": "system", "content": f"Talk of {topic}. {LONG}"}]
+
+
+def cached_of(client: openai.OpenAI, model: str, messages: list[dict[str, str]], **extra: Any) -> int:
+    """Asks a question behind the messages, and tells how many tokens were cached."""
+    asked: Any = [*messages, {"role": "user", "content": "Hello?"}]
+    reply = client.chat.completions.create(model=model, messages=asked, max_tokens=1, extra_body=extra)
+    assert reply.usage is not None and reply.usage.prompt_tokens_details is not None
+    return reply.usage.prompt_tokens_details.cached_tokens or 0
+
+
+def pin(served: Served, **body: Any) -> Any:
+    answer = served.http.post("/cache/pin", json={"ttl_s": 600, **body})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.fixture(scope="module")
+def tenants(served_model: Path) -> Iterator[Served]:
+    flags = ("--api-key", "one", "--api-key", "two", "--isolate-keys", "--pin-memory", "40KB")
+    with serve(served_model, *flags, key="one") as server:
+        yield server
+
+
+def test_a_pinned_conversation_outlives_what_is_dropped(served: Served) -> None:
+    pinned = pin(served, messages=system("pins"))
+    cached_of(served.client, served.model, system("drops"))
+    freed = served.http.delete("/cache").json()["freed"]
+    assert freed["pages"] > 0 and freed["bytes"] > 0
+    assert cached_of(served.client, served.model, system("drops")) < pinned["tokens"]
+    assert cached_of(served.client, served.model, system("pins")) >= pinned["tokens"]
+    assert served.http.delete(f"/cache/pin/{pinned['id']}").status_code == 200
+    served.http.delete("/cache")
+    assert cached_of(served.client, served.model, system("pins")) == 0
+
+
+def test_a_pin_ends_by_itself(served: Served) -> None:
+    pinned = pin(served, messages=system("time"), ttl_s=0.5)
+    assert pinned["expires_at"] <= time.time() + 0.5
+    eventually(lambda: served.http.get("/cache").json()["pins"] == [])
+    assert served.http.get("/cache").json()["sizes"]["pinned"]["pages"] == 0
+    assert served.http.delete(f"/cache/pin/{pinned['id']}").json()["error"]["code"] == "pin_not_found"
+
+
+def test_a_request_that_opts_out_neither_finds_nor_leaves_anything(served: Served) -> None:
+    served.http.delete("/cache")
+    assert cached_of(served.client, served.model, system("secrets"), cache_prompt=False) == 0
+    assert served.http.get("/cache").json()["namespaces"] == []
+    assert cached_of(served.client, served.model, system("secrets")) == 0
+    assert cached_of(served.client, served.model, system("secrets"), cache_prompt=False) == 0
+
+
+def test_the_most_used_prefix_is_shown_with_its_text(served: Served) -> None:
+    served.http.delete("/cache")
+    for _ in range(3):
+        cached_of(served.client, served.model, system("fame"), cache_salt="famous")
+    (namespace,) = served.http.get("/cache").json()["namespaces"]
+    shown = served.http.get("/cache", params={"cache_salt": "famous"}).json()
+    assert namespace["size"]["tokens"] == shown["namespaces"][0]["size"]["tokens"]
+    assert shown["prefixes"][0]["hits"] == 2
+    assert "Talk of fame" in shown["prefixes"][0]["text"]
+    assert served.http.get("/cache").json()["prefixes"][0]["text"] is None
+
+
+def test_keys_that_are_isolated_find_and_drop_only_what_is_theirs(tenants: Served) -> None:
+    with openai.OpenAI(base_url=f"{tenants.url}/v1", api_key="two", max_retries=0) as two:
+        assert cached_of(tenants.client, tenants.model, system("tenants")) == 0
+        assert cached_of(two, tenants.model, system("tenants")) == 0
+        tenants.http.delete("/cache", headers={"authorization": "Bearer two"})
+        assert cached_of(two, tenants.model, system("tenants")) == 0
+        assert cached_of(tenants.client, tenants.model, system("tenants")) > 0
+        assert cached_of(tenants.client, tenants.model, system("tenants"), cache_salt="x") == 0
+
+
+def test_more_than_the_quota_is_not_pinned(tenants: Served) -> None:
+    headers = {"authorization": "Bearer one"}
+    answer = tenants.http.post("/cache/pin", json={"ttl_s": 60, "prompt": LONG * 8}, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "pin_quota_exceeded")
+    pinnable = tenants.http.get("/cache", headers=headers).json()["sizes"]["pinnable"]
+    assert 0 < pinnable["bytes"] <= 40_000
+    assert f"of the {pinnable['pages']} that may be pinned" in answer.json()["error"]["message"]
