@@ -88,9 +88,9 @@ class PinDeleted(Struct):
 
 
 def cache_status(
-    report: CacheReport, model: ModelReady, own: str, decode: Callable[[Tokens], str]
+    report: CacheReport, model: ModelReady, own: str, decode: Callable[[Tokens], str] | None
 ) -> CacheStatus:
-    """`own` is the asker's namespace: texts are shown of no other."""
+    """`own` is the asker's namespace: texts are shown of no other, and without `decode` not of that."""
     return CacheStatus(
         page_tokens=model.page_size,
         sizes=Sizes(
@@ -129,6 +129,8 @@ def _hit_rate(prompt: int, cached: int, requests: int | UnsetType = UNSET) -> Hi
     return HitRate(rate=rate, prompt_tokens=prompt, cached_tokens=cached, requests=requests)
 
 
-def _prefix(prefix: CachedPrefix, own: str, decode: Callable[[Tokens], str]) -> TopPrefix:
-    text = decode(prefix.head)[:TEXT_CHARACTERS] if prefix.namespace == own else None
+def _prefix(prefix: CachedPrefix, own: str, decode: Callable[[Tokens], str] | None) -> TopPrefix:
+    text = None
+    if decode is not None and prefix.namespace == own:
+        text = decode(prefix.head)[:TEXT_CHARACTERS]
     return TopPrefix(shown_namespace(prefix.namespace), prefix.tokens, prefix.hits, prefix.idle, text)

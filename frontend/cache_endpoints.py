@@ -54,7 +54,8 @@ async def show_cache(service: Service, request: Request) -> Response:
     def decode(tokens: Tokens) -> str:
         return service.tokenizer.decode(tokens, skip_special_tokens=False)
 
-    return _json(cache_status(report, model, own, decode))
+    is_shared = own == "" and len(service.config.api_keys) > 1  # by keys that may be strangers
+    return _json(cache_status(report, model, own, None if is_shared else decode))
 
 
 async def drop_cache(service: Service, request: Request) -> Response:

@@ -144,6 +144,14 @@ async def test_texts_are_shown_to_those_who_share_them_alone(world: HttpWorld) -
     assert [each["text"] for each in shown] == [(TEXT * 3)[:80], None]
 
 
+async def test_texts_that_several_keys_share_are_shown_to_none() -> None:
+    async with http_world(api_keys=("first", "second")) as world:
+        prefixes = [CachedPrefix("", packed(world.ids(TEXT)), 90, 7, 12)]
+        world.running.cache = lambda message: report(message.query, prefixes=prefixes)
+        answer = await world.http.get("/cache", headers={"Authorization": "Bearer first"})
+        assert [each["text"] for each in answer.json()["prefixes"]] == [None]
+
+
 async def test_pins_are_shown_with_their_end(world: HttpWorld) -> None:
     pins = [PinnedPrefix("pin-1", "", 48, 3, 1234.5)]
     world.running.cache = lambda message: report(message.query, pins=pins)
