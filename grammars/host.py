@@ -11,7 +11,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
 from numpy.typing import NDArray
 
-from .errors import NotCoveredError
+from .errors import GrammarError, NotCoveredError
 from .json_schema import Json, explain, parse_schema, with_options, without_culprit
 from .schema import Unenforced
 from .tags.format import Format, JsonSchema
@@ -107,6 +107,10 @@ class HostCompiler:
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
         if matcher.is_error():
             raise explain(matcher.get_error(), schema)
+        probe = matcher.deep_copy()
+        probe.compute_bitmask()
+        if probe.is_error():  # some that allow nothing at all are found out only here
+            raise GrammarError(f"no output can be begun: {probe.get_error()}")
         return HostGrammar(matcher, self._eos_tokens, BASE_BYTES + BYTES_PER_CHARACTER * len(grammar))
 
     def _literal(self, text: str) -> list[str]:

@@ -255,3 +255,8 @@ def compiled_beside(grammars: GrammarCompiler, kind: str, source: object) -> obj
         time.sleep(0.001)
     assert isinstance(results["slow"], GrammarError) and "can't be read" in str(results["slow"])
     return results["mine"]
+
+
+def test_a_schema_that_only_refers_to_itself_is_refused(grammars: GrammarCompiler) -> None:
+    answer = compiled(grammars, "json_schema", {"$ref": "#"})
+    assert isinstance(answer, GrammarError) and "no output can be begun" in str(answer)

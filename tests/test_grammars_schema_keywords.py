@@ -9,7 +9,8 @@ import jsonschema
 import pytest
 from arbora.grammars import GrammarError
 from arbora.grammars.errors import NotCoveredError, TooLargeError
-from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.schema import PropertyOrder, SchemaCompiler
+from arbora.grammars.stack_automaton import DEAD
 from json_automata import compact
 
 COMPILER = SchemaCompiler()
@@ -376,3 +377,25 @@ def test_a_property_with_the_name_of_an_annotation_tells_schemas_apart(order: st
 def test_an_unknown_format_does_not_matter_where_no_string_is_allowed() -> None:
     schema = {"type": ["integer", "null"], "format": "int64"}
     assert COMPILER.compile(json.dumps(schema)).accepts(b"7")
+
+
+NAMES_BY_PATTERN = [
+    {"patternProperties": {"^x-": {"type": "integer"}}, "additionalProperties": False},
+    {"propertyNames": {"pattern": "^x-"}, "additionalProperties": {"type": "integer"}},
+    {
+        "properties": {"name": {"type": "string"}},
+        "patternProperties": {"^x-": {"type": "integer"}},
+        "additionalProperties": False,
+    },
+]
+
+
+@pytest.mark.parametrize("schema", NAMES_BY_PATTERN)
+@pytest.mark.parametrize("order", ["schema", "any"])
+def test_a_name_that_no_pattern_completes_is_not_begun(
+    schema: dict[str, object], order: PropertyOrder
+) -> None:
+    automaton = SchemaCompiler().compile(json.dumps({"type": "object", **schema}), property_order=order)
+    assert automaton.accepts(b'{"x-a":1}')
+    for beginning in (b'{"I', b'{"x_', b'{"X'):
+        assert automaton.walk(automaton.start, [], beginning) == DEAD

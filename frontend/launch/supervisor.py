@@ -75,7 +75,8 @@ class Supervisor:
         self._tokenizers = {client: Domain() for client in range(len(commands.tokenizers))}
         self._to_tokenizers: dict[int, sockets.Outbox] = {}
         self._to_scheduler: sockets.Outbox | None = None
-        self._model: ModelReady | None = None
+        self._model: ModelReady | None = None  # while it serves
+        self._known_model: ModelReady | None = None  # as it last said of itself
         self._children: set[ChildProcess] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._drained = {client: asyncio.Event() for client in self._tokenizers}
@@ -97,8 +98,8 @@ class Supervisor:
         if self._end.done():
             self._end.result()
             raise ServerError("stopped before it was ready")
-        assert self._model is not None
-        return self._model
+        assert self._known_model is not None  # it may be down again by now
+        return self._known_model
 
     async def _all_ready(self) -> None:
         for domain in self._domains():
@@ -148,7 +149,7 @@ class Supervisor:
         match message:
             case Ready(role="scheduler", model=model):
                 assert model is not None, "a scheduler is ready when its model is"
-                self._model = model
+                self._model = self._known_model = model
                 self._replica.mark_ready()
                 self._tell_tokenizers(PeerUp(self._epoch, model))
             case Ready(client=client):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..stack_automaton import CLOSE, MAX_DEPTH, NEED, OPEN, POP, PUSH, SEE, StackAutomaton
-from .dfa import REJECT, Dfa
+from .dfa import REJECT, Dfa, alive_states, minimal
 from .goals import Container, Edge, Goals, Node, UndeclaredNames, Value
 from .names import TAKEN, Names, NameTrie, has_one_spelling, materialized
 from .nesting import Nesting
@@ -183,6 +183,8 @@ class Assembler:
         number = np.full(labels + 1, REJECT, np.int32)
         number[alive] = np.arange(len(alive))
         dfa = Dfa(names.dfa.cuts, names.dfa.class_of_cut, names.dfa.transitions, number[names.dfa.labels])
+        if not alive_states(dfa.transitions, dfa.labels).all():  # beginnings of no name that may come
+            dfa = minimal(dfa)
         is_shared = all(map(has_one_spelling, container.names))
         return self._goals.scalars.name_block(dfa, (*names.key, *alive), is_shared=is_shared)
 
