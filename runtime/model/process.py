@@ -93,6 +93,7 @@ def _load_or_exit(
         supervisor.send(Failed(role="model", message=str(error)))
         supervisor.close()
         context.term()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends by itself, and says no more
         sys.exit(1)
 
 

@@ -22,7 +22,11 @@ class Completion:
             return None
         end, most = self.end(request), request.sampling.max_tokens
         if end is None:
-            message = "complete_json: how a reply could be ended isn't known for this grammar."
+            message = (
+                "complete_json: how a reply could be ended isn't known for this grammar. Leave complete_json "
+                'out, or ask for a schema in the order of its properties (not property_order "any"), a regex '
+                "or a choice that the server has an automaton for."
+            )
             return Refused(request.id, 400, message, "complete_json", "unsupported_value")
         if len(end) > most:
             message = (
