@@ -257,6 +257,15 @@ def compiled_beside(grammars: GrammarCompiler, kind: str, source: object) -> obj
     return results["mine"]
 
 
-def test_a_schema_that_only_refers_to_itself_is_refused(grammars: GrammarCompiler) -> None:
-    answer = compiled(grammars, "json_schema", {"$ref": "#"})
-    assert isinstance(answer, GrammarError) and "no output can be begun" in str(answer)
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+        {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
+    ],
+)
+def test_a_schema_whose_values_never_end_is_refused(grammars: GrammarCompiler, schema: object) -> None:
+    answer = compiled(grammars, "json_schema", schema)
+    assert isinstance(answer, GrammarError)
+    assert re.search("none that ends|no output can be begun", str(answer))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from decimal import Decimal
 from typing import Literal, NamedTuple
 
-from ..errors import NotCoveredError, NoValueError, TooLargeError
+from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError
 from ..json_schema import Json, parse_schema
 from ..stack_automaton import StackAutomaton
 from .assemble import Assembler
@@ -21,6 +21,8 @@ from .scalars import Scalars
 
 PropertyOrder = Literal["schema", "any"]
 Unenforced = Literal["refuse", "allow"]
+
+_OF_NUMBERS = {"const", "enum", "maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum", "multipleOf"}
 
 
 @contextmanager
@@ -81,7 +83,7 @@ class SchemaCompiler:
         try:
             value = goals.solved([keywords.whole])
             if not value.possible:
-                raise NoValueError("the schema allows no value (numbers have up to 20 digits)")
+                raise _no_value(schema)
             machine = Assembler(goals, separators).built(value)
         except RegexError as error:
             keyword, path = keywords.path_of_pattern[error.pattern]
@@ -93,3 +95,16 @@ class SchemaCompiler:
             keywords.formulas.dissolve()
         left_out = tuple((keyword, path) for path, keyword in keywords.unenforced.items())
         return CompiledSchema(machine, left_out)
+
+
+def _no_value(schema: Json) -> GrammarError:
+    """NoValueError where longer numbers might be a value: somebody else may know how to write them."""
+    if _bounds_numbers(schema):
+        return NoValueError("the schema allows no value (numbers have up to 20 digits)")
+    return GrammarError("the schema allows no value, or none that ends")
+
+
+def _bounds_numbers(schema: Json) -> bool:
+    if isinstance(schema, dict):
+        return any(key in _OF_NUMBERS or _bounds_numbers(part) for key, part in schema.items())
+    return isinstance(schema, list) and any(map(_bounds_numbers, schema))
