@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from http_world import MODEL, HttpWorld, http_world, last_generate
+from tiny_model import CHATML
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO: Any = [{"role": "user", "content": "Hello"}]
@@ -151,6 +152,17 @@ async def test_what_can_not_stand_beside_tools_is_refused_unless_none_may_be_cal
     world.script = world.says("a")
     body = {"model": MODEL, "messages": HELLO, "tools": [function("look")], "tool_choice": "none", **asked}
     assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
+
+
+async def test_where_calls_are_json_tools_and_a_schema_can_not_stand_together() -> None:
+    template = CHATML + "{# <|python_tag|> #}{% if tools %}{{ tools | tojson }}{% endif %}"
+    async with http_world(template, context_length=1024) as llama:
+        error = await refused(llama, tools=[function("look")], response_format=SCHEMA)
+        assert error["param"] == "response_format.json_schema.schema"
+        assert "this model's calls are JSON too" in error["message"]
+        llama.script = llama.says("yes")
+        body = {"messages": HELLO, "tools": [function("look")], "choice": ["yes", "no"]}
+        assert (await llama.http.post("/v1/chat/completions", json=body)).status_code == 200
 
 
 async def test_a_schema_beside_tools_keeps_its_options(world: HttpWorld) -> None:

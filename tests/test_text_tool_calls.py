@@ -165,7 +165,7 @@ def test_ids_fit_what_the_models_templates_accept() -> None:
         assert delta.id.startswith("call_") if dialect == "hermes" else len(delta.id) == 9
 
 
-LIVE = {
+LIVE: dict[Dialect, tuple[str, list[str | tuple[str, str]]]] = {
     "hermes": (
         f"Let me see.{hermes(F)}\n{hermes(F)}",
         ["Let me see.", ("f", '{"a": 1}'), ("f", '{"a": 1}')],

@@ -88,9 +88,11 @@ def _optional(
     check_strict(format, tools)
     if answer is None:
         return ToolUse("allowed", format, tools, _spec(optional_calls(format, tools, several=several)))
-    if answer.kind in _NOT_BESIDE_CALLS:
+    calls_are_json = format.name == "llama_json" and answer.kind in ("json_schema", "json_object")
+    if calls_are_json or answer.kind in _NOT_BESIDE_CALLS:
+        why = ": this model's calls are JSON too" if calls_are_json else ""
         raise RequestError(
-            f"{answer.param} can't be used together with tools that may be called. "
+            f"{answer.param} can't be used together with tools that may be called{why}. "
             "Set tool_choice to 'none' or leave one of them out.",
             param=answer.param,
             code="invalid_value",
