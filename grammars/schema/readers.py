@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import TooLargeError
 from .array_readers import ARRAYS
-from .formats import FORMATS
+from .formats import FORMATS, HINTS
 from .formula import ARRAY, BOOLEAN, EVERY_TYPE, NULL, NUMBER, OBJECT, STRING, Formula
 from .object_readers import DEPENDENCIES, OBJECTS
 from .place import Fields, Place
@@ -69,6 +69,8 @@ def _pattern(keywords: Keywords, place: Place) -> Iterator[Formula]:
 
 def _format(keywords: Keywords, place: Place) -> Iterator[Formula]:
     name = place.fields["format"]
+    if isinstance(name, str) and name in HINTS:
+        return
     if not isinstance(name, str) or name not in FORMATS:
         types = place.fields.get("type", "string")
         if "string" not in (types if isinstance(types, list) else [types]):
