@@ -27,7 +27,7 @@ class _Reader:
         self.goals = goals
         self.make = goals.formulas
         self.container = container
-        self.names = list(dict.fromkeys(name for formula in container.goal for name in _names(formula)))
+        self.names = _names(container.goal)
         self.own: dict[str, list[Formula]] = {}
         self.required: set[str] = set()
         self.core = self._core(container.goal)
@@ -324,12 +324,16 @@ def _only_name(atom: Formula) -> str | None:
     return None
 
 
-def _names(formula: Formula) -> Iterable[str]:
-    """Every name that a formula lists, as far as possible in the order of declaration."""
-    for atom in formula.atoms():
-        if atom.payload[0] == "has":
-            yield atom.payload[1]
-        elif atom.payload[0] == "every":
-            for listed in atom.payload[1].atoms():
-                if listed.payload[0] == "in":
-                    yield from sorted(listed.payload[1])
+def _names(goal: Goal) -> list[str]:
+    """Every name that is listed: those of properties in the order of declaration, then others."""
+    said = [atom for formula in goal for atom in formula.atoms()]
+    properties = [_only_name(atom) for atom in said if atom.payload[0] == "every"]
+    declared = [name for name in properties if name is not None]
+    return list(dict.fromkeys([*declared, *(name for atom in said for name in _listed(atom))]))
+
+
+def _listed(atom: Formula) -> Iterable[str]:
+    if atom.payload[0] == "has":
+        return (atom.payload[1],)
+    lists = atom.payload[1].atoms() if atom.payload[0] == "every" else ()
+    return [name for each in lists if each.payload[0] == "in" for name in sorted(each.payload[1])]
