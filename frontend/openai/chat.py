@@ -18,14 +18,23 @@ from ..tenants import cache_scope, tenant_of
 from ..text.reasoning import ReasoningParser
 from .chat_answers import OPENING_DELTA, ChatContext, ChatStream, ChatWhole
 from .chunks import ChunkWriter
-from .constraint import behind_reasoning, constraint
+from .constraint import behind_reasoning, constraint, enforced_as_asked
 from .conversation import render, tool_definitions
 from .message_parser import MessageParser
 from .protocol import ChatRequest
 from .reply import ChoiceReply, Reply
 from .requests import choice_reply, generate_messages, new_id
 from .tool_use import ToolUse, tool_use
-from .validation import MAX_LOGPROBS, check_common, check_range, sampling_params, stop_strings
+from .validation import (
+    MAX_LOGPROBS,
+    check_common,
+    check_range,
+    check_word,
+    sampling_params,
+    stop_strings,
+)
+
+REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 _decoder = msgspec.json.Decoder(ChatRequest)
 
@@ -82,13 +91,13 @@ async def prepare_chat(service: Service, http_request: Request) -> ChatJob:
     model = service.engine.check_serving()
     _check(request)
     stop = stop_strings(request)
-    grammar = constraint(request)
+    asked = constraint(request)
     tools = tool_definitions(request.tools)
-    use = tool_use(request, tools, service.tool_format, grammar)
+    use = tool_use(request, tools, service.tool_format, asked)
+    grammar = enforced_as_asked(use.grammar or asked, request)
     text = render(service.template, request, tools)
     prompt = await service.encode_rendered(text, bool(request.add_special_tokens))
-    grammar = grammar or use.grammar
-    reasoned = _behind_reasoning(service, grammar, text)
+    reasoned = _behind_reasoning(service, grammar, text, calls=use.mode != "none")
     reasons = grammar is None or reasoned is not None or use.mode == "allowed"
     context = _context(service, request, text, prompt, use, reasons=reasons)
     requests = generate_messages(
@@ -109,6 +118,7 @@ def _check(request: ChatRequest) -> None:
     check_range("max_tokens", request.max_tokens, 1, None)
     check_range("max_completion_tokens", request.max_completion_tokens, 1, None)
     check_range("top_logprobs", request.top_logprobs, 0, MAX_LOGPROBS)
+    check_word("reasoning_effort", request.reasoning_effort, REASONING_EFFORTS)
     if request.top_logprobs is not None and not request.logprobs:
         raise RequestError(
             f"top_logprobs is {request.top_logprobs}, but is only allowed when logprobs is true.",
@@ -124,7 +134,7 @@ def _sampling(request: ChatRequest, prompt_tokens: int, model: ModelReady) -> Sa
     wanted = request.max_completion_tokens if newer else request.max_tokens
     return sampling_params(
         request,
-        max_tokens=room_for_reply(model, prompt_tokens, wanted, param),
+        max_tokens=room_for_reply(model, prompt_tokens, wanted, param, "messages"),
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         prompt_logprobs=request.prompt_logprobs,
         vocab_size=model.vocab_size,
@@ -136,10 +146,12 @@ def _shown_special(service: Service, use: ToolUse) -> frozenset[int]:
     return reasoning | use.shown_special(service.tokenizer)
 
 
-def _behind_reasoning(service: Service, grammar: GrammarSpec | None, prompt: str) -> GrammarSpec | None:
+def _behind_reasoning(
+    service: Service, grammar: GrammarSpec | None, prompt: str, *, calls: bool
+) -> GrammarSpec | None:
     if grammar is None or service.reasoning is None:
         return None
-    return behind_reasoning(grammar, service.reasoning, prompt)
+    return behind_reasoning(grammar, service.reasoning, prompt, calls=calls)
 
 
 def _context(

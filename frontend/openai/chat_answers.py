@@ -62,7 +62,9 @@ class ChatChoiceState:
 
     def push(self, piece: Piece, reply: Reply) -> MessageParts:
         self._texts.append(piece.text)
-        parts = self._parser.push(piece.text, final=piece.finish is not None)
+        parts = self._parser.push(
+            piece.text, final=piece.finish is not None, cut=reply.choices[piece.choice].is_cut
+        )
         self.has_tool_calls = self.has_tool_calls or bool(parts.tool_calls)
         if piece.finish is not None:
             self._remember(reply.choices[piece.choice].tokens)

@@ -18,7 +18,7 @@ from ..service import Service, room_for_reply
 from ..tenants import cache_scope, tenant_of
 from .chunks import ChunkWriter
 from .completion_answers import CompletionContext, CompletionStream, CompletionWhole, Prompt
-from .constraint import constraint
+from .constraint import constraint, enforced_as_asked
 from .protocol import CompletionRequest
 from .reply import ChoiceReply, Reply
 from .requests import choice_reply, generate_messages, new_id
@@ -101,7 +101,7 @@ async def prepare_completion(service: Service, http_request: Request) -> Complet
         scope=cache_scope(http_request, service.config),
         prompts=[prompt.tokens for prompt in prompts],
         sampling=_sampling(request, prompts, model),
-        grammar=constraint(request),
+        grammar=enforced_as_asked(constraint(request), request),
         tenant=tenant_of(http_request, request.user, service.config),
     )
     return CompletionJob(service, request, context, requests, stop)
@@ -134,7 +134,7 @@ def _sampling(request: CompletionRequest, prompts: Sequence[Prompt], model: Mode
         prompt_logprobs = max(request.logprobs, prompt_logprobs or 0)
     return sampling_params(
         request,
-        max_tokens=room_for_reply(model, longest, wanted, "max_tokens"),
+        max_tokens=room_for_reply(model, longest, wanted, "max_tokens", "prompt"),
         logprobs=request.logprobs,
         prompt_logprobs=prompt_logprobs,
         vocab_size=model.vocab_size,

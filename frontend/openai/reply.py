@@ -43,6 +43,11 @@ class ChoiceReply:
     def tokens(self) -> Tokens:
         return b"".join(self._tokens)[: 4 * self.completion_tokens]
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether it ended where the model might have gone on."""
+        return self.finish == "length" or isinstance(self.stop_reason, str)
+
     def push(self, index: int, output: Output) -> Piece:
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens or 0)
         self.prompt_logprobs = self.prompt_logprobs or output.prompt_logprobs
