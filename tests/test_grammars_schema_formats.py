@@ -179,3 +179,8 @@ def test_a_format_that_asks_nothing_allows_any_string(name: str) -> None:
 def test_a_format_without_an_automaton_is_refused_by_name(name: str) -> None:
     with pytest.raises(NotCoveredError, match=f"'format' at #/items/format.*{name}"):
         COMPILER.compile(json.dumps({"items": {"format": name}}))
+
+
+def test_an_unknown_format_does_not_matter_where_no_string_is_allowed() -> None:
+    schema = {"type": ["integer", "null"], "format": "int64"}
+    assert COMPILER.compile(json.dumps(schema)).accepts(b"7")
