@@ -10,8 +10,21 @@ from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..errors import GrammarError, TooLargeError
-from .dfa import LAST_CODE_POINT, Dfa, complement, explored, intersection, minimal
+from .dfa import (
+    LAST_CODE_POINT,
+    MAX_STATES,
+    REJECT,
+    Dfa,
+    complement,
+    distinct_columns,
+    intersection,
+    minimal,
+)
+from .subsets import Edges, Moves, closures, edges, subsets
 
 MAX_NODES = 6_000
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
@@ -163,7 +176,7 @@ def _property(category: str, negated: bool) -> Ranges:
 
 
 class _Nfa:
-    """States are bits; `_moves[i]` are (code points, target), `_jumps[i]` targets that cost no character."""
+    """`_moves[i]` are (code points, target), `_jumps[i]` targets that cost no character."""
 
     def __init__(self, pattern: str, properties: list[Ranges]) -> None:
         self._pattern = pattern
@@ -279,88 +292,69 @@ class _Nfa:
         return RegexError(self._pattern, f"has {what}, which is not supported")
 
     def determinized(self, start: int, end: int) -> Dfa:
-        cuts = sorted({0}.union(*({low, high + 1} for row in self._moves for r, _ in row for low, high in r)))
-        if cuts[-1] > LAST_CODE_POINT:
-            cuts.pop()
-        members = [self._cut_members(cuts, row) for row in self._moves]
-        later = [self._closure(node, frozenset()) for node in range(len(self._moves))]
-        first = self._closure(start, frozenset([_START]))
-        ending = self._ending(end, frozenset([_END]))
-        empty = self._ending(end, frozenset([_START, _END])) >> start & 1
-        steps = [[(mask, later[target]) for mask, target in row] if row else None for row in members]
-        columns: dict[tuple[int, ...], list[int]] = {}
-        for interval in range(len(cuts)):
-            signature = tuple(mask >> interval & 1 for row in members for mask, _ in row)
-            columns.setdefault(signature, []).append(interval)
-        class_of_cut = [0] * len(cuts)
-        sample = []
-        for number, intervals in enumerate(columns.values()):
-            sample.append(intervals[0])
-            for interval in intervals:
-                class_of_cut[interval] = number
+        cuts, class_of_cut, takes = self._classes()
+        sources = np.array([source for source, row in enumerate(self._moves) for _ in row], np.int32)
+        targets = np.array([target for row in self._moves for _, target in row], np.int32)
+        ends = self._reaching(end, _END)
+        place = np.full(len(self._moves), -1, np.int32)  # of what has moves, or may be an end
+        kept = np.union1d(sources, np.flatnonzero(ends)).astype(np.int32)
+        place[kept] = np.arange(len(kept))
+        words = -(-len(kept) // 64) or 1
+        later, which = np.unique(targets, return_inverse=True)
+        moves = Moves(
+            first=np.searchsorted(sources, np.append(kept, len(place))),
+            takes=takes,
+            leads_to=which.reshape(-1),
+            reached=closures(self._edges(), later.astype(np.int32), place, words),
+        )
+        first = closures(self._edges(_START), np.array([start], np.int32), place, words)
+        sets, transitions = subsets(first[0], moves, MAX_STATES + 1)
+        if len(sets) > MAX_STATES:
+            raise TooLargeError(f"more than {MAX_STATES} states in a string or number")
+        is_end = np.zeros(64 * words, np.bool_)
+        is_end[: len(kept)] = ends[kept]
+        accepts = (sets & np.packbits(is_end, bitorder="little").view(np.uint64)).any(axis=1)
+        accepts[0] = self._reaching(end, _START, _END)[start]
+        return minimal(Dfa(cuts, class_of_cut, transitions, np.where(accepts, 0, REJECT).astype(np.int32)))
 
-        def following(state: tuple[int, bool], column: int) -> tuple[int, bool] | None:
-            interval = sample[column]
-            reached = 0
-            rest = state[0]
-            while rest:
-                lowest = rest & -rest
-                row = steps[lowest.bit_length() - 1]
-                if row is not None:
-                    for mask, target in row:
-                        if mask >> interval & 1:
-                            reached |= target
-                rest ^= lowest
-            return (reached, False) if reached else None
+    def _classes(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
+        """Cuts, the class of each, and which classes each move takes: [moves, classes]."""
+        moves = [ranges for row in self._moves for ranges, _ in row]
+        number = {ranges: position for position, ranges in enumerate(dict.fromkeys(moves))}
+        ends = {end for ranges in number for low, high in ranges for end in (low, high + 1)}
+        cuts = np.array(sorted({0, *ends} - {LAST_CODE_POINT + 1}), np.int32)
+        takes = np.zeros((len(number), len(cuts)), np.bool_)
+        for ranges, position in number.items():
+            bounds = np.array(ranges, np.int32).reshape(-1)
+            bounds[1::2] += 1
+            takes[position] = np.searchsorted(bounds, cuts, "right") % 2
+        columns, class_of_cut = distinct_columns(takes.astype(np.int32))
+        of_move = np.array([number[ranges] for ranges in moves], np.int64)
+        return cuts, class_of_cut.astype(np.int32), takes[:, columns][of_move]
 
-        def label(state: tuple[int, bool]) -> int:
-            if state[1]:
-                return 0 if empty else -1
-            return 0 if state[0] & ending else -1
+    def _edges(self, *conditions: str) -> Edges:
+        """The jumps that cost nothing, where these anchors hold."""
+        jumps = self._passable(*conditions)
+        return edges(len(self._moves), jumps[:, 0], jumps[:, 1])
 
-        return minimal(explored(cuts, class_of_cut, (first, True), following, label))
+    def _reaching(self, end: int, *conditions: str) -> NDArray[np.bool_]:
+        """The nodes [nodes] from which jumps lead to the end, where these anchors hold."""
+        jumps = self._passable(*conditions)
+        nodes = len(self._moves)
+        every = np.arange(nodes, dtype=np.int32)
+        back = edges(nodes, jumps[:, 1], jumps[:, 0])
+        bits = closures(back, np.array([end], np.int32), every, -(-nodes // 64))
+        return np.unpackbits(bits.view(np.uint8), bitorder="little")[:nodes].astype(np.bool_)
 
-    def _cut_members(self, cuts: list[int], row: list[tuple[Ranges, int]]) -> list[tuple[int, int]]:
-        """For each move a bit for every interval that it takes."""
-        members = []
-        for ranges, target in row:
-            mask = 0
-            position = 0
-            for low, high in ranges:
-                while position < len(cuts) and cuts[position] < low:
-                    position += 1
-                while position < len(cuts) and cuts[position] <= high:
-                    mask |= 1 << position
-                    position += 1
-            members.append((mask, target))
-        return members
-
-    def _closure(self, start: int, satisfied: frozenset[str]) -> int:
-        """Nodes with moves, or with jumps that wait for the end, reached without a character."""
-        pending = [start]
-        seen = 1 << start
-        while pending:
-            for target, condition in self._jumps[pending.pop()]:
-                if (condition is None or condition in satisfied) and not seen >> target & 1:
-                    seen |= 1 << target
-                    pending.append(target)
-        return seen
-
-    def _ending(self, end: int, satisfied: frozenset[str]) -> int:
-        """Nodes from which the end is reached without a character when the text ends."""
-        sources: dict[int, list[int]] = {}
-        for node, jumps in enumerate(self._jumps):
-            for target, condition in jumps:
-                if condition is None or condition in satisfied:
-                    sources.setdefault(target, []).append(node)
-        pending = [end]
-        seen = 1 << end
-        while pending:
-            for source in sources.get(pending.pop(), ()):
-                if not seen >> source & 1:
-                    seen |= 1 << source
-                    pending.append(source)
-        return seen
+    def _passable(self, *conditions: str) -> NDArray[np.int32]:
+        """[jumps, 2]"""
+        passable = [
+            (source, target)
+            for source, jumps in enumerate(self._jumps)
+            for target, condition in jumps
+            if condition is None or condition in conditions
+        ]
+        return np.array(passable, np.int32).reshape(-1, 2)
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
