@@ -6,7 +6,7 @@ import re
 import re._constants as op
 import re._parser as parser
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import GrammarError, TooLargeError
+from ..regex import is_malformed
 from .dfa import (
     LAST_CODE_POINT,
     MAX_STATES,
@@ -24,21 +25,13 @@ from .dfa import (
     intersection,
     minimal,
 )
+from .ranges import CATEGORIES, EVERYTHING, LINE_ENDS, Ranges, inverted, merged, other_case
 from .subsets import Edges, Moves, closures, edges, subsets
 
 MAX_NODES = 6_000
-Ranges: TypeAlias = tuple[tuple[int, int], ...]
 Item: TypeAlias = tuple[Any, Any]
 _START, _END = "^", "$"
 
-_DIGIT: Ranges = ((0x30, 0x39),)
-_WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
-_SPACE: Ranges = (
-    (0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A),
-    (0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF),
-)  # fmt: skip
-_LINE_ENDS: Ranges = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
-_EVERYTHING: Ranges = ((0, LAST_CODE_POINT),)
 _REFUSED = {
     op.GROUPREF: "a back-reference",
     op.GROUPREF_EXISTS: "a conditional group",
@@ -59,7 +52,11 @@ class RegexError(GrammarError):
         self.reason = reason
 
     def __reduce__(self) -> tuple[type[RegexError], tuple[str, str]]:
-        return RegexError, (self.pattern, self.reason)
+        return type(self), (self.pattern, self.reason)
+
+
+class MalformedError(RegexError):
+    """A pattern that is no regex in any dialect."""
 
 
 @lru_cache(512)
@@ -79,7 +76,8 @@ def _compiled(pattern: str, *, anywhere: bool) -> Dfa:
     try:
         parsed = parser.parse(_in_python(pattern, properties))
     except (re.error, RecursionError, OverflowError) as error:
-        raise RegexError(pattern, f"is not a regex: {error}") from None
+        kind = MalformedError if is_malformed(error) else RegexError
+        raise kind(pattern, f"is not a regex: {error}") from None
     flags = parsed.state.flags & ~re.UNICODE
     if flags & ~(re.IGNORECASE | re.DOTALL | re.ASCII):
         raise RegexError(pattern, "uses a flag that is not supported; (?i) and (?s) are")
@@ -114,10 +112,10 @@ def _automaton(
     nfa.sequence(items, flags, start, end)
     if anywhere:
         before, after = nfa.node(), nfa.node()
-        nfa.move(before, _EVERYTHING, before)
+        nfa.move(before, EVERYTHING, before)
         nfa.jump(before, start)
         nfa.jump(end, after)
-        nfa.move(after, _EVERYTHING, after)
+        nfa.move(after, EVERYTHING, after)
         start, end = before, after
     return nfa.determinized(start, end)
 
@@ -171,8 +169,8 @@ def _categories() -> list[str]:
 @lru_cache(64)
 def _property(category: str, negated: bool) -> Ranges:
     members = [code for code, own in enumerate(_categories()) if own.startswith(category)]
-    ranges = _merged((code, code) for code in members)
-    return _inverted(ranges) if negated else ranges
+    ranges = merged((code, code) for code in members)
+    return inverted(ranges) if negated else ranges
 
 
 class _Nfa:
@@ -253,9 +251,9 @@ class _Nfa:
         if kind is op.LITERAL:
             return self._literal(value, flags)
         if kind is op.NOT_LITERAL:
-            return _inverted(self._literal(value, flags))
+            return inverted(self._literal(value, flags))
         if kind is op.ANY:
-            return _EVERYTHING if flags & re.DOTALL else _inverted(_LINE_ENDS)
+            return EVERYTHING if flags & re.DOTALL else inverted(LINE_ENDS)
         if kind is op.IN:
             return self._set(value, flags)
         raise self._refusal(str(kind))
@@ -268,7 +266,7 @@ class _Nfa:
             return self._properties[code - _PROPERTY_MARK]
         if flags & re.IGNORECASE:
             variants = {chr(code), chr(code).lower(), chr(code).upper()}
-            return _merged((ord(each), ord(each)) for each in variants if len(each) == 1)
+            return merged((ord(each), ord(each)) for each in variants if len(each) == 1)
         return ((code, code),)
 
     def _set(self, members: Sequence[Item], flags: int) -> Ranges:
@@ -282,11 +280,11 @@ class _Nfa:
                     raise RegexError(self._pattern, "has a range that ends with a class")
                 ranges.append(value)
                 if flags & re.IGNORECASE:
-                    ranges += _other_case(value)
+                    ranges += other_case(value)
             else:
-                ranges += _CATEGORIES[value]
-        merged = _merged(ranges)
-        return _inverted(merged) if negated else merged
+                ranges += CATEGORIES[value]
+        whole = merged(ranges)
+        return inverted(whole) if negated else whole
 
     def _refusal(self, what: str) -> RegexError:
         return RegexError(self._pattern, f"has {what}, which is not supported")
@@ -355,45 +353,3 @@ class _Nfa:
             if condition is None or condition in conditions
         ]
         return np.array(passable, np.int32).reshape(-1, 2)
-
-
-def _merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    merged: list[tuple[int, int]] = []
-    for low, high in sorted(ranges):
-        if merged and low <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
-        else:
-            merged.append((low, high))
-    return tuple(merged)
-
-
-def _inverted(ranges: Ranges) -> Ranges:
-    gaps: list[tuple[int, int]] = []
-    after = 0
-    for low, high in ranges:
-        if low > after:
-            gaps.append((after, low - 1))
-        after = high + 1
-    if after <= LAST_CODE_POINT:
-        gaps.append((after, LAST_CODE_POINT))
-    return tuple(gaps)
-
-
-def _other_case(bounds: tuple[int, int]) -> list[tuple[int, int]]:
-    """ASCII letters of the range in the other case."""
-    others = []
-    for first, last, shift in ((0x41, 0x5A, 32), (0x61, 0x7A, -32)):
-        low, high = max(first, bounds[0]), min(last, bounds[1])
-        if low <= high:
-            others.append((low + shift, high + shift))
-    return others
-
-
-_CATEGORIES: dict[Any, Ranges] = {
-    op.CATEGORY_DIGIT: _DIGIT,
-    op.CATEGORY_WORD: _WORD,
-    op.CATEGORY_SPACE: _SPACE,
-    op.CATEGORY_NOT_DIGIT: _inverted(_DIGIT),
-    op.CATEGORY_NOT_WORD: _inverted(_WORD),
-    op.CATEGORY_NOT_SPACE: _inverted(_SPACE),
-}
