@@ -190,6 +190,7 @@ class Supervisor:
         self._to_scheduler = None
         sockets.remove_ipc_file(sockets.scheduler_address(self._directory, self._epoch))
         sockets.remove_ipc_file(sockets.model_address(self._directory, self._epoch))
+        sockets.remove_ipc_file(sockets.page_store_address(self._directory, self._epoch))
 
     async def _keep_tokenizer(self, client: int) -> None:
         domain = self._tokenizers[client]
