@@ -191,6 +191,24 @@ class Outputs(Message):
     items: list[Output]
 
 
+class StoreCounts(Part):
+    """What the page store holds, in pages and bytes, and what it has done since the epoch's start.
+
+    `lost_pages` were not saved: host memory was full of pages that were in use or not on disk yet.
+    `host_hits` and `disk_hits` are pages fetched, by where they were.
+    """
+
+    host_pages: int = 0
+    host_bytes: int = 0
+    disk_pages: int = 0
+    disk_bytes: int = 0
+    saved_pages: int = 0
+    lost_pages: int = 0
+    host_hits: int = 0
+    disk_hits: int = 0
+    restored_pages: int = 0
+
+
 class Stats(Message):
     """A snapshot of the scheduler, in requests, pages, tokens. Counters count from the epoch's start."""
 
@@ -207,6 +225,7 @@ class Stats(Message):
     retractions: int
     evicted_pages: int
     steps: int
+    store: StoreCounts
 
 
 class CachedPrefix(Part):
@@ -435,21 +454,7 @@ class Fetched(Message):
 
 
 class StoreReport(Message):
-    """What the page store holds now, in pages and bytes, and what it has done since the epoch's start.
-
-    `lost_pages` were not saved because host memory was full of pages that still had to be written to disk.
-    `host_hits` and `disk_hits` are pages fetched, by where they were.
-    """
-
-    host_pages: int
-    host_bytes: int
-    disk_pages: int
-    disk_bytes: int
-    saved_pages: int
-    lost_pages: int
-    host_hits: int
-    disk_hits: int
-    restored_pages: int
+    counts: StoreCounts
 
 
 class Flushed(Message):

@@ -25,7 +25,15 @@ def copy_pages_kernel(kv, moves, move_count, pages, page_elements, BLOCK: tl.con
 
 @triton.jit
 def move_pages_kernel(
-    kv, memory, moves, move_count, pages, page_elements, place_elements, SAVE: tl.constexpr, BLOCK: tl.constexpr
+    kv,
+    memory,
+    moves,
+    move_count,
+    pages,
+    page_elements,
+    place_elements,
+    SAVE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """moves: pages, then places. memory: one layer of the first place, in pinned host memory."""
     move = tl.program_id(0)
@@ -49,7 +57,7 @@ def move_pages(
     places: Sequence[int],
     save: bool,
 ) -> None:
-    """One layer of `pages.save_pages` or `pages.load_pages`: the device reads and writes host memory itself."""
+    """One layer of `pages.save_pages` or `load_pages`: the device reads and writes host memory itself."""
     moves = torch.tensor([*pages, *places], dtype=torch.int64).to(kv.device, non_blocking=True)
     planes, elements = kv.shape[0] * kv.shape[1], kv.shape[3] * kv.shape[4]
     assert kv.is_contiguous() and memory.is_contiguous() and memory.shape[2:] == (planes, elements)

@@ -18,8 +18,8 @@ from ..errors import ConfigError
 from ..messages import (
     DropGrammar,
     Failed,
-    FlushPages,
     Flushed,
+    FlushPages,
     ForgetPages,
     LoadGrammar,
     ModelInbox,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 FILE_NAME = "pages.sqlite"
 APPLICATION = int.from_bytes(b"arbo", "big")
 FORMAT = 1
-FILE_PAGE_BYTES = 16384
+FILE_PAGE_BYTES = 65536
 BUSY_SECONDS = 10.0  # another server may use the same file
 log = logging.getLogger(__name__)
 

@@ -50,7 +50,7 @@ class HostPool:
 
     def content(self, entry: Entry) -> memoryview:
         """Its bytes, for whoever holds it."""
-        return memoryview(self.memory[entry.place].numpy())
+        return self.memory[entry.place].numpy().data
 
     def reserve(self, key: bytes, namespace: str = "", patience: float = 0.0) -> Entry | None:
         """A place for a page, held; None if there is none within `patience` seconds."""
@@ -64,7 +64,7 @@ class HostPool:
             return Entry(key, namespace, self._free.pop())
 
     def enter(self, entry: Entry, to_write: bool) -> None:
-        """It has its content: others may find it. With `to_write` the store writes it to disk, then lets go."""
+        """It has its content: others may find it. With `to_write` it is held until it is on disk."""
         with self._changed:
             if entry.key in self._entries:
                 return  # both threads were at it; this one's goes when it is let go

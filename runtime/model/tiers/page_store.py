@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from ...messages import FetchPages, Fetched, ForgetPages, PageStoreInbox, StoreReport
+from ...messages import Fetched, FetchPages, ForgetPages, PageStoreInbox, StoreCounts, StoreReport
 from ...sockets import Inbox, Outbox
 from .disk import DiskStore, StoredPage
 from .host_pool import Entry, HostPool, split_keys
@@ -40,9 +40,7 @@ class PageStore:
     def start(self, inbox: Inbox[PageStoreInbox], scheduler: Outbox) -> None:
         """Neither may be used by another thread from now on."""
         self._wake = inbox.wake
-        threading.Thread(
-            target=self._run, args=(inbox, scheduler), name="page store", daemon=True
-        ).start()
+        threading.Thread(target=self._run, args=(inbox, scheduler), name="page store", daemon=True).start()
 
     # The model's thread
 
@@ -89,7 +87,7 @@ class PageStore:
                 self._give_up_disk(error)
                 report = self._report()
             if report != reported:
-                scheduler.send(report)
+                scheduler.send(StoreReport(report))
                 reported = report
 
     def _answer(self, message: FetchPages) -> Fetched:
@@ -164,9 +162,9 @@ class PageStore:
             self._write()
         self._all_written.set()
 
-    def _report(self) -> StoreReport:
+    def _report(self) -> StoreCounts:
         pages = len(self.pool)
-        return StoreReport(
+        return StoreCounts(
             host_pages=pages,
             host_bytes=pages * self.pool.place_bytes,
             disk_pages=len(self.disk.keys) if self.disk is not None else 0,

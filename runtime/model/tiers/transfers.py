@@ -29,7 +29,9 @@ class Transfers:
         kv = kvs[0]
         shape = (-1, len(kvs), kv.shape[0] * kv.shape[1], kv.shape[3] * kv.shape[4])
         self._memory = store.pool.memory.view(kv.dtype).view(shape)
-        self._stream = torch.cuda.Stream(kv.device) if kv.is_cuda else None
+        self._stream: torch.cuda.Stream | None = (
+            torch.cuda.Stream(kv.device) if kv.is_cuda else None  # type: ignore[no-untyped-call]
+        )
         self._saving: list[Entry] = []
         self._copied: list[torch.cuda.Event] = []
 
