@@ -13,7 +13,7 @@ from typing import NamedTuple
 FILE_NAME = "pages.sqlite"
 APPLICATION = int.from_bytes(b"arbo", "big")
 FORMAT = 1
-FILE_PAGE_BYTES = 65536
+FILE_PAGE_BYTES = 16384
 BUSY_SECONDS = 10.0  # another server may use the same file
 log = logging.getLogger(__name__)
 
@@ -85,11 +85,22 @@ class DiskStore:
             self._use += 1
             self._touched[key] = self._use
 
+    @property
+    def has_news(self) -> bool:
+        """Uses that only this process knows of yet."""
+        return bool(self._touched)
+
+    def save_uses(self) -> None:
+        if self._touched:
+            uses = [(used, key) for key, used in self._touched.items()]
+            with self._transaction():
+                self._database.executemany("UPDATE pages SET used = ? WHERE key = ?", uses)
+            self._touched.clear()
+
     def write(self, pages: Sequence[StoredPage]) -> None:
         """Takes in pages, in the order in which they may go."""
         self._make_room(sum(len(page.content) for page in pages))
         with self._transaction():
-            self._write_touched()
             for page in pages:
                 self._use += 1
                 self._insert(page)
@@ -103,9 +114,7 @@ class DiskStore:
         self._delete([key for (key,) in doomed])
 
     def close(self) -> None:
-        if self._touched:
-            with self._transaction():
-                self._write_touched()
+        self.save_uses()
         self._database.close()
 
     def _open(self) -> None:
@@ -133,6 +142,7 @@ class DiskStore:
 
     def _make_room(self, more: int) -> None:
         """`more` bytes, and what SQLite needs to keep them."""
+        self.save_uses()
         while self.keys and self.bytes_used + more * 17 // 16 > self._limit:
             oldest = self._database.execute("SELECT key FROM pages ORDER BY used LIMIT 8").fetchall()
             if not oldest:
@@ -148,11 +158,6 @@ class DiskStore:
                     "DELETE FROM contents WHERE id = (SELECT content FROM pages WHERE key = ?)", (key,)
                 )
                 self._database.execute("DELETE FROM pages WHERE key = ?", (key,))
-
-    def _write_touched(self) -> None:
-        uses = [(used, key) for key, used in self._touched.items()]
-        self._database.executemany("UPDATE pages SET used = ? WHERE key = ?", uses)
-        self._touched.clear()
 
     def _transaction(self) -> _Transaction:
         return _Transaction(self._database)

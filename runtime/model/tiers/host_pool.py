@@ -66,12 +66,10 @@ class HostPool:
     def enter(self, entry: Entry, to_write: bool) -> None:
         """It has its content: others may find it. With `to_write` it is held until it is on disk."""
         with self._changed:
-            if entry.key in self._entries:
-                return  # both threads were at it; this one's goes when it is let go
-            self._entries[entry.key] = entry
             if to_write:
                 entry.holds += 1
                 self.to_write.append(entry)
+            self._entries.setdefault(entry.key, entry)  # both threads may have been at it
 
     def hold(self, key: bytes) -> Entry | None:
         with self._changed:

@@ -14,6 +14,7 @@ from .disk import DiskStore, StoredPage
 from .host_pool import Entry, HostPool, split_keys
 
 PAGES_AT_ONCE = 8  # written between two looks at who asks
+IDLE_MS = 500
 log = logging.getLogger(__name__)
 
 
@@ -26,13 +27,14 @@ class PageStore:
     def __init__(self, pool: HostPool, disk: DiskStore | None) -> None:
         self.pool = pool
         self.disk = disk  # None from when it fails on
-        self.lost_pages = 0
         self._wake: Callable[[], None] = lambda: None
         self._fetched: dict[int, list[Entry]] = {}
         self._to_forget: deque[ForgetPages] = deque()
-        self._all_written = threading.Event()
-        self._all_written.set()
+        self._unwritten = 0
+        self._written = threading.Condition()
+        self._order: list[bytes] | None = None  # of a flush
         self._saved_pages = 0
+        self._lost_pages = 0
         self._restored_pages = 0
         self._host_hits = 0
         self._disk_hits = 0
@@ -45,14 +47,20 @@ class PageStore:
     # The model's thread
 
     def saved(self, entries: list[Entry]) -> None:
-        """Their contents are there."""
+        """Pages that follow each other have their contents."""
         self._saved_pages += len(entries)
-        for entry in entries:
+        for entry in reversed(entries):
             to_write = self.disk is not None and entry.key not in self.disk.keys
             if to_write:
-                self._all_written.clear()
+                with self._written:
+                    self._unwritten += 1
             self.pool.enter(entry, to_write)
         self.pool.let_go(entries)
+        self._wake()
+
+    def lose(self, pages: int) -> None:
+        """There was no room for them."""
+        self._lost_pages += pages
         self._wake()
 
     def places(self, fetch: int, first: int, count: int) -> list[int]:
@@ -67,16 +75,20 @@ class PageStore:
         self._to_forget.append(message)
         self._wake()
 
-    def flush(self) -> None:
-        """Waits until what was saved is on disk."""
-        self._all_written.wait()
+    def flush(self, order: list[bytes]) -> None:
+        """Waits until what was saved is on disk, and gives it an order of use: the first was used last."""
+        self._order = order
+        with self._written:
+            self._unwritten += 1  # the order
+            self._wake()
+            self._written.wait_for(lambda: not self._unwritten)
 
     # The store's thread
 
     def _run(self, inbox: Inbox[PageStoreInbox], scheduler: Outbox) -> None:
         reported = None
         while True:
-            message = inbox.receive(0 if self.pool.to_write else None)
+            message = inbox.receive(self._patience_ms())
             if message is not None:
                 scheduler.send(self._answer(message))
             try:
@@ -89,6 +101,12 @@ class PageStore:
             if report != reported:
                 scheduler.send(StoreReport(report))
                 reported = report
+
+    def _patience_ms(self) -> int | None:
+        """How long nobody needs to ask for anything before there is something to do."""
+        if self.pool.to_write or self._order is not None:
+            return 0
+        return IDLE_MS if self.disk is not None and self.disk.has_news else None
 
     def _answer(self, message: FetchPages) -> Fetched:
         entries: list[Entry] = []
@@ -144,6 +162,7 @@ class PageStore:
         queue = self.pool.to_write
         batch = [queue.popleft() for _ in range(min(PAGES_AT_ONCE, len(queue)))]
         if not batch:
+            self._save_uses()
             return
         kept = [entry for entry in batch if entry.key in self.pool]  # else forgotten meanwhile
         pages = [StoredPage(entry.key, entry.namespace, self.pool.content(entry)) for entry in kept]
@@ -152,15 +171,27 @@ class PageStore:
                 self.disk.write(pages)
         finally:
             self.pool.let_go(batch)
-        if not queue:
-            self._all_written.set()
+            self._count_written(len(batch))
+
+    def _save_uses(self) -> None:
+        order, self._order = self._order, None
+        try:
+            if self.disk is not None:
+                self.disk.touch(order or [])
+                self.disk.save_uses()
+        finally:
+            self._count_written(int(order is not None))
+
+    def _count_written(self, count: int) -> None:
+        with self._written:
+            self._unwritten -= count
+            self._written.notify_all()
 
     def _give_up_disk(self, error: sqlite3.Error) -> None:
         log.warning("the disk cache can't be used any more: %s", error)
         self.disk = None
         while self.pool.to_write:
             self._write()
-        self._all_written.set()
 
     def _report(self) -> StoreCounts:
         pages = len(self.pool)
@@ -170,7 +201,7 @@ class PageStore:
             disk_pages=len(self.disk.keys) if self.disk is not None else 0,
             disk_bytes=self.disk.bytes_used if self.disk is not None else 0,
             saved_pages=self._saved_pages,
-            lost_pages=self.lost_pages,
+            lost_pages=self._lost_pages,
             host_hits=self._host_hits,
             disk_hits=self._disk_hits,
             restored_pages=self._restored_pages,
