@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import zmq
+from arbora.runtime.errors import ConfigError
 from arbora.runtime.messages import (
     Fetched,
     FetchPages,
@@ -20,6 +21,7 @@ from arbora.runtime.messages import (
     StoreCounts,
     StoreReport,
 )
+from arbora.runtime.model.tiers import open_page_store, page_model
 from arbora.runtime.model.tiers.disk import FILE_NAME, DiskStore
 from arbora.runtime.model.tiers.host_pool import HostPool
 from arbora.runtime.model.tiers.page_store import PageStore
@@ -28,6 +30,7 @@ from arbora.runtime.sockets import Inbox, Outbox
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from step_driver import serve_config
 
 PAGES, LAYERS, HEADS, PAGE_SIZE, HEAD_DIM = 32, 3, 2, 4, 8
 PAGE_BYTES = LAYERS * 2 * HEADS * PAGE_SIZE * HEAD_DIM * 4
@@ -224,6 +227,41 @@ def test_a_disk_that_fails_is_given_up_and_memory_goes_on(
     world.store.flush([])
     assert world.fetch([1, 2])[1] == 2
     assert "can't be used any more" in caplog.text
+
+
+def test_a_file_that_is_no_page_store_is_left_alone_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / FILE_NAME).write_text("Dear diary, " * 500)
+    config = serve_config(tmp_path, disk_cache=tmp_path)
+    assert open_page_store(config, PAGE_BYTES, torch.device("cpu")) is None
+    assert f"--disk-cache {tmp_path} is not used" in caplog.text
+    assert (tmp_path / FILE_NAME).read_text() == "Dear diary, " * 500
+
+
+def test_host_memory_too_small_for_a_page_is_refused(tmp_path: Path) -> None:
+    config = serve_config(tmp_path, host_cache=PAGE_BYTES - 1)
+    with pytest.raises(ConfigError, match=f"--host-cache {PAGE_BYTES - 1}: a page .* takes"):
+        open_page_store(config, PAGE_BYTES, torch.device("cpu"))
+
+
+def test_pages_of_another_model_dtype_or_shape_have_other_names(tmp_path: Path) -> None:
+    weights = tmp_path / "weights"
+    weights.write_bytes(b"weights")
+    store = open_page_store(serve_config(tmp_path, disk_cache=tmp_path), PAGE_BYTES, torch.device("cpu"))
+    assert store is not None
+    table = torch.rand(4, 8)
+    names = [
+        page_model(store, "shape", torch.float32, table, [weights]),
+        page_model(store, "other", torch.float32, table, [weights]),
+        page_model(store, "shape", torch.bfloat16, table, [weights]),
+        page_model(store, "shape", torch.float32, table + 1, [weights]),
+    ]
+    weights.write_bytes(b"Weights")
+    names.append(page_model(store, "shape", torch.float32, table, [weights]))
+    assert len(set(names)) == 5
+    weights.write_bytes(b"weights")
+    assert page_model(store, "shape", torch.float32, table, [weights]) == names[0]
 
 
 class AnyOrder(RuleBasedStateMachine):

@@ -70,6 +70,7 @@ class PageStore:
 
     def end(self, fetch: int) -> None:
         self.pool.let_go(self._fetched.pop(fetch))
+        self._wake()
 
     def forget(self, message: ForgetPages) -> None:
         self._to_forget.append(message)
