@@ -289,6 +289,16 @@ def test_a_chat_can_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [turn["content"] for turn in server.requests[1]["messages"]] == ["ho"]
 
 
+def test_a_chat_says_which_commands_there_are_and_sends_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with chat_server(["one"], ["two"]) as server:
+        say(monkeypatch, "/help me", "//help", "5 / 2", "/exit")
+        main(["chat", "--url", server.url])
+    assert "There is no /help. /reset begins anew, /exit ends" in capsys.readouterr().out
+    assert [turn["content"] for turn in server.requests[1]["messages"]] == ["/help", "one", "5 / 2"]
+
+
 def test_a_chat_forgets_a_turn_that_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -131,6 +131,55 @@ def test_a_named_function_is_called(server: Served) -> None:
     assert (call.function.name, choice.finish_reason) == ("traffic", "stop")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_call_cut_before_its_arguments_leaves_no_markup(server: Served, choice: Any, stream: bool) -> None:
+    for most in (1, 2, 5):
+        fields: Any = {"tools": TOOLS, "tool_choice": choice, "max_tokens": most, "stream": stream}
+        found = chat(server, "<tool_call>", extra_body=thinking(False), **fields)
+        choices = [chunk.choices[0] for chunk in found] if stream else [found.choices[0]]
+        said = [choice.delta if stream else choice.message for choice in choices]
+        assert not any(part.content or part.tool_calls for part in said)
+        assert choices[-1].finish_reason == "length"
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "json_object", "regex", "choice"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_reply_with_tools_is_a_call_or_the_answer_that_is_asked_for(
+    server: Served, kind: str, stream: bool
+) -> None:
+    asked: dict[str, Any] = {
+        "json_schema": {"response_format": ANSWER},
+        "json_object": {"response_format": {"type": "json_object"}},
+        "regex": {"extra_body": {"regex": '"(Paris|Berlin)"'}},
+        "choice": {"extra_body": {"choice": ['"Paris"', '"Berlin"']}},
+    }
+    fields: Any = {"tools": TOOLS, "parallel_tool_calls": False, "stream": stream, **asked[kind]}
+    for likely, calls in (("<tool_call>", True), ("{" if kind == "json_object" else '"', False)):
+        found = chat(server, likely, **fields)
+        choices = [chunk.choices[0] for chunk in found] if stream else [found.choices[0]]
+        said = [choice.delta if stream else choice.message for choice in choices]
+        content = "".join(part.content or "" for part in said)
+        names = [call.function.name for part in said for call in part.tool_calls or [] if call.id]
+        if calls:
+            assert content == "" and len(names) == 1 and names[0] in ("weather", "traffic")
+            assert choices[-1].finish_reason == "tool_calls"
+        else:
+            assert not names and content[0] == likely
+            assert kind == "json_object" or json.loads(content) in CITY["enum"]
+
+
+def test_an_answer_beside_tools_may_come_behind_reasoning(server: Served) -> None:
+    for likely, begins in (('"', "content"), ("<tool_call>", "tool_calls")):
+        message = (
+            chat(server, "</think>", likely, tools=TOOLS, response_format=ANSWER, extra_body=thinking(True))
+            .choices[0]
+            .message
+        )
+        assert getattr(message, begins)
+        assert message.content is None or json.loads(message.content) in CITY["enum"]
+
+
 def uncovered_tools(**function: Any) -> Any:
     return [*TOOLS, {"type": "function", "function": {"name": "odd", "parameters": UNCOVERED, **function}}]
 

@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
 from ..errors import GrammarError, TooLargeError
+from ..regex import is_malformed
 from .dfa import LAST_CODE_POINT, Dfa, complement, explored, intersection, minimal
 
 MAX_NODES = 6_000
@@ -46,7 +47,11 @@ class RegexError(GrammarError):
         self.reason = reason
 
     def __reduce__(self) -> tuple[type[RegexError], tuple[str, str]]:
-        return RegexError, (self.pattern, self.reason)
+        return type(self), (self.pattern, self.reason)
+
+
+class MalformedError(RegexError):
+    """A pattern that is no regex in any dialect."""
 
 
 @lru_cache(512)
@@ -66,7 +71,8 @@ def _compiled(pattern: str, *, anywhere: bool) -> Dfa:
     try:
         parsed = parser.parse(_in_python(pattern, properties))
     except (re.error, RecursionError, OverflowError) as error:
-        raise RegexError(pattern, f"is not a regex: {error}") from None
+        kind = MalformedError if is_malformed(error) else RegexError
+        raise kind(pattern, f"is not a regex: {error}") from None
     flags = parsed.state.flags & ~re.UNICODE
     if flags & ~(re.IGNORECASE | re.DOTALL | re.ASCII):
         raise RegexError(pattern, "uses a flag that is not supported; (?i) and (?s) are")
