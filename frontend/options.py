@@ -243,6 +243,8 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
     values["prefix_cache"] = not values.pop("no_prefix_cache")
     values["api_keys"] = values.pop("api_key")
     values["served_model_name"] = values["served_model_name"] or served_name(model)
+    if not values["prefix_cache"] and (values["host_cache"] or values["disk_cache"]):
+        raise ConfigError("--no-prefix-cache leaves nothing for --host-cache or --disk-cache to keep.")
     if values["isolate_keys"] and not values["api_keys"]:
         raise ConfigError("--isolate-keys: there are no keys to tell clients by; give each an --api-key.")
     return ServeConfig(model=find_model(model), **values)

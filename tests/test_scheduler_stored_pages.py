@@ -18,8 +18,8 @@ def evict_all(bench: SchedulerBench) -> None:
     assert bench.cache.matched("", b"".join(t.to_bytes(4, "little") for t in PROMPT)) == 0
 
 
-def with_evicted_prompt(**options: int) -> SchedulerBench:
-    bench = SchedulerBench(num_pages=16, page_size=4, most_stored=1000, **options)
+def with_evicted_prompt() -> SchedulerBench:
+    bench = SchedulerBench(num_pages=16, page_size=4, most_stored=1000)
     bench.submit("first", PROMPT, max_tokens=4)
     bench.run()
     evict_all(bench)
