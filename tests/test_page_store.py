@@ -199,6 +199,7 @@ def test_a_flush_saves_more_than_memory_holds(tmp_path: Path) -> None:
 def test_a_namespace_is_forgotten_in_memory_and_on_disk(world: World) -> None:
     world.save([1], [1], "ann/")
     world.save([2], [2], "bob/")
+    world.wait_for_counts(host_pages=2)
     world.transfers.forget(ForgetPages("ann/", None))
     world.wait_for_counts(host_pages=1)
     assert world.fetch([1])[1] == 0
@@ -209,6 +210,7 @@ def test_what_a_fetch_holds_of_a_forgotten_namespace_is_whole_until_it_is_given_
     expected = world.content(1)
     world.save([1], [1], "ann/")
     fetch, _ = world.fetch([1])
+    world.wait_for_counts(host_pages=1)
     world.transfers.forget(ForgetPages("ann/", "ann/"))
     world.wait_for_counts(host_pages=0)
     world.save([10, 11, 12, 13, 14, 15, 16], [10, 11, 12, 13, 14, 15, 16])
