@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from importlib.metadata import version
 
 from ..runtime.config import ServeConfig
 from ..runtime.errors import RequestError
@@ -42,6 +45,12 @@ class Service:
         tools = detect_format(template)
         return cls(config, engine, tokenizer, template, memo, reasoning, tools, Metrics(memo))
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """OpenAI's: with the same one a seed gives the same reply."""
+        parts = (version("arbora"), self.config.model.name, self.config.device, self.config.dtype)
+        return "fp_" + sha256("/".join(parts).encode()).hexdigest()[:12]
+
     async def encode(self, text: str, add_special_tokens: bool) -> Tokens:
         """Long texts on another thread; `tokenizers` lets go of the interpreter meanwhile."""
         if len(text) < LONG_TEXT:
@@ -77,11 +86,11 @@ def room_for_reply(
     context = f"This model's maximum context length is {model.max_model_len} tokens"
     if room < (0 if max_tokens == 0 else 1):
         full = "leaves no room for a reply" if room == 0 else "is longer"
-        raise _too_long(f"{context}, but the prompt has {prompt_tokens} tokens, which {full}.", prompt_param)
+        raise _too_long(f"{context}, but the prompt has {prompt_tokens}, which {full}.", prompt_param)
     if max_tokens is not None and max_tokens > room:
         raise _too_long(
-            f"{context}, but {param} is {max_tokens} and the prompt has {prompt_tokens} tokens: "
-            f"at most {room} are left for the reply.",
+            f"{context}, of which the prompt has {prompt_tokens}. "
+            f"That leaves {room} for the reply, but {param} is {max_tokens}.",
             param,
         )
     return room if max_tokens is None else max_tokens

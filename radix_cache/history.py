@@ -26,6 +26,7 @@ class History:
             return
         assert node.parent is not None
         node.pages = []
+        node.keys = b""
         self._join(node)
         node.parent.link_ghost(self._key(node), node)
         self.nodes[node] = None

@@ -21,6 +21,10 @@ def function(name: str, **more: Any) -> Any:
     return {"type": "function", "function": {"name": name, **more}}
 
 
+def allowed(mode: str, *names: str) -> Any:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [function(n) for n in names]}}
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world() -> AsyncIterator[HttpWorld]:
     async with http_world(context_length=1024) as world:
@@ -82,13 +86,13 @@ async def test_a_prompt_that_is_too_long_by_itself_is_what_is_wrong(world: HttpW
     for limit in ({}, {"max_tokens": 5}):
         error = await refused(world, "/v1/completions", prompt=[5] * 1025, **limit)
         assert (error["param"], error["code"]) == ("prompt", "context_length_exceeded")
-        assert "the prompt has 1025 tokens" in error["message"]
+        assert "the prompt has 1025" in error["message"]
 
 
 async def test_a_reply_that_is_too_long_is_told_how_much_room_there_is(world: HttpWorld) -> None:
     error = await refused(world, "/v1/completions", prompt=[5] * 1000, max_tokens=25)
     assert (error["param"], error["code"]) == ("max_tokens", "context_length_exceeded")
-    assert "at most 24 are left" in error["message"]
+    assert "leaves 24 for the reply" in error["message"]
 
 
 async def test_two_tools_of_one_name_are_refused(world: HttpWorld) -> None:
@@ -113,6 +117,10 @@ async def test_a_tool_s_schema_nested_too_deep_is_named(world: HttpWorld, choice
     [
         ({"type": "function"}, "tool_choice.function"),
         ({"type": "tool", "function": {"name": "look"}}, "tool_choice.type"),
+        ({"type": "allowed_tools"}, "tool_choice.allowed_tools"),
+        (allowed("sometimes", "look"), "tool_choice.allowed_tools.mode"),
+        (allowed("auto"), "tool_choice"),
+        (allowed("auto", "go"), "tool_choice"),
         ("any", "tool_choice"),
     ],
 )
@@ -121,6 +129,19 @@ async def test_a_choice_of_tools_that_says_nothing_names_what_is_wrong(
 ) -> None:
     error = await refused(world, tools=[function("look")], tool_choice=choice)
     assert error["param"] == param
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+async def test_of_several_tools_some_may_be_allowed(world: HttpWorld, mode: str) -> None:
+    world.script = world.says("Hm.")
+    body = {
+        "messages": HELLO,
+        "tools": [function("look"), function("go")],
+        "tool_choice": allowed(mode, "go"),
+    }
+    assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
+    grammar = last_generate(world).grammar
+    assert grammar is not None and "go" in grammar.text and "look" not in grammar.text
 
 
 @pytest.mark.parametrize("missing", ["begin", "end", "content", "type"])

@@ -51,6 +51,10 @@ class ChatJob:
     shown_special: frozenset[int]
 
     @property
+    def request_id(self) -> str:
+        return self.context.request_id
+
+    @property
     def streams(self) -> bool:
         return bool(self.request.stream)
 
@@ -80,6 +84,7 @@ class ChatJob:
             request_id=self.context.request_id,
             created=self.context.created,
             model=self.context.model,
+            fingerprint=self.context.fingerprint,
             options=self.request.stream_options,
         )
 
@@ -119,7 +124,7 @@ def _check(request: ChatRequest) -> None:
     check_range("max_completion_tokens", request.max_completion_tokens, 1, None)
     check_range("top_logprobs", request.top_logprobs, 0, MAX_LOGPROBS)
     check_word("reasoning_effort", request.reasoning_effort, REASONING_EFFORTS)
-    if request.top_logprobs is not None and not request.logprobs:
+    if request.top_logprobs and not request.logprobs:
         raise RequestError(
             f"top_logprobs is {request.top_logprobs}, but is only allowed when logprobs is true.",
             param="top_logprobs",
@@ -169,6 +174,7 @@ def _context(
         request_id=new_id("chatcmpl"),
         created=int(time.time()),
         model=service.config.served_model_name,
+        fingerprint=service.fingerprint,
         tokenizer=service.tokenizer,
         memo=service.memo,
         prompt_text=text,
@@ -177,4 +183,6 @@ def _context(
         call_finish_reason=use.finish_reason,
         wants_logprobs=bool(request.logprobs),
         wants_prompt_logprobs=request.prompt_logprobs is not None,
+        counts_reasoning=reasoning is not None,
+        shows_reasoning=request.include_reasoning is not False,
     )

@@ -48,6 +48,10 @@ class CompletionJob:
     stop: Sequence[str]
 
     @property
+    def request_id(self) -> str:
+        return self.context.request_id
+
+    @property
     def streams(self) -> bool:
         return bool(self.request.stream)
 
@@ -71,6 +75,7 @@ class CompletionJob:
             request_id=self.context.request_id,
             created=self.context.created,
             model=self.context.model,
+            fingerprint=self.context.fingerprint,
             options=self.request.stream_options,
         )
 
@@ -87,6 +92,7 @@ async def prepare_completion(service: Service, http_request: Request) -> Complet
         request_id=new_id("cmpl"),
         created=int(time.time()),
         model=service.config.served_model_name,
+        fingerprint=service.fingerprint,
         tokenizer=service.tokenizer,
         prompts=prompts,
         choices=request.n or 1,

@@ -29,6 +29,7 @@ def render(
     kwargs = dict(request.chat_template_kwargs or {})
     if isinstance(request, ChatRequest) and request.reasoning_effort is not None:
         kwargs.setdefault("reasoning_effort", request.reasoning_effort)
+        kwargs.setdefault("enable_thinking", request.reasoning_effort != "none")
     return template.render(
         conversation(request.messages or []),
         tools=tools,

@@ -28,6 +28,15 @@ class MessageParser:
         self._reasoning = reasoning
         self._tools = tools
 
+    @property
+    def is_reasoning(self) -> bool:
+        return self._reasoning is not None and self._reasoning.is_inside
+
+    @property
+    def has_reasoned(self) -> bool:
+        """Whether the reasoning has come to its end."""
+        return self._reasoning is not None and self._reasoning.has_ended
+
     def push(self, text: str, final: bool, cut: bool = False) -> MessageParts:
         """`final`: no more text follows; `cut`: because a limit or a stop string ended it."""
         thoughts = ""

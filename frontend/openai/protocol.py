@@ -109,9 +109,20 @@ class FunctionName(Struct, kw_only=True):
     name: str
 
 
+class AllowedTool(Struct, kw_only=True):
+    type: str | None = None
+    function: FunctionName
+
+
+class AllowedTools(Struct, kw_only=True):
+    mode: str
+    tools: list[AllowedTool]
+
+
 class ToolChoice(Struct, kw_only=True):
     type: str
     function: FunctionName | None = None
+    allowed_tools: AllowedTools | None = None
 
 
 class CalledFunction(Struct, kw_only=True, omit_defaults=True):
@@ -150,6 +161,7 @@ class ChatRequest(GenerationFields, kw_only=True):
     tool_choice: str | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: JsonObject | None = None

@@ -16,12 +16,17 @@ from .token_logprobs import TokenLogprob, unpack
 
 
 class Piece(NamedTuple):
-    """What an output added to choice number `choice`. `finish` comes with the last one."""
+    """What an output added to choice number `choice`, which has so many `tokens` now.
+
+    `finish` comes with the last one, and `is_cut` where that ended what the model might have gone on with.
+    """
 
     choice: int
     text: str
     logprobs: Sequence[TokenLogprob]
     finish: str | None
+    tokens: int
+    is_cut: bool
 
 
 class ChoiceReply:
@@ -43,11 +48,6 @@ class ChoiceReply:
     def tokens(self) -> Tokens:
         return b"".join(self._tokens)[: 4 * self.completion_tokens]
 
-    @property
-    def is_cut(self) -> bool:
-        """Whether it ended where the model might have gone on."""
-        return self.finish == "length" or isinstance(self.stop_reason, str)
-
     def push(self, index: int, output: Output) -> Piece:
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens or 0)
         self.prompt_logprobs = self.prompt_logprobs or output.prompt_logprobs
@@ -68,7 +68,8 @@ class ChoiceReply:
             if output.stop_token not in self._eos_tokens:
                 self.stop_reason = output.stop_token
         entries = unpack(output.tokens, output.logprobs, offsets) if output.logprobs else ()
-        return Piece(index, delta.text, entries, self.finish)
+        is_cut = self.finish == "length" or isinstance(self.stop_reason, str)
+        return Piece(index, delta.text, entries, self.finish, self.completion_tokens, is_cut)
 
 
 class Reply:

@@ -22,6 +22,7 @@ from ..text.tool_grammar import (
 from .constraint import as_format
 from .message_parser import ToolReader
 from .protocol import ChatRequest, ToolChoice
+from .validation import check_word
 
 CHOICES = ("none", "auto", "required")
 _NOT_BESIDE_CALLS = ("grammar", "structural_tag")
@@ -63,6 +64,8 @@ def tool_use(
 ) -> ToolUse:
     """`grammar` is what the request's other fields constrain the reply to. Raises `RequestError`."""
     choice = request.tool_choice or "auto"
+    if isinstance(choice, ToolChoice) and choice.type == "allowed_tools":
+        choice, tools = _allowed(choice, tools or [])
     if isinstance(choice, str) and choice not in CHOICES:
         raise _wrong_choice(f"is {choice!r}, but must be one of {', '.join(CHOICES)}, or name a function")
     mode = "required" if not isinstance(choice, str) else choice
@@ -101,17 +104,25 @@ def _optional(
     return ToolUse("either", format, tools, _spec(either, answer.param))
 
 
+def _allowed(choice: ToolChoice, tools: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    """How some of the tools may be called, and which. The prompt tells of all of them."""
+    allowed = choice.allowed_tools
+    if allowed is None:
+        raise _missing("tool_choice.allowed_tools")
+    if not allowed.tools:
+        raise _wrong_choice("allows no tools")
+    check_word("tool_choice.allowed_tools.mode", allowed.mode, ("auto", "required"))
+    return allowed.mode, [_with_name(tool.function.name, tools) for tool in allowed.tools]
+
+
 def _named(choice: ToolChoice, tools: list[dict[str, Any]]) -> dict[str, Any]:
-    if choice.type != "function":
-        raise RequestError(
-            f"tool_choice.type is {choice.type!r}, but must be 'function'.",
-            param="tool_choice.type",
-            code="invalid_value",
-        )
+    check_word("tool_choice.type", choice.type, ("function", "allowed_tools"))
     if choice.function is None:
-        param = "tool_choice.function"
-        raise RequestError(f"The required field {param} is missing.", param=param, code="missing_field")
-    name = choice.function.name
+        raise _missing("tool_choice.function")
+    return _with_name(choice.function.name, tools)
+
+
+def _with_name(name: str, tools: list[dict[str, Any]]) -> dict[str, Any]:
     for tool in tools:
         if tool["function"]["name"] == name:
             return tool
@@ -121,6 +132,10 @@ def _named(choice: ToolChoice, tools: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _spec(format: dict[str, Any], param: str = "tools") -> GrammarSpec:
     return GrammarSpec("structural_tag", msgspec.json.encode(format).decode(), param)
+
+
+def _missing(param: str) -> RequestError:
+    return RequestError(f"The required field {param} is missing.", param=param, code="missing_field")
 
 
 def _wrong_choice(problem: str) -> RequestError:

@@ -1,0 +1,209 @@
+"""Keeps pages that the device gave up: in host memory, and on disk behind it."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from ...messages import Fetched, FetchPages, ForgetPages, PageStoreInbox, StoreCounts, StoreReport
+from ...sockets import Inbox, Outbox
+from .disk import DiskStore, StoredPage
+from .host_pool import Entry, HostPool, split_keys
+
+PAGES_AT_ONCE = 8  # written between two looks at who asks
+IDLE_MS = 500
+log = logging.getLogger(__name__)
+
+
+class PageStore:
+    """Answers fetches and writes to disk in a thread of its own, so that no step waits for a disk.
+
+    What a fetch has found is held in host memory until the model's thread ends it.
+    """
+
+    def __init__(self, pool: HostPool, disk: DiskStore | None) -> None:
+        self.pool = pool
+        self.disk = disk  # None from when it fails on
+        self._wake: Callable[[], None] = lambda: None
+        self._fetched: dict[int, list[Entry]] = {}
+        self._to_forget: deque[ForgetPages] = deque()
+        self._unwritten = 0
+        self._written = threading.Condition()
+        self._order: list[bytes] | None = None  # of a flush
+        self._saved_pages = 0
+        self._lost_pages = 0
+        self._restored_pages = 0
+        self._host_hits = 0
+        self._disk_hits = 0
+
+    def start(self, inbox: Inbox[PageStoreInbox], scheduler: Outbox) -> None:
+        """Neither may be used by another thread from now on."""
+        self._wake = inbox.wake
+        threading.Thread(target=self._run, args=(inbox, scheduler), name="page store", daemon=True).start()
+
+    # The model's thread
+
+    def saved(self, entries: list[Entry]) -> None:
+        """Pages that follow each other have their contents."""
+        self._saved_pages += len(entries)
+        for entry in reversed(entries):
+            to_write = self.disk is not None and entry.key not in self.disk.keys
+            if to_write:
+                with self._written:
+                    self._unwritten += 1
+            self.pool.enter(entry, to_write)
+        self.pool.let_go(entries)
+        self._wake()
+
+    def lose(self, pages: int) -> None:
+        """There was no room for them."""
+        self._lost_pages += pages
+        self._wake()
+
+    def places(self, fetch: int, first: int, count: int) -> list[int]:
+        """Where pages of a fetch are in host memory, for a step that restores them."""
+        self._restored_pages += count
+        return [entry.place for entry in self._fetched[fetch][first : first + count]]
+
+    def end(self, fetch: int) -> None:
+        self.pool.let_go(self._fetched.pop(fetch))
+        self._wake()
+
+    def forget(self, message: ForgetPages) -> None:
+        self._to_forget.append(message)
+        self._wake()
+
+    def flush(self, order: list[bytes]) -> None:
+        """Waits until what was saved is on disk, and gives it an order of use: the first was used last."""
+        self._order = order
+        with self._written:
+            self._unwritten += 1  # the order
+            self._wake()
+            self._written.wait_for(lambda: not self._unwritten)
+
+    # The store's thread
+
+    def _run(self, inbox: Inbox[PageStoreInbox], scheduler: Outbox) -> None:
+        reported = None
+        while True:
+            message = inbox.receive(self._patience_ms())
+            if message is not None:
+                scheduler.send(self._answer(message))
+            try:
+                self._forget()
+                self._write()
+                report = self._report()
+            except sqlite3.Error as error:
+                self._give_up_disk(error)
+                report = self._report()
+            if report != reported:
+                scheduler.send(StoreReport(report))
+                reported = report
+
+    def _patience_ms(self) -> int | None:
+        """How long nobody needs to ask for anything before there is something to do."""
+        if self.pool.to_write or self._order is not None:
+            return 0
+        return IDLE_MS if self.disk is not None and self.disk.has_news else None
+
+    def _answer(self, message: FetchPages) -> Fetched:
+        entries: list[Entry] = []
+        try:
+            entries.extend(self._fetch(split_keys(message.keys)))
+            if self.disk is not None:
+                self.disk.touch([entry.key for entry in entries])
+        except sqlite3.Error as error:
+            self._give_up_disk(error)
+        self._fetched[message.fetch] = entries
+        return Fetched(message.fetch, len(entries))
+
+    def _fetch(self, keys: list[bytes]) -> Iterator[Entry]:
+        """Brings pages into memory and holds them, up to the first that isn't stored or finds no room."""
+        for key in keys:
+            entry = self.pool.hold(key)
+            if entry is not None:
+                self._host_hits += 1
+            else:
+                entry = self._read(key)
+                if entry is None:
+                    return
+                self._disk_hits += 1
+            yield entry
+
+    def _read(self, key: bytes) -> Entry | None:
+        if self.disk is None or key not in self.disk.keys:
+            return None
+        entry = self.pool.reserve(key)
+        if entry is None:
+            return None
+        namespace = None
+        try:
+            namespace = self.disk.read(key, self.pool.content(entry))
+        finally:
+            if namespace is None:
+                self.pool.let_go([entry])
+        if namespace is None:
+            return None
+        entry.namespace = namespace
+        self.pool.enter(entry, to_write=False)
+        return entry
+
+    def _forget(self) -> None:
+        while self._to_forget:
+            doomed = self._to_forget.popleft()
+            self.pool.forget(doomed.scope, doomed.namespace)
+            if self.disk is not None:
+                self.disk.forget(doomed.scope, doomed.namespace)
+
+    def _write(self) -> None:
+        """A few pages; then somebody may want an answer."""
+        queue = self.pool.to_write
+        batch = [queue.popleft() for _ in range(min(PAGES_AT_ONCE, len(queue)))]
+        if not batch:
+            self._save_uses()
+            return
+        kept = [entry for entry in batch if entry.key in self.pool]  # else forgotten meanwhile
+        pages = [StoredPage(entry.key, entry.namespace, self.pool.content(entry)) for entry in kept]
+        try:
+            if self.disk is not None:
+                self.disk.write(pages)
+        finally:
+            self.pool.let_go(batch)
+            self._count_written(len(batch))
+
+    def _save_uses(self) -> None:
+        order, self._order = self._order, None
+        try:
+            if self.disk is not None:
+                self.disk.touch(order or [])
+                self.disk.save_uses()
+        finally:
+            self._count_written(int(order is not None))
+
+    def _count_written(self, count: int) -> None:
+        with self._written:
+            self._unwritten -= count
+            self._written.notify_all()
+
+    def _give_up_disk(self, error: sqlite3.Error) -> None:
+        log.warning("the disk cache can't be used any more: %s", error)
+        self.disk = None
+        while self.pool.to_write:
+            self._write()
+
+    def _report(self) -> StoreCounts:
+        pages = len(self.pool)
+        return StoreCounts(
+            host_pages=pages,
+            host_bytes=pages * self.pool.place_bytes,
+            disk_pages=len(self.disk.keys) if self.disk is not None else 0,
+            disk_bytes=self.disk.bytes_used if self.disk is not None else 0,
+            saved_pages=self._saved_pages,
+            lost_pages=self._lost_pages,
+            host_hits=self._host_hits,
+            disk_hits=self._disk_hits,
+            restored_pages=self._restored_pages,
+        )
