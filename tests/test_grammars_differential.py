@@ -71,7 +71,6 @@ def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any
             required=st.lists(st.sampled_from(NAMES[:4]), max_size=2, unique=True),
             additionalProperties=st.just(False) | inner,
             patternProperties=st.dictionaries(st.sampled_from(["^a", "^x-", "[0-9]$"]), inner, max_size=2),
-            minProperties=st.integers(0, 2),
             maxProperties=st.integers(2, 3),
         ),
         described(
