@@ -204,18 +204,20 @@ class ToolCallParser:
         return ToolCallDelta(self.calls - 1, _new_id(self._dialect), call.name, call.arguments)
 
 
-def _joined(deltas: Iterable[Delta]) -> Iterable[Delta]:
-    content = ""
+def _joined(deltas: Iterable[Delta]) -> list[Delta]:
+    """Neighbours that say more of the same text or call as one; clients need not look for a second one."""
+    found: list[Delta] = []
     for delta in deltas:
-        if isinstance(delta, ContentDelta):
-            content += delta.text
-            continue
-        if content:
-            yield ContentDelta(content)
-            content = ""
-        yield delta
-    if content:
-        yield ContentDelta(content)
+        match found[-1:], delta:
+            case _, ContentDelta(""):
+                pass
+            case [ContentDelta(before)], ContentDelta(text):
+                found[-1] = ContentDelta(before + text)
+            case [ToolCallDelta(index, id, name, before)], ToolCallDelta(_, None, None, fragment):
+                found[-1] = ToolCallDelta(index, id, name, before + fragment)
+            case _:
+                found.append(delta)
+    return found
 
 
 def _new_id(dialect: Dialect) -> str:
