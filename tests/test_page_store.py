@@ -130,6 +130,19 @@ def test_a_fetch_ends_at_the_first_page_that_is_missing(world: World) -> None:
     assert world.fetch([2, 3])[1] == 0
 
 
+def test_who_wants_little_does_not_wait_for_who_wants_much(tmp_path: Path) -> None:
+    world = World(tmp_path, places=32, disk=False)
+    pages = list(range(PAGES))
+    world.save(pages, pages)
+    for fetch, keys in ((1, pages), (2, [99])):
+        world._outbox.send(FetchPages(fetch, "", key_bytes(keys)))
+    answers: list[Fetched] = []
+    while len(answers) < 2:
+        message = world._receive()
+        answers += [message] if isinstance(message, Fetched) else []
+    assert answers == [Fetched(2, 0), Fetched(1, PAGES)]
+
+
 def test_in_memory_those_used_longest_ago_go_and_later_pages_before_earlier_ones(tmp_path: Path) -> None:
     world = World(tmp_path, places=8, disk=False)
     world.save([1, 2, 3, 4], [1, 2, 3, 4])
