@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,8 +135,10 @@ def test_who_wants_little_does_not_wait_for_who_wants_much(tmp_path: Path) -> No
     world = World(tmp_path, places=32, disk=False)
     pages = list(range(PAGES))
     world.save(pages, pages)
-    for fetch, keys in ((1, pages), (2, [99])):
-        world._outbox.send(FetchPages(fetch, "", key_bytes(keys)))
+    with world.store.pool._changed:  # nothing is fetched before both questions are there
+        for fetch, keys in ((1, pages), (2, [99])):
+            world._outbox.send(FetchPages(fetch, "", key_bytes(keys)))
+        time.sleep(0.3)
     answers: list[Fetched] = []
     while len(answers) < 2:
         message = world._receive()
