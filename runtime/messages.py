@@ -4,7 +4,8 @@
                               QueryCache, DropCache, PinPrefix, UnpinPrefix
     scheduler → tokenizer     Accepted, Refused, Outputs, Stats,
                               CacheReport, CacheDropped, PrefixPinned, QueryRefused
-    scheduler → model         StepPlan, StepMasks, LoadGrammar, DropGrammar, ForgetPages, FlushPages
+    scheduler → model         StepPlan, StepMasks, LoadGrammar, DropGrammar,
+                              ForgetPages, DiscardPages, FlushPages
     scheduler → page store    FetchPages
     model → scheduler         ModelReady, StepResult
     page store → scheduler    Fetched, StoreReport, Flushed
@@ -428,10 +429,21 @@ class ForgetPages(Message):
     namespace: str | None
 
 
+class DiscardPages(Message):
+    """What the page store holds under these keys (16 bytes each) may be wrong, and must not be served."""
+
+    namespace: str
+    keys: bytes
+
+
 class FlushPages(Message):
-    """Save these pages too, and see to it that all that was saved outlives the process; then `Flushed`."""
+    """Save these pages too, and see to it that all that was saved outlives the process; then `Flushed`.
+
+    `saves` begin with what was used last. For `fetches_over` see `StepPlan`.
+    """
 
     saves: list[SavedPages]
+    fetches_over: list[int] = []
 
 
 # scheduler → page store
@@ -569,6 +581,6 @@ CacheAnswer = CacheReport | CacheDropped | PrefixPinned | QueryRefused
 TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | PeerUp | PeerDown | Drain
 FromModel = ModelReady | StepResult | Fetched | StoreReport | Flushed
 SchedulerInbox = Generate | Abort | Finish | QueryStats | CacheControl | FromModel | PeerDown | Drain
-ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ForgetPages | FlushPages
+ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ForgetPages | DiscardPages | FlushPages
 PageStoreInbox = FetchPages
 SupervisorInbox = Ready | Failed | Drained

@@ -120,6 +120,13 @@ def test_namespaces_are_forgotten_alone_or_by_what_they_begin_with(url: str) -> 
     assert kept() == {2}
 
 
+def test_pages_that_may_be_wrong_are_given_up(url: str) -> None:
+    store = RemoteStore(url)
+    store.write([page(1, "ann/"), page(2, "ann/"), page(2, "bob/")])
+    store.discard("ann/", [key(2), key(3)])
+    assert [read(store, 1, "ann/"), read(store, 2, "ann/"), read(store, 2, "bob/")] == [True, False, True]
+
+
 def test_others_values_are_left_alone(url: str) -> None:
     server = redis.Redis.from_url(url)
     server.set("mine", "precious")

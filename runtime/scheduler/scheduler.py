@@ -16,7 +16,6 @@ from ..messages import (
     CacheControl,
     DropCache,
     Fetched,
-    FlushPages,
     Generate,
     LeftOut,
     Message,
@@ -149,7 +148,7 @@ class Scheduler:
 
     def flush(self) -> None:
         """Before the end: the page store shall have what the cache holds."""
-        self._to_model.append(FlushPages(self._stored.everything()))
+        self._to_model.append(self._stored.flush())
 
     def expire_pins(self, now: float) -> None:
         self._cache_desk.pins.expire(now)
@@ -239,6 +238,7 @@ class Scheduler:
 
     def _refuse(self, request: Request, refused: Refused) -> None:
         del self._open[request.id]
+        self._stored.end(request)
         self._replies.add(request.client, refused)
 
     def _active(self) -> list[Request]:
@@ -292,6 +292,7 @@ class Scheduler:
         """Back to waiting, once the steps that name it are over."""
         self._counts.retractions += 1
         request.phase = Phase.RETRACTING
+        self._stored.end(request)
         self._settle(request)
 
     # Ends
@@ -324,6 +325,7 @@ class Scheduler:
             return
         if home.faulty:
             self._cache.discard(home.lease, home.pages)
+            self._to_model += self._stored.discard(request)
         else:
             existing = min(home.planned, request.length) if home.last_step else home.lease.matched
             self._cache.release(

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from arbora.runtime.messages import Fetched, FetchPages, ForgetPages, RestoredPages, SavedPages
+from arbora.runtime.messages import (
+    DiscardPages,
+    Fetched,
+    FetchPages,
+    ForgetPages,
+    RestoredPages,
+    SavedPages,
+)
 from numpy.typing import NDArray
 
 KEY_BYTES = 16
@@ -67,3 +74,7 @@ class FakeStore:
                 message.namespace is None and namespace.startswith(message.scope)
             ):
                 del self.pages[key]
+
+    def discard(self, message: DiscardPages) -> None:
+        for key in keys_of(message.keys):
+            self.pages.pop(key, None)

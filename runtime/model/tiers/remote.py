@@ -74,6 +74,14 @@ class RemoteStore:
         except redis.RedisError as error:
             self._leave_in_peace(error)
 
+    def discard(self, namespace: str, keys: Sequence[bytes]) -> None:
+        """Gives up pages of a namespace."""
+        try:
+            for key in keys:
+                self._server.unlink(name(namespace, key))
+        except redis.RedisError as error:
+            self._leave_in_peace(error)
+
     def _leave_in_peace(self, error: redis.RedisError) -> None:
         log.warning("the remote cache is not used for %.0f s: %s", SILENCE_SECONDS, error)
         self._silent_until = time.monotonic() + SILENCE_SECONDS
