@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from .eviction import EvictionPolicy
 from .node import Node
 from .packed import common_bytes
@@ -15,7 +17,7 @@ class History:
 
     def __init__(self, policy: EvictionPolicy, page_bytes: int) -> None:
         self.num_pages = 0
-        self.nodes: dict[Node, None] = {}  # in the order of their eviction
+        self.nodes: OrderedDict[Node, None] = OrderedDict()  # in the order of their eviction
         self._policy = policy
         self._page_bytes = page_bytes
 

@@ -159,10 +159,10 @@ class RadixTree:
         return child
 
     def _hang(self, node: Node, child: Node) -> None:
+        """The lock that moves down from `node` is the child's first, and `node` has that child's for it."""
         node.link(self.key(child), child)
         self._count(child, len(child.pages))
-        self.num_evictable += len(child.pages)
-        self._move_lock(node, child)
+        child.locks = 1
 
     def _count(self, node: Node, pages: int) -> None:
         self.num_pages += pages
