@@ -1,13 +1,14 @@
 """Traces of services with the statistics that are published of real ones; no real request is in them.
 
 Sessions of several kinds come at random times, each asks, waits and asks again. Lengths are in tokens, and a
-prompt is cut into blocks: its last one, which is not full, is nobody else's. Like real traces they are a window: what
-began before it is asked for again within it.
+prompt is cut into blocks: its last one, which is not full, is nobody else's. Like real traces they are a
+window: what began before it is asked for again within it.
 
-`chats` and `tools` resemble the conversation and tool & agent traces of Mooncake (Qin et al., FAST 2025: 12,031 and
-23,608 requests in an hour, prompts of 12,035 and 8,596 tokens on average, of which 40 % and 59 % came before),
-`consumers` and `programs` the traces A and B of Wang et al., "KVCache Cache in the Wild" (ATC 2025: 62 % and 54 %; four
-in five reuses within ten minutes and within ten seconds; one block in ten makes three quarters of all reuses).
+`chats` and `tools` resemble the conversation and tool & agent traces of Mooncake (Qin et al., FAST 2025:
+12,031 and 23,608 requests in an hour, prompts of 12,035 and 8,596 tokens on average, of which 40 % and 59 %
+came before), `consumers` and `programs` the traces A and B of Wang et al., "KVCache Cache in the Wild" (ATC
+2025: 62 % and 54 %; four in five reuses within ten minutes and within ten seconds; a tenth of the blocks
+makes three quarters of all reuses).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import NamedTuple
 
 from traces import Prompt, Request, Trace
 
+GOLDEN = 0.618034
 HEAD_START = 1_200.0  # seconds before the window
 Session = Iterator[tuple[float, Request]]  # seconds to wait, and what is asked then
 
@@ -57,7 +59,7 @@ class Text:
 
     def __init__(self, service: Service, before: Text | None = None) -> None:
         self._service = service
-        self._tokens = before._tokens if before else 0.0
+        self._tokens: float = before._tokens if before else 0.0
         self._full: Prompt = list(before._full) if before else []
 
     def add(self, tokens: float) -> None:
@@ -75,7 +77,7 @@ class Behaviour(NamedTuple):
     first: float
     answer: float
     question: float
-    goes_on: tuple[float, float]  # of a beta distribution: the chance of one more turn, drawn for each session
+    goes_on: tuple[float, float]  # of the beta distribution that a session's chance of one more turn is from
     pause: float
     spread: float  # sigma of the pause's logarithm
     keeps: bool = True  # the context stays; else each turn brings its own
@@ -90,7 +92,7 @@ def converse(service: Service, how: Behaviour, head: Text) -> Session:
     pause = 0.0
     while context._tokens < how.limit:
         answer = service.skewed(how.answer)
-        yield pause, Request(context.prompt(), round(answer))
+        yield pause, Request(context.prompt(), round(answer), partial=True)
         if service.random.random() > goes_on:
             return
         if not how.keeps:
@@ -106,7 +108,7 @@ def job(service: Service, head: Text, calls: float, tail: float, gap: float) -> 
     while True:
         prompt = Text(service, head)
         prompt.add(service.skewed(tail))
-        yield pause, Request(prompt.prompt(), round(service.skewed(150)))
+        yield pause, Request(prompt.prompt(), round(service.skewed(150)), partial=True)
         if service.random.random() < 1 / calls:
             return
         pause = service.random.expovariate(1 / gap)
@@ -139,7 +141,7 @@ def _go_on(
         heappush(waiting, (now + step[0], tie, step[1], session))
 
 
-def chats(seed: int = 0) -> Trace:
+def chats(seed: int = 0, seconds: float = 3_600) -> Trace:
     """Long conversations of people, with pauses of minutes, under one short system prompt."""
     service = Service(seed, 512)
     head = service.text(700)
@@ -149,11 +151,11 @@ def chats(seed: int = 0) -> Trace:
     def begin() -> Session:
         return converse(service, service.random.choice((talk, reading)), head)
 
-    return play(service, 2.0, 3_600, begin)
+    return play(service, 2.0, seconds, begin)
 
 
-def tools(seed: int = 0) -> Trace:
-    """Applications with long prompts of their own: single calls, agents that take many quick steps, some chats."""
+def tools(seed: int = 0, seconds: float = 3_600) -> Trace:
+    """Applications with long prompts of their own: single calls, agents that take quick steps, and chats."""
     service = Service(seed, 512)
     heads = [service.text(service.skewed(3_000, 0.6)) for _ in range(300)]
     app = service.zipf(len(heads), 1.1)
@@ -161,15 +163,16 @@ def tools(seed: int = 0) -> Trace:
     chat = Behaviour(6_000, 300, 500, (1, 2), 120, 1.5)
 
     def begin() -> Session:
-        kind = service.random.random()
+        number = app()
+        kind = number * GOLDEN % 1  # each application is of one kind, at random but evenly
         if kind < 0.55:
-            return job(service, heads[app()], 1.0, 3_500, 1.0)
-        return converse(service, agent if kind < 0.65 else chat, heads[app()])
+            return job(service, heads[number], 1.0, 3_500, 1.0)
+        return converse(service, agent if kind < 0.65 else chat, heads[number])
 
-    return play(service, 4.7, 3_600, begin)
+    return play(service, 4.7, seconds, begin)
 
 
-def consumers(seed: int = 0) -> Trace:
+def consumers(seed: int = 0, seconds: float = 1_800) -> Trace:
     """Chats about nothing but text, about files, and with what a search found, which each turn replaces."""
     service = Service(seed, 16)
     heads = [service.text(tokens) for tokens in (400, 900, 600)]
@@ -183,10 +186,10 @@ def consumers(seed: int = 0) -> Trace:
         [kind] = service.random.choices(range(3), weights=(6, 1, 2))
         return converse(service, kinds[kind], heads[kind])
 
-    return play(service, 1.0, 1_800, begin)
+    return play(service, 1.0, seconds, begin)
 
 
-def programs(seed: int = 0) -> Trace:
+def programs(seed: int = 0, seconds: float = 1_800) -> Trace:
     """Calls by programs: each has a template, runs in bursts, and hardly ever builds on an answer."""
     service = Service(seed, 16)
     heads = [service.text(service.skewed(1_000)) for _ in range(400)]
@@ -195,9 +198,9 @@ def programs(seed: int = 0) -> Trace:
     def begin() -> Session:
         return job(service, heads[program()], 12.0, 700, 1.5)
 
-    return play(service, 0.25, 1_800, begin)
+    return play(service, 0.25, seconds, begin)
 
 
-SERVICES: dict[str, Callable[[int], Trace]] = {
-    kind.__name__: kind for kind in (chats, tools, consumers, programs)
+SERVICES: dict[str, Callable[..., Trace]] = {
+    service.__name__: service for service in (chats, tools, consumers, programs)
 }

@@ -95,6 +95,7 @@ class RadixTree:
         while current.parent is not None:
             self._hit(current)
             current = current.parent
+            current.led_on += 1
 
     def _hit(self, node: Node) -> None:
         node.hits += 1
@@ -140,7 +141,8 @@ class RadixTree:
         remembered = self.history.recall(node, tokens, position)
         if remembered is not None:
             return self._revive(node, remembered, pages)
-        if node.locks > 1 or node.hits or node.children or node.ghosts or node.parent is None:
+        used_by_others = node.locks > 1 or node.hits or node.mark is not None
+        if used_by_others or node.children or node.ghosts or node.parent is None:
             return self._add_child(node, tokens[position:], pages), len(pages)
         self._count(node, len(pages))
         node.tokens += tokens[position:]
@@ -197,7 +199,7 @@ class RadixTree:
         assert parent is not None and not leaf.locks and not leaf.children, "only an unlocked leaf"
         self._count(leaf, -len(leaf.pages))
         self.num_evictable -= len(leaf.pages)
-        parent.unlink(self.key(leaf))
+        parent.unlink(leaf.tokens[: self.page_bytes])
         return parent
 
     def clear(self, root: Node) -> list[Node]:
@@ -263,16 +265,25 @@ class RadixTree:
         """`count` pages, of which so many must be evictable, from the tails of the first leaves."""
         assert count <= self.num_evictable, f"asked to evict {count} of {self.num_evictable} pages"
         evicted: list[int] = []
-        while len(evicted) < count:
-            leaf = self.policy.pop()
+        leaf = self.policy.pop()
+        while True:
             kept = len(leaf.pages) - (count - len(evicted))
             if kept > 0:
                 self.split(leaf, kept)
             evicted += leaf.pages
             parent = self._unlink(leaf)
             self.history.keep(leaf)
-            self._settle(parent)
-        return evicted
+            if len(evicted) == count:
+                self._settle(parent)
+                return evicted
+            leaf = self._next_leaf(parent)
+
+    def _next_leaf(self, parent: Node) -> Node:
+        """The next to evict after one below `parent`."""
+        if parent.parent is not None and not parent.locks and not parent.children:
+            return self.policy.add_and_pop(parent)
+        self._settle(parent)
+        return self.policy.pop()
 
     def key(self, node: Node) -> bytes:
         return node.tokens[: self.page_bytes]
