@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .frontend.completion import Completion, CompletionPart, Usage
-    from .frontend.engine import Engine
+    from .frontend.engine import Engine, EngineOptions
+    from .frontend.engine_requests import Sampling
     from .frontend.launch.errors import ServerError
     from .runtime.errors import ConfigError, RequestError
 
@@ -17,7 +18,9 @@ __all__ = [
     "CompletionPart",
     "ConfigError",
     "Engine",
+    "EngineOptions",
     "RequestError",
+    "Sampling",
     "ServerError",
     "Usage",
 ]
@@ -26,7 +29,9 @@ _HOMES = {
     "CompletionPart": ".frontend.completion",
     "ConfigError": ".runtime.errors",
     "Engine": ".frontend.engine",
+    "EngineOptions": ".frontend.engine",
     "RequestError": ".runtime.errors",
+    "Sampling": ".frontend.engine_requests",
     "ServerError": ".frontend.launch.errors",
     "Usage": ".frontend.completion",
 }

@@ -37,17 +37,12 @@ class SchemaOrder:
 
 
 def _declared(atoms: list[Formula]) -> list[str]:
-    names: list[str] = []
-    for atom in atoms:
-        if atom.payload[0] == "has":
-            names.append(atom.payload[1])
-        elif (
-            atom.payload[0] == "every"
-            and atom.payload[1].kind == "atom"
-            and atom.payload[1].payload[0] == "in"
-        ):
-            names += sorted(atom.payload[1].payload[1])
-    return names
+    """Names of properties, then those that are only required."""
+    lists = [
+        atom.payload[1] for atom in atoms if atom.payload[0] == "every" and atom.payload[1].kind == "atom"
+    ]
+    properties = [name for names in lists if names.payload[0] == "in" for name in sorted(names.payload[1])]
+    return properties + [atom.payload[1] for atom in atoms if atom.payload[0] == "has"]
 
 
 def _of_member(atoms: list[Formula], key: str) -> list[Formula]:

@@ -115,7 +115,7 @@ async def _prefix(service: Service, request: PinRequest, model: ModelReady) -> T
             param="prompt",
             code="prefix_too_short",
         )
-    room_for_reply(model, count, 1, "prompt")
+    room_for_reply(model, count, None, "", "prompt" if request.messages is None else "messages")
     return tokens
 
 

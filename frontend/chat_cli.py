@@ -15,6 +15,7 @@ from ..runtime.errors import ConfigError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 TIMEOUT_SECONDS = 600.0
+COMMANDS = "/reset begins anew, /exit ends"
 Turn = dict[str, str]
 
 
@@ -79,15 +80,17 @@ def chat(url: str, api_key: str | None, system: str | None) -> int:
     """Talk until /exit or the end of the input. Raises ConfigError if there is no server."""
     server = Server(url, api_key)
     model = server.model()
-    print(f"{model} at {url}. /reset begins anew, /exit ends.")
+    print(f"{model} at {url}. {COMMANDS}.")
     start = [{"role": "system", "content": system}] if system else []
     turns = list(start)
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while (text := _read_line()) != "/exit":
             if text == "/reset":
                 turns = list(start)
+            elif text.startswith("/") and not text.startswith("//"):
+                print(f"There is no {text.split()[0]}. {COMMANDS}, //text says what begins with a slash.")
             elif text:
-                _take_turn(server, model, turns, text)
+                _take_turn(server, model, turns, text.removeprefix("/"))
     print()
     return 0
 

@@ -99,6 +99,10 @@ class EngineClient:
     def open_choices(self) -> int:
         return len(self._choices)
 
+    @property
+    def open_requests(self) -> int:
+        return len({choice.generation for choice in self._choices.values()})
+
     async def stats(self) -> Stats | None:
         """The scheduler's counters now; None when it doesn't answer."""
         answer = await self.ask(lambda query: QueryStats(self.client, query), STATS_TIMEOUT_SECONDS)

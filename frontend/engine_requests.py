@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import operator
+import reprlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 
 from ..runtime.errors import RequestError
 from ..runtime.messages import Generate, GrammarSpec, ModelReady, Tokens
-from .openai.constraint import behind_reasoning
+from .openai.constraint import behind_reasoning, enforced_as_asked
 from .openai.conversation import render
 from .openai.protocol import ChatMessage, ChatRequest, GenerationFields
 from .openai.requests import generate_messages, new_id
@@ -99,8 +101,9 @@ async def ask_completion(service: Service, model: ModelReady, prompt: Prompt, sa
     if isinstance(prompt, str):
         tokens = await service.encode(prompt, add_special_tokens=True)
     else:
-        check_token_ids("prompt", prompt, model.vocab_size)
-        tokens = array("i", prompt).tobytes()
+        ids = _token_ids(prompt)
+        check_token_ids("prompt", ids, model.vocab_size)
+        tokens = array("i", ids).tobytes()
     if not tokens:
         raise RequestError(
             "prompt must not be empty: it has no tokens.", param="prompt", code="invalid_value"
@@ -108,14 +111,36 @@ async def ask_completion(service: Service, model: ModelReady, prompt: Prompt, sa
     return _ask(service, model, sampling, tokens, None)
 
 
+def _token_ids(prompt: Sequence[int]) -> list[int]:
+    try:
+        return [operator.index(token) for token in prompt]
+    except TypeError:
+        raise RequestError(
+            f"prompt is {reprlib.repr(prompt)}, but must be a text, a list of token ids, or a list of such.",
+            param="prompt",
+            code="invalid_type",
+        ) from None
+
+
 async def ask_chat(
     service: Service, model: ModelReady, messages: Sequence[Message], sampling: Sampling
 ) -> Asked:
     """Raises `RequestError` for what can't be served."""
-    request = ChatRequest(messages=_convert(list(messages), list[ChatMessage], "messages"))
+    request = ChatRequest(messages=_messages(messages))
     text = render(service.template, request, tools=None)
     tokens = await service.encode_rendered(text, add_special_tokens=False)
     return _ask(service, model, sampling, tokens, text)
+
+
+def _messages(messages: Sequence[Message]) -> list[ChatMessage]:
+    if isinstance(messages, str) or not isinstance(messages, Iterable):
+        raise RequestError(
+            f"messages is {reprlib.repr(messages)}, but must be a list such as "
+            '[{"role": "user", "content": "Hello"}]; `generate` completes a text.',
+            param="messages",
+            code="invalid_type",
+        )
+    return [_convert(message, ChatMessage, f"messages[{place}]") for place, message in enumerate(messages)]
 
 
 def _ask(
@@ -124,16 +149,22 @@ def _ask(
     fields = _fields(sampling)
     check_common(fields)
     check_range("max_tokens", fields.max_tokens, 0, None)
-    logprobs = sampling.get("logprobs")
+    logprobs: int | None = _convert(sampling.get("logprobs"), int | None, "logprobs")  # type: ignore[arg-type]
     check_range("logprobs", logprobs, 0, MAX_LOGPROBS)
     params = sampling_params(
         fields,
-        max_tokens=room_for_reply(model, len(prompt) // 4, fields.max_tokens, "max_tokens"),
+        max_tokens=room_for_reply(
+            model,
+            len(prompt) // 4,
+            fields.max_tokens,
+            "max_tokens",
+            "prompt" if rendered is None else "messages",
+        ),
         logprobs=logprobs,
         prompt_logprobs=None,
         vocab_size=model.vocab_size,
     )
-    grammar = _grammar(sampling)
+    grammar = enforced_as_asked(_grammar(sampling), fields)
     if grammar is not None and rendered is not None and service.reasoning is not None:
         grammar = behind_reasoning(grammar, service.reasoning, rendered) or grammar
     (request,) = generate_messages(
@@ -163,7 +194,8 @@ def _convert(value: object, kind: type[T], param: str) -> T:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         reason, _, path = str(error).partition(" - at `$")
-        field = path.strip("`.") or param
+        inside = path.rstrip("`") if param.startswith("messages") else ""
+        field = param + inside if inside else path.strip("`.") or param
         raise RequestError(f"{field}: {reason}.", param=field, code="invalid_type") from error
 
 
@@ -176,11 +208,13 @@ def _grammar(sampling: Sampling) -> GrammarSpec | None:
         raise RequestError(message, param=given[1], code="invalid_value")
     (name,) = given
     if name == "regex":
-        return GrammarSpec("regex", sampling["regex"], name)
+        return GrammarSpec("regex", _convert(sampling["regex"], str, name), name)
     if name == "grammar":
-        return GrammarSpec("grammar", sampling["grammar"], name)
+        return GrammarSpec("grammar", _convert(sampling["grammar"], str, name), name)
     if name == "choice":
-        return GrammarSpec("choice", msgspec.json.encode(list(sampling["choice"])).decode(), name)
+        choices = _convert(sampling["choice"], list[str], name)
+        return GrammarSpec("choice", msgspec.json.encode(choices).decode(), name)
     if sampling["json_schema"] is True:
         return GrammarSpec("json_object", "", name)
-    return GrammarSpec("json_schema", msgspec.json.encode(sampling["json_schema"]).decode(), name)
+    schema: object = _convert(sampling["json_schema"], dict[str, object] | bool, name)  # type: ignore[arg-type]
+    return GrammarSpec("json_schema", msgspec.json.encode(schema).decode(), name)

@@ -84,6 +84,9 @@ def http_server(service: Service) -> uvicorn.Server:
 
 async def _stop_when_drained(engine: EngineClient, server: uvicorn.Server) -> None:
     await engine.drain_requested.wait()
+    if engine.open_requests:
+        open_requests = f"{engine.open_requests} open request{'s' if engine.open_requests > 1 else ''}"
+        print(f"arbora: finishing {open_requests}; Ctrl-C again ends at once", file=sys.stderr, flush=True)
     server.should_exit = True
 
 

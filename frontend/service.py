@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from importlib.metadata import version
 
 from ..runtime.config import ServeConfig
 from ..runtime.errors import RequestError
@@ -42,6 +45,12 @@ class Service:
         tools = detect_format(template)
         return cls(config, engine, tokenizer, template, memo, reasoning, tools, Metrics(memo))
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """OpenAI's: with the same one a seed gives the same reply."""
+        parts = (version("arbora"), self.config.model.name, self.config.device, self.config.dtype)
+        return "fp_" + sha256("/".join(parts).encode()).hexdigest()[:12]
+
     async def encode(self, text: str, add_special_tokens: bool) -> Tokens:
         """Long texts on another thread; `tokenizers` lets go of the interpreter meanwhile."""
         if len(text) < LONG_TEXT:
@@ -68,15 +77,24 @@ class Service:
             )
 
 
-def room_for_reply(model: ModelReady, prompt_tokens: int, max_tokens: int | None, param: str) -> int:
-    """How many tokens the reply may have. Raises `RequestError` when prompt and reply exceed the context."""
+def room_for_reply(
+    model: ModelReady, prompt_tokens: int, max_tokens: int | None, param: str, prompt_param: str
+) -> int:
+    """How many tokens the reply may have. Raises `RequestError` when prompt and reply exceed the context: it
+    names the field of the prompt if that is too long by itself, else `param`."""
     room = model.max_model_len - prompt_tokens
-    if room < (0 if max_tokens == 0 else 1) or (max_tokens or 0) > room:
-        wanted = "" if max_tokens is None else f" plus {param} of {max_tokens}"
-        raise RequestError(
-            f"The prompt's {prompt_tokens} tokens{wanted} exceed the model's context of "
-            f"{model.max_model_len} tokens.",
-            param="messages" if max_tokens is None else param,
-            code="context_length_exceeded",
+    context = f"This model's maximum context length is {model.max_model_len} tokens"
+    if room < (0 if max_tokens == 0 else 1):
+        problem = f"but the prompt has {prompt_tokens}, and the reply needs some too"
+        raise _too_long(f"{context}, {problem}.", prompt_param)
+    if max_tokens is not None and max_tokens > room:
+        raise _too_long(
+            f"{context}, of which the prompt has {prompt_tokens}. "
+            f"That leaves {room} for the reply, but {param} is {max_tokens}.",
+            param,
         )
     return room if max_tokens is None else max_tokens
+
+
+def _too_long(message: str, param: str) -> RequestError:
+    return RequestError(message, param=param, code="context_length_exceeded")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .automaton import Automaton
-from .errors import GrammarError, NotCoveredError, NoValueError, TooLargeError
+from .errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, WrongKeywordError
 from .grammar_cache import GrammarCache
 from .grammar_files import GrammarFiles
 from .host import HostCompiler, HostGrammar
@@ -181,7 +181,7 @@ class GrammarCompiler:
         if source.unenforced == "allow":
             try:
                 return self._schema_enforcing("refuse", source)
-            except NoValueError:
+            except (NoValueError, WrongKeywordError):
                 raise
             except GrammarError:
                 pass
@@ -190,10 +190,12 @@ class GrammarCompiler:
     def _schema_enforcing(self, unenforced: Unenforced, source: Source) -> Compiled:
         """What has no automaton is left to the host, which refuses in its own words."""
         text = source.text if source.kind == "json_schema" else '{"type":"object"}'
-        refusal: NoValueError | None = None
+        refusal: GrammarError | None = None
         try:
             return self._built(Schema(text, source.separators, source.property_order, unenforced))
-        except NoValueError as error:
+        except (NoValueError, WrongKeywordError) as error:
+            if isinstance(error, WrongKeywordError) and unenforced == "allow":
+                raise
             refusal = error
         except (NotCoveredError, TooLargeError):
             pass

@@ -18,11 +18,21 @@ class TooLargeError(Exception):
 class NotCoveredError(GrammarError):
     """A keyword that has no automaton. The message names the keyword and its path in the schema."""
 
+    problem = "can't be enforced"
+    advice = '. With "unenforced": "allow" it is left out'
+
     def __init__(self, keyword: str, path: str, reason: str) -> None:
-        super().__init__(f"the schema's keyword {keyword!r} at {path} can't be enforced: {reason}")
+        super().__init__(f"the schema's keyword {keyword!r} at {path} {self.problem}: {reason}{self.advice}")
         self.keyword = keyword
         self.path = path
         self.reason = reason
 
     def __reduce__(self) -> tuple[type[NotCoveredError], tuple[str, str, str]]:
-        return NotCoveredError, (self.keyword, self.path, self.reason)
+        return type(self), (self.keyword, self.path, self.reason)
+
+
+class WrongKeywordError(NotCoveredError):
+    """A keyword whose value makes no sense: it is never left out. Another engine may be more lenient."""
+
+    problem = "is wrong"
+    advice = ""

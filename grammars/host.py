@@ -11,7 +11,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
 from numpy.typing import NDArray
 
-from .errors import GrammarError, NotCoveredError
+from .errors import GrammarError, NotCoveredError, WrongKeywordError
 from .json_schema import Json, explain, parse_schema, with_options, without_culprit
 from .schema import Unenforced
 from .tags.format import Format, JsonSchema
@@ -82,31 +82,33 @@ class HostCompiler:
                 grammar = self._json_schema(schema, separators)
                 return replace(grammar, left_out=tuple(left_out))
             except NotCoveredError as error:
-                if unenforced == "refuse" or not without_culprit(error.reason, schema):
+                is_kept = unenforced == "refuse" or isinstance(error, WrongKeywordError)
+                if is_kept or not without_culprit(error.reason, schema):
                     raise
                 left_out.append((error.keyword, error.path))
 
     def _json_schema(self, schema: Json, separators: tuple[str, str]) -> HostGrammar:
         options = json.dumps(with_options(schema, separators))
-        return self._compile(LLMatcher.grammar_from_json_schema(options), schema)
+        return self._compile(LLMatcher.grammar_from_json_schema(options), "schema", schema)
 
     def regex(self, regex: str) -> HostGrammar:
-        return self._compile(LLMatcher.grammar_from_regex(regex), None)
+        return self._compile(LLMatcher.grammar_from_regex(regex), "regex")
 
     def lark(self, grammar: str) -> HostGrammar:
-        return self._compile(LLMatcher.grammar_from_lark(grammar), None)
+        return self._compile(LLMatcher.grammar_from_lark(grammar), "grammar")
 
     def structural_tag(self, format: Format) -> HostGrammar:
         def schema_of(part: JsonSchema) -> dict[str, Json]:
             return with_options(parse_schema(bytes(part.json_schema).decode()), part.separators)
 
-        return self._compile(in_lark(format, self._literal, schema_of), None)
+        return self._compile(in_lark(format, self._literal, schema_of), "structural tag")
 
-    def _compile(self, grammar: str, schema: Json) -> HostGrammar:
+    def _compile(self, grammar: str, what: str, schema: Json = None) -> HostGrammar:
+        """`what` it is to whoever sent it; `schema` is the one it comes from, if any."""
         limits = LLParserLimits(verbose_errors=False, step_max_items=MAX_STEP_ITEMS)
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
         if matcher.is_error():
-            raise explain(matcher.get_error(), schema)
+            raise explain(matcher.get_error(), what, schema)
         probe = matcher.deep_copy()
         probe.compute_bitmask()
         if probe.is_error():  # some that allow nothing at all are found out only here

@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from .errors import GrammarError, NotCoveredError
+from .errors import GrammarError, NotCoveredError, WrongKeywordError
+from .regex import is_malformed
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 MAX_DEPTH = 200
@@ -21,6 +22,7 @@ _KEYWORDS_IN_ERRORS = (
     (re.compile(r"[Pp]atternProperty"), "patternProperties"),
     (re.compile(r"regex parse error"), "pattern"),
     (re.compile(r"Pointer '(?P<value>[^']*)'"), "$ref"),
+    (re.compile(r"Resource '(?P<value>[^']*)'"), "$ref"),
 )
 
 
@@ -53,13 +55,29 @@ def with_options(schema: Json, separators: tuple[str, str]) -> dict[str, Json]:
     return fields
 
 
-def explain(error: str, schema: Json) -> GrammarError:
-    """llguidance's message with the path of the keyword that it is about."""
+def explain(error: str, what: str, schema: Json) -> GrammarError:
+    """llguidance's message on a grammar, with the path of the schema's keyword that it is about."""
     found = _culprit(error, schema)
     if found is None:
-        return GrammarError(f"the schema can't be enforced: {error}")
-    path, keyword = found
-    return NotCoveredError(keyword, "#" + "".join(f"/{part}" for part in (*path, keyword)), error)
+        return GrammarError(f"the {what} can't be enforced: {error}")
+    path, keyword, value = found
+    kind = WrongKeywordError if _makes_no_sense(keyword, value) else NotCoveredError
+    return kind(keyword, "#" + "".join(f"/{part}" for part in (*path, keyword)), error)
+
+
+def _makes_no_sense(keyword: str, value: Json) -> bool:
+    """Whether a value that llguidance refuses is wrong in itself, not only beyond what it can do."""
+    if keyword in ("pattern", "patternProperties"):
+        return any(map(_is_no_regex, [value] if isinstance(value, str) else value or ()))  # type: ignore[arg-type]
+    return keyword == "type" or (keyword == "$ref" and str(value).startswith("#"))
+
+
+def _is_no_regex(pattern: str) -> bool:
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        return is_malformed(error)
+    return False
 
 
 def without_culprit(error: str, schema: Json) -> bool:
@@ -67,15 +85,15 @@ def without_culprit(error: str, schema: Json) -> bool:
     found = _culprit(error, schema)
     if found is None:
         return False
-    path, keyword = found
+    path, keyword, _ = found
     for part in path:
         schema = schema[int(part)] if isinstance(schema, list) else schema[part]  # type: ignore[index]
     del schema[keyword]  # type: ignore[union-attr,arg-type]
     return True
 
 
-def _culprit(error: str, schema: Json) -> tuple[tuple[str, ...], str] | None:
-    """The object that has the keyword at fault, and the keyword."""
+def _culprit(error: str, schema: Json) -> tuple[tuple[str, ...], str, Json] | None:
+    """The path of the object that has the keyword at fault, the keyword and its value."""
     for pattern, keyword in _KEYWORDS_IN_ERRORS:
         match = pattern.search(error)
         if match is None:
@@ -84,7 +102,7 @@ def _culprit(error: str, schema: Json) -> tuple[tuple[str, ...], str] | None:
         value = match.groupdict().get("value")
         for path, fields in _objects(schema, ()):
             if name in fields and (value is None or value in json.dumps(fields[name], ensure_ascii=False)):
-                return path, name
+                return path, name, fields[name]
     return None
 
 

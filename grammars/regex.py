@@ -38,6 +38,19 @@ _REFUSED = {
 _MAX_REPEAT = 10_000
 _FLAGS = re.IGNORECASE | re.DOTALL | re.VERBOSE | re.ASCII
 Item = tuple[Any, Any]
+_MALFORMED = (
+    "missing ), unterminated",
+    "unbalanced parenthesis",
+    "unterminated character set",
+    "nothing to repeat",
+    "min repeat greater than max repeat",
+    "bad escape (end of pattern)",
+)
+
+
+def is_malformed(error: Exception) -> bool:
+    """Whether what Python's parser says of a pattern is a fault in every dialect, not only in Python's."""
+    return isinstance(error, re.error) and error.msg.startswith(_MALFORMED)
 
 
 def without_anchors(pattern: str) -> str:

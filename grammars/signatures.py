@@ -8,6 +8,7 @@ grammar can be made to look like another one.
 from __future__ import annotations
 
 import secrets
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -20,6 +21,19 @@ from .token_trie import PLAIN_BYTES, QUOTE
 _MAX_VERDICTS = 64  # kinds of code points that a pattern tells apart; with more it has signatures of its own
 
 
+class Rounds(NamedTuple):
+    """Signatures after each round, of the states that plain bytes lead to and of actions. Those of two
+    states are equal after n rounds if no text of up to n bytes tells them apart."""
+
+    place: NDArray[np.int32]  # [all states], -1 for those that nothing led to
+    states: NDArray[np.uint64]  # [PLAIN_BYTES + 1, places]
+    actions: NDArray[np.uint64]  # [PLAIN_BYTES + 1, actions], of what follows each
+
+
+NO_ROUNDS = Rounds(np.empty(0, np.int32), np.empty((0, 0), np.uint64), np.empty((0, 0), np.uint64))
+"""for those who know nothing of states"""
+
+
 class Signatures:
     """Comparable between all automata that one instance has seen."""
 
@@ -27,9 +41,9 @@ class Signatures:
         self._weights = _random(256)
         self._places = _random(_MAX_VERDICTS + 2)
 
-    def of(self, machine: Machine, states: NDArray[np.int32]) -> NDArray[np.uint64]:
-        """One for each of states int32 [n]."""
-        return _signatures(machine, states, self._weights, self._places, _random(1)[0])  # type: ignore[no-any-return]
+    def of(self, machine: Machine, states: NDArray[np.int32]) -> Rounds:
+        """Of what plain bytes lead to from states [n]."""
+        return Rounds(*_rounds(machine, states, self._weights, self._places, _random(1)[0]))
 
 
 def _random(count: int) -> NDArray[np.uint64]:
@@ -37,30 +51,31 @@ def _random(count: int) -> NDArray[np.uint64]:
 
 
 @njit(cache=True, nogil=True)
-def _signatures(machine, states, weights, places, own):  # type: ignore[no-untyped-def]
+def _rounds(machine, states, weights, places, own):  # type: ignore[no-untyped-def]
     """What depends on more than bytes and code points is told apart by `own`, which is never the same."""
-    columns, column_weights = _plain_columns(machine, weights)
-    verdicts = np.full(len(machine.actions), -1, np.int32)
-    reached = _reached(machine, columns, states, verdicts)
-    signatures = np.ones(len(machine.transitions), np.uint64)
-    acting = np.zeros(len(machine.actions), np.uint64)
-    mixed = np.empty(len(reached), np.uint64)
-    for _ in range(PLAIN_BYTES):
-        for action in range(len(acting)):
-            if verdicts[action] >= 0:
-                acting[action] = _of_action(machine, action, verdicts[action], signatures, places, own)
-        for i in range(len(reached)):
-            total = places[1]  # so that a state from which nothing leads on is not like none
-            for k in range(len(columns)):
-                entry = machine.transitions[reached[i], columns[k]]
-                if entry >= 0:
-                    total += column_weights[k] * _mixed(signatures[entry])
-                elif entry < DEAD:
-                    total += column_weights[k] * acting[-2 - entry]
-            mixed[i] = _mixed(total)
-        for i in range(len(reached)):
-            signatures[reached[i]] = mixed[i]
-    return signatures[states]
+    transitions, actions = machine.transitions, machine.actions
+    verdicts = np.full(len(actions), -1, np.int32)
+    place, reached = _reached(machine, _plain_columns(machine), states, verdicts)
+    columns, column_weights = _distinct_columns(machine, reached, weights)
+    signatures = np.ones((PLAIN_BYTES + 1, len(reached)), np.uint64)
+    acting = np.zeros((PLAIN_BYTES + 1, len(actions)), np.uint64)
+    met = np.flatnonzero(verdicts >= 0)
+    for length in range(PLAIN_BYTES + 1):
+        if length:
+            for i in range(len(reached)):
+                total = places[1]  # so that a state from which nothing leads on is not like none
+                for k in range(len(columns)):
+                    entry = transitions[reached[i], columns[k]]
+                    if entry >= 0:
+                        total += column_weights[k] * signatures[length - 1, place[entry]]
+                    elif entry < DEAD:
+                        total += column_weights[k] * acting[length - 1, -2 - entry]
+                signatures[length, i] = _mixed(total)
+        for action in met:
+            acting[length, action] = _of_action(
+                machine, action, verdicts[action], signatures[length], place, places, own
+            )
+    return place, signatures, acting
 
 
 @njit(cache=True, nogil=True)
@@ -73,55 +88,91 @@ def _mixed(number):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _of_action(machine, action, verdicts, signatures, places, own):  # type: ignore[no-untyped-def]
+def _of_action(machine, action, verdicts, signatures, place, places, own):  # type: ignore[no-untyped-def]
+    """Counts after which it is all one whether they came to nought are like none."""
     kind = machine.actions[action, 0]
     target = machine.actions[action, 1]
     operand = machine.actions[action, 2]
+    unlike = _mixed(own + np.uint64(action))
+    if machine.actions[action, 3] >= 0:
+        return unlike
     if kind == POP:
         return _mixed(places[0] + np.uint64(operand))
-    if machine.actions[action, 3] >= 0:
-        return _mixed(own + np.uint64(action))
     if kind == COUNT:
-        return _mixed(places[1] * _mixed(signatures[target]) + signatures[operand] + np.uint64(kind))
-    is_call = kind in (CALL, COUNT_CALL) and 0 < verdicts <= _MAX_VERDICTS
-    if not is_call:
-        return _mixed(own + np.uint64(action))
-    total = places[0] * _mixed(signatures[target]) + np.uint64(kind)
+        same = signatures[place[target]] == signatures[place[operand]]
+        return signatures[place[target]] if same else unlike
+    if kind not in (CALL, COUNT_CALL) or not 0 < verdicts <= _MAX_VERDICTS:
+        return unlike
+    total = places[0] * signatures[place[target]]
     for verdict in range(verdicts):
-        state = machine.returns[operand + verdict]
+        state = _return_of(machine, operand, verdict)
         if state >= 0:
-            total += places[2 + verdict] * _mixed(signatures[state])
+            total += places[2 + verdict] * signatures[place[state]]
+        if kind == COUNT_CALL:
+            other = _return_of(machine, operand + 1, verdict)
+            if (state >= 0) != (other >= 0):
+                return unlike
+            if state >= 0 and signatures[place[state]] != signatures[place[other]]:
+                return unlike
     return _mixed(total)
 
 
 @njit(cache=True, nogil=True)
-def _plain_columns(machine, weights):  # type: ignore[no-untyped-def]
-    """The classes that bytes other than the quote have, and the sums of their bytes' weights."""
+def _plain_columns(machine):  # type: ignore[no-untyped-def]
+    """The classes of bytes other than the quote."""
+    is_plain = np.zeros(machine.transitions.shape[1], np.bool_)
+    for byte in range(256):
+        if byte != QUOTE:
+            is_plain[machine.class_of_byte[byte]] = True
+    return np.flatnonzero(is_plain)
+
+
+@njit(cache=True, nogil=True)
+def _distinct_columns(machine, reached, weights):  # type: ignore[no-untyped-def]
+    """One class of each that these states don't tell apart, and the sums of their bytes' weights."""
     sums = np.zeros(machine.transitions.shape[1], np.uint64)
     for byte in range(256):
         if byte != QUOTE:
             sums[machine.class_of_byte[byte]] += weights[byte]
-    columns = np.flatnonzero(sums)
-    return columns, sums[columns]
+    columns = _plain_columns(machine)
+    codes = np.zeros(len(columns), np.uint64)
+    for i in range(len(reached)):
+        for k in range(len(columns)):
+            entry = np.uint64(machine.transitions[reached[i], columns[k]] + (1 << 40))
+            codes[k] = codes[k] * np.uint64(0x9E3779B97F4A7C15) + _mixed(entry)
+    kept = np.empty(len(columns), np.int64)
+    found = 0
+    for k in range(len(columns)):
+        same = 0
+        while same < found and codes[kept[same]] != codes[k]:
+            same += 1
+        if same == found:
+            kept[found] = k
+            found += 1
+        else:
+            sums[columns[kept[same]]] += sums[columns[k]]
+    distinct = columns[kept[:found]]
+    return distinct, sums[distinct]
 
 
 @njit(cache=True, nogil=True)
 def _reached(machine, columns, states, verdicts):  # type: ignore[no-untyped-def]
-    """The states that plain tokens reach from these; notes for each action met how many ends a call has."""
-    known = np.zeros(len(machine.transitions), np.bool_)
+    """The place of each state, and the states that plain tokens reach from these; notes for each action
+    met how many ends a call has."""
+    place = np.full(len(machine.transitions), -1, np.int32)
     pending = np.empty(len(machine.transitions), np.int32)
-    seen = np.zeros(len(machine.transitions), np.int32)
+    ends = np.full(len(machine.transitions), -1, np.int32)
     count = 0
     done = 0
     for state in states:
-        count = _noted(state, known, pending, count)
+        count = _noted(state, place, pending, count)
     while done < count:
         state = pending[done]
         done += 1
         for column in columns:
             entry = machine.transitions[state, column]
             if entry >= 0:
-                count = _noted(entry, known, pending, count)
+                count = _noted(entry, place, pending, count)
             elif entry < DEAD and verdicts[-2 - entry] < 0:
                 action = -2 - entry
                 verdicts[action] = 0
@@ -129,40 +180,48 @@ def _reached(machine, columns, states, verdicts):  # type: ignore[no-untyped-def
                 target = machine.actions[action, 1]
                 operand = machine.actions[action, 2]
                 if kind in (CALL, COUNT, COUNT_CALL):
-                    count = _noted(target, known, pending, count)
+                    count = _noted(target, place, pending, count)
                 if kind == COUNT:
-                    count = _noted(operand, known, pending, count)
+                    count = _noted(operand, place, pending, count)
                 if kind in (CALL, COUNT_CALL):
-                    verdicts[action] = _ends_of(machine, columns, target, seen, action + 1)
-                    for verdict in range(verdicts[action]):
-                        following = machine.returns[operand + verdict]
+                    if ends[target] < 0:
+                        ends[target] = _ends_of(machine, target)
+                    verdicts[action] = ends[target]
+                    for verdict in range(verdicts[action] + (1 if kind == COUNT_CALL else 0)):
+                        following = _return_of(machine, operand, verdict)
                         if following >= 0:
-                            count = _noted(following, known, pending, count)
-    return pending[:count].copy()
+                            count = _noted(following, place, pending, count)
+    return place, pending[:count].copy()
 
 
 @njit(cache=True, nogil=True)
-def _noted(state, known, pending, count):  # type: ignore[no-untyped-def]
-    if known[state]:
+def _noted(state, place, pending, count):  # type: ignore[no-untyped-def]
+    if place[state] >= 0:
         return count
-    known[state] = True
+    place[state] = count
     pending[count] = state
     return count + 1
 
 
 @njit(cache=True, nogil=True)
-def _ends_of(machine, columns, target, seen, mark):  # type: ignore[no-untyped-def]
+def _ends_of(machine, target):  # type: ignore[no-untyped-def]
     """One more than the greatest verdict with which the call of `target` comes back."""
     pending = [target]
-    seen[target] = mark
+    seen = np.zeros(len(machine.transitions), np.bool_)
+    seen[target] = True
     most = 0
     while len(pending):
-        state = pending.pop()
-        for column in columns:
-            entry = machine.transitions[state, column]
-            if entry >= 0 and seen[entry] != mark:
-                seen[entry] = mark
+        for entry in machine.transitions[pending.pop()]:
+            if entry >= 0 and not seen[entry]:
+                seen[entry] = True
                 pending.append(entry)
             elif entry < DEAD and machine.actions[-2 - entry, 0] == POP:
                 most = max(most, machine.actions[-2 - entry, 2] + 1)
     return most
+
+
+@njit(cache=True, nogil=True)
+def _return_of(machine, base, verdict):  # type: ignore[no-untyped-def]
+    """The state after a call that pushed `base`."""
+    place = base + verdict
+    return machine.returns[place] if place < len(machine.returns) else DEAD

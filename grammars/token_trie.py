@@ -22,6 +22,7 @@ class TokenTrie(NamedTuple):
 
     byte: NDArray[np.uint8]  # [nodes]
     depth: NDArray[np.int32]  # [nodes], 0 for first bytes
+    height: NDArray[np.int32]  # [nodes], of the longest way on
     ends: NDArray[np.int32]  # [nodes]
     token_starts: NDArray[np.int32]  # [nodes + 1]
     tokens: NDArray[np.int32]
@@ -85,7 +86,8 @@ def _trie_of(ordered: list[tuple[bytes, int]]) -> TokenTrie:
     roots = np.full(256, -1, np.int32)
     roots[byte[depth == 0]] = np.flatnonzero(depth == 0)
     tokens = np.array([token for _, token in ordered], np.int32)
-    return TokenTrie(byte, depth, ends, np.append(first_tokens, np.int32(len(tokens))), tokens, roots)
+    token_starts = np.append(first_tokens, np.int32(len(tokens)))
+    return TokenTrie(byte, depth, _heights(ends), ends, token_starts, tokens, roots)
 
 
 @njit(cache=True)
@@ -115,3 +117,14 @@ def _nodes(data, offsets):  # type: ignore[no-untyped-def]
     for level in range(open_count):
         ends[open_nodes[level]] = nodes
     return byte[:nodes].copy(), depth[:nodes].copy(), ends[:nodes].copy(), first_tokens[:nodes].copy()
+
+
+@njit(cache=True)
+def _heights(ends):  # type: ignore[no-untyped-def]
+    height = np.zeros(len(ends), np.int32)
+    for node in range(len(ends) - 1, -1, -1):
+        child = node + 1
+        while child < ends[node]:
+            height[node] = max(height[node], height[child] + 1)
+            child = ends[child]
+    return height

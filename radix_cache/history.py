@@ -36,6 +36,7 @@ class History:
             return
         assert node.parent is not None
         node.pages = []
+        node.keys = b""
         if len(node.ghosts) == 1:
             self._join(node)
         node.parent.link_ghost(self._key(node), node)

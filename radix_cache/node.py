@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .packed import TOKEN_BYTES, common_bytes
+from .packed import KEY_BYTES, TOKEN_BYTES, common_bytes
 from .sorted_keys import SortedKeys
 
 # Most nodes are leaves: they share this until they have a child.
@@ -37,6 +37,7 @@ class Node:
     ghosts: dict[bytes, Node] = field(
         default_factory=lambda: _NO_CHILDREN
     )  # remembered ones, by their first page
+    keys: bytes = b""  # of its first pages, as far as they are known (page_keys.py)
 
     def cut(self, position: int, pages: int) -> Node:
         """Makes a node of the first `position` bytes and `pages` pages, under the same parent.
@@ -55,6 +56,7 @@ class Node:
         self.parent = upper
         self.tokens = self.tokens[position:]
         self.pages = self.pages[pages:]
+        upper.keys, self.keys = self.keys[: pages * KEY_BYTES], self.keys[pages * KEY_BYTES :]
         return upper
 
     def link(self, key: bytes, child: Node) -> None:

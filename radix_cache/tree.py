@@ -7,6 +7,7 @@ first page but never the whole of it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 from .eviction import EvictionPolicy
@@ -31,9 +32,18 @@ class Match(NamedTuple):
 
 
 class RadixTree:
-    """One tree for each namespace; all share the eviction order and the counts."""
+    """One tree for each namespace; all share the eviction order and the counts.
 
-    def __init__(self, page_size: int, policy: EvictionPolicy, allocator: PageAllocator) -> None:
+    `on_evict` is shown each leaf while it still has its pages and its place.
+    """
+
+    def __init__(
+        self,
+        page_size: int,
+        policy: EvictionPolicy,
+        allocator: PageAllocator,
+        on_evict: Callable[[Node], None] | None = None,
+    ) -> None:
         self.page_size = page_size
         self.page_bytes = page_size * TOKEN_BYTES
         self.roots: dict[str | None, Node] = {}
@@ -43,6 +53,7 @@ class RadixTree:
         self.policy = policy
         self.history = History(policy, self.page_bytes)
         self._allocator = allocator
+        self.on_evict = on_evict
         self.now = 0  # accesses: tokens matched or computed, and locks taken back
 
     def open_root(self, namespace: str | None) -> Node:
@@ -271,6 +282,8 @@ class RadixTree:
             if kept > 0:
                 self.split(leaf, kept)
             evicted += leaf.pages
+            if self.on_evict is not None:
+                self.on_evict(leaf)
             parent = self._unlink(leaf)
             self.history.keep(leaf)
             if len(evicted) == count:

@@ -148,10 +148,16 @@ def test_a_json_schema_is_followed(engine: arbora.Engine) -> None:
     [
         ({"temperature": 9}, "temperature is 9.0, but must be between 0 and 2"),
         ({"temperature": "hot"}, "temperature: Expected `float | null`, got `str`"),
-        ({"max_tokens": 10 * CONTEXT}, f"exceed the model's context of {CONTEXT} tokens"),
+        ({"max_tokens": 10 * CONTEXT}, f"maximum context length is {CONTEXT} tokens"),
         ({"regex": "a", "choice": ["a"]}, "regex and choice can't be used together"),
         ({"regex": "("}, "is not a regex"),
         ({"grammar": "("}, "neither Lark nor GBNF"),
+        ({"regex": 5}, "regex: Expected `str`, got `int`"),
+        ({"choice": "yes"}, "choice: Expected `array`, got `str`"),
+        ({"json_schema": ["a"]}, "json_schema: Expected `bool | object`, got `array`"),
+        ({"logprobs": "5"}, "logprobs: Expected `int | null`, got `str`"),
+        ({"property_order": "random"}, "property_order is 'random', but must be 'schema' or 'any'"),
+        ({"unenforced": "allow", "regex": "a"}, "unenforced needs"),
     ],
 )
 def test_a_request_that_can_not_be_served_says_why(
@@ -159,6 +165,37 @@ def test_a_request_that_can_not_be_served_says_why(
 ) -> None:
     with pytest.raises(arbora.RequestError, match=re.escape(expected)):
         engine.generate("Hello", **sampling)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        (5, "prompt is 5, but must be a text, a list of token ids"),
+        (None, "prompt is None, but must be a text"),
+        ([1, "a"], "prompt is [1, 'a'], but must be a text"),
+        (["a", 5], "prompt is 5, but must be a text"),
+        ([0.5], "prompt is 0.5, but must be a text"),
+        ({"role": "user"}, "but must be a text"),
+    ],
+)
+def test_what_is_no_prompt_is_refused(engine: arbora.Engine, prompt: Any, expected: str) -> None:
+    with pytest.raises(arbora.RequestError, match=re.escape(expected)):
+        engine.generate(prompt)
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ("Hello", "messages is 'Hello', but must be a list such as [{"),
+        (5, "messages is 5, but must be a list"),
+        (["Hello"], "messages[0]: Expected `object`, got `str`"),
+        ([*HELLO, {"role": "user", "content": 3}], "messages[1].content: Expected"),
+        ([{"content": "Hello"}], "messages[0]: Object missing required field `role`"),
+    ],
+)
+def test_what_are_no_messages_is_refused(engine: arbora.Engine, messages: Any, expected: str) -> None:
+    with pytest.raises(arbora.RequestError, match=re.escape(expected)):
+        engine.chat(messages)
 
 
 def test_a_misspelt_option_is_a_type_error(engine: arbora.Engine) -> None:

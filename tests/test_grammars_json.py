@@ -103,6 +103,66 @@ def test_keywords_that_cant_be_enforced_are_left_out_where_that_is_allowed(
     assert not grammar.machine.accepts(b'{"a":"xyz"}')
 
 
+WRONG: list[dict[str, object]] = [
+    {"type": "strng"},
+    {"$ref": "#/nope"},
+    {"$ref": "#nope"},
+    {"$ref": 5},
+    {"pattern": "(a"},
+    {"pattern": "[a"},
+    {"pattern": "*"},
+    {"pattern": 3},
+    {"patternProperties": {"a)": {}}},
+    {"minLength": -1},
+    {"maximum": "3"},
+    {"multipleOf": 0},
+    {"required": [1]},
+    {"properties": [1]},
+]
+BESIDE: list[dict[str, object]] = [{}, {"uniqueItems": True}, {"contains": {"pattern": TOO_MANY_STATES}}]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+@pytest.mark.parametrize("beside", BESIDE, ids=["", "unique", "large"])
+def test_a_keyword_that_makes_no_sense_is_never_left_out(
+    grammars: GrammarCompiler, wrong: dict[str, object], beside: dict[str, object]
+) -> None:
+    schema = {"type": "array", "items": wrong, **beside}
+    result = compiled(grammars, "json_schema", schema, unenforced="allow")
+    assert isinstance(result, GrammarError)
+    (keyword,) = wrong
+    assert f"{keyword!r} at #/items/{keyword} is wrong" in str(result)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"pattern": "a(?=b)"},
+        {"pattern": r"(a)\1"},
+        {"pattern": r"\p{Unheard_Of}"},
+        {"$ref": "http://other/schema"},
+        {"$ref": "http://other/schema#name"},
+        {"format": "iban"},
+    ],
+    ids=str,
+)
+def test_what_makes_sense_but_cant_be_enforced_is_left_out_and_how_is_said(
+    grammars: GrammarCompiler, schema: dict[str, str]
+) -> None:
+    (keyword,) = schema
+    grammar = compiled(grammars, "json_schema", schema, unenforced="allow")
+    assert isinstance(grammar, Automaton | HostGrammar)
+    assert grammar.left_out == ((keyword, f"#/{keyword}"),)
+    refused = compiled(grammars, "json_schema", schema)
+    assert isinstance(refused, GrammarError) and '"unenforced": "allow"' in str(refused)
+
+
+def test_an_error_of_a_grammar_speaks_of_a_grammar(grammars: GrammarCompiler) -> None:
+    refused = compiled(grammars, "grammar", "start: unknown")
+    assert isinstance(refused, GrammarError)
+    assert "the grammar can't be enforced" in str(refused) and "schema" not in str(refused)
+
+
 def test_what_some_engine_enforces_is_not_left_out(grammars: GrammarCompiler) -> None:
     grammar = compiled(grammars, "json_schema", {"pattern": TOO_MANY_STATES}, unenforced="allow")
     assert isinstance(grammar, HostGrammar)

@@ -139,7 +139,8 @@ def strings(names: int) -> StackAutomaton:
 
 def test_strings_share_their_masks_within_and_between_schemas(masks: StackMasks) -> None:
     one, many = masks.of(strings(1)), masks.of(strings(40))
-    assert many.masks.tobytes() == one.masks.tobytes()
+    assert {mask.tobytes() for mask in one.masks} <= {mask.tobytes() for mask in many.masks}
+    assert len(many.masks) < len(one.masks) + 5
 
 
 def test_names_beside_free_ones_cost_what_they_differ_by(masks: StackMasks) -> None:

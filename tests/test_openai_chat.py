@@ -91,7 +91,8 @@ async def test_a_stream_begins_with_the_role_and_ends_with_an_empty_delta(world:
     *chunks, done = await events(world)
     decoded = [json.loads(chunk) for chunk in chunks]
     assert decoded[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert decoded[-1]["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}]
+    ended = {"finish_reason": "stop", "stop_reason": None}
+    assert decoded[-1]["choices"] == [{"index": 0, "delta": {}, "logprobs": None, **ended}]
     assert all(chunk["choices"][0]["finish_reason"] is None for chunk in decoded[:-1])
     assert all("usage" not in chunk for chunk in decoded)
     assert done == "[DONE]"

@@ -310,7 +310,7 @@ TAG: Any = {"begin": "<a>", "content": {"type": "any_text"}, "end": "</a>"}
         ({"type": "json_schema", "json_schema": {}, "style": "qwen_xml"}, ".style", "must be 'json'"),
         ({"type": "any_text", "excluded_str": ["x"]}, ".excluded_str", "not supported"),
         ({"type": "sequence", "elements": []}, ".elements", "at least one"),
-        ({"type": "or", "elements": [{"type": "any_text"}, {}]}, ".elements[1].type", "is None"),
+        ({"type": "or", "elements": [{"type": "any_text"}, {}]}, ".elements[1].type", "missing"),
         ({"type": "tag", **TAG, "end": 3}, ".end", "a string or a list"),
         ({"type": "tag", "begin": "a", "end": "b"}, ".content", "missing"),
         ({"type": "triggered_tags", "tags": [TAG], "triggers": [""]}, ".triggers[0]", "not empty"),

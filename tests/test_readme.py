@@ -24,6 +24,11 @@ def test_every_target_of_make_it_names_is_there() -> None:
     assert set(re.findall(r"\bmake ([a-z]+)", README)) <= targets
 
 
+@pytest.mark.parametrize("name", re.findall(r"\barbora\.([A-Z]\w*)", README))
+def test_every_name_of_the_package_it_uses_is_there(name: str) -> None:
+    assert name in arbora.__all__ and getattr(arbora, name)
+
+
 @pytest.mark.parametrize("path", re.findall(r"\]\(((?!http)[^)#]+)", README))
 def test_every_file_it_links_to_is_there(path: str) -> None:
     assert (ROOT / path).exists()

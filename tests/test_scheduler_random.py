@@ -20,10 +20,18 @@ class AnyOrder(RuleBasedStateMachine):
         tokens=st.integers(96, 400),
         slots=st.integers(1, 6),
         cache=st.booleans(),
+        most_stored=st.sampled_from([None, 3, 1000]),
     )
-    def start(self, page_size: int, tokens: int, slots: int, cache: bool) -> None:
+    def start(self, page_size: int, tokens: int, slots: int, cache: bool, most_stored: int | None) -> None:
         pages = tokens // page_size
-        self.bench = SchedulerBench(pages, page_size, slots, prefix_cache=cache, most_pinned=pages // 3)
+        self.bench = SchedulerBench(
+            pages,
+            page_size,
+            slots,
+            prefix_cache=cache,
+            most_pinned=pages // 3,
+            most_stored=most_stored,
+        )
         self.expected: dict[str, tuple[list[int], int, bool]] = {}
         self.dropped: set[str] = set()
         self.pins = 0
@@ -99,6 +107,16 @@ class AnyOrder(RuleBasedStateMachine):
         self.bench.run(steps)
 
     @rule()
+    def answer_fetches(self) -> None:
+        self.bench.answer_fetches()
+
+    @rule(keep=st.integers(0, 5))
+    def lose_stored_pages(self, keep: int) -> None:
+        """What is held for a fetch stays."""
+        for key in list(self.bench.model.store.pages)[keep:]:
+            del self.bench.model.store.pages[key]
+
+    @rule()
     def compile_grammars(self) -> None:
         self.bench.compiler.finish_all()
         self.bench.scheduler.take_grammars()
@@ -161,6 +179,11 @@ class AnyOrder(RuleBasedStateMachine):
         assert self.bench.scheduler.idle
         self.bench.scheduler.expire_pins(self.bench.now + 10)
         assert self.bench.scheduler.stats().pages_used == 0
+        if cached := self.bench.cache.everything():
+            self.bench.scheduler.flush()
+            self.bench.deliver()
+            assert len(self.bench.model.store.pages) <= self.bench.model.store.most
+            assert all(pages.keys for pages in cached)
 
 
 AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

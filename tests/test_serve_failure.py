@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -156,7 +158,8 @@ def test_a_signal_lets_open_streams_end_and_leaves_nothing_behind(served_model: 
         asking = Asking(server, max_tokens=600)
         eventually(lambda: server.metrics()["arbora_requests_running"] == 1)
         server.process.send_signal(signal.SIGTERM)
-        eventually(lambda: refuses(server))
+        eventually(lambda: refuses_connections(server))
+        eventually(lambda: "arbora: finishing 1 open request; Ctrl-C again ends at once\n" in server.log)
         answer = asking.end()
         assert answer is not None
         assert answer.json()["choices"][0]["finish_reason"] == "length"
@@ -165,8 +168,23 @@ def test_a_signal_lets_open_streams_end_and_leaves_nothing_behind(served_model: 
     assert list(home.iterdir()) == []
 
 
-def refuses(served: Served) -> bool:
+def test_a_second_interrupt_ends_open_streams_at_once(served_model: Path, home: Path) -> None:
+    with serve(served_model, home=home) as server:
+        pids = all_pids(server)
+        Asking(server, max_tokens=4000)
+        eventually(lambda: server.metrics()["arbora_requests_running"] == 1)
+        server.process.send_signal(signal.SIGINT)
+        eventually(lambda: refuses_connections(server))
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(10) == 128 + signal.SIGINT
+    eventually(lambda: not any(map(is_alive, pids)))
+    assert list(home.iterdir()) == []
+
+
+def refuses_connections(served: Served) -> bool:
+    address = urlsplit(served.url)
     try:
-        return httpx.get(f"{served.url}/health").status_code == 503
-    except httpx.TransportError:
+        socket.create_connection((address.hostname, address.port)).close()
+    except ConnectionRefusedError:
         return True
+    return False

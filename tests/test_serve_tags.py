@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import openai
 import pytest
 import tokenizers
+from pydantic import BaseModel
 from safetensors.numpy import load_file, save_file
 from served import HELLO, TEMPLATE, Served, serve
 from tiny_checkpoint import write_tiny_checkpoint
@@ -95,7 +96,7 @@ def test_text_and_calls_stream_with_the_arguments_as_they_come(server: Served) -
     deltas = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
     assert deltas[0].id and deltas[0].function.name in ("weather", "traffic")
     assert all(delta.id is None and delta.function.name is None for delta in deltas[1:])
-    assert len(deltas) > 4
+    assert len(deltas) > 2
     jsonschema.validate(json.loads("".join(delta.function.arguments or "" for delta in deltas)), PARAMETERS)
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
 
@@ -129,6 +130,78 @@ def test_a_named_function_is_called(server: Served) -> None:
     (call,) = choice.message.tool_calls
     check(call)
     assert (call.function.name, choice.finish_reason) == ("traffic", "stop")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_call_cut_before_its_arguments_leaves_no_markup(server: Served, choice: Any, stream: bool) -> None:
+    for most in (1, 2, 5):
+        fields: Any = {"tools": TOOLS, "tool_choice": choice, "max_tokens": most, "stream": stream}
+        found = chat(server, "<tool_call>", extra_body=thinking(False), **fields)
+        choices = [chunk.choices[0] for chunk in found] if stream else [found.choices[0]]
+        said = [choice.delta if stream else choice.message for choice in choices]
+        assert not any(part.content or part.tool_calls for part in said)
+        assert choices[-1].finish_reason == "length"
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "json_object", "regex", "choice"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_reply_with_tools_is_a_call_or_the_answer_that_is_asked_for(
+    server: Served, kind: str, stream: bool
+) -> None:
+    asked: dict[str, Any] = {
+        "json_schema": {"response_format": ANSWER},
+        "json_object": {"response_format": {"type": "json_object"}},
+        "regex": {"extra_body": {"regex": '"(Paris|Berlin)"'}},
+        "choice": {"extra_body": {"choice": ['"Paris"', '"Berlin"']}},
+    }
+    fields: Any = {"tools": TOOLS, "parallel_tool_calls": False, "stream": stream, **asked[kind]}
+    for likely, calls in (("<tool_call>", True), ("{" if kind == "json_object" else '"', False)):
+        found = chat(server, likely, **fields)
+        choices = [chunk.choices[0] for chunk in found] if stream else [found.choices[0]]
+        said = [choice.delta if stream else choice.message for choice in choices]
+        content = "".join(part.content or "" for part in said)
+        names = [call.function.name for part in said for call in part.tool_calls or [] if call.id]
+        if calls:
+            assert content == "" and len(names) == 1 and names[0] in ("weather", "traffic")
+            assert choices[-1].finish_reason == "tool_calls"
+        else:
+            assert not names and content[0] == likely
+            assert kind == "json_object" or json.loads(content) in CITY["enum"]
+
+
+class Place(BaseModel):
+    city: Literal["Paris", "Berlin"]
+
+
+def test_openais_parser_reads_both_calls_and_answers(server: Served) -> None:
+    tools = [openai.pydantic_function_tool(Place, name="travel")]
+    for likely in ("<tool_call>", "{"):
+        bias = {str(token): 100 for token in server.token_ids(likely)}
+        completion = server.client.chat.completions.parse(
+            model=server.model,
+            messages=HELLO,
+            tools=tools,
+            parallel_tool_calls=False,
+            response_format=Place,
+            logit_bias=bias,
+            seed=3,
+            max_tokens=300,
+        )
+        message = completion.choices[0].message
+        called = [call.function.parsed_arguments for call in message.tool_calls or []]
+        assert isinstance(called[0] if likely == "<tool_call>" else message.parsed, Place)
+
+
+def test_an_answer_beside_tools_may_come_behind_reasoning(server: Served) -> None:
+    for likely, begins in (('"', "content"), ("<tool_call>", "tool_calls")):
+        message = (
+            chat(server, "</think>", likely, tools=TOOLS, response_format=ANSWER, extra_body=thinking(True))
+            .choices[0]
+            .message
+        )
+        assert getattr(message, begins)
+        assert message.content is None or json.loads(message.content) in CITY["enum"]
 
 
 def uncovered_tools(**function: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, get_args
 
 import pytest
+from arbora.frontend.text.answer_or_calls import AnswerOrCalls
 from arbora.frontend.text.tool_calls import (
     ContentDelta,
     ToolCallDelta,
@@ -96,10 +97,13 @@ CASES = {
 }
 
 
-def parse(parser: ToolCallParser, parts: list[str]) -> list[str | tuple[str, str]]:
+def parse(
+    parser: ToolCallParser | AnswerOrCalls, parts: list[str], cut: bool = False
+) -> list[str | tuple[str, str]]:
     found: list[str | tuple[str, str]] = []
     for index, part in enumerate(parts):
-        for delta in parser.push(part, index == len(parts) - 1):
+        final = index == len(parts) - 1
+        for delta in parser.push(part, final, cut=cut and final):
             match delta, found[-1:]:
                 case ContentDelta(text), [str(before)]:
                     found[-1] = before + text
@@ -161,7 +165,7 @@ def test_ids_fit_what_the_models_templates_accept() -> None:
         assert delta.id.startswith("call_") if dialect == "hermes" else len(delta.id) == 9
 
 
-LIVE = {
+LIVE: dict[Dialect, tuple[str, list[str | tuple[str, str]]]] = {
     "hermes": (
         f"Let me see.{hermes(F)}\n{hermes(F)}",
         ["Let me see.", ("f", '{"a": 1}'), ("f", '{"a": 1}')],
@@ -205,8 +209,75 @@ def test_an_enforced_call_broken_off_behind_its_arguments_leaves_nothing_else() 
     assert parse(live("hermes"), [f"<tool_call>\n{F}\n</tool_", ""]) == [("f", '{"a": 1}')]
 
 
-def test_an_enforced_call_broken_off_before_its_arguments_is_content() -> None:
+def test_a_call_that_the_model_broke_off_before_its_arguments_is_content() -> None:
     assert parse(live("hermes"), ["<tool_call>\n", '{"name": "f"']) == ['<tool_call>\n{"name": "f"']
+
+
+NAMES = ("f", "get_weather")
+CUT: list[tuple[Dialect, str, list[str | tuple[str, str]]]] = [
+    ("hermes", "<tool_call>", []),
+    ("hermes", 'I look.\n<tool_call>\n{"name": "get_', ["I look."]),
+    ("hermes", '<tool_call>\n{"name": "f", "arguments": ', []),
+    ("hermes", '<tool_call>\n{"name": "f", "arguments": {"a', [("f", '{"a')]),
+    ("hermes", f'{hermes(F)}\n<tool_call>\n{{"na', [("f", '{"a": 1}')]),
+    ("hermes", "The <tool_call> tag", ["The <tool_call> tag"]),
+    ("mistral", '[TOOL_CALLS] [{"name": "f"', []),
+    ("mistral", f'[TOOL_CALLS] [{F}, {{"name": "f", "arguments": {{', [("f", '{"a": 1}'), ("f", "{")]),
+    ("mistral_named", "[TOOL_CALLS]get_wea", []),
+    ("llama_json", '{"name": "g', ['{"name": "g']),
+    ("llama_json", '{"name": "f", "parameters": {"a": ', [("f", '{"a": ')]),
+    ("pythonic", "[f(a=1, b", [("f", '{"a": 1, ')]),
+]
+
+
+@pytest.mark.parametrize("enforced", [NAMES, ()], ids=["enforced", "free"])
+@pytest.mark.parametrize(("dialect", "text", "expected"), CUT)
+def test_of_a_call_that_a_limit_cuts_there_is_what_came_and_no_markup(
+    dialect: Dialect, text: str, expected: list[str | tuple[str, str]], enforced: tuple[str, ...]
+) -> None:
+    for split in range(len(text) + 1):
+        parser = ToolCallParser(default_format(dialect), FITS, enforced, names=NAMES)
+        assert parse(parser, [text[:split], text[split:]], cut=True) == expected
+
+
+@pytest.mark.parametrize("text", ["<tool", "<tool_call>", '<tool_call>\n{"na'])
+def test_a_required_call_that_a_limit_cuts_has_no_content(text: str) -> None:
+    parser = ToolCallParser(default_format("hermes"), FITS, NAMES, names=NAMES, calls_only=True)
+    assert parse(parser, [*text], cut=True) == []
+
+
+def answer_or_calls(dialect: Dialect) -> AnswerOrCalls:
+    format = default_format(dialect)
+    return AnswerOrCalls(ToolCallParser(format, FITS, NAMES, names=NAMES), format, NAMES)
+
+
+@pytest.mark.parametrize("dialect", get_args(Dialect))
+def test_an_answer_is_not_searched_for_calls(dialect: Dialect) -> None:
+    for text in (
+        f'{{"a":"{hermes("x")} [TOOL_CALLS]f{{}} [f()]"}}',
+        '{"name":"f","parameters":{}}',
+        "12",
+        "",
+    ):
+        for split in range(len(text) + 1):
+            assert "".join(map(str, parse(answer_or_calls(dialect), [text[:split], text[split:]]))) == text
+
+
+@pytest.mark.parametrize("dialect", get_args(Dialect))
+def test_calls_instead_of_an_answer_are_found_wherever_the_text_is_split(dialect: Dialect) -> None:
+    text, expected = LIVE[dialect]
+    if isinstance(expected[0], str):
+        text, expected = text.removeprefix(expected[0]).lstrip(), expected[1:]
+    for split in range(len(text) + 1):
+        assert parse(answer_or_calls(dialect), [text[:split], text[split:]]) == expected
+
+
+def test_an_answer_streams() -> None:
+    parser = answer_or_calls("hermes")
+    assert [parser.push(part, False) for part in ('{"a"', ":1")] == [
+        [ContentDelta('{"a"')],
+        [ContentDelta(":1")],
+    ]
 
 
 def test_a_long_call_is_read_in_linear_time() -> None:

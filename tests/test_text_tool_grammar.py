@@ -8,8 +8,14 @@ from typing import Any, get_args
 
 import pytest
 from arbora.frontend.text.tool_formats import Dialect, default_format
-from arbora.frontend.text.tool_grammar import check_strict, enforced_names, optional_calls, required_calls
-from arbora.grammars.errors import NotCoveredError
+from arbora.frontend.text.tool_grammar import (
+    calls_or_answer,
+    check_strict,
+    enforced_names,
+    optional_calls,
+    required_calls,
+)
+from arbora.grammars.errors import GrammarError, NotCoveredError
 from arbora.grammars.schema import SchemaCompiler
 from arbora.grammars.schema.compile import CompiledSchema
 from arbora.grammars.tags import TagCompiler, read_format
@@ -194,9 +200,34 @@ def test_arguments_are_an_object_even_if_the_schema_does_not_say_so() -> None:
     assert accepts(wanted, *texts) == [True, False]
 
 
-@pytest.mark.parametrize("dialect", get_args(Dialect))
-def test_of_tools_with_the_same_name_the_last_counts(dialect: Dialect) -> None:
-    weather, _ = CALLS[dialect]
-    format, other = default_format(dialect), tool("weather", parameters=taking({"x": CITY}, "x"))
-    assert accepts(required_calls(format, [other, WEATHER], several=True), weather) == [True]
-    assert accepts(optional_calls(format, [WEATHER, other], several=True), weather) == [False]
+ANSWER = {"type": "json_schema", "json_schema": taking({"name": {"type": "string"}}, "name")}
+
+
+@pytest.mark.parametrize("dialect", [name for name in get_args(Dialect) if name != "llama_json"])
+def test_a_reply_is_calls_or_an_answer_and_nothing_beside(dialect: Dialect) -> None:
+    weather, clock = CALLS[dialect]
+    wanted = calls_or_answer(default_format(dialect), TOOLS, ANSWER, several=True)
+    texts = ['{"name":"weather"}', weather, clock, BOTH[dialect]]
+    assert accepts(wanted, *texts) == [True] * 4
+    others = ['{"name":1}', f"Hm. {weather}", f'{{"name":"a"}}{weather}', weather.replace("Oslo", "x" * 10)]
+    assert accepts(wanted, *others) == [False] * 4
+
+
+def test_calls_that_begin_as_the_answer_does_are_refused() -> None:
+    format = default_format("llama_json")
+    with pytest.raises(GrammarError, match="can't be told apart"):
+        compiled(calls_or_answer(format, TOOLS, ANSWER, several=True))
+    answer = {"type": "const_string", "value": "none"}
+    wanted = calls_or_answer(format, TOOLS, answer, several=True)
+    assert accepts(wanted, "none", CALLS["llama_json"][1], "other") == [True, True, False]
+
+
+def test_beside_an_answer_a_tool_that_cannot_be_enforced_takes_any_object() -> None:
+    wanted = calls_or_answer(default_format("hermes"), [UNCOVERED], ANSWER, several=True)
+    call = '<tool_call>\n{"name": "f", "arguments": {"b": 1}}\n</tool_call>'
+    assert accepts(wanted, call, '{"name":"a"}') == [True, True]
+
+
+def test_beside_an_answer_a_tool_without_a_form_is_not_called() -> None:
+    odd = tool("f", parameters=taking({"a-b": CITY}))
+    assert calls_or_answer(default_format("pythonic"), [odd], ANSWER, several=True) == ANSWER

@@ -15,14 +15,16 @@ from ..generation import ClientGoneError
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 T = TypeVar("T", bound=msgspec.Struct)
+U = TypeVar("U")
 log = logging.getLogger(__name__)
 
 _fields = msgspec.json.Decoder(dict[str, Raw])
 _path = re.compile(r"^(?P<message>.*) - at `(?P<path>[^`]*)`$", re.DOTALL)
+_whole_number = re.compile(rb"(-?\d+)\.0+")
 _missing = re.compile(r"missing required field `(?P<field>[^`]*)`")
 
 # Known fields without effect: nothing is lost by not honouring any value of theirs.
-_WITHOUT_EFFECT = frozenset(
+WITHOUT_EFFECT = frozenset(
     (
         "metadata",
         "safety_identifier",
@@ -32,11 +34,14 @@ _WITHOUT_EFFECT = frozenset(
         "request_id",
         "spaces_between_special_tokens",
         "guided_decoding_backend",
-        "include_reasoning",
+        "session_id",
+        "stream_interval",
+        "media_io_kwargs",
+        "mm_processor_kwargs",
     )
 )
 # Known fields that are honoured for these values only, which ask for what is done anyway.
-_FIXED_VALUES: dict[str, tuple[bytes, ...]] = {
+FIXED_VALUES: dict[str, tuple[bytes, ...]] = {
     "store": (b"false",),
     "service_tier": (b'"auto"', b'"default"'),
     "modalities": (b'["text"]',),
@@ -58,7 +63,17 @@ _FIXED_VALUES: dict[str, tuple[bytes, ...]] = {
     "return_tokens_as_token_ids": (b"false",),
     "return_token_ids": (b"false",),
     "kv_transfer_params": (),
+    "echo": (b"false",),
+    "suffix": (b'""',),
+    "thinking_token_budget": (b"-1",),
+    "repetition_detection": (),
+    "logprob_token_ids": (b"[]",),
+    "truncation_side": (),
+    "return_prompt_text": (b"false",),
+    "watermarking": (b"false",),
+    "vllm_xargs": (b"{}",),
 }
+_INSTEAD = {"functions": "tools", "function_call": "tool_choice"}
 
 
 class BodyReader:
@@ -68,33 +83,56 @@ class BodyReader:
         self._warned: set[str] = set()
 
     async def read(self, request: Request, decoder: msgspec.json.Decoder[T], kind: type[T]) -> T:
-        """The body as a `kind`. Raises `RequestError` (400, 413) or `ClientGoneError`."""
+        """The body as a `kind`. Raises `RequestError` (400, 413, 415) or `ClientGoneError`."""
+        _check_media_type(request.headers.get("content-type", "application/json"))
         body = await _bytes_within_limit(request)
         try:
-            fields = _fields.decode(body)
+            fields = _decoded(_fields, body)
         except msgspec.ValidationError:
             raise RequestError("The request's body must be a JSON object.", code="invalid_json") from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise RequestError(
-                f"The request's body is not valid JSON: {error}", code="invalid_json"
-            ) from None
         self._check_names(fields, frozenset(kind.__struct_fields__))
         try:
-            return decoder.decode(body)
+            return _decoded(decoder, body)
+        except msgspec.ValidationError:
+            rewritten = msgspec.json.encode(_with_whole_numbers(fields))
+        try:
+            return decoder.decode(rewritten)
         except msgspec.ValidationError as error:
             raise _type_error(error) from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise RequestError(
-                f"The request's body is not valid JSON: {error}", code="invalid_json"
-            ) from None
 
     def _check_names(self, fields: dict[str, Raw], known: frozenset[str]) -> None:
-        for name in fields.keys() - known - _WITHOUT_EFFECT:
-            if name in _FIXED_VALUES:
+        for name in fields.keys() - known - WITHOUT_EFFECT:
+            if name in FIXED_VALUES:
                 _check_fixed(name, bytes(fields[name]))
             elif name not in self._warned and len(self._warned) < 1000:
                 self._warned.add(name)
                 log.warning("ignoring the unknown request field %r", name)
+
+
+def _check_media_type(header: str) -> None:
+    media_type = header.partition(";")[0].strip().lower()
+    if media_type != "application/json" and not media_type.endswith("+json"):
+        raise RequestError(
+            f"The request's content type is {media_type!r}: send JSON as 'Content-Type: application/json'.",
+            status=415,
+            code="unsupported_media_type",
+        )
+
+
+def _decoded(decoder: msgspec.json.Decoder[U], body: bytes) -> U:
+    """Raises `msgspec.ValidationError` for JSON of another type, `RequestError` for what is no JSON."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"The request's body is not valid JSON: {error}", code="invalid_json") from None
+
+
+def _with_whole_numbers(fields: dict[str, Raw]) -> dict[str, Raw]:
+    """With 5.0 as 5, as some languages write whole numbers so."""
+    found = {name: _whole_number.fullmatch(value) for name, value in fields.items()}
+    return {name: Raw(match[1]) if match else fields[name] for name, match in found.items()}
 
 
 async def _bytes_within_limit(request: Request) -> bytes:
@@ -121,11 +159,12 @@ def _too_large() -> RequestError:
 
 
 def _check_fixed(name: str, value: bytes) -> None:
-    allowed = _FIXED_VALUES[name]
+    allowed = FIXED_VALUES[name]
     if value != b"null" and value.replace(b" ", b"") not in allowed:
         only = f" other than {' or '.join(text.decode() for text in allowed)}" if allowed else ""
+        instead = f" and use {_INSTEAD[name]}" if name in _INSTEAD else ""
         raise RequestError(
-            f"{name} is not supported with a value{only}. Remove the field.",
+            f"{name} is not supported with a value{only}. Remove the field{instead}.",
             param=name,
             code="unsupported_parameter",
         )

@@ -18,14 +18,23 @@ from ..tenants import cache_scope, tenant_of
 from ..text.reasoning import ReasoningParser
 from .chat_answers import OPENING_DELTA, ChatContext, ChatStream, ChatWhole
 from .chunks import ChunkWriter
-from .constraint import behind_reasoning, constraint
+from .constraint import behind_reasoning, constraint, enforced_as_asked
 from .conversation import render, tool_definitions
 from .message_parser import MessageParser
 from .protocol import ChatRequest
 from .reply import ChoiceReply, Reply
 from .requests import choice_reply, generate_messages, new_id
 from .tool_use import ToolUse, tool_use
-from .validation import MAX_LOGPROBS, check_common, check_range, sampling_params, stop_strings
+from .validation import (
+    MAX_LOGPROBS,
+    check_common,
+    check_range,
+    check_word,
+    sampling_params,
+    stop_strings,
+)
+
+REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 _decoder = msgspec.json.Decoder(ChatRequest)
 
@@ -40,6 +49,10 @@ class ChatJob:
     requests: Sequence[Generate]
     stop: Sequence[str]
     shown_special: frozenset[int]
+
+    @property
+    def request_id(self) -> str:
+        return self.context.request_id
 
     @property
     def streams(self) -> bool:
@@ -71,6 +84,7 @@ class ChatJob:
             request_id=self.context.request_id,
             created=self.context.created,
             model=self.context.model,
+            fingerprint=self.context.fingerprint,
             options=self.request.stream_options,
         )
 
@@ -82,13 +96,13 @@ async def prepare_chat(service: Service, http_request: Request) -> ChatJob:
     model = service.engine.check_serving()
     _check(request)
     stop = stop_strings(request)
-    grammar = constraint(request)
+    asked = constraint(request)
     tools = tool_definitions(request.tools)
-    use = tool_use(request, tools, service.tool_format, grammar)
+    use = tool_use(request, tools, service.tool_format, asked)
+    grammar = enforced_as_asked(use.grammar or asked, request)
     text = render(service.template, request, tools)
     prompt = await service.encode_rendered(text, bool(request.add_special_tokens))
-    grammar = grammar or use.grammar
-    reasoned = _behind_reasoning(service, grammar, text)
+    reasoned = _behind_reasoning(service, grammar, text, calls=use.mode != "none")
     reasons = grammar is None or reasoned is not None or use.mode == "allowed"
     context = _context(service, request, text, prompt, use, reasons=reasons)
     requests = generate_messages(
@@ -109,7 +123,8 @@ def _check(request: ChatRequest) -> None:
     check_range("max_tokens", request.max_tokens, 1, None)
     check_range("max_completion_tokens", request.max_completion_tokens, 1, None)
     check_range("top_logprobs", request.top_logprobs, 0, MAX_LOGPROBS)
-    if request.top_logprobs is not None and not request.logprobs:
+    check_word("reasoning_effort", request.reasoning_effort, REASONING_EFFORTS)
+    if request.top_logprobs and not request.logprobs:
         raise RequestError(
             f"top_logprobs is {request.top_logprobs}, but is only allowed when logprobs is true.",
             param="top_logprobs",
@@ -124,7 +139,7 @@ def _sampling(request: ChatRequest, prompt_tokens: int, model: ModelReady) -> Sa
     wanted = request.max_completion_tokens if newer else request.max_tokens
     return sampling_params(
         request,
-        max_tokens=room_for_reply(model, prompt_tokens, wanted, param),
+        max_tokens=room_for_reply(model, prompt_tokens, wanted, param, "messages"),
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         prompt_logprobs=request.prompt_logprobs,
         vocab_size=model.vocab_size,
@@ -136,10 +151,12 @@ def _shown_special(service: Service, use: ToolUse) -> frozenset[int]:
     return reasoning | use.shown_special(service.tokenizer)
 
 
-def _behind_reasoning(service: Service, grammar: GrammarSpec | None, prompt: str) -> GrammarSpec | None:
+def _behind_reasoning(
+    service: Service, grammar: GrammarSpec | None, prompt: str, *, calls: bool
+) -> GrammarSpec | None:
     if grammar is None or service.reasoning is None:
         return None
-    return behind_reasoning(grammar, service.reasoning, prompt)
+    return behind_reasoning(grammar, service.reasoning, prompt, calls=calls)
 
 
 def _context(
@@ -157,6 +174,7 @@ def _context(
         request_id=new_id("chatcmpl"),
         created=int(time.time()),
         model=service.config.served_model_name,
+        fingerprint=service.fingerprint,
         tokenizer=service.tokenizer,
         memo=service.memo,
         prompt_text=text,
@@ -165,4 +183,6 @@ def _context(
         call_finish_reason=use.finish_reason,
         wants_logprobs=bool(request.logprobs),
         wants_prompt_logprobs=request.prompt_logprobs is not None,
+        counts_reasoning=reasoning is not None,
+        shows_reasoning=request.include_reasoning is not False,
     )

@@ -20,6 +20,7 @@ from .responses import (
     AssistantMessage,
     ChatChoice,
     ChatCompletion,
+    CompletionTokensDetails,
     FunctionCall,
     FunctionCallDelta,
     MessageDelta,
@@ -41,6 +42,7 @@ class ChatContext:
     request_id: str
     created: int
     model: str
+    fingerprint: str
     tokenizer: Tokenizer
     memo: PromptMemo
     prompt_text: str
@@ -49,24 +51,40 @@ class ChatContext:
     call_finish_reason: str
     wants_logprobs: bool
     wants_prompt_logprobs: bool
+    counts_reasoning: bool
+    shows_reasoning: bool
+
+    def usage(self, reply: Reply, choices: Sequence[ChatChoiceState]) -> Usage:
+        usage = reply.usage()
+        if self.counts_reasoning:
+            reasoning_tokens = sum(choice.reasoning_tokens for choice in choices)
+            usage.completion_tokens_details = CompletionTokensDetails(reasoning_tokens)
+        return usage
 
 
 class ChatChoiceState:
-    """One choice: parses its text, and keeps its ids for the conversation's next turn."""
+    """One choice: parses its text, and keeps its ids for the conversation's next turn.
+
+    `reasoning_tokens` are counted up to the piece in which the reasoning ends.
+    """
 
     def __init__(self, context: ChatContext, left_out: Sequence[LeftOut]) -> None:
         self._context = context
         self._parser = context.new_parser(left_out)
         self._texts: list[str] = []
         self.has_tool_calls = False
+        self.reasoning_tokens = 0
 
     def push(self, piece: Piece, reply: Reply) -> MessageParts:
         self._texts.append(piece.text)
-        parts = self._parser.push(piece.text, final=piece.finish is not None)
+        had_reasoned = self._parser.has_reasoned
+        parts = self._parser.push(piece.text, final=piece.finish is not None, cut=piece.is_cut)
+        if self._parser.is_reasoning or self._parser.has_reasoned > had_reasoned:
+            self.reasoning_tokens = piece.tokens
         self.has_tool_calls = self.has_tool_calls or bool(parts.tool_calls)
         if piece.finish is not None:
             self._remember(reply.choices[piece.choice].tokens)
-        return parts
+        return parts if self._context.shows_reasoning else parts._replace(reasoning="")
 
     def finish_reason(self, finish: str) -> str:
         return self._context.call_finish_reason if self.has_tool_calls and finish == "stop" else finish
@@ -89,10 +107,13 @@ class ChatStream:
         return b"".join(self._chunks(piece) for piece in self.reply.push(arrivals))
 
     def closing(self) -> bytes:
-        return self._writer.end(self.reply.usage(), self.reply.unenforced())
+        return self._writer.end(self._usage(), self.reply.unenforced())
+
+    def _usage(self) -> Usage:
+        return self._context.usage(self.reply, self._choices)
 
     def _usage_so_far(self) -> Usage | None:
-        return self.reply.usage() if self._writer.continuous else None
+        return self._usage() if self._writer.continuous else None
 
     def _chunks(self, piece: Piece) -> bytes:
         choice = self._choices[piece.choice]
@@ -102,7 +123,11 @@ class ChatStream:
             return chunk
         reason = choice.finish_reason(piece.finish)
         return chunk + self._writer.choice(
-            piece.choice, b'"delta":{}', finish=reason, usage=self._usage_so_far()
+            piece.choice,
+            b'"delta":{}',
+            finish=reason,
+            stop_reason=self.reply.choices[piece.choice].stop_reason,
+            usage=self._usage_so_far(),
         )
 
     def _delta_chunk(self, piece: Piece, parts: MessageParts) -> bytes:
@@ -120,6 +145,7 @@ def _delta(parts: MessageParts) -> MessageDelta:
     return MessageDelta(
         content=parts.content or UNSET,
         reasoning_content=parts.reasoning or UNSET,
+        reasoning=parts.reasoning or UNSET,
         tool_calls=[_tool_call_part(delta) for delta in parts.tool_calls] or UNSET,
     )
 
@@ -154,8 +180,9 @@ class ChatWhole:
                 id=context.request_id,
                 created=context.created,
                 model=context.model,
+                system_fingerprint=context.fingerprint,
                 choices=[self._choice(index) for index in range(len(self.reply.choices))],
-                usage=self.reply.usage(),
+                usage=context.usage(self.reply, self._choices),
                 unenforced=self.reply.unenforced(),
                 prompt_logprobs=self._prompt_logprobs(),
             )
@@ -198,8 +225,10 @@ class MessageBuilder:
 
     def message(self) -> AssistantMessage:
         content = "".join(self._content)
+        reasoning = "".join(self._reasoning) or UNSET
         return AssistantMessage(
             content=None if self._tool_calls and not content else content,
-            reasoning_content="".join(self._reasoning) or UNSET,
+            reasoning_content=reasoning,
+            reasoning=reasoning,
             tool_calls=self._tool_calls or UNSET,
         )

@@ -35,6 +35,7 @@ class CompletionContext:
     request_id: str
     created: int
     model: str
+    fingerprint: str
     tokenizer: Tokenizer
     prompts: Sequence[Prompt]
     choices: int
@@ -103,7 +104,10 @@ class CompletionStream:
     def _chunk(self, index: int, text: str, logprobs: CompletionLogprobs | None, finish: str | None) -> bytes:
         payload = b'"text":' + _encode(text)
         usage = self._usage_so_far()
-        return self._writer.choice(index, payload, logprobs=logprobs, finish=finish, usage=usage)
+        reason = self.reply.choices[index].stop_reason
+        return self._writer.choice(
+            index, payload, logprobs=logprobs, finish=finish, stop_reason=reason, usage=usage
+        )
 
 
 class CompletionWhole:
@@ -128,6 +132,7 @@ class CompletionWhole:
                 id=context.request_id,
                 created=context.created,
                 model=context.model,
+                system_fingerprint=context.fingerprint,
                 choices=[self._choice(index) for index in range(len(self.reply.choices))],
                 usage=self.reply.usage(),
                 unenforced=self.reply.unenforced(),

@@ -18,7 +18,7 @@ from ..service import Service, room_for_reply
 from ..tenants import cache_scope, tenant_of
 from .chunks import ChunkWriter
 from .completion_answers import CompletionContext, CompletionStream, CompletionWhole, Prompt
-from .constraint import constraint
+from .constraint import constraint, enforced_as_asked
 from .protocol import CompletionRequest
 from .reply import ChoiceReply, Reply
 from .requests import choice_reply, generate_messages, new_id
@@ -48,6 +48,10 @@ class CompletionJob:
     stop: Sequence[str]
 
     @property
+    def request_id(self) -> str:
+        return self.context.request_id
+
+    @property
     def streams(self) -> bool:
         return bool(self.request.stream)
 
@@ -71,6 +75,7 @@ class CompletionJob:
             request_id=self.context.request_id,
             created=self.context.created,
             model=self.context.model,
+            fingerprint=self.context.fingerprint,
             options=self.request.stream_options,
         )
 
@@ -87,6 +92,7 @@ async def prepare_completion(service: Service, http_request: Request) -> Complet
         request_id=new_id("cmpl"),
         created=int(time.time()),
         model=service.config.served_model_name,
+        fingerprint=service.fingerprint,
         tokenizer=service.tokenizer,
         prompts=prompts,
         choices=request.n or 1,
@@ -101,7 +107,7 @@ async def prepare_completion(service: Service, http_request: Request) -> Complet
         scope=cache_scope(http_request, service.config),
         prompts=[prompt.tokens for prompt in prompts],
         sampling=_sampling(request, prompts, model),
-        grammar=constraint(request),
+        grammar=enforced_as_asked(constraint(request), request),
         tenant=tenant_of(http_request, request.user, service.config),
     )
     return CompletionJob(service, request, context, requests, stop)
@@ -134,7 +140,7 @@ def _sampling(request: CompletionRequest, prompts: Sequence[Prompt], model: Mode
         prompt_logprobs = max(request.logprobs, prompt_logprobs or 0)
     return sampling_params(
         request,
-        max_tokens=room_for_reply(model, longest, wanted, "max_tokens"),
+        max_tokens=room_for_reply(model, longest, wanted, "max_tokens", "prompt"),
         logprobs=request.logprobs,
         prompt_logprobs=prompt_logprobs,
         vocab_size=model.vocab_size,

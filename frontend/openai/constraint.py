@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import msgspec
 from msgspec import Raw
 
 from ...runtime.errors import RequestError
-from ...runtime.messages import GrammarSpec
+from ...runtime.messages import GrammarSpec, PropertyOrder, Unenforced
 from ..text.reasoning import ReasoningFormat
 from .protocol import GenerationFields, ResponseFormat, StructuredOutputs
 from .structural_tag import structural_tag
+
+_WITH_SCHEMAS = ("json_schema", "structural_tag")
 
 
 def constraint(request: GenerationFields) -> GrammarSpec | None:
@@ -25,19 +28,38 @@ def constraint(request: GenerationFields) -> GrammarSpec | None:
     return specs[0] if specs else None
 
 
-def behind_reasoning(spec: GrammarSpec, format: ReasoningFormat, prompt: str) -> GrammarSpec | None:
+def enforced_as_asked(spec: GrammarSpec | None, request: GenerationFields) -> GrammarSpec | None:
+    """With what the request's other fields say of it. Raises `RequestError` if that holds for nothing."""
+    if request.complete_json and spec is None:
+        raise _nothing_to_match("complete_json", "says what the reply must match")
+    for name, value in (("property_order", "any"), ("unenforced", "allow")):
+        if getattr(request, name) == value and (spec is None or spec.kind not in _WITH_SCHEMAS):
+            raise _nothing_to_match(name, "has a JSON schema")
+    if spec is None:
+        return None
+    return msgspec.structs.replace(
+        spec,
+        property_order=cast(PropertyOrder, request.property_order or "schema"),
+        unenforced=cast(Unenforced, request.unenforced or "refuse"),
+    )
+
+
+def behind_reasoning(
+    spec: GrammarSpec, format: ReasoningFormat, prompt: str, *, calls: bool = False
+) -> GrammarSpec | None:
     """The same for what comes behind the reasoning that the prompt has begun, or that JSON and tool calls
-    may come behind; None if the reply is to begin with what it must match."""
+    may come behind; None if the reply is to begin with what it must match. `calls`: it has tool calls."""
     is_open = format.open_at_end_of(prompt)
-    begins_otherwise = spec.kind in ("json_schema", "json_object") or spec.param == "tools"
+    begins_otherwise = spec.kind in ("json_schema", "json_object") or calls
     if not is_open and not (begins_otherwise and format.is_likely_after(prompt)):
         return None
     thinking = {"type": "thinking", "start": format.start, "end": format.end, "is_open": is_open}
-    text = msgspec.json.encode({**thinking, "content": _as_format(spec)}).decode()
-    return GrammarSpec("structural_tag", text, spec.param)
+    text = msgspec.json.encode({**thinking, "content": as_format(spec)}).decode()
+    return msgspec.structs.replace(spec, kind="structural_tag", text=text)
 
 
-def _as_format(spec: GrammarSpec) -> Raw | dict[str, object]:
+def as_format(spec: GrammarSpec) -> Raw | dict[str, object]:
+    """As a part of a structural tag."""
     match spec.kind:
         case "structural_tag":
             return Raw(spec.text.encode())
@@ -154,6 +176,12 @@ def _json_schema(schema: Raw, param: str) -> GrammarSpec:
 
 def _is_null(value: Raw) -> bool:
     return bytes(value).strip() == b"null"
+
+
+def _nothing_to_match(name: str, needed: str) -> RequestError:
+    return RequestError(
+        f"{name} needs a response_format or another field that {needed}.", param=name, code="invalid_value"
+    )
 
 
 def _missing(param: str) -> RequestError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from ..text.chat_template import ChatTemplate
 from .protocol import ChatMessage, ChatRequest, ContentPart, MessageToolCall, PromptFields, Tool
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+MAX_SCHEMA_DEPTH = 200
 Conversation = list[dict[str, object]]
 
 
@@ -28,6 +29,7 @@ def render(
     kwargs = dict(request.chat_template_kwargs or {})
     if isinstance(request, ChatRequest) and request.reasoning_effort is not None:
         kwargs.setdefault("reasoning_effort", request.reasoning_effort)
+        kwargs.setdefault("enable_thinking", request.reasoning_effort != "none")
     return template.render(
         conversation(request.messages or []),
         tools=tools,
@@ -110,4 +112,33 @@ def tool_definitions(tools: Sequence[Tool] | None) -> list[dict[str, Any]] | Non
                 param=f"tools[{index}].function.name",
                 code="missing_field",
             )
+    _check_names([tool.function.name for tool in tools if tool.function is not None])
+    _check_depths(tools)
     return [msgspec.to_builtins(tool) for tool in tools]
+
+
+def _check_names(names: list[str]) -> None:
+    for index, name in enumerate(names):
+        first = names.index(name)
+        if first != index:
+            param = f"tools[{index}].function.name"
+            message = f"{param} is {name!r}, which is the name of tools[{first}] too. Give each its own."
+            raise RequestError(message, param=param, code="invalid_value")
+
+
+def _check_depths(tools: Sequence[Tool]) -> None:
+    """What is within the limit no template, validator or encoder takes too deep."""
+    for index, tool in enumerate(tools):
+        level: list[object] = [tool.function.parameters] if tool.function is not None else []
+        for _ in range(MAX_SCHEMA_DEPTH):
+            level = [part for value in level for part in _parts(value)]
+        if level:
+            param = f"tools[{index}].function.parameters"
+            message = f"{param} is nested more than {MAX_SCHEMA_DEPTH} levels deep."
+            raise RequestError(message, param=param, code="invalid_value")
+
+
+def _parts(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

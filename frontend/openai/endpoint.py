@@ -20,7 +20,11 @@ from .reply import Reply
 
 log = logging.getLogger(__name__)
 
-_STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
 
 
 class Answer(Protocol):
@@ -37,6 +41,9 @@ class Answer(Protocol):
 
 class Job(Protocol):
     """A request that has been checked and tokenized. `opening` are a stream's first events."""
+
+    @property
+    def request_id(self) -> str: ...
 
     @property
     def requests(self) -> Sequence[Generate]: ...
@@ -80,13 +87,18 @@ async def _close_when_gone(receive: Receive, generation: Generation) -> None:
 
 async def _send_whole(job: Job, generation: Generation, timer: RequestTimer, send: Send) -> None:
     *_, body = [data async for data in _answer_parts(job, generation, timer)]
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        _id_header(job),
+    ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
 async def _send_stream(job: Job, generation: Generation, timer: RequestTimer, send: Send) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+    headers = [*_STREAM_HEADERS, _id_header(job)]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
     if job.opening:
         await send({"type": "http.response.body", "body": job.opening, "more_body": True})
     try:
@@ -101,6 +113,11 @@ async def _send_stream(job: Job, generation: Generation, timer: RequestTimer, se
         log.exception("a stream failed")
         await send({"type": "http.response.body", "body": error_event(internal_error()), "more_body": True})
     await send({"type": "http.response.body", "body": b""})
+
+
+def _id_header(job: Job) -> tuple[bytes, bytes]:
+    """OpenAI's clients show it as the completion's `_request_id`."""
+    return b"x-request-id", job.request_id.encode()
 
 
 async def _answer_parts(job: Job, generation: Generation, timer: RequestTimer) -> AsyncIterator[bytes]:

@@ -5,12 +5,8 @@ Types only; ranges are checked in `validation`. A field that is absent and one t
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 from msgspec import Raw, Struct
-
-from ...runtime.messages import PropertyOrder, Unenforced
 
 NULL = Raw(b"null")  # a `Raw` field that is absent; msgspec knows no optional ones
 JsonObject = dict[str, object]
@@ -80,8 +76,8 @@ class GenerationFields(Struct, kw_only=True):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     structured_outputs: StructuredOutputs | None = None
-    property_order: PropertyOrder | None = None
-    unenforced: Unenforced | None = None
+    property_order: str | None = None
+    unenforced: str | None = None
     complete_json: bool | None = None
     cache_salt: str | None = None
     cache_prompt: bool | None = None
@@ -113,9 +109,20 @@ class FunctionName(Struct, kw_only=True):
     name: str
 
 
-class NamedTool(Struct, kw_only=True):
-    type: Literal["function"]
+class AllowedTool(Struct, kw_only=True):
+    type: str | None = None
     function: FunctionName
+
+
+class AllowedTools(Struct, kw_only=True):
+    mode: str
+    tools: list[AllowedTool]
+
+
+class ToolChoice(Struct, kw_only=True):
+    type: str
+    function: FunctionName | None = None
+    allowed_tools: AllowedTools | None = None
 
 
 class CalledFunction(Struct, kw_only=True, omit_defaults=True):
@@ -151,9 +158,10 @@ class ChatRequest(GenerationFields, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     tools: list[Tool] | None = None
-    tool_choice: str | NamedTool | None = None
+    tool_choice: str | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: JsonObject | None = None

@@ -16,12 +16,17 @@ from .token_logprobs import TokenLogprob, unpack
 
 
 class Piece(NamedTuple):
-    """What an output added to choice number `choice`. `finish` comes with the last one."""
+    """What an output added to choice number `choice`, which has so many `tokens` now.
+
+    `finish` comes with the last one, and `is_cut` where that ended what the model might have gone on with.
+    """
 
     choice: int
     text: str
     logprobs: Sequence[TokenLogprob]
     finish: str | None
+    tokens: int
+    is_cut: bool
 
 
 class ChoiceReply:
@@ -63,7 +68,8 @@ class ChoiceReply:
             if output.stop_token not in self._eos_tokens:
                 self.stop_reason = output.stop_token
         entries = unpack(output.tokens, output.logprobs, offsets) if output.logprobs else ()
-        return Piece(index, delta.text, entries, self.finish)
+        is_cut = self.finish == "length" or isinstance(self.stop_reason, str)
+        return Piece(index, delta.text, entries, self.finish, self.completion_tokens, is_cut)
 
 
 class Reply:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ...runtime.errors import RequestError
 from ...runtime.messages import Generate, GrammarSpec, Tokens
 from ...runtime.sampling_params import SamplingParams
 from ..service import Service
@@ -35,23 +34,10 @@ def generate_messages(
 ) -> list[Generate]:
     """Prompt by prompt, `n` choices each; choice i of every prompt samples with the seed plus i.
 
-    `scope` is what the name of the cache's namespace begins with. Raises `RequestError` if there is nothing
-    to complete.
+    `scope` is what the name of the cache's namespace begins with.
     """
-    if sampling.complete_json and grammar is None:
-        raise RequestError(
-            "complete_json needs a response_format or another field that says what the reply must match.",
-            param="complete_json",
-            code="invalid_value",
-        )
     namespace = None if request.cache_prompt is False else cache_namespace(scope, request.cache_salt)
     choices = request.n or 1
-    if grammar is not None:
-        grammar = msgspec.structs.replace(
-            grammar,
-            property_order=request.property_order or "schema",
-            unenforced=request.unenforced or "refuse",
-        )
     return [
         Generate(
             request=f"{request_id}-{number * choices + choice}",

@@ -98,10 +98,13 @@ class ToolCallPart(Struct, kw_only=True):
 
 
 class AssistantMessage(Struct, kw_only=True):
+    """`reasoning` is vLLM's newer name of `reasoning_content`; clients read one or the other."""
+
     role: Literal["assistant"] = "assistant"
     content: str | None
     refusal: None = None
     reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
@@ -118,6 +121,7 @@ class ChatCompletion(Struct, kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
     unenforced: list[UnenforcedKeyword] | UnsetType = UNSET
@@ -128,6 +132,7 @@ class MessageDelta(Struct, kw_only=True):
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
     tool_calls: list[ToolCallPart] | UnsetType = UNSET
 
 
@@ -148,6 +153,7 @@ class Completion(Struct, kw_only=True):
     object: Literal["text_completion"] = "text_completion"
     created: int
     model: str
+    system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage
     unenforced: list[UnenforcedKeyword] | UnsetType = UNSET

@@ -15,6 +15,7 @@ from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
 
 MAX_DEPTH = 32
+SHOWN_CHARACTERS = 80
 Fields = dict[str, Any]
 
 
@@ -48,8 +49,8 @@ def _format(value: object, where: str, depth: int) -> Fields:
     if depth > MAX_DEPTH:
         raise _wrong(where, f"is nested more than {MAX_DEPTH} levels deep")
     fields = _object(value, where)
-    kind = fields.get("type")
-    if not isinstance(kind, str) or kind not in _READERS:
+    kind = _text(fields, "type", where)
+    if kind not in _READERS:
         known = ", ".join(_READERS)
         raise _wrong(f"{where}.type", f"is {kind!r}, but must be one of {known}")
     return {"type": kind, **_READERS[kind](fields, where, depth)}
@@ -60,8 +61,8 @@ def _const_string(fields: Fields, where: str, depth: int) -> Fields:
 
 
 def _json_schema(fields: Fields, where: str, depth: int) -> Fields:
-    if fields.get("style", "json") != "json":
-        raise _wrong(f"{where}.style", f"is {fields['style']!r}, but must be 'json'")
+    if fields.get("style") not in (None, "json"):
+        raise _wrong(f"{where}.style", f"is {_shown(fields['style'])}, but must be 'json'")
     return {"json_schema": _schema(fields, "json_schema", where)}
 
 
@@ -83,14 +84,21 @@ def _elements(fields: Fields, where: str, depth: int) -> Fields:
 
 
 def _tag(fields: Fields, where: str, depth: int) -> Fields:
-    end = fields.get("end")
-    ends = end if isinstance(end, list) and end else [end]
-    if not all(isinstance(each, str) for each in ends):
-        raise _wrong(f"{where}.end", f"is {end!r}, but must be a string or a list of strings")
-    if "content" not in fields:
+    begin = _text(fields, "begin", where)
+    if fields.get("content") is None:
         raise _missing(f"{where}.content")
     content = _format(fields["content"], f"{where}.content", depth + 1)
-    return {"begin": _text(fields, "begin", where), "content": content, "ends": ends}
+    return {"begin": begin, "content": content, "ends": _ends(fields, where)}
+
+
+def _ends(fields: Fields, where: str) -> list[Any]:
+    end = fields.get("end")
+    if end is None:
+        raise _missing(f"{where}.end")
+    ends = end if isinstance(end, list) and end else [end]
+    if not all(isinstance(each, str) for each in ends):
+        raise _wrong(f"{where}.end", f"is {_shown(end)}, but must be a string or a list of strings")
+    return ends
 
 
 def _triggered_tags(fields: Fields, where: str, depth: int) -> Fields:
@@ -123,7 +131,7 @@ def _tags(fields: Fields, where: str, depth: int) -> list[Fields]:
         at = f"{where}.tags[{place}]"
         tag = _object(value, at)
         if tag.get("type", "tag") != "tag":
-            raise _wrong(f"{at}.type", f"is {tag['type']!r}, but must be 'tag'")
+            raise _wrong(f"{at}.type", f"is {_shown(tag['type'])}, but must be 'tag'")
         found.append({"type": "tag", **_tag(tag, at, depth + 1)})
     return found
 
@@ -140,7 +148,7 @@ def _with_triggers(fields: Fields, where: str, tags: list[Fields]) -> Fields:
     for place, trigger in enumerate(triggers):
         if not isinstance(trigger, str) or not trigger:
             raise _wrong(
-                f"{where}.triggers[{place}]", f"is {trigger!r}, but must be a string that is not empty"
+                f"{where}.triggers[{place}]", f"is {_shown(trigger)}, but must be a string that is not empty"
             )
     for tag in tags:
         if not any(tag["begin"].startswith(trigger) for trigger in triggers):
@@ -152,7 +160,7 @@ def _counts(fields: Fields, where: str) -> Fields:
     found = {name: fields.get(name) or False for name in ("at_least_one", "stop_after_first")}
     for name, value in found.items():
         if not isinstance(value, bool):
-            raise _wrong(f"{where}.{name}", f"is {value!r}, but must be true or false")
+            raise _wrong(f"{where}.{name}", f"is {_shown(value)}, but must be true or false")
     return found
 
 
@@ -169,7 +177,7 @@ def _text(fields: Fields, name: str, where: str) -> str:
     if fields.get(name) is None:
         raise _missing(f"{where}.{name}")
     if not isinstance(fields[name], str):
-        raise _wrong(f"{where}.{name}", f"is {fields[name]!r}, but must be a string")
+        raise _wrong(f"{where}.{name}", f"is {_shown(fields[name])}, but must be a string")
     return str(fields[name])
 
 
@@ -186,6 +194,11 @@ def _object(value: object, where: str) -> Fields:
     if not isinstance(value, dict):
         raise _wrong(where, "must be an object")
     return value
+
+
+def _shown(value: object) -> str:
+    """As the client wrote it."""
+    return repr(value) if isinstance(value, str) else msgspec.json.encode(value).decode()[:SHOWN_CHARACTERS]
 
 
 def _wrong(param: str, problem: str) -> RequestError:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from ...runtime.errors import RequestError
+from ...runtime.messages import PropertyOrder, Unenforced
 from ...runtime.sampling_params import SamplingParams
 from .protocol import GenerationFields
 
@@ -36,6 +37,15 @@ def check_range(
     raise RequestError(f"{name} is {value}, but must be {permitted}.", param=name, code="invalid_value")
 
 
+def check_word(name: str, value: str | None, allowed: Sequence[str]) -> None:
+    """Raises a `RequestError` that names the field, the value and the words that may stand there."""
+    if value is not None and value not in allowed:
+        words = ", ".join(repr(word) for word in allowed[:-1])
+        raise RequestError(
+            f"{name} is {value!r}, but must be {words} or {allowed[-1]!r}.", param=name, code="invalid_value"
+        )
+
+
 def check_common(request: GenerationFields) -> None:
     check_range("n", request.n, 1, MAX_CHOICES)
     check_range("temperature", request.temperature, 0, 2)
@@ -49,6 +59,8 @@ def check_common(request: GenerationFields) -> None:
     check_range("prompt_logprobs", request.prompt_logprobs, 0, MAX_LOGPROBS)
     check_range("seed", request.seed, -(2**63), MAX_SEED)
     check_range("priority", request.priority, -(2**31), 2**31 - 1)
+    check_word("property_order", request.property_order, get_args(PropertyOrder))
+    check_word("unenforced", request.unenforced, get_args(Unenforced))
     if request.cache_salt == "":
         raise RequestError("cache_salt must not be empty.", param="cache_salt", code="invalid_value")
     if request.stream_options is not None and not request.stream:

@@ -80,7 +80,9 @@ class ChatTemplate:
             raise
         except Exception as error:  # a template is a program: it can fail in any way
             raise RequestError(
-                f"The model's chat template can't render these messages: {error}", param="messages"
+                f"The model's chat template can't render these messages: {error}",
+                param="messages",
+                code="invalid_value",
             ) from error
         return _cut_at_mark(text) if continue_final_message else text
 
@@ -155,6 +157,7 @@ def _mark_end(chat: list[dict[str, Any]], add_generation_prompt: bool) -> None:
         raise RequestError(
             "continue_final_message and add_generation_prompt exclude each other: set one to false.",
             param="continue_final_message",
+            code="invalid_value",
         )
     content = chat[-1].get("content") if chat else None
     if isinstance(content, str):
@@ -163,7 +166,9 @@ def _mark_end(chat: list[dict[str, Any]], add_generation_prompt: bool) -> None:
     texts = [part for part in content or () if isinstance(part, dict) and "text" in part]
     if not texts:
         raise RequestError(
-            "continue_final_message needs a final message with text to continue.", param="messages"
+            "continue_final_message needs a final message with text to continue.",
+            param="messages",
+            code="invalid_value",
         )
     texts[-1]["text"] += _CONTINUE_HERE
 
@@ -174,6 +179,7 @@ def _cut_at_mark(text: str) -> str:
         raise RequestError(
             "continue_final_message: the model's chat template leaves out the final message's text.",
             param="messages",
+            code="invalid_value",
         )
     spacing_kept = text.startswith(_CONTINUE_HERE, position)
     return text[:position] if spacing_kept else text[:position].rstrip()

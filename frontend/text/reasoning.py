@@ -57,6 +57,11 @@ class ReasoningParser:
         self._state = "reasoning" if starts_inside else "start"
         self._held = ""
         self._trim = True  # drop line breaks until other text comes
+        self.has_ended = False
+
+    @property
+    def is_inside(self) -> bool:
+        return self._state == "reasoning"
 
     def push(self, text: str, final: bool) -> ReasoningDelta:
         """`final`: no more text follows."""
@@ -81,6 +86,7 @@ class ReasoningParser:
         before, marker, after = self._held.partition(self._format.end)
         if marker:
             self._state, self._held, self._trim = "content", after, True
+            self.has_ended = True
             return before.rstrip("\n")
         kept = 0 if final else overlap(self._held, self._format.end)
         ready = self._held[: len(self._held) - kept]

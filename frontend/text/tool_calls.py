@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from .call_readers import CallReader, reader_for
 from .call_syntax import Call
-from .live_calls import LiveCalls, Started
+from .live_calls import Event, LiveCalls, Started
 from .markers import overlap
 from .tool_check import CallCheck, check_against
 from .tool_formats import CLOSING_TAGS, TAGS, Dialect, ToolFormat, detect_format
 
 __all__ = [
     "ContentDelta",
+    "Delta",
     "ToolCallDelta",
     "ToolCallParser",
     "ToolFormat",
@@ -50,14 +51,26 @@ class ToolCallParser:
 
     The calls of tools that are `enforced` follow their grammar: their arguments stream. Any other call is
     sent whole, once it is complete and found good by `fits`. Whatever else looked like a call comes back as
-    content. White space around calls belongs to neither.
+    content. White space around calls belongs to neither. `names` are those of all tools: of their calls is
+    told what there is if a limit cuts the reply. `calls_only`: the reply has no content.
     """
 
-    def __init__(self, format: ToolFormat, fits: CallCheck, enforced: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        format: ToolFormat,
+        fits: CallCheck,
+        enforced: Collection[str] = (),
+        *,
+        names: Collection[str] = (),
+        calls_only: bool = False,
+    ) -> None:
         self._format = format
         self._dialect = format.name
         self._fits = fits
         self._enforced = enforced
+        self._names = names
+        self._calls_only = calls_only
+        self._is_cut = False
         self._live: LiveCalls | None = None
         self._closing_tag = CLOSING_TAGS.get(format.name, "")
         self._reader: CallReader | None = None
@@ -67,15 +80,17 @@ class ToolCallParser:
         self._may_be_bare = True  # at the start and behind a call a bracket alone begins a call
         self.calls = 0
 
-    def push(self, text: str, final: bool) -> list[Delta]:
-        """`final`: no more text follows."""
+    def push(self, text: str, final: bool, cut: bool = False) -> list[Delta]:
+        """`final`: no more text follows; `cut`: because a limit or a stop string ended it."""
         self._held += text
+        self._is_cut = cut
         deltas: list[Delta] = []
         progress = True
         while progress:
             step = self._read_content if self._reader is None else self._read_body
             progress = step(deltas, final)
-        return list(_joined(deltas))
+        calls_only = self._calls_only and cut
+        return [delta for delta in _joined(deltas) if not (calls_only and isinstance(delta, ContentDelta))]
 
     def _read_content(self, deltas: list[Delta], final: bool) -> bool:
         """True if a body begins."""
@@ -126,8 +141,7 @@ class ToolCallParser:
     def _read_body(self, deltas: list[Delta], final: bool) -> bool:
         """True if the body ends."""
         if self._live is None and not self._body:
-            tag = next((tag for tag in TAGS[self._dialect] if self._opening.endswith(tag)), "")
-            live = LiveCalls(self._format, self._enforced, tag)
+            live = LiveCalls(self._format, self._enforced, self._tag)
             recognized = live.recognizes(self._held)
             if recognized is None and not final:
                 return False
@@ -138,11 +152,7 @@ class ToolCallParser:
         """True if the body ends."""
         assert self._live is not None
         held, self._held = self._held, ""
-        for event in self._live.feed(held, final):
-            if isinstance(event, Started):
-                deltas.append(self._numbered(Call(event.name, "")))
-            else:
-                deltas.append(ToolCallDelta(self.calls - 1, None, None, event.fragment))
+        deltas += self._told(self._live.feed(held, final))
         if self._live.rest is None:
             return False
         self._held = self._live.rest
@@ -164,28 +174,50 @@ class ToolCallParser:
         if calls and all(self._fits(call) for call in calls):
             deltas.extend(self._numbered(call) for call in calls)
             self._may_be_bare = True
-        else:
+        elif not (self._is_cut and length is None and self._read_cut(deltas, body)):
             deltas.append(ContentDelta(self._opening + body))
             self._may_be_bare = False
         return True
+
+    def _read_cut(self, deltas: list[Delta], body: str) -> bool:
+        """False if the body is not the beginning of a call, or not surely one."""
+        live = LiveCalls(self._format, self._names, self._tag)
+        recognized = live.recognizes(body)
+        if recognized:
+            deltas += self._told(live.feed(body, final=True))
+        return recognized or (recognized is None and bool(self._tag))
+
+    @property
+    def _tag(self) -> str:
+        """The one that leads into the body, if any."""
+        return next((tag for tag in TAGS[self._dialect] if self._opening.endswith(tag)), "")
+
+    def _told(self, events: Iterable[Event]) -> Iterator[Delta]:
+        for event in events:
+            if isinstance(event, Started):
+                yield self._numbered(Call(event.name, ""))
+            else:
+                yield ToolCallDelta(self.calls - 1, None, None, event.fragment)
 
     def _numbered(self, call: Call) -> ToolCallDelta:
         self.calls += 1
         return ToolCallDelta(self.calls - 1, _new_id(self._dialect), call.name, call.arguments)
 
 
-def _joined(deltas: Iterable[Delta]) -> Iterable[Delta]:
-    content = ""
+def _joined(deltas: Iterable[Delta]) -> list[Delta]:
+    """Neighbours that say more of the same text or call as one; clients need not look for a second one."""
+    found: list[Delta] = []
     for delta in deltas:
-        if isinstance(delta, ContentDelta):
-            content += delta.text
-            continue
-        if content:
-            yield ContentDelta(content)
-            content = ""
-        yield delta
-    if content:
-        yield ContentDelta(content)
+        match found[-1:], delta:
+            case _, ContentDelta(""):
+                pass
+            case [ContentDelta(before)], ContentDelta(text):
+                found[-1] = ContentDelta(before + text)
+            case [ToolCallDelta(index, id, name, before)], ToolCallDelta(_, None, None, fragment):
+                found[-1] = ToolCallDelta(index, id, name, before + fragment)
+            case _:
+                found.append(delta)
+    return found
 
 
 def _new_id(dialect: Dialect) -> str:

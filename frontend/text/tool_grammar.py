@@ -21,23 +21,21 @@ _LEADS = ("", "\n\n")  # the second as reasoning leaves it
 
 def required_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) -> Format:
     """A reply that is a call of one of the tools, or of several. Raises `RequestError` for a tool whose
-    parameters can't be enforced in this format."""
-    calls, tools = _Calls(format, must_enforce=True), _each_once(tools)
-    if format.between is not None:
-        return calls.block(tools, format.prefix, format.suffix, several=several)
-    return {
-        "type": "tags_with_separator",
-        "tags": [calls.tag(tool, format.prefix, format.suffix) for tool in tools],
-        "separator": _SEVERAL_SEPARATED_BY.get(format.name, ""),
-        "at_least_one": True,
-        "stop_after_first": not (several and format.name in _SEVERAL_SEPARATED_BY),
-    }
+    parameters can't be enforced in this format. The tools' names are all different."""
+    return _Calls(format, must_enforce=True).alone(tools, several=several)
+
+
+def calls_or_answer(format: ToolFormat, tools: Sequence[Tool], answer: Any, *, several: bool) -> Format:
+    """A reply that is one call, several, or matches the format `answer`."""
+    calls = _Calls(format, must_enforce=False)
+    known = [tool for tool in tools if calls.has_form(tool)]
+    return {"type": "or", "elements": [answer, calls.alone(known, several=several)]} if known else answer
 
 
 def optional_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) -> Format:
     """Any text with calls in it, of which each has the form and the arguments that its tool wants."""
     calls = _Calls(format, must_enforce=False)
-    known = [tool for tool in _each_once(tools) if calls.has_form(tool)]
+    known = [tool for tool in tools if calls.has_form(tool)]
     again = several and format.name in _SEVERAL_SEPARATED_BY
     found: Format = {"type": "triggered_tags", "triggers": [], "tags": [], "stop_after_first": not again}
     if not known:
@@ -80,6 +78,18 @@ class _Calls:
         begin = prefix + self._format.begin(_name(tool))
         return _tag(begin, self._arguments(tool), self._format.tail + suffix)
 
+    def alone(self, tools: Sequence[Tool], *, several: bool) -> Format:
+        """One call or several, and no text beside them."""
+        if self._format.between is not None:
+            return self.block(tools, self._format.prefix, self._format.suffix, several=several)
+        return {
+            "type": "tags_with_separator",
+            "tags": [self.tag(tool, self._format.prefix, self._format.suffix) for tool in tools],
+            "separator": _SEVERAL_SEPARATED_BY.get(self._format.name, ""),
+            "at_least_one": True,
+            "stop_after_first": not (several and self._format.name in _SEVERAL_SEPARATED_BY),
+        }
+
     def block(self, tools: Sequence[Tool], prefix: str, suffix: str, *, several: bool) -> Format:
         """One call or several between a prefix and a suffix."""
         calls = {
@@ -110,11 +120,6 @@ def check_strict(format: ToolFormat, tools: Sequence[Tool]) -> None:
         problem = _without_form(tool) if format.name == "pythonic" else None
         if problem is not None and tool["function"].get("strict"):
             raise _refusal(tool, problem)
-
-
-def _each_once(tools: Sequence[Tool]) -> list[Tool]:
-    """Of those with the same name the last, as where calls are checked."""
-    return list({_name(tool): tool for tool in tools}.values())
 
 
 def _tag(begin: str, content: Format, end: str) -> Format:

@@ -211,11 +211,26 @@ def _without_plain(
 @lru_cache(256)
 def _shared_graph(cuts: tuple[int, ...], classes: tuple[int, ...], spelling: Spelling) -> NDArray[np.int32]:
     """[nodes, 256]; the same for all strings that differ in their plain characters only."""
-    rows = _Graph(list(cuts), list(classes), spelling).rows
+    rows = _reached(_Graph(list(cuts), list(classes), spelling).rows)
     table = np.full((len(rows), 256), DEAD, np.int32)
     for node, row in enumerate(rows):
         table[node, list(row)] = list(row.values())
     return table
+
+
+def _reached(rows: list[Row]) -> list[Row]:
+    """Those that the first one leads to, each after those that it leads to; the first one stays first."""
+    reached, pending = {0}, [0]
+    while pending:
+        for target in rows[pending.pop()].values():
+            if target >= 0 and target not in reached:
+                reached.add(target)
+                pending.append(target)
+    number = {node: position for position, node in enumerate(sorted(reached))}
+    return [
+        {byte: number[target] if target >= 0 else target for byte, target in rows[node].items()}
+        for node in number
+    ]
 
 
 def _with_byte_classes(table: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

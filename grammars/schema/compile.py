@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from decimal import Decimal
 from typing import Literal, NamedTuple
 
-from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError
+from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, WrongKeywordError
 from ..json_schema import Json, parse_schema
 from ..stack_automaton import StackAutomaton
 from .assemble import Assembler
 from .formula import Formulas
 from .goals import Goals
 from .keywords import Keywords
-from .regex_dfa import RegexError
+from .regex_dfa import MalformedError, RegexError
 from .scalars import Scalars
 
 PropertyOrder = Literal["schema", "any"]
@@ -86,8 +86,8 @@ class SchemaCompiler:
                 raise _no_value(schema)
             machine = Assembler(goals, separators).built(value)
         except RegexError as error:
-            keyword, path = keywords.path_of_pattern[error.pattern]
-            raise NotCoveredError(keyword, path, str(error)) from None
+            kind = WrongKeywordError if isinstance(error, MalformedError) else NotCoveredError
+            raise kind(*keywords.path_of_pattern[error.pattern], str(error)) from None
         except RecursionError:
             raise TooLargeError("the schema is nested too deep") from None
         finally:

@@ -15,6 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ..errors import TooLargeError
+from .partition import equal_futures
 
 LAST_CODE_POINT = 0x10FFFF
 MAX_STATES = 6_000
@@ -194,12 +195,12 @@ def distinct_columns(table: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArr
 def minimal_table(
     transitions: NDArray[np.int32], labels: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Merges equal states (Moore), numbered from the first; empty if that leads to no label."""
+    """Merges equal states, numbered from the first; empty if that leads to no label."""
     alive = alive_states(transitions, labels)
     if not alive[0]:
         return transitions[:0], labels[:0]
     kept = np.where((transitions >= 0) & ~alive[transitions], np.int32(DEAD), transitions)
-    block = _blocks(kept, labels)
+    block = equal_futures(kept, labels)
     order = _numbered(kept, block)
     number = np.full(block.max() + 1, -1, np.int32)
     number[block[order]] = np.arange(len(order), dtype=np.int32)
@@ -242,42 +243,6 @@ def alive_states(transitions, labels):  # type: ignore[no-untyped-def]
 
 
 _SPREAD = np.random.default_rng(20).integers(1, 1 << 62, 4096, dtype=np.uint64) | np.uint64(1)
-
-
-def _blocks(transitions: NDArray[np.int32], labels: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Equal numbers for states with equal futures. Rows are compared by a 64-bit hash."""
-    if transitions.shape[1] > len(_SPREAD):
-        raise TooLargeError(f"more than {len(_SPREAD)} classes of characters")
-    return _refined(transitions, labels.astype(np.int64) + 1, _SPREAD)  # type: ignore[no-any-return]
-
-
-@njit(cache=True)
-def _refined(transitions, block, spread):  # type: ignore[no-untyped-def]
-    states, classes = transitions.shape
-    count = 0
-    while True:
-        seen = {np.uint64(0): 0}
-        seen.clear()
-        following = np.empty(states, np.int64)
-        for state in range(states):
-            code = np.uint64(block[state] + 1) * np.uint64(0x9E3779B97F4A7C15)
-            for column in range(classes):
-                target = transitions[state, column]
-                value = (
-                    np.uint64(block[target] + 2) if target >= 0 else np.uint64(1 << 40) - np.uint64(-target)
-                )
-                mixed = (value ^ (value >> np.uint64(7))) * spread[column]
-                code += (mixed ^ (mixed >> np.uint64(31))) * spread[(column * 7 + 3) % len(spread)]
-                code ^= code >> np.uint64(29)
-            if code in seen:
-                following[state] = seen[code]
-            else:
-                following[state] = len(seen)
-                seen[code] = len(seen)
-        if len(seen) == count:
-            return following
-        count = len(seen)
-        block = following
 
 
 @njit(cache=True)

@@ -1,6 +1,7 @@
 """The `format`s that are enforced, as regexes for whole texts.
 
-Sources: RFC 3339, 5321, 1123, 4291, 3986, 4122, 6901 and ISO 8601.
+Sources: RFC 3339 (dates, times and, in its appendix A, durations), 5321 (email), 1123 (hostname), 4291
+(ipv6), 3986 (uri), 3987 (iri), 6570 (uri-template), 9562 (uuid), 6901 (json-pointer), 4648 (byte).
 """
 
 from __future__ import annotations
@@ -10,55 +11,92 @@ _DATE = (
     r"|02-(?:0[1-9]|1\d|2[0-8]))"
     r"|(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
 )
-_TIME = r"(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
+_TIME = (
+    r"(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
+    r"|23:59:60(?:\.\d+)?(?:[Zz]|[+-]00:00))"
+)
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _HOSTNAME = rf"{_LABEL}(?:\.{_LABEL})*"
 _BYTE = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 _IPV4 = rf"{_BYTE}(?:\.{_BYTE}){{3}}"
-_ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 _GROUP = r"[0-9A-Fa-f]{1,4}"
 _TAIL = rf"(?:{_GROUP}:{_GROUP}|{_IPV4})"
-_IPV6 = "(?:" + "|".join(
-    [rf"(?:{_GROUP}:){{6}}{_TAIL}", rf"::(?:{_GROUP}:){{5}}{_TAIL}"]
-    + [
-        rf"(?:(?:{_GROUP}:){{0,{before}}}{_GROUP})?::(?:{_GROUP}:){{{4 - before}}}{_TAIL}"
-        for before in range(5)
-    ]
-    + [rf"(?:(?:{_GROUP}:){{0,5}}{_GROUP})?::{_GROUP}", rf"(?:(?:{_GROUP}:){{0,6}}{_GROUP})?::"]
-) + ")"  # fmt: skip
+
+
+def _ipv6(left_out: int) -> str:
+    """`::` stands for so many groups or more."""
+    most = 8 - left_out
+    ways = [rf"(?:{_GROUP}:){{6}}{_TAIL}"]
+    for before in range(most + 1):
+        start = rf"(?:{_GROUP}:){{{before - 1}}}{_GROUP}" if before else ""
+        after = most - before
+        ways.append(rf"{start}::(?:{_GROUP}(?::{_GROUP}){{0,{after - 1}}})?" if after else rf"{start}::")
+        if after >= 2:
+            ways.append(rf"{start}::(?:{_GROUP}:){{0,{after - 2}}}{_IPV4}")
+    return "(?:" + "|".join(ways) + ")"
+
+
+_IPV6 = _ipv6(1)
+_BEYOND_ASCII = r"\u00A0-\uD7FF\uF900-\uFDCF\uFDF0-\uFFEF" + "".join(
+    rf"\U{plane:04X}{first:04X}-\U{plane:04X}FFFD"
+    for plane, first in [*((plane, 0) for plane in range(1, 14)), (14, 0x1000)]
+)
+_PRIVATE = r"\uE000-\uF8FF\U000F0000-\U000FFFFD\U00100000-\U0010FFFD"
 _ENCODED = r"%[0-9A-Fa-f]{2}"
-_PLAIN = r"A-Za-z0-9._~!$&'()*+,;=\-"
-_PATH_CHARACTER = rf"(?:[{_PLAIN}:@]|{_ENCODED})"
-_AUTHORITY = (
-    rf"(?:(?:[{_PLAIN}:]|{_ENCODED})*@)?(?:\[(?:{_IPV6}|[vV][0-9A-Fa-f]+\.[{_PLAIN}:]+)\]"
-    rf"|(?:[{_PLAIN}]|{_ENCODED})*)(?::\d*)?"
+
+
+def _uri(plain: str, private: str) -> tuple[str, str]:
+    """An absolute one and any reference, given what else stands for itself, and what does in queries only."""
+    plain = r"A-Za-z0-9._~!$&'()*+,;=\-" + plain
+    character = rf"(?:[{plain}:@]|{_ENCODED})"
+    future = r"[vV][0-9A-Fa-f]+\.[A-Za-z0-9._~!$&'()*+,;=\-:]+"
+    authority = (
+        rf"(?:(?:[{plain}:]|{_ENCODED})*@)?(?:\[(?:{_IPV6}|{future})\]|(?:[{plain}]|{_ENCODED})*)(?::\d*)?"
+    )
+    segments = rf"(?:/{character}*)*"
+    rooted = rf"//{authority}{segments}|/(?:{character}+{segments})?"
+    rest = rf"(?:\?(?:[{plain}:@/?{private}]|{_ENCODED})*)?(?:#(?:[{plain}:@/?]|{_ENCODED})*)?"
+    absolute = rf"[A-Za-z][A-Za-z0-9+.-]*:(?:{rooted}|{character}+{segments}|){rest}"
+    relative = rf"(?:{rooted}|(?:[{plain}@]|{_ENCODED})+{segments}|){rest}"
+    return absolute, rf"(?:{absolute}|{relative})"
+
+
+_URI, _URI_REFERENCE = _uri("", "")
+_IRI, _IRI_REFERENCE = _uri(_BEYOND_ASCII, _PRIVATE)
+_NAME_CHARACTER = rf"(?:[A-Za-z0-9_]|{_ENCODED})"
+_VARIABLE = rf"{_NAME_CHARACTER}(?:\.?{_NAME_CHARACTER})*(?::[1-9]\d{{0,3}}|\*)?"
+_URI_TEMPLATE = (
+    rf"(?:[!#$&(-;=?-\[\]_a-z~{_BEYOND_ASCII}{_PRIVATE}]|{_ENCODED}"
+    rf"|\{{[+#./;?&=,!@|]?{_VARIABLE}(?:,{_VARIABLE})*\}})*"
 )
-_SEGMENTS = rf"(?:/{_PATH_CHARACTER}*)*"
-_REST = rf"(?:\?(?:{_PATH_CHARACTER}|[/?])*)?(?:#(?:{_PATH_CHARACTER}|[/?])*)?"
-_HIERARCHY = (
-    rf"(?://{_AUTHORITY}{_SEGMENTS}|/(?:{_PATH_CHARACTER}+{_SEGMENTS})?|{_PATH_CHARACTER}+{_SEGMENTS}|)"
-)
-_URI = rf"[A-Za-z][A-Za-z0-9+.-]*:{_HIERARCHY}{_REST}"
-_FIRST_SEGMENT = rf"(?:[{_PLAIN}@]|{_ENCODED})+"
-_RELATIVE = (
-    rf"(?://{_AUTHORITY}{_SEGMENTS}|/(?:{_PATH_CHARACTER}+{_SEGMENTS})?|{_FIRST_SEGMENT}{_SEGMENTS}|){_REST}"
+_ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+_QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'
+_EMAIL = (
+    rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})"
+    rf"@(?:{_HOSTNAME}|\[(?:{_IPV4}|[Ii][Pp][Vv]6:{_ipv6(2)})\])"
 )
 _POINTER = r"(?:/(?:[^~/]|~[01])*)*"
 _CLOCK = r"T(?:\d+H(?:\d+M(?:\d+S)?)?|\d+M(?:\d+S)?|\d+S)"
 _DURATION = rf"P(?:\d+W|(?:\d+Y(?:\d+M(?:\d+D)?)?|\d+M(?:\d+D)?|\d+D)(?:{_CLOCK})?|{_CLOCK})"
 
+HINTS = frozenset(("password", "binary"))
+"""formats of OpenAPI that ask nothing of a string"""
 FORMATS = {
     "date": _DATE,
     "time": _TIME,
     "date-time": rf"{_DATE}[Tt]{_TIME}",
     "duration": _DURATION,
-    "email": rf"{_ATOM}(?:\.{_ATOM})*@(?:{_HOSTNAME}|\[{_IPV4}\])",
+    "email": _EMAIL,
     "hostname": _HOSTNAME,
     "ipv4": _IPV4,
     "ipv6": _IPV6,
     "uri": _URI,
-    "uri-reference": rf"(?:{_URI}|{_RELATIVE})",
+    "uri-reference": _URI_REFERENCE,
+    "iri": _IRI,
+    "iri-reference": _IRI_REFERENCE,
+    "uri-template": _URI_TEMPLATE,
     "uuid": r"[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}",
     "json-pointer": _POINTER,
     "relative-json-pointer": rf"(?:0|[1-9]\d*)(?:#|{_POINTER})",
+    "byte": r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?",
 }

@@ -165,7 +165,8 @@ class Formulas:
         if formula.kind == "not":
             return formula if formula.types & mask else self.false
         parts = [self.restricted(part, mask) for part in formula.parts]
-        return self.all_of(parts) if formula.kind == "and" else self.any_of(parts)
+        joined = self.all_of(parts) if formula.kind == "and" else self.any_of(parts)
+        return joined if joined is formula else self.restricted(joined, mask)
 
     def rewritten(self, formula: Formula, key: Any, change: Callable[[Formula], Formula]) -> Formula:
         """Every atom replaced by `change(atom)`. `key` stands for the change."""

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ..errors import GrammarError, NotCoveredError
+from ..errors import GrammarError, NotCoveredError, WrongKeywordError
 from ..json_schema import Json
 from .formula import EVERY_TYPE, STRING, Formula, Formulas
 from .identities import Identities
 from .place import Place
 from .readers import READERS, REFERENCES
 from .references import References
-from .regex_dfa import RegexError, searching
+from .regex_dfa import MalformedError, RegexError, searching
 
 
 class Keywords:
     """Reads one schema document. `whole` is its formula, `expanded` opens the subschemas of one value.
 
     With `allow_unenforced` a keyword that has no automaton is left out and its path kept in `unenforced`;
-    else it raises NotCoveredError.
+    else it raises NotCoveredError, and always for one that makes no sense.
     """
 
     def __init__(self, root: Json, formulas: Formulas, *, allow_unenforced: bool = False) -> None:
@@ -81,10 +81,12 @@ class Keywords:
 
     def pattern(self, place: Place, keyword: str, pattern: Json) -> Formula:
         if not isinstance(pattern, str):
-            raise place.refusal(keyword, "it must be a string")
+            raise place.mistake(keyword, "it must be a string")
         if self._allow_unenforced:
             try:
                 searching(pattern)
+            except MalformedError as error:
+                raise place.mistake(keyword, str(error)) from None
             except RegexError as error:
                 raise place.refusal(keyword, str(error)) from None
         self.path_of_pattern.setdefault(pattern, (keyword, f"{place.path}/{keyword}"))
@@ -121,7 +123,7 @@ class Keywords:
 
     def _unless_refused(self, error: NotCoveredError) -> Formula:
         """No condition at all, where that is allowed."""
-        if not self._allow_unenforced:
+        if not self._allow_unenforced or isinstance(error, WrongKeywordError):
             raise error
         self.unenforced[error.path] = error.keyword
         return self.formulas.true

@@ -27,9 +27,10 @@ class _Reader:
         self.goals = goals
         self.make = goals.formulas
         self.container = container
-        self.names = list(dict.fromkeys(name for formula in container.goal for name in _names(formula)))
+        self.names = _names(container.goal)
         self.own: dict[str, list[Formula]] = {}
         self.required: set[str] = set()
+        self._concerns: dict[Formula, frozenset[str]] = {}
         self.core = self._core(container.goal)
         container.is_unordered = not in_order and 0 < len(self.names) <= MAX_SEEN
         self.last = 0 if container.is_unordered else len(self.names)
@@ -41,7 +42,6 @@ class _Reader:
             self.required.difference_update(followed)
         self._edges: dict[tuple[Goal, str | tuple[bool, ...]], Edge | None] = {}
         self._own_values: dict[str, Value | None] = {}
-        self._concerns: dict[Formula, frozenset[str]] = {}
         self._classes: dict[Goal, Dfa] = {}
         self.pending: list[Node] = []
 
@@ -61,15 +61,9 @@ class _Reader:
         return (self.make.all_of(rest),)
 
     def _varies(self, name: str) -> bool:
-        """Whether what the goal says of a name depends on the members before it."""
+        """Whether what the goal says of a name, or whether there is room for it, depends on other members."""
         alternatives = [part for formula in self.core for part in formula.conjuncts() if part.kind != "atom"]
-        return any(
-            _only_name(atom) == name
-            if _only_name(atom) is not None
-            else atom.payload[0] == "every" and self._is_in(name, atom.payload[1])
-            for part in alternatives
-            for atom in part.atoms()
-        )
+        return any(name in self._concerned(part) for part in alternatives)
 
     def node(self, goal: Goal, position: int) -> Node:
         key = (goal, position)
@@ -324,12 +318,16 @@ def _only_name(atom: Formula) -> str | None:
     return None
 
 
-def _names(formula: Formula) -> Iterable[str]:
-    """Every name that a formula lists, as far as possible in the order of declaration."""
-    for atom in formula.atoms():
-        if atom.payload[0] == "has":
-            yield atom.payload[1]
-        elif atom.payload[0] == "every":
-            for listed in atom.payload[1].atoms():
-                if listed.payload[0] == "in":
-                    yield from sorted(listed.payload[1])
+def _names(goal: Goal) -> list[str]:
+    """Every name that is listed: those of properties in the order of declaration, then others."""
+    said = [atom for formula in goal for atom in formula.atoms()]
+    properties = [_only_name(atom) for atom in said if atom.payload[0] == "every"]
+    declared = [name for name in properties if name is not None]
+    return list(dict.fromkeys([*declared, *(name for atom in said for name in _listed(atom))]))
+
+
+def _listed(atom: Formula) -> Iterable[str]:
+    if atom.payload[0] == "has":
+        return (atom.payload[1],)
+    lists = atom.payload[1].atoms() if atom.payload[0] == "every" else ()
+    return [name for each in lists if each.payload[0] == "in" for name in sorted(each.payload[1])]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import TooLargeError
 from .array_readers import ARRAYS
-from .formats import FORMATS
+from .formats import FORMATS, HINTS
 from .formula import ARRAY, BOOLEAN, EVERY_TYPE, NULL, NUMBER, OBJECT, STRING, Formula
 from .object_readers import DEPENDENCIES, OBJECTS
 from .place import Fields, Place
@@ -38,7 +38,7 @@ def _type(keywords: Keywords, place: Place) -> Iterator[Formula]:
     mask = 0
     for name in names:
         if not isinstance(name, str) or name not in TYPES:
-            raise place.refusal("type", f"{name!r} is not a type")
+            raise place.mistake("type", f"{name!r} is not a type")
         mask |= TYPES[name]
     yield keywords.formulas.types(mask)
     if "integer" in names and "number" not in names:
@@ -69,6 +69,8 @@ def _pattern(keywords: Keywords, place: Place) -> Iterator[Formula]:
 
 def _format(keywords: Keywords, place: Place) -> Iterator[Formula]:
     name = place.fields["format"]
+    if isinstance(name, str) and name in HINTS:
+        return
     if not isinstance(name, str) or name not in FORMATS:
         types = place.fields.get("type", "string")
         if "string" not in (types if isinstance(types, list) else [types]):
@@ -80,7 +82,7 @@ def _format(keywords: Keywords, place: Place) -> Iterator[Formula]:
 def _bound(place: Place, keyword: str) -> Fraction:
     value = place.fields[keyword]
     if not is_number(value):
-        raise place.refusal(keyword, "it must be a number")
+        raise place.mistake(keyword, "it must be a number")
     return exact_number(value)
 
 
@@ -107,7 +109,7 @@ def _exclusive_maximum(keywords: Keywords, place: Place) -> Iterator[Formula]:
 def _multiple_of(keywords: Keywords, place: Place) -> Iterator[Formula]:
     divisor = _bound(place, "multipleOf")
     if divisor <= 0:
-        raise place.refusal("multipleOf", "it must be more than 0")
+        raise place.mistake("multipleOf", "it must be more than 0")
     yield keywords.formulas.atom(NUMBER, "multiple", divisor)
 
 

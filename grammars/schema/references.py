@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from urllib.parse import unquote, urldefrag, urljoin
 
-from ..errors import NotCoveredError
+from ..errors import NotCoveredError, WrongKeywordError
 from ..json_schema import Json
 
 _OLD_DRAFTS = ("draft-03", "draft-04", "draft-05", "draft-06", "draft-07")
+_OUTSIDE = "leads out of the schema"
 
 
 class References:
@@ -33,10 +34,11 @@ class References:
     def resolve(self, keyword: str, reference: Json, base: str, path: str) -> tuple[Json, str]:
         """The schema referred to and the base that holds there. Raises NotCoveredError."""
         if not isinstance(reference, str):
-            raise NotCoveredError(keyword, path, "it must be a string")
+            raise WrongKeywordError(keyword, path, "it must be a string")
         found = self._found(reference, base)
         if isinstance(found, str):
-            raise NotCoveredError(keyword, path, f"{reference!r} {found}")
+            error = NotCoveredError if found == _OUTSIDE else WrongKeywordError
+            raise error(keyword, path, f"{reference!r} {found}")
         if keyword != "$ref" and self._is_ambiguous(keyword, found[0]):
             raise NotCoveredError(keyword, path, f"{reference!r} may lead to several subschemas")
         return found
@@ -55,10 +57,11 @@ class References:
         target, fragment = urldefrag(whole)
         if fragment and not fragment.startswith("/"):
             named = self._resources.get(whole, self._resources.get(f"#{fragment}"))
-            return "names nothing in the schema" if named is None else (named, target)
+            missing = "names nothing in the schema" if target in self._resources else _OUTSIDE
+            return missing if named is None else (named, target)
         resource = self._resources.get(target)
         if resource is None:
-            return "leads out of the schema"
+            return _OUTSIDE
         return self._pointed(resource, unquote(fragment), target)
 
     def _pointed(self, value: Json, pointer: str, base: str) -> tuple[Json, str] | str:

@@ -6,26 +6,32 @@ import re
 import re._constants as op
 import re._parser as parser
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..errors import GrammarError, TooLargeError
-from .dfa import LAST_CODE_POINT, Dfa, complement, explored, intersection, minimal
+from ..regex import is_malformed
+from .dfa import (
+    LAST_CODE_POINT,
+    MAX_STATES,
+    REJECT,
+    Dfa,
+    complement,
+    distinct_columns,
+    intersection,
+    minimal,
+)
+from .ranges import CATEGORIES, EVERYTHING, LINE_ENDS, Ranges, inverted, merged, other_case
+from .subsets import Edges, Moves, closures, edges, subsets
 
 MAX_NODES = 6_000
-Ranges: TypeAlias = tuple[tuple[int, int], ...]
 Item: TypeAlias = tuple[Any, Any]
 _START, _END = "^", "$"
 
-_DIGIT: Ranges = ((0x30, 0x39),)
-_WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
-_SPACE: Ranges = (
-    (0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A),
-    (0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF),
-)  # fmt: skip
-_LINE_ENDS: Ranges = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
-_EVERYTHING: Ranges = ((0, LAST_CODE_POINT),)
 _REFUSED = {
     op.GROUPREF: "a back-reference",
     op.GROUPREF_EXISTS: "a conditional group",
@@ -46,7 +52,11 @@ class RegexError(GrammarError):
         self.reason = reason
 
     def __reduce__(self) -> tuple[type[RegexError], tuple[str, str]]:
-        return RegexError, (self.pattern, self.reason)
+        return type(self), (self.pattern, self.reason)
+
+
+class MalformedError(RegexError):
+    """A pattern that is no regex in any dialect."""
 
 
 @lru_cache(512)
@@ -66,7 +76,8 @@ def _compiled(pattern: str, *, anywhere: bool) -> Dfa:
     try:
         parsed = parser.parse(_in_python(pattern, properties))
     except (re.error, RecursionError, OverflowError) as error:
-        raise RegexError(pattern, f"is not a regex: {error}") from None
+        kind = MalformedError if is_malformed(error) else RegexError
+        raise kind(pattern, f"is not a regex: {error}") from None
     flags = parsed.state.flags & ~re.UNICODE
     if flags & ~(re.IGNORECASE | re.DOTALL | re.ASCII):
         raise RegexError(pattern, "uses a flag that is not supported; (?i) and (?s) are")
@@ -101,10 +112,10 @@ def _automaton(
     nfa.sequence(items, flags, start, end)
     if anywhere:
         before, after = nfa.node(), nfa.node()
-        nfa.move(before, _EVERYTHING, before)
+        nfa.move(before, EVERYTHING, before)
         nfa.jump(before, start)
         nfa.jump(end, after)
-        nfa.move(after, _EVERYTHING, after)
+        nfa.move(after, EVERYTHING, after)
         start, end = before, after
     return nfa.determinized(start, end)
 
@@ -158,12 +169,12 @@ def _categories() -> list[str]:
 @lru_cache(64)
 def _property(category: str, negated: bool) -> Ranges:
     members = [code for code, own in enumerate(_categories()) if own.startswith(category)]
-    ranges = _merged((code, code) for code in members)
-    return _inverted(ranges) if negated else ranges
+    ranges = merged((code, code) for code in members)
+    return inverted(ranges) if negated else ranges
 
 
 class _Nfa:
-    """States are bits; `_moves[i]` are (code points, target), `_jumps[i]` targets that cost no character."""
+    """`_moves[i]` are (code points, target), `_jumps[i]` targets that cost no character."""
 
     def __init__(self, pattern: str, properties: list[Ranges]) -> None:
         self._pattern = pattern
@@ -240,9 +251,9 @@ class _Nfa:
         if kind is op.LITERAL:
             return self._literal(value, flags)
         if kind is op.NOT_LITERAL:
-            return _inverted(self._literal(value, flags))
+            return inverted(self._literal(value, flags))
         if kind is op.ANY:
-            return _EVERYTHING if flags & re.DOTALL else _inverted(_LINE_ENDS)
+            return EVERYTHING if flags & re.DOTALL else inverted(LINE_ENDS)
         if kind is op.IN:
             return self._set(value, flags)
         raise self._refusal(str(kind))
@@ -255,7 +266,7 @@ class _Nfa:
             return self._properties[code - _PROPERTY_MARK]
         if flags & re.IGNORECASE:
             variants = {chr(code), chr(code).lower(), chr(code).upper()}
-            return _merged((ord(each), ord(each)) for each in variants if len(each) == 1)
+            return merged((ord(each), ord(each)) for each in variants if len(each) == 1)
         return ((code, code),)
 
     def _set(self, members: Sequence[Item], flags: int) -> Ranges:
@@ -269,137 +280,76 @@ class _Nfa:
                     raise RegexError(self._pattern, "has a range that ends with a class")
                 ranges.append(value)
                 if flags & re.IGNORECASE:
-                    ranges += _other_case(value)
+                    ranges += other_case(value)
             else:
-                ranges += _CATEGORIES[value]
-        merged = _merged(ranges)
-        return _inverted(merged) if negated else merged
+                ranges += CATEGORIES[value]
+        whole = merged(ranges)
+        return inverted(whole) if negated else whole
 
     def _refusal(self, what: str) -> RegexError:
         return RegexError(self._pattern, f"has {what}, which is not supported")
 
     def determinized(self, start: int, end: int) -> Dfa:
-        cuts = sorted({0}.union(*({low, high + 1} for row in self._moves for r, _ in row for low, high in r)))
-        if cuts[-1] > LAST_CODE_POINT:
-            cuts.pop()
-        members = [self._cut_members(cuts, row) for row in self._moves]
-        later = [self._closure(node, frozenset()) for node in range(len(self._moves))]
-        first = self._closure(start, frozenset([_START]))
-        ending = self._ending(end, frozenset([_END]))
-        empty = self._ending(end, frozenset([_START, _END])) >> start & 1
-        steps = [[(mask, later[target]) for mask, target in row] if row else None for row in members]
-        columns: dict[tuple[int, ...], list[int]] = {}
-        for interval in range(len(cuts)):
-            signature = tuple(mask >> interval & 1 for row in members for mask, _ in row)
-            columns.setdefault(signature, []).append(interval)
-        class_of_cut = [0] * len(cuts)
-        sample = []
-        for number, intervals in enumerate(columns.values()):
-            sample.append(intervals[0])
-            for interval in intervals:
-                class_of_cut[interval] = number
+        cuts, class_of_cut, takes = self._classes()
+        sources = np.array([source for source, row in enumerate(self._moves) for _ in row], np.int32)
+        targets = np.array([target for row in self._moves for _, target in row], np.int32)
+        ends = self._reaching(end, _END)
+        place = np.full(len(self._moves), -1, np.int32)  # of what has moves, or may be an end
+        kept = np.union1d(sources, np.flatnonzero(ends)).astype(np.int32)
+        place[kept] = np.arange(len(kept))
+        words = -(-len(kept) // 64) or 1
+        later, which = np.unique(targets, return_inverse=True)
+        moves = Moves(
+            first=np.searchsorted(sources, np.append(kept, len(place))),
+            takes=takes,
+            leads_to=which.reshape(-1),
+            reached=closures(self._edges(), later.astype(np.int32), place, words),
+        )
+        first = closures(self._edges(_START), np.array([start], np.int32), place, words)
+        sets, transitions = subsets(first[0], moves, MAX_STATES + 1)
+        if len(sets) > MAX_STATES:
+            raise TooLargeError(f"more than {MAX_STATES} states in a string or number")
+        is_end = np.zeros(64 * words, np.bool_)
+        is_end[: len(kept)] = ends[kept]
+        accepts = (sets & np.packbits(is_end, bitorder="little").view(np.uint64)).any(axis=1)
+        accepts[0] = self._reaching(end, _START, _END)[start]
+        return minimal(Dfa(cuts, class_of_cut, transitions, np.where(accepts, 0, REJECT).astype(np.int32)))
 
-        def following(state: tuple[int, bool], column: int) -> tuple[int, bool] | None:
-            interval = sample[column]
-            reached = 0
-            rest = state[0]
-            while rest:
-                lowest = rest & -rest
-                row = steps[lowest.bit_length() - 1]
-                if row is not None:
-                    for mask, target in row:
-                        if mask >> interval & 1:
-                            reached |= target
-                rest ^= lowest
-            return (reached, False) if reached else None
+    def _classes(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
+        """Cuts, the class of each, and which classes each move takes: [moves, classes]."""
+        moves = [ranges for row in self._moves for ranges, _ in row]
+        number = {ranges: position for position, ranges in enumerate(dict.fromkeys(moves))}
+        ends = {end for ranges in number for low, high in ranges for end in (low, high + 1)}
+        cuts = np.array(sorted({0, *ends} - {LAST_CODE_POINT + 1}), np.int32)
+        takes = np.zeros((len(number), len(cuts)), np.bool_)
+        for ranges, position in number.items():
+            bounds = np.array(ranges, np.int32).reshape(-1)
+            bounds[1::2] += 1
+            takes[position] = np.searchsorted(bounds, cuts, "right") % 2
+        columns, class_of_cut = distinct_columns(takes.astype(np.int32))
+        of_move = np.array([number[ranges] for ranges in moves], np.int64)
+        return cuts, class_of_cut.astype(np.int32), takes[:, columns][of_move]
 
-        def label(state: tuple[int, bool]) -> int:
-            if state[1]:
-                return 0 if empty else -1
-            return 0 if state[0] & ending else -1
+    def _edges(self, *conditions: str) -> Edges:
+        """The jumps that cost nothing, where these anchors hold."""
+        jumps = self._passable(*conditions)
+        return edges(len(self._moves), jumps[:, 0], jumps[:, 1])
 
-        return minimal(explored(cuts, class_of_cut, (first, True), following, label))
+    def _reaching(self, end: int, *conditions: str) -> NDArray[np.bool_]:
+        """The nodes [nodes] from which jumps lead to the end, where these anchors hold."""
+        jumps = self._passable(*conditions)
+        nodes = len(self._moves)
+        every = np.arange(nodes, dtype=np.int32)
+        back = edges(nodes, jumps[:, 1], jumps[:, 0])
+        bits = closures(back, np.array([end], np.int32), every, -(-nodes // 64))
+        return np.unpackbits(bits.view(np.uint8), bitorder="little")[:nodes].astype(np.bool_)
 
-    def _cut_members(self, cuts: list[int], row: list[tuple[Ranges, int]]) -> list[tuple[int, int]]:
-        """For each move a bit for every interval that it takes."""
-        members = []
-        for ranges, target in row:
-            mask = 0
-            position = 0
-            for low, high in ranges:
-                while position < len(cuts) and cuts[position] < low:
-                    position += 1
-                while position < len(cuts) and cuts[position] <= high:
-                    mask |= 1 << position
-                    position += 1
-            members.append((mask, target))
-        return members
-
-    def _closure(self, start: int, satisfied: frozenset[str]) -> int:
-        """Nodes with moves, or with jumps that wait for the end, reached without a character."""
-        pending = [start]
-        seen = 1 << start
-        while pending:
-            for target, condition in self._jumps[pending.pop()]:
-                if (condition is None or condition in satisfied) and not seen >> target & 1:
-                    seen |= 1 << target
-                    pending.append(target)
-        return seen
-
-    def _ending(self, end: int, satisfied: frozenset[str]) -> int:
-        """Nodes from which the end is reached without a character when the text ends."""
-        sources: dict[int, list[int]] = {}
-        for node, jumps in enumerate(self._jumps):
-            for target, condition in jumps:
-                if condition is None or condition in satisfied:
-                    sources.setdefault(target, []).append(node)
-        pending = [end]
-        seen = 1 << end
-        while pending:
-            for source in sources.get(pending.pop(), ()):
-                if not seen >> source & 1:
-                    seen |= 1 << source
-                    pending.append(source)
-        return seen
-
-
-def _merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    merged: list[tuple[int, int]] = []
-    for low, high in sorted(ranges):
-        if merged and low <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
-        else:
-            merged.append((low, high))
-    return tuple(merged)
-
-
-def _inverted(ranges: Ranges) -> Ranges:
-    gaps: list[tuple[int, int]] = []
-    after = 0
-    for low, high in ranges:
-        if low > after:
-            gaps.append((after, low - 1))
-        after = high + 1
-    if after <= LAST_CODE_POINT:
-        gaps.append((after, LAST_CODE_POINT))
-    return tuple(gaps)
-
-
-def _other_case(bounds: tuple[int, int]) -> list[tuple[int, int]]:
-    """ASCII letters of the range in the other case."""
-    others = []
-    for first, last, shift in ((0x41, 0x5A, 32), (0x61, 0x7A, -32)):
-        low, high = max(first, bounds[0]), min(last, bounds[1])
-        if low <= high:
-            others.append((low + shift, high + shift))
-    return others
-
-
-_CATEGORIES: dict[Any, Ranges] = {
-    op.CATEGORY_DIGIT: _DIGIT,
-    op.CATEGORY_WORD: _WORD,
-    op.CATEGORY_SPACE: _SPACE,
-    op.CATEGORY_NOT_DIGIT: _inverted(_DIGIT),
-    op.CATEGORY_NOT_WORD: _inverted(_WORD),
-    op.CATEGORY_NOT_SPACE: _inverted(_SPACE),
-}
+    def _passable(self, *conditions: str) -> NDArray[np.int32]:
+        """[jumps, 2]"""
+        passable = [
+            (source, target)
+            for source, jumps in enumerate(self._jumps)
+            for target, condition in jumps
+            if condition is None or condition in conditions
+        ]
+        return np.array(passable, np.int32).reshape(-1, 2)

@@ -38,7 +38,9 @@ def _array(make: Formulas, items: list[Json]) -> Formula:
         make.atom(ARRAY, "items", position, position + 1, one_of_values(make, [item]))
         for position, item in enumerate(items)
     ]
-    return make.all_of([make.types(ARRAY), *said, *_exactly(make, ARRAY, "length", len(items))])
+    least = [make.atom(ARRAY, "length", len(items))] if items else []
+    most = make.negation(make.atom(ARRAY, "length", len(items) + 1))
+    return make.all_of([make.types(ARRAY), *said, *least, most])
 
 
 def _object(make: Formulas, members: dict[str, Json]) -> Formula:
@@ -46,12 +48,12 @@ def _object(make: Formulas, members: dict[str, Json]) -> Formula:
     for name, value in members.items():
         said.append(make.atom(OBJECT, "every", name_formula(make, name), one_of_values(make, [value])))
         said.append(make.atom(OBJECT, "has", name))
-    return make.all_of([make.types(OBJECT), *said, *_exactly(make, OBJECT, "count", len(members))])
-
-
-def _exactly(make: Formulas, types: int, name: str, count: int) -> list[Formula]:
-    least = [make.atom(types, name, count)] if count else []
-    return [*least, make.negation(make.atom(types, name, count + 1))]
+    if members:
+        others = make.negation(make.atom(STRING, "in", frozenset(members)))
+        said.append(make.atom(OBJECT, "every", others, make.false))
+    else:
+        said.append(make.negation(make.atom(OBJECT, "count", 1)))
+    return make.all_of([make.types(OBJECT), *said])
 
 
 def name_formula(make: Formulas, name: str) -> Formula:

@@ -311,7 +311,7 @@ def _trigger_of(tag: Tag, triggers: Sequence[str]) -> str:
 
 def _named(error: GrammarError | TooLargeError, function: str) -> GrammarError | TooLargeError:
     if isinstance(error, NotCoveredError):
-        return NotCoveredError(error.keyword, function + error.path, error.reason)
+        return type(error)(error.keyword, function + error.path, error.reason)
     if not function or isinstance(error, TooLargeError):
         return error
     return GrammarError(f"the parameters of the function {function!r}: {error}")

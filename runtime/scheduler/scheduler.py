@@ -17,7 +17,10 @@ from ...radix_cache import PrefixCache
 from ..messages import (
     Accepted,
     CacheControl,
+    DropCache,
+    Fetched,
     FinishReason,
+    FlushPages,
     Generate,
     LeftOut,
     Logprobs,
@@ -26,6 +29,8 @@ from ..messages import (
     RowError,
     Stats,
     StepResult,
+    StoreCounts,
+    StoreReport,
 )
 from .admission import Limits, pages_for, refusal
 from .budget import StepBudget
@@ -39,6 +44,7 @@ from .plan import StepInFlight, StepPlanner, step_masks
 from .replies import Replies, banned_tokens, ending
 from .request import Phase, Request
 from .starting import STEPS_IN_FLIGHT, Starter
+from .stored_pages import StoredPages
 
 
 class Scheduler:
@@ -54,6 +60,7 @@ class Scheduler:
         eos_tokens: tuple[int, ...],
         segments: Segments,
         bounds: Bounds = USUAL_BOUNDS,
+        page_store: bool = False,
     ) -> None:
         self._limits = limits
         self._cache = cache
@@ -67,7 +74,9 @@ class Scheduler:
         self._planner = StepPlanner(cache, limits.num_pages, lambda r: banned_tokens(r, self._eos))
         self._open: dict[str, Request] = {}  # every request that isn't answered to its end
         self._fairness = Fairness(bounds.ahead)
-        self._starter = Starter(cache, limits.slots, grammars, self._fairness, bounds)
+        self._stored = StoredPages(cache, page_store)
+        self._store_counts = StoreCounts()
+        self._starter = Starter(cache, self._stored, limits.slots, grammars, self._fairness, bounds)
         self._waiting = self._starter.waiting
         self._running: dict[int, Request] = {}  # by slot; ended ones too until their last step is over
         self._in_flight: deque[StepInFlight] = deque()
@@ -88,6 +97,7 @@ class Scheduler:
         self._arrivals += 1
         request = Request.from_message(message, self._arrivals)
         self._open[request.id] = request
+        self._stored.look_up(request)
         if message.grammar is None:
             self._accept(request)
         else:
@@ -133,6 +143,18 @@ class Scheduler:
         needs = [pages_for(request.max_length, self._cache.page_size) for request in self._open.values()]
         answer = self._cache_desk.answer(message, now, max(needs, default=0))
         self._replies.add(message.client, answer)
+        if isinstance(message, DropCache):
+            self._to_model += self._stored.forget(message.scope, message.namespace, self._open.values())
+
+    def fetched(self, message: Fetched) -> None:
+        self._stored.fetched(message)
+
+    def take_store_report(self, report: StoreReport) -> None:
+        self._store_counts = report.counts
+
+    def flush(self) -> None:
+        """Before the end: the page store shall have what the cache holds."""
+        self._to_model.append(FlushPages(self._stored.everything()))
 
     def expire_pins(self, now: float) -> None:
         self._cache_desk.pins.expire(now)
@@ -157,6 +179,9 @@ class Scheduler:
         for request in prefilling:
             if not request.residence.prefilling:
                 self._fairness.rest(request)
+        for request in flight.rows:
+            self._stored.end(request)
+        self._stored.attach(plan)
         self._counts.prompt_tokens_computed += flight.prefill_tokens - flight.forced_tokens
         self._in_flight.append(flight)
         self._to_model += self._grammars.take_loads()
@@ -194,6 +219,9 @@ class Scheduler:
         messages, self._to_model = self._to_model, []
         return messages
 
+    def messages_to_store(self) -> list[Message]:
+        return self._stored.messages_to_store()
+
     def messages_to_clients(self) -> dict[int, list[Message]]:
         return self._replies.take()
 
@@ -207,6 +235,7 @@ class Scheduler:
             pages_used=pages.held + pages.locked,
             pages_cached=pages.evictable,
             evicted_pages=pages.evicted_pages,
+            store=self._store_counts,
             **asdict(self._counts),
         )
 
@@ -231,6 +260,8 @@ class Scheduler:
         decoding = sum(not request.residence.prefilling for request in self._active())
         for request in self._starter.starts(self._running, self._budget.prefill_tokens(decoding)):
             self._running[request.residence.slot] = request
+            if request.residence.restored is None:
+                self._stored.end(request)
             if request.cached_tokens is None:
                 request.cached_tokens = min(request.residence.planned, request.prompt_length)
                 self._counts.prompt_tokens_cached += request.cached_tokens
@@ -381,6 +412,7 @@ class Scheduler:
             self._waiting.remove(request)
         if request.phase is not Phase.COMPILING:
             self._fairness.rest(request)
+        self._stored.end(request)
         request.phase = Phase.ENDED
         if request.home is not None:
             self._settle(request)
@@ -400,7 +432,7 @@ class Scheduler:
         if home.faulty:
             self._cache.discard(home.lease, home.pages)
         else:
-            existing = min(home.planned, request.length)
+            existing = min(home.planned, request.length) if home.last_step else home.lease.matched
             self._cache.release(
                 home.lease, request.slice(0, existing), home.pages, generated=request.output_length
             )
@@ -409,6 +441,7 @@ class Scheduler:
         if request.phase is Phase.RETRACTING:
             request.phase = Phase.WAITING
             request.prompt_logprobs = []
+            self._stored.look_up(request)
             self._starter.enter(request, self._running.values(), first=True)
 
     # Masks

@@ -1,0 +1,43 @@
+"""Replies that are either tool calls or an answer of a given form, in which nothing looks like a call."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from .live_calls import LiveCalls
+from .tool_calls import ContentDelta, Delta, ToolCallParser
+from .tool_formats import TAGS, ToolFormat
+
+
+class AnswerOrCalls:
+    """How a reply begins says which it is. `names` are those of all tools."""
+
+    def __init__(self, calls: ToolCallParser, format: ToolFormat, names: Collection[str]) -> None:
+        self._calls = calls
+        self._format = format
+        self._names = names
+        self._held = ""
+        self._is_call: bool | None = None
+
+    def push(self, text: str, final: bool, cut: bool = False) -> list[Delta]:
+        """As `ToolCallParser.push`."""
+        self._held += text
+        if self._is_call is None:
+            self._is_call = self._begins_call(self._held.lstrip(), final)
+            if self._is_call is None:
+                return []
+        held, self._held = self._held, ""
+        if self._is_call:
+            return self._calls.push(held, final, cut)
+        return [ContentDelta(held)] if held else []
+
+    def _begins_call(self, text: str, final: bool) -> bool | None:
+        """None if more has to come to say. What may be either counts as an answer."""
+        tags = TAGS[self._format.name]
+        if text and any(text.startswith(tag) for tag in tags):
+            return True
+        is_bare = not self._format.prefix.startswith(tags)
+        bare = LiveCalls(self._format, self._names, "").recognizes(text) if is_bare else False
+        if bare is None or any(tag.startswith(text) for tag in tags):
+            return False if final else None
+        return bare

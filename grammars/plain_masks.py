@@ -1,0 +1,175 @@
+"""Masks of what states in strings do with plain tokens, each kept once, or as what differs from another."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from .mask_differences import walk_apart
+from .mask_lists import Kinds, apart
+from .mask_walks import Found, Machine, room_for, walk_plain
+from .signatures import Rounds, Signatures
+from .token_trie import PLAIN_BYTES, TokenTries
+
+LISTED_SHARE = 4  # a list takes at most this part of a mask's bytes
+REMEMBERED = 2048  # masks of 16 KB over 131k tokens
+COMPARED = 8  # masks beside which one is tried before it is kept whole
+ALIKE = 8  # bytes on which states must agree for one's mask to be found from the other's
+_NOTHING = np.empty(0, np.int32)
+
+
+class PlainMask(NamedTuple):
+    """The tokens that a state allows have a bit in `words`, uint32 [ceil(vocab / 32)]."""
+
+    words: NDArray[np.uint32]
+    undecided: NDArray[np.int32]
+    openers: NDArray[np.int32]
+
+
+class Tools:
+    """What all automata over one vocabulary have in common."""
+
+    def __init__(self, tries: TokenTries) -> None:
+        self.tries = tries
+        self.few = tries.mask_words // LISTED_SHARE
+        """the most tokens by which masks differ that share one"""
+        self.found: Found = room_for(len(tries.plain.tokens) + len(tries.other.tokens) + len(tries.eos))
+        self.marks = np.zeros(32 * tries.mask_words, np.bool_)
+        """room for a mark for each token, none set"""
+        self.signatures = Signatures()
+        self.remembered: OrderedDict[int, PlainMask] = OrderedDict()
+        """by signature"""
+
+    def trim(self) -> None:
+        while len(self.remembered) > REMEMBERED:
+            self.remembered.popitem(last=False)
+
+
+class PlainMasks:
+    """Those of one automaton."""
+
+    def __init__(self, tools: Tools, machine: Machine) -> None:
+        self.masks: list[NDArray[np.uint32]] = []
+        self._tools = tools
+        self._machine = machine
+        self._kinds: dict[int, int] = {}
+        """by signature"""
+        self._placed: list[tuple[int, NDArray[np.int32]]] = []
+        """of each kind its mask, and the tokens that differ from it"""
+        self._plain: list[PlainMask] = []
+        """of each kind"""
+        self._near: list[tuple[int, int]] = []
+        """a state of each kind of which nothing is undecided, and the kind"""
+
+    def kinds(self, states: NDArray[np.int32]) -> tuple[Kinds, NDArray[np.int32]]:
+        """All kinds so far, and those of these states."""
+        rounds = self._tools.signatures.of(self._machine, states)
+        signatures = rounds.states[PLAIN_BYTES, rounds.place[states]].tolist()
+        for state, signature in zip(states.tolist(), signatures, strict=True):
+            if signature not in self._kinds:
+                self._add(signature, state, rounds)
+        parts = [
+            part
+            for (_, differing), plain in zip(self._placed, self._plain, strict=True)
+            for part in (differing, plain.undecided, plain.openers)
+        ]
+        masks = np.array([mask for mask, _ in self._placed], np.int32)
+        ends = np.cumsum([len(part) for part in parts]).reshape(-1, 3)
+        return Kinds(masks, np.concatenate(parts), ends), np.array(
+            [self._kinds[signature] for signature in signatures], np.int32
+        )
+
+    def _add(self, signature: int, state: int, rounds: Rounds) -> None:
+        remembered = self._tools.remembered
+        kind = len(self._plain)
+        if signature not in remembered:
+            remembered[signature] = self._beside_another(state, rounds) or self._walked(state)
+        remembered.move_to_end(signature)
+        plain = remembered[signature]
+        self._kinds[signature] = kind
+        self._plain.append(plain)
+        if len(self._placed) == kind:
+            self._placed.append(self._place(plain.words))
+        if not len(plain.undecided) and not len(plain.openers):
+            self._near.append((state, kind))
+
+    def _walked(self, state: int) -> PlainMask:
+        tools, found = self._tools, self._tools.found
+        allowed, undecided, openers = walk_plain(tools.tries, self._machine, state, found)
+        words = np.zeros(tools.tries.mask_words, np.uint32)
+        _flip_bits(words, found.allowed[:allowed])
+        return PlainMask(words, found.undecided[:undecided].copy(), found.openers[:openers].copy())
+
+    def _beside_another(self, state: int, rounds: Rounds) -> PlainMask | None:
+        """Found from the mask of the state that agrees with it on the longest texts, if there is one."""
+        near = np.array(self._near, np.int32).reshape(-1, 2)
+        nearest = _nearest(rounds, state, near[:, 0], ALIKE)
+        if nearest < 0:
+            return None
+        tools = self._tools
+        like, kind = near[nearest].tolist()
+        count = walk_apart(tools.tries, self._machine, rounds, state, like, tools.found)
+        if count < 0:
+            return None
+        differing = tools.found.allowed[:count]
+        words = self._plain[kind].words.copy()
+        _flip_bits(words, differing)
+        mask, its = self._placed[kind]
+        both = apart(its, differing, tools.marks)
+        if len(both) <= tools.few:
+            self._placed.append((mask, both))
+        return PlainMask(words, _NOTHING, _NOTHING)
+
+    def _place(self, words: NDArray[np.uint32]) -> tuple[int, NDArray[np.int32]]:
+        differing = self._tools.found.allowed[: self._tools.few]
+        for number in range(len(self.masks))[-COMPARED:]:
+            count = _differences(words, self.masks[number], differing)
+            if count >= 0:
+                return number, differing[:count].copy()
+        self.masks.append(words)
+        return len(self.masks) - 1, _NOTHING
+
+
+@njit(cache=True, nogil=True)
+def _nearest(rounds, state, others, least):  # type: ignore[no-untyped-def]
+    """The last of the others, as far as rounds know them, that agrees with a state on the longest texts; -1
+    if none does on `least` bytes."""
+    best, length = -1, least
+    for number in range(len(others) - 1, -1, -1):
+        place = rounds.place[others[number]]
+        while (
+            place >= 0
+            and length <= PLAIN_BYTES
+            and rounds.states[length, rounds.place[state]] == rounds.states[length, place]
+        ):
+            best = number
+            length += 1
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _flip_bits(words, tokens):  # type: ignore[no-untyped-def]
+    for token in tokens:
+        words[token >> 5] ^= np.uint32(1) << np.uint32(token & 31)
+
+
+@njit(cache=True, nogil=True)
+def _differences(words, others, tokens):  # type: ignore[no-untyped-def]
+    """Puts the tokens with other bits into `tokens`; how many they are, -1 if there is no room."""
+    found = 0
+    for place in range(len(words)):
+        differing = words[place] ^ others[place]
+        bit = 0
+        while differing:
+            if differing & np.uint32(1):
+                if found == len(tokens):
+                    return -1
+                tokens[found] = 32 * place + bit
+                found += 1
+            differing >>= np.uint32(1)
+            bit += 1
+    return found

@@ -1,0 +1,154 @@
+"""Regexes' positions as deterministic automata: each state is the set of positions that a text leads to."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from .dfa import DEAD
+
+
+class Edges(NamedTuple):
+    """Those of node n lead to `targets[first[n]:first[n + 1]]`."""
+
+    first: NDArray[np.int64]  # [nodes + 1]
+    targets: NDArray[np.int32]
+
+
+class Moves(NamedTuple):
+    """The moves of place p are those from `first[p]` on, up to `first[p + 1]`: a move that takes a class
+    leads to the places `reached[leads_to[move]]`."""
+
+    first: NDArray[np.int64]  # [places + 1]
+    takes: NDArray[np.bool_]  # [moves, classes]
+    leads_to: NDArray[np.int64]  # [moves]
+    reached: NDArray[np.uint64]  # [sets, words], a bit for each place
+
+
+def edges(nodes: int, sources: NDArray[np.int32], targets: NDArray[np.int32]) -> Edges:
+    order = np.argsort(sources, kind="stable")
+    first = np.searchsorted(sources[order], np.arange(nodes + 1))
+    return Edges(first, targets[order])
+
+
+@njit(cache=True)
+def closures(edges, sources, place, words):  # type: ignore[no-untyped-def]
+    """The places of the nodes that edges lead to from each source, itself among them: uint64 [sources,
+    words]. `place` is that of each node, -1 for one that doesn't matter."""
+    found = np.zeros((len(sources), words), np.uint64)
+    seen = np.full(len(place), -1, np.int32)
+    pending = np.empty(len(place), np.int32)
+    for number in range(len(sources)):
+        pending[0] = sources[number]
+        seen[sources[number]] = number
+        count = 1
+        while count:
+            count -= 1
+            node = pending[count]
+            if place[node] >= 0:
+                found[number, place[node] >> 6] |= np.uint64(1) << np.uint64(place[node] & 63)
+            for edge in range(edges.first[node], edges.first[node + 1]):
+                target = edges.targets[edge]
+                if seen[target] != number:
+                    seen[target] = number
+                    pending[count] = target
+                    count += 1
+    return found
+
+
+@njit(cache=True)
+def subsets(start, moves, limit):  # type: ignore[no-untyped-def]
+    """The sets that texts lead to, uint64 [states, words], and their transitions [states, classes].
+
+    State 0 is the empty text's, which no text leads back to. There is no end where there are `limit` states.
+    """
+    words, classes = len(start), moves.takes.shape[1]
+    sets = np.zeros((min(limit, 64), words), np.uint64)
+    transitions = np.full((len(sets), classes), DEAD, np.int32)
+    sets[0] = start
+    known = np.full(256, -1, np.int32)
+    following = np.empty((classes, words), np.uint64)
+    found = 1
+    current = 0
+    while current < found:
+        following[:] = 0
+        _follow(sets[current], moves, following)
+        for column in range(classes):
+            if not following[column].any():
+                continue
+            slot = _slot(known, sets, following[column])
+            if known[slot] < 0:
+                if found == limit:
+                    return sets, transitions
+                if found == len(sets):
+                    sets = _grown(sets, np.uint64(0), limit)
+                    transitions = _grown(transitions, np.int32(DEAD), limit)
+                if 2 * found >= len(known):
+                    known = _rehashed(sets[:found], 2 * len(known))
+                    slot = _slot(known, sets, following[column])
+                sets[found] = following[column]
+                known[slot] = found
+                found += 1
+            transitions[current, column] = known[slot]
+        current += 1
+    return sets[:found].copy(), transitions[:found].copy()
+
+
+@njit(cache=True)
+def _follow(places, moves, following):  # type: ignore[no-untyped-def]
+    """Adds to `following[class]` where the moves of these places lead."""
+    for word in range(len(places)):
+        rest = places[word]
+        place = 64 * word
+        while rest:
+            if rest & np.uint64(1):
+                for move in range(moves.first[place], moves.first[place + 1]):
+                    reached = moves.reached[moves.leads_to[move]]
+                    for column in range(len(following)):
+                        if moves.takes[move, column]:
+                            for part in range(len(reached)):
+                                following[column, part] |= reached[part]
+            rest >>= np.uint64(1)
+            place += 1
+
+
+@njit(cache=True)
+def _code(places):  # type: ignore[no-untyped-def]
+    code = np.uint64(0)
+    for part in places:
+        code = (code ^ part) * np.uint64(0x9E3779B97F4A7C15)
+        code ^= code >> np.uint64(29)
+    return code
+
+
+@njit(cache=True)
+def _slot(known, sets, places):  # type: ignore[no-untyped-def]
+    """Where the set is in the table, or would be."""
+    slot = np.int64(_code(places) & np.uint64(len(known) - 1))
+    while known[slot] >= 0:
+        state = known[slot]
+        part = 0
+        while part < len(places) and sets[state, part] == places[part]:
+            part += 1
+        if part == len(places):
+            break
+        slot = (slot + 1) & (len(known) - 1)
+    return slot
+
+
+@njit(cache=True)
+def _rehashed(sets, size):  # type: ignore[no-untyped-def]
+    known = np.full(size, -1, np.int32)
+    for state in range(1, len(sets)):
+        known[_slot(known, sets, sets[state])] = state
+    return known
+
+
+@njit(cache=True)
+def _grown(rows, empty, limit):  # type: ignore[no-untyped-def]
+    grown = np.full((min(2 * len(rows), limit), rows.shape[1]), empty, rows.dtype)
+    grown[: len(rows)] = rows
+    return grown

@@ -1,0 +1,42 @@
+"""What docs/api.md says of fields and metrics is what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from arbora.frontend.metrics import Metrics
+from arbora.frontend.openai.body import FIXED_VALUES, WITHOUT_EFFECT
+from arbora.frontend.openai.protocol import ChatRequest, CompletionRequest
+from arbora.frontend.text.prompt_memo import PromptMemo
+from arbora.frontend.text.tokenizer import Tokenizer
+from tiny_model import write_tiny_model
+
+PAGE = (Path(__file__).parents[1] / "docs" / "api.md").read_text()
+KNOWN = {*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__}
+
+
+def row(title: str) -> set[str]:
+    """The names in code in a row of the table of fields."""
+    (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| {title}")]
+    return {name.partition(":")[0] for code in re.findall("`([^`]*)`", line) for name in code.split()}
+
+
+def test_the_fields_that_are_served_are_all_listed() -> None:
+    served = row("OpenAI's |") | row("vLLM's |") | row("Arbora's |")
+    assert served == KNOWN - {"best_of", "suffix"}
+
+
+@pytest.mark.parametrize("title", ["accepted, with nothing", "refused with 400"])
+def test_the_fields_that_are_not_served_are_known_by_name(title: str) -> None:
+    assert row(title) - {"n"} <= {*FIXED_VALUES, *WITHOUT_EFFECT, "best_of"}
+
+
+def test_the_metrics_that_stand_for_vllms_are_there(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(write_tiny_model(tmp_path / "model"))
+    metrics = Metrics(PromptMemo(tokenizer))
+    text = metrics.exposition().decode()
+    named = set(re.findall(r"arbora_[a-z_]+", PAGE))
+    missing = {name for name in named if name not in text}
+    assert missing == {name for name in named if re.search("_(running|waiting|pages|used)$", name)}

@@ -1,0 +1,124 @@
+"""The order of an object's properties, as declared or any."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from arbora.grammars.schema import PropertyOrder, SchemaCompiler
+from arbora.grammars.stack_automaton import DEAD
+from json_automata import walked
+
+COMPILER = SchemaCompiler()
+
+
+def test_properties_may_come_in_any_order() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "ab": {"properties": {"x": {}, "y": {}}}, "c": True},
+        "required": ["ab"],
+        "additionalProperties": False,
+    }
+    automaton = COMPILER.compile(json.dumps(schema), property_order="any")
+    for text in ('{"ab":{"y":1,"x":2},"a":1}', '{"c":[],"a":1,"ab":{}}', '{"ab":{"z":0,"x":2}}'):
+        assert automaton.accepts(text.encode()), text
+    for text in (
+        '{"a":1}',
+        '{"ab":{},"ab":{}}',
+        '{"a":1,"ab":{},"a":1}',
+        '{"ab":{"x":1,"x":1}}',
+        '{"ab":{},"d":1}',
+    ):
+        assert not automaton.accepts(text.encode()), text
+
+
+def test_a_name_whose_like_were_all_seen_is_not_begun() -> None:
+    schema = {"properties": {"aa": {}, "ab": {}, "b": {}}, "additionalProperties": False, "type": "object"}
+    automaton = COMPILER.compile(json.dumps(schema), property_order="any")
+    state, stack = automaton.start, list[int]()
+    for byte in b'{"ab":1,"aa":1,"':
+        state = automaton.step(state, stack, byte)
+    assert [chr(byte) for byte in range(256) if automaton.step(state, list(stack), byte) >= 0] == ["b"]
+    for byte in b'b":1':
+        state = automaton.step(state, stack, byte)
+    assert automaton.step(state, list(stack), ord(",")) < 0
+
+
+def test_alternatives_follow_properties_in_any_order() -> None:
+    kinds = [
+        {"properties": {"k": {"const": k}, "v": {"type": t}}, "required": ["k"]}
+        for k, t in (("i", "integer"), ("s", "string"))
+    ]
+    automaton = COMPILER.compile(json.dumps({"type": "object", "oneOf": kinds}), property_order="any")
+    for text in ('{"v":1,"k":"i"}', '{"k":"s","v":""}', '{"v":"","k":"s"}', '{"w":0,"v":"","k":"s"}'):
+        assert automaton.accepts(text.encode()), text
+    for text in ('{"v":1,"k":"s"}', '{"v":""}', '{"v":null,"k":"i"}', '{"v":1,"k":"i","v":1}'):
+        assert not automaton.accepts(text.encode()), text
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"const": {"a": None, "b": 1}},
+        {"type": "object", "required": ["a", "b"], "maxProperties": 3},
+        {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["a"], "maxProperties": 1},
+        {"not": {"minProperties": 3}, "type": "object", "required": ["c"]},
+    ],
+)
+def test_others_leave_room_for_what_an_object_requires(schema: Any) -> None:
+    automaton = COMPILER.compile(json.dumps(schema), property_order="any")
+    for seed in range(40):
+        walked(automaton, random.Random(seed), 10)  # which asserts that it isn't stuck
+
+
+KIND_FIRST = {"type": "object", "properties": {"kind": {"type": "integer"}, "x": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"required": ["x"]},
+        {"anyOf": [{"required": ["x"]}, {"required": ["kind"]}]},
+        {"dependentRequired": {"x": ["kind"]}},
+        {"if": {"properties": {"x": {"const": 1}}}, "then": {"required": ["kind"]}},
+        {"allOf": [{"required": ["x"]}]},
+        {"not": {"required": ["x", "zz"]}},
+    ],
+    ids=lambda fields: next(iter(fields), "alone"),
+)
+def test_properties_come_in_their_declared_order_whatever_else_names_them(fields: Any) -> None:
+    automaton = COMPILER.compile(json.dumps({**KIND_FIRST, **fields}))
+    assert automaton.accepts(b'{"kind":1,"x":1}')
+    assert not automaton.accepts(b'{"x":1,"kind":1}')
+
+
+@pytest.mark.parametrize("several", ["allOf", "anyOf"])
+def test_what_another_schema_requires_comes_where_it_is_declared(several: str) -> None:
+    automaton = COMPILER.compile(json.dumps({several: [{"type": "object", "required": ["x"]}, KIND_FIRST]}))
+    assert automaton.accepts(b'{"kind":1,"x":1}')
+    assert not automaton.accepts(b'{"x":1,"kind":1}')
+
+
+NAMES_BY_PATTERN = [
+    {"patternProperties": {"^x-": {"type": "integer"}}, "additionalProperties": False},
+    {"propertyNames": {"pattern": "^x-"}, "additionalProperties": {"type": "integer"}},
+    {
+        "properties": {"name": {"type": "string"}},
+        "patternProperties": {"^x-": {"type": "integer"}},
+        "additionalProperties": False,
+    },
+]
+
+
+@pytest.mark.parametrize("schema", NAMES_BY_PATTERN)
+@pytest.mark.parametrize("order", ["schema", "any"])
+def test_a_name_that_no_pattern_completes_is_not_begun(
+    schema: dict[str, object], order: PropertyOrder
+) -> None:
+    automaton = SchemaCompiler().compile(json.dumps({"type": "object", **schema}), property_order=order)
+    assert automaton.accepts(b'{"x-a":1}')
+    for beginning in (b'{"I', b'{"x_', b'{"X'):
+        assert automaton.walk(automaton.start, [], beginning) == DEAD

@@ -1,0 +1,197 @@
+"""What fields say together, and how errors name the words that a field may have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from http_world import MODEL, HttpWorld, http_world, last_generate
+from tiny_model import CHATML
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+SCHEMA: Any = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+TAG: Any = {"type": "tag", "begin": "<a>", "content": {"type": "any_text"}, "end": "</a>"}
+
+
+def function(name: str, **more: Any) -> Any:
+    return {"type": "function", "function": {"name": name, **more}}
+
+
+def allowed(mode: str, *names: str) -> Any:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [function(n) for n in names]}}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world() -> AsyncIterator[HttpWorld]:
+    async with http_world(context_length=1024) as world:
+        yield world
+
+
+async def refused(world: HttpWorld, path: str = "/v1/chat/completions", **fields: Any) -> Any:
+    body = {"model": MODEL, "messages": HELLO, "prompt": "Hello", **fields}
+    response = await world.http.post(path, json=body)
+    assert response.status_code == 400, response.text
+    return response.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("property_order", "random", "'schema' or 'any'"),
+        ("unenforced", "ignore", "'refuse' or 'allow'"),
+        ("reasoning_effort", "banana", "'none', 'minimal', 'low', 'medium', 'high', 'xhigh' or 'max'"),
+    ],
+)
+async def test_a_word_that_a_field_does_not_have_is_named_with_those_it_has(
+    world: HttpWorld, name: str, value: str, allowed: str
+) -> None:
+    error = await refused(world, **{name: value})
+    assert error["param"] == name
+    assert error["message"] == f"{name} is {value!r}, but must be {allowed}."
+
+
+@pytest.mark.parametrize("fields", [{"property_order": "any"}, {"unenforced": "allow"}], ids=str)
+@pytest.mark.parametrize("constraint", [{}, {"regex": "a"}, {"guided_grammar": "start: /a/"}], ids=str)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_what_says_how_a_schema_is_enforced_needs_one(
+    world: HttpWorld, fields: Any, constraint: Any, path: str
+) -> None:
+    error = await refused(world, path, **fields, **constraint)
+    assert error["param"] == next(iter(fields))
+    assert "that has a JSON schema" in error["message"]
+
+
+async def test_what_says_that_a_schema_is_enforced_as_always_needs_none(world: HttpWorld) -> None:
+    world.script = world.says("ok")
+    fields = {"property_order": "schema", "unenforced": "refuse", "regex": "ok"}
+    body = {"model": MODEL, "messages": HELLO, **fields}
+    assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_tokens": 5}, {"max_completion_tokens": 5}], ids=str)
+async def test_a_conversation_that_is_too_long_by_itself_is_what_is_wrong(
+    world: HttpWorld, limit: Any
+) -> None:
+    error = await refused(world, messages=[{"role": "user", "content": "Hello " * 2000}], **limit)
+    assert (error["param"], error["code"]) == ("messages", "context_length_exceeded")
+    assert "maximum context length is 1024 tokens" in error["message"]
+    assert "max_" not in error["message"]
+
+
+async def test_a_prompt_that_is_too_long_by_itself_is_what_is_wrong(world: HttpWorld) -> None:
+    for limit in ({}, {"max_tokens": 5}):
+        error = await refused(world, "/v1/completions", prompt=[5] * 1025, **limit)
+        assert (error["param"], error["code"]) == ("prompt", "context_length_exceeded")
+        assert "the prompt has 1025" in error["message"]
+
+
+async def test_a_reply_that_is_too_long_is_told_how_much_room_there_is(world: HttpWorld) -> None:
+    error = await refused(world, "/v1/completions", prompt=[5] * 1000, max_tokens=25)
+    assert (error["param"], error["code"]) == ("max_tokens", "context_length_exceeded")
+    assert "leaves 24 for the reply" in error["message"]
+
+
+async def test_two_tools_of_one_name_are_refused(world: HttpWorld) -> None:
+    error = await refused(world, tools=[function("look"), function("go"), function("look")])
+    assert error["param"] == "tools[2].function.name"
+    assert "'look'" in error["message"] and "tools[0]" in error["message"]
+
+
+@pytest.mark.parametrize("choice", ["auto", "none", "required"])
+@pytest.mark.parametrize("levels", [300, 2000, 20_000])
+async def test_a_tool_s_schema_nested_too_deep_is_named(world: HttpWorld, choice: str, levels: int) -> None:
+    schema = '{"items":' * levels + "{}" + "}" * levels
+    body = {"messages": HELLO, "tool_choice": choice, "tools": [function("f", parameters=0)]}
+    content = json.dumps(body).replace('"parameters": 0', f'"parameters": {schema}')
+    response = await world.http.post("/v1/chat/completions", content=content)
+    assert response.status_code == 400
+    assert "nested" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "param"),
+    [
+        ({"type": "function"}, "tool_choice.function"),
+        ({"type": "tool", "function": {"name": "look"}}, "tool_choice.type"),
+        ({"type": "allowed_tools"}, "tool_choice.allowed_tools"),
+        (allowed("sometimes", "look"), "tool_choice.allowed_tools.mode"),
+        (allowed("auto"), "tool_choice"),
+        (allowed("auto", "go"), "tool_choice"),
+        ("any", "tool_choice"),
+    ],
+)
+async def test_a_choice_of_tools_that_says_nothing_names_what_is_wrong(
+    world: HttpWorld, choice: Any, param: str
+) -> None:
+    error = await refused(world, tools=[function("look")], tool_choice=choice)
+    assert error["param"] == param
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+async def test_of_several_tools_some_may_be_allowed(world: HttpWorld, mode: str) -> None:
+    world.script = world.says("Hm.")
+    body = {
+        "messages": HELLO,
+        "tools": [function("look"), function("go")],
+        "tool_choice": allowed(mode, "go"),
+    }
+    assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
+    grammar = last_generate(world).grammar
+    assert grammar is not None and "go" in grammar.text and "look" not in grammar.text
+
+
+@pytest.mark.parametrize("missing", ["begin", "end", "content", "type"])
+async def test_what_a_structural_tag_lacks_is_named_as_missing(world: HttpWorld, missing: str) -> None:
+    tag = {name: value for name, value in TAG.items() if name != missing}
+    for format in (tag, {**tag, missing: None}):
+        error = await refused(world, response_format={"type": "structural_tag", "format": format})
+        param = f"response_format.format.{missing}"
+        assert error["param"] == param
+        assert error["message"] == f"The required field {param} is missing."
+
+
+async def test_what_is_wrong_in_a_structural_tag_is_shown_as_it_was_sent(world: HttpWorld) -> None:
+    format = {**TAG, "end": {"a": None, "b": True}}
+    error = await refused(world, response_format={"type": "structural_tag", "format": format})
+    assert '{"a":null,"b":true}' in error["message"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"guided_grammar": "start: /a/"}, {"response_format": {"type": "structural_tag", "format": TAG}}],
+)
+async def test_what_can_not_stand_beside_tools_is_refused_unless_none_may_be_called(
+    world: HttpWorld, asked: Any
+) -> None:
+    error = await refused(world, tools=[function("look")], **asked)
+    assert error["param"] == next(iter(asked))
+    assert "tools" in error["message"]
+    world.script = world.says("a")
+    body = {"model": MODEL, "messages": HELLO, "tools": [function("look")], "tool_choice": "none", **asked}
+    assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
+
+
+async def test_where_calls_are_json_tools_and_a_schema_can_not_stand_together() -> None:
+    template = CHATML + "{# <|python_tag|> #}{% if tools %}{{ tools | tojson }}{% endif %}"
+    async with http_world(template, context_length=1024) as llama:
+        error = await refused(llama, tools=[function("look")], response_format=SCHEMA)
+        assert error["param"] == "response_format.json_schema.schema"
+        assert "this model's calls are JSON too" in error["message"]
+        llama.script = llama.says("yes")
+        body = {"messages": HELLO, "tools": [function("look")], "choice": ["yes", "no"]}
+        assert (await llama.http.post("/v1/chat/completions", json=body)).status_code == 200
+
+
+async def test_a_schema_beside_tools_keeps_its_options(world: HttpWorld) -> None:
+    world.script = world.says("{}")
+    fields = {"property_order": "any", "unenforced": "allow", "response_format": SCHEMA}
+    body = {"model": MODEL, "messages": HELLO, "tools": [function("look")], **fields}
+    assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
+    grammar = last_generate(world).grammar
+    assert grammar is not None
+    assert (grammar.kind, grammar.property_order, grammar.unenforced) == ("structural_tag", "any", "allow")
+    assert grammar.param == "response_format.json_schema.schema"
