@@ -27,7 +27,7 @@ class Node:
     pages: list[int]
     last_use: int  # when its last lock went
     hits: int = 0  # requests that went through it since
-    led_on: int = 0  # those of them that went on into something below it
+    led_on: int = 0  # those of them that went on into what was below it, or remembered there
     locks: int = 0  # leases that end here + children that are locked
     mark: object = None  # the eviction policy's
     children: dict[bytes, Node] = field(
@@ -51,7 +51,7 @@ class Node:
             self.pages[:pages],
             self.last_use,
             self.hits,
-            self.hits,
+            led_on=self.hits,
         )
         self.parent = upper
         self.tokens = self.tokens[position:]

@@ -14,7 +14,7 @@ from .reuse import Kind, ReuseTable, Traits
 
 # In tokens, relative to the whole cache:
 BANDS = (0.125, 0.25, 0.5, 0.6875, 1, 1.375, 2, 2.8125, 4, 8, 16)  # ends; what is older is in the last
-WEIGHT = 1 / 8  # seen, before that counts for more than what was assumed
+WEIGHT = 1 / 16  # seen, before that counts for more than what was assumed
 HALF_LIFE = 16  # of what was learned
 HISTORY = 16  # evicted, and remembered
 TICKS = 16  # in which a cache is filled: the resolution of ages

@@ -164,6 +164,7 @@ class RadixTree:
         remembered.pages = pages[: len(remembered.tokens) // self.page_bytes]
         self._hang(node, remembered)
         self._hit(remembered)
+        node.led_on += 1
         return remembered, len(remembered.pages)
 
     def _add_child(self, node: Node, tokens: bytes, pages: list[int]) -> Node:
@@ -282,14 +283,19 @@ class RadixTree:
             if kept > 0:
                 self.split(leaf, kept)
             evicted += leaf.pages
-            if self.on_evict is not None:
-                self.on_evict(leaf)
-            parent = self._unlink(leaf)
-            self.history.keep(leaf)
+            parent = self._retire(leaf)
             if len(evicted) == count:
                 self._settle(parent)
                 return evicted
             leaf = self._next_leaf(parent)
+
+    def _retire(self, leaf: Node) -> Node:
+        """Takes out an evicted leaf, and remembers it; returns its parent."""
+        if self.on_evict is not None:
+            self.on_evict(leaf)
+        parent = self._unlink(leaf)
+        self.history.keep(leaf)
+        return parent
 
     def _next_leaf(self, parent: Node) -> Node:
         """The next to evict after one below `parent`."""
