@@ -128,10 +128,10 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{'':42}" + "".join(f"{field:>9}" for field in (*Times._fields, "m+e+i")))
     for name in POLICIES:
-        for length in LENGTHS:
-            measure_length(name, length)
         for nodes in arguments.nodes:
             measure_size(name, nodes)
+        for length in LENGTHS:
+            measure_length(name, length)
 
 
 if __name__ == "__main__":

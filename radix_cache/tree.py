@@ -209,8 +209,10 @@ class RadixTree:
         """Returns the parent, which may have become a leaf."""
         parent = leaf.parent
         assert parent is not None and not leaf.locks and not leaf.children, "only an unlocked leaf"
-        self._count(leaf, -len(leaf.pages))
-        self.num_evictable -= len(leaf.pages)
+        count = len(leaf.pages)
+        self.num_pages -= count
+        self.pages_in[leaf.namespace] -= count
+        self.num_evictable -= count
         parent.unlink(leaf.tokens[: self.page_bytes])
         return parent
 
