@@ -50,7 +50,7 @@ class HostGrammar:
 
     prototype: LLMatcher
     eos_tokens: tuple[int, ...]
-    nbytes: int  # about; llguidance tells no size
+    host_nbytes: int  # about; llguidance tells no size
     left_out: tuple[tuple[str, str], ...] = ()
     """keyword and path of what the schema asks beyond it, where that is allowed"""
 
