@@ -32,6 +32,7 @@ class EngineOptions(TypedDict, total=False):
     host_cache: int | str
     disk_cache: str
     disk_cache_size: int | str
+    remote_cache: str
     page_size: int
     max_running: int
     max_waiting: int

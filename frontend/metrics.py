@@ -34,6 +34,7 @@ _STORE_COUNTERS = {
     "lost_pages": ("arbora_pages_lost", "Pages not saved because host memory had no room at that time."),
     "host_hits": ("arbora_host_cache_hits", "Pages that prompts found in host memory."),
     "disk_hits": ("arbora_disk_cache_hits", "Pages that prompts found on disk."),
+    "remote_hits": ("arbora_remote_cache_hits", "Pages that prompts found in the remote cache."),
     "restored_pages": ("arbora_pages_restored", "Pages put back into the KV cache."),
 }
 _COUNTERS = {

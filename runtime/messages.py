@@ -195,7 +195,7 @@ class StoreCounts(Part):
     """What the page store holds, in pages and bytes, and what it has done since the epoch's start.
 
     `lost_pages` were not saved: host memory was full of pages that were in use or not on disk yet.
-    `host_hits` and `disk_hits` are pages fetched, by where they were.
+    `host_hits`, `disk_hits` and `remote_hits` are pages fetched, by where they were.
     """
 
     host_pages: int = 0
@@ -206,6 +206,7 @@ class StoreCounts(Part):
     lost_pages: int = 0
     host_hits: int = 0
     disk_hits: int = 0
+    remote_hits: int = 0
     restored_pages: int = 0
 
 
@@ -440,6 +441,7 @@ class FetchPages(Message):
     """A prompt is queued: get ready to restore as many of these pages, from the first on, as are stored."""
 
     fetch: int
+    namespace: str
     keys: bytes
 
 

@@ -59,10 +59,10 @@ class World:
         self.transfers.save([SavedPages(namespace, key_bytes(keys), packed(pages))])
         self.transfers.settle([])
 
-    def fetch(self, keys: list[int]) -> tuple[int, int]:
+    def fetch(self, keys: list[int], namespace: str = "") -> tuple[int, int]:
         """The fetch's number, and how many pages it found."""
         self._fetches += 1
-        self._outbox.send(FetchPages(self._fetches, key_bytes(keys)))
+        self._outbox.send(FetchPages(self._fetches, namespace, key_bytes(keys)))
         while not isinstance(message := self._receive(), Fetched):
             pass
         assert message.fetch == self._fetches
@@ -202,8 +202,8 @@ def test_a_namespace_is_forgotten_in_memory_and_on_disk(world: World) -> None:
     world.wait_for_counts(host_pages=2)
     world.transfers.forget(ForgetPages("ann/", None))
     world.wait_for_counts(host_pages=1)
-    assert world.fetch([1])[1] == 0
-    assert world.fetch([2])[1] == 1
+    assert world.fetch([1], "ann/")[1] == 0
+    assert world.fetch([2], "bob/")[1] == 1
 
 
 def test_what_a_fetch_holds_of_a_forgotten_namespace_is_whole_until_it_is_given_back(world: World) -> None:

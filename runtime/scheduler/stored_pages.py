@@ -36,7 +36,7 @@ class StoredPages:
         self._last += 1
         request.fetch = Fetch(self._last, missing.first, None)
         self._asked[self._last] = request
-        self._to_store.append(FetchPages(self._last, missing.keys))
+        self._to_store.append(FetchPages(self._last, request.namespace, missing.keys))
 
     def fetched(self, message: Fetched) -> None:
         request = self._asked.pop(message.fetch)

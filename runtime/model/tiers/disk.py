@@ -63,21 +63,20 @@ class DiskStore:
         pages = self._number("PRAGMA page_count") - self._number("PRAGMA freelist_count")
         return pages * FILE_PAGE_BYTES
 
-    def read(self, key: bytes, content: memoryview) -> str | None:
-        """Fills `content` and returns the page's namespace; None, and the page is gone, if it isn't whole."""
+    def read(self, key: bytes, content: memoryview) -> bool:
+        """Fills `content`; False, and the page is gone, if it isn't there whole."""
         found = self._database.execute(
-            "SELECT namespace, checksum, contents.content "
-            "FROM pages JOIN contents ON id = pages.content WHERE key = ?",
+            "SELECT checksum, contents.content FROM pages JOIN contents ON id = pages.content WHERE key = ?",
             (key,),
         ).fetchone()
         if found is not None:
-            namespace, checksum, stored = found
+            checksum, stored = found
             if len(stored) == len(content) and checksum == _checksum(key, stored):
                 content[:] = stored
-                return str(namespace)
+                return True
             log.warning("a page in %s is damaged; it is computed again", self._path)
         self._delete([key])
-        return None
+        return False
 
     def touch(self, keys: Sequence[bytes]) -> None:
         """Marks pages that follow each other as just used, the first one last."""

@@ -1,4 +1,4 @@
-"""Keeps pages that the device gave up: in host memory, and on disk behind it."""
+"""Keeps pages that the device gave up: in host memory, and on disk and in a remote store behind it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from ...messages import Fetched, FetchPages, ForgetPages, PageStoreInbox, StoreCounts, StoreReport
 from ...sockets import Inbox, Outbox
 from .disk import DiskStore, StoredPage
 from .host_pool import Entry, HostPool, split_keys
+
+if TYPE_CHECKING:
+    from .remote import RemoteStore
 
 PAGES_AT_ONCE = 8  # written between two looks at who asks
 IDLE_MS = 500
@@ -19,14 +23,15 @@ log = logging.getLogger(__name__)
 
 
 class PageStore:
-    """Answers fetches and writes to disk in a thread of its own, so that no step waits for a disk.
+    """Answers fetches and writes in a thread of its own, so that no step waits for a disk or a network.
 
     What a fetch has found is held in host memory until the model's thread ends it.
     """
 
-    def __init__(self, pool: HostPool, disk: DiskStore | None) -> None:
+    def __init__(self, pool: HostPool, disk: DiskStore | None, remote: RemoteStore | None = None) -> None:
         self.pool = pool
         self.disk = disk  # None from when it fails on
+        self._remote = remote
         self._wake: Callable[[], None] = lambda: None
         self._fetched: dict[int, list[Entry]] = {}
         self._to_forget: deque[ForgetPages] = deque()
@@ -38,6 +43,12 @@ class PageStore:
         self._restored_pages = 0
         self._host_hits = 0
         self._disk_hits = 0
+        self._remote_hits = 0
+
+    @property
+    def shares(self) -> bool:
+        """Whether others may find its pages: servers to come, or on other machines."""
+        return self.disk is not None or self._remote is not None
 
     def start(self, inbox: Inbox[PageStoreInbox], scheduler: Outbox) -> None:
         """Neither may be used by another thread from now on."""
@@ -50,7 +61,8 @@ class PageStore:
         """Pages that follow each other have their contents."""
         self._saved_pages += len(entries)
         for entry in reversed(entries):
-            to_write = self.disk is not None and entry.key not in self.disk.keys
+            on_disk = self.disk is None or entry.key in self.disk.keys
+            to_write = not on_disk or self._remote is not None
             if to_write:
                 with self._written:
                     self._unwritten += 1
@@ -77,7 +89,7 @@ class PageStore:
         self._wake()
 
     def flush(self, order: list[bytes]) -> None:
-        """Waits until what was saved is on disk, and gives it an order of use: the first was used last."""
+        """Waits until what was saved is written, and gives it an order of use: the first was used last."""
         self._order = order
         with self._written:
             self._unwritten += 1  # the order
@@ -112,7 +124,7 @@ class PageStore:
     def _answer(self, message: FetchPages) -> Fetched:
         entries: list[Entry] = []
         try:
-            entries.extend(self._fetch(split_keys(message.keys)))
+            entries.extend(self._fetch(message.namespace, split_keys(message.keys)))
             if self.disk is not None:
                 self.disk.touch([entry.key for entry in entries])
         except sqlite3.Error as error:
@@ -120,36 +132,45 @@ class PageStore:
         self._fetched[message.fetch] = entries
         return Fetched(message.fetch, len(entries))
 
-    def _fetch(self, keys: list[bytes]) -> Iterator[Entry]:
+    def _fetch(self, namespace: str, keys: list[bytes]) -> Iterator[Entry]:
         """Brings pages into memory and holds them, up to the first that isn't stored or finds no room."""
         for key in keys:
             entry = self.pool.hold(key)
             if entry is not None:
                 self._host_hits += 1
             else:
-                entry = self._read(key)
+                entry = self._read(namespace, key)
                 if entry is None:
                     return
-                self._disk_hits += 1
             yield entry
 
-    def _read(self, key: bytes) -> Entry | None:
-        if self.disk is None or key not in self.disk.keys:
+    def _read(self, namespace: str, key: bytes) -> Entry | None:
+        on_disk = self.disk is not None and key in self.disk.keys
+        if not on_disk and self._remote is None:
             return None
-        entry = self.pool.reserve(key)
+        entry = self.pool.reserve(key, namespace)
         if entry is None:
             return None
-        namespace = None
+        found = False
         try:
-            namespace = self.disk.read(key, self.pool.content(entry))
+            found = self._fill(entry, on_disk)
         finally:
-            if namespace is None:
+            if not found:
                 self.pool.let_go([entry])
-        if namespace is None:
+        if not found:
             return None
-        entry.namespace = namespace
         self.pool.enter(entry, to_write=False)
         return entry
+
+    def _fill(self, entry: Entry, on_disk: bool) -> bool:
+        content = self.pool.content(entry)
+        if on_disk and self.disk is not None and self.disk.read(entry.key, content):
+            self._disk_hits += 1
+            return True
+        if self._remote is not None and self._remote.read(entry.namespace, entry.key, content):
+            self._remote_hits += 1
+            return True
+        return False
 
     def _forget(self) -> None:
         while self._to_forget:
@@ -157,6 +178,8 @@ class PageStore:
             self.pool.forget(doomed.scope, doomed.namespace)
             if self.disk is not None:
                 self.disk.forget(doomed.scope, doomed.namespace)
+            if self._remote is not None:
+                self._remote.forget(doomed.scope, doomed.namespace)
 
     def _write(self) -> None:
         """A few pages; then somebody may want an answer."""
@@ -169,7 +192,9 @@ class PageStore:
         pages = [StoredPage(entry.key, entry.namespace, self.pool.content(entry)) for entry in kept]
         try:
             if self.disk is not None:
-                self.disk.write(pages)
+                self.disk.write([page for page in pages if page.key not in self.disk.keys])
+            if self._remote is not None:
+                self._remote.write(pages)
         finally:
             self.pool.let_go(batch)
             self._count_written(len(batch))
@@ -205,5 +230,6 @@ class PageStore:
             lost_pages=self._lost_pages,
             host_hits=self._host_hits,
             disk_hits=self._disk_hits,
+            remote_hits=self._remote_hits,
             restored_pages=self._restored_pages,
         )
