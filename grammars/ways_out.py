@@ -30,7 +30,7 @@ from .stack_automaton import (
 )
 
 ENDED = -1  # beside the actions' kinds
-ENTRY_BYTES = 300  # of a way, measured
+WAY_BYTES = 800  # of memory, measured: 350 to 900
 _PLAIN = sorted(range(256), key=lambda byte: (byte > 127 or not chr(byte).isalnum(), byte))
 
 
@@ -92,7 +92,7 @@ class WaysOut:
     @property
     def nbytes(self) -> int:
         """About what they take of memory."""
-        return ENTRY_BYTES * sum(map(len, self.lengths.values()))
+        return WAY_BYTES * sum(map(len, self.lengths.values()))
 
     def completed(self, state: int, seen: int) -> dict[int, tuple[int, Parts]]:
         """How an object whose order is free can end from there, by verdict: in how many bytes, and the ways.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,6 +129,21 @@ def test_a_fetch_ends_at_the_first_page_that_is_missing(world: World) -> None:
     world.save([1, 3], [3, 7])
     assert world.fetch([1, 2, 3])[1] == 1
     assert world.fetch([2, 3])[1] == 0
+
+
+def test_who_wants_little_does_not_wait_for_who_wants_much(tmp_path: Path) -> None:
+    world = World(tmp_path, places=32, disk=False)
+    pages = list(range(PAGES))
+    world.save(pages, pages)
+    with world.store.pool._changed:  # nothing is fetched before both questions are there
+        for fetch, keys in ((1, pages), (2, [99])):
+            world._outbox.send(FetchPages(fetch, "", key_bytes(keys)))
+        time.sleep(0.3)
+    answers: list[Fetched] = []
+    while len(answers) < 2:
+        message = world._receive()
+        answers += [message] if isinstance(message, Fetched) else []
+    assert answers == [Fetched(2, 0), Fetched(1, PAGES)]
 
 
 def test_in_memory_those_used_longest_ago_go_and_later_pages_before_earlier_ones(tmp_path: Path) -> None:

@@ -39,11 +39,18 @@ def running(kind: str, directory: Path) -> Iterator[str]:
     command = [kind, "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(directory)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
-        eventually(path.exists)
+        eventually(lambda: _answers(f"unix://{path}"))
         yield f"unix://{path}"
     finally:
         process.terminate()
         process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return bool(redis.Redis.from_url(url).ping())
+    except redis.ConnectionError:
+        return False
 
 
 @pytest.fixture(params=SERVERS)

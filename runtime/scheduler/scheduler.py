@@ -7,10 +7,7 @@ step then feed tokens that are still being sampled.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import asdict
-
-import numpy as np
 
 from ...grammars import GrammarError
 from ...radix_cache import PrefixCache
@@ -19,14 +16,11 @@ from ..messages import (
     CacheControl,
     DropCache,
     Fetched,
-    FinishReason,
     FlushPages,
     Generate,
     LeftOut,
-    Logprobs,
     Message,
     Refused,
-    RowError,
     Stats,
     StepResult,
     StoreCounts,
@@ -35,14 +29,14 @@ from ..messages import (
 from .admission import Limits, pages_for, refusal
 from .budget import StepBudget
 from .cache_desk import CacheDesk
-from .completion import Completion
 from .counts import Counts
-from .fairness import OUTPUT_WEIGHT, USUAL_BOUNDS, Bounds, Fairness
-from .forced_runs import ForcedRuns, Segments
+from .fairness import USUAL_BOUNDS, Bounds, Fairness
+from .forced_runs import Segments
 from .grammar_desk import GrammarDesk
 from .plan import StepInFlight, StepPlanner, step_masks
-from .replies import Replies, banned_tokens, ending
+from .replies import Replies, banned_tokens
 from .request import Phase, Request
+from .results import Results
 from .starting import STEPS_IN_FLIGHT, Starter
 from .stored_pages import StoredPages
 
@@ -69,8 +63,6 @@ class Scheduler:
         self._grammars = grammars
         self._mask_words = -(-vocab_size // 32)
         self._eos = frozenset(eos_tokens)
-        self._forced_runs = ForcedRuns(segments, self._eos)
-        self._completion = Completion(segments, self._eos)
         self._planner = StepPlanner(cache, limits.num_pages, lambda r: banned_tokens(r, self._eos))
         self._open: dict[str, Request] = {}  # every request that isn't answered to its end
         self._fairness = Fairness(bounds.ahead)
@@ -84,6 +76,9 @@ class Scheduler:
         self._to_model: list[Message] = []
         self._arrivals = 0
         self._counts = Counts()
+        self._results = Results(
+            segments, self._eos, self._replies, self._counts, self._fairness, self._open, self._end
+        )
 
     # What comes from the tokenizer processes
 
@@ -113,7 +108,7 @@ class Scheduler:
                     self._refuse(request, Refused(request_id, 400, str(compiled), param, "invalid_grammar"))
             elif request is not None:
                 request.constraint = compiled
-                refused = self._completion.refusal(request)
+                refused = self._results.completion.refusal(request)
                 self._accept(request) if refused is None else self._refuse(request, refused)
 
     def drop(self, request_id: str) -> None:
@@ -141,7 +136,7 @@ class Scheduler:
     def control_cache(self, message: CacheControl, now: float) -> None:
         """`now` is in seconds since 1970."""
         needs = [pages_for(request.max_length, self._cache.page_size) for request in self._open.values()]
-        answer = self._cache_desk.answer(message, now, max(needs, default=0))
+        answer = self._cache_desk.answer(message, now, max(needs, default=0), self._store_counts)
         self._replies.add(message.client, answer)
         if isinstance(message, DropCache):
             self._to_model += self._stored.forget(message.scope, message.namespace, self._open.values())
@@ -197,14 +192,7 @@ class Scheduler:
         self._budget.observe(flight.prefill_tokens, result.elapsed_ms)
         for request in flight.rows:
             self._copy_is_made(request, flight.step)
-        by_slot = {request.residence.slot: request for request in flight.rows}
-        for part in result.prompt_logprobs:
-            by_slot[part.slot].prompt_logprobs.append(part.logprobs)
-        for error in result.errors:
-            self._take_error(by_slot[error.slot], error)
-        self._take_tokens(flight, result)
-        self._finish_prompts(flight)
-        self._replies.close_step()
+        self._results.take(flight, result)
         self._in_flight.popleft()
         self._send_masks()
         for request in flight.rows:
@@ -234,6 +222,7 @@ class Scheduler:
             pages_total=pages.total,
             pages_used=pages.held + pages.locked,
             pages_cached=pages.evictable,
+            pages_pinned=pages.pinned,
             evicted_pages=pages.evicted_pages,
             store=self._store_counts,
             **asdict(self._counts),
@@ -247,7 +236,7 @@ class Scheduler:
         left_out = request.constraint.left_out if request.constraint is not None else ()
         named = [LeftOut(keyword, path) for keyword, path in left_out]
         self._replies.add(request.client, Accepted(request.id, named))
-        self._force(request)
+        self._results.force(request)
 
     def _refuse(self, request: Request, refused: Refused) -> None:
         del self._open[request.id]
@@ -306,102 +295,7 @@ class Scheduler:
         request.phase = Phase.RETRACTING
         self._settle(request)
 
-    # Results
-
-    def _take_tokens(self, flight: StepInFlight, result: StepResult) -> None:
-        tokens = np.frombuffer(result.tokens, np.int32).tolist()
-        states = np.frombuffer(result.states, np.int32).tolist()
-        logprobs = {part.slot: part.logprobs for part in result.logprobs}
-        for request, token, state in zip(flight.sampled, tokens, states, strict=True):
-            home = request.residence
-            if flight.step <= home.superseded:
-                continue
-            home.sampling -= 1
-            if request.phase is not Phase.ENDED:
-                self._take_token(request, token, state, logprobs.get(home.slot))
-
-    def _take_token(self, request: Request, token: int, state: int, logprobs: Logprobs | None) -> None:
-        if not self._completion.leaves_room(request, [token]):
-            self._complete(request)
-            return
-        request.append(token)
-        self._count_output(request, 1)
-        error = request.constraint.accept(token, state) if request.constraint else None
-        if error is not None:
-            self._fail(request, error)
-            return
-        finish = ending(request, self._eos) or self._force(request)
-        self._replies.tokens(request, logprobs, finish)
-        if finish is not None:
-            self._leave(request)
-
-    def _force(self, request: Request) -> FinishReason | None:
-        """Appends what must come next. Returns why the reply ends there, if it does."""
-        run = self._forced_runs.next(request)
-        if not run or not self._completion.leaves_room(request, run):
-            return None
-        self._counts.forced_tokens += len(run)
-        self._append(request, run)
-        return ending(request, self._eos)
-
-    def _count_output(self, request: Request, tokens: int) -> None:
-        self._counts.output_tokens += tokens
-        self._fairness.charge(request, OUTPUT_WEIGHT * tokens)
-
-    def _complete(self, request: Request) -> None:
-        """Ends the reply in place of a token that isn't kept. What was planned behind that is void."""
-        request.residence.planned = min(request.residence.planned, request.length)
-        end = self._completion.end(request) or ()
-        self._append(request, end[: request.max_length - request.length])
-        self._replies.tokens(request, None, "length")
-        self._leave(request)
-
-    def _append(self, request: Request, tokens: Sequence[int]) -> None:
-        """Tokens that were not sampled, in place of what is being sampled."""
-        assert request.constraint is not None
-        request.constraint.append(tokens)
-        for token in tokens:
-            request.append(token)
-        self._count_output(request, len(tokens))
-        if tokens and request.home is not None:
-            request.home.jump(request.length)
-
-    def _leave(self, request: Request) -> None:
-        """The reply is whole. The next turn shall find forced tokens at its end like those before them."""
-        home = request.residence
-        if request.phase is not Phase.RUNNING or home.planned >= request.length - 1:
-            self._end(request)
-            return
-        del self._open[request.id]
-        request.phase = Phase.LEAVING
-        home.prefill_end = request.length - 1
-
-    def _take_error(self, request: Request, error: RowError) -> None:
-        request.residence.faulty = error.kind == "not_a_number"
-        complete = request.constraint is not None and request.output_length < request.sampling.min_tokens
-        if error.kind == "nothing_allowed" and complete and not request.is_answered:
-            self._replies.end(request, "stop")  # the grammar allows the end alone, `min_tokens` not even that
-            self._end(request)
-        else:
-            self._fail(request, error.message)
-
-    def _finish_prompts(self, flight: StepInFlight) -> None:
-        """Requests for no output at all end with their prompt, those that leave with what was forced."""
-        for request in flight.rows:
-            home = request.residence
-            if home.prefilling or home.last_step != flight.step:
-                continue
-            if request.phase is Phase.LEAVING:
-                self._end(request)
-            elif request.phase is Phase.RUNNING and request.sampling.max_tokens == 0:
-                self._replies.end(request, "length")
-                self._end(request)
-
-    def _fail(self, request: Request, message: str) -> None:
-        if not request.is_answered:
-            self._replies.end(request, "error", message)
-        if request.phase is not Phase.ENDED:
-            self._end(request)
+    # Ends
 
     def _end(self, request: Request) -> None:
         """It is planned no more. What it holds comes back with the last step that names it."""

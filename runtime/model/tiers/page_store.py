@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...messages import Fetched, FetchPages, ForgetPages, PageStoreInbox, StoreCounts, StoreReport
+from ...messages import Fetched, ForgetPages, PageStoreInbox, StoreCounts, StoreReport
 from ...sockets import Inbox, Outbox
 from .disk import DiskStore, StoredPage
 from .host_pool import Entry, HostPool, split_keys
@@ -17,9 +19,19 @@ from .host_pool import Entry, HostPool, split_keys
 if TYPE_CHECKING:
     from .remote import RemoteStore
 
-PAGES_AT_ONCE = 8  # written between two looks at who asks
+PAGES_AT_ONCE = 8  # read or written between two looks at who asks
 IDLE_MS = 500
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Fetching:
+    """Entries of the first of the keys, as far as they are held by now."""
+
+    fetch: int
+    namespace: str
+    keys: list[bytes]
+    entries: list[Entry] = field(default_factory=list)
 
 
 class PageStore:
@@ -33,6 +45,7 @@ class PageStore:
         self.disk = disk  # None from when it fails on
         self._remote = remote
         self._wake: Callable[[], None] = lambda: None
+        self._fetching: deque[_Fetching] = deque()
         self._fetched: dict[int, list[Entry]] = {}
         self._to_forget: deque[ForgetPages] = deque()
         self._unwritten = 0
@@ -99,50 +112,66 @@ class PageStore:
     # The store's thread
 
     def _run(self, inbox: Inbox[PageStoreInbox], scheduler: Outbox) -> None:
+        try:
+            self._serve(inbox, scheduler)
+        except BaseException:
+            log.exception("the page store failed")
+            os._exit(1)  # else requests would wait for its answers for ever
+
+    def _serve(self, inbox: Inbox[PageStoreInbox], scheduler: Outbox) -> None:
         reported = None
         while True:
             message = inbox.receive(self._patience_ms())
             if message is not None:
-                scheduler.send(self._answer(message))
+                self._fetching.append(_Fetching(message.fetch, message.namespace, split_keys(message.keys)))
             try:
                 self._forget()
+                self._fetch(scheduler)
                 self._write()
-                report = self._report()
             except sqlite3.Error as error:
                 self._give_up_disk(error)
-                report = self._report()
+            report = self._report()
             if report != reported:
                 scheduler.send(StoreReport(report))
                 reported = report
 
     def _patience_ms(self) -> int | None:
         """How long nobody needs to ask for anything before there is something to do."""
-        if self.pool.to_write or self._order is not None:
+        if self._fetching or self.pool.to_write or self._order is not None:
             return 0
         return IDLE_MS if self.disk is not None and self.disk.has_news else None
 
-    def _answer(self, message: FetchPages) -> Fetched:
-        entries: list[Entry] = []
-        try:
-            entries.extend(self._fetch(message.namespace, split_keys(message.keys)))
-            if self.disk is not None:
-                self.disk.touch([entry.key for entry in entries])
-        except sqlite3.Error as error:
-            self._give_up_disk(error)
-        self._fetched[message.fetch] = entries
-        return Fetched(message.fetch, len(entries))
+    def _fetch(self, scheduler: Outbox) -> None:
+        """A few pages of the fetch whose turn it is: who wants little does not wait for who wants much."""
+        if not self._fetching:
+            return
+        fetching = self._fetching[0]
+        more = self._advance(fetching)
+        self._fetching.popleft()
+        if more:
+            self._fetching.append(fetching)
+            return
+        if self.disk is not None:
+            self.disk.touch([entry.key for entry in fetching.entries])
+        self._fetched[fetching.fetch] = fetching.entries
+        scheduler.send(Fetched(fetching.fetch, len(fetching.entries)))
 
-    def _fetch(self, namespace: str, keys: list[bytes]) -> Iterator[Entry]:
-        """Brings pages into memory and holds them, up to the first that isn't stored or finds no room."""
-        for key in keys:
+    def _advance(self, fetching: _Fetching) -> bool:
+        """Brings pages into memory and holds them, up to the first that isn't stored or finds no room.
+
+        Returns whether there may be more.
+        """
+        at = len(fetching.entries)
+        for key in fetching.keys[at : at + PAGES_AT_ONCE]:
             entry = self.pool.hold(key)
             if entry is not None:
                 self._host_hits += 1
             else:
-                entry = self._read(namespace, key)
+                entry = self._read(fetching.namespace, key)
                 if entry is None:
-                    return
-            yield entry
+                    return False
+            fetching.entries.append(entry)
+        return len(fetching.entries) < len(fetching.keys)
 
     def _read(self, namespace: str, key: bytes) -> Entry | None:
         on_disk = self.disk is not None and key in self.disk.keys
