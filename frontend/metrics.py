@@ -21,6 +21,7 @@ _GAUGES = {
     "waiting": ("arbora_requests_waiting", "Sequences that wait to be admitted."),
     "pages_total": ("arbora_kv_pages", "Pages of KV cache."),
     "pages_used": ("arbora_kv_pages_used", "Pages held by running sequences."),
+    "pages_pinned": ("arbora_kv_pages_pinned", "Pages that clients have pinned; used ones are among them."),
     "pages_cached": ("arbora_kv_pages_cached", "Pages that only the radix tree holds."),
 }
 _STORE_GAUGES = {

@@ -220,6 +220,7 @@ class Stats(Message):
     pages_total: int
     pages_used: int
     pages_cached: int
+    pages_pinned: int
     prompt_tokens_cached: int
     prompt_tokens_computed: int
     output_tokens: int
@@ -270,6 +271,7 @@ class CacheReport(Message):
     recent_prompt_tokens: int
     recent_cached_tokens: int
     evicted_pages: int
+    store: StoreCounts
     namespaces: dict[str, int]
     prefixes: list[CachedPrefix]
     pins: list[PinnedPrefix]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 from arbora.runtime.messages import DropCache, PrefixPinned, RowError
@@ -26,7 +27,8 @@ class AnyOrder(RuleBasedStateMachine):
     )
     def start(self, page_size: int, tokens: int, slots: int, cache: bool, most_stored: int | None) -> None:
         pages = tokens // page_size
-        self.bench = SchedulerBench(
+        self.new_bench = partial(
+            SchedulerBench,
             pages,
             page_size,
             slots,
@@ -34,6 +36,7 @@ class AnyOrder(RuleBasedStateMachine):
             most_pinned=pages // 3,
             most_stored=most_stored,
         )
+        self.bench = self.new_bench()
         self.expected: dict[str, tuple[list[int], int, bool | Literal["bad"]]] = {}
         self.dropped: set[str] = set()
         self.pins = 0
@@ -152,6 +155,21 @@ class AnyOrder(RuleBasedStateMachine):
             self.bench.control(DropCache(0, 1, "", None))
             assert self.bench.report().pages_cached == 0
             assert self.bench.report().pages_pinned == pinned
+
+    @rule(odds=st.integers(0, 3), drained=st.booleans())
+    def restart(self, odds: int, drained: bool) -> None:
+        """Requests are gone, and so is the cache; the page store is not."""
+        if odds < 3:
+            return
+        if drained:
+            self.compile_grammars()
+            self.bench.run()
+            self.bench.scheduler.flush()
+            self.bench.deliver()
+        stored = self.bench.model.store.pages
+        self.bench = self.new_bench()
+        self.bench.model.store.pages = stored
+        self.expected, self.dropped = {}, set()
 
     @invariant()
     def replies_are_right_so_far(self) -> None:

@@ -129,7 +129,7 @@ class MatcherConstraint:
         return None
 
     def forced_text(self) -> ForcedText | None:
-        return None
+        return self._matcher.forced_text()
 
     def closing_bytes(self, tokens: Sequence[int]) -> int | None:
         return None
@@ -141,7 +141,8 @@ class MatcherConstraint:
         return self._matcher.consume(token)
 
     def append(self, tokens: Sequence[int]) -> None:
-        raise AssertionError("nothing is forced")
+        for token in tokens:
+            self._matcher.consume(token)  # the next token that is sampled ends with its error, if any
 
     def fill_mask(self, mask: NDArray[np.int32]) -> None:
         self._matcher.fill_mask(mask)

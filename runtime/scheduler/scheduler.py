@@ -135,7 +135,7 @@ class Scheduler:
     def control_cache(self, message: CacheControl, now: float) -> None:
         """`now` is in seconds since 1970."""
         needs = [pages_for(request.max_length, self._cache.page_size) for request in self._open.values()]
-        answer = self._cache_desk.answer(message, now, max(needs, default=0))
+        answer = self._cache_desk.answer(message, now, max(needs, default=0), self._store_counts)
         self._replies.add(message.client, answer)
         if isinstance(message, DropCache):
             self._to_model += self._stored.forget(message.scope, message.namespace, self._open.values())
@@ -221,6 +221,7 @@ class Scheduler:
             pages_total=pages.total,
             pages_used=pages.held + pages.locked,
             pages_cached=pages.evictable,
+            pages_pinned=pages.pinned,
             evicted_pages=pages.evicted_pages,
             store=self._store_counts,
             **asdict(self._counts),

@@ -76,6 +76,9 @@ class EvenTokens:
     def matcher(self) -> EvenTokens:
         return self
 
+    def forced_text(self) -> ForcedText:
+        return ForcedText(b"", b"", False)
+
     def consume(self, token: int) -> str | None:
         return None if token % 2 == 0 else f"token {token} is odd"
 
