@@ -156,6 +156,24 @@ def test_a_server_that_fails_is_left_in_peace_for_a_while(
     assert len(caplog.records) == 2
 
 
+def test_a_server_that_is_full_is_still_read(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = RemoteStore(url)
+    store.write([page(1)])
+
+    def refuse(*_: object) -> None:
+        raise redis.ResponseError("OOM command not allowed")
+
+    monkeypatch.setattr(store._server, "set", refuse)
+    store.write([page(2)])
+    store.write([page(3)])
+    assert [read(store, number) for number in (1, 2)] == [True, False]
+    assert [record.message for record in caplog.records] == [
+        "the remote cache takes no pages for 30 s: OOM command not allowed"
+    ]
+
+
 def test_a_server_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
