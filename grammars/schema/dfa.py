@@ -187,9 +187,26 @@ def minimal(dfa: Dfa) -> Dfa:
 
 def distinct_columns(table: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """One index of each distinct column, and for each column its place there. Compared by a 64-bit hash."""
-    spread = np.resize(_SPREAD.view(np.int64), len(table)) * (1 + np.arange(len(table)) // len(_SPREAD))
-    _, columns, inverse = np.unique(spread @ table.astype(np.int64), return_index=True, return_inverse=True)
+    _, columns, inverse = np.unique(_column_hashes(table), return_index=True, return_inverse=True)
     return columns, inverse.reshape(-1)
+
+
+def spread(numbers: NDArray[np.integer]) -> NDArray[np.int64]:
+    """A hash of each number."""
+    hashes = numbers.astype(np.uint64)
+    for _ in range(2):
+        hashes = (hashes ^ (hashes >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    return hashes.view(np.int64)
+
+
+@njit(cache=True)
+def _column_hashes(table):  # type: ignore[no-untyped-def]
+    hashes = np.zeros(table.shape[1], np.uint64)
+    for row in table:
+        for column in range(len(row)):
+            hashes[column] = (hashes[column] + np.uint64(row[column] + 3)) * np.uint64(0x9E3779B97F4A7C15)
+            hashes[column] ^= hashes[column] >> np.uint64(29)
+    return hashes
 
 
 def minimal_table(
@@ -240,9 +257,6 @@ def alive_states(transitions, labels):  # type: ignore[no-untyped-def]
                 alive[source] = True
                 pending.append(np.int64(source))
     return alive
-
-
-_SPREAD = np.random.default_rng(20).integers(1, 1 << 62, 4096, dtype=np.uint64) | np.uint64(1)
 
 
 @njit(cache=True)
