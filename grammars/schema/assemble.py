@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -181,11 +182,14 @@ class Assembler:
     def _name_block(
         self, container: Container, names: UndeclaredNames, alive: list[int], labels: int
     ) -> Block | None:
-        number = np.full(labels + 1, REJECT, np.int32)
-        number[alive] = np.arange(len(alive))
-        dfa = Dfa(names.dfa.cuts, names.dfa.class_of_cut, names.dfa.transitions, number[names.dfa.labels])
-        if not alive_states(dfa.transitions, dfa.labels).all():  # beginnings of no name that may come
-            dfa = minimal(dfa)
+        def dfa() -> Dfa:
+            number = np.full(labels + 1, REJECT, np.int32)
+            number[alive] = np.arange(len(alive))
+            kept = replace(names.dfa, labels=number[names.dfa.labels])
+            if alive_states(kept.transitions, kept.labels).all():
+                return kept
+            return minimal(kept)  # there are beginnings of no name that may come
+
         if container not in self._spelled_once:
             self._spelled_once[container] = all(map(has_one_spelling, container.names))
         is_shared = self._spelled_once[container]
