@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec import UNSET, Struct, UnsetType
 
-from ..runtime.messages import CachedPrefix, CacheReport, ModelReady, PinnedPrefix, Tokens
+from ..runtime.messages import CachedPrefix, CacheReport, ModelReady, PinnedPrefix, StoreCounts, Tokens
 from .tenants import shown_namespace
 
 TEXT_CHARACTERS = 80
@@ -67,12 +67,30 @@ class Pin(Struct):
     expires_at: float
 
 
+class Tier(Struct):
+    """`found` is how many pages prompts have found there since the model started."""
+
+    pages: int
+    bytes: int
+    found: int
+
+
+class Tiers(Struct):
+    """Where pages are kept beside the KV cache. What a remote server holds only it knows."""
+
+    host: Tier
+    disk: Tier
+    remote_found: int
+    restored_pages: int
+
+
 class CacheStatus(Struct):
     page_tokens: int
     sizes: Sizes
     hit_rate: HitRate
     recent_hit_rate: HitRate
     evicted_pages: int
+    tiers: Tiers
     namespaces: list[NamespaceSize]
     prefixes: list[TopPrefix]
     pins: list[Pin]
@@ -106,12 +124,22 @@ def cache_status(
             report.recent_prompt_tokens, report.recent_cached_tokens, report.recent_requests
         ),
         evicted_pages=report.evicted_pages,
+        tiers=_tiers(report.store),
         namespaces=[
             NamespaceSize(shown_namespace(name), name == own, amount(pages, model))
             for name, pages in report.namespaces.items()
         ],
         prefixes=[_prefix(prefix, own, decode) for prefix in report.prefixes],
         pins=[shown_pin(pin, model) for pin in report.pins],
+    )
+
+
+def _tiers(store: StoreCounts) -> Tiers:
+    return Tiers(
+        host=Tier(store.host_pages, store.host_bytes, store.host_hits),
+        disk=Tier(store.disk_pages, store.disk_bytes, store.disk_hits),
+        remote_found=store.remote_hits,
+        restored_pages=store.restored_pages,
     )
 
 

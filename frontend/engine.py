@@ -23,12 +23,16 @@ HTTP_ONLY = ("host", "port", "api_key", "served_model_name", "isolate_keys", "pi
 
 
 class EngineOptions(TypedDict, total=False):
-    """The options of `arbora serve` that concern the model. `kv_memory` is bytes, or text such as "4GiB"."""
+    """The options of `arbora serve` that concern the model. Sizes are bytes, or text such as "4GiB"."""
 
     device: str
     dtype: str
     max_model_len: int
     kv_memory: int | str
+    host_cache: int | str
+    disk_cache: str
+    disk_cache_size: int | str
+    remote_cache: str
     page_size: int
     max_running: int
     max_waiting: int

@@ -21,7 +21,22 @@ _GAUGES = {
     "waiting": ("arbora_requests_waiting", "Sequences that wait to be admitted."),
     "pages_total": ("arbora_kv_pages", "Pages of KV cache."),
     "pages_used": ("arbora_kv_pages_used", "Pages held by running sequences."),
+    "pages_pinned": ("arbora_kv_pages_pinned", "Pages that clients have pinned; used ones are among them."),
     "pages_cached": ("arbora_kv_pages_cached", "Pages that only the radix tree holds."),
+}
+_STORE_GAUGES = {
+    "host_pages": ("arbora_host_cache_pages", "Pages kept in host memory."),
+    "host_bytes": ("arbora_host_cache_bytes", "Host memory they take."),
+    "disk_pages": ("arbora_disk_cache_pages", "Pages kept on disk."),
+    "disk_bytes": ("arbora_disk_cache_bytes", "What they take there."),
+}
+_STORE_COUNTERS = {
+    "saved_pages": ("arbora_pages_saved", "Pages taken out of the KV cache into host memory."),
+    "lost_pages": ("arbora_pages_lost", "Pages not saved because host memory had no room at that time."),
+    "host_hits": ("arbora_host_cache_hits", "Pages that prompts found in host memory."),
+    "disk_hits": ("arbora_disk_cache_hits", "Pages that prompts found on disk."),
+    "remote_hits": ("arbora_remote_cache_hits", "Pages that prompts found in the remote cache."),
+    "restored_pages": ("arbora_pages_restored", "Pages put back into the KV cache."),
 }
 _COUNTERS = {
     "prompt_tokens_cached": ("arbora_prompt_tokens_cached", "Prompt tokens whose KV was in the cache."),
@@ -40,7 +55,7 @@ class SchedulerStats:
     def __init__(self) -> None:
         self._last: Stats | None = None
         self._epoch = 0
-        self._before: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
+        self._before: dict[str, int] = dict.fromkeys(_COUNTERS | _STORE_COUNTERS, 0)
 
     def update(self, stats: Stats | None, epoch: int) -> None:
         """`stats` of the replica of `epoch`; None when no replica answers."""
@@ -52,17 +67,21 @@ class SchedulerStats:
     def _totals(self) -> dict[str, int]:
         if self._last is None:
             return self._before
-        return {name: self._before[name] + getattr(self._last, name) for name in _COUNTERS}
+        now = {name: getattr(self._last, name) for name in _COUNTERS}
+        now |= {name: getattr(self._last.store, name) for name in _STORE_COUNTERS}
+        return {name: self._before[name] + count for name, count in now.items()}
 
     def collect(self) -> Iterator[Metric]:
         """Prometheus' collector interface."""
         if self._last is not None:
             for field, (name, documentation) in _GAUGES.items():
                 yield GaugeMetricFamily(name, documentation, value=getattr(self._last, field))
+            for field, (name, documentation) in _STORE_GAUGES.items():
+                yield GaugeMetricFamily(name, documentation, value=getattr(self._last.store, field))
             free = self._last.pages_total - self._last.pages_used - self._last.pages_cached
             yield GaugeMetricFamily("arbora_kv_pages_free", "Pages that hold nothing.", value=free)
         totals = self._totals()
-        for field, (name, documentation) in _COUNTERS.items():
+        for field, (name, documentation) in (_COUNTERS | _STORE_COUNTERS).items():
             yield CounterMetricFamily(name, documentation, value=totals[field])
 
 

@@ -126,6 +126,18 @@ def host(text: str) -> str:
     return text.strip()
 
 
+def directory(text: str) -> Path:
+    if not text.strip():
+        raise ValueError("expected a directory's path.")
+    return Path(text).expanduser().absolute()
+
+
+def remote_url(text: str) -> str:
+    if not text.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError("expected a URL such as redis://HOST:6379/0, rediss://HOST or unix://PATH.")
+    return text
+
+
 def words(text: str) -> tuple[str, ...]:
     return tuple(word for word in text.replace(",", " ").split() if word)
 
@@ -168,6 +180,29 @@ OPTIONS = (
         None,
         "SIZE",
     ),
+    Option(
+        "host_cache",
+        "host memory for what the KV cache has no more room for, such as 8GiB (default: none; 1GiB with "
+        "--disk-cache or --remote-cache)",
+        size_or_nothing,
+        0,
+        "SIZE",
+    ),
+    Option(
+        "disk_cache",
+        "directory to keep cached prefixes in: they outlive the server (default: none)",
+        directory,
+        None,
+        "DIRECTORY",
+    ),
+    Option(
+        "remote_cache",
+        "a Valkey or Redis server that keeps cached prefixes for many servers, such as redis://HOST:6379/0",
+        remote_url,
+        None,
+        "URL",
+    ),
+    Option("disk_cache_size", "most bytes of that directory", size_in_bytes, 16 << 30, "SIZE"),
     Option(
         "page_size",
         f"tokens in a page of KV cache, a power of two up to {MAX_PAGE_SIZE}",
@@ -221,6 +256,9 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
     values["prefix_cache"] = not values.pop("no_prefix_cache")
     values["api_keys"] = values.pop("api_key")
     values["served_model_name"] = values["served_model_name"] or served_name(model)
+    tiers = values["host_cache"] or values["disk_cache"] or values["remote_cache"]
+    if tiers and not values["prefix_cache"]:
+        raise ConfigError("--no-prefix-cache leaves nothing for --host-cache or --disk-cache to keep.")
     if values["isolate_keys"] and not values["api_keys"]:
         raise ConfigError("--isolate-keys: there are no keys to tell clients by; give each an --api-key.")
     return ServeConfig(model=find_model(model), **values)

@@ -85,8 +85,8 @@ def room_for_reply(
     room = model.max_model_len - prompt_tokens
     context = f"This model's maximum context length is {model.max_model_len} tokens"
     if room < (0 if max_tokens == 0 else 1):
-        full = "leaves no room for a reply" if room == 0 else "is longer"
-        raise _too_long(f"{context}, but the prompt has {prompt_tokens}, which {full}.", prompt_param)
+        problem = f"but the prompt has {prompt_tokens}, and the reply needs some too"
+        raise _too_long(f"{context}, {problem}.", prompt_param)
     if max_tokens is not None and max_tokens > room:
         raise _too_long(
             f"{context}, of which the prompt has {prompt_tokens}. "

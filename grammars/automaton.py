@@ -40,6 +40,15 @@ class Automaton:
         tables = self.masks.nbytes + self.rows.nbytes + actions
         return tables + STATE_BYTES * states + LIST_BYTES * lists
 
+    @property
+    def host_nbytes(self) -> int:
+        """Of what the scheduler holds: every table, and the ways out if they were found."""
+        parts = (self.machine, self.masks, self.rows)
+        fields = [field for part in parts for field in vars(part).values()]
+        tables = sum(field.nbytes for field in fields if isinstance(field, np.ndarray))
+        ways_out = self.closing.nbytes if "closing" in vars(self) else 0
+        return tables + self.forced.nbytes + ways_out
+
     @cached_property
     def forced(self) -> NDArray[np.int16]:
         """See `StackAutomaton.forced`."""
@@ -47,7 +56,7 @@ class Automaton:
 
     @cached_property
     def closing(self) -> Closing:
-        """Takes up to a second to find; see `find_ways_out`."""
+        """Takes up to two seconds to find; see `find_ways_out`."""
         return Closing(self.machine)
 
     def find_ways_out(self) -> None:

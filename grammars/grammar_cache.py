@@ -12,7 +12,7 @@ ENTRY_BYTES = 4096  # at least, whatever a grammar says of itself
 
 class Sized(Protocol):
     @property
-    def nbytes(self) -> int: ...
+    def host_nbytes(self) -> int: ...
 
 
 Source = TypeVar("Source")
@@ -53,7 +53,7 @@ class GrammarCache(Generic[Source, Made]):
             source, future = self._done.popleft()
             if self._futures.get(source) is future and not future.cancelled():
                 failed = future.exception() is not None
-                self._sizes[source] = ENTRY_BYTES + (0 if failed else future.result().nbytes)
+                self._sizes[source] = ENTRY_BYTES + (0 if failed else future.result().host_nbytes)
                 self._nbytes += self._sizes[source]
         while self._nbytes > self._most_bytes:
             self._drop(next(source for source in self._futures if source in self._sizes))

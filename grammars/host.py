@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from .errors import GrammarError, NotCoveredError, WrongKeywordError
 from .json_schema import Json, explain, parse_schema, with_options, without_culprit
+from .jump_forward import MAX_TEXT, ForcedText
 from .schema import Unenforced
 from .tags.format import Format, JsonSchema
 from .tags.lark import in_lark
 
+ANY_BYTE = bytes(range(256))
 BASE_BYTES = 64 << 10
 MAX_STEP_ITEMS = 10_000  # of the parser for each token: an ambiguous grammar ends its request, not the pace
 BYTES_PER_CHARACTER = 64  # measured on schemas of 0.3 to 20 kB: 20 to 120
@@ -39,6 +41,10 @@ class HostMatcher:
             return None
         return f"the output left its grammar: {self._matcher.get_error()}"
 
+    def forced_text(self) -> ForcedText:
+        """What must come next. What may follow that is not known."""
+        return ForcedText(self._matcher.compute_ff_bytes()[:MAX_TEXT], ANY_BYTE, False)
+
     def fill_mask(self, mask: NDArray[np.int32]) -> None:
         """Writes the mask of the next token, int32 [ceil(vocab / 32)], contiguous."""
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
@@ -50,7 +56,7 @@ class HostGrammar:
 
     prototype: LLMatcher
     eos_tokens: tuple[int, ...]
-    nbytes: int  # about; llguidance tells no size
+    host_nbytes: int  # about; llguidance tells no size
     left_out: tuple[tuple[str, str], ...] = ()
     """keyword and path of what the schema asks beyond it, where that is allowed"""
 

@@ -102,3 +102,20 @@ def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations
     """See `pages.copy_pages`."""
     for kv in kvs:
         kv[:, :, list(destinations)] = kv[:, :, list(sources)]
+
+
+def save_pages(
+    kvs: Sequence[torch.Tensor], pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
+) -> None:
+    """See `pages.save_pages`."""
+    for page, place in zip(pages, places, strict=True):
+        memory[place] = torch.stack([kv[:, :, page].flatten(0, 1).flatten(1) for kv in kvs])
+
+
+def load_pages(
+    kvs: Sequence[torch.Tensor], pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
+) -> None:
+    """See `pages.load_pages`, of all layers."""
+    for layer, kv in enumerate(kvs):
+        for page, place in zip(pages, places, strict=True):
+            kv[:, :, page] = memory[place, layer].view(kv[:, :, page].shape)

@@ -1,19 +1,23 @@
 """The prefix cache: a radix tree over token sequences whose nodes own pages of KV cache."""
 
 from .eviction import EvictionPolicy, LeastRecentlyUsed
+from .keyed_pages import KeyedPages, Missing
 from .lease import Copy, Lease
-from .packed import common_tokens
+from .packed import KEY_BYTES, common_tokens
 from .popular import Prefix
 from .prefix_cache import CacheStats, Dropped, PrefixCache
 from .reuse_rate import ReuseRate
 
 __all__ = [
+    "KEY_BYTES",
     "CacheStats",
     "Copy",
     "Dropped",
     "EvictionPolicy",
+    "KeyedPages",
     "Lease",
     "LeastRecentlyUsed",
+    "Missing",
     "Prefix",
     "PrefixCache",
     "ReuseRate",

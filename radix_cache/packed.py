@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 TOKEN_BYTES = 4
+KEY_BYTES = 16  # of a page's key (page_keys.py)
 _WORD_BYTES = 64
 
 

@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 from .eviction import EvictionPolicy
 from .invariants import check, check_continues
+from .keyed_pages import KeyedPages, Missing, everything, keyed, missing
 from .lease import Copy, Lease
 from .node import Node
 from .packed import TOKEN_BYTES
 from .page_allocator import PageAllocator
+from .page_keys import PageKeys
 from .pins import Pins
 from .popular import Prefix, popular_prefixes
 from .reuse_rate import ReuseRate
@@ -46,6 +48,9 @@ class PrefixCache:
     namespace None not at all: its requests find nothing and leave nothing. A page is free, held by a
     request, or in the tree, where requests and pins lock what they use. Pages that `allocate`
     returned stay the caller's until they are passed to `commit`, `release` or `discard` in a page table.
+
+    `model` names what else the pages' contents depend on (see `PageKeys`). With it the cache says which
+    pages it gives up, and by which keys others may be found.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class PrefixCache:
         policy: EvictionPolicy | None = None,
         enabled: bool = True,
         check_invariants: bool = False,
+        model: bytes = b"",
     ) -> None:
         assert num_pages >= 0 and page_size >= 1, f"{num_pages} pages of {page_size} tokens"
         self.page_size = page_size
@@ -63,7 +69,9 @@ class PrefixCache:
         self._allocator = PageAllocator(num_pages)
         if policy is None:
             policy = ReuseRate(num_pages, page_size)
-        self._tree = RadixTree(page_size, policy, self._allocator)
+        self._keys = PageKeys(model, page_size * TOKEN_BYTES) if model else None
+        self._tree = RadixTree(page_size, policy, self._allocator, self._note_evicted if model else None)
+        self._evicted: list[KeyedPages] = []
         self._held: set[int] = set()
         self._leases: set[Lease] = set()
         self._pins = Pins()
@@ -127,6 +135,22 @@ class PrefixCache:
         self._held.update(pages)
         self._verify()
         return pages
+
+    def take_evicted(self) -> list[KeyedPages]:
+        """The full pages given up since the last call, which still hold what their keys say."""
+        evicted, self._evicted = self._evicted, []
+        return evicted
+
+    def missing(self, namespace: str, tokens: bytes) -> Missing:
+        """The full pages of `tokens` that are not in the tree. Leaves no trace."""
+        assert self._keys is not None, "pages have no keys without a model's name"
+        root = self._tree.roots.get(namespace) or Node(namespace, None, b"", [], 0)
+        match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
+        return missing(self._keys, self._tree, match, tokens)
+
+    def everything(self) -> list[KeyedPages]:
+        """All full pages in the tree, those used last first, a prefix before what goes on from it."""
+        return list(everything(self._keys, self._tree)) if self._keys is not None else []
 
     def commit(self, lease: Lease, tokens: bytes, pages: Sequence[int]) -> None:
         """Enters the full pages of `tokens` into the tree: steps planned from now on may read them.
@@ -230,6 +254,11 @@ class PrefixCache:
             matched_tokens=self._matched_tokens,
             evicted_pages=self._evicted_pages,
         )
+
+    def _note_evicted(self, leaf: Node) -> None:
+        pages = keyed(self._keys, leaf) if self._keys is not None else None
+        if pages is not None:
+            self._evicted.append(pages)
 
     def _lock_whole_pages(self, match: Match) -> Lease:
         node = self._tree.split(match.inside, match.pages) if match.inside and match.pages else match.node

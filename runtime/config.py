@@ -16,7 +16,9 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `model` is a directory. `kv_memory` is in bytes (None: derived from the free memory).
     `pin_memory` is how many bytes of the KV cache clients may pin (None: a quarter). `isolate_keys`: clients
-    with different keys share no prefixes. `step_ms` is the time budget of a step while streams are open.
+    with different keys share no prefixes. What the KV cache has no room for goes to `host_cache` bytes of
+    host memory, `disk_cache_size` bytes in the directory `disk_cache`, and the server at the URL
+    `remote_cache`. `step_ms` is the time budget of a step while streams are open.
     """
 
     model: Path
@@ -29,6 +31,10 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_memory: int | None = None
     page_size: int = 16
     pin_memory: int | None = None
+    host_cache: int = 0
+    disk_cache: Path | None = None
+    disk_cache_size: int = 16 << 30
+    remote_cache: str | None = None
     max_running: int = 256
     max_waiting: int = 1024
     step_ms: float = 300.0

@@ -4,8 +4,10 @@
                               QueryCache, DropCache, PinPrefix, UnpinPrefix
     scheduler → tokenizer     Accepted, Refused, Outputs, Stats,
                               CacheReport, CacheDropped, PrefixPinned, QueryRefused
-    scheduler → model         StepPlan, StepMasks, LoadGrammar, DropGrammar
+    scheduler → model         StepPlan, StepMasks, LoadGrammar, DropGrammar, ForgetPages, FlushPages
+    scheduler → page store    FetchPages
     model → scheduler         ModelReady, StepResult
+    page store → scheduler    Fetched, StoreReport, Flushed
     supervisor → tokenizer    PeerUp, PeerDown, Drain
     supervisor → scheduler    PeerDown, Drain
     any child → supervisor    Ready, Failed, Drained
@@ -189,6 +191,25 @@ class Outputs(Message):
     items: list[Output]
 
 
+class StoreCounts(Part):
+    """What the page store holds, in pages and bytes, and what it has done since the epoch's start.
+
+    `lost_pages` were not saved: host memory was full of pages that were in use or not on disk yet.
+    `host_hits`, `disk_hits` and `remote_hits` are pages fetched, by where they were.
+    """
+
+    host_pages: int = 0
+    host_bytes: int = 0
+    disk_pages: int = 0
+    disk_bytes: int = 0
+    saved_pages: int = 0
+    lost_pages: int = 0
+    host_hits: int = 0
+    disk_hits: int = 0
+    remote_hits: int = 0
+    restored_pages: int = 0
+
+
 class Stats(Message):
     """A snapshot of the scheduler, in requests, pages, tokens. Counters count from the epoch's start."""
 
@@ -198,6 +219,7 @@ class Stats(Message):
     pages_total: int
     pages_used: int
     pages_cached: int
+    pages_pinned: int
     prompt_tokens_cached: int
     prompt_tokens_computed: int
     output_tokens: int
@@ -205,6 +227,7 @@ class Stats(Message):
     retractions: int
     evicted_pages: int
     steps: int
+    store: StoreCounts
 
 
 class CachedPrefix(Part):
@@ -247,6 +270,7 @@ class CacheReport(Message):
     recent_prompt_tokens: int
     recent_cached_tokens: int
     evicted_pages: int
+    store: StoreCounts
     namespaces: dict[str, int]
     prefixes: list[CachedPrefix]
     pins: list[PinnedPrefix]
@@ -324,6 +348,22 @@ class PageCopy(Part):
     destination: int
 
 
+class SavedPages(Part):
+    """Pages whose contents the page store is to take in by their keys (16 bytes each; int32 page ids)."""
+
+    namespace: str
+    keys: bytes
+    pages: bytes
+
+
+class RestoredPages(Part):
+    """Pages (int32 ids) to fill with those of a fetch, from its page `first` on."""
+
+    fetch: int
+    first: int
+    pages: bytes
+
+
 class RowGroup(Part):
     """Consecutive decode rows whose first `shared_tokens` (whole pages) are the same pages."""
 
@@ -333,9 +373,10 @@ class RowGroup(Part):
 
 
 class StepPlan(Message):
-    """One step, in the order of work: setups, copies, then the forward pass over `rows`.
+    """One step, in the order of work: setups, saves, copies, restores, then the forward pass over `rows`.
 
-    Decode rows stand before prefill chunks. Steps are numbered from 1 and run in order.
+    Decode rows stand before prefill chunks. Steps are numbered from 1 and run in order. `fetches_over` need
+    not be kept ready for a restore any longer than for those of this step.
     """
 
     step: int
@@ -343,6 +384,9 @@ class StepPlan(Message):
     setups: list[SlotSetup] = []
     copies: list[PageCopy] = []
     groups: list[RowGroup] = []
+    saves: list[SavedPages] = []
+    restores: list[RestoredPages] = []
+    fetches_over: list[int] = []
 
 
 class StepMasks(Message):
@@ -379,11 +423,57 @@ class DropGrammar(Message):
     grammar: int
 
 
+class ForgetPages(Message):
+    """The page store is to give up what it holds of `namespace`, or of all that begin with `scope`."""
+
+    scope: str
+    namespace: str | None
+
+
+class FlushPages(Message):
+    """Save these pages too, and see to it that all that was saved outlives the process; then `Flushed`."""
+
+    saves: list[SavedPages]
+
+
+# scheduler → page store
+
+
+class FetchPages(Message):
+    """A prompt is queued: get ready to restore as many of these pages, from the first on, as are stored."""
+
+    fetch: int
+    namespace: str
+    keys: bytes
+
+
+# page store → scheduler
+
+
+class Fetched(Message):
+    """The first `pages` of a fetch are ready, until a step has it among its `fetches_over`."""
+
+    fetch: int
+    pages: int
+
+
+class StoreReport(Message):
+    counts: StoreCounts
+
+
+class Flushed(Message):
+    """All that could be saved is."""
+
+
 # model → scheduler
 
 
 class ModelReady(Message):
-    """The model is loaded and can run steps with up to `slots` rows."""
+    """The model is loaded and can run steps with up to `slots` rows.
+
+    `page_model` names what a page's content depends on, beside its tokens, for the page store's keys; it is
+    empty if there is none.
+    """
 
     num_pages: int
     page_size: int
@@ -392,6 +482,7 @@ class ModelReady(Message):
     vocab_size: int
     device: str
     page_bytes: int
+    page_model: bytes = b""
 
 
 class RowError(Part):
@@ -478,8 +569,8 @@ class Drained(Message):
 CacheControl = QueryCache | DropCache | PinPrefix | UnpinPrefix
 CacheAnswer = CacheReport | CacheDropped | PrefixPinned | QueryRefused
 TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | PeerUp | PeerDown | Drain
-SchedulerInbox = (
-    Generate | Abort | Finish | QueryStats | CacheControl | ModelReady | StepResult | PeerDown | Drain
-)
-ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar
+FromModel = ModelReady | StepResult | Fetched | StoreReport | Flushed
+SchedulerInbox = Generate | Abort | Finish | QueryStats | CacheControl | FromModel | PeerDown | Drain
+ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ForgetPages | FlushPages
+PageStoreInbox = FetchPages
 SupervisorInbox = Ready | Failed | Drained

@@ -43,6 +43,10 @@ def model_address(directory: Path, epoch: int) -> str:
     return f"ipc://{directory}/model.{epoch}"
 
 
+def page_store_address(directory: Path, epoch: int) -> str:
+    return f"ipc://{directory}/pages.{epoch}"
+
+
 def remove_ipc_file(address: str) -> None:
     Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
 

@@ -84,6 +84,21 @@ def test_keys_can_only_be_isolated_if_there_are_any(model: Path) -> None:
         configured(model, "--isolate-keys")
 
 
+def test_tiers_have_sizes_and_a_directory(model: Path, tmp_path: Path) -> None:
+    assert (configured(model).host_cache, configured(model).disk_cache) == (0, None)
+    config = configured(
+        model, "--host-cache", "2GiB", "--disk-cache", str(tmp_path), "--disk-cache-size", "1GB"
+    )
+    assert config.host_cache == 2 << 30
+    assert config.disk_cache == tmp_path
+    assert config.disk_cache_size == 10**9
+
+
+def test_tiers_need_a_prefix_cache(model: Path) -> None:
+    with pytest.raises(ConfigError, match="--no-prefix-cache leaves nothing"):
+        configured(model, "--no-prefix-cache", "--host-cache", "1GiB")
+
+
 def test_no_memory_at_all_may_be_left_to_pins(model: Path) -> None:
     assert configured(model).pin_memory is None
     assert configured(model, "--pin-memory", "0").pin_memory == 0

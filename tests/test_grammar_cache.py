@@ -9,7 +9,7 @@ from arbora.grammars.grammar_cache import ENTRY_BYTES, GrammarCache
 
 
 class Grammar(NamedTuple):
-    nbytes: int
+    host_nbytes: int
 
 
 class World:

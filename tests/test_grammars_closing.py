@@ -41,8 +41,30 @@ SCHEMAS: list[Any] = [
     },
     {"anyOf": [{"const": "a long constant"}, {"type": "number", "minimum": 5.5}, {"type": "null"}]},
 ]
-MACHINES = [SchemaCompiler().compile(json.dumps(s), separators=(",", ":")) for s in SCHEMAS]
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}, "é": {"const": 1}, "mail": {}},
+    "required": ["name", "é", "id"],
+}
+UNORDERED: list[Any] = [
+    PERSON,
+    {**PERSON, "maxProperties": 4, "additionalProperties": PERSON},
+    {"anyOf": [{"type": "array", "items": PERSON, "minItems": 1}, PERSON, {"const": {"a": PERSON}}]},
+    {
+        "type": "object",
+        "oneOf": [
+            {"properties": {"k": {"const": k}, "v": {"type": t}}, "required": ["k", "w"]}
+            for k, t in (("i", "integer"), ("s", "object"))
+        ],
+        "properties": {"p": PERSON},
+        "required": ["p"],
+    },
+]
+COMPILER = SchemaCompiler()
+MACHINES = [COMPILER.compile(json.dumps(schema)) for schema in SCHEMAS]
 CLOSINGS = [Closing(machine) for machine in MACHINES]
+UNORDERED_MACHINES = [COMPILER.compile(json.dumps(schema), property_order="any") for schema in UNORDERED]
+UNORDERED_CLOSINGS = [Closing(machine) for machine in UNORDERED_MACHINES]
 number = st.integers(0, len(SCHEMAS) - 1)
 SEARCHED = 3
 
@@ -67,9 +89,43 @@ def ends_within(machine: StackAutomaton, state: int, stack: list[int], length: i
 def test_it_ends_a_reply_from_anywhere_with_a_valid_value(which: int, seed: int, share: float) -> None:
     text = walked(MACHINES[which], random.Random(seed), 25)
     begun = text[: int(share * len(text))]
-    closing = CLOSINGS[which].text(*at(MACHINES[which], begun))
+    place = at(MACHINES[which], begun)
+    closing = CLOSINGS[which].text(*place)
     assert closing is not None and len(closing) <= len(text) - len(begun)
+    assert CLOSINGS[which].length(*place) == len(closing)
     jsonschema.validate(json.loads(begun + closing), SCHEMAS[which])
+
+
+def begun_reply(machine: StackAutomaton, chance: random.Random, length: int) -> bytes:
+    """A random beginning, of which every third byte is a mark where one may come."""
+    text = bytearray()
+    state, stack = machine.start, list[int]()
+    while len(text) < length and (allowed := steps(machine, state, stack)):
+        marks = [byte for byte in b'":,{[}]' if byte in allowed]
+        byte = chance.choice(marks if marks and chance.random() < 0.3 else list(allowed))
+        state, stack = allowed[byte]
+        text.append(byte)
+    return bytes(text)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    which=st.integers(0, len(UNORDERED) - 1),
+    chance=st.randoms(use_true_random=False),
+    length=st.integers(0, 90),
+)
+def test_it_brings_what_an_object_lacks_in_any_order(which: int, chance: random.Random, length: int) -> None:
+    machine, closing = UNORDERED_MACHINES[which], UNORDERED_CLOSINGS[which]
+    begun = begun_reply(machine, chance, length)
+    place = at(machine, begun)
+    text = closing.text(*place)
+    assert text is not None and len(text) == closing.length(*place)
+    jsonschema.validate(json.loads(begun + text), UNORDERED[which])
+
+
+def test_in_any_order_it_brings_what_is_required_once_and_the_nearest_first() -> None:
+    machine, closing = UNORDERED_MACHINES[0], UNORDERED_CLOSINGS[0]
+    assert closing.text(*at(machine, b'{"mail":0,"i')) == b'd":0,"\xc3\xa9":1,"name":""}'
 
 
 @settings(max_examples=40, deadline=None)

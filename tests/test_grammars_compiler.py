@@ -191,6 +191,15 @@ def test_how_a_reply_can_be_ended_is_found_before_a_grammar_is_handed_out(
     assert [name.startswith("grammars") for name in threads] == [True]
 
 
+def test_all_that_the_host_holds_of_an_automaton_counts_for_its_memory(grammars: GrammarCompiler) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    plain, closing = (compiled(grammars, "json_schema", schema, closing=closing) for closing in (False, True))
+    assert isinstance(plain, Automaton) and isinstance(closing, Automaton)
+    machine = plain.machine
+    assert plain.host_nbytes > machine.nbytes + plain.masks.nbytes + plain.rows.nbytes
+    assert closing.host_nbytes > plain.host_nbytes
+
+
 def test_a_process_is_there_before_the_first_grammar() -> None:
     grammars = compiler()
     deadline = time.monotonic() + 30

@@ -277,7 +277,7 @@ def test_a_larger_schema_counts_for_more_memory(grammars: GrammarCompiler) -> No
         compiled(grammars, "json_schema", {"enum": [TOO_MANY_LETTERS, *range(n)]}) for n in (2, 2000)
     )
     assert isinstance(small, HostGrammar) and isinstance(large, HostGrammar)
-    assert 0 < small.nbytes < large.nbytes
+    assert 0 < small.host_nbytes < large.host_nbytes
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 import tokenizers
 from arbora.grammars import ForcedText, Segmenter, forced_text
 from arbora.grammars.automaton import Automaton
+from arbora.grammars.host import HostCompiler
 from arbora.grammars.schema import SchemaCompiler
 from arbora.grammars.stack_automaton import CHOICE, DEAD, END
 from hypothesis import assume, given, settings
@@ -194,3 +195,21 @@ def test_an_end_with_a_special_token_in_it_has_that_token(kind: str) -> None:
 def test_an_end_that_reads_like_a_special_token_is_spelled_in_bytes(kind: str) -> None:
     tokens = segmenter(kind).ending_tokens(b"<|im_end|>")
     assert tokens is not None and len(tokens) == 10
+
+
+BYTES = [*(bytes([byte]) for byte in range(256)), b"<end>"]
+
+
+def test_a_grammar_of_the_host_tells_what_it_forces() -> None:
+    matcher = HostCompiler(BYTES, [256], (256,)).lark('start: "Dear " /[A-Z]+/ "! Yé" "s"?').matcher()
+    told = [matcher.forced_text().text]
+    for byte in b"Dear A!":
+        assert matcher.consume(byte) is None
+        told.append(matcher.forced_text().text)
+    assert told == [b"Dear ", b"ear ", b"ar ", b"r ", b" ", b"", b"", " Yé".encode()]
+
+
+def test_a_grammar_of_the_host_that_was_left_forces_nothing() -> None:
+    matcher = HostCompiler(BYTES, [256], (256,)).lark('start: "Dear"').matcher()
+    assert matcher.consume(ord("x")) is not None
+    assert matcher.forced_text().text == b""

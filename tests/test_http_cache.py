@@ -24,6 +24,7 @@ from arbora.runtime.messages import (
     QueryCache,
     QueryRefused,
     Refused,
+    StoreCounts,
     UnpinPrefix,
 )
 from fake_scheduler import packed, unpacked
@@ -86,7 +87,8 @@ def report(query: int, **fields: Any) -> CacheReport:
         "evicted_pages": 5,
     }
     lists: dict[str, Any] = {"namespaces": {}, "prefixes": [], "pins": []}
-    return CacheReport(query, **{**numbers, **lists, **fields})
+    store = StoreCounts(host_pages=3, host_bytes=3 * PAGE_BYTES, host_hits=7, disk_pages=9, restored_pages=6)
+    return CacheReport(query, store=store, **{**numbers, **lists, **fields})
 
 
 async def pin(world: HttpWorld, **body: Any) -> Any:
@@ -120,6 +122,12 @@ async def test_the_cache_is_shown_in_pages_tokens_and_bytes(world: HttpWorld) ->
     assert shown["recent_hit_rate"]["rate"] == 0.9
     assert shown["recent_hit_rate"]["requests"] == 4
     assert shown["evicted_pages"] == 5
+    assert shown["tiers"] == {
+        "host": {"pages": 3, "bytes": 3 * PAGE_BYTES, "found": 7},
+        "disk": {"pages": 9, "bytes": 0, "found": 0},
+        "remote_found": 0,
+        "restored_pages": 6,
+    }
 
 
 async def test_a_cache_that_was_never_asked_has_no_hit_rate(world: HttpWorld) -> None:

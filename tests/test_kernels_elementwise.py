@@ -9,7 +9,7 @@ import torch
 from arbora.kernels import reference
 from arbora.kernels.activation import silu_and_mul
 from arbora.kernels.norm import add_rms_norm, rms_norm
-from arbora.kernels.pages import copy_pages
+from arbora.kernels.pages import copy_pages, load_pages, save_pages
 from arbora.kernels.rotary import HeadNorms, rotary_write_kv
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
@@ -93,6 +93,19 @@ def test_copy_pages_copies_keys_and_values_of_every_head_and_layer_and_nothing_e
     expected = [kv.clone() for kv in kvs]
     copy_pages(kvs, [0, 8, 0], [5, 2, 3])
     reference.copy_pages(expected, [0, 8, 0], [5, 2, 3])
+    assert all(torch.equal(got, want) for got, want in zip(kvs, expected, strict=True))
+
+
+def test_pages_move_to_host_memory_and_back() -> None:
+    kvs = [torch.randn(2, 3, 9, 16, 32).bfloat16() for _ in range(2)]
+    memory = torch.randn(4, 2, 6, 16 * 32).bfloat16()
+    expected, expected_memory = [kv.clone() for kv in kvs], memory.clone()
+    save_pages(kvs, [8, 0], memory, [1, 3])
+    reference.save_pages(expected, [8, 0], expected_memory, [1, 3])
+    assert torch.equal(memory, expected_memory)
+    for layer, kv in enumerate(kvs):
+        load_pages(kv, layer, [4, 5], memory, [3, 2])
+    reference.load_pages(expected, [4, 5], expected_memory, [3, 2])
     assert all(torch.equal(got, want) for got, want in zip(kvs, expected, strict=True))
 
 

@@ -100,6 +100,19 @@ def test_copy_pages_copies_whole_pages_in_every_layer() -> None:
     assert all(torch.equal(got, want) for got, want in zip(kvs, expected, strict=True))
 
 
+def test_pages_move_to_host_memory_and_back() -> None:
+    kvs = [torch.randn(2, 2, 7, 16, 80, device=DEVICE) for _ in range(2)]
+    memory = torch.randn(3, 2, 4, 16 * 80, pin_memory=torch.cuda.is_available())
+    expected, expected_memory = [kv.clone() for kv in kvs], memory.clone()
+    for layer, kv in enumerate(kvs):
+        pages_triton.move_pages(kv, layer, [6, 1], memory, [0, 2], save=True)
+        pages_triton.move_pages(kv, layer, [3, 5], memory, [2, 1], save=False)
+    reference.save_pages(expected, [6, 1], expected_memory, [0, 2])
+    reference.load_pages(expected, [3, 5], expected_memory, [2, 1])
+    assert torch.equal(memory, expected_memory)
+    assert all(torch.equal(got, want) for got, want in zip(kvs, expected, strict=True))
+
+
 def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
     tolerance = TOLERANCE[got.dtype]
     assert got.dtype == expected.dtype

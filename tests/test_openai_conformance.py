@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from http_world import MODEL, HttpWorld, http_world, last_generate
+from openai.types import Completion, CompletionUsage, Model
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from tiny_model import CHATML
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -200,3 +202,49 @@ async def test_the_effort_turns_reasoning_on_and_off(thinker: HttpWorld, fields:
     await post(thinker, CHAT, **fields)
     tokens = last_generate(thinker).prompt
     assert thinker.tokenizer.decode(tokens, skip_special_tokens=False).endswith(ending)
+
+
+REQUESTS: list[dict[str, Any]] = [
+    {},
+    {"n": 3, "max_tokens": 4},
+    {"logprobs": True, "top_logprobs": 2, "stop": ["sat"]},
+    {"tools": [{"type": "function", "function": {"name": "look"}}]},
+    {"tools": [{"type": "function", "function": {"name": "look"}}], "logprobs": True, "n": 2},
+    {"stream_options": {"include_usage": True}},
+    {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+]
+SAID = ["the cat sat", '<tool_call>\n{"name": "look", "arguments": {"a": 1}}\n</tool_call>', THOUGHTS]
+
+
+@pytest.mark.parametrize("fields", REQUESTS, ids=str)
+@pytest.mark.parametrize("said", SAID, ids=["text", "call", "reasoning"])
+async def test_chats_have_the_form_that_openai_s_types_say(
+    thinker: HttpWorld, fields: dict[str, Any], said: str
+) -> None:
+    thinker.script = thinker.says(said)
+    for chunk in await chunks(thinker, CHAT, **fields):
+        ChatCompletionChunk.model_validate(chunk)
+    fields = {name: value for name, value in fields.items() if name != "stream_options"}
+    ChatCompletion.model_validate((await post(thinker, CHAT, **fields)).json())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"logprobs": 2}, {"prompt": ["a", [5, 6]], "n": 2}, {"echo": True, "max_tokens": 3}],
+    ids=str,
+)
+async def test_completions_have_the_form_that_openai_s_types_say(world: HttpWorld, fields: Any) -> None:
+    world.script = world.says("the cat sat")
+    Completion.model_validate((await post(world, COMPLETIONS, **fields)).json())
+    streamed = await chunks(world, COMPLETIONS, stream_options={"include_usage": True}, **fields)
+    for chunk in streamed:
+        for choice in chunk["choices"]:
+            choice["finish_reason"] = choice["finish_reason"] or "stop"  # null until the end, as OpenAI's
+        Completion.model_validate(chunk)
+    assert CompletionUsage.model_validate(streamed[-1]["usage"]).completion_tokens
+
+
+async def test_models_have_the_form_that_openai_s_types_say(world: HttpWorld) -> None:
+    listed = (await world.http.get("/v1/models")).json()
+    assert listed["object"] == "list"
+    assert [Model.model_validate(each).id for each in listed["data"]] == [MODEL]

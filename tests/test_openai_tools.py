@@ -147,6 +147,16 @@ async def test_a_named_call_is_constrained_to_that_tool(world: HttpWorld) -> Non
     assert result.calls == [["weather", '{"city": "Paris"}']]
 
 
+async def test_a_chunk_says_of_a_call_at_once_what_it_says(world: HttpWorld) -> None:
+    world.running.tokens_per_step = len(world.ids(CALL))
+    world.script = world.says("I look. " + CALL + "\n" + CALL)
+    chunks = [chunk async for chunk in await create(world, stream=True)]
+    world.running.tokens_per_step = 1
+    told = [[call.index for call in chunk.choices[0].delta.tool_calls or []] for chunk in chunks]
+    assert all(len(set(indices)) == len(indices) for indices in told)
+    assert {index for indices in told for index in indices} == {0, 1}
+
+
 async def test_the_clients_own_stream_helper_assembles_a_call(world: HttpWorld) -> None:
     world.script = world.says(CALL)
     manager = world.client.chat.completions.stream(

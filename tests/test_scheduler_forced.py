@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arbora.grammars import Automaton
+from arbora.grammars import Automaton, ForcedText
 from arbora.grammars.stack_automaton import DEAD, StackAutomaton
 from arbora.runtime.messages import StepPlan
 from fake_model import EOS, VOCAB, next_token, pack, unpack
 from followed_rows import FollowedRows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scheduler_bench import EvenTokens, SchedulerBench
 from stack_automata import unmasked
 
@@ -102,6 +103,50 @@ def test_a_forced_run_is_computed_in_one_step_with_the_token_after_it() -> None:
     assert [token for token in reply if token > 2] == [5, 6, 7, 8] * 5
     assert bench.scheduler.stats().forced_tokens == 20
     assert bench.scheduler.stats().steps <= 11, "one for each token that is sampled and one beside it"
+
+
+class Chained:
+    """Followed by the host: 2 or 4, then 6, 8 and 10, and so on."""
+
+    def __init__(self) -> None:
+        self._place = 0
+
+    def consume(self, token: int) -> str | None:
+        if token not in self._allowed():
+            return f"token {token} at place {self._place}"
+        self._place += 1
+        return None
+
+    def fill_mask(self, mask: NDArray[np.int32]) -> None:
+        allowed = np.isin(np.arange(VOCAB), self._allowed())
+        mask[:] = np.packbits(allowed, bitorder="little").view(np.int32)
+
+    def forced_text(self) -> ForcedText:
+        run = (6, 8, 10)[self._place % 4 - 1 :] if self._place % 4 else ()
+        return ForcedText(bytes(run), b"", False)
+
+    def _allowed(self) -> tuple[int, ...]:
+        return ((2, 4), (6,), (8,), (10,))[self._place % 4]
+
+
+class ChainedCompiler(EvenTokens):
+    def matcher(self) -> Any:
+        return Chained()
+
+
+@pytest.mark.parametrize("max_tokens", [3, 8, 21])
+def test_what_the_host_follows_is_forced_too(max_tokens: int) -> None:
+    replies = {}
+    for jumps in (False, True):
+        bench = SchedulerBench(compiler=ChainedCompiler(), jumps=jumps)
+        for name in "ab":
+            bench.submit(name, [1, 2, ord(name) % 50], max_tokens, "even")
+        bench.compiler.finish_all()
+        bench.run()
+        replies[jumps] = [bench.tokens(name) for name in "ab"]
+        assert (bench.scheduler.stats().forced_tokens > 0) == jumps
+        assert [bench.finish(name) for name in "ab"] == ["length", "length"]
+    assert replies[True] == replies[False]
 
 
 def test_a_run_of_one_token_is_left_to_be_sampled() -> None:

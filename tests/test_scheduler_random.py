@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from arbora.runtime.messages import DropCache, PrefixPinned, RowError
 from fake_model import EOS, reply_alone, unpack
 from hypothesis import settings
@@ -20,10 +22,20 @@ class AnyOrder(RuleBasedStateMachine):
         tokens=st.integers(96, 400),
         slots=st.integers(1, 6),
         cache=st.booleans(),
+        most_stored=st.sampled_from([None, 3, 1000]),
     )
-    def start(self, page_size: int, tokens: int, slots: int, cache: bool) -> None:
+    def start(self, page_size: int, tokens: int, slots: int, cache: bool, most_stored: int | None) -> None:
         pages = tokens // page_size
-        self.bench = SchedulerBench(pages, page_size, slots, prefix_cache=cache, most_pinned=pages // 3)
+        self.new_bench = partial(
+            SchedulerBench,
+            pages,
+            page_size,
+            slots,
+            prefix_cache=cache,
+            most_pinned=pages // 3,
+            most_stored=most_stored,
+        )
+        self.bench = self.new_bench()
         self.expected: dict[str, tuple[list[int], int, bool]] = {}
         self.dropped: set[str] = set()
         self.pins = 0
@@ -99,6 +111,16 @@ class AnyOrder(RuleBasedStateMachine):
         self.bench.run(steps)
 
     @rule()
+    def answer_fetches(self) -> None:
+        self.bench.answer_fetches()
+
+    @rule(keep=st.integers(0, 5))
+    def lose_stored_pages(self, keep: int) -> None:
+        """What is held for a fetch stays."""
+        for key in list(self.bench.model.store.pages)[keep:]:
+            del self.bench.model.store.pages[key]
+
+    @rule()
     def compile_grammars(self) -> None:
         self.bench.compiler.finish_all()
         self.bench.scheduler.take_grammars()
@@ -133,6 +155,21 @@ class AnyOrder(RuleBasedStateMachine):
             assert self.bench.report().pages_cached == 0
             assert self.bench.report().pages_pinned == pinned
 
+    @rule(odds=st.integers(0, 3), drained=st.booleans())
+    def restart(self, odds: int, drained: bool) -> None:
+        """Requests are gone, and so is the cache; the page store is not."""
+        if odds < 3:
+            return
+        if drained:
+            self.compile_grammars()
+            self.bench.run()
+            self.bench.scheduler.flush()
+            self.bench.deliver()
+        stored = self.bench.model.store.pages
+        self.bench = self.new_bench()
+        self.bench.model.store.pages = stored
+        self.expected, self.dropped = {}, set()
+
     @invariant()
     def replies_are_right_so_far(self) -> None:
         if not hasattr(self, "bench"):
@@ -161,6 +198,11 @@ class AnyOrder(RuleBasedStateMachine):
         assert self.bench.scheduler.idle
         self.bench.scheduler.expire_pins(self.bench.now + 10)
         assert self.bench.scheduler.stats().pages_used == 0
+        if cached := self.bench.cache.everything():
+            self.bench.scheduler.flush()
+            self.bench.deliver()
+            assert len(self.bench.model.store.pages) <= self.bench.model.store.most
+            assert all(pages.keys for pages in cached)
 
 
 AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

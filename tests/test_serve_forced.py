@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
@@ -49,6 +50,20 @@ def test_forced_tokens_are_counted_and_need_no_step_each(served: Served) -> None
     assert 0 < forced < tokens
     assert steps <= 2 * (tokens - forced) + 4, "a run is known when the step after its place is under way"
     assert after["arbora_output_tokens_total"] - before["arbora_output_tokens_total"] == tokens
+
+
+def test_tokens_that_a_grammar_of_the_host_forces_are_counted_too(served: Served) -> None:
+    before = served.metrics()
+    grammar = """start: "Dear " NAME ", welcome to the club of " NAME ". You will like it here!"
+NAME: /[A-Z][a-z]{1,7}/"""
+    completion = fill_in(served, response_format=openai.NOT_GIVEN, extra_body={"guided_grammar": grammar})
+    text = text_of(completion)
+    assert re.fullmatch(
+        "Dear ([A-Z][a-z]+), welcome to the club of ([A-Z][a-z]+). You will like it here!", text
+    )
+    assert completion.choices[0].finish_reason == "stop"
+    after = served.metrics()
+    assert after["arbora_jump_forward_tokens_total"] - before["arbora_jump_forward_tokens_total"] > 10
 
 
 @pytest.mark.parametrize("fields", [{}, {"logprobs": True}, {"presence_penalty": 1.5}], ids=str)

@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import openai
 import pytest
 import tokenizers
+from pydantic import BaseModel
 from safetensors.numpy import load_file, save_file
 from served import HELLO, TEMPLATE, Served, serve
 from tiny_checkpoint import write_tiny_checkpoint
@@ -95,7 +96,7 @@ def test_text_and_calls_stream_with_the_arguments_as_they_come(server: Served) -
     deltas = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
     assert deltas[0].id and deltas[0].function.name in ("weather", "traffic")
     assert all(delta.id is None and delta.function.name is None for delta in deltas[1:])
-    assert len(deltas) > 4
+    assert len(deltas) > 2
     jsonschema.validate(json.loads("".join(delta.function.arguments or "" for delta in deltas)), PARAMETERS)
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
 
@@ -167,6 +168,29 @@ def test_a_reply_with_tools_is_a_call_or_the_answer_that_is_asked_for(
         else:
             assert not names and content[0] == likely
             assert kind == "json_object" or json.loads(content) in CITY["enum"]
+
+
+class Place(BaseModel):
+    city: Literal["Paris", "Berlin"]
+
+
+def test_openais_parser_reads_both_calls_and_answers(server: Served) -> None:
+    tools = [openai.pydantic_function_tool(Place, name="travel")]
+    for likely in ("<tool_call>", "{"):
+        bias = {str(token): 100 for token in server.token_ids(likely)}
+        completion = server.client.chat.completions.parse(
+            model=server.model,
+            messages=HELLO,
+            tools=tools,
+            parallel_tool_calls=False,
+            response_format=Place,
+            logit_bias=bias,
+            seed=3,
+            max_tokens=300,
+        )
+        message = completion.choices[0].message
+        called = [call.function.parsed_arguments for call in message.tool_calls or []]
+        assert isinstance(called[0] if likely == "<tool_call>" else message.parsed, Place)
 
 
 def test_an_answer_beside_tools_may_come_behind_reasoning(server: Served) -> None:

@@ -221,6 +221,10 @@ CUT: list[tuple[Dialect, str, list[str | tuple[str, str]]]] = [
     ("hermes", '<tool_call>\n{"name": "f", "arguments": {"a', [("f", '{"a')]),
     ("hermes", f'{hermes(F)}\n<tool_call>\n{{"na', [("f", '{"a": 1}')]),
     ("hermes", "The <tool_call> tag", ["The <tool_call> tag"]),
+    ("hermes", "I look.\n<tool_", ["I look."]),
+    ("hermes", f"{hermes(F)}\n<to", [("f", '{"a": 1}')]),
+    ("hermes", "a <t", ["a <t"]),
+    ("mistral", "[TOOL", []),
     ("mistral", '[TOOL_CALLS] [{"name": "f"', []),
     ("mistral", f'[TOOL_CALLS] [{F}, {{"name": "f", "arguments": {{', [("f", '{"a": 1}'), ("f", "{")]),
     ("mistral_named", "[TOOL_CALLS]get_wea", []),
@@ -270,6 +274,13 @@ def test_calls_instead_of_an_answer_are_found_wherever_the_text_is_split(dialect
         text, expected = text.removeprefix(expected[0]).lstrip(), expected[1:]
     for split in range(len(text) + 1):
         assert parse(answer_or_calls(dialect), [text[:split], text[split:]]) == expected
+
+
+@pytest.mark.parametrize(("text", "kept"), [("<tool_", ""), ("<t", "<t"), ('{"a": "<tool_', '{"a": "<tool_')])
+def test_of_an_answer_or_a_call_that_a_limit_cuts_markup_is_left_out(text: str, kept: str) -> None:
+    for split in range(len(text) + 1):
+        found = parse(answer_or_calls("hermes"), [text[:split], text[split:]], cut=True)
+        assert "".join(map(str, found)) == kept
 
 
 def test_an_answer_streams() -> None:

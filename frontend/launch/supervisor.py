@@ -80,6 +80,7 @@ class Supervisor:
         self._children: set[ChildProcess] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._drained = {client: asyncio.Event() for client in self._tokenizers}
+        self._scheduler_drained = asyncio.Event()
         self._draining = False
         self._at_once = False
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -119,7 +120,14 @@ class Supervisor:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await asyncio.gather(*(drained.wait() for drained in self._drained.values()))
+                    await self._drain_scheduler()
         self.end()
+
+    async def _drain_scheduler(self) -> None:
+        """With the last request answered, it may still have pages to keep for the next start."""
+        if self._to_scheduler is not None and self._model is not None and self._model.page_model:
+            self._to_scheduler.send(Drain())
+            await self._scheduler_drained.wait()
 
     def end(self, *, at_once: bool = False) -> None:
         """Makes `wait` return. With `at_once`, `close` kills the children instead of asking first."""
@@ -154,6 +162,8 @@ class Supervisor:
                 self._tell_tokenizers(PeerUp(self._epoch, model))
             case Ready(client=client):
                 self._tokenizers[client].mark_ready()
+            case Drained(role="scheduler"):
+                self._scheduler_drained.set()
             case Drained(client=client):
                 self._drained[client].set()
             case Failed(role=role, message=text):
@@ -190,6 +200,7 @@ class Supervisor:
         self._to_scheduler = None
         sockets.remove_ipc_file(sockets.scheduler_address(self._directory, self._epoch))
         sockets.remove_ipc_file(sockets.model_address(self._directory, self._epoch))
+        sockets.remove_ipc_file(sockets.page_store_address(self._directory, self._epoch))
 
     async def _keep_tokenizer(self, client: int) -> None:
         domain = self._tokenizers[client]

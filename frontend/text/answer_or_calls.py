@@ -23,9 +23,11 @@ class AnswerOrCalls:
         """As `ToolCallParser.push`."""
         self._held += text
         if self._is_call is None:
-            self._is_call = self._begins_call(self._held.lstrip(), final)
-            if self._is_call is None:
+            start = self._held.lstrip()
+            begins = self._begins_call(start, final)
+            if begins is None:
                 return []
+            self._is_call = begins or (cut and self._begins_tag(start))
         held, self._held = self._held, ""
         if self._is_call:
             return self._calls.push(held, final, cut)
@@ -34,10 +36,13 @@ class AnswerOrCalls:
     def _begins_call(self, text: str, final: bool) -> bool | None:
         """None if more has to come to say. What may be either counts as an answer."""
         tags = TAGS[self._format.name]
-        if text and any(text.startswith(tag) for tag in tags):
+        if text.startswith(tags):
             return True
         is_bare = not self._format.prefix.startswith(tags)
         bare = LiveCalls(self._format, self._names, "").recognizes(text) if is_bare else False
-        if bare is None or any(tag.startswith(text) for tag in tags):
+        if bare is None or not text or self._begins_tag(text):
             return False if final else None
         return bare
+
+    def _begins_tag(self, text: str) -> bool:
+        return bool(text) and any(tag.startswith(text) for tag in TAGS[self._format.name])

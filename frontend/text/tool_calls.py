@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 _BARE_BRACKET: dict[Dialect, str] = {"llama_json": "{", "pythonic": "["}
+SURELY_MARKUP = 3  # characters of a tag: where a limit cuts the text there, the model was about to call
 _BETWEEN_CALLS = " \t\r\n;,"
 
 
@@ -110,11 +111,18 @@ class ToolCallParser:
             content = self._held[:start].rstrip()
             deltas.append(ContentDelta(content))
             return self._begin(len(content), start + len(tag))
-        safe = self._held[: len(self._held) - max(overlap(self._held, tag) for tag in TAGS[self._dialect])]
-        ready = self._held if final else safe.rstrip()
-        deltas.append(ContentDelta(ready))
-        self._held = self._held[len(ready) :]
+        deltas.append(ContentDelta(self._take_content(final)))
         return False
+
+    def _take_content(self, final: bool) -> str:
+        """What of the held text is no markup, nor the beginning of any."""
+        begun = max(overlap(self._held, tag) for tag in TAGS[self._dialect])
+        if final and not (self._is_cut and begun >= SURELY_MARKUP):
+            ready, self._held = self._held, ""
+            return ready
+        ready = self._held[: len(self._held) - begun].rstrip()
+        self._held = "" if final else self._held[len(ready) :]
+        return ready
 
     def _lead(self) -> int:
         """Length of the white space, and behind a call of separators and closing tags, at the start."""
@@ -204,18 +212,20 @@ class ToolCallParser:
         return ToolCallDelta(self.calls - 1, _new_id(self._dialect), call.name, call.arguments)
 
 
-def _joined(deltas: Iterable[Delta]) -> Iterable[Delta]:
-    content = ""
+def _joined(deltas: Iterable[Delta]) -> list[Delta]:
+    """Neighbours that say more of the same text or call as one; clients need not look for a second one."""
+    found: list[Delta] = []
     for delta in deltas:
-        if isinstance(delta, ContentDelta):
-            content += delta.text
-            continue
-        if content:
-            yield ContentDelta(content)
-            content = ""
-        yield delta
-    if content:
-        yield ContentDelta(content)
+        match found[-1:], delta:
+            case _, ContentDelta(""):
+                pass
+            case [ContentDelta(before)], ContentDelta(text):
+                found[-1] = ContentDelta(before + text)
+            case [ToolCallDelta(index, id, name, before)], ToolCallDelta(_, None, None, fragment):
+                found[-1] = ToolCallDelta(index, id, name, before + fragment)
+            case _:
+                found.append(delta)
+    return found
 
 
 def _new_id(dialect: Dialect) -> str:

@@ -1,4 +1,4 @@
-"""Copies of whole KV pages: copy-on-write of a partial page, offload, restore."""
+"""Copies of whole KV pages: copy-on-write of a partial page, offload to host memory, restore."""
 
 from collections.abc import Sequence
 
@@ -21,3 +21,32 @@ def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations
         cuda.copy_pages(kvs, sources, destinations)
     else:
         cpu.copy_pages(kvs, sources, destinations)
+
+
+def save_pages(
+    kvs: Sequence[torch.Tensor], pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
+) -> None:
+    """Copy page pages[i] of every layer to memory[places[i]].
+
+    kvs: as in `copy_pages`. memory: [places, layers, 2 × kv_heads, page_size × head_dim] of the same dtype in
+    host memory, pinned if the pages are on a CUDA device; there the copy runs on the current stream.
+    """
+    for layer, kv in enumerate(kvs):
+        if kv.is_cuda:
+            from . import cuda
+
+            cuda.move_pages(kv, layer, pages, memory, places, save=True)
+        else:
+            cpu.save_pages(kv, layer, pages, memory, places)
+
+
+def load_pages(
+    kv: torch.Tensor, layer: int, pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
+) -> None:
+    """Copy memory[places[i], layer] to page pages[i] of `kv`, that layer's tensor: `save_pages` undone."""
+    if kv.is_cuda:
+        from . import cuda
+
+        cuda.move_pages(kv, layer, pages, memory, places, save=False)
+    else:
+        cpu.load_pages(kv, layer, pages, memory, places)

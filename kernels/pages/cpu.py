@@ -22,6 +22,25 @@ def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations
         callback().run(arguments, thread_count(planes * page * len(sources)))
 
 
+def save_pages(
+    kv: torch.Tensor, layer: int, pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
+) -> None:
+    """See `pages.save_pages`."""
+    memory[list(places), layer] = _planes(kv)[:, list(pages)].transpose(0, 1)
+
+
+def load_pages(
+    kv: torch.Tensor, layer: int, pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
+) -> None:
+    """See `pages.load_pages`."""
+    _planes(kv)[:, list(pages)] = memory[list(places), layer].transpose(0, 1)
+
+
+def _planes(kv: torch.Tensor) -> torch.Tensor:
+    """[2 × kv_heads, num_pages, page_size × head_dim]"""
+    return kv.view(kv.shape[0] * kv.shape[1], kv.shape[2], -1)
+
+
 @compiled
 def _copy_pages(arguments):
     """Arguments as in `copy_pages`, after the counter of pairs of a plane (K or V of a head) and a move."""

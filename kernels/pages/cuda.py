@@ -23,6 +23,57 @@ def copy_pages_kernel(kv, moves, move_count, pages, page_elements, BLOCK: tl.con
         tl.store(destination + element, tl.load(source + element, mask=inside), mask=inside)
 
 
+@triton.jit
+def move_pages_kernel(
+    kv,
+    memory,
+    moves,
+    move_count,
+    pages,
+    page_elements,
+    place_elements,
+    SAVE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """moves: pages, then places. memory: one layer of the first place, in pinned host memory."""
+    move = tl.program_id(0)
+    plane = tl.program_id(1).to(tl.int64)
+    page = kv + (plane * pages + tl.load(moves + move)) * page_elements
+    place = memory + tl.load(moves + move_count + move) * place_elements + plane * page_elements
+    for start in range(0, page_elements, BLOCK):
+        element = start + tl.arange(0, BLOCK)
+        inside = element < page_elements
+        if SAVE:
+            tl.store(place + element, tl.load(page + element, mask=inside), mask=inside)
+        else:
+            tl.store(page + element, tl.load(place + element, mask=inside), mask=inside)
+
+
+def move_pages(
+    kv: torch.Tensor,
+    layer: int,
+    pages: Sequence[int],
+    memory: torch.Tensor,
+    places: Sequence[int],
+    save: bool,
+) -> None:
+    """One layer of `pages.save_pages` or `load_pages`: the device reads and writes host memory itself."""
+    moves = torch.tensor([*pages, *places], dtype=torch.int64).to(kv.device, non_blocking=True)
+    planes, elements = kv.shape[0] * kv.shape[1], kv.shape[3] * kv.shape[4]
+    assert kv.is_contiguous() and memory.is_contiguous() and memory.shape[2:] == (planes, elements)
+    move_pages_kernel[(len(pages), planes)](
+        kv,
+        memory[0, layer],
+        moves,
+        len(pages),
+        kv.shape[2],
+        elements,
+        memory.stride(0),
+        SAVE=save,
+        BLOCK=BLOCK,
+    )
+
+
 def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations: Sequence[int]) -> None:
     """See `pages.copy_pages`."""
     moves = torch.tensor([*sources, *destinations], dtype=torch.int64).to(kvs[0].device, non_blocking=True)

@@ -35,6 +35,10 @@ class Checkpoint:
             if name not in self._files[path].keys():  # noqa: SIM118 (it is no mapping)
                 raise ConfigError(f"{path}: tensor {name} is missing, but {INDEX_FILE} places it there.")
 
+    @property
+    def files(self) -> list[Path]:
+        return list(self._files)
+
     def check(self, expected: Mapping[str, Shape]) -> None:
         """Raise ConfigError unless the tensors are those expected, in shape and in a float dtype."""
         for name, shape in expected.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -26,16 +26,24 @@ class Decoder:
         self._head_counts = (config.heads, config.kv_heads, config.kv_heads)
         self._scale = config.head_dim**-0.5
 
-    def forward(self, batch: InputBatch, kvs: Sequence[torch.Tensor]) -> torch.Tensor:
+    def forward(
+        self,
+        batch: InputBatch,
+        kvs: Sequence[torch.Tensor],
+        arrive: Callable[[int], None] | None = None,
+    ) -> torch.Tensor:
         """Write the step's keys and values; return the hidden states of its output tokens.
 
         kvs: one [2, kv_heads, num_pages, page_size, head_dim] tensor for each layer.
+        arrive: called with a layer's number before its pages are read.
         Returns [output tokens, hidden], normalised for the head.
         """
         layers, eps = self._weights.layers, self._config.rms_norm_eps
         residual = F.embedding(batch.tokens, self._weights.embedding)
         normal = rms_norm(residual, layers[0].input_norm, eps)
         for index, layer in enumerate(layers):
+            if arrive is not None:
+                arrive(index)
             attended = self._attention(layer, normal, batch, kvs[index], self._config.windows[index])
             last = index + 1 == len(layers)
             if last and batch.outputs is not None:

@@ -23,6 +23,7 @@ from .page_tables import PageTables
 from .rope import cos_sin_table
 from .runner import Runner
 from .slot_states import SlotStates
+from .tiers import PageStore, Transfers, open_page_store, page_model
 from .weights import EMBEDDING, expected_tensors, load_weights
 
 MOST_PAGE_SIZE = 256
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 class LoadedModel(NamedTuple):
     runner: Runner
     ready: ModelReady
+    page_store: PageStore | None
 
 
 def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -> LoadedModel:
@@ -50,12 +52,17 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     dtype = choose_dtype(config.dtype, shape.dtype, checkpoint.dtype(EMBEDDING))
     weights = load_weights(checkpoint, shape, dtype, device)
     pool = _size_pool(config, shape, dtype, device)
+    bytes_per_page = page_bytes(shape, config.page_size, dtype)
+    cos_sin = cos_sin_table(shape.rope, pool.max_model_len)
+    kvs = allocate_pool(shape, pool.num_pages, config.page_size, dtype, device)
+    store = open_page_store(config, bytes_per_page, device)
     runner = Runner(
-        Decoder(shape, weights, cos_sin_table(shape.rope, pool.max_model_len).to(device)),
-        allocate_pool(shape, pool.num_pages, config.page_size, dtype, device),
+        Decoder(shape, weights, cos_sin.to(device)),
+        kvs,
         PageTables(config.max_running, pool.max_model_len, config.page_size),
         SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary),
         shape.vocab_size,
+        Transfers(kvs, store) if store is not None else None,
     )
     _warm_up(runner, pool, config.page_size)
     ready = ModelReady(
@@ -65,9 +72,11 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         slots=config.max_running,
         vocab_size=shape.vocab_size,
         device=str(device),
-        page_bytes=page_bytes(shape, config.page_size, dtype),
+        page_bytes=bytes_per_page,
     )
-    return LoadedModel(runner, ready)
+    if store is not None:
+        ready.page_model = page_model(store, (shape, config.page_size), dtype, cos_sin, checkpoint.files)
+    return LoadedModel(runner, ready, store)
 
 
 def _size_pool(

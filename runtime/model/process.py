@@ -15,15 +15,37 @@ import zmq
 from ..child import ChildArguments, child_arguments
 from ..config import ServeConfig, load_config
 from ..errors import ConfigError
-from ..messages import DropGrammar, Failed, LoadGrammar, ModelInbox, StepMasks, StepPlan
-from ..sockets import Inbox, Outbox, model_address, scheduler_address, supervisor_address
+from ..messages import (
+    DropGrammar,
+    Failed,
+    Flushed,
+    FlushPages,
+    ForgetPages,
+    LoadGrammar,
+    ModelInbox,
+    PageStoreInbox,
+    StepMasks,
+    StepPlan,
+)
+from ..sockets import (
+    Inbox,
+    Outbox,
+    model_address,
+    page_store_address,
+    scheduler_address,
+    supervisor_address,
+)
 from ..vocabulary import load_vocabulary
 from .devices import use_all_cores
 from .loading import LoadedModel, load_model
 from .runner import Runner
+from .tiers import PageStore
 
 MASKS_DEADLINE = 10.0
 """seconds"""
+
+
+Work = StepPlan | LoadGrammar | DropGrammar | ForgetPages | FlushPages
 
 
 class Mail:
@@ -31,10 +53,10 @@ class Mail:
 
     def __init__(self, inbox: Inbox[ModelInbox]) -> None:
         self._inbox = inbox
-        self._queue: deque[StepPlan | LoadGrammar | DropGrammar] = deque()
+        self._queue: deque[Work] = deque()
         self._masks: dict[int, StepMasks] = {}
 
-    def next(self) -> StepPlan | LoadGrammar | DropGrammar:
+    def next(self) -> Work:
         while not self._queue:
             self._receive(None)
         return self._queue.popleft()
@@ -65,6 +87,11 @@ def serve(runner: Runner, mail: Mail, scheduler: Outbox) -> None:
                 runner.load_grammar(grammar)
             case DropGrammar() as grammar:
                 runner.drop_grammar(grammar)
+            case ForgetPages() as pages:
+                runner.forget_pages(pages)
+            case FlushPages() as pages:
+                runner.flush_pages(pages)
+                scheduler.send(Flushed())
 
 
 def main() -> None:
@@ -79,8 +106,18 @@ def main() -> None:
     address = model_address(arguments.directory, arguments.epoch)
     mail = Mail(Inbox(context, address, ModelInbox, arguments.epoch))
     scheduler = Outbox(context, scheduler_address(arguments.directory, arguments.epoch), arguments.epoch)
+    if model.page_store is not None:
+        _start(model.page_store, arguments)
     scheduler.send(model.ready)
     serve(model.runner, mail, scheduler)
+
+
+def _start(store: PageStore, arguments: ChildArguments) -> None:
+    """With sockets of its own: no two threads may use one."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+    directory, epoch = arguments.directory, arguments.epoch
+    inbox: Inbox[PageStoreInbox] = Inbox(context, page_store_address(directory, epoch), PageStoreInbox, epoch)
+    store.start(inbox, Outbox(context, scheduler_address(directory, epoch), epoch))
 
 
 def _load_or_exit(

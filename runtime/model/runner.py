@@ -15,14 +15,14 @@ from ...kernels.sampling import Sampled, TokenMask, sample
 from ...kernels.sampling.upload import upload
 from ..messages import (
     DropGrammar,
+    FlushPages,
+    ForgetPages,
     LoadGrammar,
     Logprobs,
-    PageCopy,
     Row,
     RowError,
     RowLogprobs,
     RowPromptLogprobs,
-    SlotSetup,
     StepMasks,
     StepPlan,
     StepResult,
@@ -33,6 +33,7 @@ from .input_batch import InputBatch, build_input_batch
 from .page_tables import PageTables
 from .prompt_logprobs import prompt_logprobs
 from .slot_states import NONE, SlotStates
+from .tiers import Arrive, Transfers
 
 NOT_A_NUMBER = "The model's logits for this request are not numbers (NaN)."
 NOTHING_ALLOWED = "No token is allowed here: masks, banned tokens and biases exclude them all."
@@ -71,12 +72,14 @@ class Runner:
         tables: PageTables,
         states: SlotStates,
         vocab_size: int,
+        transfers: Transfers | None = None,
     ) -> None:
         self._decoder = decoder
         self._kvs = kvs
         self._tables = tables
         self._states = states
         self._vocab_size = vocab_size
+        self._transfers = transfers
 
     def load_grammar(self, message: LoadGrammar) -> None:
         self._states.load_grammar(message)
@@ -84,15 +87,27 @@ class Runner:
     def drop_grammar(self, message: DropGrammar) -> None:
         self._states.drop_grammar(message)
 
+    def forget_pages(self, message: ForgetPages) -> None:
+        self._store_transfers().forget(message)
+
+    @torch.inference_mode()
+    def flush_pages(self, message: FlushPages) -> None:
+        self._store_transfers().flush(message.saves)
+
     @torch.inference_mode()
     def run(self, plan: StepPlan, masks: MasksSource) -> StepResult:
         """`masks` is called only if a row that samples has `host_mask`, when its logits are there."""
-        started = time.perf_counter()
-        self._prepare(plan.setups, plan.rows, plan.copies)
+        result = self._run(plan, masks, time.perf_counter())
+        if self._transfers is not None:
+            self._transfers.settle(plan.fetches_over)
+        return result
+
+    def _run(self, plan: StepPlan, masks: MasksSource, started: float) -> StepResult:
+        arrive = self._prepare(plan)
         if not plan.rows:
             return _result(plan.step, _nothing_sampled(), [], 0, started)
         batch = build_input_batch(plan.rows, plan.groups, self._tables, self._states.sampling.last_tokens)
-        hidden = self._decoder.forward(batch, self._kvs)
+        hidden = self._decoder.forward(batch, self._kvs, arrive)
         to_sample = len(batch.sampled_rows)
         prompts, errors = self._prompt_logprobs(plan.rows, batch, hidden[to_sample:])
         outcome = _nothing_sampled()
@@ -102,15 +117,23 @@ class Runner:
         outcome.errors.extend(errors)
         return _result(plan.step, outcome, prompts, batch.size, started)
 
-    def _prepare(self, setups: list[SlotSetup], rows: list[Row], copies: list[PageCopy]) -> None:
-        for setup in setups:
+    def _prepare(self, plan: StepPlan) -> Arrive | None:
+        for setup in plan.setups:
             self._tables.clear(setup.slot)
             self._states.set_up(setup)
-        for row in rows:
+        for row in plan.rows:
             if row.new_pages:
                 self._tables.append(row.slot, np.frombuffer(row.new_pages, np.int32))
-        if copies:
-            copy_pages(self._kvs, [copy.source for copy in copies], [copy.destination for copy in copies])
+        if plan.saves:
+            self._store_transfers().save(plan.saves)
+        if plan.copies:
+            moves = [(copy.source, copy.destination) for copy in plan.copies]
+            copy_pages(self._kvs, *zip(*moves, strict=True))
+        return self._store_transfers().restore(plan.restores) if plan.restores else None
+
+    def _store_transfers(self) -> Transfers:
+        assert self._transfers is not None, "there is no page store"
+        return self._transfers
 
     def _prompt_logprobs(
         self, rows: list[Row], batch: InputBatch, hidden: torch.Tensor

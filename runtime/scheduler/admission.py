@@ -7,6 +7,7 @@ import msgspec
 from ...radix_cache import Lease, PrefixCache
 from ..messages import Generate, Refused
 from .request import TOKEN_BYTES, Request, Residence
+from .stored_pages import restored
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -70,22 +71,28 @@ def take_residence(
 
     `reserve` pages stay available to those who run already. `alone`: nobody else runs, so whatever the
     cache holds may go, but for what is pinned; then no page is matched in part, which would keep one page
-    too many locked.
+    too many locked. That also goes for a match that the page store's pages go beyond.
     """
-    lease = _lease_with_room(request, cache, reserve)
+    fetched = request.fetch.end * cache.page_size if request.fetch is not None else 0
+    restoring = fetched > cache.matched(request.namespace, bytes(request.tokens))
+    lease = _lease_with_room(request, cache, reserve, whole_pages=restoring)
     if lease is None and alone:
         lease = _lease_with_room(request, cache, reserve, whole_pages=True)
     if lease is None:
         return None
     pages = cache.allocate(_missing_pages(request, lease, cache.page_size))
     assert pages is not None, "pages were counted before"
-    return Residence(
+    home = Residence(
         slot=slot,
         lease=lease,
         pages=lease.pages + pages,
         prefill_end=request.length,
         planned=lease.matched,
     )
+    if request.fetch is not None and restoring:
+        home.restored = restored(request.fetch, len(lease.pages), home.pages)
+        home.planned = fetched
+    return home
 
 
 def _lease_with_room(

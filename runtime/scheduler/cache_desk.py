@@ -17,6 +17,7 @@ from ..messages import (
     PrefixPinned,
     QueryCache,
     QueryRefused,
+    StoreCounts,
     UnpinPrefix,
 )
 from .hit_rate import HitRate
@@ -35,11 +36,11 @@ class CacheDesk:
         self.pins = PinBoard(cache, most_pinned)
         self._cache = cache
 
-    def answer(self, message: CacheControl, now: float, most_needed: int) -> CacheAnswer:
+    def answer(self, message: CacheControl, now: float, most_needed: int, store: StoreCounts) -> CacheAnswer:
         """`now` is in seconds since 1970, `most_needed` what the largest open request needs, in pages."""
         match message:
             case QueryCache():
-                return self._report(message)
+                return self._report(message, store)
             case DropCache():
                 return self._drop(message)
             case PinPrefix():
@@ -52,7 +53,7 @@ class CacheDesk:
     def _names(self, scope: str) -> list[str]:
         return [name for name in self._cache.namespaces() if name.startswith(scope)]
 
-    def _report(self, message: QueryCache) -> CacheReport:
+    def _report(self, message: QueryCache, store: StoreCounts) -> CacheReport:
         pages = self._cache.stats()
         total, lately = self.hits.total, self.hits.lately
         sizes = self._cache.namespaces()
@@ -71,6 +72,7 @@ class CacheDesk:
             recent_prompt_tokens=lately.prompt_tokens,
             recent_cached_tokens=lately.cached_tokens,
             evicted_pages=pages.evicted_pages,
+            store=store,
             namespaces={name: sizes[name] for name in largest},
             prefixes=self._popular(message),
             pins=self.pins.listed(message.scope),

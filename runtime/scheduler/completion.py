@@ -24,8 +24,7 @@ class Completion:
         if end is None:
             message = (
                 "complete_json: how a reply could be ended isn't known for this grammar. Leave complete_json "
-                'out, or ask for a schema in the order of its properties (not property_order "any"), a regex '
-                "or a choice that the server has an automaton for."
+                "out, or ask for a schema, a regex or a choice that the server has an automaton for."
             )
             return Refused(request.id, 400, message, "complete_json", "unsupported_value")
         if len(end) > most:
@@ -39,8 +38,12 @@ class Completion:
         """Whether the reply can still be ended behind these tokens."""
         if not request.sampling.complete_json or self._eos_tokens.intersection(tokens):
             return True
+        room = request.max_length - request.length - len(tokens)
+        at_most = request.constraint.closing_bytes(tokens) if request.constraint else None
+        if at_most is None or at_most <= room:  # no token has less than a byte
+            return True
         end = self.end(request, tokens)
-        return end is None or len(tokens) + len(end) <= request.max_length - request.length
+        return end is None or len(end) <= room
 
     def end(self, request: Request, tokens: Sequence[int] = ()) -> Sequence[int] | None:
         """The tokens of the shortest text that ends the reply, behind `tokens`; None if that isn't known."""

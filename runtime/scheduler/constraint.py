@@ -37,6 +37,9 @@ class Constraint(Protocol):
     def forced_text(self) -> ForcedText | None:
         """What must come next, if that is known."""
 
+    def closing_bytes(self, tokens: Sequence[int]) -> int | None:
+        """How many bytes the closing text has behind `tokens`, as far as that is known."""
+
     def closing_text(self, tokens: Sequence[int]) -> bytes | None:
         """The shortest text that ends the reply behind `tokens`; None if that isn't known."""
 
@@ -80,10 +83,12 @@ class AutomatonConstraint:
         self._read()
         return forced_text(self.automaton, self._state, self._stack)
 
+    def closing_bytes(self, tokens: Sequence[int]) -> int | None:
+        state, stack = self._behind(tokens)
+        return None if state == DEAD else self.automaton.closing.length(state, stack)
+
     def closing_text(self, tokens: Sequence[int]) -> bytes | None:
-        self._read()
-        stack, text = list(self._stack), self._spelled(np.array(tokens, np.int32))
-        state = self.automaton.machine.walk(self._state, stack, text)
+        state, stack = self._behind(tokens)
         return None if state == DEAD else self.automaton.closing.text(state, stack)
 
     def accept(self, token: int, state: int) -> str | None:
@@ -98,6 +103,12 @@ class AutomatonConstraint:
 
     def fill_mask(self, mask: NDArray[np.int32]) -> None:
         raise AssertionError("the device has the mask")
+
+    def _behind(self, tokens: Sequence[int]) -> tuple[int, list[int]]:
+        """State and stack behind tokens that may still come."""
+        self._read()
+        stack, text = list(self._stack), self._spelled(np.array(tokens, np.int32))
+        return self.automaton.machine.walk(self._state, stack, text), stack
 
     def _read(self) -> None:
         text = self._spelled(np.array(self._unread, np.int32))
@@ -118,6 +129,9 @@ class MatcherConstraint:
         return None
 
     def forced_text(self) -> ForcedText | None:
+        return self._matcher.forced_text()
+
+    def closing_bytes(self, tokens: Sequence[int]) -> int | None:
         return None
 
     def closing_text(self, tokens: Sequence[int]) -> bytes | None:
@@ -127,7 +141,8 @@ class MatcherConstraint:
         return self._matcher.consume(token)
 
     def append(self, tokens: Sequence[int]) -> None:
-        raise AssertionError("nothing is forced")
+        for token in tokens:
+            self._matcher.consume(token)  # the next token that is sampled ends with its error, if any
 
     def fill_mask(self, mask: NDArray[np.int32]) -> None:
         self._matcher.fill_mask(mask)

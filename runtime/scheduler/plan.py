@@ -121,7 +121,7 @@ class StepPlanner:
             plan.setups.append(request.setup(home.slot, self._banned_tokens(request)))
             home.is_set_up = True
         if home.last_step == 0:
-            self._copy(plan, home)
+            self._fill(plan, home)
         row = Row(
             slot=home.slot,
             start=home.planned,
@@ -139,7 +139,10 @@ class StepPlanner:
             flight.sampled.append(request)
         return row
 
-    def _copy(self, plan: StepPlan, home: Residence) -> None:
+    def _fill(self, plan: StepPlan, home: Residence) -> None:
+        """What the request's own pages start with."""
+        if home.restored is not None:
+            plan.restores.append(home.restored)
         copy = home.lease.copy
         if copy is not None:
             plan.copies.append(PageCopy(copy.source, home.pages[len(home.lease.pages)]))

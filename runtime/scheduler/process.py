@@ -22,7 +22,9 @@ from ..messages import (
     Drain,
     Drained,
     DropCache,
+    Fetched,
     Finish,
+    Flushed,
     Generate,
     ModelReady,
     PeerDown,
@@ -32,12 +34,14 @@ from ..messages import (
     Ready,
     SchedulerInbox,
     StepResult,
+    StoreReport,
     UnpinPrefix,
 )
 from ..sockets import (
     Inbox,
     Outbox,
     model_address,
+    page_store_address,
     scheduler_address,
     supervisor_address,
     tokenizer_address,
@@ -71,11 +75,13 @@ class Loop:
         )
         self._supervisor = self._outbox(supervisor_address(arguments.directory))
         self._model = self._outbox(model_address(arguments.directory, arguments.epoch))
+        self._page_store = self._outbox(page_store_address(arguments.directory, arguments.epoch))
         self._clients = Clients(self._connect_client)
         self._draining = False
+        self._flushed = False
 
     def run(self) -> None:
-        """Serves until it is drained or killed."""
+        """Serves until it is killed. Once it is drained it is of no more use."""
         vocabulary = _wait_for_vocabulary(self._directory)
         segmenter = _segmenter(self._directory, vocabulary)
         ready = self._wait_for_model()
@@ -90,7 +96,16 @@ class Loop:
             while self._scheduler.plan():
                 pass
             self._send()
+        if ready.page_model:
+            self._flush()
         self._supervisor.send(Drained("scheduler"))
+        signal.pause()
+
+    def _flush(self) -> None:
+        self._scheduler.flush()
+        self._send()
+        while not self._flushed:
+            self._receive()
 
     def _wait_for_model(self) -> ModelReady:
         while True:
@@ -128,6 +143,12 @@ class Loop:
                 self._clients.forget(message.client)
             case Drain():
                 self._draining = True
+            case Fetched():
+                self._scheduler.fetched(message)
+            case StoreReport():
+                self._scheduler.take_store_report(message)
+            case Flushed():
+                self._flushed = True
             case ModelReady():
                 log.warning("the model process said twice that it is ready")
             case _:
@@ -136,6 +157,8 @@ class Loop:
     def _send(self) -> None:
         for message in self._scheduler.messages_to_model():
             self._model.send(message)
+        for message in self._scheduler.messages_to_store():
+            self._page_store.send(message)
         for client in self._clients.send(self._scheduler.messages_to_clients()):
             log.error("tokenizer process %d left %d messages unread; its requests end", client, MAX_UNREAD)
             self._scheduler.refuse_client(client, "The server could not deliver the reply; try again.")
@@ -193,6 +216,7 @@ def _scheduler(
         ready.page_size,
         enabled=config.prefix_cache,
         check_invariants=config.check_invariants,
+        model=ready.page_model,
     )
     limits = Limits(
         ready.max_model_len,
@@ -210,6 +234,7 @@ def _scheduler(
         ready.vocab_size,
         vocabulary.eos,
         segmenter,
+        page_store=bool(ready.page_model),
     )
 
 

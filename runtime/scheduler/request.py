@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ...radix_cache import Lease
-from ..messages import Generate, Logprobs, SlotSetup, Tokens
+from ..messages import Generate, Logprobs, RestoredPages, SlotSetup, Tokens
 from ..sampling_params import SamplingParams
 from .constraint import Constraint
 
@@ -30,7 +30,8 @@ class Residence:
     many tokens' KV is computed or planned; `sampling` how many sampled tokens are on their way back, without
     those of steps up to `superseded`: others were forced in their place. `is_set_up`: the model process
     has what the next token depends on. `faulty`: the model could not go on from its KV, so nobody else
-    shall. `preempted` counts the prompts that were put before its own, `urgent` says that no more are.
+    shall. `restored` are pages that its first step fills from the page store. `preempted` counts the prompts
+    that were put before its own, `urgent` says that no more are.
     """
 
     slot: int
@@ -45,6 +46,7 @@ class Residence:
     is_set_up: bool = False
     copy_step: int | None = None
     faulty: bool = False
+    restored: RestoredPages | None = None
     preempted: int = 0
     urgent: bool = False
 
@@ -82,14 +84,32 @@ class Awaited:
         )
 
 
+@dataclass(slots=True)
+class Fetch:
+    """What the page store was asked for: full pages of the request's tokens from page `first` on.
+
+    `pages` is how many of them are ready to be restored; None while there is no answer.
+    """
+
+    id: int
+    first: int
+    pages: int | None
+
+    @property
+    def end(self) -> int:
+        """The page after the last that is ready."""
+        return self.first + (self.pages or 0)
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """`tokens` are the prompt's and the output's, packed; `arrival` counts requests.
 
     `tenant` is whose fair share it is served from. `overtaken` counts those that went first for their
-    match, `awaited` is the prefix that it waits for. `paid`: tokens of its prompt that are paid for.
-    `home` is what it has while it runs. `cached_tokens` is what its first start found in the tree of the
-    prompt; `sent` how many tokens the client knows of; `answered`: its first output is on its way.
+    match, `awaited` is the prefix that it waits for, `fetch` what the page store has for it. `paid`: tokens
+    of its prompt that are paid for. `home` is what it has while it runs. `cached_tokens` is what its first
+    start found of the prompt; `sent` how many tokens the client knows of; `answered`: its first output is
+    on its way.
     """
 
     id: str
@@ -107,6 +127,7 @@ class Request:
     overtaken: int = 0
     paid: int = 0
     awaited: Awaited | None = None
+    fetch: Fetch | None = None
     home: Residence | None = None
     cached_tokens: int | None = None
     answered: bool = False

@@ -7,38 +7,38 @@ step then feed tokens that are still being sampled.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import asdict
-
-import numpy as np
 
 from ...grammars import GrammarError
 from ...radix_cache import PrefixCache
 from ..messages import (
     Accepted,
     CacheControl,
-    FinishReason,
+    DropCache,
+    Fetched,
+    FlushPages,
     Generate,
     LeftOut,
-    Logprobs,
     Message,
     Refused,
-    RowError,
     Stats,
     StepResult,
+    StoreCounts,
+    StoreReport,
 )
 from .admission import Limits, pages_for, refusal
 from .budget import StepBudget
 from .cache_desk import CacheDesk
-from .completion import Completion
 from .counts import Counts
-from .fairness import OUTPUT_WEIGHT, USUAL_BOUNDS, Bounds, Fairness
-from .forced_runs import ForcedRuns, Segments
+from .fairness import USUAL_BOUNDS, Bounds, Fairness
+from .forced_runs import Segments
 from .grammar_desk import GrammarDesk
 from .plan import StepInFlight, StepPlanner, step_masks
-from .replies import Replies, banned_tokens, ending
+from .replies import Replies, banned_tokens
 from .request import Phase, Request
+from .results import Results
 from .starting import STEPS_IN_FLIGHT, Starter
+from .stored_pages import StoredPages
 
 
 class Scheduler:
@@ -54,6 +54,7 @@ class Scheduler:
         eos_tokens: tuple[int, ...],
         segments: Segments,
         bounds: Bounds = USUAL_BOUNDS,
+        page_store: bool = False,
     ) -> None:
         self._limits = limits
         self._cache = cache
@@ -62,12 +63,12 @@ class Scheduler:
         self._grammars = grammars
         self._mask_words = -(-vocab_size // 32)
         self._eos = frozenset(eos_tokens)
-        self._forced_runs = ForcedRuns(segments, self._eos)
-        self._completion = Completion(segments, self._eos)
         self._planner = StepPlanner(cache, limits.num_pages, lambda r: banned_tokens(r, self._eos))
         self._open: dict[str, Request] = {}  # every request that isn't answered to its end
         self._fairness = Fairness(bounds.ahead)
-        self._starter = Starter(cache, limits.slots, grammars, self._fairness, bounds)
+        self._stored = StoredPages(cache, page_store)
+        self._store_counts = StoreCounts()
+        self._starter = Starter(cache, self._stored, limits.slots, grammars, self._fairness, bounds)
         self._waiting = self._starter.waiting
         self._running: dict[int, Request] = {}  # by slot; ended ones too until their last step is over
         self._in_flight: deque[StepInFlight] = deque()
@@ -75,6 +76,9 @@ class Scheduler:
         self._to_model: list[Message] = []
         self._arrivals = 0
         self._counts = Counts()
+        self._results = Results(
+            segments, self._eos, self._replies, self._counts, self._fairness, self._open, self._end
+        )
 
     # What comes from the tokenizer processes
 
@@ -88,6 +92,7 @@ class Scheduler:
         self._arrivals += 1
         request = Request.from_message(message, self._arrivals)
         self._open[request.id] = request
+        self._stored.look_up(request)
         if message.grammar is None:
             self._accept(request)
         else:
@@ -103,7 +108,7 @@ class Scheduler:
                     self._refuse(request, Refused(request_id, 400, str(compiled), param, "invalid_grammar"))
             elif request is not None:
                 request.constraint = compiled
-                refused = self._completion.refusal(request)
+                refused = self._results.completion.refusal(request)
                 self._accept(request) if refused is None else self._refuse(request, refused)
 
     def drop(self, request_id: str) -> None:
@@ -131,8 +136,20 @@ class Scheduler:
     def control_cache(self, message: CacheControl, now: float) -> None:
         """`now` is in seconds since 1970."""
         needs = [pages_for(request.max_length, self._cache.page_size) for request in self._open.values()]
-        answer = self._cache_desk.answer(message, now, max(needs, default=0))
+        answer = self._cache_desk.answer(message, now, max(needs, default=0), self._store_counts)
         self._replies.add(message.client, answer)
+        if isinstance(message, DropCache):
+            self._to_model += self._stored.forget(message.scope, message.namespace, self._open.values())
+
+    def fetched(self, message: Fetched) -> None:
+        self._stored.fetched(message)
+
+    def take_store_report(self, report: StoreReport) -> None:
+        self._store_counts = report.counts
+
+    def flush(self) -> None:
+        """Before the end: the page store shall have what the cache holds."""
+        self._to_model.append(FlushPages(self._stored.everything()))
 
     def expire_pins(self, now: float) -> None:
         self._cache_desk.pins.expire(now)
@@ -157,6 +174,9 @@ class Scheduler:
         for request in prefilling:
             if not request.residence.prefilling:
                 self._fairness.rest(request)
+        for request in flight.rows:
+            self._stored.end(request)
+        self._stored.attach(plan)
         self._counts.prompt_tokens_computed += flight.prefill_tokens - flight.forced_tokens
         self._in_flight.append(flight)
         self._to_model += self._grammars.take_loads()
@@ -172,14 +192,7 @@ class Scheduler:
         self._budget.observe(flight.prefill_tokens, result.elapsed_ms)
         for request in flight.rows:
             self._copy_is_made(request, flight.step)
-        by_slot = {request.residence.slot: request for request in flight.rows}
-        for part in result.prompt_logprobs:
-            by_slot[part.slot].prompt_logprobs.append(part.logprobs)
-        for error in result.errors:
-            self._take_error(by_slot[error.slot], error)
-        self._take_tokens(flight, result)
-        self._finish_prompts(flight)
-        self._replies.close_step()
+        self._results.take(flight, result)
         self._in_flight.popleft()
         self._send_masks()
         for request in flight.rows:
@@ -194,6 +207,9 @@ class Scheduler:
         messages, self._to_model = self._to_model, []
         return messages
 
+    def messages_to_store(self) -> list[Message]:
+        return self._stored.messages_to_store()
+
     def messages_to_clients(self) -> dict[int, list[Message]]:
         return self._replies.take()
 
@@ -206,7 +222,9 @@ class Scheduler:
             pages_total=pages.total,
             pages_used=pages.held + pages.locked,
             pages_cached=pages.evictable,
+            pages_pinned=pages.pinned,
             evicted_pages=pages.evicted_pages,
+            store=self._store_counts,
             **asdict(self._counts),
         )
 
@@ -218,7 +236,7 @@ class Scheduler:
         left_out = request.constraint.left_out if request.constraint is not None else ()
         named = [LeftOut(keyword, path) for keyword, path in left_out]
         self._replies.add(request.client, Accepted(request.id, named))
-        self._force(request)
+        self._results.force(request)
 
     def _refuse(self, request: Request, refused: Refused) -> None:
         del self._open[request.id]
@@ -231,6 +249,8 @@ class Scheduler:
         decoding = sum(not request.residence.prefilling for request in self._active())
         for request in self._starter.starts(self._running, self._budget.prefill_tokens(decoding)):
             self._running[request.residence.slot] = request
+            if request.residence.restored is None:
+                self._stored.end(request)
             if request.cached_tokens is None:
                 request.cached_tokens = min(request.residence.planned, request.prompt_length)
                 self._counts.prompt_tokens_cached += request.cached_tokens
@@ -275,102 +295,7 @@ class Scheduler:
         request.phase = Phase.RETRACTING
         self._settle(request)
 
-    # Results
-
-    def _take_tokens(self, flight: StepInFlight, result: StepResult) -> None:
-        tokens = np.frombuffer(result.tokens, np.int32).tolist()
-        states = np.frombuffer(result.states, np.int32).tolist()
-        logprobs = {part.slot: part.logprobs for part in result.logprobs}
-        for request, token, state in zip(flight.sampled, tokens, states, strict=True):
-            home = request.residence
-            if flight.step <= home.superseded:
-                continue
-            home.sampling -= 1
-            if request.phase is not Phase.ENDED:
-                self._take_token(request, token, state, logprobs.get(home.slot))
-
-    def _take_token(self, request: Request, token: int, state: int, logprobs: Logprobs | None) -> None:
-        if not self._completion.leaves_room(request, [token]):
-            self._complete(request)
-            return
-        request.append(token)
-        self._count_output(request, 1)
-        error = request.constraint.accept(token, state) if request.constraint else None
-        if error is not None:
-            self._fail(request, error)
-            return
-        finish = ending(request, self._eos) or self._force(request)
-        self._replies.tokens(request, logprobs, finish)
-        if finish is not None:
-            self._leave(request)
-
-    def _force(self, request: Request) -> FinishReason | None:
-        """Appends what must come next. Returns why the reply ends there, if it does."""
-        run = self._forced_runs.next(request)
-        if not run or not self._completion.leaves_room(request, run):
-            return None
-        self._counts.forced_tokens += len(run)
-        self._append(request, run)
-        return ending(request, self._eos)
-
-    def _count_output(self, request: Request, tokens: int) -> None:
-        self._counts.output_tokens += tokens
-        self._fairness.charge(request, OUTPUT_WEIGHT * tokens)
-
-    def _complete(self, request: Request) -> None:
-        """Ends the reply in place of a token that isn't kept. What was planned behind that is void."""
-        request.residence.planned = min(request.residence.planned, request.length)
-        end = self._completion.end(request) or ()
-        self._append(request, end[: request.max_length - request.length])
-        self._replies.tokens(request, None, "length")
-        self._leave(request)
-
-    def _append(self, request: Request, tokens: Sequence[int]) -> None:
-        """Tokens that were not sampled, in place of what is being sampled."""
-        assert request.constraint is not None
-        request.constraint.append(tokens)
-        for token in tokens:
-            request.append(token)
-        self._count_output(request, len(tokens))
-        if tokens and request.home is not None:
-            request.home.jump(request.length)
-
-    def _leave(self, request: Request) -> None:
-        """The reply is whole. The next turn shall find forced tokens at its end like those before them."""
-        home = request.residence
-        if request.phase is not Phase.RUNNING or home.planned >= request.length - 1:
-            self._end(request)
-            return
-        del self._open[request.id]
-        request.phase = Phase.LEAVING
-        home.prefill_end = request.length - 1
-
-    def _take_error(self, request: Request, error: RowError) -> None:
-        request.residence.faulty = error.kind == "not_a_number"
-        complete = request.constraint is not None and request.output_length < request.sampling.min_tokens
-        if error.kind == "nothing_allowed" and complete and not request.is_answered:
-            self._replies.end(request, "stop")  # the grammar allows the end alone, `min_tokens` not even that
-            self._end(request)
-        else:
-            self._fail(request, error.message)
-
-    def _finish_prompts(self, flight: StepInFlight) -> None:
-        """Requests for no output at all end with their prompt, those that leave with what was forced."""
-        for request in flight.rows:
-            home = request.residence
-            if home.prefilling or home.last_step != flight.step:
-                continue
-            if request.phase is Phase.LEAVING:
-                self._end(request)
-            elif request.phase is Phase.RUNNING and request.sampling.max_tokens == 0:
-                self._replies.end(request, "length")
-                self._end(request)
-
-    def _fail(self, request: Request, message: str) -> None:
-        if not request.is_answered:
-            self._replies.end(request, "error", message)
-        if request.phase is not Phase.ENDED:
-            self._end(request)
+    # Ends
 
     def _end(self, request: Request) -> None:
         """It is planned no more. What it holds comes back with the last step that names it."""
@@ -381,6 +306,7 @@ class Scheduler:
             self._waiting.remove(request)
         if request.phase is not Phase.COMPILING:
             self._fairness.rest(request)
+        self._stored.end(request)
         request.phase = Phase.ENDED
         if request.home is not None:
             self._settle(request)
@@ -400,7 +326,7 @@ class Scheduler:
         if home.faulty:
             self._cache.discard(home.lease, home.pages)
         else:
-            existing = min(home.planned, request.length)
+            existing = min(home.planned, request.length) if home.last_step else home.lease.matched
             self._cache.release(
                 home.lease, request.slice(0, existing), home.pages, generated=request.output_length
             )
@@ -409,6 +335,7 @@ class Scheduler:
         if request.phase is Phase.RETRACTING:
             request.phase = Phase.WAITING
             request.prompt_logprobs = []
+            self._stored.look_up(request)
             self._starter.enter(request, self._running.values(), first=True)
 
     # Masks

@@ -12,6 +12,7 @@ from .grammar_desk import GrammarDesk
 from .queue import Turn, WaitingQueue
 from .request import Phase, Request
 from .shared_prefix import awaits_prefix
+from .stored_pages import StoredPages
 
 STEPS_IN_FLIGHT = 2
 
@@ -26,10 +27,17 @@ class Starter:
     """
 
     def __init__(
-        self, cache: PrefixCache, slots: int, grammars: GrammarDesk, fairness: Fairness, bounds: Bounds
+        self,
+        cache: PrefixCache,
+        stored: StoredPages,
+        slots: int,
+        grammars: GrammarDesk,
+        fairness: Fairness,
+        bounds: Bounds,
     ) -> None:
         self.waiting = WaitingQueue(fairness, bounds)
         self._cache = cache
+        self._stored = stored
         self._grammars = grammars
         self._fairness = fairness
         self._bounds = bounds
@@ -48,7 +56,7 @@ class Starter:
 
         without_grammar = 0
         for request in self.waiting.candidates(self._matched, has_room):
-            if self._awaits(request, running):
+            if self._awaits(request, running) or self._stored.awaits(request):
                 continue
             if not self._grammars.load(request.constraint):
                 without_grammar += 1
@@ -85,7 +93,9 @@ class Starter:
         request.home = None
 
     def _matched(self, request: Request) -> int:
-        return self._cache.matched(request.namespace, bytes(request.tokens))
+        """How much of it needs no computing."""
+        fetched = request.fetch.end * self._cache.page_size if request.fetch is not None else 0
+        return max(fetched, self._cache.matched(request.namespace, bytes(request.tokens)))
 
     def _awaits(self, request: Request, running: Mapping[int, Request]) -> bool:
         if request.wants_prompt_logprobs or request.namespace is None or not self._cache.enabled:

@@ -62,4 +62,23 @@ CASES = [
         max_shared=0,
         aligned=("page_elements",),
     ),
+    *(
+        AotCase(
+            name=f"{'save' if save else 'load'}_pages",
+            kernel="pages.cuda:move_pages_kernel",
+            signature={
+                "kv": "*bf16",
+                "memory": "*bf16",
+                "moves": "*i64",
+                "move_count": "i32",
+                "pages": "i32",
+                "page_elements": "i32",
+                "place_elements": "i32",
+            },
+            constants={"SAVE": save, "BLOCK": 1024},
+            max_shared=0,
+            aligned=("page_elements", "place_elements"),
+        )
+        for save in (True, False)
+    ),
 ]

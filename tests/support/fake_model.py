@@ -9,6 +9,8 @@ from typing import Protocol
 import numpy as np
 from arbora.runtime.messages import (
     DropGrammar,
+    FlushPages,
+    ForgetPages,
     LoadGrammar,
     Message,
     SlotSetup,
@@ -16,6 +18,7 @@ from arbora.runtime.messages import (
     StepPlan,
     StepResult,
 )
+from fake_store import FakeStore
 
 VOCAB = 64
 EOS = 0
@@ -75,10 +78,13 @@ class Automata(Protocol):
 class FakeModel:
     """Carries out steps in order, as the model process would, and checks what it is told."""
 
-    def __init__(self, num_pages: int, page_size: int, automata: Automata | None = None) -> None:
+    def __init__(
+        self, num_pages: int, page_size: int, automata: Automata | None = None, most_stored: int = 0
+    ) -> None:
         self.automata = automata
         self.page_size = page_size
         self.contents = np.full((num_pages, page_size), -1, np.int64)
+        self.store = FakeStore(self.contents, most_stored)
         self.slots: dict[int, _Slot] = {}
         self.plans: list[StepPlan] = []
         self.masks: dict[int, StepMasks] = {}
@@ -98,6 +104,10 @@ class FakeModel:
                     self.automata.load(message)
             elif isinstance(message, DropGrammar):
                 del self.grammars[message.grammar]
+            elif isinstance(message, ForgetPages):
+                self.store.forget(message)
+            elif isinstance(message, FlushPages):
+                self.store.save(message.saves)
 
     def run_step(self) -> StepResult:
         """Runs the oldest plan."""
@@ -109,8 +119,11 @@ class FakeModel:
             self.slots[setup.slot] = _Slot(setup.sampling.seed)
             if self.automata is not None:
                 self.automata.set_up(setup)
+        self.store.save(plan.saves)
         for copy in plan.copies:
             self.contents[copy.destination] = self.contents[copy.source]
+        self.store.restore(plan.restores)
+        self.store.end(plan.fetches_over)
         slots, tokens, states = [], [], []
         for row in plan.rows:
             slot = self.slots[row.slot]

@@ -35,6 +35,7 @@ from arbora.runtime.messages import (
     Refused,
     SchedulerInbox,
     Stats,
+    StoreCounts,
     Tokens,
     UnpinPrefix,
 )
@@ -132,7 +133,8 @@ class FakeScheduler:
                 case QueryCache() | DropCache() | PinPrefix() | UnpinPrefix():
                     self.send(self.cache(message))
                 case QueryStats(_, query):
-                    self.send(Stats(query, len(self.rows), 0, 64, 2, 3, 10, 20, 30, 5, 1, 4, self._steps))
+                    counts = (len(self.rows), 0, 64, 2, 3, 1, 10, 20, 30, 5, 1, 4, self._steps)
+                    self.send(Stats(query, *counts, StoreCounts()))
 
     def _admit(self, request: Generate) -> None:
         refused = self.refuse(request)

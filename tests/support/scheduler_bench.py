@@ -14,6 +14,7 @@ from arbora.runtime.messages import (
     CacheControl,
     CacheDropped,
     CacheReport,
+    FetchPages,
     Generate,
     GrammarSpec,
     Output,
@@ -75,6 +76,9 @@ class EvenTokens:
     def matcher(self) -> EvenTokens:
         return self
 
+    def forced_text(self) -> ForcedText:
+        return ForcedText(b"", b"", False)
+
     def consume(self, token: int) -> str | None:
         return None if token % 2 == 0 else f"token {token} is odd"
 
@@ -108,9 +112,16 @@ class SchedulerBench:
         automata: Automata | None = None,
         jumps: bool = False,
         bounds: Bounds = USUAL_BOUNDS,
+        most_stored: int | None = None,
     ) -> None:
         self.compiler = compiler or EvenTokens()
-        self.cache = PrefixCache(num_pages, page_size, enabled=prefix_cache, check_invariants=True)
+        self.cache = PrefixCache(
+            num_pages,
+            page_size,
+            enabled=prefix_cache,
+            check_invariants=True,
+            model=b"" if most_stored is None else b"fake",
+        )
         self.budget = StepBudget(step_ms=8.0)
         self.scheduler = Scheduler(
             Limits(1000, num_pages, page_size, slots, max_waiting, most_pinned),
@@ -121,8 +132,9 @@ class SchedulerBench:
             (EOS,),
             ByteTokens(jumps),
             bounds,
+            page_store=most_stored is not None,
         )
-        self.model = FakeModel(num_pages, page_size, automata)
+        self.model = FakeModel(num_pages, page_size, automata, most_stored or 0)
         self.accepted: set[str] = set()
         self.refused: dict[str, Refused] = {}
         self.outputs: dict[str, list[Output]] = defaultdict(list)
@@ -171,10 +183,15 @@ class SchedulerBench:
         self.scheduler.apply(self.model.run_step())
         self.deliver()
 
+    def answer_fetches(self) -> None:
+        for answer in self.model.store.answer():
+            self.scheduler.fetched(answer)
+
     def run(self, steps: int = 1000) -> None:
         """Until nothing is left to do, one step ahead as the process does it."""
         for _ in range(steps):
             self.scheduler.take_grammars()
+            self.answer_fetches()
             while self.plan():
                 pass
             if not self.model.plans:
@@ -183,6 +200,9 @@ class SchedulerBench:
 
     def deliver(self) -> None:
         self.model.receive(self.scheduler.messages_to_model())
+        for message in self.scheduler.messages_to_store():
+            assert isinstance(message, FetchPages)
+            self.model.store.asked.append(message)
         for messages in self.scheduler.messages_to_clients().values():
             for message in messages:
                 if isinstance(message, Accepted):

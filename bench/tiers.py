@@ -1,0 +1,72 @@
+"""What a prompt's first token costs when its prefix is computed, cached, or restored from a slower tier.
+
+    PYTHONSAFEPATH=1 python bench/tiers.py [MODEL] --tokens 1500 --rounds 3
+
+Memory for one context makes each prompt push out the one before it. Columns: computed from nothing; found in
+the KV cache; restored from host memory; restored from disk, by a server started anew.
+Milliseconds, medians of the rounds, and as a share of computing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from arbora import Engine
+
+WAYS = ("computed", "cached", "host", "disk")
+
+
+def prompt_of(tokens: int, seed: int) -> list[int]:
+    """Token ids that any vocabulary has, none of which is likely to be special."""
+    generator = random.Random(seed)
+    return [generator.randrange(260, 900) for _ in range(tokens)]
+
+
+def first_token_ms(engine: Engine, prompt: list[int], cached: bool) -> float:
+    started = time.perf_counter()
+    completion = engine.generate(prompt, max_tokens=1, temperature=0.0, ignore_eos=True)
+    elapsed = (time.perf_counter() - started) * 1000
+    assert (completion.usage.cached_tokens > len(prompt) * 0.9) == cached, completion.usage
+    return elapsed
+
+
+def measure(model: str | None, tokens: int, rounds: int) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {way: [] for way in WAYS}
+    with tempfile.TemporaryDirectory() as directory:
+        options: Any = {"max_model_len": tokens + 64, "max_running": 1, "host_cache": "4GiB"}
+        with Engine(model, disk_cache=directory, **options) as engine:
+            first_token_ms(engine, prompt_of(tokens, rounds), cached=False)
+            for seed in range(rounds):
+                times["computed"].append(first_token_ms(engine, prompt_of(tokens, seed), cached=False))
+                times["cached"].append(first_token_ms(engine, prompt_of(tokens, seed), cached=True))
+            for seed in range(rounds):
+                times["host"].append(first_token_ms(engine, prompt_of(tokens, seed), cached=True))
+        with Engine(model, disk_cache=directory, **options) as engine:
+            first_token_ms(engine, prompt_of(tokens, rounds), cached=True)
+            for seed in range(rounds):
+                times["disk"].append(first_token_ms(engine, prompt_of(tokens, seed), cached=True))
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("model", nargs="?", type=Path)
+    parser.add_argument("--tokens", type=int, default=1500)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    model = str(arguments.model) if arguments.model else None
+    times = measure(model, arguments.tokens, arguments.rounds)
+    computed = median(times["computed"])
+    print(f"{arguments.tokens} prompt tokens, {arguments.rounds} rounds")
+    for way, taken in times.items():
+        print(f"{way:>9} {median(taken):10.1f} ms {median(taken) / computed:8.3f}")
+
+
+if __name__ == "__main__":
+    main()

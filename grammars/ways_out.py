@@ -1,0 +1,207 @@
+"""The shortest ways out of an automaton's states: to the end of a text, or to what pops the stack's top.
+
+They are found shortest first, backwards from the exits. What is pushed is stepped over as a whole once a way
+out of it is known.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import cache
+from heapq import heappop, heappush
+from itertools import count
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from .stack_automaton import (
+    CALL,
+    CLOSE,
+    COUNT,
+    COUNT_CALL,
+    DEAD,
+    DROP,
+    OPEN,
+    POP,
+    PUSH,
+    SEE,
+    StackAutomaton,
+)
+
+ENDED = -1  # beside the actions' kinds
+WAY_BYTES = 800  # of memory, measured: 350 to 900
+_PLAIN = sorted(range(256), key=lambda byte: (byte > 127 or not chr(byte).isalnum(), byte))
+
+
+class Exit(NamedTuple):
+    """An action that ends a way (see `StackAutomaton`), or `ENDED`: the text may end.
+
+    A name that some object must have ends a way too, if its order is free.
+    """
+
+    kind: int
+    target: int
+    operand: int
+
+
+Parts: TypeAlias = tuple[tuple[int, Exit], ...]
+"""ways that follow each other, each by its state and exit"""
+
+
+class _Way(NamedTuple):
+    """How a way begins: a byte, what follows it one level up, and the state after that, None at the exit."""
+
+    byte: int
+    inner: Parts
+    state: int | None
+
+
+class _Edge(NamedTuple):
+    origin: int
+    length: int
+    way: _Way
+
+
+class WaysOut:
+    """`lengths[state][exit]` is the number of bytes of the way from a state to an exit, if there is one.
+
+    Counts are taken to hinder nothing: a string may end wherever it counts.
+    """
+
+    def __init__(self, machine: StackAutomaton) -> None:
+        self._machine = machine
+        self.lengths: dict[int, dict[Exit, int]] = defaultdict(dict)
+        self._ways: dict[int, dict[Exit, _Way | None]] = defaultdict(dict)
+        self._edges_to: dict[int, list[_Edge]] = defaultdict(list)
+        self._pushes_to: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        self._opens: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        self._closed: dict[tuple[int, int], int] = {}
+        self._heap: list[tuple[int, int, int, Exit, _Way | None]] = []
+        self._order = count()
+        closing = machine.actions[machine.actions[:, 0] == CLOSE]
+        self._needed = int(np.bitwise_or.reduce(closing[:, 1], initial=0))
+        for state, entries in enumerate(self._entries()):
+            self._gather(state, entries)
+        self._settle_all()
+        while self._step_over_objects():
+            self._settle_all()
+        self._edges_to, self._pushes_to, self._opens = {}, {}, {}
+        self.text = cache(self._spell)
+
+    @property
+    def nbytes(self) -> int:
+        """About what they take of memory."""
+        return WAY_BYTES * sum(map(len, self.lengths.values()))
+
+    def completed(self, state: int, seen: int) -> dict[int, tuple[int, Parts]]:
+        """How an object whose order is free can end from there, by verdict: in how many bytes, and the ways.
+
+        What it must have and lacks comes nearest first. `seen`: the bits of its names that it has.
+        """
+        length, parts = 0, Parts()
+        while True:
+            lengths = self.lengths[state]
+            ending = [exit for exit in lengths if exit.kind == CLOSE and not exit.target & ~seen]
+            if ending:
+                return {
+                    exit.operand: (length + lengths[exit], (*parts, (state, exit)))
+                    for exit in sorted(ending, key=lambda exit: -lengths[exit])
+                }
+            unseen = [exit for exit in lengths if exit.kind == SEE and not seen >> exit.operand & 1]
+            if not unseen:
+                return {}
+            missing = [exit for exit in unseen if self._is_needed(exit)]
+            nearest = min(missing or unseen, key=lambda exit: lengths[exit])
+            length, parts = length + lengths[nearest], (*parts, (state, nearest))
+            state, seen = nearest.target, seen | 1 << nearest.operand
+
+    def _is_needed(self, name: Exit) -> bool:
+        after = self.lengths[name.target]
+        return any(exit.kind == CLOSE and exit.target >> name.operand & 1 for exit in after)
+
+    def after(self, exit: Exit, place: int) -> int:
+        """The state below a place of the stack that is left by that exit."""
+        if exit.kind == DROP:
+            return exit.target
+        return int(self._machine.returns[place + exit.operand]) if exit.kind in (POP, CLOSE) else DEAD
+
+    def _spell(self, state: int, exit: Exit) -> bytes:
+        text = bytearray()
+        way = self._ways[state][exit]
+        while way is not None:
+            text.append(way.byte)
+            for part in way.inner:
+                text += self.text(*part)
+            way = None if way.state is None else self._ways[way.state][exit]
+        return bytes(text)
+
+    def _gather(self, state: int, entries: Mapping[int, int]) -> None:
+        if self._machine.accepting[state]:
+            self._found(state, Exit(ENDED, 0, 0), 0, None)
+        for entry, byte in entries.items():
+            if entry >= 0:
+                self._add(_Edge(state, 1, _Way(byte, (), entry)))
+            elif entry != DEAD:
+                self._gather_action(state, byte, Exit(*self._machine.actions[-2 - entry, :3].tolist()))
+
+    def _gather_action(self, state: int, byte: int, action: Exit) -> None:
+        kind, target, operand = action
+        if kind in (POP, DROP, CLOSE) or (kind == SEE and self._needed >> operand & 1):
+            self._found(state, action, 1, _Way(byte, (), None))
+        elif kind in (PUSH, CALL, COUNT_CALL):
+            for base in (operand, operand + 1)[: 1 + (kind == COUNT_CALL)]:
+                self._pushes_to[target].append((state, byte, base))
+        elif kind == OPEN:
+            self._opens[target].append((state, byte, operand))
+        else:
+            for after in (target, operand)[: 1 + (kind == COUNT)]:
+                self._add(_Edge(state, 1, _Way(byte, (), after)))
+
+    def _entries(self) -> Iterator[dict[int, int]]:
+        """Of each state: its entries, each with its plainest byte."""
+        machine = self._machine
+        plainest = {machine.class_of_byte[byte]: byte for byte in _PLAIN[::-1]}
+        classes = sorted(plainest, key=lambda each: -_PLAIN.index(plainest[each]))
+        bytes_ = [plainest[each] for each in classes]
+        for row in machine.transitions[:, classes].tolist():
+            yield dict(zip(row, bytes_, strict=True))
+
+    def _add(self, edge: _Edge) -> None:
+        assert edge.way.state is not None
+        self._edges_to[edge.way.state].append(edge)
+        for exit, length in self.lengths[edge.way.state].items():
+            self._found(edge.origin, exit, edge.length + length, edge.way)
+
+    def _found(self, state: int, exit: Exit, length: int, way: _Way | None) -> None:
+        heappush(self._heap, (length, next(self._order), state, exit, way))
+
+    def _settle_all(self) -> None:
+        while self._heap:
+            length, _, state, exit, way = heappop(self._heap)
+            if length < self.lengths[state].get(exit, length + 1):
+                self._settle(state, exit, length, way)
+
+    def _settle(self, state: int, exit: Exit, length: int, way: _Way | None) -> None:
+        self.lengths[state][exit], self._ways[state][exit] = length, way
+        for edge in self._edges_to[state]:
+            self._found(edge.origin, exit, edge.length + length, edge.way)
+        for origin, byte, base in self._pushes_to[state]:
+            self._step_over(origin, byte, length, ((state, exit),), self.after(exit, base))
+
+    def _step_over(self, origin: int, byte: int, length: int, inner: Parts, after: int) -> None:
+        if after != DEAD:
+            self._add(_Edge(origin, 1 + length, _Way(byte, inner, after)))
+
+    def _step_over_objects(self) -> bool:
+        """Those whose order is free. Whether a way through one was found that is new or shorter."""
+        has_found = False
+        for start, origins in self._opens.items():
+            for verdict, (length, inner) in self.completed(start, 0).items():
+                if length < self._closed.get((start, verdict), length + 1):
+                    self._closed[start, verdict] = length
+                    has_found = True
+                    for origin, byte, base in origins:
+                        after = self.after(inner[-1][1], base)
+                        self._step_over(origin, byte, length, inner, after)
+        return has_found

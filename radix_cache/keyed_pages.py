@@ -1,0 +1,57 @@
+"""Pages with their keys: what a slower tier of the cache takes in and gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .node import Node
+from .packed import KEY_BYTES, TOKEN_BYTES
+from .page_keys import PageKeys
+from .tree import Match, RadixTree
+
+
+class KeyedPages(NamedTuple):
+    """Full pages that follow each other, and their keys, concatenated."""
+
+    namespace: str
+    keys: bytes
+    pages: list[int]
+
+
+class Missing(NamedTuple):
+    """The full pages of a sequence that the tree lacks: from the `first` on, by their keys."""
+
+    first: int
+    keys: bytes
+
+
+def keyed(keys: PageKeys, node: Node) -> KeyedPages | None:
+    """A node's full pages; None if it has none, or if nobody may find them."""
+    if node.namespace is None:
+        return None
+    names = keys.of(node)
+    return KeyedPages(node.namespace, names, node.pages[: len(names) // KEY_BYTES]) if names else None
+
+
+def missing(keys: PageKeys, tree: RadixTree, match: Match, tokens: bytes) -> Missing:
+    """What follows `match`, which is where the tree's knowledge of `tokens` ends."""
+    first = match.depth // tree.page_size + match.pages
+    if match.inside is not None and match.pages:
+        before = keys.of(match.inside)[: match.pages * KEY_BYTES][-KEY_BYTES:]
+    else:
+        before = keys.last(match.node)
+    return Missing(first, keys.following(before, tokens[first * tree.page_size * TOKEN_BYTES :]))
+
+
+def everything(keys: PageKeys, tree: RadixTree) -> Iterator[KeyedPages]:
+    """All full pages of the tree. Those used last come first, but none before what it goes on from."""
+    told: set[Node] = set()
+    nodes = [node for root in tree.roots.values() for node in root.subtree()]
+    for node in sorted(nodes, key=lambda node: node.last_use, reverse=True):
+        fresh = [above for above in node.path() if above not in told]
+        for above in reversed(fresh):
+            told.add(above)
+            pages = keyed(keys, above)
+            if pages is not None:
+                yield pages

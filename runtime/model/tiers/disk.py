@@ -1,0 +1,182 @@
+"""Pages on disk, in an SQLite database: the tier that outlives the server."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+FILE_NAME = "pages.sqlite"
+APPLICATION = int.from_bytes(b"arbo", "big")
+FORMAT = 1
+FILE_PAGE_BYTES = 16384
+BUSY_SECONDS = 10.0  # another server may use the same file
+log = logging.getLogger(__name__)
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS contents (id INTEGER PRIMARY KEY, content BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS pages (
+    key BLOB PRIMARY KEY, namespace TEXT NOT NULL, used INTEGER NOT NULL, checksum INTEGER NOT NULL,
+    content INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS pages_by_use ON pages (used);
+CREATE INDEX IF NOT EXISTS pages_by_namespace ON pages (namespace);
+"""
+
+
+class ForeignFileError(Exception):
+    """The file is not ours to read."""
+
+
+class StoredPage(NamedTuple):
+    key: bytes
+    namespace: str
+    content: memoryview
+
+
+class DiskStore:
+    """At most `limit` bytes of pages under their keys; those used longest ago make room for others.
+
+    A checksum over key and content is checked whenever a page is read. Methods raise sqlite3.Error when the
+    file or the disk fails, the constructor ForeignFileError too.
+    """
+
+    def __init__(self, directory: Path, limit: int) -> None:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._path = directory / FILE_NAME
+        self._limit = limit
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        self._database = sqlite3.connect(
+            self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        self._open()
+        self._use = self._number("SELECT coalesce(max(used), 0) FROM pages")
+        self._touched: dict[bytes, int] = {}
+        self.keys = {key for (key,) in self._database.execute("SELECT key FROM pages")}
+
+    @property
+    def bytes_used(self) -> int:
+        pages = self._number("PRAGMA page_count") - self._number("PRAGMA freelist_count")
+        return pages * FILE_PAGE_BYTES
+
+    def read(self, key: bytes, content: memoryview) -> bool:
+        """Fills `content`; False, and the page is gone, if it isn't there whole."""
+        found = self._database.execute(
+            "SELECT checksum, contents.content FROM pages JOIN contents ON id = pages.content WHERE key = ?",
+            (key,),
+        ).fetchone()
+        if found is not None:
+            checksum, stored = found
+            if len(stored) == len(content) and checksum == _checksum(key, stored):
+                content[:] = stored
+                return True
+            log.warning("a page in %s is damaged; it is computed again", self._path)
+        self._delete([key])
+        return False
+
+    def touch(self, keys: Sequence[bytes]) -> None:
+        """Marks pages that follow each other as just used, the first one last."""
+        for key in reversed(keys):
+            self._use += 1
+            self._touched[key] = self._use
+
+    @property
+    def has_news(self) -> bool:
+        """Uses that only this process knows of yet."""
+        return bool(self._touched)
+
+    def save_uses(self) -> None:
+        if self._touched:
+            uses = [(used, key) for key, used in self._touched.items()]
+            with self._transaction():
+                self._database.executemany("UPDATE pages SET used = ? WHERE key = ?", uses)
+            self._touched.clear()
+
+    def write(self, pages: Sequence[StoredPage]) -> None:
+        """Takes in pages, in the order in which they may go."""
+        self._make_room(sum(len(page.content) for page in pages))
+        with self._transaction():
+            for page in pages:
+                self._use += 1
+                self._insert(page)
+        self.keys.update(page.key for page in pages)
+
+    def forget(self, scope: str, namespace: str | None) -> None:
+        """Gives up what is of `namespace`, or of all that begin with `scope`."""
+        where = "substr(namespace, 1, length(?1)) = ?1" if namespace is None else "namespace = ?1"
+        wanted = scope if namespace is None else namespace
+        doomed = self._database.execute(f"SELECT key FROM pages WHERE {where}", (wanted,)).fetchall()
+        self._delete([key for (key,) in doomed])
+
+    def close(self) -> None:
+        self.save_uses()
+        self._database.close()
+
+    def _open(self) -> None:
+        self._database.execute(f"PRAGMA page_size = {FILE_PAGE_BYTES}")
+        self._database.execute("PRAGMA synchronous = NORMAL")
+        tables = self._number("SELECT count(*) FROM sqlite_master")
+        if tables == 0:
+            self._database.execute(f"PRAGMA application_id = {APPLICATION}")
+            self._database.execute(f"PRAGMA user_version = {FORMAT}")
+        if self._number("PRAGMA application_id") != APPLICATION:
+            raise ForeignFileError("it is not a page store of Arbora")
+        if self._number("PRAGMA user_version") != FORMAT:
+            raise ForeignFileError(f"it was written in another format than {FORMAT}")
+        self._database.executescript(_TABLES)
+
+    def _insert(self, page: StoredPage) -> None:
+        replaced = self._database.execute("SELECT content FROM pages WHERE key = ?", (page.key,)).fetchone()
+        if replaced is not None:
+            return  # another server was first
+        at = self._database.execute("INSERT INTO contents (content) VALUES (?)", (page.content,)).lastrowid
+        checksum = _checksum(page.key, page.content)
+        self._database.execute(
+            "INSERT INTO pages VALUES (?, ?, ?, ?, ?)", (page.key, page.namespace, self._use, checksum, at)
+        )
+
+    def _make_room(self, more: int) -> None:
+        """`more` bytes, and what SQLite needs to keep them."""
+        self.save_uses()
+        while self.keys and self.bytes_used + more * 17 // 16 > self._limit:
+            oldest = self._database.execute("SELECT key FROM pages ORDER BY used LIMIT 8").fetchall()
+            if not oldest:
+                break
+            self._delete([key for (key,) in oldest])
+
+    def _delete(self, keys: Iterable[bytes]) -> None:
+        with self._transaction():
+            for key in keys:
+                self.keys.discard(key)
+                self._touched.pop(key, None)
+                self._database.execute(
+                    "DELETE FROM contents WHERE id = (SELECT content FROM pages WHERE key = ?)", (key,)
+                )
+                self._database.execute("DELETE FROM pages WHERE key = ?", (key,))
+
+    def _transaction(self) -> _Transaction:
+        return _Transaction(self._database)
+
+    def _number(self, query: str) -> int:
+        return int(self._database.execute(query).fetchone()[0])
+
+
+class _Transaction:
+    """All of it is written, or nothing."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    def __enter__(self) -> None:
+        self._database.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, error: object, *_: object) -> None:
+        self._database.execute("COMMIT" if error is None else "ROLLBACK")
+
+
+def _checksum(key: bytes, content: bytes | memoryview) -> int:
+    return zlib.crc32(content, zlib.crc32(key))

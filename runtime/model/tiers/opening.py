@@ -1,0 +1,92 @@
+"""Opens the page store that a server was asked for, and names what its pages depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sqlite3
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...config import ServeConfig
+from ...errors import ConfigError
+from .disk import DiskStore, ForeignFileError
+from .host_pool import HostPool
+from .page_store import PageStore
+
+if TYPE_CHECKING:
+    from .remote import RemoteStore
+
+HOST_BYTES_BEFORE_OTHERS = 1 << 30
+"""of host memory that pages pass through on their way to slower tiers, unless --host-cache says how many"""
+LAYOUT = 1
+"""of a page's bytes; another number for another order of layers, heads, slots"""
+log = logging.getLogger(__name__)
+
+
+def open_page_store(config: ServeConfig, page_bytes: int, device: torch.device) -> PageStore | None:
+    """None if no tier is wanted. A disk cache that can't be read is left alone, with a warning.
+
+    Raises ConfigError if host memory would not hold a single page, or the remote cache can't be meant.
+    """
+    disk = _open_disk(config.disk_cache, config.disk_cache_size)
+    remote = _open_remote(config.remote_cache)
+    if not config.host_cache and disk is None and remote is None:
+        return None
+    places = (config.host_cache or HOST_BYTES_BEFORE_OTHERS) // page_bytes
+    if not places:
+        raise ConfigError(
+            f"--host-cache {config.host_cache}: a page of this model takes {page_bytes:,} bytes; raise it."
+        )
+    pool = HostPool(places, page_bytes, pinned=device.type == "cuda")
+    return PageStore(pool, disk, remote)
+
+
+def page_model(
+    store: PageStore, shape: object, dtype: torch.dtype, cos_sin: torch.Tensor, weights: Iterable[Path]
+) -> bytes:
+    """A hash of all that a page's content depends on beside its tokens and namespace, 32 bytes.
+
+    shape: what describes the decoder and the pages. cos_sin: see `rope.cos_sin_table`.
+    """
+    rotation = cos_sin[:2].cpu().numpy().tobytes()
+    state = hashlib.blake2b(f"{LAYOUT} {shape} {dtype}".encode() + rotation, digest_size=32)
+    if store.shares:
+        with ThreadPoolExecutor() as threads:
+            for digest in threads.map(_hash_of_file, weights):
+                state.update(digest)
+    return state.digest()
+
+
+def _hash_of_file(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def _open_remote(url: str | None) -> RemoteStore | None:
+    if url is None:
+        return None
+    try:
+        from .remote import RemoteStore
+    except ImportError:
+        raise ConfigError(
+            "--remote-cache needs a package that is not installed: pip install 'arbora[remote]'."
+        ) from None
+    try:
+        return RemoteStore(url)
+    except ValueError as error:
+        raise ConfigError(f"--remote-cache: {error}") from error
+
+
+def _open_disk(directory: Path | None, limit: int) -> DiskStore | None:
+    if directory is None:
+        return None
+    try:
+        return DiskStore(directory, limit)
+    except (OSError, sqlite3.Error, ForeignFileError) as error:
+        log.warning("--disk-cache %s is not used: %s", directory, error)
+        return None

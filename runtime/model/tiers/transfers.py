@@ -1,0 +1,110 @@
+"""Moves pages between the device and host memory, as steps say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+
+from ....kernels.pages import load_pages, save_pages
+from ...messages import ForgetPages, RestoredPages, SavedPages
+from .host_pool import KEY_BYTES, Entry, split_keys
+from .page_store import PageStore
+
+ID_BYTES = 4
+PAGES_AT_ONCE = 8  # of a flush: written while the next ones are copied
+FLUSH_PATIENCE = 5.0  # seconds until a page written to disk leaves its place in memory
+Arrive = Callable[[int], None]
+"""makes a layer's restored pages ready for what is computed next"""
+
+
+class Transfers:
+    """Copies run in order with the steps; on CUDA beside them, a layer at a time.
+
+    kvs: one [2, kv_heads, num_pages, page_size, head_dim] tensor for each layer.
+    """
+
+    def __init__(self, kvs: Sequence[torch.Tensor], store: PageStore) -> None:
+        self._kvs = kvs
+        self._store = store
+        kv = kvs[0]
+        shape = (-1, len(kvs), kv.shape[0] * kv.shape[1], kv.shape[3] * kv.shape[4])
+        self._memory = store.pool.memory.view(kv.dtype).view(shape)
+        self._stream: torch.cuda.Stream | None = (
+            torch.cuda.Stream(kv.device) if kv.is_cuda else None  # type: ignore[no-untyped-call]
+        )
+        self._saving: list[list[Entry]] = []
+        self._copied: list[torch.cuda.Event] = []
+
+    def save(self, saves: Sequence[SavedPages], patience: float = 0.0) -> None:
+        """Takes pages into host memory, as far as there is room within `patience` seconds for each."""
+        for part in saves:
+            pages, entries = [], []
+            ids = np.frombuffer(part.pages, np.int32).tolist()
+            for page, key in zip(ids, split_keys(part.keys), strict=True):
+                if key in self._store.pool:
+                    continue
+                entry = self._store.pool.reserve(key, part.namespace, patience)
+                if entry is None:
+                    self._store.lose(1)
+                    continue
+                pages.append(page)
+                entries.append(entry)
+            if entries:
+                save_pages(self._kvs, pages, self._memory, [entry.place for entry in entries])
+                self._saving.append(entries)
+        if self._saving and self._stream is not None:
+            self._copied.append(torch.cuda.current_stream().record_event())
+
+    def restore(self, restores: Sequence[RestoredPages]) -> Arrive | None:
+        """Brings fetched pages to the device; a layer's are there once `Arrive` was called for it."""
+        pages, places = [], []
+        for part in restores:
+            ids = np.frombuffer(part.pages, np.int32).tolist()
+            pages += ids
+            places += self._store.places(part.fetch, part.first, len(ids))
+        if not pages:
+            return None
+        if self._stream is None:
+            return lambda layer: load_pages(self._kvs[layer], layer, pages, self._memory, places)
+        return self._restore_beside(self._stream, pages, places)
+
+    def settle(self, fetches_over: Sequence[int]) -> None:
+        """After a step: what was saved may be found from now on, and these fetches be given up."""
+        for event in self._copied:
+            event.synchronize()
+        self._copied.clear()
+        for entries in self._saving:
+            self._store.saved(entries)
+        self._saving.clear()
+        for fetch in fetches_over:
+            self._store.end(fetch)
+
+    def forget(self, message: ForgetPages) -> None:
+        self._store.forget(message)
+
+    def flush(self, saves: Sequence[SavedPages]) -> None:
+        """Saves what was used last first, and returns when it is on disk."""
+        for part in saves:
+            for few in _pieces(part, PAGES_AT_ONCE):
+                self.save([few], patience=FLUSH_PATIENCE)
+                self.settle([])
+        self._store.flush([key for part in saves for key in split_keys(part.keys)])
+
+    def _restore_beside(self, stream: torch.cuda.Stream, pages: list[int], places: list[int]) -> Arrive:
+        arrivals = []
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for layer, kv in enumerate(self._kvs):
+                load_pages(kv, layer, pages, self._memory, places)
+                arrivals.append(stream.record_event())
+        self._copied.append(arrivals[-1])
+        return lambda layer: torch.cuda.current_stream().wait_event(arrivals[layer])
+
+
+def _pieces(part: SavedPages, pages: int) -> Iterator[SavedPages]:
+    """The same in parts of at most so many pages."""
+    for at in range(0, len(part.pages) // ID_BYTES, pages):
+        keys = part.keys[at * KEY_BYTES : (at + pages) * KEY_BYTES]
+        yield SavedPages(part.namespace, keys, part.pages[at * ID_BYTES : (at + pages) * ID_BYTES])

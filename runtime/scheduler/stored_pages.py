@@ -1,0 +1,101 @@
+"""What the model process keeps outside the KV cache: saved when it is evicted, restored for prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ...radix_cache import KeyedPages, PrefixCache
+from ..messages import Fetched, FetchPages, ForgetPages, Message, RestoredPages, SavedPages, StepPlan
+from .request import Fetch, Request
+
+
+class StoredPages:
+    """Asks the page store about prompts, and tells it of evictions. Without a store it does nothing.
+
+    A fetch is asked for when a prompt is queued and holds what it found until the prompt has it, finds better
+    in the tree, or ends.
+    """
+
+    def __init__(self, cache: PrefixCache, enabled: bool) -> None:
+        self._cache = cache
+        self._enabled = enabled
+        self._asked: dict[int, Request] = {}
+        self._over: list[int] = []
+        self._last = 0
+        self._to_store: list[Message] = []
+
+    def look_up(self, request: Request) -> None:
+        """Asks for the full pages of its tokens that the tree lacks, but for what must be computed."""
+        if not self._enabled or request.namespace is None or request.wants_prompt_logprobs:
+            return
+        missing = self._cache.missing(request.namespace, request.slice(0, request.length - 1))
+        if not missing.keys:
+            return
+        self._last += 1
+        request.fetch = Fetch(self._last, missing.first, None)
+        self._asked[self._last] = request
+        self._to_store.append(FetchPages(self._last, request.namespace, missing.keys))
+
+    def fetched(self, message: Fetched) -> None:
+        request = self._asked.pop(message.fetch)
+        fetch = request.fetch
+        if fetch is None or fetch.id != message.fetch:
+            self._over.append(message.fetch)
+            return
+        fetch.pages = message.pages
+        if not message.pages:
+            self.end(request)
+
+    def awaits(self, request: Request) -> bool:
+        """Its pages are on their way; or those before them have left the tree, and are asked for too."""
+        fetch = request.fetch
+        if fetch is None or fetch.pages is None:
+            return fetch is not None
+        assert request.namespace is not None
+        if len(self._cache.whole_pages(request.namespace, bytes(request.tokens))) >= fetch.first:
+            return False
+        self.end(request)
+        self.look_up(request)
+        return request.fetch is not None
+
+    def end(self, request: Request) -> None:
+        """What was or is being fetched for it is not needed any more, unless a step is to restore it."""
+        fetch, request.fetch = request.fetch, None
+        if fetch is not None and fetch.pages is not None:
+            self._over.append(fetch.id)
+
+    def attach(self, plan: StepPlan) -> None:
+        """Puts into the next step what must be done before it."""
+        plan.saves = [_saved(pages) for pages in self._cache.take_evicted()]
+        plan.fetches_over, self._over = self._over, []
+
+    def everything(self) -> list[SavedPages]:
+        """What would be lost with the KV cache."""
+        return [_saved(pages) for pages in [*self._cache.take_evicted(), *self._cache.everything()]]
+
+    def forget(self, scope: str, namespace: str | None, requests: Iterable[Request]) -> list[Message]:
+        """Gives up a namespace, or all that begin with `scope`, for those of `requests` too that wait."""
+        if not self._enabled:
+            return []
+        for request in requests:
+            own = request.namespace
+            if own is not None and (own.startswith(scope) if namespace is None else own == namespace):
+                self.end(request)
+        return [ForgetPages(scope, namespace)]
+
+    def messages_to_store(self) -> list[Message]:
+        messages, self._to_store = self._to_store, []
+        return messages
+
+
+def restored(fetch: Fetch, matched_pages: int, table: list[int]) -> RestoredPages:
+    """Which pages of a page table a fetch fills, behind those that the tree has."""
+    assert fetch.pages is not None and matched_pages >= fetch.first
+    pages = table[matched_pages : fetch.first + fetch.pages]
+    return RestoredPages(fetch.id, matched_pages - fetch.first, np.array(pages, np.int32).tobytes())
+
+
+def _saved(pages: KeyedPages) -> SavedPages:
+    return SavedPages(pages.namespace, pages.keys, np.array(pages.pages, np.int32).tobytes())

@@ -1,0 +1,69 @@
+"""A page store in miniature: pages by key, the oldest lost first, and fetches that hold what they found."""
+
+from __future__ import annotations
+
+import numpy as np
+from arbora.runtime.messages import Fetched, FetchPages, ForgetPages, RestoredPages, SavedPages
+from numpy.typing import NDArray
+
+KEY_BYTES = 16
+Page = NDArray[np.int64]
+
+
+def keys_of(keys: bytes) -> list[bytes]:
+    return [keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES)]
+
+
+class FakeStore:
+    """`contents` are the device's pages; room for `most` pages beside those that fetches hold."""
+
+    def __init__(self, contents: Page, most: int) -> None:
+        self.contents = contents
+        self.most = most
+        self.pages: dict[bytes, tuple[str, Page]] = {}
+        self.held: dict[int, list[Page]] = {}
+        self.asked: list[FetchPages] = []
+        self.restored = 0
+
+    def save(self, saves: list[SavedPages]) -> None:
+        for part in saves:
+            ids = np.frombuffer(part.pages, np.int32)
+            for key, page in zip(keys_of(part.keys), ids, strict=True):
+                content = self.contents[page].copy()
+                assert -1 not in content, "a page that was never written is saved"
+                known = self.pages.pop(key, None)
+                assert known is None or np.array_equal(known[1], content), "one key, two contents"
+                self.pages[key] = part.namespace, content
+        for key in list(self.pages)[: -self.most or None]:
+            del self.pages[key]
+
+    def answer(self) -> list[Fetched]:
+        """To all that was asked so far."""
+        answers = []
+        for fetch in self.asked:
+            found = []
+            for key in keys_of(fetch.keys):
+                if key not in self.pages:
+                    break
+                found.append(self.pages[key][1])
+            self.held[fetch.fetch] = found
+            answers.append(Fetched(fetch.fetch, len(found)))
+        self.asked = []
+        return answers
+
+    def restore(self, restores: list[RestoredPages]) -> None:
+        for part in restores:
+            for at, page in enumerate(np.frombuffer(part.pages, np.int32), part.first):
+                self.contents[page] = self.held[part.fetch][at]
+                self.restored += 1
+
+    def end(self, fetches: list[int]) -> None:
+        for fetch in fetches:
+            del self.held[fetch]
+
+    def forget(self, message: ForgetPages) -> None:
+        for key, (namespace, _) in list(self.pages.items()):
+            if namespace == message.namespace or (
+                message.namespace is None and namespace.startswith(message.scope)
+            ):
+                del self.pages[key]

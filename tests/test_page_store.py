@@ -1,0 +1,346 @@
+"""Host memory and disk behind the KV cache: what is saved is found again, byte for byte."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import zmq
+from arbora.runtime.errors import ConfigError
+from arbora.runtime.messages import (
+    Fetched,
+    FetchPages,
+    ForgetPages,
+    PageStoreInbox,
+    RestoredPages,
+    SavedPages,
+    StoreCounts,
+    StoreReport,
+)
+from arbora.runtime.model.tiers import open_page_store, page_model
+from arbora.runtime.model.tiers.disk import FILE_NAME, DiskStore
+from arbora.runtime.model.tiers.host_pool import HostPool
+from arbora.runtime.model.tiers.page_store import PageStore
+from arbora.runtime.model.tiers.transfers import Transfers
+from arbora.runtime.sockets import Inbox, Outbox
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from step_driver import serve_config
+
+PAGES, LAYERS, HEADS, PAGE_SIZE, HEAD_DIM = 32, 3, 2, 4, 8
+PAGE_BYTES = LAYERS * 2 * HEADS * PAGE_SIZE * HEAD_DIM * 4
+LIMIT = 64 << 20
+
+
+class World:
+    """A page store with its thread, its sockets and the device's pages, as a model process has them."""
+
+    def __init__(self, directory: Path, places: int, disk: bool, limit: int = LIMIT) -> None:
+        self.kvs = [torch.randn(2, HEADS, PAGES, PAGE_SIZE, HEAD_DIM) for _ in range(LAYERS)]
+        self.store = PageStore(
+            HostPool(places, PAGE_BYTES, pinned=False), DiskStore(directory, limit) if disk else None
+        )
+        self.transfers = Transfers(self.kvs, self.store)
+        self.counts = StoreCounts()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        self._fetches = 0
+        store, scheduler = f"ipc://{directory}/s", f"ipc://{directory}/m"
+        inbox: Inbox[PageStoreInbox] = Inbox(self._context, store, PageStoreInbox, 1)
+        self._inbox: Inbox[Fetched | StoreReport] = Inbox(self._context, scheduler, Fetched | StoreReport, 1)
+        self._outbox = Outbox(self._context, store, 1)
+        self.store.start(inbox, Outbox(self._context, scheduler, 1))
+
+    def save(self, keys: list[int], pages: list[int], namespace: str = "") -> None:
+        self.transfers.save([SavedPages(namespace, key_bytes(keys), packed(pages))])
+        self.transfers.settle([])
+
+    def fetch(self, keys: list[int], namespace: str = "") -> tuple[int, int]:
+        """The fetch's number, and how many pages it found."""
+        self._fetches += 1
+        self._outbox.send(FetchPages(self._fetches, namespace, key_bytes(keys)))
+        while not isinstance(message := self._receive(), Fetched):
+            pass
+        assert message.fetch == self._fetches
+        return message.fetch, message.pages
+
+    def restore(self, fetch: int, first: int, pages: list[int]) -> None:
+        arrive = self.transfers.restore([RestoredPages(fetch, first, packed(pages))])
+        assert arrive is not None
+        for layer in range(LAYERS):
+            arrive(layer)
+        self.transfers.settle([fetch])
+
+    def wait_for_counts(self, **expected: int) -> None:
+        while any(getattr(self.counts, name) != value for name, value in expected.items()):
+            self._receive()
+
+    def content(self, page: int) -> torch.Tensor:
+        return torch.stack([kv[:, :, page] for kv in self.kvs])
+
+    def _receive(self) -> Fetched | StoreReport:
+        message = self._inbox.receive(10_000)
+        assert message is not None, "the page store said nothing"
+        if isinstance(message, StoreReport):
+            self.counts = message.counts
+        return message
+
+
+def packed(pages: list[int]) -> bytes:
+    return np.array(pages, np.int32).tobytes()
+
+
+def key_bytes(keys: list[int]) -> bytes:
+    return b"".join(key.to_bytes(16, "big") for key in keys)
+
+
+@pytest.fixture(params=[False, True], ids=["memory", "disk"])
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+    yield World(tmp_path, places=8, disk=request.param)
+
+
+def test_a_page_comes_back_as_it_was_saved(world: World) -> None:
+    expected = [world.content(page) for page in (3, 7)]
+    world.save([1, 2], [3, 7])
+    for kv in world.kvs:
+        kv.zero_()
+    fetch, found = world.fetch([1, 2, 3])
+    assert found == 2
+    world.restore(fetch, 0, [9, 4])
+    assert torch.equal(world.content(9), expected[0])
+    assert torch.equal(world.content(4), expected[1])
+    assert not world.content(3).any()
+
+
+def test_a_restore_may_begin_inside_a_fetch(world: World) -> None:
+    expected = world.content(7)
+    world.save([1, 2], [3, 7])
+    fetch, _ = world.fetch([1, 2])
+    world.restore(fetch, 1, [0])
+    assert torch.equal(world.content(0), expected)
+
+
+def test_a_fetch_ends_at_the_first_page_that_is_missing(world: World) -> None:
+    world.save([1, 3], [3, 7])
+    assert world.fetch([1, 2, 3])[1] == 1
+    assert world.fetch([2, 3])[1] == 0
+
+
+def test_who_wants_little_does_not_wait_for_who_wants_much(tmp_path: Path) -> None:
+    world = World(tmp_path, places=32, disk=False)
+    pages = list(range(PAGES))
+    world.save(pages, pages)
+    with world.store.pool._changed:  # nothing is fetched before both questions are there
+        for fetch, keys in ((1, pages), (2, [99])):
+            world._outbox.send(FetchPages(fetch, "", key_bytes(keys)))
+        time.sleep(0.3)
+    answers: list[Fetched] = []
+    while len(answers) < 2:
+        message = world._receive()
+        answers += [message] if isinstance(message, Fetched) else []
+    assert answers == [Fetched(2, 0), Fetched(1, PAGES)]
+
+
+def test_in_memory_those_used_longest_ago_go_and_later_pages_before_earlier_ones(tmp_path: Path) -> None:
+    world = World(tmp_path, places=8, disk=False)
+    world.save([1, 2, 3, 4], [1, 2, 3, 4])
+    world.save([11, 12, 13, 14], [5, 6, 7, 8])
+    fetch, _ = world.fetch([1])
+    world.transfers.settle([fetch])
+    world.save([21], [9])
+    assert world.fetch([1, 2, 3, 4])[1] == 3
+    assert world.fetch([11, 12, 13, 14])[1] == 4
+
+
+def test_what_a_fetch_holds_stays_and_what_has_no_room_is_lost(tmp_path: Path) -> None:
+    world = World(tmp_path, places=2, disk=False)
+    expected = world.content(1)
+    world.save([1, 2], [1, 2])
+    fetch, _ = world.fetch([1, 2])
+    world.save([3], [3])
+    world.wait_for_counts(lost_pages=1, host_pages=2)
+    world.restore(fetch, 0, [5, 6])
+    assert torch.equal(world.content(5), expected)
+    world.save([3], [3])
+    assert world.fetch([3])[1] == 1
+
+
+def test_the_disk_has_more_than_memory_and_outlives_it(tmp_path: Path) -> None:
+    world = World(tmp_path, places=4, disk=True)
+    expected = [world.content(page) for page in range(12)]
+    for page in range(0, 12, 2):
+        world.transfers.flush([SavedPages("", key_bytes([page, page + 1]), packed([page, page + 1]))])
+    (tmp_path / "again").mkdir()
+    again = World(tmp_path / "again", places=4, disk=False)
+    again.store.disk = DiskStore(tmp_path, LIMIT)
+    for page in range(12):
+        fetch, found = again.fetch([page])
+        assert found == 1
+        again.restore(fetch, 0, [page])
+        assert torch.equal(again.content(page), expected[page])
+    again.wait_for_counts(disk_hits=12, host_hits=0, restored_pages=12)
+
+
+def test_a_page_is_written_to_disk_once(tmp_path: Path) -> None:
+    world = World(tmp_path, places=2, disk=True)
+    for _ in range(3):
+        world.transfers.flush([SavedPages("", key_bytes([1]), packed([1]))])
+        world.transfers.flush([SavedPages("", key_bytes([2, 3]), packed([2, 3]))])
+    with sqlite3.connect(tmp_path / FILE_NAME) as database:
+        assert database.execute("SELECT count(*) FROM contents").fetchone() == (3,)
+
+
+def test_on_disk_later_pages_of_a_prefix_go_before_earlier_ones(tmp_path: Path) -> None:
+    world = World(tmp_path, places=8, disk=True)
+    recent = SavedPages("", key_bytes([1, 2, 3, 4]), packed([1, 2, 3, 4]))
+    older = SavedPages("", key_bytes([5, 6]), packed([5, 6]))
+    world.transfers.flush([recent, older])
+    with sqlite3.connect(tmp_path / FILE_NAME) as database:
+        rows = database.execute("SELECT key FROM pages ORDER BY used DESC").fetchall()
+    assert [int.from_bytes(key, "big") for (key,) in rows] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_flush_saves_more_than_memory_holds(tmp_path: Path) -> None:
+    world = World(tmp_path, places=2, disk=True)
+    saves = [SavedPages("", key_bytes([page]), packed([page])) for page in range(20)]
+    world.transfers.flush(saves)
+    assert len(DiskStore(tmp_path, LIMIT).keys) == 20
+
+
+def test_a_namespace_is_forgotten_in_memory_and_on_disk(world: World) -> None:
+    world.save([1], [1], "ann/")
+    world.save([2], [2], "bob/")
+    world.wait_for_counts(host_pages=2)
+    world.transfers.forget(ForgetPages("ann/", None))
+    world.wait_for_counts(host_pages=1)
+    assert world.fetch([1], "ann/")[1] == 0
+    assert world.fetch([2], "bob/")[1] == 1
+
+
+def test_what_a_fetch_holds_of_a_forgotten_namespace_is_whole_until_it_is_given_back(world: World) -> None:
+    expected = world.content(1)
+    world.save([1], [1], "ann/")
+    fetch, _ = world.fetch([1])
+    world.wait_for_counts(host_pages=1)
+    world.transfers.forget(ForgetPages("ann/", "ann/"))
+    world.wait_for_counts(host_pages=0)
+    world.save([10, 11, 12, 13, 14, 15, 16], [10, 11, 12, 13, 14, 15, 16])
+    world.restore(fetch, 0, [5])
+    assert torch.equal(world.content(5), expected)
+    assert world.fetch([1])[1] == 0
+
+
+def test_a_disk_that_fails_is_given_up_and_memory_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(tmp_path, places=4, disk=True)
+    assert world.store.disk is not None
+    world.store.disk._database.close()
+    world.save([1, 2], [1, 2])
+    world.store.flush([])
+    assert world.fetch([1, 2])[1] == 2
+    assert "can't be used any more" in caplog.text
+
+
+def test_a_file_that_is_no_page_store_is_left_alone_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / FILE_NAME).write_text("Dear diary, " * 500)
+    config = serve_config(tmp_path, disk_cache=tmp_path)
+    assert open_page_store(config, PAGE_BYTES, torch.device("cpu")) is None
+    assert f"--disk-cache {tmp_path} is not used" in caplog.text
+    assert (tmp_path / FILE_NAME).read_text() == "Dear diary, " * 500
+
+
+def test_host_memory_too_small_for_a_page_is_refused(tmp_path: Path) -> None:
+    config = serve_config(tmp_path, host_cache=PAGE_BYTES - 1)
+    with pytest.raises(ConfigError, match=f"--host-cache {PAGE_BYTES - 1}: a page .* takes"):
+        open_page_store(config, PAGE_BYTES, torch.device("cpu"))
+
+
+def test_pages_of_another_model_dtype_or_shape_have_other_names(tmp_path: Path) -> None:
+    weights = tmp_path / "weights"
+    weights.write_bytes(b"weights")
+    store = open_page_store(serve_config(tmp_path, disk_cache=tmp_path), PAGE_BYTES, torch.device("cpu"))
+    assert store is not None
+    table = torch.rand(4, 8)
+    names = [
+        page_model(store, "shape", torch.float32, table, [weights]),
+        page_model(store, "other", torch.float32, table, [weights]),
+        page_model(store, "shape", torch.bfloat16, table, [weights]),
+        page_model(store, "shape", torch.float32, table + 1, [weights]),
+    ]
+    weights.write_bytes(b"Weights")
+    names.append(page_model(store, "shape", torch.float32, table, [weights]))
+    assert len(set(names)) == 5
+    weights.write_bytes(b"weights")
+    assert page_model(store, "shape", torch.float32, table, [weights]) == names[0]
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """The books of host memory: no place has two owners, and none is lost."""
+
+    @initialize(places=st.integers(1, 6))
+    def start(self, places: int) -> None:
+        self.pool = HostPool(places, 8, pinned=False)
+        self.held: list[list] = []  # type: ignore[type-arg]
+
+    @rule(key=st.integers(0, 9), to_write=st.booleans(), namespace=st.sampled_from("ab"))
+    def save(self, key: int, to_write: bool, namespace: str) -> None:
+        entry = self.pool.reserve(key.to_bytes(16, "big"), namespace)
+        if entry is not None:
+            self.pool.content(entry)[:] = bytes([key] * 8)
+            self.pool.enter(entry, to_write)
+            self.pool.let_go([entry])
+
+    @rule(key=st.integers(0, 9))
+    def give_up_reading(self, key: int) -> None:
+        entry = self.pool.reserve(key.to_bytes(16, "big"))
+        if entry is not None:
+            self.pool.let_go([entry])
+
+    @rule()
+    def write(self) -> None:
+        if self.pool.to_write:
+            self.pool.let_go([self.pool.to_write.popleft()])
+
+    @rule(keys=st.lists(st.integers(0, 9), unique=True, max_size=4))
+    def fetch(self, keys: list[int]) -> None:
+        entries = [self.pool.hold(key.to_bytes(16, "big")) for key in keys]
+        self.held.append([entry for entry in entries if entry is not None])
+
+    @rule()
+    def end(self) -> None:
+        if self.held:
+            self.pool.let_go(self.held.pop())
+
+    @rule(namespace=st.sampled_from("ab"))
+    def forget(self, namespace: str) -> None:
+        self.pool.forget("", namespace)
+
+    @invariant()
+    def what_is_held_is_what_was_saved(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        for entries in self.held:
+            for entry in entries:
+                assert bytes(self.pool.content(entry)) == entry.key[-1:] * 8
+
+    @invariant()
+    def every_place_has_one_owner(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        used = {entry.place for entries in self.held for entry in entries}
+        used |= {entry.place for entry in self.pool.to_write}
+        used |= {entry.place for entry in self.pool._entries.values()}
+        assert sorted([*used, *self.pool._free]) == list(range(len(self.pool.memory)))
+        assert set(self.pool._idle) == {key for key, entry in self.pool._entries.items() if not entry.holds}
+
+
+AnyOrder.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestAnyOrder = AnyOrder.TestCase

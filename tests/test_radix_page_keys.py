@@ -1,0 +1,101 @@
+"""A page's key tells its model, namespace and all its tokens, however the tree is cut."""
+
+from __future__ import annotations
+
+from array import array
+
+from arbora.radix_cache import KEY_BYTES, PrefixCache
+from arbora.radix_cache.page_keys import PageKeys
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+PAGE = 2
+SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=12)
+
+
+def pack(tokens: list[int]) -> bytes:
+    return array("i", tokens).tobytes()
+
+
+def keys_alone(namespace: str, tokens: list[int], model: bytes = b"model") -> bytes:
+    keys = PageKeys(model, PAGE * 4)
+    return keys.following(keys.start(namespace), pack(tokens))
+
+
+def serve(cache: PrefixCache, namespace: str, tokens: list[int]) -> dict[int, list[int]]:
+    """Runs a sequence through the cache; the tokens that its page table's pages end."""
+    lease = cache.acquire(namespace, pack(tokens), len(tokens))
+    if lease.copy is not None:
+        cache.copied(lease)
+    own = cache.allocate(-(-len(tokens) // PAGE) - len(lease.pages))
+    assert own is not None
+    pages = lease.pages + own
+    cache.release(lease, pack(tokens), pages)
+    return {
+        page: tokens[: (at + 1) * PAGE] for at, page in enumerate(pages) if (at + 1) * PAGE <= len(tokens)
+    }
+
+
+@given(sequences=SEQUENCES, pages=st.integers(6, 20))
+@settings(deadline=None)
+def test_whatever_is_evicted_has_the_key_of_its_tokens(sequences: list[list[int]], pages: int) -> None:
+    cache = PrefixCache(pages, PAGE, check_invariants=True, model=b"model")
+    contents: dict[int, list[int]] = {}
+    for tokens in sequences:
+        served = serve(cache, "a", tokens)
+        for evicted in cache.take_evicted():
+            for at, page in enumerate(evicted.pages):
+                tokens_then = contents[page]
+                key = evicted.keys[at * KEY_BYTES : (at + 1) * KEY_BYTES]
+                assert key == keys_alone("a", tokens_then)[-KEY_BYTES:]
+        contents |= served
+    for kept in cache.everything():
+        keys = [kept.keys[at : at + KEY_BYTES] for at in range(0, len(kept.keys), KEY_BYTES)]
+        assert keys == [keys_alone("a", contents[page])[-KEY_BYTES:] for page in kept.pages]
+
+
+@given(sequences=SEQUENCES, wanted=st.lists(st.integers(0, 2), max_size=12))
+@settings(deadline=None)
+def test_what_a_tree_lacks_of_a_sequence_is_known_by_its_keys(
+    sequences: list[list[int]], wanted: list[int]
+) -> None:
+    cache = PrefixCache(100, PAGE, check_invariants=True, model=b"model")
+    for tokens in sequences:
+        serve(cache, "a", tokens)
+    missing = cache.missing("a", pack(wanted))
+    assert missing.first == len(cache.whole_pages("a", pack(wanted)))
+    assert missing.keys == keys_alone("a", wanted)[missing.first * KEY_BYTES :]
+
+
+@given(sequences=SEQUENCES)
+@settings(deadline=None)
+def test_everything_comes_with_each_page_before_those_that_go_on_from_it(sequences: list[list[int]]) -> None:
+    cache = PrefixCache(100, PAGE, check_invariants=True, model=b"model")
+    contents: dict[int, list[int]] = {}
+    for tokens in sequences:
+        contents |= serve(cache, "a", tokens)
+    told: list[list[int]] = [[]]
+    for kept in cache.everything():
+        for page in kept.pages:
+            assert contents[page][:-PAGE] in told
+            told.append(contents[page])
+    assert len(told) == len({tuple(tokens) for tokens in told})
+
+
+def test_models_and_namespaces_have_keys_of_their_own() -> None:
+    tokens = [1, 2, 3, 4]
+    keys = {
+        keys_alone("a", tokens),
+        keys_alone("b", tokens),
+        keys_alone("", tokens),
+        keys_alone("a", tokens, b"other"),
+    }
+    assert len({key[:KEY_BYTES] for key in keys}) == 4
+
+
+def test_a_cache_of_no_model_names_nothing() -> None:
+    cache = PrefixCache(4, PAGE)
+    serve(cache, "a", [1, 2, 3, 4])
+    serve(cache, "a", [5, 6, 7, 8, 9, 10])
+    assert cache.take_evicted() == []
+    assert cache.everything() == []

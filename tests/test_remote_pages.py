@@ -1,0 +1,181 @@
+"""Pages in a store that servers share: what one saved another finds; its failures cost hits, no replies."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from arbora.runtime.model.tiers import remote
+from arbora.runtime.model.tiers.disk import StoredPage
+from arbora.runtime.model.tiers.remote import PREFIX, RemoteStore, name
+from fakeredis import TcpFakeServer
+from hypothesis import given
+from hypothesis import strategies as st
+from served import eventually, serve
+
+SIZE = 100_000
+PROGRAMS = ("valkey-server", "redis-server")
+SERVERS = ["imitation", *(program for program in PROGRAMS if shutil.which(program))]
+
+
+@contextlib.contextmanager
+def running(kind: str, directory: Path) -> Iterator[str]:
+    """A server's URL; a real one where the machine has any."""
+    if kind == "imitation":
+        imitation = TcpFakeServer(("127.0.0.1", 0), server_type="redis")
+        threading.Thread(target=imitation.serve_forever, daemon=True).start()
+        yield f"redis://127.0.0.1:{imitation.server_address[1]}/0"
+        imitation.shutdown()
+        imitation.server_close()
+        return
+    path = directory / "socket"
+    command = [kind, "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(directory)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        eventually(lambda: _answers(f"unix://{path}"))
+        yield f"unix://{path}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return bool(redis.Redis.from_url(url).ping())
+    except redis.ConnectionError:
+        return False
+
+
+@pytest.fixture(params=SERVERS)
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running(request.param, tmp_path_factory.mktemp("r")) as url:
+        yield url
+
+
+def content(number: int) -> bytes:
+    return bytes([number]) * SIZE
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def page(number: int, namespace: str = "") -> StoredPage:
+    return StoredPage(key(number), namespace, memoryview(content(number)))
+
+
+def read(store: RemoteStore, number: int, namespace: str = "") -> bool:
+    """Whether the page is there; then it is what was written."""
+    place = bytearray(SIZE)
+    found = store.read(namespace, key(number), memoryview(place))
+    assert not found or place == content(number)
+    return found
+
+
+def test_what_one_server_wrote_another_reads(url: str) -> None:
+    RemoteStore(url).write([page(1), page(2, "ann/")])
+    other = RemoteStore(url)
+    assert [read(other, 1), read(other, 2, "ann/"), read(other, 2), read(other, 3)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_damaged_page_or_one_of_another_size_is_not_served(url: str) -> None:
+    store = RemoteStore(url)
+    store.write([page(1), page(2), page(3)])
+    server = redis.Redis.from_url(url)
+    server.setrange(name("", key(1)), 500, b"x")
+    server.set(name("", key(2)), server.get(name("", key(3))) or b"")
+    server.set(name("", key(3)), b"")
+    assert not any(read(store, number) for number in (1, 2, 3))
+
+
+def test_namespaces_are_forgotten_alone_or_by_what_they_begin_with(url: str) -> None:
+    store = RemoteStore(url)
+    names = {1: "ann/", 2: "ann/x", 3: "bob/", 4: "bob/*", 5: "bob/[a]x", 6: "bob/a:x"}
+    store.write([page(number, namespace) for number, namespace in names.items()])
+
+    def kept() -> set[int]:
+        return {number for number, namespace in names.items() if read(store, number, namespace)}
+
+    store.forget("ann/", "ann/")
+    assert kept() == {2, 3, 4, 5, 6}
+    store.forget("bob/*", None)
+    assert kept() == {2, 3, 5, 6}
+    store.forget("bob/[a]", None)
+    assert kept() == {2, 3, 6}
+    store.forget("bob/a", "bob/a")
+    assert kept() == {2, 3, 6}
+    store.forget("bob/", None)
+    assert kept() == {2}
+
+
+def test_others_values_are_left_alone(url: str) -> None:
+    server = redis.Redis.from_url(url)
+    server.set("mine", "precious")
+    RemoteStore(url).forget("", None)
+    assert server.get("mine") == b"precious"
+
+
+@given(one=st.text(max_size=6), other=st.text(max_size=6))
+def test_no_namespaces_names_begin_like_anothers(one: str, other: str) -> None:
+    if one != other:
+        assert not name(one, key(1)).startswith(name(other, b""))
+
+
+def test_a_server_that_fails_is_left_in_peace_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = RemoteStore("redis://127.0.0.1:1/0")
+    assert not read(store, 1)
+    assert "not used for" in caplog.text
+    caplog.clear()
+    store.write([page(1)])
+    assert not read(store, 1)
+    store.forget("", "a")
+    assert len(caplog.records) == 1  # what is to be forgotten is tried all the same
+    monkeypatch.setattr(time, "monotonic", lambda: 1e9)
+    assert not read(store, 1)
+    assert len(caplog.records) == 2
+
+
+def test_a_server_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    monkeypatch.setattr(remote, "ANSWER_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        store = RemoteStore(f"redis://127.0.0.1:{mute.getsockname()[1]}/0")
+        started = time.monotonic()
+        assert not read(store, 1)
+        assert time.monotonic() - started < 5.0
+
+
+def test_a_server_elsewhere_finds_what_the_first_computed(served_model: Path, tmp_path: Path) -> None:
+    with running(SERVERS[-1], tmp_path) as url:
+        check_sharing(served_model, url)
+
+
+def check_sharing(served_model: Path, url: str) -> None:
+    prompt = "The fox and the crow met by the river, and this is what they said to each other. " * 6
+    answers = []
+    for _ in range(2):
+        with serve(served_model, "--remote-cache", url) as server:
+            body = {"prompt": prompt, "max_tokens": 16, "temperature": 0}
+            answer = server.http.post("/v1/completions", json=body).json()
+            answers.append((answer["choices"][0]["text"], answer["usage"]["prompt_tokens_details"]))
+    usage = answer["usage"]["prompt_tokens"]
+    assert answers[0][0] == answers[1][0]
+    assert answers[0][1]["cached_tokens"] == 0
+    assert answers[1][1]["cached_tokens"] == (usage - 1) // 16 * 16
+    stored = redis.Redis.from_url(url)
+    assert len(list(stored.scan_iter(match=PREFIX + b"*"))) == stored.dbsize() > 0

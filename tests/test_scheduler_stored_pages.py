@@ -1,0 +1,177 @@
+"""Pages that the cache gives up come back from the page store instead of being computed again."""
+
+from __future__ import annotations
+
+from arbora.runtime.messages import DropCache, FetchPages
+from fake_model import long_reply_prompt, reply_alone
+from scheduler_bench import SchedulerBench
+
+PROMPT = long_reply_prompt(40, 20)
+
+
+def evict_all(bench: SchedulerBench) -> None:
+    """Runs a request that needs every page."""
+    pages = bench.cache.stats().total
+    big = long_reply_prompt(pages * bench.cache.page_size - 4, 4, salt=5)
+    bench.submit("big", big, max_tokens=1, namespace="big")
+    bench.run()
+    assert bench.cache.matched("", b"".join(t.to_bytes(4, "little") for t in PROMPT)) == 0
+
+
+def with_evicted_prompt() -> SchedulerBench:
+    bench = SchedulerBench(num_pages=16, page_size=4, most_stored=1000)
+    bench.submit("first", PROMPT, max_tokens=4)
+    bench.run()
+    evict_all(bench)
+    return bench
+
+
+def test_an_evicted_prompt_is_restored_and_not_computed() -> None:
+    bench = with_evicted_prompt()
+    computed = bench.scheduler.stats().prompt_tokens_computed
+    bench.submit("again", PROMPT, max_tokens=8)
+    bench.run()
+    assert bench.tokens("again") == reply_alone(PROMPT, 8)
+    assert bench.cached("again") == 36  # all full pages but the last, whose last token must be computed
+    assert bench.scheduler.stats().prompt_tokens_computed == computed + 4
+    assert bench.model.store.restored == 9
+    assert not bench.model.store.held
+
+
+def test_restored_pages_are_in_the_tree_for_the_next_request() -> None:
+    bench = with_evicted_prompt()
+    bench.submit("again", PROMPT, max_tokens=1)
+    bench.run()
+    bench.submit("third", PROMPT, max_tokens=1)
+    bench.run()
+    assert bench.cached("third") == 39
+    assert bench.model.store.restored == 9
+
+
+def test_who_waits_for_the_store_holds_up_nobody() -> None:
+    bench = with_evicted_prompt()
+    bench.submit("again", PROMPT, max_tokens=1)
+    bench.submit("other", [3, 1, 4, 1], max_tokens=1)  # no full page to ask for
+    while bench.plan():
+        bench.step()
+    assert bench.finish("other") == "length"
+    assert bench.finish("again") is None
+    bench.run()
+    assert bench.finish("again") == "length"
+
+
+def test_what_the_tree_lost_meanwhile_is_asked_for_too() -> None:
+    bench = SchedulerBench(num_pages=16, page_size=4, most_stored=1000)
+    bench.submit("first", PROMPT, max_tokens=1)
+    bench.run()
+    bench.submit("fill", long_reply_prompt(28, 4, salt=3), max_tokens=1, namespace="fill")
+    bench.run()  # takes the last pages of the first prompt
+    bench.submit("again", PROMPT, max_tokens=1)
+    [fetch] = bench.model.store.asked
+    bench.answer_fetches()
+    assert 0 < len(bench.model.store.held[fetch.fetch]) < 9
+    bench.submit("rest", long_reply_prompt(60, 4, salt=4), max_tokens=1, namespace="rest", priority=-1)
+    bench.run()
+    assert bench.tokens("again") == reply_alone(PROMPT, 1)
+    assert bench.cached("again") == 36
+    assert not bench.model.store.held
+
+
+def test_a_request_that_ends_before_its_first_step_leaves_nothing_behind() -> None:
+    bench = with_evicted_prompt()
+    bench.submit("again", PROMPT, max_tokens=1)
+    bench.answer_fetches()
+    bench.scheduler.drop("again")
+    bench.submit("other", [3, 1, 4, 1, 5], max_tokens=1)
+    bench.run()
+    assert bench.model.store.restored == 0
+    assert not bench.model.store.held
+    assert bench.scheduler.stats().pages_used == 0
+
+
+def test_an_answer_that_comes_after_the_end_is_given_back() -> None:
+    bench = with_evicted_prompt()
+    bench.submit("again", PROMPT, max_tokens=1)
+    bench.scheduler.drop("again")
+    bench.submit("other", [3, 1, 4, 1, 5], max_tokens=1)
+    bench.run()
+    assert not bench.model.store.held
+
+
+def test_what_is_restored_replaces_the_copy_of_a_page_that_matches_in_part() -> None:
+    bench = with_evicted_prompt()
+    bench.submit("near", [*PROMPT[:10], 0, 0, 0, 0, 0, 0], max_tokens=1)
+    bench.run()
+    bench.submit("again", PROMPT, max_tokens=8)
+    bench.run()
+    assert bench.tokens("again") == reply_alone(PROMPT, 8)
+    assert bench.cached("again") == 36
+
+
+def test_a_dropped_namespace_is_gone_from_the_store_and_from_those_who_wait() -> None:
+    bench = with_evicted_prompt()
+    bench.submit("again", PROMPT, max_tokens=1)
+    bench.answer_fetches()
+    bench.control(DropCache(0, 1, "", ""))
+    bench.run()
+    assert bench.tokens("again") == reply_alone(PROMPT, 1)
+    assert bench.cached("again") == 0
+    assert {namespace for namespace, _ in bench.model.store.pages.values()} <= {"big"}
+
+
+def test_nothing_is_asked_for_a_prompt_that_may_not_be_found_or_must_be_computed() -> None:
+    bench = with_evicted_prompt()
+    bench.submit("private", PROMPT, max_tokens=1, namespace=None)
+    bench.submit("scored", PROMPT, max_tokens=1, prompt_logprobs=0)
+    bench.submit("short", [1, 2, 3, 4], max_tokens=1)
+    assert bench.model.store.asked == []
+    bench.run()
+
+
+def test_pages_of_nobody_are_not_saved() -> None:
+    bench = SchedulerBench(num_pages=16, page_size=4, most_stored=1000)
+    bench.submit("private", PROMPT, max_tokens=4, namespace=None)
+    bench.run()
+    evict_all(bench)
+    bench.scheduler.flush()
+    bench.deliver()
+    assert {namespace for namespace, _ in bench.model.store.pages.values()} == {"big"}
+
+
+def test_at_the_end_the_store_gets_all_that_the_cache_holds_in_an_order_it_can_use() -> None:
+    bench = SchedulerBench(num_pages=32, page_size=4, most_stored=1000)
+    bench.submit("first", PROMPT, max_tokens=4)
+    bench.run()
+    bench.submit("branch", [*PROMPT[:20], *reversed(PROMPT[:20])], max_tokens=4)
+    bench.run()
+    told = [pages.keys for pages in bench.cache.everything()]
+    bench.scheduler.flush()
+    bench.deliver()
+    assert len(b"".join(told)) // 16 == len(bench.model.store.pages) == 15
+    restarted = SchedulerBench(num_pages=32, page_size=4, most_stored=1000)
+    restarted.model.store.pages = bench.model.store.pages
+    restarted.submit("again", [*PROMPT[:20], *reversed(PROMPT[:20])], max_tokens=8)
+    restarted.run()
+    assert restarted.cached("again") == 36
+    assert restarted.tokens("again") == reply_alone([*PROMPT[:20], *reversed(PROMPT[:20])], 8)
+
+
+def test_who_is_put_back_may_be_restored_when_it_starts_again() -> None:
+    bench = SchedulerBench(num_pages=16, page_size=4, most_stored=1000)
+    prompts = [long_reply_prompt(24, 20, salt=salt) for salt in (1, 2)]
+    for name, prompt in enumerate(prompts):
+        bench.submit(f"r{name}", prompt, max_tokens=20)
+    bench.run()
+    assert bench.scheduler.stats().retractions > 0
+    for name, prompt in enumerate(prompts):
+        assert bench.tokens(f"r{name}") == reply_alone(prompt, 20)
+    assert not bench.model.store.held
+
+
+def test_without_a_store_nothing_is_asked_and_nothing_is_saved() -> None:
+    bench = SchedulerBench(num_pages=16, page_size=4)
+    bench.submit("first", PROMPT, max_tokens=4)
+    bench.run()
+    evict_all(bench)
+    assert bench.model.store.pages == {}
+    assert not [message for message in bench.model.store.asked if isinstance(message, FetchPages)]

@@ -1,0 +1,115 @@
+"""Prefixes that outlive the KV cache and the server: same text, not computed again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+from arbora import Engine
+from arbora.runtime.messages import RestoredPages, SavedPages, StepPlan
+from safetensors.torch import load_file, save_file
+from served import Served, eventually, serve
+from step_driver import StepDriver, packed
+
+STORY = "The fox and the crow met by the river, and this is what they said to each other. " * 6
+PAGE = 16
+
+
+def ask(server: Served, text: str = STORY, **fields: Any) -> tuple[str, int, int]:
+    """The reply, and how many of how many prompt tokens were cached."""
+    answer = server.client.completions.create(
+        model=server.model, prompt=text, max_tokens=24, temperature=0, **fields
+    )
+    assert answer.usage is not None and answer.usage.prompt_tokens_details is not None
+    cached = answer.usage.prompt_tokens_details.cached_tokens
+    return answer.choices[0].text, cached or 0, answer.usage.prompt_tokens
+
+
+def whole_pages(tokens: int) -> int:
+    return (tokens - 1) // PAGE * PAGE
+
+
+def test_a_prefix_outlives_the_server_but_not_a_change_of_model(served_model: Path, tmp_path: Path) -> None:
+    disk = ("--disk-cache", str(tmp_path / "pages"))
+    with serve(served_model, *disk) as server:
+        text, cached, tokens = ask(server)
+        assert cached == 0
+    with serve(served_model, *disk) as server:
+        assert ask(server) == (text, whole_pages(tokens), tokens)
+        pages = whole_pages(tokens) / PAGE
+        eventually(lambda: server.metrics()["arbora_pages_restored_total"] == pages)
+        assert server.metrics()["arbora_disk_cache_hits_total"] == pages
+        assert server.http.delete("/cache").status_code == 200
+        eventually(lambda: server.metrics()["arbora_disk_cache_pages"] == 0)
+        assert ask(server) == (text, 0, tokens)
+    changed = shutil.copytree(served_model, tmp_path / "changed")
+    weights = load_file(changed / "model.safetensors")
+    weights["lm_head.weight"] = weights["lm_head.weight"].flip(0).contiguous()
+    save_file(weights, changed / "model.safetensors")
+    with serve(changed, *disk) as server:
+        other, cached, _ = ask(server)
+        assert cached == 0
+        assert other != text
+
+
+def test_what_was_evicted_comes_back_from_memory_and_after_a_crash_from_disk(
+    served_model: Path, tmp_path: Path
+) -> None:
+    small = ("--disk-cache", str(tmp_path), "--max-model-len", "512", "--max-running", "1")
+    with serve(served_model, *small) as server:
+        text, _, tokens = ask(server)
+        for number in range(8):
+            ask(server, f"{number} {STORY}")
+        assert ask(server) == (text, whole_pages(tokens), tokens)
+        assert server.metrics()["arbora_host_cache_hits_total"] > 0
+        for number in range(8):
+            ask(server, f"{number} {STORY}")
+        eventually(lambda: server.metrics()["arbora_disk_cache_pages"] >= whole_pages(tokens) / PAGE)
+        os.kill(server.children["model"], signal.SIGKILL)
+        eventually(lambda: not server.is_healthy)
+        eventually(lambda: server.is_healthy)
+        assert ask(server) == (text, whole_pages(tokens), tokens)
+
+
+def test_an_engine_finds_what_the_one_before_it_left(served_model: Path, tmp_path: Path) -> None:
+    options: Any = {"dtype": "float32", "disk_cache": str(tmp_path)}
+    with Engine(str(served_model), **options) as engine:
+        first = engine.generate(STORY, max_tokens=24, temperature=0)
+    with Engine(str(served_model), **options) as engine:
+        again = engine.generate(STORY, max_tokens=24, temperature=0)
+    assert first.text == again.text
+    assert first.usage.cached_tokens == 0
+    assert again.usage.cached_tokens == whole_pages(again.usage.prompt_tokens)
+
+
+def test_the_runner_saves_before_it_overwrites_and_restores_before_it_reads(served_model: Path) -> None:
+    driver = StepDriver.load(served_model, host_cache=16 << 20, page_size=4)
+    transfers = driver.runner._transfers
+    assert transfers is not None
+    prompt = [5, 17, 3, 250, 44, 80, 12, 9]
+    driver.start(0)
+    expected = driver.prefill(0, prompt)
+    keys = b"a" * 16 + b"b" * 16
+    own = driver.pages[0][:2]
+    driver.start(1)
+    overwriting = driver.row(1, [1, 2, 3, 4, 5, 6, 7, 8])
+    overwriting.new_pages = packed(own)
+    plan = StepPlan(100, [overwriting], saves=[SavedPages("", keys, packed(own))], setups=driver._setups)
+    driver._setups = []
+    driver.runner.run(plan, lambda: None)
+    entries = [transfers._store.pool.hold(key) for key in (keys[:16], keys[16:])]
+    assert all(entries)
+    transfers._store._fetched[7] = [entry for entry in entries if entry is not None]
+    driver.start(2)
+    driver.lengths[2] = 7
+    driver._give(2, [driver._free.pop(), driver._free.pop()])
+    row = driver.row(2, prompt[7:])
+    restores = [RestoredPages(7, 0, packed(driver.pages[2]))]
+    plan = StepPlan(101, [row], restores=restores, fetches_over=[7], setups=driver._setups)
+    result = driver.runner.run(plan, lambda: None)
+    assert result.tokens == packed([expected])
+    assert torch.is_inference_mode_enabled() is False
