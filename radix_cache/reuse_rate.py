@@ -133,9 +133,12 @@ class ReuseRate:
     def add_and_pop(self, leaf: Node) -> Node:
         group = leaf.mark
         assert isinstance(group, Group), "the leaf is in use"
-        if self._offers and self._offers[0][:2] <= (group.kind.rates[group.band], group.tick):
-            self.add(leaf)
-            return self.pop()
+        if self._offers:
+            rate, tick, _, _ = self._offers[0]
+            own_rate = group.kind.rates[group.band]
+            if rate < own_rate or (rate == own_rate and tick <= group.tick):
+                self.add(leaf)
+                return self.pop()
         return leaf
 
     def _lost_leaf(self, group: Group) -> None:
