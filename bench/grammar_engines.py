@@ -17,8 +17,8 @@ import torch
 from arbora.grammars.automaton import Automaton
 from arbora.grammars.errors import GrammarError, TooLargeError
 from arbora.grammars.host import HostCompiler, HostGrammar
+from arbora.grammars.masks.token_trie import Spellings, build_tries
 from arbora.grammars.schema import PropertyOrder
-from arbora.grammars.token_trie import Spellings, build_tries
 from arbora.grammars.worker import Builder, Schema
 from arbora.kernels.automaton import AutomatonPool, Tables, cpu
 

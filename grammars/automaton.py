@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from .closing import Closing
 from .errors import GrammarError
+from .masks.stack import EMPTY, MaskTables, StackMasks
 from .row_packing import PackedRows, packed
 from .stack_automaton import MAX_DEPTH, StackAutomaton
-from .stack_masks import EMPTY, MaskTables, StackMasks
 
 STATE_BYTES = 28  # that the device keeps of each state
 LIST_BYTES = 16  # and of each list, beside its tokens

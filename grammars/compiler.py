@@ -18,10 +18,10 @@ from .errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, 
 from .grammar_cache import GrammarCache
 from .grammar_files import GrammarFiles
 from .host import HostCompiler, HostGrammar
+from .masks.token_trie import Spellings
 from .regex import literal, without_anchors
 from .schema import PropertyOrder, Unenforced
 from .tags.format import Format, Grammar, Thinking, json_schemas, read_format
-from .token_trie import Spellings
 from .worker import AutomatonWorkers, ContextFree, Job, Schema, StructuralTag
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]

@@ -21,9 +21,9 @@ import msgspec
 import numpy as np
 
 from .automaton import Automaton
+from .masks.stack import MaskTables
 from .row_packing import PackedRows
 from .stack_automaton import StackAutomaton
-from .stack_masks import MaskTables
 
 MOST_BYTES = 256 << 20
 _DIGEST_BYTES = 32

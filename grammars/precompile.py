@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .token_trie import tries_of
+from .masks.token_trie import tries_of
 from .worker import Builder
 
 if __name__ == "__main__":

@@ -24,10 +24,10 @@ from llguidance.gbnf_to_lark import any_to_lark
 from .automaton import Automaton, with_masks
 from .byte_automaton import compile_regex
 from .errors import GrammarError, TooLargeError
+from .masks.stack import StackMasks
+from .masks.token_trie import Spellings, TokenTries, build_tries
 from .schema import PropertyOrder, SchemaCompiler, Unenforced
-from .stack_masks import StackMasks
 from .tags import TagCompiler, read_format
-from .token_trie import Spellings, TokenTries, build_tries
 
 _START = "from arbora.grammars.worker import main; main()"
 START_DEADLINE_S = 60.0

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 from arbora.grammars.automaton import Automaton, with_masks
+from arbora.grammars.masks.stack import StackMasks
+from arbora.grammars.masks.token_trie import Spellings, build_tries
 from arbora.grammars.schema import SchemaCompiler
 from arbora.grammars.schema.compile import PropertyOrder
 from arbora.grammars.stack_automaton import CLOSE, COUNT, COUNT_CALL, DROP, MAX_DEPTH, NEED, OPEN, SEE
-from arbora.grammars.stack_masks import StackMasks
-from arbora.grammars.token_trie import Spellings, build_tries
 from arbora.kernels.automaton import AutomatonPool, Tables
 from arbora.kernels.automaton import cpu as automaton_cpu
 from arbora.kernels.automaton import cuda as automaton_triton

@@ -12,8 +12,8 @@ import pytest
 from arbora.grammars import Automaton, GrammarFiles
 from arbora.grammars.automaton import with_masks
 from arbora.grammars.byte_automaton import compile_regex
-from arbora.grammars.stack_masks import StackMasks
-from arbora.grammars.token_trie import tries_of
+from arbora.grammars.masks.stack import StackMasks
+from arbora.grammars.masks.token_trie import tries_of
 from grammar_world import compiled, compiler
 
 MASKS = StackMasks(tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257))

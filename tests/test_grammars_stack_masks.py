@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arbora.grammars.masks.stack import StackMasks
+from arbora.grammars.masks.token_trie import PLAIN_BYTES, QUOTE, Spellings, TokenTrie, build_tries, tries_of
 from arbora.grammars.schema import PropertyOrder, SchemaCompiler
 from arbora.grammars.stack_automaton import StackAutomaton
-from arbora.grammars.stack_masks import StackMasks
-from arbora.grammars.token_trie import PLAIN_BYTES, QUOTE, Spellings, TokenTrie, build_tries, tries_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from json_automata import steps

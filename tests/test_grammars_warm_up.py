@@ -6,8 +6,8 @@ import json
 import sys
 
 import pytest
+from arbora.grammars.masks.token_trie import tries_of
 from arbora.grammars.schema import PropertyOrder
-from arbora.grammars.token_trie import tries_of
 from arbora.grammars.worker import Builder, Schema
 from numba.core.dispatcher import Dispatcher
 

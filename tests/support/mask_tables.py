@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from arbora.grammars.stack_masks import EMPTY, MaskTables
+from arbora.grammars.masks.stack import EMPTY, MaskTables
 
 
 class StateMask(NamedTuple):

@@ -9,11 +9,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .mask_differences import walk_apart
-from .mask_lists import Kinds, apart
-from .mask_walks import Found, Machine, room_for, walk_plain
+from .differences import walk_apart
+from .lists import Kinds, apart
 from .signatures import Rounds, Signatures
 from .token_trie import PLAIN_BYTES, TokenTries
+from .walks import Found, Machine, room_for, walk_plain
 
 LISTED_SHARE = 4  # a list takes at most this part of a mask's bytes
 REMEMBERED = 2048  # masks of 16 KB over 131k tokens

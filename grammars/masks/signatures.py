@@ -14,9 +14,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .mask_walks import Machine
-from .stack_automaton import CALL, COUNT, COUNT_CALL, DEAD, POP
+from ..stack_automaton import CALL, COUNT, COUNT_CALL, DEAD, POP
 from .token_trie import PLAIN_BYTES, QUOTE
+from .walks import Machine
 
 _MAX_VERDICTS = 64  # kinds of code points that a pattern tells apart; with more it has signatures of its own
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .mask_walks import FIRST_ROOM, UNDECIDED, acted, add_subtree, append, begin, keep, new_levels
-from .stack_automaton import DEAD
+from ..stack_automaton import DEAD
+from .walks import FIRST_ROOM, UNDECIDED, acted, add_subtree, append, begin, keep, new_levels
 
 
 @njit(cache=True, nogil=True)

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import TooLargeError
+from ..errors import TooLargeError
+from ..stack_automaton import StackAutomaton
+from .differences import walk_differences
 from .list_sharing import renumber, share_decided
-from .mask_differences import walk_differences
-from .mask_lists import Lists, no_lists, put_dear, put_like, put_listed
-from .mask_walks import Machine, Walked, walk_states
-from .plain_masks import PlainMasks, Tools
+from .lists import Lists, no_lists, put_dear, put_like, put_listed
+from .plain import PlainMasks, Tools
 from .signatures import NO_ROUNDS
-from .stack_automaton import StackAutomaton
 from .token_trie import TokenTries
+from .walks import Machine, Walked, walk_states
 
 MAX_MASK_BYTES = 16 << 20  # of one grammar
 NODE_LIMIT = 1024  # beyond them it is sooner known what a state does

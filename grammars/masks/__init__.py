@@ -1,0 +1,1 @@
+"""Token masks: what of the vocabulary each state of an automaton allows."""
