@@ -130,7 +130,7 @@ def directory(text: str) -> Path:
     if not text.strip():
         raise ValueError("expected a directory's path.")
     path = Path(text).expanduser().absolute()
-    if path.exists() and not path.is_dir():
+    if os.path.exists(path) and not os.path.isdir(path):  # where pathlib raises for what may not be looked at
         raise ValueError("expected a directory, but this is a file.")
     return path
 
