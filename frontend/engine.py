@@ -128,7 +128,8 @@ class Engine:
     async def _generate(self, prompt: Prompt | Prompts, sampling: Sampling) -> Completion | list[Completion]:
         if not _is_batch(prompt):
             return await self._server.complete(_completion(cast(Prompt, prompt), sampling))
-        asks = [_completion(each, sampling, f"prompt[{place}]") for place, each in enumerate(prompt)]
+        numbered = enumerate(cast(list[Prompt], prompt))
+        asks = [_completion(each, sampling, f"prompt[{place}]") for place, each in numbered]
         running = [asyncio.ensure_future(self._server.complete(ask)) for ask in asks]
         try:
             return await asyncio.gather(*running)
