@@ -8,7 +8,7 @@
                               ForgetPages, DiscardPages, FlushPages
     scheduler → page store    FetchPages
     model → scheduler         ModelReady, StepResult
-    page store → scheduler    Fetched, StoreReport, Flushed
+    page store → scheduler    Fetched, Forgotten, StoreReport, Flushed
     supervisor → tokenizer    PeerUp, PeerDown, Drain
     supervisor → scheduler    PeerDown, Drain
     any child → supervisor    Ready, Failed, Drained
@@ -278,9 +278,14 @@ class CacheReport(Message):
 
 
 class CacheDropped(Message):
+    """Pages and tokens given up in the KV cache, and pages in the page store's tiers."""
+
     query: int
     pages: int
     tokens: int
+    host_pages: int = 0
+    disk_pages: int = 0
+    remote_pages: int = 0
 
 
 class PrefixPinned(Message):
@@ -425,10 +430,15 @@ class DropGrammar(Message):
 
 
 class ForgetPages(Message):
-    """The page store is to give up what it holds of `namespace`, or of all that begin with `scope`."""
+    """The page store is to give up what it holds of `namespace`, or of all that begin with `scope`.
+
+    `dropped` is the answer to `client`, which comes back in `Forgotten` with what that was.
+    """
 
     scope: str
     namespace: str | None
+    client: int
+    dropped: CacheDropped
 
 
 class DiscardPages(Message):
@@ -467,6 +477,13 @@ class Fetched(Message):
 
     fetch: int
     pages: int
+
+
+class Forgotten(Message):
+    """It is done, and outlives the process."""
+
+    client: int
+    dropped: CacheDropped
 
 
 class StoreReport(Message):
@@ -581,7 +598,7 @@ class Drained(Message):
 CacheControl = QueryCache | DropCache | PinPrefix | UnpinPrefix
 CacheAnswer = CacheReport | CacheDropped | PrefixPinned | QueryRefused
 TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | PeerUp | PeerDown | Drain
-FromModel = ModelReady | StepResult | Fetched | StoreReport | Flushed
+FromModel = ModelReady | StepResult | Fetched | Forgotten | StoreReport | Flushed
 SchedulerInbox = Generate | Abort | Finish | QueryStats | CacheControl | FromModel | PeerDown | Drain
 ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ForgetPages | DiscardPages | FlushPages
 PageStoreInbox = FetchPages

@@ -61,7 +61,7 @@ def well(message: CacheControl) -> CacheAnswer:
         case QueryCache():
             return report(message.query)
         case DropCache():
-            return CacheDropped(message.query, 3, 47)
+            return CacheDropped(message.query, 3, 47, 1, 2, 4)
         case PinPrefix():
             pages = len(message.tokens) // 4 // 16
             expires_at = time.time() + message.ttl_s
@@ -190,7 +190,10 @@ async def test_all_is_dropped_or_what_one_salt_has(
     world: HttpWorld, query: dict[str, str], expected: str | None
 ) -> None:
     answer = await world.http.delete("/cache", params=query)
-    assert answer.json() == {"freed": {"pages": 3, "tokens": 47, "bytes": 3 * PAGE_BYTES}}
+    assert answer.json() == {
+        "freed": {"pages": 3, "tokens": 47, "bytes": 3 * PAGE_BYTES},
+        "tiers": {"host": 1, "disk": 2, "remote": 4},
+    }
     (asked,) = world.running.of_kind(DropCache)
     assert (asked.scope, asked.namespace) == ("", expected)
 

@@ -13,11 +13,13 @@ import torch
 import zmq
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.messages import (
+    CacheDropped,
     DiscardPages,
     Fetched,
     FetchPages,
     FlushPages,
     ForgetPages,
+    Forgotten,
     PageStoreInbox,
     RestoredPages,
     SavedPages,
@@ -54,7 +56,9 @@ class World:
         self._fetches = 0
         store, scheduler = f"ipc://{directory}/s", f"ipc://{directory}/m"
         inbox: Inbox[PageStoreInbox] = Inbox(self._context, store, PageStoreInbox, 1)
-        self._inbox: Inbox[Fetched | StoreReport] = Inbox(self._context, scheduler, Fetched | StoreReport, 1)
+        self._inbox: Inbox[Fetched | Forgotten | StoreReport] = Inbox(
+            self._context, scheduler, Fetched | Forgotten | StoreReport, 1
+        )
         self._outbox = Outbox(self._context, store, 1)
         self.store.start(inbox, Outbox(self._context, scheduler, 1))
 
@@ -88,7 +92,7 @@ class World:
     def content(self, page: int) -> torch.Tensor:
         return torch.stack([kv[:, :, page] for kv in self.kvs])
 
-    def _receive(self) -> Fetched | StoreReport:
+    def _receive(self) -> Fetched | Forgotten | StoreReport:
         message = self._inbox.receive(10_000)
         assert message is not None, "the page store said nothing"
         if isinstance(message, StoreReport):
@@ -255,8 +259,11 @@ def test_a_namespace_is_forgotten_in_memory_and_on_disk(world: World) -> None:
     world.save([1], [1], "ann/")
     world.save([2], [2], "bob/")
     world.wait_for_counts(host_pages=2)
-    world.transfers.forget(ForgetPages("ann/", None))
-    world.wait_for_counts(host_pages=1)
+    world.transfers.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
+    while not isinstance(message := world._receive(), Forgotten):
+        pass
+    on_disk = int(world.store.disk is not None)
+    assert message == Forgotten(0, CacheDropped(7, 3, 48, host_pages=1, disk_pages=on_disk))
     assert world.fetch([1], "ann/")[1] == 0
     assert world.fetch([2], "bob/")[1] == 1
 
@@ -266,7 +273,7 @@ def test_what_a_fetch_holds_of_a_forgotten_namespace_is_whole_until_it_is_given_
     world.save([1], [1], "ann/")
     fetch, _ = world.fetch([1])
     world.wait_for_counts(host_pages=1)
-    world.transfers.forget(ForgetPages("ann/", "ann/"))
+    world.transfers.forget(ForgetPages("ann/", "ann/", 0, CacheDropped(1, 0, 0)))
     world.wait_for_counts(host_pages=0)
     world.save([10, 11, 12, 13, 14, 15, 16], [10, 11, 12, 13, 14, 15, 16])
     world.restore(fetch, 0, [5])

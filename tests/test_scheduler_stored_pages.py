@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from arbora.radix_cache import PrefixCache
-from arbora.runtime.messages import DropCache, FetchPages, RowError
+from arbora.runtime.messages import CacheDropped, DropCache, FetchPages, RowError
 from arbora.runtime.scheduler.request import Request
 from arbora.runtime.scheduler.stored_pages import StoredPages
 from fake_model import long_reply_prompt, pack, reply_alone, unpack
@@ -174,12 +174,12 @@ def test_evicted_pages_of_a_dropped_namespace_are_not_saved() -> None:
     held = cache.allocate(2)
     assert held is not None
     stored = StoredPages(cache, enabled=True)
-    stored.forget("b", None, [])
+    stored.forget(DropCache(0, 1, "b", None), CacheDropped(1, 0, 0), [])
     assert [pages.namespace for pages in stored.flush().saves] == ["a"]
     lease = cache.acquire("a", pack([1, 2, 3, 4]), 4)
     cache.release(lease, pack([1, 2, 3, 4]), held[:1])
     assert cache.allocate(1) is not None
-    stored.forget("a", None, [])
+    stored.forget(DropCache(0, 1, "a", None), CacheDropped(1, 0, 0), [])
     assert stored.flush().saves == []
 
 

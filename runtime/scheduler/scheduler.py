@@ -14,8 +14,10 @@ from ...radix_cache import PrefixCache
 from ..messages import (
     Accepted,
     CacheControl,
+    CacheDropped,
     DropCache,
     Fetched,
+    Forgotten,
     Generate,
     LeftOut,
     Message,
@@ -136,12 +138,16 @@ class Scheduler:
         """`now` is in seconds since 1970."""
         needs = [pages_for(request.max_length, self._cache.page_size) for request in self._open.values()]
         answer = self._cache_desk.answer(message, now, max(needs, default=0), self._store_counts)
-        self._replies.add(message.client, answer)
-        if isinstance(message, DropCache):
-            self._to_model += self._stored.forget(message.scope, message.namespace, self._open.values())
+        if isinstance(message, DropCache) and isinstance(answer, CacheDropped) and self._stored.enabled:
+            self._to_model.append(self._stored.forget(message, answer, self._open.values()))
+        else:
+            self._replies.add(message.client, answer)
 
     def fetched(self, message: Fetched) -> None:
         self._stored.fetched(message)
+
+    def forgotten(self, message: Forgotten) -> None:
+        self._replies.add(message.client, message.dropped)
 
     def take_store_report(self, report: StoreReport) -> None:
         self._store_counts = report.counts

@@ -8,7 +8,9 @@ import numpy as np
 
 from ...radix_cache import KeyedPages, PrefixCache
 from ..messages import (
+    CacheDropped,
     DiscardPages,
+    DropCache,
     Fetched,
     FetchPages,
     FlushPages,
@@ -88,19 +90,21 @@ class StoredPages:
         over, self._over = self._over, []
         return FlushPages([_saved(each) for each in pages], over)
 
-    def forget(self, scope: str, namespace: str | None, requests: Iterable[Request]) -> list[Message]:
-        """Gives up a namespace, or all that begin with `scope`, for those of `requests` too that wait."""
-        if not self._enabled:
-            return []
+    @property
+    def enabled(self) -> bool:
+        return self._enabled
+
+    def forget(self, order: DropCache, dropped: CacheDropped, requests: Iterable[Request]) -> ForgetPages:
+        """Gives up a namespace, or all that begin with a scope, for those of `requests` too that wait."""
 
         def is_meant(own: str) -> bool:
-            return own.startswith(scope) if namespace is None else own == namespace
+            return own.startswith(order.scope) if order.namespace is None else own == order.namespace
 
         for request in requests:
             if request.namespace is not None and is_meant(request.namespace) and request.home is None:
                 self.end(request)
         self._evicted = [pages for pages in self._take_evicted() if not is_meant(pages.namespace)]
-        return [ForgetPages(scope, namespace)]
+        return ForgetPages(order.scope, order.namespace, order.client, dropped)
 
     def discard(self, request: Request) -> list[Message]:
         """Gives up the pages of a request whose KV is wrong: the fault may have come with them."""

@@ -118,14 +118,18 @@ class DiskStore:
                 self._insert(page, self._expected.get(page.key, self._use))
         self.keys.update(page.key for page in pages)
 
-    def forget(self, scope: str, namespace: str | None) -> None:
-        """Gives up what is of `namespace`, or of all that begin with `scope`: none stays in the file."""
+    def forget(self, scope: str, namespace: str | None) -> int:
+        """Gives up what is of `namespace`, or of all that begin with `scope`, so that none stays in the file.
+
+        Returns how many pages that were.
+        """
         where = "substr(namespace, 1, length(?1)) = ?1" if namespace is None else "namespace = ?1"
         wanted = scope if namespace is None else namespace
         doomed = self._database.execute(f"SELECT key FROM pages WHERE {where}", (wanted,)).fetchall()
         self._database.execute("PRAGMA secure_delete = ON")
         self._delete([key for (key,) in doomed])
         self._database.execute("PRAGMA secure_delete = OFF")
+        return len(doomed)
 
     def discard(self, keys: Sequence[bytes]) -> None:
         self._delete(keys)

@@ -88,10 +88,12 @@ class HostPool:
                     self._rest(entry)
             self._changed.notify_all()
 
-    def forget(self, scope: str, namespace: str | None) -> None:
-        """Gives up what `Entry.is_of` them; what is held as soon as it is let go."""
+    def forget(self, scope: str, namespace: str | None) -> int:
+        """Gives up what `Entry.is_of` them, and says how many; what is held goes as soon as it is let go."""
         with self._changed:
-            self._lose([entry for entry in self._entries.values() if entry.is_of(scope, namespace)])
+            doomed = [entry for entry in self._entries.values() if entry.is_of(scope, namespace)]
+            self._lose(doomed)
+            return len(doomed)
 
     def discard(self, keys: Iterable[bytes]) -> None:
         """Gives up pages as `forget` does."""

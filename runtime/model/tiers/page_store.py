@@ -11,7 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...messages import DiscardPages, Fetched, ForgetPages, PageStoreInbox, StoreCounts, StoreReport
+from ...messages import (
+    DiscardPages,
+    Fetched,
+    ForgetPages,
+    Forgotten,
+    PageStoreInbox,
+    StoreCounts,
+    StoreReport,
+)
 from ...sockets import Inbox, Outbox
 from .disk import DiskStore, StoredPage
 from .host_pool import Entry, HostPool, split_keys
@@ -130,7 +138,7 @@ class PageStore:
             if message is not None:
                 self._fetching.append(_Fetching(message.fetch, message.namespace, split_keys(message.keys)))
             try:
-                self._forget()
+                self._forget(scheduler)
                 self._take_order()
                 self._fetch(scheduler)
                 self._write()
@@ -208,17 +216,17 @@ class PageStore:
             return True
         return False
 
-    def _forget(self) -> None:
+    def _forget(self, scheduler: Outbox) -> None:
         while self._to_forget:
             doomed = self._to_forget.popleft()
             if isinstance(doomed, DiscardPages):
                 self._discard(doomed.namespace, split_keys(doomed.keys))
                 continue
-            self.pool.forget(doomed.scope, doomed.namespace)
-            if self._remote is not None:
-                self._remote.forget(doomed.scope, doomed.namespace)
-            if self.disk is not None:
-                self.disk.forget(doomed.scope, doomed.namespace)
+            dropped, names = doomed.dropped, (doomed.scope, doomed.namespace)
+            dropped.host_pages = self.pool.forget(*names)
+            dropped.remote_pages = self._remote.forget(*names) if self._remote is not None else 0
+            dropped.disk_pages = self.disk.forget(*names) if self.disk is not None else 0
+            scheduler.send(Forgotten(doomed.client, dropped))
 
     def _discard(self, namespace: str, keys: list[bytes]) -> None:
         self.pool.discard(keys)

@@ -66,17 +66,19 @@ class RemoteStore:
         except redis.RedisError as error:
             self._leave_in_peace(error)
 
-    def forget(self, scope: str, namespace: str | None) -> None:
-        """Gives up what is of `namespace`, or of all that begin with `scope`."""
+    def forget(self, scope: str, namespace: str | None) -> int:
+        """Gives up what is of `namespace`, or of all that begin with `scope`; how many pages that were."""
         if namespace is None:
             pattern = PREFIX + _escaped(_spelled(scope)) + b"*"
         else:
             pattern = PREFIX + _escaped(_spelled(namespace)) + b":*"
+        forgotten = 0
         try:
             for doomed in self._server.scan_iter(match=pattern, count=1000):
-                self._server.unlink(doomed)
+                forgotten += int(self._server.unlink(doomed))
         except redis.RedisError as error:
             self._leave_in_peace(error)
+        return forgotten
 
     def discard(self, namespace: str, keys: Sequence[bytes]) -> None:
         """Gives up pages of a namespace."""
