@@ -195,11 +195,14 @@ class Grammar:
         return False
 
     def may_fill(self, state: int, token: int) -> bool:
-        """Whether a token needs room."""
+        """Whether a token needs room: what it pushes, and what its actions ask for, may be too much."""
+        most = max(STACK_DEPTH, len(self.stack_for(state, STACK_DEPTH)))  # a call or a count comes on top
         at = Configuration(state, self.stack_for(state, 4))
+        below = len(at.stack)
         for byte in b"" if token == EOS else VOCABULARY[token]:
             entry = int(self.machine.transitions[at.state, self.machine.class_of_byte[byte]])
-            if entry < -1 and self.tables.actions[-2 - entry, 3] >= 0:
+            height = len(at.stack) - below
+            if entry < -1 and most + height + self.tables.actions[-2 - entry, 3] > STACK_DEPTH:
                 return True
             at = self.after_byte(at, byte)
             if at.state < 0:
