@@ -3,14 +3,18 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
 
+from ..sampling.upload import upload
+
 BLOCK = 1024
 
 
-@triton.jit
+# Compiled once for any number of moves.
+@triton.jit(do_not_specialize=["move_count"])
 def copy_pages_kernel(kv, moves, move_count, pages, page_elements, BLOCK: tl.constexpr):
     """moves: sources, then destinations."""
     move = tl.program_id(0)
@@ -23,7 +27,7 @@ def copy_pages_kernel(kv, moves, move_count, pages, page_elements, BLOCK: tl.con
         tl.store(destination + element, tl.load(source + element, mask=inside), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["move_count"])
 def move_pages_kernel(
     kv,
     memory,
@@ -58,7 +62,7 @@ def move_pages(
     save: bool,
 ) -> None:
     """One layer of `pages.save_pages` or `load_pages`: the device reads and writes host memory itself."""
-    moves = torch.tensor([*pages, *places], dtype=torch.int64).to(kv.device, non_blocking=True)
+    (moves,) = upload([np.array([*pages, *places], np.int64)], kv.device)
     planes, elements = kv.shape[0] * kv.shape[1], kv.shape[3] * kv.shape[4]
     assert kv.is_contiguous() and memory.is_contiguous() and memory.shape[2:] == (planes, elements)
     move_pages_kernel[(len(pages), planes)](
@@ -76,7 +80,7 @@ def move_pages(
 
 def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations: Sequence[int]) -> None:
     """See `pages.copy_pages`."""
-    moves = torch.tensor([*sources, *destinations], dtype=torch.int64).to(kvs[0].device, non_blocking=True)
+    (moves,) = upload([np.array([*sources, *destinations], np.int64)], kvs[0].device)
     for kv in kvs:
         assert kv.is_contiguous()
         grid = (len(sources), kv.shape[0] * kv.shape[1])
