@@ -54,6 +54,14 @@ def test_head_counts_and_sizes_need_not_be_powers_of_two(heads: tuple[int, int],
     assert_attention_matches(build_case(MIXED, heads, head_dim, None, torch.float32, True, 4))
 
 
+def test_keys_that_a_group_shares_are_counted_as_often_as_they_are_read() -> None:
+    step = Step(16, groups=((9, 20), (2, 1)), decode_lengths=(33, 90), chunks=((20, 0),))
+    batch = build_case(step, (4, 2), 32, None, torch.float32, True, 1).batch
+    own = int(batch.kv_lengths[:13].sum()) - 9 * 320 - 2 * 16
+    assert attention_triton.keys_to_read(batch, batch.groups, 4) == own + 3 * 320 + 16
+    assert attention_triton.keys_to_read(batch, (), 4) == int(batch.kv_lengths[:13].sum())
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_norms_match_the_reference(dtype: torch.dtype) -> None:
     x = torch.randn(15, 99, device=DEVICE).to(dtype)

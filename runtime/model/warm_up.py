@@ -28,16 +28,20 @@ FILTERED = SamplingParams(max_tokens=2, top_p=0.9, top_k=10, min_p=0.01)
 def warm_up(runner: Runner, shape: DecoderConfig, pool: PoolSize, config: ServeConfig) -> None:
     """Nothing of it is left: slots are set up anew, and pages written, before they are read."""
     if config.device == "cpu":
-        plans = [*_one_row(0, PROMPT, pool, config.page_size)]
+        plans = _one_row(0, PROMPT, pool, config.page_size)
     else:
-        # Layers with a window have kernels of their own where a row is longer than that.
-        starts = {0, *(window for window in shape.windows if window is not None)}
-        sizes = product(sorted(starts), CUDA_CHUNKS)
-        plans = [plan for size in sizes for plan in _one_row(*size, pool, config.page_size)]
-        plans += _group(pool, config.page_size, min(config.max_running, CUDA_GROUP))
         warm_up_sampling(shape.vocab_size, torch.device(config.device))
+        plans = cuda_plans(shape, pool, config)
     for plan in plans:
         runner.run(plan, lambda: None)
+
+
+def cuda_plans(shape: DecoderConfig, pool: PoolSize, config: ServeConfig) -> Iterator[StepPlan]:
+    """Steps that need every variant of the kernels. Layers with a window have some for rows beyond it."""
+    starts = {0, *(window for window in shape.windows if window is not None)}
+    for start, chunk in product(sorted(starts), CUDA_CHUNKS):
+        yield from _one_row(start, chunk, pool, config.page_size)
+    yield from _group(pool, config.page_size, min(config.max_running, CUDA_GROUP))
 
 
 def _one_row(start: int, length: int, pool: PoolSize, page_size: int) -> Iterator[StepPlan]:
