@@ -1,8 +1,10 @@
 """Replays a trace of prompts through the prefix cache: the share of blocks that each order of eviction hits.
 
-A page is a block and a token is its id. Outputs are not entered, but their lengths are told, as in a server.
+A page is a block, and its two tokens are its id twice; a last block that is not full has one. Outputs are not
+entered, but their lengths are told, as in a server.
 Belady's order knows the future and may evict any block, also one that others hang below: a bound that no
-cache of prefixes reaches. Without --trace, all generated traces (bench/traces.py) are replayed.
+cache of prefixes reaches. Without --trace, generated ones are replayed: those of bench/traces.py are scaled
+to the cache, those of bench/service_traces.py are not.
 Run: PYTHONSAFEPATH=1 python bench/cache_sim.py --trace FILE --blocks 1000 4000 16000
 """
 
@@ -20,25 +22,37 @@ from pathlib import Path
 from arbora.radix_cache import EvictionPolicy, LeastRecentlyUsed, PrefixCache, ReuseRate
 
 sys.path.append(str(Path(__file__).parent))
-from traces import KINDS, Trace, generate, read_trace
+from service_traces import SERVICES
+from traces import KINDS, Request, Trace, generate, read_trace
 
 NEVER = 1 << 60
+PAGE = 2  # tokens
+TOKEN_BYTES = 4
 HEADER = "trace              blocks    LRU   ours  Belady  gap closed"
 
 
 def replay(trace: Trace, blocks: int, policy: EvictionPolicy) -> float:
     """The share of blocks that were in a cache of `blocks` when their prompt came."""
-    cache = PrefixCache(blocks, 1, policy)
-    for prompt, generated in trace:
-        tokens = array("i", prompt).tobytes()
-        lease = cache.acquire("", tokens, len(prompt))
-        fresh = cache.allocate(min(len(prompt) - lease.matched, cache.available()))
+    cache = PrefixCache(blocks, PAGE, policy)
+    hits = 0
+    for request in trace:
+        tokens = _tokens(request)
+        lease = cache.acquire("", tokens, len(tokens) // TOKEN_BYTES)
+        fresh = cache.allocate(min(len(request.prompt) - len(lease.pages), cache.available()))
         assert fresh is not None
+        hits += -(-lease.matched // PAGE)
         pages = [*lease.pages, *fresh]
-        cache.commit(lease, tokens[: 4 * len(pages)], pages)
-        cache.release(lease, tokens[: 4 * len(pages)], pages, generated)
-    stats = cache.stats()
-    return stats.matched_tokens / stats.looked_up_tokens
+        computed = tokens[: PAGE * TOKEN_BYTES * len(pages)]
+        cache.commit(lease, computed, pages)
+        if lease.copy is not None:
+            cache.copied(lease)
+        cache.release(lease, computed, pages, request.generated)
+    return hits / sum(len(request.prompt) for request in trace)
+
+
+def _tokens(request: Request) -> bytes:
+    tokens = [block for block in request.prompt for _ in range(PAGE)]
+    return array("i", tokens[:-1] if request.partial else tokens).tobytes()
 
 
 def belady(trace: Trace, blocks: int) -> float:
@@ -77,7 +91,7 @@ def compare(trace: Trace, blocks: int) -> dict[str, float]:
     return {
         "blocks": blocks,
         "lru": replay(trace, blocks, LeastRecentlyUsed()),
-        "ours": replay(trace, blocks, ReuseRate(blocks, 1)),
+        "ours": replay(trace, blocks, ReuseRate(blocks, PAGE)),
         "belady": belady(trace, blocks),
     }
 
@@ -89,9 +103,14 @@ def line(name: str, row: dict[str, float]) -> str:
     return f"{name:16}{row['blocks']:9,}{shares}{closed}"
 
 
+def trace_of(name: str, blocks: int) -> Trace:
+    return SERVICES[name]() if name in SERVICES else generate(name, blocks)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--trace", type=Path, help="JSON lines with `hash_ids`")
+    parser.add_argument("names", nargs="*", default=[*KINDS, *SERVICES], help="generated traces; all of them")
+    parser.add_argument("--trace", type=Path, help="JSON lines with `hash_ids`, instead of generated ones")
     parser.add_argument("--blocks", type=int, nargs="+", default=[1_000], help="size of the cache")
     parser.add_argument("--json", action="store_true", help="print a list of objects instead of a table")
     arguments = parser.parse_args()
@@ -100,7 +119,7 @@ def main() -> None:
         trace = read_trace(arguments.trace)
         sources = [(arguments.trace.stem[:15], lambda blocks: trace)]
     else:
-        sources = [(kind, partial(generate, kind)) for kind in KINDS]
+        sources = [(name, partial(trace_of, name)) for name in arguments.names]
     rows = []
     if not arguments.json:
         print(HEADER)

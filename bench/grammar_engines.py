@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+import compiled_clock
 import numpy as np
 import torch
-from arbora.grammars.automaton import Automaton, with_masks
+from arbora.grammars.automaton import Automaton
 from arbora.grammars.errors import GrammarError, TooLargeError
 from arbora.grammars.host import HostCompiler, HostGrammar
-from arbora.grammars.schema import PropertyOrder, SchemaCompiler
-from arbora.grammars.stack_masks import StackMasks
+from arbora.grammars.schema import PropertyOrder
 from arbora.grammars.token_trie import Spellings, build_tries
+from arbora.grammars.worker import Builder, Schema
 from arbora.kernels.automaton import AutomatonPool, Tables, cpu
 
 PIP_NAMES = {"xgrammar": "xgrammar", "outlines-core": "outlines-core", "llguidance": "llguidance"}
@@ -77,21 +78,23 @@ class Arbora:
         self.ordered = order == "schema"
         self._order = order
         self._words = words
-        self._compiler = SchemaCompiler()
-        self._masks = StackMasks(build_tries(words.spellings()))
-        warm_up = self.compile('{"type":"string","pattern":"a"}')
+        self._builder = Builder(build_tries(words.spellings()))
+        self._builder.warm_up()
+        warm_up = self.compile('{"type":"string"}')
         assert warm_up is not None and list(warm_up.mask_us([words.tokens(b"a")[0]]))
 
     def compile(self, schema: str) -> Grammar | None:
         try:
-            machine = self._compiler.compile(schema, property_order=self._order)
-            return _ArboraGrammar(with_masks("", machine, self._masks), self._words)
+            automaton = self._builder.build("", Schema(schema, (",", ":"), self._order))
         except (GrammarError, TooLargeError):
             return None
+        assert isinstance(automaton, Automaton)
+        return _ArboraGrammar(automaton, self._words)
 
 
 class _ArboraGrammar:
-    """Masks as the sampling kernel makes them on a CPU, for one row."""
+    """Masks as the sampling kernel makes them on a CPU, for one row, without the call from Python, which is
+    one for all rows of a step."""
 
     def __init__(self, automaton: Automaton, words: Words) -> None:
         self._automaton = automaton
@@ -111,10 +114,9 @@ class _ArboraGrammar:
         lists, words, masks = (
             arena.tensor.numpy() for arena in (pool._lists, pool._list_tokens, pool._masks)
         )
+        times = compiled_clock.room()
         for token in tokens:
-            start = time.perf_counter()
-            cpu._mask(*arrays, lists, words, masks, pool._own_masks)
-            yield (time.perf_counter() - start) * 1e6
+            yield compiled_clock.mask_us(times, *arrays, lists, words, masks, pool._own_masks)
             cpu.advance(rows, torch.tensor([token], dtype=torch.int32))
 
 

@@ -8,13 +8,14 @@ answers say nothing.
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import accumulate, count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 Prompt = list[int]
 
@@ -22,16 +23,31 @@ Prompt = list[int]
 class Request(NamedTuple):
     prompt: Prompt
     generated: int  # tokens
+    partial: bool = False  # whether the last block is not full
 
 
 Trace = list[Request]
 
 
 def read_trace(path: Path) -> Trace:
-    """The `hash_ids` and, if given, the `output_length` of each line of a JSON-lines file."""
+    """One request a line of JSON: `hash_ids` and, if given, `output_length` and `input_length`."""
     with path.open() as lines:
         requests = [json.loads(line) for line in lines]
-    return [Request(request["hash_ids"], request.get("output_length", 0)) for request in requests]
+    block = _block_size(requests)
+    return [
+        Request(
+            request["hash_ids"],
+            request.get("output_length", 0),
+            request.get("input_length", 0) % block > 0,
+        )
+        for request in requests
+    ]
+
+
+def _block_size(requests: list[dict[str, Any]]) -> int:
+    """The smallest power of two that lets each prompt's blocks hold its `input_length` tokens."""
+    sizes = [request.get("input_length", 0) / max(len(request["hash_ids"]), 1) for request in requests]
+    return 1 << (math.ceil(max(sizes, default=1)) - 1).bit_length()
 
 
 @dataclass

@@ -78,29 +78,33 @@ class Levels(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def walk_states(tries, machine, states, ends_here, found, limit, few):  # type: ignore[no-untyped-def]
-    """`Walked` of states int32 [n]. A state is dear where its plain tokens take more than `limit` nodes
-    or are more than `few`. Where `ends_here`, ends of sequence are allowed."""
-    tokens = np.empty(FIRST_ROOM, np.int32)
-    ends = np.empty((len(states), 3), np.int32)
+def walk_states(tries, machine, states, ends_here, is_dear, found, limit, few):  # type: ignore[no-untyped-def]
+    """`Walked` of states int32 [n]. A state is dear where its plain tokens take more than `limit` nodes or
+    are more than `few`, and where it `is_dear`. Where `ends_here`, ends of sequence are allowed."""
     dear = np.zeros(len(states), np.bool_)
-    levels = new_levels(tries.max_bytes)
-    used = 0
+    others, other_ends = _walk(tries.other, machine, states, dear, tries.max_bytes, found, NO_LIMIT, NO_LIMIT)
+    dear[:] = is_dear
+    plain, plain_ends = _walk(tries.plain, machine, states, dear, tries.max_bytes, found, limit, few)
+    tokens = np.empty(len(others) + len(plain) + len(states) * len(tries.eos), np.int32)
+    ends = np.empty((len(states), 3), np.int32)
+    used = start = plain_start = 0
     for i in range(len(states)):
-        none = (0, 0, 0)
-        counts = _walk(tries.other, machine, states[i], levels, found, none, NO_LIMIT)
-        if ends_here[i]:
-            counts = (append(found.allowed, counts[0], tries.eos), counts[1], counts[2])
-        more = _walk(tries.plain, machine, states[i], levels, found, counts, limit)
-        dear[i] = more[0] < 0 or more[0] - counts[0] > few
-        tokens, used = keep(tokens, used, found, counts if dear[i] else more, ends[i])
+        for part in range(3):
+            used = append(tokens, used, others[start : other_ends[i, part]])
+            if part == 0 and ends_here[i]:
+                used = append(tokens, used, tries.eos)
+            used = append(tokens, used, plain[plain_start : plain_ends[i, part]])
+            start, plain_start = other_ends[i, part], plain_ends[i, part]
+            ends[i, part] = used
     return tokens[:used], ends, dear
 
 
 @njit(cache=True, nogil=True)
 def walk_plain(tries, machine, state, found):  # type: ignore[no-untyped-def]
-    """Counts of the plain tokens that are allowed, undecided and openers, which are in `found`."""
-    return _walk(tries.plain, machine, state, new_levels(tries.max_bytes), found, (0, 0, 0), NO_LIMIT)
+    """`Walked` of plain tokens from one state."""
+    states, dear = np.array([state], np.int32), np.zeros(1, np.bool_)
+    tokens, ends = _walk(tries.plain, machine, states, dear, tries.max_bytes, found, NO_LIMIT, NO_LIMIT)
+    return tokens, ends, dear
 
 
 @njit(cache=True, nogil=True)
@@ -213,45 +217,63 @@ def add_subtree(found, count, ends, token_starts, tokens, node):  # type: ignore
 
 
 @njit(cache=True, nogil=True)
-def _walk(trie, machine, state, levels, found, counts, limit):  # type: ignore[no-untyped-def]
-    """Counts with what this trie adds; less than 0 where it takes more than `limit` nodes."""
-    byte, depth, _, ends, token_starts, tokens, roots = trie
+def _roots_by_class(trie, machine):  # type: ignore[no-untyped-def]
+    """The trie's nodes for first bytes, and where those of each class begin: [classes + 1]."""
+    bytes_ = np.flatnonzero(trie.roots >= 0)
+    in_order = bytes_[np.argsort(machine.class_of_byte[bytes_], kind="mergesort")]
+    classes = np.arange(machine.transitions.shape[1] + 1)
+    return trie.roots[in_order], np.searchsorted(machine.class_of_byte[in_order], classes)
+
+
+@njit(cache=True, nogil=True)
+def _walk(trie, machine, chosen, dear, max_bytes, found, limit, few):  # type: ignore[no-untyped-def]
+    """Tokens and the ends of what is allowed, undecided and openers of each state chosen, int32 [n, 3]: of
+    dear ones nothing. It becomes dear where that takes more than `limit` nodes or `few` tokens."""
+    byte, depth, _, ends, token_starts, tokens, _ = trie
     transitions, class_of_byte, actions, returns = machine
-    states, top, pushed, units, value, below = levels
+    states, top, pushed, units, value, below = new_levels(max_bytes)
     allowed, undecided, openers = found
-    alive, open_questions, opening = counts
-    begin(state, states, top, pushed, units)
-    visited = 0
-    for first in range(256):
-        node = roots[first]
-        if node < 0 or transitions[state, class_of_byte[first]] == DEAD:
-            continue
-        last = ends[node]
-        while node < last:
-            visited += 1
-            if visited > limit:
-                return -1, open_questions, opening
-            level = depth[node]
-            entry = transitions[states[level], class_of_byte[byte[node]]]
-            frame, opens, counted = top[level], pushed[level], units[level]
-            if entry < DEAD:
-                entry, frame, opens, counted = acted(
-                    actions, returns, -2 - entry, level, frame, opens, counted, value, below
-                )
-            if entry < 0:
-                if entry == UNDECIDED:
-                    open_questions = add_subtree(undecided, open_questions, ends, token_starts, tokens, node)
-                node = ends[node]
+    roots, first_root = _roots_by_class(trie, machine)
+    kept, kept_ends, used = np.empty(FIRST_ROOM, np.int32), np.empty((len(chosen), 3), np.int32), 0
+    for i in range(len(chosen)):
+        state = chosen[i]
+        begin(state, states, top, pushed, units)
+        alive = open_questions = opening = visited = 0
+        for column in range(transitions.shape[1]):
+            if dear[i] or transitions[state, column] == DEAD:
                 continue
-            states[level + 1] = entry
-            top[level + 1] = frame
-            pushed[level + 1] = opens
-            units[level + 1] = counted
-            for position in range(token_starts[node], token_starts[node + 1]):
-                allowed[alive] = tokens[position]
-                alive += 1
-                if opens:
-                    openers[opening] = tokens[position]
-                    opening += 1
-            node += 1
-    return alive, open_questions, opening
+            for place in range(first_root[column], first_root[column + 1]):
+                node = roots[place]
+                last = ends[node]
+                while node < last and visited <= limit:
+                    visited += 1
+                    level = depth[node]
+                    entry = transitions[states[level], class_of_byte[byte[node]]]
+                    frame, opens, counted = top[level], pushed[level], units[level]
+                    if entry < DEAD:
+                        entry, frame, opens, counted = acted(
+                            actions, returns, -2 - entry, level, frame, opens, counted, value, below
+                        )
+                    if entry < 0:
+                        if entry == UNDECIDED:
+                            open_questions = add_subtree(
+                                undecided, open_questions, ends, token_starts, tokens, node
+                            )
+                        node = ends[node]
+                        continue
+                    states[level + 1] = entry
+                    top[level + 1] = frame
+                    pushed[level + 1] = opens
+                    units[level + 1] = counted
+                    for position in range(token_starts[node], token_starts[node + 1]):
+                        allowed[alive] = tokens[position]
+                        alive += 1
+                        if opens:
+                            openers[opening] = tokens[position]
+                            opening += 1
+                    node += 1
+        if dear[i] or visited > limit or alive > few:
+            dear[i] = True
+            alive = open_questions = opening = 0
+        kept, used = keep(kept, used, found, (alive, open_questions, opening), kept_ends[i])
+    return kept[:used], kept_ends

@@ -98,11 +98,12 @@ class PlainMasks:
             self._near.append((state, kind))
 
     def _walked(self, state: int) -> PlainMask:
-        tools, found = self._tools, self._tools.found
-        allowed, undecided, openers = walk_plain(tools.tries, self._machine, state, found)
+        tools = self._tools
+        tokens, ends, _ = walk_plain(tools.tries, self._machine, state, tools.found)
+        allowed, undecided, openers = np.split(tokens, ends[0, :2])
         words = np.zeros(tools.tries.mask_words, np.uint32)
-        _flip_bits(words, found.allowed[:allowed])
-        return PlainMask(words, found.undecided[:undecided].copy(), found.openers[:openers].copy())
+        _flip_bits(words, allowed)
+        return PlainMask(words, undecided.copy(), openers.copy())
 
     def _beside_another(self, state: int, rounds: Rounds) -> PlainMask | None:
         """Found from the mask of the state that agrees with it on the longest texts, if there is one."""

@@ -74,6 +74,7 @@ class _Making:
             automaton.transitions, automaton.class_of_byte, automaton.actions, automaton.returns
         )
         self._accepting = automaton.accepting
+        self._bodies = automaton.body_of_state
         self._like = automaton.like_state
         self._plain = PlainMasks(tools, self._machine)
         self._lists: Lists = no_lists()
@@ -92,7 +93,8 @@ class _Making:
     def _put_walked(self, chosen: NDArray[np.bool_]) -> None:
         """Lists what these states allow. Those that are dear also get a mask, as there is too much."""
         states, tools = np.flatnonzero(chosen).astype(np.int32), self._tools
-        parts = (states, self._accepting[states], tools.found, NODE_LIMIT, tools.few)
+        is_dear = self._bodies[states] != 0
+        parts = (states, self._accepting[states], is_dear, tools.found, NODE_LIMIT, tools.few)
         walked = Walked(*walk_states(tools.tries, self._machine, *parts))
         self._keep(put_listed(self._lists, walked, states, self._lists_of_state, self._room()))
         if walked.dear.any():

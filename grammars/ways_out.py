@@ -7,7 +7,7 @@ out of it is known.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from heapq import heappop, heappush
 from itertools import count
@@ -81,8 +81,8 @@ class WaysOut:
         self._order = count()
         closing = machine.actions[machine.actions[:, 0] == CLOSE]
         self._needed = int(np.bitwise_or.reduce(closing[:, 1], initial=0))
-        for state in range(len(machine.transitions)):
-            self._gather(state)
+        for state, entries in enumerate(self._entries()):
+            self._gather(state, entries)
         self._settle_all()
         while self._step_over_objects():
             self._settle_all()
@@ -136,13 +136,13 @@ class WaysOut:
             way = None if way.state is None else self._ways[way.state][exit]
         return bytes(text)
 
-    def _gather(self, state: int) -> None:
+    def _gather(self, state: int, entries: Mapping[int, int]) -> None:
         if self._machine.accepting[state]:
             self._found(state, Exit(ENDED, 0, 0), 0, None)
-        for byte, entry in self._entries(state):
+        for entry, byte in entries.items():
             if entry >= 0:
                 self._add(_Edge(state, 1, _Way(byte, (), entry)))
-            else:
+            elif entry != DEAD:
                 self._gather_action(state, byte, Exit(*self._machine.actions[-2 - entry, :3].tolist()))
 
     def _gather_action(self, state: int, byte: int, action: Exit) -> None:
@@ -158,12 +158,14 @@ class WaysOut:
             for after in (target, operand)[: 1 + (kind == COUNT)]:
                 self._add(_Edge(state, 1, _Way(byte, (), after)))
 
-    def _entries(self, state: int) -> Iterator[tuple[int, int]]:
-        """Each entry that leads on, with its plainest byte."""
-        row = self._machine.transitions[state, self._machine.class_of_byte[_PLAIN]]
-        for entry, first in zip(*(part.tolist() for part in np.unique(row, return_index=True)), strict=True):
-            if entry != DEAD:
-                yield _PLAIN[first], entry
+    def _entries(self) -> Iterator[dict[int, int]]:
+        """Of each state: its entries, each with its plainest byte."""
+        machine = self._machine
+        plainest = {machine.class_of_byte[byte]: byte for byte in _PLAIN[::-1]}
+        classes = sorted(plainest, key=lambda each: -_PLAIN.index(plainest[each]))
+        bytes_ = [plainest[each] for each in classes]
+        for row in machine.transitions[:, classes].tolist():
+            yield dict(zip(row, bytes_, strict=True))
 
     def _add(self, edge: _Edge) -> None:
         assert edge.way.state is not None

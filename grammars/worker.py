@@ -163,6 +163,15 @@ def _write(pipe: object, value: object) -> None:
     pipe.flush()  # type: ignore[attr-defined]
 
 
+_FIRST_SCHEMAS = (
+    "true",
+    '{"type":"array","items":{"$ref":"#"}}',
+    '{"properties":{"a":{"maxLength":99,"minLength":2},"b":{"pattern":"^a{1,40}$"},"c":{"type":"integer","minimum":0},'
+    '"é":{"enum":["x","y",1]}},"patternProperties":{"^x":{"const":"a"}},"required":["a"],"additionalProperties":false}',
+    *(f'{{"type":"string","format":"{name}"}}' for name in ("date-time", "email", "uri", "uuid")),
+)
+
+
 class Builder:
     """Keeps what grammars have in common."""
 
@@ -186,10 +195,11 @@ class Builder:
         return replace(with_masks(key, compiled.machine, self._masks), left_out=compiled.left_out)
 
     def warm_up(self) -> None:
-        """Compiles what the first job should not wait for, and the strings of all schemas."""
+        """Compiles what the first jobs should not wait for: the strings of all schemas and common formats."""
         self.build("regex", "a")
-        for text in ("true", '{"type":"array","items":{"$ref":"#"}}'):
-            self.build(text, Schema(text, (",", ":")))
+        for text in _FIRST_SCHEMAS:
+            for order in ("schema", "any"):
+                self.build(text, Schema(text, (",", ":"), order))
 
 
 def _in_lark(text: str) -> str:

@@ -43,6 +43,10 @@ class EvictionPolicy(Protocol):
         """Removes and returns the leaf to evict; there must be one."""
         ...
 
+    def add_and_pop(self, leaf: Node) -> Node:
+        """Adds the leaf, then removes and returns the one to evict, which may be the same."""
+        ...
+
     def __len__(self) -> int:
         """How many leaves may be evicted."""
         ...
@@ -97,3 +101,9 @@ class LeastRecentlyUsed:
             if self._tickets.get(leaf) == ticket:
                 del self._tickets[leaf]
                 return leaf
+
+    def add_and_pop(self, leaf: Node) -> Node:
+        if self._heap and self._heap[0][0] <= leaf.last_use:
+            self.add(leaf)
+            return self.pop()
+        return leaf

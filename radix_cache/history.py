@@ -2,37 +2,62 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from .eviction import EvictionPolicy
 from .node import Node
 from .packed import common_bytes
+
+MANY = 4_096  # nodes: beyond twice as many, only some are remembered
 
 
 class History:
     """Hangs evicted nodes below what is left of their branch; those evicted first are forgotten first.
 
     They are whole pages long. A child and a remembered node under one parent never share their first page.
+    Of very many only a sample is kept, which teaches as much: the more there are, the fewer are added, by the
+    square of their number.
     """
 
     def __init__(self, policy: EvictionPolicy, page_bytes: int) -> None:
         self.num_pages = 0
-        self.nodes: dict[Node, None] = {}  # in the order of their eviction
+        self.nodes: OrderedDict[Node, int] = OrderedDict()  # until so many bytes have been evicted
         self._policy = policy
+        self._horizon = policy.history * page_bytes
         self._page_bytes = page_bytes
+        self._evicted = 0  # bytes so far
+        self._passed_over = 0  # nodes since the last that was remembered
 
     def keep(self, node: Node) -> None:
         """Remembers a node that has just left its parent's children, if it may."""
-        if not self._policy.history or len(node.tokens) < self._page_bytes:
+        size = len(node.tokens)
+        if not self._horizon or size < self._page_bytes or not self._chosen(node):
             self._policy.forget(node)
             return
         assert node.parent is not None
         node.pages = []
         node.keys = b""
-        self._join(node)
+        if len(node.ghosts) == 1:
+            self._join(node)
         node.parent.link_ghost(self._key(node), node)
-        self.nodes[node] = None
+        self.nodes[node] = self._evicted + self._horizon
+        self._evicted += size
         self.num_pages += len(node.tokens) // self._page_bytes
-        while self.num_pages > self._policy.history:
-            self._drop(next(iter(self.nodes)))
+        self._forget_oldest()
+
+    def _chosen(self, node: Node) -> bool:
+        """Whether it belongs to the sample; what others are remembered below does."""
+        self._passed_over += 1
+        if self._passed_over < (len(self.nodes) // MANY) ** 2 and not node.ghosts:
+            self._evicted += len(node.tokens)
+            return False
+        self._passed_over = 0
+        return True
+
+    def _forget_oldest(self) -> None:
+        nodes = self.nodes
+        while nodes[oldest := next(iter(nodes))] < self._evicted or self.num_pages > self._policy.history:
+            self._drop(oldest)
 
     def recall(self, parent: Node, tokens: bytes, position: int) -> Node | None:
         """Gives back the node below `parent` with the page at `position`, as far as its tokens agree."""
@@ -64,13 +89,10 @@ class History:
 
     def _join(self, node: Node) -> None:
         """Takes in what was cut off the end of `node` before, if that has the same past."""
-        if len(node.ghosts) != 1:
-            return
         [below] = node.ghosts.values()
-        if (below.hits, below.last_use) != (node.hits, node.last_use):
+        if below.mark is not node.mark or (below.hits, below.last_use) != (node.hits, node.last_use):
             return
         self._leave(below)
-        self._policy.forget(below)
         node.tokens += below.tokens
         node.ghosts = below.ghosts
         for ghost in node.ghosts.values():
@@ -79,11 +101,15 @@ class History:
     def _drop(self, node: Node) -> None:
         assert node.parent is not None
         del node.parent.ghosts[self._key(node)]
-        doomed = [node]
-        for each in doomed:
-            doomed += each.ghosts.values()
-            self._leave(each)
-            self._policy.forget(each)
+        self._forget(node)
+        doomed = list(node.ghosts.values())
+        for ghost in doomed:
+            doomed += ghost.ghosts.values()
+            self._forget(ghost)
+
+    def _forget(self, node: Node) -> None:
+        self._leave(node)
+        self._policy.forget(node)
 
     def _leave(self, node: Node) -> None:
         del self.nodes[node]

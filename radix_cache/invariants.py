@@ -65,7 +65,8 @@ def _check_shape(tree: RadixTree, node: Node) -> None:
 
 
 def _check_children(tree: RadixTree, node: Node) -> None:
-    assert list(node.order) == sorted(node.children), "siblings are sorted"
+    ordered = node.children if node.order is None else node.order
+    assert list(ordered) == sorted(node.children), "siblings are sorted"
     for key, child in node.children.items():
         assert child.parent is node
         assert tree.key(child) == key

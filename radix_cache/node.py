@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .packed import KEY_BYTES, common_bytes
+from .packed import KEY_BYTES, TOKEN_BYTES, common_bytes
 from .sorted_keys import SortedKeys
 
-# Most nodes are leaves: they share these until they have a child.
+# Most nodes are leaves: they share this until they have a child.
 _NO_CHILDREN: dict[bytes, Node] = {}
-_NO_ORDER: SortedKeys = SortedKeys()
 
 
 @dataclass(slots=True, eq=False)
@@ -28,12 +27,13 @@ class Node:
     pages: list[int]
     last_use: int  # when its last lock went
     hits: int = 0  # requests that went through it since
+    led_on: int = 0  # those of them that went on into what was below it, or remembered there
     locks: int = 0  # leases that end here + children that are locked
     mark: object = None  # the eviction policy's
     children: dict[bytes, Node] = field(
         default_factory=lambda: _NO_CHILDREN
     )  # by the first page of their edge
-    order: SortedKeys = field(default_factory=lambda: _NO_ORDER)  # the keys of `children`
+    order: SortedKeys | None = None  # the keys of `children`, from the second on
     ghosts: dict[bytes, Node] = field(
         default_factory=lambda: _NO_CHILDREN
     )  # remembered ones, by their first page
@@ -51,6 +51,7 @@ class Node:
             self.pages[:pages],
             self.last_use,
             self.hits,
+            led_on=self.hits,
         )
         self.parent = upper
         self.tokens = self.tokens[position:]
@@ -59,14 +60,21 @@ class Node:
         return upper
 
     def link(self, key: bytes, child: Node) -> None:
-        if self.children is _NO_CHILDREN:
-            self.children, self.order = {}, SortedKeys()
+        if not self.children:
+            self.children = {key: child}
+            return
+        if self.order is None:
+            self.order = SortedKeys(self.children)
         self.children[key] = child
         self.order.add(key)
 
     def unlink(self, key: bytes) -> None:
+        if len(self.children) == 1:
+            self.children, self.order = _NO_CHILDREN, None
+            return
         del self.children[key]
-        self.order.remove(key)
+        if self.order is not None:
+            self.order.remove(key)
 
     def link_ghost(self, key: bytes, ghost: Node) -> None:
         if self.ghosts is _NO_CHILDREN:
@@ -76,24 +84,35 @@ class Node:
     def nearest_child(self, tokens: bytes) -> tuple[Node | None, int]:
         """The child that shares the most leading bytes with `tokens` (at most a page), and how many.
 
-        Among sorted strings the longest common prefix with a new one is found at its neighbours.
+        Among sorted strings the longest common prefix with a new one is found at its neighbours. One that
+        differs in the first token shares none.
         """
         best, best_common = None, 0
-        for key in self.order.around(tokens):
-            common = common_bytes(key, tokens) if key else 0
-            if key and common > best_common:
-                best, best_common = self.children[key], common
+        first = tokens[:TOKEN_BYTES]
+        for key in self._around(tokens):
+            if key and key.startswith(first):
+                common = common_bytes(key, tokens)
+                if common > best_common:
+                    best, best_common = self.children[key], common
         return best, best_common
 
     def covers(self, tokens: bytes) -> bool:
         """Whether some child's first page begins with `tokens`."""
-        _, key = self.order.around(tokens)
+        _, key = self._around(tokens)
         return key is not None and key.startswith(tokens)
 
     def child_before(self, key: bytes) -> Node | None:
         """The child whose key sorts just before `key`."""
-        before, _ = self.order.around(key)
+        before, _ = self._around(key)
         return self.children[before] if before else None
+
+    def _around(self, key: bytes) -> tuple[bytes | None, bytes | None]:
+        """The last child's key below `key`, and the first that is not below it."""
+        if self.order is not None:
+            return self.order.around(key)
+        for only in self.children:
+            return (only, None) if only < key else (None, only)
+        return None, None
 
     def path(self) -> Iterator[Node]:
         """This node and its ancestors, the root last."""

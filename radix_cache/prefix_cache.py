@@ -69,8 +69,8 @@ class PrefixCache:
         self._allocator = PageAllocator(num_pages)
         if policy is None:
             policy = ReuseRate(num_pages, page_size)
-        self._tree = RadixTree(page_size, policy, self._allocator, self._note_evicted)
         self._keys = PageKeys(model, page_size * TOKEN_BYTES) if model else None
+        self._tree = RadixTree(page_size, policy, self._allocator, self._note_evicted if model else None)
         self._evicted: list[KeyedPages] = []
         self._held: set[int] = set()
         self._leases: set[Lease] = set()

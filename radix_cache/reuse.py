@@ -7,7 +7,7 @@ from operator import mul
 from typing import NamedTuple
 
 ASSUMED = 0.1  # the chance of reuse in each band of age before anything is known: equal, as if LRU were right
-MOST = 0.9  # no chance is taken for higher
+MOST = 0.9  # chances above are taken for that
 COMPARED_EVERY = 16  # lessons at least
 LARGEST_SCALE = 1e60
 
@@ -16,7 +16,7 @@ class Traits(NamedTuple):
     """What tells nodes apart, each on a coarse scale."""
 
     hits: int
-    parent: int
+    past: int
     length: int
     answer: int
 
@@ -60,6 +60,10 @@ class ReuseTable:
         self._base = [ASSUMED] * len(widths)
         self._factors: list[dict[int, float]] = [{} for _ in Traits._fields]
 
+    @property
+    def num_kinds(self) -> int:
+        return max(len(self._kinds), 1)
+
     def kind(self, traits: Traits) -> Kind:
         kind = self._kinds.get(traits)
         if kind is None:
@@ -94,11 +98,9 @@ class ReuseTable:
         weight = self._weight * self.scale
         assumed = weight * self._factor(kind, len(self._factors))
         chances = [
-            min((used + assumed * base) / (seen + weight), MOST)
+            (used + assumed * base) / (seen + weight)
             for used, seen, base in zip(kind.used, kind.seen, self._base, strict=True)
         ]
-        kind.all_used = sum(kind.used)
-        kind.expected = sum(map(mul, kind.seen, self._base))
         kind.rates = worth(chances, self._widths)
 
     def _compare(self) -> None:
@@ -109,6 +111,9 @@ class ReuseTable:
         used = _totals(kind.used for kind in self._kinds.values())
         seen = _totals(kind.seen for kind in self._kinds.values())
         self._base = [(u + weight * ASSUMED) / (s + weight) for u, s in zip(used, seen, strict=True)]
+        for kind in self._kinds.values():
+            kind.all_used = sum(kind.used)
+            kind.expected = sum(map(mul, kind.seen, self._base))
         for trait in range(len(self._factors)):
             self._factors[trait] = self._factors_of(trait)
 
@@ -139,12 +144,14 @@ def worth(chances: Sequence[float], widths: Sequence[float]) -> list[float]:
     """For each band the best rate of hits per time that keeping a token from its start on can bring.
 
     The best over all times to wait: the Gittins index of scheduling theory (Aalto, Ayesta and Righter, 2009).
-    A band is joined with those after it as long as they raise its rate. Chances are below 1.
+    A band is joined with those after it as long as they raise its rate.
     """
     joined: list[tuple[float, float, float, float]] = []
     rates = []
-    for chance, width in zip(reversed(chances), reversed(widths), strict=True):
-        hits, time, alive = chance, width * (1 - chance / 2), 1 - chance
+    for hits, width in zip(reversed(chances), reversed(widths), strict=True):
+        if hits > MOST:
+            hits = MOST
+        time, alive = width * (1 - hits / 2), 1 - hits
         rate = hits / time
         while joined and joined[-1][0] >= rate:
             _, more_hits, more_time, survival = joined.pop()
@@ -154,4 +161,5 @@ def worth(chances: Sequence[float], widths: Sequence[float]) -> list[float]:
             rate = hits / time
         joined.append((rate, hits, time, alive))
         rates.append(rate)
-    return rates[::-1]
+    rates.reverse()
+    return rates

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from math import inf
@@ -11,185 +12,196 @@ from .node import Node
 from .packed import TOKEN_BYTES
 from .reuse import Kind, ReuseTable, Traits
 
-# All in tokens, relative to the whole cache:
-BANDS = (1 / 16, 1 / 8, 1 / 4, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4, 8, 16)  # ends; what is older is in the last
+# In tokens, relative to the whole cache:
+BANDS = (0.125, 0.25, 0.5, 0.6875, 1, 1.375, 2, 2.8125, 4, 8, 16)  # ends; what is older is in the last
 WEIGHT = 1 / 16  # seen, before that counts for more than what was assumed
-HALF_LIFE = 8  # of what was learned
+HALF_LIFE = 16  # of what was learned
 HISTORY = 16  # evicted, and remembered
+TICKS = 16  # in which a cache is filled: the resolution of ages
+CYCLE = 1 / 4  # accessed before a kind is judged anew, if there are enough requests for one lesson each
+
+TOLERATED = 1.02  # by how much the order may be wrong, so that small changes of a kind's rates cost nothing
 
 
-class Cell:
-    """Nodes of one kind and one band of age, the oldest first."""
+class Group:
+    """Nodes of one kind that nobody has used since the same tick."""
 
-    __slots__ = ("band", "due", "kind", "leaves", "nodes", "offered", "older")
+    __slots__ = ("band", "kind", "leaves", "offered", "packed", "tick")
 
-    def __init__(self, kind: Kind, band: int, older: Cell | None) -> None:
+    def __init__(self, kind: Kind, tick: int) -> None:
         self.kind = kind
-        self.band = band
-        self.older = older  # the cell of the next band
-        self.nodes: OrderedDict[Node, None] = OrderedDict()
+        self.tick = tick
+        self.band = 0
+        self.packed = 0  # bytes of all its tokens
         self.leaves: OrderedDict[Node, None] = OrderedDict()  # those that may be evicted
-        self.offered = inf  # the rate at which its leaves wait for eviction, if they do
-        self.due = False  # whether it waits for its oldest node to reach the end of the band
+        self.offered = inf  # the rate at which they wait for eviction, if they do
 
 
 class ReuseRate:
-    """Learns how soon nodes are used again, by their hits, their parent's, their length and the answer's.
+    """Learns how soon nodes are used again, by their hits, their past, their length and the answer's.
 
     A node has an age from when its last lock goes, counted in accesses, until it is hit; while it has one,
-    its cell is `Node.mark`. That goes for remembered nodes too: what was evicted too early teaches most.
+    its group is `Node.mark`. That goes for remembered nodes too: what was evicted too early teaches most.
     """
 
     def __init__(self, num_pages: int, page_size: int) -> None:
         self.history = HISTORY * num_pages
         capacity = max(num_pages * page_size, 1)
-        ends = [capacity * end for end in BANDS]
-        widths = [end - start for start, end in pairwise([0.0, *ends])]
-        self._ends = [*ends[:-1], inf]
+        widths = [capacity * (end - start) for start, end in pairwise((0.0, *BANDS))]
         self._table = ReuseTable(widths, capacity * WEIGHT * TOKEN_BYTES, capacity * HALF_LIFE)
-        self._cells: dict[Traits, list[Cell]] = {}  # the oldest first
-        self._due: list[tuple[float, int, Cell]] = []
-        self._offers: list[tuple[float, int, Cell]] = []
+        self._tick_length = capacity / TICKS
+        self._tick = 0
+        self._cycle = capacity * CYCLE
+        self._next_lesson = 0.0
+        self._ends = [round(end * TICKS) for end in BANDS[:-1]]
+        self._groups: list[dict[Traits, Group]] = [{} for _ in range(self._ends[-1] + 1)]  # by tick, a ring
+        self._with_leaves: dict[Kind, dict[Group, None]] = {}
+        self._offers: list[tuple[float, int, int, Group]] = []
+        self._most_offers = 64
         self._ties = 0
         self._num_leaves = 0
-        self._now = 0
-        self._look_again = 0.0  # when to see what is due
 
     def __len__(self) -> int:
         return self._num_leaves
 
     def advance(self, now: int) -> None:
-        self._now = now
         self._table.advance(now)
-        if now >= self._look_again:
-            self._look_again = now + self._ends[0]
-            self._grow_older()
+        self._grow_older(now)
+        if now >= self._next_lesson:
+            self._learn(now)
+
+    def _learn(self, now: int) -> None:
         kind = self._table.learn()
-        if kind is not None:
-            for cell in self._cells[kind.traits]:
-                if cell.leaves:
-                    self._offer(cell)
+        self._next_lesson = now + self._cycle / self._table.num_kinds
+        for group in self._with_leaves.get(kind, ()) if kind else ():
+            self._offer(group)
 
     def hit(self, node: Node) -> None:
-        cell = node.mark
-        if isinstance(cell, Cell):
-            cell.kind.used[cell.band] += len(node.tokens) * self._table.scale
+        group = node.mark
+        if isinstance(group, Group):
+            group.kind.used[group.band] += len(node.tokens) * self._table.scale
             self.forget(node)
 
     def rest(self, node: Node, generated: int) -> None:
-        cell = node.mark
-        if isinstance(cell, Cell):
-            cell.nodes.move_to_end(node)
+        if node.mark is not None:
             return
-        cell = self._youngest(_traits(node, generated))
-        node.mark = cell
-        cell.nodes[node] = None
-        self._arrived(cell, len(node.tokens))
+        self._grow_older(node.last_use)
+        group = self._youngest(_traits(node, generated))
+        group.packed += len(node.tokens)
+        group.kind.seen[0] += len(node.tokens) * self._table.scale
+        node.mark = group
 
     def split(self, upper: Node, lower: Node) -> None:
-        cell = lower.mark
-        if isinstance(cell, Cell):
-            upper.mark = cell
-            cell.nodes[upper] = None
+        upper.mark = lower.mark
 
     def forget(self, node: Node) -> None:
-        cell = node.mark
-        if isinstance(cell, Cell):
-            del cell.nodes[node]
+        group = node.mark
+        if isinstance(group, Group):
+            group.packed -= len(node.tokens)
             node.mark = None
 
     def add(self, leaf: Node) -> None:
-        cell = leaf.mark
-        assert isinstance(cell, Cell) and leaf not in cell.leaves, (
+        group = leaf.mark
+        assert isinstance(group, Group) and leaf not in group.leaves, (
             "the leaf is in use, or in the queue already"
         )
-        cell.leaves[leaf] = None
+        if not group.leaves:
+            self._with_leaves.setdefault(group.kind, {})[group] = None
+        group.leaves[leaf] = None
         self._num_leaves += 1
-        self._offer(cell)
+        self._offer(group)
 
     def discard(self, leaf: Node) -> None:
-        cell = leaf.mark
-        if isinstance(cell, Cell) and leaf in cell.leaves:
-            del cell.leaves[leaf]
-            self._num_leaves -= 1
+        group = leaf.mark
+        if isinstance(group, Group) and leaf in group.leaves:
+            del group.leaves[leaf]
+            self._lost_leaf(group)
 
     def pop(self) -> Node:
         while True:
-            rate, _, cell = self._offers[0]
-            if cell.leaves and rate == cell.offered == cell.kind.rates[cell.band]:
-                self._num_leaves -= 1
-                return cell.leaves.popitem(last=False)[0]
+            rate, _, _, group = self._offers[0]
+            if rate == group.offered:
+                if group.leaves and group.kind.rates[group.band] <= rate * TOLERATED:
+                    leaf, _ = group.leaves.popitem(last=False)
+                    self._lost_leaf(group)
+                    return leaf
+                group.offered = inf
+                if group.leaves:
+                    self._offer(group)
             heappop(self._offers)
-            if rate == cell.offered:
-                cell.offered = inf
-                if cell.leaves:
-                    self._offer(cell)
 
-    def _youngest(self, traits: Traits) -> Cell:
-        cells = self._cells.get(traits)
-        if cells is None:
-            cells = self._cells[traits] = []
-            kind = self._table.kind(traits)
-            for band in reversed(range(len(BANDS))):
-                cells.append(Cell(kind, band, cells[-1] if cells else None))
-        return cells[-1]
+    def add_and_pop(self, leaf: Node) -> Node:
+        group = leaf.mark
+        assert isinstance(group, Group), "the leaf is in use"
+        if self._offers:
+            rate, tick, _, _ = self._offers[0]
+            own_rate = group.kind.rates[group.band]
+            if rate < own_rate or (rate == own_rate and tick <= group.tick):
+                self.add(leaf)
+                return self.pop()
+        return leaf
 
-    def _arrived(self, cell: Cell, packed: int) -> None:
-        cell.kind.seen[cell.band] += packed * self._table.scale
-        if not cell.due:
-            self._schedule(cell)
+    def _lost_leaf(self, group: Group) -> None:
+        self._num_leaves -= 1
+        if not group.leaves:
+            del self._with_leaves[group.kind][group]
 
-    def _schedule(self, cell: Cell) -> None:
-        cell.due = True
-        self._ties += 1
-        oldest = next(iter(cell.nodes))
-        heappush(self._due, (oldest.last_use + self._ends[cell.band], self._ties, cell))
+    def _youngest(self, traits: Traits) -> Group:
+        groups = self._groups[self._tick % len(self._groups)]
+        group = groups.get(traits)
+        if group is None:
+            group = groups[traits] = Group(self._table.kind(traits), self._tick)
+        return group
 
-    def _grow_older(self) -> None:
-        """Moves on what has reached the end of its band."""
-        while self._due and self._due[0][0] <= self._now:
-            cell = heappop(self._due)[2]
-            cell.due = False
-            if cell.older is not None:
-                self._move_on(cell, cell.older)
-            if cell.nodes:
-                self._schedule(cell)
+    def _grow_older(self, now: int) -> None:
+        tick = int(now / self._tick_length)
+        while self._tick < tick:
+            self._tick += 1
+            self._groups[self._tick % len(self._groups)] = {}
+            for band, end in enumerate(self._ends, 1):
+                self._enter(band, self._groups[(self._tick - end) % len(self._groups)].values())
 
-    def _move_on(self, cell: Cell, older: Cell) -> None:
-        latest = self._now - self._ends[cell.band]
-        moved = 0
-        while cell.nodes and (node := next(iter(cell.nodes))).last_use <= latest:
-            del cell.nodes[node]
-            older.nodes[node] = None
-            node.mark = older
-            moved += len(node.tokens)
-            if node in cell.leaves:
-                del cell.leaves[node]
-                older.leaves[node] = None
-        if moved:
-            self._arrived(older, moved)
-            self._offer(older)
+    def _enter(self, band: int, groups: Iterable[Group]) -> None:
+        for group in groups:
+            group.band = band
+            group.kind.seen[band] += group.packed * self._table.scale
+            if group.leaves:
+                self._offer(group)
 
-    def _offer(self, cell: Cell) -> None:
-        rate = cell.kind.rates[cell.band]
-        if rate == cell.offered:
+    def _offer(self, group: Group) -> None:
+        """Queues a group at its rate. A rate that has grown is seen to when its turn comes."""
+        rate = group.kind.rates[group.band]
+        if rate * TOLERATED >= group.offered:
             return
-        cell.offered = rate
+        group.offered = rate
         self._ties += 1
-        heappush(self._offers, (rate, self._ties, cell))
-        if len(self._offers) > 64 + 4 * len(BANDS) * len(self._cells):
-            self._offers = [offer for offer in self._offers if offer[0] == offer[2].offered]
-            heapify(self._offers)
+        heappush(self._offers, (rate, group.tick, self._ties, group))
+        if len(self._offers) > self._most_offers:
+            self._drop_stale_offers()
+
+    def _drop_stale_offers(self) -> None:
+        self._offers = [offer for offer in self._offers if offer[0] == offer[3].offered]
+        heapify(self._offers)
+        self._most_offers = 64 + 2 * len(self._offers)
 
 
 def _traits(node: Node, generated: int) -> Traits:
-    """Scales on which a step is a doubling (hits) or a quadrupling (lengths).
-
-    The parent tells a new conversation from the next turn of one, as long as the node has no past of its own.
-    """
-    assert node.parent is not None
+    """Scales on which a step is a doubling (hits) or a quadrupling (lengths)."""
     hits = min(node.hits.bit_length(), 4)
-    parent = -1
-    if not hits and node.parent.parent is not None:
-        parent = min(node.parent.hits, 2)
-    return Traits(hits, parent, len(node.tokens).bit_length() // 2, generated.bit_length() // 2)
+    past = -1 if hits else _past(node)
+    return Traits(hits, past, len(node.tokens).bit_length() // 2, generated.bit_length() // 2)
+
+
+def _past(node: Node) -> int:
+    """What a node without a past of its own goes on from.
+
+    Nothing (-1), what nobody has gone through since either (0), the turn before (1), or what is shared: 2 to
+    6, by the share of those who went through it that went on into something that was there already.
+    """
+    parent = node.parent
+    assert parent is not None
+    if parent.parent is None:
+        return -1
+    if parent.hits < 2:
+        return parent.hits
+    return 2 + round(4 * parent.led_on / parent.hits)

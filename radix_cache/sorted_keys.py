@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 _CHUNK = 512
 
@@ -13,8 +13,8 @@ class SortedKeys:
 
     __slots__ = ("_chunks", "_firsts")
 
-    def __init__(self) -> None:
-        self._chunks: list[list[bytes]] = [[]]  # none is empty, but for the only one
+    def __init__(self, keys: Iterable[bytes] = ()) -> None:
+        self._chunks = [sorted(keys)]  # none is empty, but for the only one
         self._firsts: list[bytes] = []  # of each chunk but the first
 
     def __iter__(self) -> Iterator[bytes]:

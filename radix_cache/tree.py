@@ -42,7 +42,7 @@ class RadixTree:
         page_size: int,
         policy: EvictionPolicy,
         allocator: PageAllocator,
-        on_evict: Callable[[Node], None] = lambda leaf: None,
+        on_evict: Callable[[Node], None] | None = None,
     ) -> None:
         self.page_size = page_size
         self.page_bytes = page_size * TOKEN_BYTES
@@ -106,6 +106,7 @@ class RadixTree:
         while current.parent is not None:
             self._hit(current)
             current = current.parent
+            current.led_on += 1
 
     def _hit(self, node: Node) -> None:
         node.hits += 1
@@ -151,7 +152,8 @@ class RadixTree:
         remembered = self.history.recall(node, tokens, position)
         if remembered is not None:
             return self._revive(node, remembered, pages)
-        if node.locks > 1 or node.hits or node.children or node.ghosts or node.parent is None:
+        used_by_others = node.locks > 1 or node.hits or node.mark is not None
+        if used_by_others or node.children or node.ghosts or node.parent is None:
             return self._add_child(node, tokens[position:], pages), len(pages)
         self._count(node, len(pages))
         node.tokens += tokens[position:]
@@ -162,6 +164,7 @@ class RadixTree:
         remembered.pages = pages[: len(remembered.tokens) // self.page_bytes]
         self._hang(node, remembered)
         self._hit(remembered)
+        node.led_on += 1
         return remembered, len(remembered.pages)
 
     def _add_child(self, node: Node, tokens: bytes, pages: list[int]) -> Node:
@@ -170,10 +173,10 @@ class RadixTree:
         return child
 
     def _hang(self, node: Node, child: Node) -> None:
+        """The lock that moves down from `node` is the child's first, and `node` has that child's for it."""
         node.link(self.key(child), child)
         self._count(child, len(child.pages))
-        self.num_evictable += len(child.pages)
-        self._move_lock(node, child)
+        child.locks = 1
 
     def _count(self, node: Node, pages: int) -> None:
         self.num_pages += pages
@@ -206,9 +209,11 @@ class RadixTree:
         """Returns the parent, which may have become a leaf."""
         parent = leaf.parent
         assert parent is not None and not leaf.locks and not leaf.children, "only an unlocked leaf"
-        self._count(leaf, -len(leaf.pages))
-        self.num_evictable -= len(leaf.pages)
-        parent.unlink(self.key(leaf))
+        count = len(leaf.pages)
+        self.num_pages -= count
+        self.pages_in[leaf.namespace] -= count
+        self.num_evictable -= count
+        parent.unlink(leaf.tokens[: self.page_bytes])
         return parent
 
     def clear(self, root: Node) -> list[Node]:
@@ -274,17 +279,32 @@ class RadixTree:
         """`count` pages, of which so many must be evictable, from the tails of the first leaves."""
         assert count <= self.num_evictable, f"asked to evict {count} of {self.num_evictable} pages"
         evicted: list[int] = []
-        while len(evicted) < count:
-            leaf = self.policy.pop()
+        leaf = self.policy.pop()
+        while True:
             kept = len(leaf.pages) - (count - len(evicted))
             if kept > 0:
                 self.split(leaf, kept)
             evicted += leaf.pages
+            parent = self._retire(leaf)
+            if len(evicted) == count:
+                self._settle(parent)
+                return evicted
+            leaf = self._next_leaf(parent)
+
+    def _retire(self, leaf: Node) -> Node:
+        """Takes out an evicted leaf, and remembers it; returns its parent."""
+        if self.on_evict is not None:
             self.on_evict(leaf)
-            parent = self._unlink(leaf)
-            self.history.keep(leaf)
-            self._settle(parent)
-        return evicted
+        parent = self._unlink(leaf)
+        self.history.keep(leaf)
+        return parent
+
+    def _next_leaf(self, parent: Node) -> Node:
+        """The next to evict after one below `parent`."""
+        if parent.parent is not None and not parent.locks and not parent.children:
+            return self.policy.add_and_pop(parent)
+        self._settle(parent)
+        return self.policy.pop()
 
     def key(self, node: Node) -> bytes:
         return node.tokens[: self.page_bytes]

@@ -49,6 +49,16 @@ def test_stale_entries_do_not_pile_up() -> None:
     assert len(queue._heap) < 100
 
 
+def test_a_leaf_added_while_others_wait_leaves_before_them_if_it_is_older() -> None:
+    queue = LeastRecentlyUsed()
+    old, middle, new = leaf(1), leaf(2), leaf(3)
+    assert queue.add_and_pop(middle) is middle
+    queue.add(middle)
+    assert queue.add_and_pop(old) is old
+    assert queue.add_and_pop(new) is middle
+    assert [queue.pop(), len(queue)] == [new, 0]
+
+
 def test_discarding_a_leaf_that_is_not_queued_does_nothing() -> None:
     queue = LeastRecentlyUsed()
     queue.discard(leaf(0))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from arbora.radix_cache import PrefixCache
+import pytest
+from arbora.radix_cache import PrefixCache, history
 from arbora.radix_cache.node import Node
 from prefix_requests import DOCUMENT, match, new_cache, serve, start
 from prefix_world import pack
@@ -77,6 +78,18 @@ def test_what_was_evicted_first_is_forgotten_first() -> None:
     assert cache._tree.history.num_pages == limit
     assert pack(sequences[0]) not in kept
     assert pack(sequences[-2]) in kept
+
+
+def test_of_very_many_a_sample_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MANY", 4)
+    cache = new_cache(num_pages=30)
+    limit = cache._tree.policy.history
+    for base in range(0, 12 * limit, 12):
+        serve(cache, tuple(range(base, base + 12)))
+    numbers = [int.from_bytes(node.tokens[:4], "little") // 12 for node in remembered(cache)]
+    newest = limit - 30 // 3 - 1
+    assert 8 < len(numbers) < limit / 3 / 4, "many times fewer than were evicted"
+    assert newest - limit // 3 < numbers[0] < newest - limit // 6, "from as long ago as without a sample"
 
 
 def test_a_last_page_that_is_not_full_is_not_remembered() -> None:

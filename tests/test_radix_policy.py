@@ -77,6 +77,20 @@ def test_the_length_of_an_answer_may_tell_what_is_used_again() -> None:
     assert learned > 0.15
 
 
+def test_what_others_did_after_a_shared_prompt_may_tell_who_comes_back() -> None:
+    once, back = new_prompt()[:2], new_prompt()[:2]
+    waiting, prompts = [], []
+    for _ in range(500):
+        waiting.append((*back, *new_prompt()[:2]))
+        prompts.append((waiting[-1], 9))
+        prompts += [((*once, *new_prompt()[:2]), 9) for _ in range(3)]
+        if len(waiting) > 6:
+            prompts.append(((*waiting.pop(0), next(ids)), 9))
+    lru, learned = both(prompts)
+    assert lru < 0.49
+    assert learned > 0.54
+
+
 def test_it_forgets_what_is_no_longer_true() -> None:
     first = [new_prompt() for _ in range(9)]
     second = [new_prompt() for _ in range(9)]

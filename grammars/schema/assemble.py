@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,6 +31,7 @@ class Assembler:
         self._members: dict[Edge, int | None] = {}
         self._roots: dict[tuple[Container, Node], int] = {}
         self._names: dict[tuple[int, tuple[int, ...]], _StampedNames] = {}
+        self._spelled_once: dict[Container, bool] = {}
         self._pending: list[tuple[Container, Node, int, bool]] = []
         self._nesting = Nesting()
 
@@ -180,12 +182,17 @@ class Assembler:
     def _name_block(
         self, container: Container, names: UndeclaredNames, alive: list[int], labels: int
     ) -> Block | None:
-        number = np.full(labels + 1, REJECT, np.int32)
-        number[alive] = np.arange(len(alive))
-        dfa = Dfa(names.dfa.cuts, names.dfa.class_of_cut, names.dfa.transitions, number[names.dfa.labels])
-        if not alive_states(dfa.transitions, dfa.labels).all():  # beginnings of no name that may come
-            dfa = minimal(dfa)
-        is_shared = all(map(has_one_spelling, container.names))
+        def dfa() -> Dfa:
+            number = np.full(labels + 1, REJECT, np.int32)
+            number[alive] = np.arange(len(alive))
+            kept = replace(names.dfa, labels=number[names.dfa.labels])
+            if alive_states(kept.transitions, kept.labels).all():
+                return kept
+            return minimal(kept)  # there are beginnings of no name that may come
+
+        if container not in self._spelled_once:
+            self._spelled_once[container] = all(map(has_one_spelling, container.names))
+        is_shared = self._spelled_once[container]
         return self._goals.scalars.name_block(dfa, (*names.key, *alive), is_shared=is_shared)
 
 
@@ -199,6 +206,7 @@ class _StampedNames:
         self.block = block
         self.tries = Names(block)
         self.states: dict[int, int] = {}
+        self._tails: dict[tuple[bytes, int | None, int, int], int] = {}
 
     def taken(self, container: Container) -> NameTrie:
         """All declared names, none of which may come."""
@@ -210,6 +218,11 @@ class _StampedNames:
         return self._taken[container]
 
     def new_state(self, trie: NameTrie, states: dict[int, int]) -> int:
+        if trie.tail:
+            key = (trie.tail, trie.value, trie.base, trie.below)
+            if key not in self._tails:
+                self._tails[key] = self._tail(trie)
+            return self._tails[key]
         entries = {byte: self._entered(trie, trie.children[byte], state) for byte, state in states.items()}
         if trie.value is not None:
             entries[_QUOTE] = trie.value
@@ -217,6 +230,18 @@ class _StampedNames:
         if trie.base >= 0:
             self._tables.inherit(state, self._start + trie.base)
         return state
+
+    def _tail(self, trie: NameTrie) -> int:
+        bases = [trie.base]
+        for byte in trie.tail:
+            bases.append(self.tries.following(bases[-1], byte))
+        left = bases.index(-1) if bases[-1] < 0 else len(bases)
+        first = self._tables.path(trie.tail, {} if trie.value is None else {_QUOTE: trie.value})
+        self._tables.inherit_all(range(first, first + left), [self._start + base for base in bases[:left]])
+        if trie.below and 0 < left < len(bases):
+            target = self._tables.action(NEED, first + left, trie.below)
+            self._tables.fill(first + left - 1, {trie.tail[left - 1]: target})
+        return first
 
     def _entered(self, trie: NameTrie, child: NameTrie, state: int) -> int:
         """Dead where every name that may still come of it was seen."""

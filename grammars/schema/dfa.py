@@ -39,13 +39,18 @@ class Dfa:
     labels: NDArray[np.int32]  # [states]
 
     def label(self, text: str) -> int:
-        state = 0
-        for character in text:
-            interval = int(np.searchsorted(self.cuts, ord(character), "right")) - 1
-            state = int(self.transitions[state, self.class_of_cut[interval]])
-            if state < 0:
-                return REJECT
-        return int(self.labels[state])
+        points = np.array([ord(character) for character in text], np.int32)
+        return int(_label(self.cuts, self.class_of_cut, self.transitions, self.labels, points))
+
+
+@njit(cache=True)
+def _label(cuts, class_of_cut, transitions, labels, points):  # type: ignore[no-untyped-def]
+    state = 0
+    for point in points:
+        state = transitions[state, class_of_cut[np.searchsorted(cuts, point, "right") - 1]]
+        if state < 0:
+            return REJECT
+    return labels[state]
 
 
 def explored(
@@ -108,7 +113,9 @@ def union(left: Dfa, right: Dfa) -> Dfa:
 
 def combined(left: Dfa, right: Dfa, label: Callable[[int, int], int]) -> Dfa:
     """The product: a text's new label is `label(left's, right's)`; minimal."""
-    cuts, left_class, right_class, class_of_cut = _common_classes(left, right)
+    cuts, left_class, right_class, class_of_cut = _common_classes(
+        left.cuts, left.class_of_cut, right.cuts, right.class_of_cut
+    )
     every_pair = (len(left.labels) + 1) * (len(right.labels) + 1)
     limit = min(every_pair + 1, MAX_STATES * 4, MAX_CELLS // len(left_class))
     pairs, transitions = _product(left.transitions, right.transitions, left_class, right_class, limit)
@@ -123,20 +130,35 @@ def combined(left: Dfa, right: Dfa, label: Callable[[int, int], int]) -> Dfa:
     return minimal(Dfa(cuts, class_of_cut, transitions, table[of_left + 1, of_right + 1]))
 
 
-def _common_classes(
-    left: Dfa, right: Dfa
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+@njit(cache=True)
+def _common_classes(left_cuts, left_classes, right_cuts, right_classes):  # type: ignore[no-untyped-def]
     """Cuts of both, for each joint class its class on either side, and the joint class of each cut."""
-    cuts = np.union1d(left.cuts, right.cuts).astype(np.int32)
-    of_left = left.class_of_cut[np.searchsorted(left.cuts, cuts, "right") - 1]
-    of_right = right.class_of_cut[np.searchsorted(right.cuts, cuts, "right") - 1]
-    width = int(of_right.max()) + 1
-    joint, class_of_cut = np.unique(of_left * width + of_right, return_inverse=True)
+    most = len(left_cuts) + len(right_cuts)
+    cuts, class_of_cut = np.empty(most, np.int32), np.empty(most, np.int32)
+    of_left, of_right = np.empty(most, np.int32), np.empty(most, np.int32)
+    joint = np.full((left_classes.max() + 1, right_classes.max() + 1), -1, np.int32)
+    found = classes = left = right = 0
+    while left < len(left_cuts) or right < len(right_cuts):
+        takes_left = right == len(right_cuts) or (
+            left < len(left_cuts) and left_cuts[left] <= right_cuts[right]
+        )
+        cuts[found] = left_cuts[left] if takes_left else right_cuts[right]
+        if left < len(left_cuts) and left_cuts[left] == cuts[found]:
+            left += 1
+        if right < len(right_cuts) and right_cuts[right] == cuts[found]:
+            right += 1
+        pair = left_classes[left - 1], right_classes[right - 1]
+        if joint[pair] < 0:
+            joint[pair] = classes
+            of_left[classes], of_right[classes] = pair
+            classes += 1
+        class_of_cut[found] = joint[pair]
+        found += 1
     return (
-        cuts,
-        (joint // width).astype(np.int32),
-        (joint % width).astype(np.int32),
-        class_of_cut.reshape(-1).astype(np.int32),
+        cuts[:found].copy(),
+        of_left[:classes].copy(),
+        of_right[:classes].copy(),
+        class_of_cut[:found].copy(),
     )
 
 
@@ -187,26 +209,50 @@ def minimal(dfa: Dfa) -> Dfa:
 
 def distinct_columns(table: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """One index of each distinct column, and for each column its place there. Compared by a 64-bit hash."""
-    spread = np.resize(_SPREAD.view(np.int64), len(table)) * (1 + np.arange(len(table)) // len(_SPREAD))
-    _, columns, inverse = np.unique(spread @ table.astype(np.int64), return_index=True, return_inverse=True)
+    _, columns, inverse = np.unique(_column_hashes(table), return_index=True, return_inverse=True)
     return columns, inverse.reshape(-1)
 
 
-def minimal_table(
-    transitions: NDArray[np.int32], labels: NDArray[np.int32]
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def spread(numbers: NDArray[np.integer]) -> NDArray[np.int64]:
+    """A hash of each number."""
+    hashes = numbers.astype(np.uint64)
+    for _ in range(2):
+        hashes = (hashes ^ (hashes >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    return hashes.view(np.int64)
+
+
+@njit(cache=True)
+def _column_hashes(table):  # type: ignore[no-untyped-def]
+    hashes = np.zeros(table.shape[1], np.uint64)
+    for row in table:
+        for column in range(len(row)):
+            hashes[column] = (hashes[column] + np.uint64(row[column] + 3)) * np.uint64(0x9E3779B97F4A7C15)
+            hashes[column] ^= hashes[column] >> np.uint64(29)
+    return hashes
+
+
+@njit(cache=True)
+def minimal_table(transitions, labels):  # type: ignore[no-untyped-def]
     """Merges equal states, numbered from the first; empty if that leads to no label."""
     alive = alive_states(transitions, labels)
     if not alive[0]:
-        return transitions[:0], labels[:0]
-    kept = np.where((transitions >= 0) & ~alive[transitions], np.int32(DEAD), transitions)
+        return transitions[:0].copy(), labels[:0].copy()
+    kept = transitions.copy()
+    for state in range(len(kept)):
+        for column in range(kept.shape[1]):
+            if kept[state, column] >= 0 and not alive[kept[state, column]]:
+                kept[state, column] = DEAD
     block = equal_futures(kept, labels)
     order = _numbered(kept, block)
     number = np.full(block.max() + 1, -1, np.int32)
-    number[block[order]] = np.arange(len(order), dtype=np.int32)
-    rows = kept[order]
-    merged = np.where(rows >= 0, number[block[rows]], rows)
-    return merged.astype(np.int32), labels[order]
+    for place in range(len(order)):
+        number[block[order[place]]] = place
+    merged = np.empty((len(order), kept.shape[1]), np.int32)
+    for place in range(len(order)):
+        for column in range(kept.shape[1]):
+            target = kept[order[place], column]
+            merged[place, column] = number[block[target]] if target >= 0 else target
+    return merged, labels[order]
 
 
 @njit(cache=True)
@@ -240,9 +286,6 @@ def alive_states(transitions, labels):  # type: ignore[no-untyped-def]
                 alive[source] = True
                 pending.append(np.int64(source))
     return alive
-
-
-_SPREAD = np.random.default_rng(20).integers(1, 1 << 62, 4096, dtype=np.uint64) | np.uint64(1)
 
 
 @njit(cache=True)

@@ -6,6 +6,7 @@ An atom speaks of values of one JSON type and holds for all others, as JSON sche
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from operator import is_
 from typing import Any, Literal, TypeAlias
 
 NULL, BOOLEAN, NUMBER, STRING, OBJECT, ARRAY = 1, 2, 4, 8, 16, 32
@@ -164,8 +165,7 @@ class Formulas:
             return formula if formula.types & mask else self.true
         if formula.kind == "not":
             return formula if formula.types & mask else self.false
-        parts = [self.restricted(part, mask) for part in formula.parts]
-        joined = self.all_of(parts) if formula.kind == "and" else self.any_of(parts)
+        joined = self._with_parts(formula, [self.restricted(part, mask) for part in formula.parts])
         return joined if joined is formula else self.restricted(joined, mask)
 
     def rewritten(self, formula: Formula, key: Any, change: Callable[[Formula], Formula]) -> Formula:
@@ -180,7 +180,11 @@ class Formulas:
     def _rewritten(self, formula: Formula, key: Any, change: Callable[[Formula], Formula]) -> Formula:
         if formula.kind == "atom":
             return change(formula)
-        parts = [self.rewritten(part, key, change) for part in formula.parts]
+        return self._with_parts(formula, [self.rewritten(part, key, change) for part in formula.parts])
+
+    def _with_parts(self, formula: Formula, parts: list[Formula]) -> Formula:
+        if all(map(is_, parts, formula.parts)):
+            return formula
         if formula.kind == "not":
             return self.negation(parts[0])
         return self.all_of(parts) if formula.kind == "and" else self.any_of(parts)

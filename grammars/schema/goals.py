@@ -291,6 +291,8 @@ class Goals:
 
     def _assumed(self, formula: Formula, child: Formula, holds: bool) -> Formula:
         make = self.formulas
+        if self._first_child(formula) is None:
+            return formula
         return make.rewritten(
             formula,
             ("assumed", child.number, holds),

@@ -42,7 +42,7 @@ class _Reader:
             self.required.difference_update(followed)
         self._edges: dict[tuple[Goal, str | tuple[bool, ...]], Edge | None] = {}
         self._own_values: dict[str, Value | None] = {}
-        self._classes: dict[Goal, Dfa] = {}
+        self._classes: dict[tuple[Formula, ...], Dfa] = {}
         self.pending: list[Node] = []
 
     def _core(self, goal: Goal) -> Goal:
@@ -210,19 +210,15 @@ class _Reader:
             for atom in formula.atoms()
             if atom.payload[0] == "every"
         }
-        varying = list(
-            dict.fromkeys(names for names in open_names.values() if names.kind not in ("true", "false"))
-        )
+        told_apart = {names for names in open_names.values() if names.kind not in ("true", "false")}
+        varying = tuple(sorted(told_apart, key=lambda names: names.number))
         if not varying:
             edge = self._other_edge(goal, {}, 0)
             if edge is not None:
                 node.others = [edge]
                 node.names = UndeclaredNames(ANYTHING, ("any",), True)
             return
-        key = tuple(varying)
-        if key not in self._classes:
-            self._classes[key] = self._classified(varying)
-        dfa = self._classes[key]
+        dfa = self._classified(varying)
         labels = np.unique(dfa.labels[dfa.labels >= 0])
         new_label = np.full(1 << len(varying), REJECT, np.int32)
         for label in labels:
@@ -235,16 +231,21 @@ class _Reader:
         names_key = (tuple(map(content, varying)), tuple(sorted(self.names)), tuple(new_label.tolist()))
         node.names = UndeclaredNames(Dfa(dfa.cuts, dfa.class_of_cut, dfa.transitions, kept), names_key, False)
 
-    def _classified(self, varying: list[Formula]) -> Dfa:
+    def _classified(self, varying: tuple[Formula, ...]) -> Dfa:
         """Labels undeclared names with a bit for each of the formulas."""
-        dfa = ANYTHING
-        if self.names:
-            negated = self.make.negation(self.make.atom(STRING, "in", frozenset(self.names)))
-            dfa = self.goals.scalars.string_dfa((negated,))
-        for bit, names in enumerate(varying):
-            one = self.goals.scalars.string_dfa((names,))
-            dfa = combined(dfa, one, partial(_with_bit, bit))
-        return dfa
+        known = self._classes.get(varying)
+        if known is None:
+            known = self._classes[varying] = self._newly_classified(varying)
+        return known
+
+    def _newly_classified(self, varying: tuple[Formula, ...]) -> Dfa:
+        if varying:
+            one = self.goals.scalars.string_dfa(varying[-1:])
+            return combined(self._classified(varying[:-1]), one, partial(_with_bit, len(varying) - 1))
+        if not self.names:
+            return ANYTHING
+        negated = self.make.negation(self.make.atom(STRING, "in", frozenset(self.names)))
+        return self.goals.scalars.string_dfa((negated,))
 
     def _undeclared(self, names: Formula) -> Formula:
         """What a formula over names says of undeclared ones: every list is of declared names."""

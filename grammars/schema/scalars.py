@@ -56,11 +56,11 @@ class Scalars:
             return self._remembered(key, lambda: counted(*bounds))
         return self._remembered(key, lambda: spelled(self.string_dfa(formulas), spelling))
 
-    def name_block(self, dfa: Dfa, key: Content, *, is_shared: bool) -> Block | None:
+    def name_block(self, dfa: Callable[[], Dfa], key: Content, *, is_shared: bool) -> Block | None:
         """The same for property names; `key` stands for the automaton. Shared nodes need the stack."""
         if is_shared:
-            return self._remembered(("name", *key), lambda: spelled(dfa, "lower"))
-        return self._remembered(("whole name", *key), lambda: inlined(dfa, "lower"))
+            return self._remembered(("name", *key), lambda: spelled(dfa(), "lower"))
+        return self._remembered(("whole name", *key), lambda: inlined(dfa(), "lower"))
 
     def number_block(self, formulas: Sequence[Formula]) -> Block | None:
         key = ("number", *map(content, formulas))
@@ -68,7 +68,22 @@ class Scalars:
 
     def string_dfa(self, formulas: Sequence[Formula]) -> Dfa:
         """Labels texts with the index of the formula that they satisfy."""
-        return self._labelled(("string", *map(content, formulas)), formulas, _string_atom, _string_formulas)
+        key = ("string", *map(content, formulas))
+        known = self._dfas.get(key)
+        if known is None and _lists_some(formulas):
+            known = self._dfas[key] = self._with_lists(formulas)
+        return known or self._labelled(key, formulas, _string_atom, lambda _: (ANYTHING, None))
+
+    def _with_lists(self, formulas: Sequence[Formula]) -> Dfa:
+        """All other strings are in none of the lists."""
+        listed = frozenset[str]().union(*(atom.payload[1] for atom in _atoms(formulas) if _is_list(atom)))
+        labels = {text: _label_of(formulas, partial(_string_satisfies, text)) for text in listed}
+        if all(map(_is_list, _atoms(formulas))):
+            return labelled_literals(labels, _label_of(formulas, lambda _: False))
+        others = self.string_dfa([_without_lists(formula) for formula in formulas])
+        unlisted = len(formulas) + 1
+        exceptions = labelled_literals({text: 1 + label for text, label in labels.items()}, unlisted)
+        return combined(exceptions, others, lambda own, other: other if own == unlisted else own - 1)
 
     def number_dfa(self, formulas: Sequence[Formula]) -> Dfa:
         return self._labelled(("number", *map(content, formulas)), formulas, _number_atom, _number_formulas)
@@ -209,18 +224,45 @@ def at_least(count: int) -> Dfa:
     )
 
 
-def _string_formulas(formulas: Sequence[Formula]) -> tuple[Dfa, Dfa | None]:
-    """All texts, and the automaton if the formulas do no more than list some."""
-    atoms = [atom for formula in formulas for atom in formula.atoms()]
-    if not all(atom.payload[0] == "in" for atom in atoms) or len(atoms) < 2:
-        return ANYTHING, None
-    listed = frozenset[str]().union(*(atom.payload[1] for atom in atoms))
-    labels = {text: _label_of(formulas, partial(_is_listed, text)) for text in listed}
-    return ANYTHING, labelled_literals(labels, _label_of(formulas, lambda _: False))
+def _atoms(formulas: Sequence[Formula]) -> list[Formula]:
+    return [atom for formula in formulas for atom in formula.atoms()]
 
 
-def _is_listed(text: str, atom: Formula) -> bool:
-    return text in atom.payload[1]
+def _is_list(atom: Formula) -> bool:
+    return bool(atom.payload[0] == "in")
+
+
+def _lists_some(formulas: Sequence[Formula]) -> bool:
+    """Whether it is worth while to look at the listed strings one by one."""
+    atoms = _atoms(formulas)
+    return len(atoms) > 1 and any(map(_is_list, atoms))
+
+
+def _string_satisfies(text: str, atom: Formula) -> bool:
+    name, argument = atom.payload
+    if name == "in":
+        return text in argument
+    return len(text) >= argument if name == "characters" else _string_atom(atom.payload).label(text) >= 0
+
+
+def _without_lists(formula: Formula) -> Formula:
+    """What it says of strings that are in no list."""
+    if formula.kind == "atom":
+        return _FALSE if _is_list(formula) else formula
+    if formula.kind in ("true", "false"):
+        return _TRUE if formula.kind == "true" else _FALSE
+    parts = [_without_lists(part) for part in formula.parts]
+    if formula.kind == "not" and parts[0].kind in ("true", "false"):
+        return _FALSE if parts[0].kind == "true" else _TRUE
+    if formula.kind in ("and", "or"):
+        neutral, decisive = (_TRUE, _FALSE) if formula.kind == "and" else (_FALSE, _TRUE)
+        parts = [part for part in parts if part is not neutral]
+        if decisive in parts or len(parts) < 2:
+            return decisive if decisive in parts else (parts or [neutral])[0]
+    return Formula(0, formula.kind, formula.types, formula.payload, tuple(parts))
+
+
+_TRUE, _FALSE = Formula(0, "true", 0, (), ()), Formula(0, "false", 0, (), ())
 
 
 def _label_of(formulas: Sequence[Formula], holds: Callable[[Formula], bool]) -> int:

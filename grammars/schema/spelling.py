@@ -49,10 +49,22 @@ class Block:
 
     @cached_property
     def pushes(self) -> list[tuple[int, int]]:
-        """State and node of each entry that goes to a node, in the order of the table."""
+        """States and nodes of entries that go to a node, each pair once."""
+        return self._pushes[0]
+
+    @cached_property
+    def push_numbers(self) -> NDArray[np.int32]:
+        """[states, byte classes] the place in `pushes` of entries that go to a node."""
+        return self._pushes[1]
+
+    @cached_property
+    def _pushes(self) -> tuple[list[tuple[int, int]], NDArray[np.int32]]:
         states, columns = np.nonzero(self.transitions <= PUSHES)
         nodes = PUSHES - self.transitions[states, columns]
-        return list(zip(states.tolist(), nodes.tolist(), strict=True))
+        pairs, which = np.unique(states * (len(self.graph) + 1) + nodes, return_inverse=True)
+        numbers = np.full(self.transitions.shape, -1, np.int32)
+        numbers[states, columns] = which
+        return [divmod(pair, len(self.graph) + 1) for pair in pairs.tolist()], numbers
 
     @cached_property
     def labelled(self) -> list[tuple[int, int]]:

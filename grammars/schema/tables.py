@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from ..errors import TooLargeError
 from ..stack_automaton import CALL, COUNT, COUNT_CALL, DEAD, DROP, NO_ROOM, POP, ROOM, StackAutomaton
 from ..stack_room import Frames, with_room
-from .dfa import distinct_columns
+from .dfa import distinct_columns, spread
 from .names import TAKEN
 from .spelling import PUSHES, Block
 
 MAX_STATES = 40_000
 MAX_CELLS = 2_000_000  # 8 MB
+_ODD = 0x5851F42D4C957F2D
+_NO_PUSHES = np.empty(0, np.int32)
 
 
 class Tables:
@@ -25,6 +30,9 @@ class Tables:
         self.accepting: list[int] = []
         self._count = 0
         self._entries: dict[int, dict[int, int]] = {}
+        self._path_states: list[int] = []
+        """states that one byte of `_path_bytes` leads on from, each to the next state"""
+        self._path_bytes = bytearray()
         self._stamps: list[tuple[int, Block, tuple[int, ...]]] = []
         self._stamped: dict[tuple[int, tuple[int, ...]], int] = {}
         self._graphs: dict[tuple[bytes, bytes], int] = {}
@@ -48,6 +56,14 @@ class Tables:
     def fill(self, state: int, entries: dict[int, int]) -> None:
         self._entries[state] = entries
 
+    def path(self, text: bytes, entries: dict[int, int]) -> int:
+        """New states along a text, the last with these entries. Returns the first."""
+        first = self._reserved(len(text) + 1)
+        self._path_states += range(first, first + len(text))
+        self._path_bytes += text
+        self._entries[first + len(text)] = entries
+        return first
+
     def chain(self, text: bytes, target: int) -> int:
         """The state from which exactly `text` leads to `target`."""
         if not text:
@@ -60,6 +76,10 @@ class Tables:
     def inherit(self, state: int, other: int) -> None:
         """Where `state` has no entry it takes the one of `other`, which must not inherit itself."""
         self._inherits.append((state, other))
+
+    def inherit_all(self, states: Iterable[int], others: Iterable[int]) -> None:
+        """As `inherit` for each state and the other in its place."""
+        self._inherits += zip(states, others, strict=True)
 
     def entry(self, block: Block, following: tuple[int, ...]) -> int:
         """What leads into a copy of the block: its start, or an action that sets its count."""
@@ -121,19 +141,15 @@ class Tables:
             raise TooLargeError(f"more than {MAX_CELLS} entries in a table")
         table = np.full((self._count, len(samples)), DEAD, np.int32)
         for first, block, following in self._stamps:
-            table[first : first + len(block.transitions)] = self._block_rows(first, block, following, samples)
+            self._stamp_rows(table, samples, first, block, following)
         for first, block, pops in self._graph_rows:
             rows = block.graph[:, block.class_of_byte[samples]]
             leaves = pops[np.where(rows < -1, -2 - rows, 0)]
             table[first : first + len(rows)] = np.where(
                 rows >= 0, rows + first, np.where(rows < -1, leaves, DEAD)
             )
-        cells = [
-            (state, byte, target) for state, row in self._entries.items() for byte, target in row.items()
-        ]
-        if cells:
-            states, bytes_, targets = np.array(cells, np.int64).T
-            table[states, class_of_byte[bytes_]] = targets
+        states, bytes_, targets = self._cells()
+        table[states, class_of_byte[bytes_]] = targets
         accepting = np.zeros(self._count, np.bool_)
         accepting[self.accepting] = True
         if self._inherits:
@@ -144,6 +160,19 @@ class Tables:
         automaton = replace(self._compressed(start, class_of_byte, table, accepting), max_depth=max_depth)
         return with_room(automaton, self._frames()) if guarded else automaton
 
+    def _cells(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """States, bytes and entries of what did not come in blocks, paths first."""
+        path = np.array(self._path_states, np.int64)
+        entries = self._entries.values()
+        states = np.repeat(np.fromiter(self._entries, np.int64), np.fromiter(map(len, entries), np.int64))
+        bytes_ = np.fromiter(chain.from_iterable(entries), np.int64)
+        targets = np.fromiter(chain.from_iterable(row.values() for row in entries), np.int64)
+        return (
+            np.concatenate([path, states]),
+            np.concatenate([np.frombuffer(self._path_bytes, np.uint8), bytes_]),
+            np.concatenate([path + 1, targets]),
+        )
+
     def _frames(self) -> Frames:
         sizes = np.zeros(len(self._returns), np.int32)
         for following, base in self._return_bases.items():
@@ -153,24 +182,30 @@ class Tables:
             is_called[first : first + len(block.graph)] = True
         return Frames(sizes, is_called, np.array(self.required, np.int32).reshape(-1, 2))
 
-    def _block_rows(
-        self, first: int, block: Block, following: tuple[int, ...], samples: NDArray[np.int64]
-    ) -> NDArray[np.int32]:
-        columns = block.class_of_byte[samples]
-        table = np.where(block.transitions >= 0, block.transitions + first, block.transitions)
-        is_exit = (table < -1) & (table > PUSHES)
-        after = np.array(following, np.int32)
+    def _stamp_rows(
+        self,
+        table: NDArray[np.int32],
+        samples: NDArray[np.int64],
+        first: int,
+        block: Block,
+        following: tuple[int, ...],
+    ) -> None:
+        loop, counting = -1, DEAD
         if block.count is not None:
-            after = np.array([self.action(DROP, target, 0) for target in following], np.int32)
-            loop = table[block.count.loop]
-            counting = self.action(COUNT, first + block.count.loop, first + block.count.tail)
-            table[block.count.loop] = np.where(loop == first + block.count.loop, counting, loop)
-            is_exit[block.count.loop] &= loop < 0
-        table = np.where(is_exit, after[np.where(is_exit, -2 - table, 0)], table)
-        pushes = self._pushes.get(first)
-        if pushes is not None:
-            table[table <= PUSHES] = pushes
-        return table[:, columns]
+            loop = block.count.loop
+            following = tuple(self.action(DROP, target, 0) for target in following)
+            counting = self.action(COUNT, first + loop, first + block.count.tail)
+        _write_stamp(
+            table[first : first + len(block.transitions)],
+            first,
+            block.transitions,
+            block.class_of_byte[samples],
+            np.array(following, np.int32),
+            block.push_numbers,
+            self._pushes.get(first, _NO_PUSHES),
+            loop,
+            counting,
+        )
 
     def _compressed(
         self,
@@ -203,11 +238,10 @@ class Tables:
     def _classes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """A class for each byte, such that every row is constant on it, and a byte of each class."""
         code = np.zeros(256, np.int64)
-        named = sorted({byte for row in self._entries.values() for byte in row})
-        code[named] = np.arange(1, len(named) + 1)
+        named = list({*self._path_bytes}.union(*self._entries.values()))
+        code[named] = spread(np.arange(1, len(named) + 1))
         for block in {id(block.class_of_byte): block for _, block, _ in self._stamps}.values():
-            code = code * (int(block.class_of_byte.max()) + 1) + block.class_of_byte
-            code = np.unique(code, return_inverse=True)[1].reshape(256)
+            code = code * _ODD + spread(block.class_of_byte)
         _, samples, class_of_byte = np.unique(code, return_index=True, return_inverse=True)
         return class_of_byte.reshape(256), samples
 
@@ -217,3 +251,17 @@ class Tables:
         if self._count > MAX_STATES:
             raise TooLargeError(f"more than {MAX_STATES} states")
         return first
+
+
+@njit(cache=True)
+def _write_stamp(rows, first, transitions, columns, after, push_numbers, pushes, loop, counting):  # type: ignore[no-untyped-def]
+    """A copy of a block from state `first` on. State `loop` counts where it would stay."""
+    for state in range(len(transitions)):
+        for k in range(len(columns)):
+            entry = transitions[state, columns[k]]
+            if entry >= 0:
+                rows[state, k] = counting if state == loop and entry == loop else first + entry
+            elif entry <= PUSHES:
+                rows[state, k] = pushes[push_numbers[state, columns[k]]]
+            elif entry < DEAD:
+                rows[state, k] = after[-2 - entry]

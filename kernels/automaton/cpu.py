@@ -52,10 +52,12 @@ def _arrays(rows: AutomatonRows) -> tuple[Ints, Ints, Tables]:
 
 
 @inlined
-def _walk(state: int, depth: int, stack: Ints, token: int, tables: Tables) -> tuple[int, int]:
-    """State and depth after a token's bytes; the stack changes in place."""
+def _walk(state: int, depth: int, stack: Ints, token: int, tables: Tables) -> tuple[int, int, int]:
+    """State and depth after a token's bytes, and how many bytes that took, fewer than all if they lead
+    nowhere; the stack changes in place."""
     spans, token_bytes, state_rows, class_maps, entries, actions, returns = tables
-    for at in range(spans[token, 0], spans[token, 1]):
+    at = spans[token, 0]
+    while at < spans[token, 1] and state != DEAD:
         kind = class_maps[state_rows[state, CLASS_MAP], token_bytes[at]]
         place = state_rows[state, ROW] + kind
         entry = entries[place, 0]
@@ -67,7 +69,8 @@ def _walk(state: int, depth: int, stack: Ints, token: int, tables: Tables) -> tu
             state = entry
         else:
             state, depth = act(actions[-1 - entry], depth, stack, returns)
-    return state, depth
+        at += 1
+    return state, depth, at - spans[token, 0]
 
 
 @compiled
@@ -76,7 +79,7 @@ def _advance(slots: Ints, registers: Ints, tables: Tables, tokens: Ints) -> Ints
     for row in range(len(slots)):
         own = registers[slots[row]]
         if own[STATE] >= 0:
-            own[STATE], own[DEPTH] = _walk(own[STATE], own[DEPTH], own[STACK:], tokens[row], tables)
+            own[STATE], own[DEPTH], _ = _walk(own[STATE], own[DEPTH], own[STACK:], tokens[row], tables)
         states[row] = own[STATE]
     return states
 
@@ -100,8 +103,9 @@ def _mask(
         shared, differing = lists[state_row[SHARED]], lists[state_row[OWN]]
         if shared[TOKENS] + differing[TOKENS] + count > 0:
             index[row] = own_masks + slots[row]
-            words = masks[index[row]]
-            words[:] = masks[state_row[MASK]]
+            words, whole = masks[index[row]], masks[state_row[MASK]]
+            for word in range(len(words)):  # compiled to wider moves than an assignment of all
+                words[word] = whole[word]
             _flip(words, tokens[shared[START] : shared[START] + shared[TOKENS]])
             _flip(words, tokens[differing[START] : differing[START] + differing[TOKENS]])
             _decide(own, tables, tokens[decided[START] : decided[START] + count], words)
@@ -116,11 +120,26 @@ def _flip(words: Ints, tokens: Ints) -> None:
 
 @compiled
 def _decide(own: Ints, tables: Tables, tokens: Ints, words: Ints) -> None:
-    """Set the bits of the tokens that lead somewhere from these registers, clear those of the others."""
+    """Set the bits of the tokens that lead somewhere from these registers, clear those of the others.
+
+    Tokens come sorted, or nearly so: what begins as the one before, as far as that led somewhere and one byte
+    more, leads nowhere either.
+    """
+    spans, token_bytes = tables[0], tables[1]
     stack = np.empty(STACK_PLACES, np.int32)
+    dead_start, dead_length = 0, 0
     for token in tokens:
+        start, end = spans[token, 0], spans[token, 1]
+        bit = np.int32(1) << np.int32(token & 31)
+        common = 0
+        if 0 < dead_length <= end - start:
+            while common < dead_length and token_bytes[start + common] == token_bytes[dead_start + common]:
+                common += 1
+        if 0 < dead_length == common:
+            words[token >> 5] &= ~bit
+            continue
         for level in range(own[DEPTH]):
             stack[level] = own[STACK + level]
-        state, _ = _walk(own[STATE], own[DEPTH], stack, token, tables)
-        bit = np.int32(1) << np.int32(token & 31)
+        state, _, taken = _walk(own[STATE], own[DEPTH], stack, token, tables)
         words[token >> 5] = words[token >> 5] & ~bit if state == DEAD else words[token >> 5] | bit
+        dead_start, dead_length = start, taken if state == DEAD else 0

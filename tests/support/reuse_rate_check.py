@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from arbora.radix_cache import PrefixCache, ReuseRate
 from arbora.radix_cache.node import Node
-from arbora.radix_cache.reuse_rate import Cell
+from arbora.radix_cache.reuse_rate import Group
 
 
 def check(cache: PrefixCache) -> None:
@@ -12,29 +14,31 @@ def check(cache: PrefixCache) -> None:
     policy = tree.policy
     assert isinstance(policy, ReuseRate)
     cached = [node for root in tree.roots.values() for node in root.subtree() if node.parent]
-    nodes = cached + list(tree.history.nodes)
-    cells = [cell for row in policy._cells.values() for cell in row]
-    _check_marks(nodes, cells)
-    leaves = {leaf for cell in cells for leaf in cell.leaves}
-    assert leaves == {node for node in cached if not node.children and not node.locks}
-    _check_queues(policy, cells)
+    _check_marks(policy, cached + list(tree.history.nodes))
+    _check_leaves(policy, [node for node in cached if not node.children and not node.locks])
 
 
-def _check_marks(nodes: list[Node], cells: list[Cell]) -> None:
-    assert sum(len(cell.nodes) for cell in cells) == sum(node.mark is not None for node in nodes)
+def _check_marks(policy: ReuseRate, nodes: list[Node]) -> None:
+    packed: Counter[Group] = Counter()
     for node in nodes:
         assert node.mark is not None or node.locks, "what is out of use has an age"
-        if isinstance(node.mark, Cell):
-            assert node in node.mark.nodes
-    for cell in cells:
-        assert cell.leaves.keys() <= cell.nodes.keys()
+        if isinstance(node.mark, Group):
+            packed[node.mark] += len(node.tokens)
+    for groups in policy._groups:
+        for group in groups.values():
+            assert group.packed == packed[group], "a group counts its tokens"
+    for group in packed:
+        past = [band for band, end in enumerate(policy._ends, 1) if group.tick + end <= policy._tick]
+        assert group.band == max(past, default=0), "a group is in the band of its age"
 
 
-def _check_queues(policy: ReuseRate, cells: list[Cell]) -> None:
-    offered = {(cell, rate) for rate, _, cell in policy._offers}
-    due = [cell for _, _, cell in policy._due]
-    for cell in cells:
-        if cell.leaves:
-            assert (cell, cell.offered) in offered and cell.offered <= cell.kind.rates[cell.band]
-        assert due.count(cell) == cell.due
-        assert cell.due or not cell.nodes, "what has an age grows older"
+def _check_leaves(policy: ReuseRate, evictable: list[Node]) -> None:
+    with_leaves = {group for groups in policy._with_leaves.values() for group in groups}
+    leaves = [leaf for group in with_leaves for leaf in group.leaves]
+    assert set(leaves) == set(evictable)
+    assert len(leaves) == len(evictable) == len(policy)
+    offered = {(group, rate) for rate, _, _, group in policy._offers}
+    for group in with_leaves:
+        assert all(leaf.mark is group for leaf in group.leaves)
+        assert (group, group.offered) in offered
+        assert group.offered <= group.kind.rates[group.band] * 1.03, "what got worse is queued for less"
