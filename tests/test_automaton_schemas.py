@@ -126,8 +126,8 @@ def test_a_walk_sees_the_masks_and_stacks_of_the_compilers_automaton(name: str, 
         )
         if step % 15 == 0:
             bits = moved(mask.bits.clone())
-            tables = moved((rows, pool._lists.tensor, pool._list_tokens.tensor))
-            index = automaton_triton.mask(*tables, bits, pool._own_masks)
+            at, lists, tokens = moved((rows, pool._lists.tensor, pool._list_tokens.tensor))
+            index = automaton_triton.mask(at, lists, tokens, bits, pool._own_masks)
             assert torch.equal(bits[int(index[0])].cpu(), mask.bits[int(mask.index[0])])
         deepening = [token for token in expected if TEXTS[token][-1:] in (b"[", b"{", b":")]
         some = deepening if deepening and chance.random() < seed / 2 else expected

@@ -110,7 +110,8 @@ def test_copy_pages_copies_whole_pages_in_every_layer() -> None:
     assert all(torch.equal(got, want) for got, want in zip(kvs, expected, strict=True))
 
 
-def test_pages_move_to_host_memory_and_back() -> None:
+def test_pages_move_to_host_memory_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages_triton, "PROGRAMS", 3)
     kvs = [torch.randn(2, 2, 7, 16, 80, device=DEVICE) for _ in range(2)]
     shape = (3, 2, 4, 16 * 80)
     memory = host_memory(4 * math.prod(shape), pinned=DEVICE.type == "cuda").view(torch.float32).view(shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ EDITED = SamplingParams(
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Head norms, grouped queries, and a window in every other layer."""
-    fields = {
+    fields: dict[str, Any] = {
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
         "num_key_value_heads": 1,
@@ -74,7 +75,7 @@ def run_every_kind_of_step(model: Path, device: str) -> list[StepResult]:
 
 def logprobs(result: StepResult) -> torch.Tensor:
     """All that a result reports, float32 [n]."""
-    reports = [report.logprobs for report in (*result.logprobs, *result.prompt_logprobs)]
+    reports = [row.logprobs for row in result.logprobs] + [row.logprobs for row in result.prompt_logprobs]
     values = [np.frombuffer(part, np.float32) for r in reports for part in (r.chosen, r.top_values)]
     return torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *values]))
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
-"""Page copies on CUDA: one program for each move and plane (keys or values of one head)."""
+"""Page copies on CUDA. A plane is the keys or the values of one head."""
 
 from collections.abc import Sequence
 
@@ -11,6 +11,8 @@ import triton.language as tl
 from ..sampling.upload import upload
 
 BLOCK = 1024
+PROGRAMS = 128
+"""that move pages from or to host memory: enough for the bus, and room for what is computed meanwhile"""
 
 
 # Compiled once for any number of moves.
@@ -33,6 +35,7 @@ def move_pages_kernel(
     memory,
     moves,
     move_count,
+    planes,
     pages,
     page_elements,
     place_elements,
@@ -40,17 +43,17 @@ def move_pages_kernel(
     BLOCK: tl.constexpr,
 ):
     """moves: pages, then places. memory: one layer of the first place, in pinned host memory."""
-    move = tl.program_id(0)
-    plane = tl.program_id(1).to(tl.int64)
-    page = kv + (plane * pages + tl.load(moves + move)) * page_elements
-    place = memory + tl.load(moves + move_count + move) * place_elements + plane * page_elements
-    for start in range(0, page_elements, BLOCK):
-        element = start + tl.arange(0, BLOCK)
-        inside = element < page_elements
-        if SAVE:
-            tl.store(place + element, tl.load(page + element, mask=inside), mask=inside)
-        else:
-            tl.store(page + element, tl.load(place + element, mask=inside), mask=inside)
+    for work in range(tl.program_id(0), move_count * planes, tl.num_programs(0)):
+        move, plane = work // planes, (work % planes).to(tl.int64)
+        page = kv + (plane * pages + tl.load(moves + move)) * page_elements
+        place = memory + tl.load(moves + move_count + move) * place_elements + plane * page_elements
+        for start in range(0, page_elements, BLOCK):
+            element = start + tl.arange(0, BLOCK)
+            inside = element < page_elements
+            if SAVE:
+                tl.store(place + element, tl.load(page + element, mask=inside), mask=inside)
+            else:
+                tl.store(page + element, tl.load(place + element, mask=inside), mask=inside)
 
 
 def move_pages(
@@ -65,11 +68,12 @@ def move_pages(
     (moves,) = upload([np.array([*pages, *places], np.int64)], kv.device)
     planes, elements = kv.shape[0] * kv.shape[1], kv.shape[3] * kv.shape[4]
     assert kv.is_contiguous() and memory.is_contiguous() and memory.shape[2:] == (planes, elements)
-    move_pages_kernel[(len(pages), planes)](
+    move_pages_kernel[(min(len(pages) * planes, PROGRAMS),)](
         kv,
         memory[0, layer],
         moves,
         len(pages),
+        planes,
         kv.shape[2],
         elements,
         memory.stride(0),
