@@ -96,8 +96,17 @@ class CacheStatus(Struct):
     pins: list[Pin]
 
 
+class FreedPages(Struct):
+    """Of the tiers beside the KV cache."""
+
+    host: int
+    disk: int
+    remote: int
+
+
 class Freed(Struct):
     freed: Amount
+    tiers: FreedPages
 
 
 class PinDeleted(Struct):

@@ -31,9 +31,10 @@ def cache_scope(request: Request, config: ServeConfig) -> str:
 
 
 def cache_namespace(scope: str, salt: str | None) -> str:
-    return scope + (salt or "")
+    """Its name goes to disks and other servers, and must not tell the salt."""
+    return scope + (sha256(salt.encode()).hexdigest() if salt else "")
 
 
 def shown_namespace(name: str) -> str:
-    """Salts are as good as passwords: whoever knows one may probe what its users send."""
+    """Short, and of no use in a request: whoever knows a salt may probe what its users send."""
     return sha256(name.encode()).hexdigest()[:NAME_LENGTH]

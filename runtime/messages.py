@@ -4,10 +4,11 @@
                               QueryCache, DropCache, PinPrefix, UnpinPrefix
     scheduler → tokenizer     Accepted, Refused, Outputs, Stats,
                               CacheReport, CacheDropped, PrefixPinned, QueryRefused
-    scheduler → model         StepPlan, StepMasks, LoadGrammar, DropGrammar, ForgetPages, FlushPages
+    scheduler → model         StepPlan, StepMasks, LoadGrammar, DropGrammar,
+                              ForgetPages, DiscardPages, FlushPages
     scheduler → page store    FetchPages
     model → scheduler         ModelReady, StepResult
-    page store → scheduler    Fetched, StoreReport, Flushed
+    page store → scheduler    Fetched, Forgotten, StoreReport, Flushed
     supervisor → tokenizer    PeerUp, PeerDown, Drain
     supervisor → scheduler    PeerDown, Drain
     any child → supervisor    Ready, Failed, Drained
@@ -277,9 +278,14 @@ class CacheReport(Message):
 
 
 class CacheDropped(Message):
+    """Pages and tokens given up in the KV cache, and pages in the page store's tiers."""
+
     query: int
     pages: int
     tokens: int
+    host_pages: int = 0
+    disk_pages: int = 0
+    remote_pages: int = 0
 
 
 class PrefixPinned(Message):
@@ -424,16 +430,32 @@ class DropGrammar(Message):
 
 
 class ForgetPages(Message):
-    """The page store is to give up what it holds of `namespace`, or of all that begin with `scope`."""
+    """The page store is to give up what it holds of `namespace`, or of all that begin with `scope`.
+
+    `dropped` is the answer to `client`, which comes back in `Forgotten` with what that was.
+    """
 
     scope: str
     namespace: str | None
+    client: int
+    dropped: CacheDropped
+
+
+class DiscardPages(Message):
+    """What the page store holds under these keys (16 bytes each) may be wrong, and must not be served."""
+
+    namespace: str
+    keys: bytes
 
 
 class FlushPages(Message):
-    """Save these pages too, and see to it that all that was saved outlives the process; then `Flushed`."""
+    """Save these pages too, and see to it that all that was saved outlives the process; then `Flushed`.
+
+    `saves` begin with what was used last. For `fetches_over` see `StepPlan`.
+    """
 
     saves: list[SavedPages]
+    fetches_over: list[int] = []
 
 
 # scheduler → page store
@@ -455,6 +477,13 @@ class Fetched(Message):
 
     fetch: int
     pages: int
+
+
+class Forgotten(Message):
+    """It is done, and outlives the process."""
+
+    client: int
+    dropped: CacheDropped
 
 
 class StoreReport(Message):
@@ -569,8 +598,8 @@ class Drained(Message):
 CacheControl = QueryCache | DropCache | PinPrefix | UnpinPrefix
 CacheAnswer = CacheReport | CacheDropped | PrefixPinned | QueryRefused
 TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | PeerUp | PeerDown | Drain
-FromModel = ModelReady | StepResult | Fetched | StoreReport | Flushed
+FromModel = ModelReady | StepResult | Fetched | Forgotten | StoreReport | Flushed
 SchedulerInbox = Generate | Abort | Finish | QueryStats | CacheControl | FromModel | PeerDown | Drain
-ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ForgetPages | FlushPages
+ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ForgetPages | DiscardPages | FlushPages
 PageStoreInbox = FetchPages
 SupervisorInbox = Ready | Failed | Drained

@@ -194,6 +194,39 @@ def test_namespaces_are_forgotten_alone_or_by_what_they_begin_with(tmp_path: Pat
     assert DiskStore(tmp_path, LIMIT).keys == {key(1)}
 
 
+def test_no_byte_of_what_was_forgotten_stays_in_the_file(tmp_path: Path) -> None:
+    disk = DiskStore(tmp_path, LIMIT)
+    disk.write([page(1, "ann/"), page(2, "bob/")])
+    disk.forget("ann/", None)
+    file = (tmp_path / FILE_NAME).read_bytes()
+    assert content(1)[:500] not in file
+    assert content(2)[:500] in file
+
+
+def test_the_limit_holds_for_what_others_wrote_and_for_what_is_larger_than_it(tmp_path: Path) -> None:
+    limit = 20 * SIZE
+    one, other = DiskStore(tmp_path, limit), DiskStore(tmp_path, limit)
+    for number in range(16):
+        other.write([page(number)])
+    for number in range(16, 24):
+        one.write([page(number)])
+        assert one.bytes_used <= limit
+    assert read(one, 23)
+    one.write([page(number) for number in range(30, 60)])
+    assert one.bytes_used <= limit
+
+
+def test_what_is_expected_counts_as_used_in_that_order(tmp_path: Path) -> None:
+    limit = 20 * SIZE
+    disk = DiskStore(tmp_path, limit)
+    disk.write([page(100), page(101)])
+    disk.expect([key(number) for number in range(40)])
+    for number in range(40):
+        disk.write([page(number)])
+    assert disk.keys == {key(number) for number in range(len(disk.keys))}
+    assert len(disk.keys) > 10
+
+
 def test_a_killed_writer_leaves_whole_pages(tmp_path: Path) -> None:
     program = """
 import sys

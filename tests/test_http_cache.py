@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from arbora.frontend.questions import Questions
+from arbora.frontend.tenants import cache_namespace
 from arbora.runtime.messages import (
     CacheAnswer,
     CacheControl,
@@ -60,7 +61,7 @@ def well(message: CacheControl) -> CacheAnswer:
         case QueryCache():
             return report(message.query)
         case DropCache():
-            return CacheDropped(message.query, 3, 47)
+            return CacheDropped(message.query, 3, 47, 1, 2, 4)
         case PinPrefix():
             pages = len(message.tokens) // 4 // 16
             expires_at = time.time() + message.ttl_s
@@ -136,7 +137,9 @@ async def test_a_cache_that_was_never_asked_has_no_hit_rate(world: HttpWorld) ->
 
 
 async def test_namespaces_are_shown_by_a_name_that_does_not_tell_the_salt(world: HttpWorld) -> None:
-    world.running.cache = lambda message: report(message.query, namespaces={"": 3, "secret": 7})
+    world.running.cache = lambda message: report(
+        message.query, namespaces={"": 3, cache_namespace("", "secret"): 7}
+    )
     answer = await world.http.get("/cache", params={"cache_salt": "secret"})
     namespaces = answer.json()["namespaces"]
     assert [(each["own"], each["size"]["pages"]) for each in namespaces] == [(False, 3), (True, 7)]
@@ -145,7 +148,10 @@ async def test_namespaces_are_shown_by_a_name_that_does_not_tell_the_salt(world:
 
 async def test_texts_are_shown_to_those_who_share_them_alone(world: HttpWorld) -> None:
     head = packed(world.ids(TEXT * 3))
-    prefixes = [CachedPrefix("mine", head, 90, 7, 12), CachedPrefix("theirs", head, 80, 6, 0)]
+    prefixes = [
+        CachedPrefix(cache_namespace("", "mine"), head, 90, 7, 12),
+        CachedPrefix("theirs", head, 80, 6, 0),
+    ]
     world.running.cache = lambda message: report(message.query, prefixes=prefixes)
     shown = (await world.http.get("/cache", params={"cache_salt": "mine"})).json()["prefixes"]
     assert [(each["tokens"], each["hits"], each["idle"]) for each in shown] == [(90, 7, 12), (80, 6, 0)]
@@ -177,13 +183,17 @@ async def test_pins_are_shown_with_their_end(world: HttpWorld) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "expected"), [({}, None), ({"cache_salt": "x"}, "x"), ({"cache_salt": ""}, "")]
+    ("query", "expected"),
+    [({}, None), ({"cache_salt": "x"}, cache_namespace("", "x")), ({"cache_salt": ""}, "")],
 )
 async def test_all_is_dropped_or_what_one_salt_has(
     world: HttpWorld, query: dict[str, str], expected: str | None
 ) -> None:
     answer = await world.http.delete("/cache", params=query)
-    assert answer.json() == {"freed": {"pages": 3, "tokens": 47, "bytes": 3 * PAGE_BYTES}}
+    assert answer.json() == {
+        "freed": {"pages": 3, "tokens": 47, "bytes": 3 * PAGE_BYTES},
+        "tiers": {"host": 1, "disk": 2, "remote": 4},
+    }
     (asked,) = world.running.of_kind(DropCache)
     assert (asked.scope, asked.namespace) == ("", expected)
 
@@ -196,7 +206,7 @@ async def test_a_prefix_is_computed_and_then_pinned(world: HttpWorld) -> None:
     computed, asked = world.running.of_kind(Generate), world.running.of_kind(PinPrefix)
     assert len(computed) == len(asked) == 1
     assert computed[0].prompt == asked[0].tokens == packed(world.ids(TEXT))
-    assert computed[0].namespace == asked[0].namespace == "mine"
+    assert computed[0].namespace == asked[0].namespace == cache_namespace("", "mine")
     assert computed[0].sampling.max_tokens == 1
     assert asked[0].ttl_s == 60
     shown = answer.json()
@@ -295,19 +305,25 @@ async def test_a_pin_is_taken_back_by_its_id(world: HttpWorld) -> None:
 
 async def test_without_isolation_the_salt_alone_is_the_namespace(world: HttpWorld) -> None:
     assert await namespace(world) == ""
-    assert await namespace(world, cache_salt="x") == "x"
+    assert await namespace(world, cache_salt="x") == cache_namespace("", "x")
+
+
+async def test_a_namespace_does_not_tell_the_salt(world: HttpWorld) -> None:
+    assert "sesame" not in (await namespace(world, cache_salt="sesame") or "")
 
 
 async def test_a_request_may_keep_out_of_the_cache(world: HttpWorld) -> None:
     assert await namespace(world, cache_prompt=False, cache_salt="x") is None
-    assert await namespace(world, cache_prompt=True, cache_salt="x") == "x"
+    assert await namespace(world, cache_prompt=True, cache_salt="x") == cache_namespace("", "x")
 
 
 async def test_isolated_keys_have_namespaces_of_their_own_for_every_salt(isolated: HttpWorld) -> None:
     bodies: list[dict[str, str]] = [{}, {"cache_salt": "x"}]
     names = [await namespace(isolated, key, **body) for key in ("first", "second") for body in bodies]
     assert len(set(names)) == 4
-    assert names[1] == f"{names[0]}x" and names[3] == f"{names[2]}x"
+    assert names[1] == cache_namespace(names[0] or "", "x") and names[3] == cache_namespace(
+        names[2] or "", "x"
+    )
     assert not any(key in str(name) for name in names for key in ("first", "second"))
     assert await namespace(isolated, "first") == names[0]
 

@@ -9,6 +9,7 @@ from typing import Any
 import pydantic
 import pytest
 import pytest_asyncio
+from arbora.frontend.tenants import cache_namespace
 from arbora.runtime.messages import Finish, Generate
 from fake_scheduler import unpacked
 from http_world import MODEL, HttpWorld, http_world, last_generate
@@ -284,7 +285,7 @@ async def test_sampling_parameters_reach_the_scheduler(world: HttpWorld) -> None
     assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.25, -0.5)
     assert (sampling.repetition_penalty, sampling.logit_bias) == (1.5, {5: -100.0})
     assert (sampling.max_tokens, sampling.min_tokens, sampling.ignore_eos) == (9, 3, True)
-    assert (sent.namespace, sent.priority) == ("tenant", 2)
+    assert (sent.namespace, sent.priority) == (cache_namespace("", "tenant"), 2)
 
 
 async def test_content_parts_of_text_are_joined(world: HttpWorld) -> None:

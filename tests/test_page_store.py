@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +13,13 @@ import torch
 import zmq
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.messages import (
+    CacheDropped,
+    DiscardPages,
     Fetched,
     FetchPages,
+    FlushPages,
     ForgetPages,
+    Forgotten,
     PageStoreInbox,
     RestoredPages,
     SavedPages,
@@ -23,7 +27,7 @@ from arbora.runtime.messages import (
     StoreReport,
 )
 from arbora.runtime.model.tiers import open_page_store, page_model
-from arbora.runtime.model.tiers.disk import FILE_NAME, DiskStore
+from arbora.runtime.model.tiers.disk import FILE_NAME, FILE_PAGE_BYTES, DiskStore
 from arbora.runtime.model.tiers.host_pool import HostPool
 from arbora.runtime.model.tiers.page_store import PageStore
 from arbora.runtime.model.tiers.transfers import Transfers
@@ -53,13 +57,18 @@ class World:
         self._fetches = 0
         store, scheduler = f"ipc://{directory}/s", f"ipc://{directory}/m"
         inbox: Inbox[PageStoreInbox] = Inbox(self._context, store, PageStoreInbox, 1)
-        self._inbox: Inbox[Fetched | StoreReport] = Inbox(self._context, scheduler, Fetched | StoreReport, 1)
+        self._inbox: Inbox[Fetched | Forgotten | StoreReport] = Inbox(
+            self._context, scheduler, Fetched | Forgotten | StoreReport, 1
+        )
         self._outbox = Outbox(self._context, store, 1)
         self.store.start(inbox, Outbox(self._context, scheduler, 1))
 
     def save(self, keys: list[int], pages: list[int], namespace: str = "") -> None:
         self.transfers.save([SavedPages(namespace, key_bytes(keys), packed(pages))])
         self.transfers.settle([])
+
+    def flush(self, saves: list[SavedPages], fetches_over: Sequence[int] = ()) -> None:
+        self.transfers.flush(FlushPages(saves, list(fetches_over)))
 
     def fetch(self, keys: list[int], namespace: str = "") -> tuple[int, int]:
         """The fetch's number, and how many pages it found."""
@@ -84,7 +93,7 @@ class World:
     def content(self, page: int) -> torch.Tensor:
         return torch.stack([kv[:, :, page] for kv in self.kvs])
 
-    def _receive(self) -> Fetched | StoreReport:
+    def _receive(self) -> Fetched | Forgotten | StoreReport:
         message = self._inbox.receive(10_000)
         assert message is not None, "the page store said nothing"
         if isinstance(message, StoreReport):
@@ -175,7 +184,7 @@ def test_the_disk_has_more_than_memory_and_outlives_it(tmp_path: Path) -> None:
     world = World(tmp_path, places=4, disk=True)
     expected = [world.content(page) for page in range(12)]
     for page in range(0, 12, 2):
-        world.transfers.flush([SavedPages("", key_bytes([page, page + 1]), packed([page, page + 1]))])
+        world.flush([SavedPages("", key_bytes([page, page + 1]), packed([page, page + 1]))])
     (tmp_path / "again").mkdir()
     again = World(tmp_path / "again", places=4, disk=False)
     again.store.disk = DiskStore(tmp_path, LIMIT)
@@ -190,8 +199,8 @@ def test_the_disk_has_more_than_memory_and_outlives_it(tmp_path: Path) -> None:
 def test_a_page_is_written_to_disk_once(tmp_path: Path) -> None:
     world = World(tmp_path, places=2, disk=True)
     for _ in range(3):
-        world.transfers.flush([SavedPages("", key_bytes([1]), packed([1]))])
-        world.transfers.flush([SavedPages("", key_bytes([2, 3]), packed([2, 3]))])
+        world.flush([SavedPages("", key_bytes([1]), packed([1]))])
+        world.flush([SavedPages("", key_bytes([2, 3]), packed([2, 3]))])
     with sqlite3.connect(tmp_path / FILE_NAME) as database:
         assert database.execute("SELECT count(*) FROM contents").fetchone() == (3,)
 
@@ -200,7 +209,7 @@ def test_on_disk_later_pages_of_a_prefix_go_before_earlier_ones(tmp_path: Path) 
     world = World(tmp_path, places=8, disk=True)
     recent = SavedPages("", key_bytes([1, 2, 3, 4]), packed([1, 2, 3, 4]))
     older = SavedPages("", key_bytes([5, 6]), packed([5, 6]))
-    world.transfers.flush([recent, older])
+    world.flush([recent, older])
     with sqlite3.connect(tmp_path / FILE_NAME) as database:
         rows = database.execute("SELECT key FROM pages ORDER BY used DESC").fetchall()
     assert [int.from_bytes(key, "big") for (key,) in rows] == [1, 2, 3, 4, 5, 6]
@@ -209,16 +218,53 @@ def test_on_disk_later_pages_of_a_prefix_go_before_earlier_ones(tmp_path: Path) 
 def test_a_flush_saves_more_than_memory_holds(tmp_path: Path) -> None:
     world = World(tmp_path, places=2, disk=True)
     saves = [SavedPages("", key_bytes([page]), packed([page])) for page in range(20)]
-    world.transfers.flush(saves)
+    world.flush(saves)
     assert len(DiskStore(tmp_path, LIMIT).keys) == 20
+
+
+def test_where_the_disk_has_less_room_than_the_cache_a_flush_keeps_what_was_used_last(tmp_path: Path) -> None:
+    limit = 16 * FILE_PAGE_BYTES
+    world = World(tmp_path, places=4, disk=True, limit=limit)
+    world.save([1], [0])
+    world.store.finish()
+    world.flush([SavedPages("", key_bytes([page, page + 1]), packed([0, 1])) for page in range(100, 400, 2)])
+    kept = sorted(int.from_bytes(key, "big") for key in DiskStore(tmp_path, limit).keys)
+    assert kept == list(range(100, 100 + len(kept)))
+    assert 20 < len(kept) < 300
+
+
+def test_a_flush_does_not_wait_for_places_that_fetches_held(tmp_path: Path) -> None:
+    world = World(tmp_path, places=2, disk=True)
+    world.save([1, 2], [1, 2])
+    fetch, _ = world.fetch([1, 2])
+    world.flush([SavedPages("", key_bytes([3, 4]), packed([3, 4]))], [fetch])
+    assert len(DiskStore(tmp_path, LIMIT).keys) == 4
+
+
+def test_a_flush_copies_nothing_to_memory_that_ends_with_the_process(tmp_path: Path) -> None:
+    world = World(tmp_path, places=2, disk=False)
+    world.flush([SavedPages("", key_bytes([1]), packed([1]))])
+    assert len(world.store.pool) == 0
+
+
+def test_pages_that_may_be_wrong_are_given_up(world: World) -> None:
+    world.save([1, 2, 3], [1, 2, 3])
+    world.store.finish()
+    world.transfers.forget(DiscardPages("", key_bytes([2, 3, 4])))
+    world.wait_for_counts(host_pages=1)
+    assert world.fetch([1, 2])[1] == 1
+    assert world.fetch([3])[1] == 0
 
 
 def test_a_namespace_is_forgotten_in_memory_and_on_disk(world: World) -> None:
     world.save([1], [1], "ann/")
     world.save([2], [2], "bob/")
     world.wait_for_counts(host_pages=2)
-    world.transfers.forget(ForgetPages("ann/", None))
-    world.wait_for_counts(host_pages=1)
+    world.transfers.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
+    while not isinstance(message := world._receive(), Forgotten):
+        pass
+    on_disk = int(world.store.disk is not None)
+    assert message == Forgotten(0, CacheDropped(7, 3, 48, host_pages=1, disk_pages=on_disk))
     assert world.fetch([1], "ann/")[1] == 0
     assert world.fetch([2], "bob/")[1] == 1
 
@@ -228,7 +274,7 @@ def test_what_a_fetch_holds_of_a_forgotten_namespace_is_whole_until_it_is_given_
     world.save([1], [1], "ann/")
     fetch, _ = world.fetch([1])
     world.wait_for_counts(host_pages=1)
-    world.transfers.forget(ForgetPages("ann/", "ann/"))
+    world.transfers.forget(ForgetPages("ann/", "ann/", 0, CacheDropped(1, 0, 0)))
     world.wait_for_counts(host_pages=0)
     world.save([10, 11, 12, 13, 14, 15, 16], [10, 11, 12, 13, 14, 15, 16])
     world.restore(fetch, 0, [5])
@@ -243,8 +289,20 @@ def test_a_disk_that_fails_is_given_up_and_memory_goes_on(
     assert world.store.disk is not None
     world.store.disk._database.close()
     world.save([1, 2], [1, 2])
-    world.store.flush([])
+    world.store.finish()
     assert world.fetch([1, 2])[1] == 2
+    assert "can't be used any more" in caplog.text
+
+
+def test_a_disk_that_fails_between_two_pages_is_given_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(tmp_path, places=4, disk=True)
+    assert world.store.disk is not None
+    world.store.disk._database.close()
+    assert world.fetch([1])[1] == 0
+    world.save([1], [1])
+    assert world.fetch([1])[1] == 1
     assert "can't be used any more" in caplog.text
 
 

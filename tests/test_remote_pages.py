@@ -120,6 +120,13 @@ def test_namespaces_are_forgotten_alone_or_by_what_they_begin_with(url: str) -> 
     assert kept() == {2}
 
 
+def test_pages_that_may_be_wrong_are_given_up(url: str) -> None:
+    store = RemoteStore(url)
+    store.write([page(1, "ann/"), page(2, "ann/"), page(2, "bob/")])
+    store.discard("ann/", [key(2), key(3)])
+    assert [read(store, 1, "ann/"), read(store, 2, "ann/"), read(store, 2, "bob/")] == [True, False, True]
+
+
 def test_others_values_are_left_alone(url: str) -> None:
     server = redis.Redis.from_url(url)
     server.set("mine", "precious")
@@ -147,6 +154,24 @@ def test_a_server_that_fails_is_left_in_peace_for_a_while(
     monkeypatch.setattr(time, "monotonic", lambda: 1e9)
     assert not read(store, 1)
     assert len(caplog.records) == 2
+
+
+def test_a_server_that_is_full_is_still_read(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = RemoteStore(url)
+    store.write([page(1)])
+
+    def refuse(*_: object) -> None:
+        raise redis.ResponseError("OOM command not allowed")
+
+    monkeypatch.setattr(store._server, "set", refuse)
+    store.write([page(2)])
+    store.write([page(3)])
+    assert [read(store, number) for number in (1, 2)] == [True, False]
+    assert [record.message for record in caplog.records] == [
+        "the remote cache takes no pages for 30 s: OOM command not allowed"
+    ]
 
 
 def test_a_server_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

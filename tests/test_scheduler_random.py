@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
 from arbora.runtime.messages import DropCache, PrefixPinned, RowError
 from fake_model import EOS, reply_alone, unpack
@@ -36,7 +37,7 @@ class AnyOrder(RuleBasedStateMachine):
             most_stored=most_stored,
         )
         self.bench = self.new_bench()
-        self.expected: dict[str, tuple[list[int], int, bool]] = {}
+        self.expected: dict[str, tuple[list[int], int, bool | Literal["bad"]]] = {}
         self.dropped: set[str] = set()
         self.pins = 0
 
@@ -45,7 +46,7 @@ class AnyOrder(RuleBasedStateMachine):
         length=st.integers(1, 40),
         tail=st.lists(st.integers(1, 60), max_size=12),
         max_tokens=st.integers(0, 20),
-        grammar=st.booleans(),
+        grammar=st.sampled_from([False, True, "bad"]),
         prompt_logprobs=st.sampled_from([None, None, 0]),
         namespace=st.sampled_from(["", "", "", "other", None]),
         tenant=st.sampled_from("abc"),
@@ -57,7 +58,7 @@ class AnyOrder(RuleBasedStateMachine):
         length: int,
         tail: list[int],
         max_tokens: int,
-        grammar: bool,
+        grammar: bool | Literal["bad"],
         prompt_logprobs: int | None = None,
         namespace: str | None = "",
         tenant: str = "",
@@ -70,7 +71,7 @@ class AnyOrder(RuleBasedStateMachine):
             name,
             prompt,
             max_tokens,
-            grammar="even" if grammar else None,
+            grammar="bad" if grammar == "bad" else "even" if grammar else None,
             namespace=namespace,
             tenant=tenant,
             priority=priority,
@@ -198,11 +199,13 @@ class AnyOrder(RuleBasedStateMachine):
         assert self.bench.scheduler.idle
         self.bench.scheduler.expire_pins(self.bench.now + 10)
         assert self.bench.scheduler.stats().pages_used == 0
-        if cached := self.bench.cache.everything():
-            self.bench.scheduler.flush()
-            self.bench.deliver()
-            assert len(self.bench.model.store.pages) <= self.bench.model.store.most
-            assert all(pages.keys for pages in cached)
+        cached = self.bench.cache.everything()
+        self.bench.answer_fetches()
+        self.bench.scheduler.flush()
+        self.bench.deliver()
+        assert not self.bench.model.store.held
+        assert len(self.bench.model.store.pages) <= self.bench.model.store.most
+        assert all(pages.keys for pages in cached)
 
 
 AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

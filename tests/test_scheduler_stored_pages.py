@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from arbora.runtime.messages import DropCache, FetchPages
-from fake_model import long_reply_prompt, reply_alone
+from arbora.radix_cache import PrefixCache
+from arbora.runtime.messages import CacheDropped, DropCache, FetchPages, RowError
+from arbora.runtime.scheduler.request import Request
+from arbora.runtime.scheduler.stored_pages import StoredPages
+from fake_model import long_reply_prompt, pack, reply_alone, unpack
 from scheduler_bench import SchedulerBench
 
 PROMPT = long_reply_prompt(40, 20)
@@ -96,6 +99,105 @@ def test_an_answer_that_comes_after_the_end_is_given_back() -> None:
     bench.submit("other", [3, 1, 4, 1, 5], max_tokens=1)
     bench.run()
     assert not bench.model.store.held
+
+
+def test_a_request_that_is_refused_leaves_nothing_behind() -> None:
+    bench = with_evicted_prompt()
+    bench.submit("again", PROMPT, max_tokens=1, grammar="bad")
+    bench.answer_fetches()
+    bench.compiler.finish_all()
+    bench.scheduler.take_grammars()
+    bench.submit("other", [3, 1, 4, 1, 5], max_tokens=1)
+    bench.run()
+    assert bench.refused["again"].code == "invalid_grammar"
+    assert not bench.model.store.held
+
+
+def started_but_not_planned(bench: SchedulerBench) -> Request:
+    """A request that has its slot and what is to be restored, but no row in a step yet."""
+    bench.submit("again", PROMPT, max_tokens=8)
+    bench.answer_fetches()
+    bench.scheduler._admit()
+    request = bench.scheduler._open["again"]
+    assert request.residence.restored is not None
+    return request
+
+
+def test_who_is_put_back_before_its_first_step_holds_one_fetch() -> None:
+    bench = with_evicted_prompt()
+    request = started_but_not_planned(bench)
+    bench.scheduler._retract(request)
+    bench.deliver()
+    bench.run()
+    assert bench.tokens("again") == reply_alone(PROMPT, 8)
+    assert bench.cached("again") == 36
+    assert not bench.model.store.held
+
+
+def test_what_a_started_request_restores_outlives_a_dropped_namespace() -> None:
+    bench = with_evicted_prompt()
+    request = started_but_not_planned(bench)
+    bench.control(DropCache(0, 1, "", ""))
+    assert request.fetch is not None
+    bench.run()
+    assert bench.tokens("again") == reply_alone(PROMPT, 8)
+    assert not bench.model.store.held
+
+
+def test_at_the_end_the_store_lets_go_of_what_nobody_restores() -> None:
+    bench = with_evicted_prompt()
+    bench.submit("again", PROMPT, max_tokens=1)
+    bench.answer_fetches()
+    bench.scheduler.drop("again")
+    bench.scheduler.flush()
+    bench.deliver()
+    assert not bench.model.store.held
+
+
+def test_who_waits_for_the_store_is_not_looked_at_in_each_step() -> None:
+    bench = with_evicted_prompt()
+    for number in range(20):
+        bench.submit(f"again{number}", PROMPT, max_tokens=1)
+    looked_up = []
+    matched = bench.cache.matched
+    bench.cache.matched = lambda *of: looked_up.append(of) or matched(*of)  # type: ignore
+    bench.plan()
+    assert looked_up == []
+    bench.run()
+    assert bench.finish("again19") == "length"
+
+
+def test_evicted_pages_of_a_dropped_namespace_are_not_saved() -> None:
+    cache = PrefixCache(2, 4, model=b"model")
+    lease = cache.acquire("a", pack([1, 2, 3, 4]), 4)
+    cache.release(lease, pack([1, 2, 3, 4]), cache.allocate(1) or [])
+    held = cache.allocate(2)
+    assert held is not None
+    stored = StoredPages(cache, enabled=True)
+    stored.forget(DropCache(0, 1, "b", None), CacheDropped(1, 0, 0), [])
+    assert [pages.namespace for pages in stored.flush().saves] == ["a"]
+    lease = cache.acquire("a", pack([1, 2, 3, 4]), 4)
+    cache.release(lease, pack([1, 2, 3, 4]), held[:1])
+    assert cache.allocate(1) is not None
+    stored.forget(DropCache(0, 1, "a", None), CacheDropped(1, 0, 0), [])
+    assert stored.flush().saves == []
+
+
+def test_what_led_to_no_number_is_not_restored_for_others() -> None:
+    bench = with_evicted_prompt()
+    bench.submit("again", PROMPT, max_tokens=4)
+    bench.answer_fetches()
+    assert bench.plan()
+    result = bench.model.run_step()
+    result.errors = [RowError(unpack(result.slots)[0], "not_a_number", "not a number")]
+    bench.scheduler.apply(result)
+    bench.deliver()
+    bench.run()
+    assert bench.finish("again") == "error"
+    bench.submit("third", PROMPT, max_tokens=4)
+    bench.run()
+    assert bench.cached("third") == 0
+    assert bench.tokens("third") == reply_alone(PROMPT, 4)
 
 
 def test_what_is_restored_replaces_the_copy_of_a_page_that_matches_in_part() -> None:

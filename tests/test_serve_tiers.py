@@ -43,7 +43,7 @@ def test_a_prefix_outlives_the_server_but_not_a_change_of_model(served_model: Pa
         pages = whole_pages(tokens) / PAGE
         eventually(lambda: server.metrics()["arbora_pages_restored_total"] == pages)
         assert server.metrics()["arbora_disk_cache_hits_total"] == pages
-        assert server.http.delete("/cache").status_code == 200
+        assert server.http.delete("/cache").json()["tiers"]["disk"] >= pages
         eventually(lambda: server.metrics()["arbora_disk_cache_pages"] == 0)
         assert ask(server) == (text, 0, tokens)
     changed = shutil.copytree(served_model, tmp_path / "changed")

@@ -196,6 +196,21 @@ async def test_draining_ends_when_the_tokenizer_has_no_request_left(directory: P
         assert events(directory)[-1] == "tokenizer Drain"
 
 
+@pytest.mark.parametrize("victim", ["model", "scheduler"])
+async def test_a_replica_that_dies_while_it_saves_its_cache_is_not_started_again(
+    directory: Path, victim: str
+) -> None:
+    async with supervising(directory, model="stores") as supervisor:
+        await supervisor.start()
+        drain = asyncio.create_task(supervisor.drain(seconds=3600))
+        await until_event(directory, "scheduler Drain()")
+        children = {role: pid_of(directory, role) for role in ("model", "scheduler")}
+        os.kill(children[victim], signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE):
+            await drain
+        assert {role: pid_of(directory, role) for role in children} == children
+
+
 async def test_draining_ends_at_the_deadline(directory: Path) -> None:
     async with supervising(directory, tokenizer="deaf") as supervisor:
         await supervisor.start()

@@ -82,6 +82,7 @@ class Supervisor:
         self._drained = {client: asyncio.Event() for client in self._tokenizers}
         self._scheduler_drained = asyncio.Event()
         self._draining = False
+        self._saving = False  # the replica keeps pages for the next start, and does nothing after that
         self._at_once = False
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -126,6 +127,7 @@ class Supervisor:
     async def _drain_scheduler(self) -> None:
         """With the last request answered, it may still have pages to keep for the next start."""
         if self._to_scheduler is not None and self._model is not None and self._model.page_model:
+            self._saving = True
             self._to_scheduler.send(Drain())
             await self._scheduler_drained.wait()
 
@@ -180,6 +182,10 @@ class Supervisor:
             self._tell_tokenizers(PeerDown("replica"))
             await asyncio.gather(*(child.kill() for child in children))
             self._forget_replica(children)
+            if self._saving:
+                logger.warning("the %s process died while it saved its cache", dead.role)
+                self._scheduler_drained.set()
+                return
             await self._pause_after(self._replica, dead)
 
     async def _start_replica(self) -> list[ChildProcess]:

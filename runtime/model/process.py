@@ -16,6 +16,7 @@ from ..child import ChildArguments, child_arguments
 from ..config import ServeConfig, load_config
 from ..errors import ConfigError
 from ..messages import (
+    DiscardPages,
     DropGrammar,
     Failed,
     Flushed,
@@ -45,7 +46,7 @@ MASKS_DEADLINE = 10.0
 """seconds"""
 
 
-Work = StepPlan | LoadGrammar | DropGrammar | ForgetPages | FlushPages
+Work = StepPlan | LoadGrammar | DropGrammar | ForgetPages | DiscardPages | FlushPages
 
 
 class Mail:
@@ -87,7 +88,7 @@ def serve(runner: Runner, mail: Mail, scheduler: Outbox) -> None:
                 runner.load_grammar(grammar)
             case DropGrammar() as grammar:
                 runner.drop_grammar(grammar)
-            case ForgetPages() as pages:
+            case (ForgetPages() | DiscardPages()) as pages:
                 runner.forget_pages(pages)
             case FlushPages() as pages:
                 runner.flush_pages(pages)

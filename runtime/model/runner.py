@@ -14,6 +14,7 @@ from ...kernels.pages import copy_pages
 from ...kernels.sampling import Sampled, TokenMask, sample
 from ...kernels.sampling.upload import upload
 from ..messages import (
+    DiscardPages,
     DropGrammar,
     FlushPages,
     ForgetPages,
@@ -87,12 +88,12 @@ class Runner:
     def drop_grammar(self, message: DropGrammar) -> None:
         self._states.drop_grammar(message)
 
-    def forget_pages(self, message: ForgetPages) -> None:
+    def forget_pages(self, message: ForgetPages | DiscardPages) -> None:
         self._store_transfers().forget(message)
 
     @torch.inference_mode()
     def flush_pages(self, message: FlushPages) -> None:
-        self._store_transfers().flush(message.saves)
+        self._store_transfers().flush(message)
 
     @torch.inference_mode()
     def run(self, plan: StepPlan, masks: MasksSource) -> StepResult:

@@ -25,6 +25,7 @@ from ..messages import (
     Fetched,
     Finish,
     Flushed,
+    Forgotten,
     Generate,
     ModelReady,
     PeerDown,
@@ -145,6 +146,8 @@ class Loop:
                 self._draining = True
             case Fetched():
                 self._scheduler.fetched(message)
+            case Forgotten():
+                self._scheduler.forgotten(message)
             case StoreReport():
                 self._scheduler.take_store_report(message)
             case Flushed():

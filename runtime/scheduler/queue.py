@@ -75,7 +75,7 @@ class WaitingQueue:
     def candidates(
         self, matched: Callable[[Request], int], has_room: Callable[[Turn], bool]
     ) -> Iterator[Request]:
-        """Those that have room and wait for no prefix, in their order, which `admit` may change meanwhile."""
+        """Those that have room and wait for no pages, in their order, which `admit` may change meanwhile."""
         tried: set[str] = set()
         lengths: dict[str, int] = {}
 
@@ -138,8 +138,12 @@ class WaitingQueue:
         tenants.sort(key=lambda tenant: self._fairness.counter(priority, tenant))
         oldest: list[Request] = []
         for tenant in tenants:
-            can_start = (r for r in lines[tenant].values() if r.id not in tried and not waits_for_prefix(r))
+            can_start = (r for r in lines[tenant].values() if r.id not in tried and not _waits_for_pages(r))
             oldest += islice(can_start, -(-self._bounds.look_ahead // len(tenants)))
             if len(oldest) >= self._bounds.look_ahead:
                 break
         return oldest
+
+
+def _waits_for_pages(request: Request) -> bool:
+    return request.awaits_fetch or waits_for_prefix(request)

@@ -161,6 +161,11 @@ class Request:
         return self.home
 
     @property
+    def awaits_fetch(self) -> bool:
+        """The page store has not answered yet."""
+        return self.fetch is not None and self.fetch.pages is None
+
+    @property
     def computes_forced(self) -> bool:
         """Has forced tokens to compute, for itself or, when it leaves, for the tree."""
         if self.phase is Phase.LEAVING:

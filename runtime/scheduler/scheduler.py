@@ -14,9 +14,10 @@ from ...radix_cache import PrefixCache
 from ..messages import (
     Accepted,
     CacheControl,
+    CacheDropped,
     DropCache,
     Fetched,
-    FlushPages,
+    Forgotten,
     Generate,
     LeftOut,
     Message,
@@ -137,19 +138,23 @@ class Scheduler:
         """`now` is in seconds since 1970."""
         needs = [pages_for(request.max_length, self._cache.page_size) for request in self._open.values()]
         answer = self._cache_desk.answer(message, now, max(needs, default=0), self._store_counts)
-        self._replies.add(message.client, answer)
-        if isinstance(message, DropCache):
-            self._to_model += self._stored.forget(message.scope, message.namespace, self._open.values())
+        if isinstance(message, DropCache) and isinstance(answer, CacheDropped) and self._stored.enabled:
+            self._to_model.append(self._stored.forget(message, answer, self._open.values()))
+        else:
+            self._replies.add(message.client, answer)
 
     def fetched(self, message: Fetched) -> None:
         self._stored.fetched(message)
+
+    def forgotten(self, message: Forgotten) -> None:
+        self._replies.add(message.client, message.dropped)
 
     def take_store_report(self, report: StoreReport) -> None:
         self._store_counts = report.counts
 
     def flush(self) -> None:
         """Before the end: the page store shall have what the cache holds."""
-        self._to_model.append(FlushPages(self._stored.everything()))
+        self._to_model.append(self._stored.flush())
 
     def expire_pins(self, now: float) -> None:
         self._cache_desk.pins.expire(now)
@@ -240,6 +245,7 @@ class Scheduler:
 
     def _refuse(self, request: Request, refused: Refused) -> None:
         del self._open[request.id]
+        self._stored.end(request)
         self._replies.add(request.client, refused)
 
     def _active(self) -> list[Request]:
@@ -293,6 +299,7 @@ class Scheduler:
         """Back to waiting, once the steps that name it are over."""
         self._counts.retractions += 1
         request.phase = Phase.RETRACTING
+        self._stored.end(request)
         self._settle(request)
 
     # Ends
@@ -325,6 +332,7 @@ class Scheduler:
             return
         if home.faulty:
             self._cache.discard(home.lease, home.pages)
+            self._to_model += self._stored.discard(request)
         else:
             existing = min(home.planned, request.length) if home.last_step else home.lease.matched
             self._cache.release(

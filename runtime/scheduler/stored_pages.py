@@ -7,7 +7,19 @@ from collections.abc import Iterable
 import numpy as np
 
 from ...radix_cache import KeyedPages, PrefixCache
-from ..messages import Fetched, FetchPages, ForgetPages, Message, RestoredPages, SavedPages, StepPlan
+from ..messages import (
+    CacheDropped,
+    DiscardPages,
+    DropCache,
+    Fetched,
+    FetchPages,
+    FlushPages,
+    ForgetPages,
+    Message,
+    RestoredPages,
+    SavedPages,
+    StepPlan,
+)
 from .request import Fetch, Request
 
 
@@ -24,6 +36,7 @@ class StoredPages:
         self._asked: dict[int, Request] = {}
         self._over: list[int] = []
         self._last = 0
+        self._evicted: list[KeyedPages] = []
         self._to_store: list[Message] = []
 
     def look_up(self, request: Request) -> None:
@@ -68,22 +81,41 @@ class StoredPages:
 
     def attach(self, plan: StepPlan) -> None:
         """Puts into the next step what must be done before it."""
-        plan.saves = [_saved(pages) for pages in self._cache.take_evicted()]
+        plan.saves = [_saved(pages) for pages in self._take_evicted()]
         plan.fetches_over, self._over = self._over, []
 
-    def everything(self) -> list[SavedPages]:
-        """What would be lost with the KV cache."""
-        return [_saved(pages) for pages in [*self._cache.take_evicted(), *self._cache.everything()]]
+    def flush(self) -> FlushPages:
+        """What would be lost with the KV cache. No fetch is needed any more."""
+        pages = [*self._cache.everything(), *self._take_evicted()]
+        over, self._over = self._over, []
+        return FlushPages([_saved(each) for each in pages], over)
 
-    def forget(self, scope: str, namespace: str | None, requests: Iterable[Request]) -> list[Message]:
-        """Gives up a namespace, or all that begin with `scope`, for those of `requests` too that wait."""
-        if not self._enabled:
-            return []
+    @property
+    def enabled(self) -> bool:
+        return self._enabled
+
+    def forget(self, order: DropCache, dropped: CacheDropped, requests: Iterable[Request]) -> ForgetPages:
+        """Gives up a namespace, or all that begin with a scope, for those of `requests` too that wait."""
+
+        def is_meant(own: str) -> bool:
+            return own.startswith(order.scope) if order.namespace is None else own == order.namespace
+
         for request in requests:
-            own = request.namespace
-            if own is not None and (own.startswith(scope) if namespace is None else own == namespace):
+            if request.namespace is not None and is_meant(request.namespace) and request.home is None:
                 self.end(request)
-        return [ForgetPages(scope, namespace)]
+        self._evicted = [pages for pages in self._take_evicted() if not is_meant(pages.namespace)]
+        return ForgetPages(order.scope, order.namespace, order.client, dropped)
+
+    def discard(self, request: Request) -> list[Message]:
+        """Gives up the pages of a request whose KV is wrong: the fault may have come with them."""
+        if not self._enabled or request.namespace is None:
+            return []
+        keys = self._cache.keys(request.namespace, bytes(request.tokens))
+        return [DiscardPages(request.namespace, keys)] if keys else []
+
+    def _take_evicted(self) -> list[KeyedPages]:
+        evicted, self._evicted = [*self._evicted, *self._cache.take_evicted()], []
+        return evicted
 
     def messages_to_store(self) -> list[Message]:
         messages, self._to_store = self._to_store, []

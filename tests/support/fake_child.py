@@ -6,8 +6,8 @@ Roles: scheduler, model, tokenizer. Each writes its pid to DIRECTORY/ROLE.pid. A
 to DIRECTORY/events what it is told, a scheduler likewise.
 
 Behaviours: work; refuse (Failed, then exits); crash (exits with 3 after some words on stderr);
-crash-later (the same, once it has been ready); mute (a model that is never ready); deaf (ignores
-SIGTERM and Drain).
+crash-later (the same, once it has been ready); mute (a model that is never ready); stores (a model with
+a page store); deaf (ignores SIGTERM and Drain).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import socket
 import sys
 from typing import Literal, cast
 
+import msgspec
 import zmq
 from arbora.runtime import messages, sockets
 from arbora.runtime.child import ChildArguments, child_arguments
@@ -52,7 +53,8 @@ def model(context: Context, supervisor: sockets.Outbox, arguments: ChildArgument
         context, sockets.scheduler_address(arguments.directory, arguments.epoch), arguments.epoch
     )
     if behaviour != "mute":
-        scheduler.send(READY)
+        page_model = b"fake" if behaviour == "stores" else b""
+        scheduler.send(msgspec.structs.replace(READY, page_model=page_model))
     signal.pause()
 
 

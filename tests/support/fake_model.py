@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 from arbora.runtime.messages import (
+    DiscardPages,
     DropGrammar,
     FlushPages,
     ForgetPages,
@@ -106,7 +107,10 @@ class FakeModel:
                 del self.grammars[message.grammar]
             elif isinstance(message, ForgetPages):
                 self.store.forget(message)
+            elif isinstance(message, DiscardPages):
+                self.store.discard(message)
             elif isinstance(message, FlushPages):
+                self.store.end(message.fetches_over)
                 self.store.save(message.saves)
 
     def run_step(self) -> StepResult:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from arbora.runtime.messages import Fetched, FetchPages, ForgetPages, RestoredPages, SavedPages
+from arbora.runtime.messages import (
+    DiscardPages,
+    Fetched,
+    FetchPages,
+    ForgetPages,
+    Forgotten,
+    RestoredPages,
+    SavedPages,
+)
 from numpy.typing import NDArray
 
 KEY_BYTES = 16
@@ -23,6 +31,7 @@ class FakeStore:
         self.pages: dict[bytes, tuple[str, Page]] = {}
         self.held: dict[int, list[Page]] = {}
         self.asked: list[FetchPages] = []
+        self.forgotten: list[Forgotten] = []
         self.restored = 0
 
     def save(self, saves: list[SavedPages]) -> None:
@@ -62,8 +71,14 @@ class FakeStore:
             del self.held[fetch]
 
     def forget(self, message: ForgetPages) -> None:
+        self.forgotten.append(Forgotten(message.client, message.dropped))
         for key, (namespace, _) in list(self.pages.items()):
             if namespace == message.namespace or (
                 message.namespace is None and namespace.startswith(message.scope)
             ):
                 del self.pages[key]
+                message.dropped.host_pages += 1
+
+    def discard(self, message: DiscardPages) -> None:
+        for key in keys_of(message.keys):
+            self.pages.pop(key, None)

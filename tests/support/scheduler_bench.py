@@ -161,6 +161,9 @@ class SchedulerBench:
     def control(self, message: CacheControl) -> CacheAnswer:
         self.scheduler.control_cache(message, self.now)
         self.deliver()
+        while self.model.store.forgotten:
+            self.scheduler.forgotten(self.model.store.forgotten.pop())
+            self.deliver()
         return self.answers.pop()
 
     def pin(

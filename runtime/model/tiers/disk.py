@@ -15,6 +15,7 @@ APPLICATION = int.from_bytes(b"arbo", "big")
 FORMAT = 1
 FILE_PAGE_BYTES = 16384
 BUSY_SECONDS = 10.0  # another server may use the same file
+NEVER = (1 << 63) - 1  # later than any use
 log = logging.getLogger(__name__)
 
 _TABLES = """
@@ -56,6 +57,7 @@ class DiskStore:
         self._open()
         self._use = self._number("SELECT coalesce(max(used), 0) FROM pages")
         self._touched: dict[bytes, int] = {}
+        self._expected: dict[bytes, int] = {}
         self.keys = {key for (key,) in self._database.execute("SELECT key FROM pages")}
 
     @property
@@ -96,21 +98,41 @@ class DiskStore:
                 self._database.executemany("UPDATE pages SET used = ? WHERE key = ?", uses)
             self._touched.clear()
 
+    def expect(self, keys: Sequence[bytes]) -> None:
+        """Pages that are to be written, if they aren't here yet: they count as used as `touch` has it.
+
+        None of them pushes out what was used later.
+        """
+        self._use = max(self._use, self._number("SELECT coalesce(max(used), 0) FROM pages"))
+        self.touch(keys)
+        self._expected = {key: self._touched[key] for key in keys}
+
     def write(self, pages: Sequence[StoredPage]) -> None:
-        """Takes in pages, in the order in which they may go."""
-        self._make_room(sum(len(page.content) for page in pages))
+        """Takes in pages, in the order in which they may go, if there is room for them."""
+        before = min((self._expected.get(page.key, NEVER) for page in pages), default=NEVER)
+        if not self._make_room(sum(len(page.content) for page in pages), before):
+            return
         with self._transaction():
             for page in pages:
                 self._use += 1
-                self._insert(page)
+                self._insert(page, self._expected.get(page.key, self._use))
         self.keys.update(page.key for page in pages)
 
-    def forget(self, scope: str, namespace: str | None) -> None:
-        """Gives up what is of `namespace`, or of all that begin with `scope`."""
+    def forget(self, scope: str, namespace: str | None) -> int:
+        """Gives up what is of `namespace`, or of all that begin with `scope`, so that none stays in the file.
+
+        Returns how many pages that were.
+        """
         where = "substr(namespace, 1, length(?1)) = ?1" if namespace is None else "namespace = ?1"
         wanted = scope if namespace is None else namespace
         doomed = self._database.execute(f"SELECT key FROM pages WHERE {where}", (wanted,)).fetchall()
+        self._database.execute("PRAGMA secure_delete = ON")
         self._delete([key for (key,) in doomed])
+        self._database.execute("PRAGMA secure_delete = OFF")
+        return len(doomed)
+
+    def discard(self, keys: Sequence[bytes]) -> None:
+        self._delete(keys)
 
     def close(self) -> None:
         self.save_uses()
@@ -129,24 +151,26 @@ class DiskStore:
             raise ForeignFileError(f"it was written in another format than {FORMAT}")
         self._database.executescript(_TABLES)
 
-    def _insert(self, page: StoredPage) -> None:
+    def _insert(self, page: StoredPage, used: int) -> None:
         replaced = self._database.execute("SELECT content FROM pages WHERE key = ?", (page.key,)).fetchone()
         if replaced is not None:
             return  # another server was first
         at = self._database.execute("INSERT INTO contents (content) VALUES (?)", (page.content,)).lastrowid
         checksum = _checksum(page.key, page.content)
         self._database.execute(
-            "INSERT INTO pages VALUES (?, ?, ?, ?, ?)", (page.key, page.namespace, self._use, checksum, at)
+            "INSERT INTO pages VALUES (?, ?, ?, ?, ?)", (page.key, page.namespace, used, checksum, at)
         )
 
-    def _make_room(self, more: int) -> None:
-        """`more` bytes, and what SQLite needs to keep them."""
+    def _make_room(self, more: int, before: int) -> bool:
+        """For `more` bytes, and what SQLite needs to keep them, out of what was used before `before`."""
         self.save_uses()
-        while self.keys and self.bytes_used + more * 17 // 16 > self._limit:
-            oldest = self._database.execute("SELECT key FROM pages ORDER BY used LIMIT 8").fetchall()
+        while self.bytes_used + more * 17 // 16 > self._limit:
+            older = "SELECT key FROM pages WHERE used < ? ORDER BY used LIMIT 8"
+            oldest = self._database.execute(older, (before,)).fetchall()
             if not oldest:
-                break
+                return False
             self._delete([key for (key,) in oldest])
+        return True
 
     def _delete(self, keys: Iterable[bytes]) -> None:
         with self._transaction():

@@ -88,14 +88,24 @@ class HostPool:
                     self._rest(entry)
             self._changed.notify_all()
 
-    def forget(self, scope: str, namespace: str | None) -> None:
-        """Gives up what `Entry.is_of` them; what is held as soon as it is let go."""
+    def forget(self, scope: str, namespace: str | None) -> int:
+        """Gives up what `Entry.is_of` them, and says how many; what is held goes as soon as it is let go."""
         with self._changed:
-            for entry in [entry for entry in self._entries.values() if entry.is_of(scope, namespace)]:
-                del self._entries[entry.key]
-                if self._idle.pop(entry.key, None) is not None:
-                    self._free.append(entry.place)
-            self._changed.notify_all()
+            doomed = [entry for entry in self._entries.values() if entry.is_of(scope, namespace)]
+            self._lose(doomed)
+            return len(doomed)
+
+    def discard(self, keys: Iterable[bytes]) -> None:
+        """Gives up pages as `forget` does."""
+        with self._changed:
+            self._lose([self._entries[key] for key in keys if key in self._entries])
+
+    def _lose(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            del self._entries[entry.key]
+            if self._idle.pop(entry.key, None) is not None:
+                self._free.append(entry.place)
+        self._changed.notify_all()
 
     def _rest(self, entry: Entry) -> None:
         if self._entries.get(entry.key) is entry:

@@ -11,7 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...messages import Fetched, ForgetPages, PageStoreInbox, StoreCounts, StoreReport
+from ...messages import (
+    DiscardPages,
+    Fetched,
+    ForgetPages,
+    Forgotten,
+    PageStoreInbox,
+    StoreCounts,
+    StoreReport,
+)
 from ...sockets import Inbox, Outbox
 from .disk import DiskStore, StoredPage
 from .host_pool import Entry, HostPool, split_keys
@@ -47,10 +55,10 @@ class PageStore:
         self._wake: Callable[[], None] = lambda: None
         self._fetching: deque[_Fetching] = deque()
         self._fetched: dict[int, list[Entry]] = {}
-        self._to_forget: deque[ForgetPages] = deque()
+        self._to_forget: deque[ForgetPages | DiscardPages] = deque()
         self._unwritten = 0
         self._written = threading.Condition()
-        self._order: list[bytes] | None = None  # of a flush
+        self._order: list[bytes] | None = None  # see `expect`
         self._saved_pages = 0
         self._lost_pages = 0
         self._restored_pages = 0
@@ -73,8 +81,9 @@ class PageStore:
     def saved(self, entries: list[Entry]) -> None:
         """Pages that follow each other have their contents."""
         self._saved_pages += len(entries)
+        disk = self.disk  # the store's thread may give it up meanwhile
         for entry in reversed(entries):
-            on_disk = self.disk is None or entry.key in self.disk.keys
+            on_disk = disk is None or entry.key in disk.keys
             to_write = not on_disk or self._remote is not None
             if to_write:
                 with self._written:
@@ -97,16 +106,20 @@ class PageStore:
         self.pool.let_go(self._fetched.pop(fetch))
         self._wake()
 
-    def forget(self, message: ForgetPages) -> None:
+    def forget(self, message: ForgetPages | DiscardPages) -> None:
         self._to_forget.append(message)
         self._wake()
 
-    def flush(self, order: list[bytes]) -> None:
-        """Waits until what was saved is written, and gives it an order of use: the first was used last."""
-        self._order = order
+    def expect(self, order: list[bytes]) -> None:
+        """These are going to be saved, and are to be kept as if the first of them was used last."""
         with self._written:
             self._unwritten += 1  # the order
-            self._wake()
+        self._order = order
+        self._wake()
+
+    def finish(self) -> None:
+        """Waits until what was saved is written."""
+        with self._written:
             self._written.wait_for(lambda: not self._unwritten)
 
     # The store's thread
@@ -125,12 +138,14 @@ class PageStore:
             if message is not None:
                 self._fetching.append(_Fetching(message.fetch, message.namespace, split_keys(message.keys)))
             try:
-                self._forget()
+                self._forget(scheduler)
+                self._take_order()
                 self._fetch(scheduler)
                 self._write()
+                report = self._report()
             except sqlite3.Error as error:
                 self._give_up_disk(error)
-            report = self._report()
+                report = self._report()
             if report != reported:
                 scheduler.send(StoreReport(report))
                 reported = report
@@ -201,21 +216,32 @@ class PageStore:
             return True
         return False
 
-    def _forget(self) -> None:
+    def _forget(self, scheduler: Outbox) -> None:
         while self._to_forget:
             doomed = self._to_forget.popleft()
-            self.pool.forget(doomed.scope, doomed.namespace)
-            if self.disk is not None:
-                self.disk.forget(doomed.scope, doomed.namespace)
-            if self._remote is not None:
-                self._remote.forget(doomed.scope, doomed.namespace)
+            if isinstance(doomed, DiscardPages):
+                self._discard(doomed.namespace, split_keys(doomed.keys))
+                continue
+            dropped, names = doomed.dropped, (doomed.scope, doomed.namespace)
+            dropped.host_pages = self.pool.forget(*names)
+            dropped.remote_pages = self._remote.forget(*names) if self._remote is not None else 0
+            dropped.disk_pages = self.disk.forget(*names) if self.disk is not None else 0
+            scheduler.send(Forgotten(doomed.client, dropped))
+
+    def _discard(self, namespace: str, keys: list[bytes]) -> None:
+        self.pool.discard(keys)
+        if self._remote is not None:
+            self._remote.discard(namespace, keys)
+        if self.disk is not None:
+            self.disk.discard(keys)
 
     def _write(self) -> None:
         """A few pages; then somebody may want an answer."""
         queue = self.pool.to_write
         batch = [queue.popleft() for _ in range(min(PAGES_AT_ONCE, len(queue)))]
         if not batch:
-            self._save_uses()
+            if self.disk is not None:
+                self.disk.save_uses()
             return
         kept = [entry for entry in batch if entry.key in self.pool]  # else forgotten meanwhile
         pages = [StoredPage(entry.key, entry.namespace, self.pool.content(entry)) for entry in kept]
@@ -228,14 +254,15 @@ class PageStore:
             self.pool.let_go(batch)
             self._count_written(len(batch))
 
-    def _save_uses(self) -> None:
+    def _take_order(self) -> None:
         order, self._order = self._order, None
+        if order is None:
+            return
         try:
             if self.disk is not None:
-                self.disk.touch(order or [])
-                self.disk.save_uses()
+                self.disk.expect(order)
         finally:
-            self._count_written(int(order is not None))
+            self._count_written(1)
 
     def _count_written(self, count: int) -> None:
         with self._written:

@@ -22,7 +22,7 @@ class RemoteStore:
     """Pages as values under their namespace and key. How many, and which make room, the server decides.
 
     When the server fails or is slow it is left in peace for a while: pages are not found there and not kept
-    there. No method raises for that.
+    there. One that is full, or takes nothing for another reason, is still read. No method raises for that.
     """
 
     def __init__(self, url: str) -> None:
@@ -31,6 +31,7 @@ class RemoteStore:
             url, socket_timeout=ANSWER_SECONDS, socket_connect_timeout=ANSWER_SECONDS
         )
         self._silent_until = 0.0
+        self._full_until = 0.0
 
     def read(self, namespace: str, key: bytes, content: memoryview) -> bool:
         """Fills `content`; False if the page isn't there whole."""
@@ -52,25 +53,38 @@ class RemoteStore:
 
     def write(self, pages: Sequence[StoredPage]) -> None:
         """Takes in pages that it lacks, in the order in which they may go."""
-        if time.monotonic() < self._silent_until:
+        if time.monotonic() < max(self._silent_until, self._full_until):
             return
         try:
             for page in pages:
                 at = name(page.namespace, page.key)
                 if not self._server.exists(at):
                     self._server.set(at, _checksum(page.key, page.content) + page.content)
+        except redis.ResponseError as error:
+            log.warning("the remote cache takes no pages for %.0f s: %s", SILENCE_SECONDS, error)
+            self._full_until = time.monotonic() + SILENCE_SECONDS
         except redis.RedisError as error:
             self._leave_in_peace(error)
 
-    def forget(self, scope: str, namespace: str | None) -> None:
-        """Gives up what is of `namespace`, or of all that begin with `scope`."""
+    def forget(self, scope: str, namespace: str | None) -> int:
+        """Gives up what is of `namespace`, or of all that begin with `scope`; how many pages that were."""
         if namespace is None:
             pattern = PREFIX + _escaped(_spelled(scope)) + b"*"
         else:
             pattern = PREFIX + _escaped(_spelled(namespace)) + b":*"
+        forgotten = 0
         try:
             for doomed in self._server.scan_iter(match=pattern, count=1000):
-                self._server.unlink(doomed)
+                forgotten += int(self._server.unlink(doomed))
+        except redis.RedisError as error:
+            self._leave_in_peace(error)
+        return forgotten
+
+    def discard(self, namespace: str, keys: Sequence[bytes]) -> None:
+        """Gives up pages of a namespace."""
+        try:
+            for key in keys:
+                self._server.unlink(name(namespace, key))
         except redis.RedisError as error:
             self._leave_in_peace(error)
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ....kernels.pages import load_pages, save_pages
-from ...messages import ForgetPages, RestoredPages, SavedPages
+from ...messages import DiscardPages, FlushPages, ForgetPages, RestoredPages, SavedPages
 from .host_pool import KEY_BYTES, Entry, split_keys
 from .page_store import PageStore
 
@@ -81,16 +81,20 @@ class Transfers:
         for fetch in fetches_over:
             self._store.end(fetch)
 
-    def forget(self, message: ForgetPages) -> None:
+    def forget(self, message: ForgetPages | DiscardPages) -> None:
         self._store.forget(message)
 
-    def flush(self, saves: Sequence[SavedPages]) -> None:
-        """Saves what was used last first, and returns when it is on disk."""
-        for part in saves:
+    def flush(self, message: FlushPages) -> None:
+        """Returns when all is where it outlives the process, as far as there is room."""
+        self.settle(message.fetches_over)
+        if not self._store.shares:
+            return
+        self._store.expect([key for part in message.saves for key in split_keys(part.keys)])
+        for part in message.saves:
             for few in _pieces(part, PAGES_AT_ONCE):
                 self.save([few], patience=FLUSH_PATIENCE)
                 self.settle([])
-        self._store.flush([key for part in saves for key in split_keys(part.keys)])
+        self._store.finish()
 
     def _restore_beside(self, stream: torch.cuda.Stream, pages: list[int], places: list[int]) -> Arrive:
         arrivals = []
