@@ -47,7 +47,7 @@ _decoder = msgspec.json.Decoder(PinRequest)
 async def show_cache(service: Service, request: Request) -> Response:
     model = service.engine.check_serving()
     scope = cache_scope(request, service.config)
-    own = cache_namespace(scope, request.query_params.get("cache_salt"))
+    own = cache_namespace(scope, _salt(request))
     client = service.engine.client
     report = await _ask(service, CacheReport, lambda query: QueryCache(client, query, scope, own))
 
@@ -62,7 +62,7 @@ async def drop_cache(service: Service, request: Request) -> Response:
     """What is cached and not in use: of one salt, or all that the key may use."""
     model = service.engine.check_serving()
     scope = cache_scope(request, service.config)
-    salt = request.query_params.get("cache_salt")
+    salt = _salt(request)
     namespace = None if salt is None else cache_namespace(scope, salt)
     client = service.engine.client
     dropped = await _ask(service, CacheDropped, lambda query: DropCache(client, query, scope, namespace))
@@ -74,6 +74,7 @@ async def drop_cache(service: Service, request: Request) -> Response:
 
 async def pin_prefix(service: Service, http_request: Request) -> Response:
     """Computes what isn't cached of a prefix, and keeps its full pages for a time."""
+    _check_query(http_request)
     request = await service.bodies.read(http_request, _decoder, PinRequest)
     service.check_model(request.model)
     model = service.engine.check_serving()
@@ -93,11 +94,27 @@ async def pin_prefix(service: Service, http_request: Request) -> Response:
 
 
 async def unpin_prefix(service: Service, request: Request) -> Response:
+    _check_query(request)
     service.engine.check_serving()
     scope = cache_scope(request, service.config)
     pin, client = request.path_params["id"], service.engine.client
     await _ask(service, PrefixPinned, lambda query: UnpinPrefix(client, query, pin, scope))
     return _json(PinDeleted(pin))
+
+
+def _salt(request: Request) -> str | None:
+    _check_query(request, "cache_salt")
+    return request.query_params.get("cache_salt")
+
+
+def _check_query(request: Request, *known: str) -> None:
+    """A name that is mistyped must not widen what a request means: without a salt all is dropped."""
+    for name in request.query_params:
+        if name not in known:
+            there = f"there is {', '.join(known)}" if known else "none is known here"
+            raise RequestError(
+                f"The query parameter {name!r} is unknown: {there}.", param=name, code="unknown_parameter"
+            )
 
 
 async def _prefix(service: Service, request: PinRequest, model: ModelReady) -> Tokens:

@@ -73,11 +73,13 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     )
     for option in OPTIONS:
         if option.switch:
-            parser.add_argument(option.flag, action="store_const", const="1", help=_help(option))
+            parser.add_argument(option.flag, action="store_const", const="1", help=option_help(option))
         elif option.repeatable:
-            parser.add_argument(option.flag, action="append", metavar=option.metavar, help=_help(option))
+            parser.add_argument(
+                option.flag, action="append", metavar=option.metavar, help=option_help(option)
+            )
         else:
-            parser.add_argument(option.flag, metavar=option.metavar, help=_help(option))
+            parser.add_argument(option.flag, metavar=option.metavar, help=option_help(option))
 
 
 def _add_chat(parser: argparse.ArgumentParser) -> None:
@@ -87,6 +89,6 @@ def _add_chat(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="TEXT", help="a system message to begin with")
 
 
-def _help(option: Option) -> str:
-    has_default = option.default is not None and not option.switch and not option.repeatable
-    return f"{option.help} (default: {option.default})" if has_default else option.help
+def option_help(option: Option) -> str:
+    tells = option.switch or "(default:" in option.help
+    return option.help if tells else f"{option.help} (default: {option.default})"

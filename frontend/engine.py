@@ -128,7 +128,8 @@ class Engine:
     async def _generate(self, prompt: Prompt | Prompts, sampling: Sampling) -> Completion | list[Completion]:
         if not _is_batch(prompt):
             return await self._server.complete(_completion(cast(Prompt, prompt), sampling))
-        asks = [_completion(each, sampling) for each in prompt]
+        numbered = enumerate(cast(list[Prompt], prompt))
+        asks = [_completion(each, sampling, f"prompt[{place}]") for place, each in numbered]
         running = [asyncio.ensure_future(self._server.complete(ask)) for ask in asks]
         try:
             return await asyncio.gather(*running)
@@ -212,9 +213,9 @@ def _is_batch(prompt: Prompt | Prompts) -> TypeGuard[Prompts]:
     return isinstance(prompt, list) and not (prompt and isinstance(prompt[0], int))
 
 
-def _completion(prompt: Prompt, sampling: Sampling) -> Ask:
+def _completion(prompt: Prompt, sampling: Sampling, name: str = "prompt") -> Ask:
     check_names(sampling)
-    return lambda service, model: ask_completion(service, model, prompt, sampling)
+    return lambda service, model: ask_completion(service, model, prompt, sampling, name)
 
 
 def _chat(messages: Sequence[Message], sampling: Sampling) -> Ask:

@@ -96,28 +96,28 @@ def check_names(sampling: Mapping[str, object]) -> None:
         )
 
 
-async def ask_completion(service: Service, model: ModelReady, prompt: Prompt, sampling: Sampling) -> Asked:
-    """Raises `RequestError` for what can't be served."""
+async def ask_completion(
+    service: Service, model: ModelReady, prompt: Prompt, sampling: Sampling, name: str
+) -> Asked:
+    """`name` is the prompt's in errors. Raises `RequestError` for what can't be served."""
     if isinstance(prompt, str):
         tokens = await service.encode(prompt, add_special_tokens=True)
     else:
-        ids = _token_ids(prompt)
-        check_token_ids("prompt", ids, model.vocab_size)
+        ids = _token_ids(prompt, name)
+        check_token_ids(name, ids, model.vocab_size)
         tokens = array("i", ids).tobytes()
     if not tokens:
-        raise RequestError(
-            "prompt must not be empty: it has no tokens.", param="prompt", code="invalid_value"
-        )
-    return _ask(service, model, sampling, tokens, None)
+        raise RequestError(f"{name} must not be empty: it has no tokens.", param=name, code="invalid_value")
+    return _ask(service, model, sampling, tokens, None, name)
 
 
-def _token_ids(prompt: Sequence[int]) -> list[int]:
+def _token_ids(prompt: Sequence[int], name: str) -> list[int]:
     try:
         return [operator.index(token) for token in prompt]
     except TypeError:
         raise RequestError(
-            f"prompt is {reprlib.repr(prompt)}, but must be a text, a list of token ids, or a list of such.",
-            param="prompt",
+            f"{name} is {reprlib.repr(prompt)}, but must be a text, a list of token ids, or a list of such.",
+            param=name,
             code="invalid_type",
         ) from None
 
@@ -129,7 +129,7 @@ async def ask_chat(
     request = ChatRequest(messages=_messages(messages))
     text = render(service.template, request, tools=None)
     tokens = await service.encode_rendered(text, add_special_tokens=False)
-    return _ask(service, model, sampling, tokens, text)
+    return _ask(service, model, sampling, tokens, text, "messages")
 
 
 def _messages(messages: Sequence[Message]) -> list[ChatMessage]:
@@ -144,7 +144,12 @@ def _messages(messages: Sequence[Message]) -> list[ChatMessage]:
 
 
 def _ask(
-    service: Service, model: ModelReady, sampling: Sampling, prompt: Tokens, rendered: str | None
+    service: Service,
+    model: ModelReady,
+    sampling: Sampling,
+    prompt: Tokens,
+    rendered: str | None,
+    prompt_name: str,
 ) -> Asked:
     fields = _fields(sampling)
     check_common(fields)
@@ -153,13 +158,7 @@ def _ask(
     check_range("logprobs", logprobs, 0, MAX_LOGPROBS)
     params = sampling_params(
         fields,
-        max_tokens=room_for_reply(
-            model,
-            len(prompt) // 4,
-            fields.max_tokens,
-            "max_tokens",
-            "prompt" if rendered is None else "messages",
-        ),
+        max_tokens=room_for_reply(model, len(prompt) // 4, fields.max_tokens, "max_tokens", prompt_name),
         logprobs=logprobs,
         prompt_logprobs=None,
         vocab_size=model.vocab_size,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -63,7 +63,7 @@ class Option(NamedTuple):
         try:
             return self.read(str(setting.value))
         except ValueError as error:
-            raise ConfigError(f"{setting.label} {setting.value}: {error}") from error
+            raise ConfigError(f"{setting.label} {setting.value}".rstrip() + f": {error}") from error
 
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
@@ -129,7 +129,10 @@ def host(text: str) -> str:
 def directory(text: str) -> Path:
     if not text.strip():
         raise ValueError("expected a directory's path.")
-    return Path(text).expanduser().absolute()
+    path = Path(text).expanduser().absolute()
+    if os.path.exists(path) and not os.path.isdir(path):  # where pathlib raises for what may not be looked at
+        raise ValueError("expected a directory, but this is a file.")
+    return path
 
 
 def remote_url(text: str) -> str:
@@ -138,8 +141,11 @@ def remote_url(text: str) -> str:
     return text
 
 
-def words(text: str) -> tuple[str, ...]:
-    return tuple(word for word in text.replace(",", " ").split() if word)
+def keys(text: str) -> tuple[str, ...]:
+    found = tuple(text.replace(",", " ").split())
+    if not found:
+        raise ValueError("there is no key in it. Leave it out for a server that asks for none.")
+    return found
 
 
 OPTIONS = (
@@ -197,12 +203,19 @@ OPTIONS = (
     ),
     Option(
         "remote_cache",
-        "a Valkey or Redis server that keeps cached prefixes for many servers, such as redis://HOST:6379/0",
+        "a Valkey or Redis server that keeps cached prefixes for many servers, such as redis://HOST:6379/0 "
+        "(default: none)",
         remote_url,
         None,
         "URL",
     ),
-    Option("disk_cache_size", "most bytes of that directory", size_in_bytes, 16 << 30, "SIZE"),
+    Option(
+        "disk_cache_size",
+        "most bytes of --disk-cache (default: 16GiB)",
+        size_in_bytes,
+        16 << 30,
+        "SIZE",
+    ),
     Option(
         "page_size",
         f"tokens in a page of KV cache, a power of two up to {MAX_PAGE_SIZE}",
@@ -226,7 +239,7 @@ OPTIONS = (
     Option(
         "api_key",
         "a key that clients must send; repeat the flag for more (default: none needed)",
-        words,
+        keys,
         (),
         "KEY",
         repeatable=True,
@@ -256,12 +269,23 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
     values["prefix_cache"] = not values.pop("no_prefix_cache")
     values["api_keys"] = values.pop("api_key")
     values["served_model_name"] = values["served_model_name"] or served_name(model)
+    _check_together(values, {name for name, setting in settings.items() if setting.value is not None})
+    return ServeConfig(model=find_model(model), **values)
+
+
+def _check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
+    """Raises ConfigError for options that would be without effect."""
     tiers = values["host_cache"] or values["disk_cache"] or values["remote_cache"]
     if tiers and not values["prefix_cache"]:
-        raise ConfigError("--no-prefix-cache leaves nothing for --host-cache or --disk-cache to keep.")
+        raise ConfigError(
+            "--no-prefix-cache leaves nothing for --host-cache, --disk-cache or --remote-cache to keep."
+        )
+    if "pin_memory" in given and not values["prefix_cache"]:
+        raise ConfigError("--no-prefix-cache leaves nothing to pin: leave it or --pin-memory out.")
+    if "disk_cache_size" in given and not values["disk_cache"]:
+        raise ConfigError("--disk-cache-size is that of --disk-cache: give its DIRECTORY too.")
     if values["isolate_keys"] and not values["api_keys"]:
         raise ConfigError("--isolate-keys: there are no keys to tell clients by; give each an --api-key.")
-    return ServeConfig(model=find_model(model), **values)
 
 
 def visible_device() -> Device:

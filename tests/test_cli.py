@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from arbora.frontend.chat_cli import Server
-from arbora.frontend.cli import build_parser, main, serve_config
+from arbora.frontend.cli import build_parser, main, option_help, serve_config
 from arbora.frontend.launch.directory import PREFIX
 from arbora.frontend.options import OPTIONS, from_environment
 from arbora.runtime.config import ServeConfig, load_config
@@ -78,6 +79,21 @@ def test_repeated_api_keys_all_count(model: Path) -> None:
     assert configured(model, "--api-key", "one", "--api-key", "two").api_keys == ("one", "two")
 
 
+@pytest.mark.parametrize(
+    ("flags", "environment", "expected"),
+    [
+        (("--api-key", ""), {}, "--api-key: there is no key in it"),
+        (("--api-key", " , "), {"ARBORA_API_KEY": "one"}, "--api-key  ,: there is no key in it"),
+        ((), {"ARBORA_API_KEY": ","}, "ARBORA_API_KEY ,: there is no key in it"),
+    ],
+)
+def test_a_server_that_was_given_no_key_in_so_many_words_does_not_start_open(
+    model: Path, flags: Sequence[str], environment: dict[str, str], expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        configured(model, *flags, **environment)
+
+
 def test_keys_can_only_be_isolated_if_there_are_any(model: Path) -> None:
     assert configured(model, "--api-key", "one", "--isolate-keys").isolate_keys
     with pytest.raises(ConfigError, match="--isolate-keys: there are no keys"):
@@ -94,9 +110,27 @@ def test_tiers_have_sizes_and_a_directory(model: Path, tmp_path: Path) -> None:
     assert config.disk_cache_size == 10**9
 
 
-def test_tiers_need_a_prefix_cache(model: Path) -> None:
-    with pytest.raises(ConfigError, match="--no-prefix-cache leaves nothing"):
-        configured(model, "--no-prefix-cache", "--host-cache", "1GiB")
+def test_what_keeps_prefixes_needs_a_prefix_cache(model: Path) -> None:
+    for flag, value in (("--host-cache", "1GiB"), ("--remote-cache", "redis://a"), ("--pin-memory", "1MiB")):
+        with pytest.raises(ConfigError, match=f"--no-prefix-cache leaves nothing .*{flag}"):
+            configured(model, "--no-prefix-cache", flag, value)
+
+
+def test_a_size_of_the_disk_cache_needs_one(model: Path) -> None:
+    with pytest.raises(ConfigError, match="--disk-cache-size is that of --disk-cache: give its DIRECTORY"):
+        configured(model, ARBORA_DISK_CACHE_SIZE="1GB")
+
+
+def test_a_disk_cache_is_no_file(model: Path) -> None:
+    with pytest.raises(ConfigError, match=r"config\.json: expected a directory, but this is a file"):
+        configured(model, "--disk-cache", model / "config.json")
+
+
+def test_the_help_shows_each_default_once_and_as_it_may_be_given() -> None:
+    for option in OPTIONS:
+        if not option.switch:
+            (shown,) = re.findall(r"\(default: ([^;)]*)", option_help(option))
+            assert option.default in (None, 0, ()) or option.read(shown) == option.default
 
 
 def test_no_memory_at_all_may_be_left_to_pins(model: Path) -> None:
@@ -274,7 +308,17 @@ def test_a_port_in_use_is_known_before_anything_starts(
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         assert main(["serve", str(model), "--port", str(port)]) == 2
-    assert f"--host 127.0.0.1 --port {port}: can't listen there" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"--host 127.0.0.1 --port {port}: can't listen there" in error
+    assert "Stop what uses the port" in error
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no such host"])
+def test_an_address_that_is_not_this_machine_s_is_what_is_wrong(
+    model: Path, host: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", str(model), "--port", "0", "--host", host]) == 2
+    assert "Choose an address of this machine with --host.\n" in capsys.readouterr().err
 
 
 def say(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:

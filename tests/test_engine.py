@@ -173,8 +173,10 @@ def test_a_request_that_can_not_be_served_says_why(
         (5, "prompt is 5, but must be a text, a list of token ids"),
         (None, "prompt is None, but must be a text"),
         ([1, "a"], "prompt is [1, 'a'], but must be a text"),
-        (["a", 5], "prompt is 5, but must be a text"),
-        ([0.5], "prompt is 0.5, but must be a text"),
+        (["a", 5], "prompt[1] is 5, but must be a text"),
+        (["a", []], "prompt[1] must not be empty"),
+        ([[1], [1, -1]], "prompt[1]"),
+        ([0.5], "prompt[0] is 0.5, but must be a text"),
         ({"role": "user"}, "but must be a text"),
     ],
 )

@@ -198,6 +198,26 @@ async def test_all_is_dropped_or_what_one_salt_has(
     assert (asked.scope, asked.namespace) == ("", expected)
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "known"),
+    [
+        ("GET", "/cache", "there is cache_salt"),
+        ("DELETE", "/cache", "there is cache_salt"),
+        ("POST", "/cache/pin", "none is known here"),
+        ("DELETE", "/cache/pin/pin-7", "none is known here"),
+    ],
+)
+async def test_a_query_parameter_that_is_unknown_does_nothing_but_say_so(
+    world: HttpWorld, method: str, path: str, known: str
+) -> None:
+    body = {"prompt": TEXT, "ttl_s": 60} if method == "POST" else None
+    answer = await world.http.request(method, path, params={"salt": "1"}, json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "salt")
+    assert error["message"] == f"The query parameter 'salt' is unknown: {known}."
+    assert world.running.received == []
+
+
 # Pinning
 
 

@@ -186,6 +186,20 @@ async def test_where_calls_are_json_tools_and_a_schema_can_not_stand_together() 
         assert (await llama.http.post("/v1/chat/completions", json=body)).status_code == 200
 
 
+@pytest.mark.parametrize("choice", ["required", function("look"), allowed("required", "look")], ids=str)
+async def test_a_call_that_must_be_leaves_no_room_for_a_schema(world: HttpWorld, choice: Any) -> None:
+    error = await refused(world, tools=[function("look")], tool_choice=choice, response_format=SCHEMA)
+    assert error["param"] == "tool_choice"
+    assert "to 'auto', or leave one of them out" in error["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_more_replies_to_choose_from_than_n_are_refused(world: HttpWorld, path: str) -> None:
+    error = await refused(world, path, n=2, best_of=3)
+    assert error["param"] == "best_of"
+    assert "set it to n, which is 2" in error["message"]
+
+
 async def test_a_schema_beside_tools_keeps_its_options(world: HttpWorld) -> None:
     world.script = world.says("{}")
     fields = {"property_order": "any", "unenforced": "allow", "response_format": SCHEMA}

@@ -312,8 +312,20 @@ def test_a_file_that_is_no_page_store_is_left_alone_with_a_warning(
     (tmp_path / FILE_NAME).write_text("Dear diary, " * 500)
     config = serve_config(tmp_path, disk_cache=tmp_path)
     assert open_page_store(config, PAGE_BYTES, torch.device("cpu")) is None
-    assert f"--disk-cache {tmp_path} is not used" in caplog.text
+    assert (
+        f"--disk-cache {tmp_path} is not used: {tmp_path / FILE_NAME} is no page store that can be read "
+        "(file is not a database): move it away or choose another directory"
+    ) in caplog.text
     assert (tmp_path / FILE_NAME).read_text() == "Dear diary, " * 500
+
+
+def test_a_directory_that_can_not_be_made_is_done_without(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    config = serve_config(tmp_path, disk_cache=tmp_path / "file" / "cache")
+    assert open_page_store(config, PAGE_BYTES, torch.device("cpu")) is None
+    assert "it can't be made or written (Not a directory): choose another directory" in caplog.text
 
 
 def test_host_memory_too_small_for_a_page_is_refused(tmp_path: Path) -> None:

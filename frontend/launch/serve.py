@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import signal
 import socket
@@ -18,6 +19,10 @@ from .supervisor import Supervisor
 
 DRAIN_SECONDS = 30.0
 LISTEN_BACKLOG = 2048
+_FIXES = {
+    errno.EADDRINUSE: "Stop what uses the port or choose another one with --port.",
+    errno.EACCES: "Choose a port from 1024 on with --port.",
+}
 logger = logging.getLogger(__name__)
 
 
@@ -41,7 +46,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise ConfigError(
             f"--host {host} --port {port}: can't listen there ({error.strerror or error}). "
-            "Stop what uses the port or choose another one with --port."
+            + _FIXES.get(error.errno or 0, "Choose an address of this machine with --host.")
         ) from error
 
 

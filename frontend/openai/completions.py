@@ -117,13 +117,6 @@ def _check(request: CompletionRequest) -> None:
     check_common(request)
     check_range("max_tokens", request.max_tokens, 0, None)
     check_range("logprobs", request.logprobs, 0, MAX_LOGPROBS)
-    if request.best_of is not None and request.best_of != (request.n or 1):
-        raise RequestError(
-            f"best_of is {request.best_of}, but choosing among more replies than n is not supported: "
-            f"set it to n, which is {request.n or 1}, or leave it out.",
-            param="best_of",
-            code="unsupported_parameter",
-        )
     if request.suffix:
         raise RequestError(
             "suffix is not supported. Leave it out.", param="suffix", code="unsupported_parameter"

@@ -50,6 +50,7 @@ class GenerationFields(Struct, kw_only=True):
     max_tokens: int | None = None
     min_tokens: int | None = None
     n: int | None = None
+    best_of: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -89,7 +90,6 @@ class CompletionRequest(GenerationFields, kw_only=True):
     prompt: str | list[str | int | list[int]]
     logprobs: int | None = None
     echo: bool | None = None
-    best_of: int | None = None
     suffix: str | None = None
 
 

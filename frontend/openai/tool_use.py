@@ -77,7 +77,10 @@ def tool_use(
     if mode == "auto":
         return _optional(format, tools, grammar, several)
     if grammar is not None:
-        raise _wrong_choice(f"asks for a call, which can't be used together with {grammar.param}")
+        raise _wrong_choice(
+            f"asks for a call, which can't be used together with {grammar.param}: "
+            "set it (or the mode of its allowed_tools) to 'auto', or leave one of them out"
+        )
     if isinstance(choice, str):
         return ToolUse("required", format, tools, _spec(required_calls(format, tools, several=several)))
     named = [_named(choice, tools)]

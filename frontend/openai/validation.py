@@ -61,6 +61,13 @@ def check_common(request: GenerationFields) -> None:
     check_range("priority", request.priority, -(2**31), 2**31 - 1)
     check_word("property_order", request.property_order, get_args(PropertyOrder))
     check_word("unenforced", request.unenforced, get_args(Unenforced))
+    if request.best_of is not None and request.best_of != (request.n or 1):
+        raise RequestError(
+            f"best_of is {request.best_of}, but choosing among more replies than n is not supported: "
+            f"set it to n, which is {request.n or 1}, or leave it out.",
+            param="best_of",
+            code="unsupported_parameter",
+        )
     if request.cache_salt == "":
         raise RequestError("cache_salt must not be empty.", param="cache_salt", code="invalid_value")
     if request.stream_options is not None and not request.stream:

@@ -14,7 +14,7 @@ import torch
 
 from ...config import ServeConfig
 from ...errors import ConfigError
-from .disk import DiskStore, ForeignFileError
+from .disk import FILE_NAME, DiskStore, ForeignFileError
 from .host_pool import HostPool
 from .page_store import PageStore
 
@@ -92,6 +92,14 @@ def _open_disk(directory: Path | None, limit: int) -> DiskStore | None:
         return None
     try:
         return DiskStore(directory, limit)
-    except (OSError, sqlite3.Error, ForeignFileError) as error:
-        log.warning("--disk-cache %s is not used: %s", directory, error)
-        return None
+    except OSError as error:
+        problem = f"it can't be made or written ({error.strerror}): choose another directory"
+    except sqlite3.OperationalError as error:
+        problem = f"{directory / FILE_NAME} can't be opened ({error}): start again when it can"
+    except (sqlite3.Error, ForeignFileError) as error:
+        problem = (
+            f"{directory / FILE_NAME} is no page store that can be read ({error}): "
+            "move it away or choose another directory"
+        )
+    log.warning("--disk-cache %s is not used: %s", directory, problem)
+    return None
