@@ -8,8 +8,8 @@ import torch
 from . import compiled_code
 from .activation import cpu as activation_cpu
 from .attention import AttentionBatch, blend, items, paged_attention
-from .automaton import AutomatonPool, Tables
 from .automaton import cpu as automaton_cpu
+from .automaton.smallest import smallest_pool
 from .linear import dot_cpu
 from .linear.widened import HALVES
 from .norm import cpu as norm_cpu
@@ -37,23 +37,8 @@ def compile_kernels(dtypes: Sequence[torch.dtype] = (torch.bfloat16, torch.float
 
 
 def _step_an_automaton() -> None:
-    """One slot, one token, one state, one byte."""
     one = np.zeros(1, np.int32)
-    pool = AutomatonPool("cpu", 1, np.array([0, 1], np.int32), np.zeros(1, np.uint8), [])
-    tables = Tables(
-        class_of_byte=np.zeros(256, np.uint8),
-        row_starts=one,
-        default_state=one,
-        entries=one,
-        owners=one,
-        mask_of_state=one,
-        masks=one.reshape(1, 1),
-        lists_of_state=np.zeros((1, 3), np.int32),
-        list_offsets=np.zeros(2, np.int32),
-        list_tokens=np.zeros(0, np.int32),
-        opener_counts=one,
-    )
-    pool.load(0, tables)
+    pool = smallest_pool("cpu", 1)
     rows = pool.rows(one)
     pool.mask(rows)
     automaton_cpu.advance(rows, torch.from_numpy(one))

@@ -6,7 +6,6 @@ import json
 from functools import cache
 from typing import Any, NamedTuple
 
-import interpreted_triton  # noqa: F401
 import numpy as np
 import pytest
 import torch
@@ -21,6 +20,7 @@ from arbora.kernels.automaton import cpu as automaton_cpu
 from arbora.kernels.automaton import cuda as automaton_triton
 from arbora.kernels.automaton.layout import DEPTH, STACK, STATE
 from arbora.kernels.sampling.reference import unpack_bits
+from triton_device import moved
 
 PIECES = ['"', '":', '","', '"}', '"]', "}}", "]}", "]]", "[[", '{"', '[{"', "},", "true", "null", "aa", "é"]
 PIECES += ['":[', '"a":', '","b":', '{"a":{"a":', "a" * 12, '\\"', "\\u00", "12", "-1", "b", '":{']
@@ -125,11 +125,10 @@ def test_a_walk_sees_the_masks_and_stacks_of_the_compilers_automaton(name: str, 
             unpack_bits(mask.bits[int(mask.index[0])], MODEL_VOCAB).nonzero().flatten().tolist() == expected
         )
         if step % 15 == 0:
-            words = mask.bits[int(mask.index[0])].clone()
-            index = automaton_triton.mask(
-                rows, pool._lists.tensor, pool._list_tokens.tensor, mask.bits, pool._own_masks
-            )
-            assert torch.equal(mask.bits[int(index[0])], words)
+            bits = moved(mask.bits.clone())
+            at, lists, tokens = moved((rows, pool._lists.tensor, pool._list_tokens.tensor))
+            index = automaton_triton.mask(at, lists, tokens, bits, pool._own_masks)
+            assert torch.equal(bits[int(index[0])].cpu(), mask.bits[int(mask.index[0])])
         deepening = [token for token in expected if TEXTS[token][-1:] in (b"[", b"{", b":")]
         some = deepening if deepening and chance.random() < seed / 2 else expected
         if not expected:

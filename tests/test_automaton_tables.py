@@ -1,8 +1,8 @@
 """Pooled byte automata: masks and steps against stepping in Python."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-import interpreted_triton  # noqa: F401
 import numpy as np
 import pytest
 import torch
@@ -17,6 +17,7 @@ from arbora.kernels.sampling.reference import unpack_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from interpreted_triton import DEVICE
 from sampling_cases import batch
 from stack_automata import (
     EOS,
@@ -29,19 +30,21 @@ from stack_automata import (
     random_grammar,
     rows_of,
 )
+from triton_device import moved
 
 SLOTS = 24
+CPU = torch.device("cpu")
 automaton_triton.LANES, automaton_triton.TILE = 32, 2  # several rounds for few tokens and words
 
 
-def empty_pool() -> AutomatonPool:
+def empty_pool(device: torch.device = CPU) -> AutomatonPool:
     spelled = [*VOCABULARY, *[b""] * (MODEL_VOCAB - len(VOCABULARY))]
     offsets = np.cumsum([0, *map(len, spelled)], dtype=np.int32)
-    return AutomatonPool("cpu", SLOTS, offsets, np.frombuffer(b"".join(spelled), np.uint8), [EOS])
+    return AutomatonPool(device, SLOTS, offsets, np.frombuffer(b"".join(spelled), np.uint8), [EOS])
 
 
-def pool_of(*grammars: Grammar) -> AutomatonPool:
-    pool = empty_pool()
+def pool_of(*grammars: Grammar, device: torch.device = CPU) -> AutomatonPool:
+    pool = empty_pool(device)
     for number, grammar in enumerate(grammars):
         pool.load(number, grammar.tables)
     return pool
@@ -70,7 +73,7 @@ def allowed(mask: TokenMask, row: int) -> list[int]:
 
 def configurations(pool: AutomatonPool, rows: AutomatonRows, numbers: Sequence[int]) -> list[Configuration]:
     """Where the rows are, as their grammars number it."""
-    registers = rows.registers[rows.slots.long()].numpy()
+    registers = rows.registers[rows.slots.long()].cpu().numpy()
     states = pool.grammar_states(numbers, registers[:, STATE])
     found = []
     for state, own in zip(states.tolist(), registers, strict=True):
@@ -141,17 +144,17 @@ def test_steps_lead_where_the_bytes_lead(seeds: list[int], stack: bool, data: st
 @pytest.mark.parametrize("seed", range(6))
 def test_triton_masks_and_steps_as_the_cpu(seed: int) -> None:
     grammars = [random_grammar(seed, stack=True), random_grammar(seed + 50, stack=seed % 2 == 0)]
-    pool, other = pool_of(*grammars), pool_of(*grammars)
+    pool, other = pool_of(*grammars, device=DEVICE), pool_of(*grammars)
     placed = placed_rows(grammars, seed, 4)
     rows, mirrored = entered(pool, placed), entered(other, placed)
     numbers = [number for number, _ in placed]
     for _ in range(2):
-        mask, expected = triton_mask(pool, rows), other.mask(mirrored)
+        mask, expected = moved(triton_mask(pool, rows), CPU), other.mask(mirrored)
         assert torch.equal(mask.index, expected.index)
         assert torch.equal(mask.bits[mask.index.long()], expected.bits[expected.index.long()])
         tokens = np.random.default_rng(seed).integers(0, len(VOCABULARY), len(placed)).tolist()
-        made = batch(len(placed), temperature=0, automata=rows)
-        sampled = sampling_triton.sample(favouring(tokens), made, None)
+        made = replace(moved(batch(len(placed), temperature=0)), automata=rows)
+        sampled = moved(sampling_triton.sample(moved(favouring(tokens)), made, None), CPU)
         assert sampled.tokens.tolist() == tokens
         assert sampled.states is not None
         assert torch.equal(sampled.states, automaton_cpu.advance(mirrored, int32(tokens)))
@@ -214,11 +217,14 @@ def test_end_of_sequence_and_tokens_without_bytes_leave_the_row() -> None:
 
 
 def test_a_row_without_an_automaton_has_no_mask_and_stays() -> None:
+    slots = np.array([3, 4], np.int32)
+    for device, mask in ((CPU, AutomatonPool.mask), (DEVICE, triton_mask)):
+        pool = pool_of(brackets(), device=device)
+        pool.enter(3, 0, 0)
+        pool.leave(3)
+        assert mask(pool, pool.rows(slots)).index.tolist() == [-1, -1]
     pool = pool_of(brackets())
-    pool.enter(3, 0, 0)
-    pool.leave(3)
-    rows = pool.rows(np.array([3, 4], np.int32))
-    assert pool.mask(rows).index.tolist() == triton_mask(pool, rows).index.tolist() == [-1, -1]
+    rows = pool.rows(slots)
     assert automaton_cpu.advance(rows, int32([0, 1])).tolist() == [NO_AUTOMATON] * 2
 
 

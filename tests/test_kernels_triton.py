@@ -1,6 +1,7 @@
-"""The CUDA kernels against plain PyTorch, in Triton's interpreter: no GPU needed, sizes kept small."""
+"""The CUDA kernels against plain PyTorch: no GPU needed, sizes kept small for Triton's interpreter."""
 
-import interpreted_triton  # noqa: F401 (first: it sets Triton's mode)
+import math
+
 import pytest
 import torch
 from arbora.kernels import reference
@@ -10,9 +11,10 @@ from arbora.kernels.norm import cuda as norm_triton
 from arbora.kernels.pages import cuda as pages_triton
 from arbora.kernels.rotary import HeadNorms
 from arbora.kernels.rotary import cuda as rotary_triton
+from arbora.runtime.model.tiers.host_memory import host_memory
 from attention_cases import AttentionCase, Step, build_case
+from interpreted_triton import DEVICE
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 
 MIXED = Step(16, groups=((3, 2), (2, 1)), decode_lengths=(1, 33, 90), chunks=((20, 0), (1, 40), (35, 50)))
@@ -50,6 +52,14 @@ def test_a_window_hides_older_tokens(window: int) -> None:
 @pytest.mark.parametrize(("heads", "head_dim"), [((3, 1), 80), ((5, 5), 96), ((24, 1), 32)])
 def test_head_counts_and_sizes_need_not_be_powers_of_two(heads: tuple[int, int], head_dim: int) -> None:
     assert_attention_matches(build_case(MIXED, heads, head_dim, None, torch.float32, True, 4))
+
+
+def test_keys_that_a_group_shares_are_counted_as_often_as_they_are_read() -> None:
+    step = Step(16, groups=((9, 20), (2, 1)), decode_lengths=(33, 90), chunks=((20, 0),))
+    batch = build_case(step, (4, 2), 32, None, torch.float32, True, 1).batch
+    own = int(batch.kv_lengths[:13].sum()) - 9 * 320 - 2 * 16
+    assert attention_triton.keys_to_read(batch, batch.groups, 4) == own + 3 * 320 + 16
+    assert attention_triton.keys_to_read(batch, (), 4) == int(batch.kv_lengths[:13].sum())
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -100,17 +110,20 @@ def test_copy_pages_copies_whole_pages_in_every_layer() -> None:
     assert all(torch.equal(got, want) for got, want in zip(kvs, expected, strict=True))
 
 
-def test_pages_move_to_host_memory_and_back() -> None:
+def test_pages_move_to_host_memory_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages_triton, "PROGRAMS", 3)
     kvs = [torch.randn(2, 2, 7, 16, 80, device=DEVICE) for _ in range(2)]
-    memory = torch.randn(3, 2, 4, 16 * 80, pin_memory=torch.cuda.is_available())
+    shape = (3, 2, 4, 16 * 80)
+    memory = host_memory(4 * math.prod(shape), pinned=DEVICE.type == "cuda").view(torch.float32).view(shape)
+    memory.normal_()
     expected, expected_memory = [kv.clone() for kv in kvs], memory.clone()
     for layer, kv in enumerate(kvs):
         pages_triton.move_pages(kv, layer, [6, 1], memory, [0, 2], save=True)
         pages_triton.move_pages(kv, layer, [3, 5], memory, [2, 1], save=False)
     reference.save_pages(expected, [6, 1], expected_memory, [0, 2])
     reference.load_pages(expected, [3, 5], expected_memory, [2, 1])
-    assert torch.equal(memory, expected_memory)
     assert all(torch.equal(got, want) for got, want in zip(kvs, expected, strict=True))
+    assert torch.equal(memory, expected_memory)
 
 
 def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:

@@ -11,7 +11,7 @@ import torch
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.model.checkpoint import Checkpoint
 from arbora.runtime.model.decoder_config import load_decoder_config
-from arbora.runtime.model.devices import choose_dtype
+from arbora.runtime.model.devices import choose_device, choose_dtype
 from arbora.runtime.model.loading import load_model
 from arbora.runtime.model.weights import expected_tensors
 from checkpoints import edit_config, random_model, save_model
@@ -64,6 +64,18 @@ def test_the_dtype_asked_for_comes_before_the_one_stated_and_that_before_the_one
     assert choose_dtype("auto", None, torch.float32) == torch.float32
     with pytest.raises(ConfigError, match="float64"):
         choose_dtype("auto", "float64", torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("built_for", "reason"), [(None, "is built for CPUs only"), ("13.0", "newer\\s+driver")]
+)
+def test_a_gpu_that_cannot_be_used_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, built_for: str | None, reason: str
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", built_for)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=reason):
+        choose_device(serve_config(tmp_path, device="cuda"))
 
 
 def test_part_of_each_head_may_be_rotated(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from arbora.grammars import Automaton
 from arbora.kernels.automaton import STACK_DEPTH, Tables
-from arbora.kernels.automaton.layout import POP, PUSH
 from arbora.runtime.messages import (
     DropGrammar,
     Logprobs,
@@ -23,15 +22,13 @@ from arbora.runtime.messages import (
 from arbora.runtime.model import prompt_logprobs
 from arbora.runtime.model.loading import load_model
 from arbora.runtime.sampling_params import SamplingParams
-from arbora.runtime.vocabulary import Vocabulary, build_vocabulary
+from byte_grammars import EOS, WORDS, bits, byte_vocabulary, nested
 from checkpoints import VOCAB_SIZE, random_model, save_model
-from stack_automata import after_text, automaton, lists, load_message, no_lists, rows_of
+from stack_automata import after_text, automaton, load_message, no_lists, rows_of
 from step_driver import GREEDY, StepDriver, full_logprobs, no_masks, packed, serve_config, unpacked
 
-WORDS = -(-VOCAB_SIZE // 32)
 NAN_TOKEN = 7
 PROMPT = [5, 17, 3, 250, 44, 80, 12]
-EOS = 257
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +44,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def driver(model: Path) -> StepDriver:
     loaded = load_model(serve_config(model), byte_vocabulary)
     return StepDriver(loaded.runner, loaded.ready)
-
-
-def byte_vocabulary() -> Vocabulary:
-    """Token i < 256 is byte i; the rest are special."""
-    tokens = [bytes([i]) if i < 256 else b"" for i in range(VOCAB_SIZE)]
-    return build_vocabulary(tokens, [i >= 256 for i in range(VOCAB_SIZE)], (EOS,))
-
-
-def bits(allowed: list[int]) -> bytes:
-    flags = np.zeros(WORDS * 32, np.uint8)
-    flags[allowed] = 1
-    return np.packbits(flags, bitorder="little").tobytes()
 
 
 def sampled(driver: StepDriver, params: SamplingParams, count: int, slot: int = 0, **setup: Any) -> list[int]:
@@ -191,22 +176,6 @@ def test_a_slot_forgets_its_grammar_when_set_up_anew(driver: StepDriver) -> None
     driver.runner.drop_grammar(DropGrammar(1))
     load_ab_grammar(driver, 2)
     assert sampled(driver, GREEDY, 1, grammar=2, state=0) == [ord("a")]
-
-
-def nested() -> Tables:
-    """As many b as there were a, and never more; which of them are allowed, the stack decides."""
-    classes = np.zeros(256, np.uint8)
-    classes[ord("a")], classes[ord("b")] = 1, 2
-    masks = np.frombuffer(bits([ord("a")]) + bits([EOS]), np.int32).reshape(2, WORDS)
-    return Tables(
-        class_of_byte=classes,
-        **rows_of(np.array([[-1, -2, -1], [-1, -3, -4], [-1, -1, -1]])),
-        mask_of_state=np.array([0, 0, 1], np.int32),
-        masks=masks,
-        actions=np.array([[PUSH, 1, 0, 1], [PUSH, 1, 1, 1], [POP, 0, 0, -2]], np.int32),
-        returns=np.array([2, 1], np.int32),
-        **lists([(0, 0, 1), (0, 0, 2), (0, 0, 0)], ([], [ord("a")]), ([ord("b")], [ord("a")])),
-    )
 
 
 def load_nested(driver: StepDriver, grammar: int) -> Automaton:

@@ -35,6 +35,7 @@ from arbora.runtime.sockets import Inbox, Outbox
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from interpreted_triton import DEVICE
 from step_driver import serve_config
 
 PAGES, LAYERS, HEADS, PAGE_SIZE, HEAD_DIM = 32, 3, 2, 4, 8
@@ -46,10 +47,10 @@ class World:
     """A page store with its thread, its sockets and the device's pages, as a model process has them."""
 
     def __init__(self, directory: Path, places: int, disk: bool, limit: int = LIMIT) -> None:
-        self.kvs = [torch.randn(2, HEADS, PAGES, PAGE_SIZE, HEAD_DIM) for _ in range(LAYERS)]
-        self.store = PageStore(
-            HostPool(places, PAGE_BYTES, pinned=False), DiskStore(directory, limit) if disk else None
-        )
+        shape = (2, HEADS, PAGES, PAGE_SIZE, HEAD_DIM)
+        self.kvs = [torch.randn(shape, device=DEVICE) for _ in range(LAYERS)]
+        pool = HostPool(places, PAGE_BYTES, pinned=DEVICE.type == "cuda")
+        self.store = PageStore(pool, DiskStore(directory, limit) if disk else None)
         self.transfers = Transfers(self.kvs, self.store)
         self.counts = StoreCounts()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from ..sampling.upload import upload
-from .batch import AttentionBatch
+from .batch import AttentionBatch, Group
 from .plan import COLUMNS, ROW, ItemPlan, Share, plan_items
 
 LOG2_E = 1.4426950408889634
@@ -220,12 +220,11 @@ class TritonAttention:
         chunk_queries = int(batch.query_lengths.max(initial=1)) * repeat
         self._decode_tiles = Tiles.choose(decode_queries, repeat, head_dim, q.element_size())
         self._chunk_tiles = Tiles.choose(chunk_queries, repeat, head_dim, q.element_size())
-        split = _split(batch, kv_heads, q.device)
-        decode_plan = plan_items(
-            batch, groups, decode, max(1, self._decode_tiles.queries // repeat), split, window
-        )
+        together = max(1, self._decode_tiles.queries // repeat)
+        split = _split(batch, groups, together, kv_heads, q.device)
+        decode_plan = plan_items(batch, groups, decode, together, split, window)
         chunk_plan = plan_items(
-            batch, (), chunks, max(1, self._chunk_tiles.queries // repeat), 1 << 28, window
+            batch, (), chunks, max(1, self._chunk_tiles.queries // repeat), NO_SPLIT, window
         )
         offsets = np.concatenate(([0], np.cumsum(batch.page_counts())))
         tables = (
@@ -297,14 +296,21 @@ class TritonAttention:
         )
 
 
-def _split(batch: AttentionBatch, kv_heads: int, device: torch.device) -> int:
+def _split(
+    batch: AttentionBatch, groups: tuple[Group, ...], together: int, kv_heads: int, device: torch.device
+) -> int:
     """Keys for each decode item, so that there are some programs for every processor of the GPU."""
     processors = (
         torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
     )
-    keys = int(batch.kv_lengths[: batch.decode_rows].sum()) * kv_heads
-    wanted = keys // (processors * PROGRAMS_FOR_EACH_PROCESSOR)
+    wanted = keys_to_read(batch, groups, together) * kv_heads // (processors * PROGRAMS_FOR_EACH_PROCESSOR)
     return max(MIN_SPLIT, -(-wanted // 64) * 64)
+
+
+def keys_to_read(batch: AttentionBatch, groups: tuple[Group, ...], together: int) -> int:
+    """Of the decode rows, those that a group shares once for each `together` of its rows."""
+    keys = int(batch.kv_lengths[: batch.decode_rows].sum())
+    return keys - sum(shared * (rows - -(-rows // together)) for _, rows, shared in groups)
 
 
 def _with_table_offsets(plan: ItemPlan, offsets: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@
 import torch
 import triton
 
-from .batch import LOGPROB_FLOOR, AutomatonRows, Sampled, SamplingBatch, TokenMask
+from .batch import LOGPROB_FLOOR, AutomatonRows, Sampled, SamplingBatch
 from .filter_cuda import filter_kernel
 from .process_cuda import SUB_BLOCK, process_kernel
 from .race_cuda import finish_kernel, race_kernel
@@ -41,14 +41,11 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
             ints(rows, chunks, count),
         )
         logprobs, top_ids, top_values = floats(rows), ints(rows, count), floats(rows, count)
-    parts = (batch.mask, batch.host_mask, batch.banned, batch.bias, batch.penalties)
-    x = logits if all(part is None for part in parts) else floats(rows, vocab)
+    x = logits if batch.mask is None and not _edits(batch) else floats(rows, vocab)
     process_kernel[(rows, chunks)](
         logits,
         logits.stride(0),
         vocab,
-        *_mask(batch.mask),
-        *_mask(batch.host_mask),
         *_parts(batch),
         None if x is logits else x,
         maxima,
@@ -130,23 +127,37 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
     return Sampled(tokens, bad, logprobs, top_ids, top_values, states)
 
 
-def _mask(mask: TokenMask | None) -> tuple[torch.Tensor | None, ...]:
-    return (None, None) if mask is None else (mask.index, mask.bits)
-
-
 def _automata(rows: AutomatonRows | None) -> tuple[torch.Tensor | None, ...]:
     return (None,) * 9 if rows is None else (rows.slots, rows.registers, *rows.tables)
 
 
+def _edits(batch: SamplingBatch) -> bool:
+    """Whether anything but the mask that is made on the device changes logits."""
+    parts = (batch.host_mask, batch.banned, batch.bias, batch.penalties)
+    return any(part is not None for part in parts)
+
+
 def _parts(batch: SamplingBatch) -> tuple[torch.Tensor | None, ...]:
-    banned: tuple[torch.Tensor | None, ...] = (None,) * 2
-    bias: tuple[torch.Tensor | None, ...] = (None,) * 3
-    penalties: tuple[torch.Tensor | None, ...] = (None,) * 6
-    if batch.banned is not None:
-        banned = (batch.banned.row_start, batch.banned.ids)
+    """From mask_index to output_counts: nothing, a mask only, or all, of which some may say nothing.
+
+    So there are few variants to compile.
+    """
+    if not _edits(batch):
+        mask = (None, None) if batch.mask is None else (batch.mask.index, batch.mask.bits)
+        return *mask, *(None,) * 13
+    return _every_part(batch)
+
+
+def _every_part(batch: SamplingBatch) -> tuple[torch.Tensor, ...]:
+    rows, unread = len(batch.seed), batch.temperature
+    none = batch.position.new_full((rows,), -1)
+    starts = batch.position.new_zeros(rows + 1)
+    masks = [(none, none) if m is None else (m.index, m.bits) for m in (batch.mask, batch.host_mask)]
+    banned = (starts, none) if batch.banned is None else (batch.banned.row_start, batch.banned.ids)
+    bias, penalties = (starts, none, unread), (none, unread, unread, unread, none, none)
     if batch.bias is not None:
         bias = (batch.bias.row_start, batch.bias.ids, batch.bias.values)
     if batch.penalties is not None:
         p = batch.penalties
         penalties = (p.entry, p.repetition, p.presence, p.frequency, p.prompt_seen, p.output_counts)
-    return *banned, *bias, *penalties
+    return *masks[0], *masks[1], *banned, *bias, *penalties

@@ -11,7 +11,7 @@ LOWEST_FLOAT = tl.constexpr(-3.4028234663852886e38)
 SUB_BLOCK = tl.constexpr(128)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["top_count"])
 def process_kernel(
     logits,
     row_stride,

@@ -54,7 +54,7 @@ def race_kernel(
         tl.store(winners + part, vocab)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["top_count"])
 def finish_kernel(
     logits,
     row_stride,

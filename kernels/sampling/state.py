@@ -24,6 +24,7 @@ from .batch import (
 from .upload import upload
 
 FIRST_PENALTY_ENTRIES = 4
+FILTERS = ("top_k", "top_p", "min_p")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +100,9 @@ class SamplingState:
         """The batch whose row r samples for slots[r]; masks refer to rows of this batch."""
         n = self._numbers[slots]
         warm = n["temperature"] >= GREEDY_BELOW
-        used = {
-            "top_k": bool((warm & (n["top_k"] > 0)).any()),
-            "top_p": bool((warm & (n["top_p"] < 1)).any()),
-            "min_p": bool((warm & (n["min_p"] > 0)).any()),
-        }
-        names = ["seed", "position", "temperature", *(name for name, wanted in used.items() if wanted)]
+        filtered = warm & ((n["top_k"] > 0) | (n["top_p"] < 1) | (n["min_p"] > 0))
+        # All three or none: the kernels of a GPU are compiled for what there is.
+        names = ["seed", "position", "temperature", *(FILTERS if filtered.any() else ())]
         tensors = upload([n[name].copy() for name in names], self.last_tokens.device)
         return SamplingBatch(
             **dict(zip(names, tensors, strict=True)),

@@ -20,8 +20,17 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 def choose_device(config: ServeConfig) -> torch.device:
     if config.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device cuda: no CUDA device is available. Use --device cpu.")
+        raise ConfigError(f"--device cuda: {_why_no_cuda()} Or use --device cpu.")
     return torch.device(config.device)
+
+
+def _why_no_cuda() -> str:
+    if torch.version.cuda is None:
+        return f"PyTorch {torch.__version__} is built for CPUs only. Install one that is built for CUDA."
+    return (
+        f"PyTorch {torch.__version__} finds no GPU that it can use. Its CUDA {torch.version.cuda} may need a "
+        "newer driver (nvidia-smi), or CUDA_VISIBLE_DEVICES may hide the GPU."
+    )
 
 
 def choose_dtype(asked: str, stated: str | None, stored: torch.dtype) -> torch.dtype:

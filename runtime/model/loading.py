@@ -6,13 +6,11 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from ..config import ServeConfig
 from ..errors import ConfigError
-from ..messages import ModelReady, Row, SlotSetup, StepPlan
-from ..sampling_params import SamplingParams
+from ..messages import ModelReady
 from ..vocabulary import Vocabulary
 from .checkpoint import Checkpoint
 from .decoder import Decoder
@@ -24,10 +22,10 @@ from .rope import cos_sin_table
 from .runner import Runner
 from .slot_states import SlotStates
 from .tiers import PageStore, Transfers, open_page_store, page_model
+from .warm_up import warm_up
 from .weights import EMBEDDING, expected_tensors, load_weights
 
 MOST_PAGE_SIZE = 256
-WARM_UP_TOKENS = 32
 log = logging.getLogger(__name__)
 
 
@@ -64,7 +62,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         shape.vocab_size,
         Transfers(kvs, store) if store is not None else None,
     )
-    _warm_up(runner, pool, config.page_size)
+    warm_up(runner, shape, pool, config)
     ready = ModelReady(
         num_pages=pool.num_pages,
         page_size=config.page_size,
@@ -102,15 +100,3 @@ def _size_pool(
             budget,
         )
     return pool
-
-
-def _warm_up(runner: Runner, pool: PoolSize, page_size: int) -> None:
-    """Compile kernels and fill their caches before the first request, on pages that nobody owns yet."""
-    prompt = min(WARM_UP_TOKENS, pool.max_model_len - 1)
-    if prompt < 1:
-        return
-    pages = np.arange(-(-(prompt + 1) // page_size), dtype=np.int32)
-    setup = SlotSetup(slot=0, sampling=SamplingParams(max_tokens=2, top_p=0.9, top_k=10, min_p=0.01))
-    chunk = Row(slot=0, start=0, tokens=np.zeros(prompt, np.int32).tobytes(), new_pages=pages.tobytes())
-    runner.run(StepPlan(step=0, rows=[chunk], setups=[setup]), lambda: None)
-    runner.run(StepPlan(step=0, rows=[Row(slot=0, start=prompt)]), lambda: None)

@@ -71,6 +71,7 @@ CASES = [
                 "memory": "*bf16",
                 "moves": "*i64",
                 "move_count": "i32",
+                "planes": "i32",
                 "pages": "i32",
                 "page_elements": "i32",
                 "place_elements": "i32",

@@ -11,6 +11,7 @@ from arbora.kernels.sampling import cpu as sampling_cpu
 from arbora.kernels.sampling import cuda as sampling_triton
 from arbora.kernels.sampling import reference as sampling_reference
 from hypothesis import strategies as st
+from triton_device import moved
 
 # Many chunks and tiles in small vocabularies.
 sampling_triton.CHUNK, sampling_triton.TILE = 128, 256
@@ -19,7 +20,7 @@ Sampler = Callable[[torch.Tensor, SamplingBatch, int | None], Sampled]
 SAMPLERS: Mapping[str, Sampler] = {
     "reference": sampling_reference.sample,
     "cpu": sampling_cpu.sample,
-    "triton": sampling_triton.sample,
+    "triton": lambda *case: moved(sampling_triton.sample(*moved(case)), torch.device("cpu")),
 }
 Numbers = float | Sequence[float]
 

@@ -1,11 +1,11 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
-"""What Triton's Philox and our noise give, run in the interpreter."""
+"""What Triton's Philox and our noise give."""
 
-import interpreted_triton  # noqa: F401
 import torch
 import triton
 import triton.language as tl
 from arbora.kernels.sampling.math_cuda import gumbel
+from interpreted_triton import DEVICE
 
 
 @triton.jit
@@ -27,17 +27,18 @@ def gumbel_kernel(seed, position, out, SIZE: tl.constexpr):
 
 
 def philox_with_triton(counter: list[int], seed: int) -> list[int]:
-    out = torch.empty(4, dtype=torch.int64)
-    signed = torch.tensor(counter, dtype=torch.int64).to(torch.int32)
+    out = torch.empty(4, dtype=torch.int64, device=DEVICE)
+    signed = torch.tensor(counter, dtype=torch.int64).to(DEVICE, torch.int32)
     philox_kernel[(1,)](signed, _signed(seed), out)
     return [int(word) for word in out]
 
 
 def gumbel_with_triton(seed: int, position: int, size: int) -> list[float]:
-    out = torch.empty(size)
-    gumbel_kernel[(1,)](_signed(seed), torch.tensor([position], dtype=torch.int32), out, SIZE=size)
+    out = torch.empty(size, device=DEVICE)
+    at = torch.tensor([position], dtype=torch.int32, device=DEVICE)
+    gumbel_kernel[(1,)](_signed(seed), at, out, SIZE=size, enable_fp_fusion=False)
     return [float(value) for value in out]
 
 
 def _signed(seed: int) -> torch.Tensor:
-    return torch.tensor([(seed + (1 << 63)) % (1 << 64) - (1 << 63)], dtype=torch.int64)
+    return torch.tensor([(seed + (1 << 63)) % (1 << 64) - (1 << 63)], dtype=torch.int64, device=DEVICE)

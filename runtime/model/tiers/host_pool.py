@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import torch
+from .host_memory import host_memory
 
 KEY_BYTES = 16
 
@@ -35,7 +35,7 @@ class HostPool:
 
     def __init__(self, places: int, place_bytes: int, pinned: bool) -> None:
         self.place_bytes = place_bytes
-        self.memory = torch.empty(places, place_bytes, dtype=torch.uint8, pin_memory=pinned)
+        self.memory = host_memory(places * place_bytes, pinned).view(places, place_bytes)
         self.to_write: deque[Entry] = deque()  # held until they are on disk
         self._free = list(range(places))
         self._entries: dict[bytes, Entry] = {}

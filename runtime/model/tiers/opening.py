@@ -42,7 +42,12 @@ def open_page_store(config: ServeConfig, page_bytes: int, device: torch.device) 
         raise ConfigError(
             f"--host-cache {config.host_cache}: a page of this model takes {page_bytes:,} bytes; raise it."
         )
-    pool = HostPool(places, page_bytes, pinned=device.type == "cuda")
+    try:
+        pool = HostPool(places, page_bytes, pinned=device.type == "cuda")
+    except (RuntimeError, OSError) as error:
+        raise ConfigError(
+            f"--host-cache: {places * page_bytes:,} bytes of host memory can't be had: {error}"
+        ) from error
     return PageStore(pool, disk, remote)
 
 

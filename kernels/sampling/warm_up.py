@@ -1,0 +1,45 @@
+"""Sampling tried in every variant that a GPU compiles it for, so that no request waits for a compiler."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ..automaton.smallest import smallest_pool
+from . import sample
+from .state import SamplingState, SlotSettings
+
+LOGPROBS = 5
+"""beside the sampled token's: as many as OpenAI's completions allow"""
+GREEDY = SlotSettings(temperature=0.0)
+SAMPLED = SlotSettings()
+FILTERED = SlotSettings(top_k=10, top_p=0.9, min_p=0.01)
+
+
+class Variant(NamedTuple):
+    settings: SlotSettings
+    automaton: bool
+    logprobs: int | None
+
+
+def variants() -> Iterator[Variant]:
+    """All but log-probabilities beside biases, penalties and bans."""
+    for settings, automaton in product((GREEDY, SAMPLED, FILTERED), (False, True)):
+        yield Variant(settings, automaton, None)
+        yield Variant(settings, automaton, LOGPROBS)
+        yield Variant(replace(settings, logit_bias={0: 1.0}), automaton, None)
+
+
+def warm_up_sampling(vocab: int, device: torch.device) -> None:
+    """Sample a row of `vocab` equal logits in every variant."""
+    slots = nothing = np.zeros(1, np.int32)
+    logits = torch.zeros(1, vocab, device=device)
+    state, pool = SamplingState(1, vocab, device), smallest_pool(device, vocab)
+    for settings, automaton, logprobs in variants():
+        state.set(0, settings, nothing, nothing)
+        rows = pool.rows(slots) if automaton else None
+        mask = None if rows is None else pool.mask(rows)
+        sample(logits, state.gather(slots, mask, automata=rows), logprobs)

@@ -1,0 +1,70 @@
+"""The steps before the first request: they compile kernels and fill caches, on pages that nobody owns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+import torch
+
+from ...kernels.sampling.warm_up import warm_up_sampling
+from ..config import ServeConfig
+from ..messages import PageCopy, Row, RowGroup, SlotSetup, StepPlan
+from ..sampling_params import SamplingParams
+from .decoder_config import DecoderConfig
+from .kv_pool import PoolSize
+from .runner import Runner
+
+PROMPT = 32
+CUDA_CHUNKS = (2, 8, 20, 65)
+"""tokens: a chunk for each size of the attention kernel's blocks, however many query heads share a KV head"""
+CUDA_GROUP = 17
+"""rows whose queries fill more than the smallest block"""
+GREEDY = SamplingParams(max_tokens=2, temperature=0.0)
+FILTERED = SamplingParams(max_tokens=2, top_p=0.9, top_k=10, min_p=0.01)
+
+
+def warm_up(runner: Runner, shape: DecoderConfig, pool: PoolSize, config: ServeConfig) -> None:
+    """Nothing of it is left: slots are set up anew, and pages written, before they are read."""
+    if config.device == "cpu":
+        plans = _one_row(0, PROMPT, pool, config.page_size)
+    else:
+        warm_up_sampling(shape.vocab_size, torch.device(config.device))
+        plans = cuda_plans(shape, pool, config)
+    for plan in plans:
+        runner.run(plan, lambda: None)
+
+
+def cuda_plans(shape: DecoderConfig, pool: PoolSize, config: ServeConfig) -> Iterator[StepPlan]:
+    """Steps that need every variant of the kernels. Layers with a window have some for rows beyond it."""
+    starts = {0, *(window for window in shape.windows if window is not None)}
+    for start, chunk in product(sorted(starts), CUDA_CHUNKS):
+        yield from _one_row(start, chunk, pool, config.page_size)
+    yield from _group(pool, config.page_size, min(config.max_running, CUDA_GROUP))
+
+
+def _one_row(start: int, length: int, pool: PoolSize, page_size: int) -> Iterator[StepPlan]:
+    """A chunk of `length` tokens behind `start` others, and one token; less where no more fits."""
+    end = min(start + length, pool.max_model_len - 1)
+    if end <= start:
+        return
+    pages = np.zeros(end // page_size + 1, np.int32).tobytes()
+    tokens = np.zeros(end - start, np.int32).tobytes()
+    setup = SlotSetup(slot=0, sampling=FILTERED)
+    yield StepPlan(step=0, rows=[Row(slot=0, start=start, tokens=tokens, new_pages=pages)], setups=[setup])
+    yield StepPlan(step=0, rows=[Row(slot=0, start=end)])
+
+
+def _group(pool: PoolSize, page_size: int, rows: int) -> Iterator[StepPlan]:
+    """Rows that share page 0, and a page that is copied, as far as there is room for them."""
+    if rows < 2 or pool.max_model_len <= page_size or pool.num_pages <= rows:
+        return
+    pages = [np.array([0, 1 + row], np.int32).tobytes() for row in range(rows)]
+    yield StepPlan(
+        step=0,
+        rows=[Row(slot=row, start=page_size, new_pages=pages[row]) for row in range(rows)],
+        setups=[SlotSetup(slot=row, sampling=GREEDY) for row in range(rows)],
+        copies=[PageCopy(source=0, destination=1)],
+        groups=[RowGroup(first_row=0, rows=rows, shared_tokens=page_size)],
+    )

@@ -1,0 +1,92 @@
+"""The whole model on the CUDA path against the CPU path: on a GPU, or without one in Triton's interpreter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from arbora.runtime.messages import RowGroup, StepMasks, StepResult
+from arbora.runtime.model.loading import load_model
+from arbora.runtime.sampling_params import SamplingParams
+from byte_grammars import EOS, bits, byte_vocabulary, nested
+from checkpoints import VOCAB_SIZE, random_model, save_model
+from stack_automata import load_message
+from step_driver import GREEDY, StepDriver, packed, serve_config, unpacked
+from triton_device import DEVICE, triton_kernels
+
+TOLERANCE = 1e-4
+PROMPT = np.random.default_rng(0).integers(0, 256, 14).tolist()
+REPORTED = SamplingParams(max_tokens=64, temperature=0.0, logprobs=4, prompt_logprobs=VOCAB_SIZE)
+NESTED = SamplingParams(max_tokens=64, temperature=1.0, seed=5, top_k=20, top_p=0.9, min_p=0.02)
+EDITED = SamplingParams(
+    max_tokens=64,
+    temperature=1.3,
+    seed=9,
+    repetition_penalty=1.3,
+    frequency_penalty=0.8,
+    presence_penalty=0.3,
+    logit_bias={3: 4.0, 200: -2.0},
+    min_tokens=3,
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Head norms, grouped queries, and a window in every other layer."""
+    fields: dict[str, Any] = {
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "use_sliding_window": True,
+        "sliding_window": 5,
+        "layer_types": ["sliding_attention", "full_attention"],
+    }
+    return save_model(random_model("qwen3", **fields), tmp_path_factory.mktemp("model"))
+
+
+def run_every_kind_of_step(model: Path, device: str) -> list[StepResult]:
+    """Chunks, shared and copied pages, groups, an automaton, host masks, edited logits, log-probabilities."""
+    config = serve_config(model, device=device, page_size=4, max_model_len=20)
+    loaded = load_model(config, byte_vocabulary)
+    driver = StepDriver(loaded.runner, loaded.ready)
+    driver.runner.load_grammar(load_message(4, nested()))
+    results = []
+    driver.start(0, REPORTED)
+    first = driver.row(0, PROMPT[:9], sample=False, targets=packed(PROMPT[1:10]))
+    results.append(driver.run([first]))
+    results.append(driver.run([driver.row(0, PROMPT[9:])]))
+    driver.start(1)
+    driver.share(1, 0, 11)
+    driver.start(2, NESTED, grammar=4)
+    driver.start(3, EDITED, prompt=packed(PROMPT[:3]), banned_tokens=packed([EOS, 3]))
+    chunks = [driver.row(1, PROMPT[11:]), driver.row(2, PROMPT[:2]), driver.row(3, PROMPT[:3])]
+    results.append(driver.run([driver.row(0), *chunks]))
+    for _ in range(2):
+        rows = [driver.row(slot) for slot in range(4)]
+        results.append(driver.run(rows, [RowGroup(first_row=0, rows=2, shared_tokens=8)]))
+    driver.start(4, GREEDY)
+    masked = [driver.row(2), driver.row(4, PROMPT[:2], host_mask=True)]
+    results.append(driver.run(masked, masks=lambda: StepMasks(1, packed([4]), bits([201, 202]))))
+    return results
+
+
+def logprobs(result: StepResult) -> torch.Tensor:
+    """All that a result reports, float32 [n]."""
+    reports = [row.logprobs for row in result.logprobs] + [row.logprobs for row in result.prompt_logprobs]
+    values = [np.frombuffer(part, np.float32) for r in reports for part in (r.chosen, r.top_values)]
+    return torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *values]))
+
+
+def test_the_cuda_path_gives_the_tokens_states_and_logprobs_of_the_cpu(model: Path) -> None:
+    expected = run_every_kind_of_step(model, "cpu")
+    with triton_kernels():
+        results = run_every_kind_of_step(model, DEVICE.type)
+    assert [len(logprobs(result)) for result in expected] == [9 * (VOCAB_SIZE + 1), 5, 5, 5, 5, 0]
+    for got, want in zip(results, expected, strict=True):
+        assert (unpacked(got.slots), unpacked(got.tokens)) == (unpacked(want.slots), unpacked(want.tokens))
+        assert unpacked(got.states) == unpacked(want.states)
+        assert (got.errors, want.errors) == ([], [])
+        torch.testing.assert_close(logprobs(got), logprobs(want), atol=TOLERANCE, rtol=0)
