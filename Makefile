@@ -61,8 +61,8 @@ else
 endif
 	$(PIP) install --editable .
 	@echo "compiling the CPU kernels and what compiles grammars"
-	-@PYTHONSAFEPATH=1 $(BIN)/python -m arbora.kernels.precompile
-	-@PYTHONSAFEPATH=1 $(BIN)/python -m arbora.grammars.precompile
+	-@PYTHONSAFEPATH=1 $(BIN)/python -m arbora.grammars.precompile & \
+	PYTHONSAFEPATH=1 $(BIN)/python -m arbora.kernels.precompile; wait
 	@touch $@
 
 $(VENV)/.installed-for-tests: $(VENV)/.installed
