@@ -32,7 +32,7 @@ class StoredPages:
 
     def __init__(self, cache: PrefixCache, enabled: bool) -> None:
         self._cache = cache
-        self._enabled = enabled
+        self.enabled = enabled
         self._asked: dict[int, Request] = {}
         self._over: list[int] = []
         self._last = 0
@@ -41,7 +41,7 @@ class StoredPages:
 
     def look_up(self, request: Request) -> None:
         """Asks for the full pages of its tokens that the tree lacks, but for what must be computed."""
-        if not self._enabled or request.namespace is None or request.wants_prompt_logprobs:
+        if not self.enabled or request.namespace is None or request.wants_prompt_logprobs:
             return
         missing = self._cache.missing(request.namespace, request.slice(0, request.length - 1))
         if not missing.keys:
@@ -90,10 +90,6 @@ class StoredPages:
         over, self._over = self._over, []
         return FlushPages([_saved(each) for each in pages], over)
 
-    @property
-    def enabled(self) -> bool:
-        return self._enabled
-
     def forget(self, order: DropCache, dropped: CacheDropped, requests: Iterable[Request]) -> ForgetPages:
         """Gives up a namespace, or all that begin with a scope, for those of `requests` too that wait."""
 
@@ -108,7 +104,7 @@ class StoredPages:
 
     def discard(self, request: Request) -> list[Message]:
         """Gives up the pages of a request whose KV is wrong: the fault may have come with them."""
-        if not self._enabled or request.namespace is None:
+        if not self.enabled or request.namespace is None:
             return []
         keys = self._cache.keys(request.namespace, bytes(request.tokens))
         return [DiscardPages(request.namespace, keys)] if keys else []
