@@ -363,7 +363,10 @@ class SavedPages(Part):
 
 
 class RestoredPages(Part):
-    """Pages (int32 ids) to fill with those of a fetch, from its page `first` on."""
+    """Pages (int32 ids) to fill with those of a fetch, from its page `first` on.
+
+    Their row may come in a later step.
+    """
 
     fetch: int
     first: int
@@ -537,7 +540,8 @@ class StepResult(Message):
     """What a step sampled, for its rows with `sample`, in the plan's order.
 
     `states` are the automaton states after the token (-1: dead, or no such row). `forward_tokens` and
-    `elapsed_ms` say how many tokens were computed in how many milliseconds.
+    `elapsed_ms` say how many tokens were computed in how many milliseconds; copying what was restored took
+    `restored_ms` of them, or beside them.
     """
 
     step: int
@@ -546,6 +550,7 @@ class StepResult(Message):
     states: bytes  # int32 [rows]
     forward_tokens: int
     elapsed_ms: float
+    restored_ms: float = 0.0
     logprobs: list[RowLogprobs] = []
     prompt_logprobs: list[RowPromptLogprobs] = []
     errors: list[RowError] = []

@@ -80,10 +80,10 @@ class World:
         return message.fetch, message.pages
 
     def restore(self, fetch: int, first: int, pages: list[int]) -> None:
-        arrive = self.transfers.restore([RestoredPages(fetch, first, packed(pages))])
-        assert arrive is not None
+        restore = self.transfers.restore([RestoredPages(fetch, first, packed(pages))])
         for layer in range(LAYERS):
-            arrive(layer)
+            restore.arrive(layer)
+        assert restore.finish() > 0
         self.transfers.settle([fetch])
 
     def wait_for_counts(self, **expected: int) -> None:
@@ -125,6 +125,17 @@ def test_a_page_comes_back_as_it_was_saved(world: World) -> None:
     assert torch.equal(world.content(9), expected[0])
     assert torch.equal(world.content(4), expected[1])
     assert not world.content(3).any()
+
+
+def test_what_no_layer_asked_for_is_there_once_a_restore_is_finished(world: World) -> None:
+    expected = world.content(3)
+    world.save([1], [3])
+    fetch, _ = world.fetch([1])
+    restore = world.transfers.restore([RestoredPages(fetch, 0, packed([9]))])
+    restore.arrive(0)
+    restore.finish()
+    world.transfers.settle([fetch])
+    assert torch.equal(world.content(9), expected)
 
 
 def test_a_restore_may_begin_inside_a_fetch(world: World) -> None:

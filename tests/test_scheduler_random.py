@@ -6,6 +6,7 @@ from functools import partial
 from typing import Literal
 
 from arbora.runtime.messages import DropCache, PrefixPinned, RowError
+from arbora.runtime.scheduler.budget import StepBudget
 from fake_model import EOS, reply_alone, unpack
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -13,6 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from scheduler_bench import SchedulerBench
 
 DOCUMENTS = [[1 + (i * k) % 50 for i in range(40)] for k in (3, 7, 11)]
+
+
+class FewRestored(StepBudget):
+    """A prefix comes back in many steps."""
+
+    def restored_tokens(self, decode_rows: int) -> int:
+        return 8
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -35,6 +43,7 @@ class AnyOrder(RuleBasedStateMachine):
             prefix_cache=cache,
             most_pinned=pages // 3,
             most_stored=most_stored,
+            budget=FewRestored(step_ms=8.0),
         )
         self.bench = self.new_bench()
         self.expected: dict[str, tuple[list[int], int, bool | Literal["bad"]]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from arbora.radix_cache import PrefixCache
 from arbora.runtime.messages import CacheDropped, DropCache, FetchPages, RowError
+from arbora.runtime.scheduler.budget import FIRST_RESTORE
 from arbora.runtime.scheduler.request import Request
 from arbora.runtime.scheduler.stored_pages import StoredPages
 from fake_model import long_reply_prompt, pack, reply_alone, unpack
@@ -39,6 +40,83 @@ def test_an_evicted_prompt_is_restored_and_not_computed() -> None:
     assert bench.scheduler.stats().prompt_tokens_computed == computed + 4
     assert bench.model.store.restored == 9
     assert not bench.model.store.held
+
+
+LONG = long_reply_prompt(900, 20)
+BIG = long_reply_prompt(996, 4, salt=5)
+
+
+def with_long_evicted_prompt() -> SchedulerBench:
+    bench = SchedulerBench(num_pages=250, page_size=4, most_stored=1000)
+    bench.submit("first", LONG, max_tokens=1)
+    bench.run()
+    bench.submit("big", BIG, max_tokens=1, namespace="big")
+    bench.run()
+    return bench
+
+
+def restored_pages(bench: SchedulerBench) -> list[int]:
+    """How many the next steps restore, each."""
+    return [sum(len(unpack(part.pages)) for part in plan.restores) for plan in bench.model.plans]
+
+
+def test_a_long_prefix_is_restored_over_several_steps_while_streams_go_on() -> None:
+    bench = with_long_evicted_prompt()
+    bench.submit("stream", [1, 2, 3], max_tokens=20, namespace=None)
+    bench.plan()
+    bench.submit("again", LONG, max_tokens=8)
+    bench.answer_fetches()
+    restored = []
+    while bench.finish("again") is None:
+        bench.plan()
+        restored.append(restored_pages(bench)[-1])
+        streaming = len(bench.tokens("stream"))
+        bench.step()
+        assert len(bench.tokens("stream")) == streaming + 1 or bench.finish("stream")
+    assert max(restored) * 4 == FIRST_RESTORE
+    assert sum(restored) == bench.model.store.restored == 224
+    assert bench.cached("again") == 896
+    assert bench.tokens("again") == reply_alone(LONG, 8)
+
+
+def test_what_a_running_request_restores_is_not_restored_for_another_too() -> None:
+    bench = with_long_evicted_prompt()
+    bench.submit("again", LONG, max_tokens=1)
+    bench.submit("third", [*LONG, 7, 8], max_tokens=1)
+    bench.run()
+    assert bench.model.store.restored == 225
+    assert bench.cached("third") == 900
+    assert bench.tokens("third") == reply_alone([*LONG, 7, 8], 1)
+    assert not bench.model.store.held
+
+
+def test_who_ends_before_all_is_restored_leaves_nothing_behind() -> None:
+    bench = with_long_evicted_prompt()
+    bench.submit("again", LONG, max_tokens=1)
+    bench.answer_fetches()
+    bench.plan()
+    bench.scheduler.drop("again")
+    bench.step()
+    bench.submit("other", [3, 1, 4, 1, 5], max_tokens=1)
+    bench.run()
+    assert bench.model.store.restored * 4 == FIRST_RESTORE
+    assert not bench.model.store.held
+    assert bench.scheduler.stats().pages_used == 0
+
+
+def test_who_starts_next_waits_until_there_is_room_to_restore() -> None:
+    bench = with_long_evicted_prompt()
+    bench.submit("bigger", [*BIG[1:], 9], max_tokens=1, namespace="bigger")
+    bench.run()
+    bench.submit("long", LONG[:640], max_tokens=1)
+    bench.submit("next", BIG[:200], max_tokens=1, namespace="big")
+    bench.submit("new", [7] * 9, max_tokens=1)
+    bench.answer_fetches()
+    bench.plan()
+    assert restored_pages(bench) == [FIRST_RESTORE // 4]
+    assert {request.id for request in bench.scheduler._active()} == {"long", "new"}
+    bench.run()
+    assert bench.cached("next") == 196
 
 
 def test_restored_pages_are_in_the_tree_for_the_next_request() -> None:
@@ -119,7 +197,7 @@ def started_but_not_planned(bench: SchedulerBench) -> Request:
     bench.answer_fetches()
     bench.scheduler._admit()
     request = bench.scheduler._open["again"]
-    assert request.residence.restored is not None
+    assert request.residence.restoring
     return request
 
 

@@ -108,8 +108,9 @@ def test_the_runner_saves_before_it_overwrites_and_restores_before_it_reads(serv
     driver.lengths[2] = 7
     driver._give(2, [driver._free.pop(), driver._free.pop()])
     row = driver.row(2, prompt[7:])
-    restores = [RestoredPages(7, 0, packed(driver.pages[2]))]
-    plan = StepPlan(101, [row], restores=restores, fetches_over=[7], setups=driver._setups)
+    first, second = ([RestoredPages(7, at, packed(driver.pages[2][at : at + 1]))] for at in range(2))
+    assert driver.runner.run(StepPlan(101, [], restores=first), lambda: None).restored_ms > 0
+    plan = StepPlan(102, [row], restores=second, fetches_over=[7], setups=driver._setups)
     result = driver.runner.run(plan, lambda: None)
     assert result.tokens == packed([expected])
     assert torch.is_inference_mode_enabled() is False

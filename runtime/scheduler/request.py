@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ...radix_cache import Lease
-from ..messages import Generate, Logprobs, RestoredPages, SlotSetup, Tokens
+from ..messages import Generate, Logprobs, SlotSetup, Tokens
 from ..sampling_params import SamplingParams
 from .constraint import Constraint
 
@@ -27,11 +27,11 @@ class Residence:
     """What a request has while it runs: all of it is given back together.
 
     `prefill_end` is how many tokens were known when it started, or when some were forced; `planned` how
-    many tokens' KV is computed or planned; `sampling` how many sampled tokens are on their way back, without
+    many tokens' KV is there or planned, of which up to `restore_end` are not computed but come from the page
+    store, and `sampling` how many sampled tokens are on their way back, without
     those of steps up to `superseded`: others were forced in their place. `is_set_up`: the model process
     has what the next token depends on. `faulty`: the model could not go on from its KV, so nobody else
-    shall. `restored` are pages that its first step fills from the page store. `preempted` counts the prompts
-    that were put before its own, `urgent` says that no more are.
+    shall. `preempted` counts the prompts that were put before its own, `urgent` says that no more are.
     """
 
     slot: int
@@ -39,6 +39,7 @@ class Residence:
     pages: list[int]
     prefill_end: int
     planned: int
+    restore_end: int = 0
     sampling: int = 0
     sent_pages: int = 0
     last_step: int = 0
@@ -46,13 +47,27 @@ class Residence:
     is_set_up: bool = False
     copy_step: int | None = None
     faulty: bool = False
-    restored: RestoredPages | None = None
     preempted: int = 0
     urgent: bool = False
 
     @property
     def prefilling(self) -> bool:
         return self.planned < self.prefill_end
+
+    @property
+    def restoring(self) -> bool:
+        """Has pages that the page store is still to give."""
+        return self.planned < self.restore_end
+
+    @property
+    def to_restore(self) -> int:
+        """Tokens that they hold."""
+        return max(0, self.restore_end - self.planned)
+
+    @property
+    def ready(self) -> int:
+        """Tokens that need no computing any more."""
+        return max(self.planned, self.restore_end)
 
     @property
     def jumping(self) -> bool:
@@ -180,7 +195,7 @@ class Request:
     @property
     def owed(self) -> int:
         """Tokens of its prompt that it is charged for and that are still to compute."""
-        return max(0, self.prompt_length - max(self.paid, self.residence.planned))
+        return max(0, self.prompt_length - max(self.paid, self.residence.ready))
 
     @property
     def output_length(self) -> int:

@@ -172,15 +172,16 @@ class Scheduler:
             return False
         self._admit()
         decoding, prefilling = self._ready()
-        planned = self._planner.build(decoding, prefilling, self._budget.prefill_tokens(len(decoding)))
+        planned = self._planner.build(decoding, prefilling, self._budget)
         if planned is None:
             return False
         plan, flight = planned
         for request in prefilling:
             if not request.residence.prefilling:
                 self._fairness.rest(request)
-        for request in flight.rows:
-            self._stored.end(request)
+        for request in flight.restored:
+            if not request.residence.restoring:
+                self._stored.end(request)
         self._stored.attach(plan)
         self._counts.prompt_tokens_computed += flight.prefill_tokens - flight.forced_tokens
         self._in_flight.append(flight)
@@ -194,13 +195,16 @@ class Scheduler:
         flight = self._in_flight[0]
         assert flight.step == result.step, f"result of step {result.step}, expected {flight.step}"
         self._counts.steps += 1
-        self._budget.observe(flight.prefill_tokens, result.elapsed_ms)
+        if flight.restored:
+            self._budget.observe_restore(flight.restored_tokens, result.restored_ms)
+        else:
+            self._budget.observe(flight.prefill_tokens, result.elapsed_ms)
         for request in flight.rows:
             self._copy_is_made(request, flight.step)
         self._results.take(flight, result)
         self._in_flight.popleft()
         self._send_masks()
-        for request in flight.rows:
+        for request in flight.requests:
             if request.home is not None:
                 self._settle(request)
 
@@ -253,12 +257,13 @@ class Scheduler:
 
     def _admit(self) -> None:
         decoding = sum(not request.residence.prefilling for request in self._active())
-        for request in self._starter.starts(self._running, self._budget.prefill_tokens(decoding)):
+        tokens = self._budget.prefill_tokens(decoding), self._budget.restored_tokens(decoding)
+        for request in self._starter.starts(self._running, *tokens):
             self._running[request.residence.slot] = request
-            if request.residence.restored is None:
+            if not request.residence.restoring:
                 self._stored.end(request)
             if request.cached_tokens is None:
-                request.cached_tokens = min(request.residence.planned, request.prompt_length)
+                request.cached_tokens = min(request.residence.ready, request.prompt_length)
                 self._counts.prompt_tokens_cached += request.cached_tokens
                 if request.namespace is not None:
                     self._cache_desk.hits.add(request.prompt_length, request.cached_tokens)

@@ -118,11 +118,10 @@ class StoredPages:
         return messages
 
 
-def restored(fetch: Fetch, matched_pages: int, table: list[int]) -> RestoredPages:
-    """Which pages of a page table a fetch fills, behind those that the tree has."""
-    assert fetch.pages is not None and matched_pages >= fetch.first
-    pages = table[matched_pages : fetch.first + fetch.pages]
-    return RestoredPages(fetch.id, matched_pages - fetch.first, np.array(pages, np.int32).tobytes())
+def restored(fetch: Fetch, table: list[int], start: int, end: int) -> RestoredPages:
+    """The pages of the half-open range of a page table, filled from a fetch."""
+    assert fetch.first <= start < end <= fetch.end, (fetch, start, end)
+    return RestoredPages(fetch.id, start - fetch.first, np.array(table[start:end], np.int32).tobytes())
 
 
 def _saved(pages: KeyedPages) -> SavedPages:

@@ -113,6 +113,7 @@ class SchedulerBench:
         jumps: bool = False,
         bounds: Bounds = USUAL_BOUNDS,
         most_stored: int | None = None,
+        budget: StepBudget | None = None,
     ) -> None:
         self.compiler = compiler or EvenTokens()
         self.cache = PrefixCache(
@@ -122,7 +123,7 @@ class SchedulerBench:
             check_invariants=True,
             model=b"" if most_stored is None else b"fake",
         )
-        self.budget = StepBudget(step_ms=8.0)
+        self.budget = budget or StepBudget(step_ms=8.0)
         self.scheduler = Scheduler(
             Limits(1000, num_pages, page_size, slots, max_waiting, most_pinned),
             self.cache,
