@@ -6,9 +6,9 @@
                               CacheReport, CacheDropped, PrefixPinned, QueryRefused
     scheduler → model         StepPlan, StepMasks, LoadGrammar, DropGrammar,
                               ForgetPages, DiscardPages, FlushPages
-    scheduler → page store    FetchPages
-    model → scheduler         ModelReady, StepResult
-    page store → scheduler    Fetched, Forgotten, StoreReport, Flushed
+    scheduler → page store    FindPages, FetchPages, EndFetch
+    model → scheduler         ModelReady, StepResult, Flushed
+    page store → scheduler    Found, Fetched, Forgotten, StoreReport
     supervisor → tokenizer    PeerUp, PeerDown, Drain
     supervisor → scheduler    PeerDown, Drain
     any child → supervisor    Ready, Failed, Drained
@@ -464,19 +464,38 @@ class FlushPages(Message):
 # scheduler → page store
 
 
-class FetchPages(Message):
-    """A prompt is queued: get ready to restore as many of these pages, from the first on, as are stored."""
+class FindPages(Message):
+    """A prompt is queued: how many of these pages, from the first on, are stored?"""
 
     fetch: int
     namespace: str
     keys: bytes
 
 
+class FetchPages(Message):
+    """Get ready to restore what was found."""
+
+    fetch: int
+
+
+class EndFetch(Message):
+    """Nobody wants it any more, and no step restores any of it."""
+
+    fetch: int
+
+
 # page store → scheduler
 
 
+class Found(Message):
+    """The first `pages` are stored. Without any the fetch is over."""
+
+    fetch: int
+    pages: int
+
+
 class Fetched(Message):
-    """The first `pages` of a fetch are ready, until a step has it among its `fetches_over`."""
+    """The first `pages` are ready, until a step has the fetch among its `fetches_over`, or `EndFetch`."""
 
     fetch: int
     pages: int
@@ -504,7 +523,7 @@ class ModelReady(Message):
     """The model is loaded and can run steps with up to `slots` rows.
 
     `page_model` names what a page's content depends on, beside its tokens, for the page store's keys; it is
-    empty if there is none.
+    empty if there is none. `host_pages` is how many pages that has room for in host memory.
     """
 
     num_pages: int
@@ -515,6 +534,7 @@ class ModelReady(Message):
     device: str
     page_bytes: int
     page_model: bytes = b""
+    host_pages: int = 0
 
 
 class RowError(Part):
@@ -603,8 +623,8 @@ class Drained(Message):
 CacheControl = QueryCache | DropCache | PinPrefix | UnpinPrefix
 CacheAnswer = CacheReport | CacheDropped | PrefixPinned | QueryRefused
 TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | PeerUp | PeerDown | Drain
-FromModel = ModelReady | StepResult | Fetched | Forgotten | StoreReport | Flushed
+FromModel = ModelReady | StepResult | Found | Fetched | Forgotten | StoreReport | Flushed
 SchedulerInbox = Generate | Abort | Finish | QueryStats | CacheControl | FromModel | PeerDown | Drain
 ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ForgetPages | DiscardPages | FlushPages
-PageStoreInbox = FetchPages
+PageStoreInbox = FindPages | FetchPages | EndFetch
 SupervisorInbox = Ready | Failed | Drained

@@ -126,6 +126,7 @@ class StepPlanner:
     def _add_restore(self, plan: StepPlan, flight: StepInFlight, request: Request, pages: int) -> None:
         home, fetch = request.residence, request.fetch
         assert fetch is not None, "what is restored was fetched"
+        fetch.restored = True
         start = home.planned // self._page_size
         plan.restores.append(restored(fetch, home.pages, start, start + pages))
         home.planned += pages * self._page_size

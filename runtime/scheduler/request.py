@@ -103,17 +103,30 @@ class Awaited:
 class Fetch:
     """What the page store was asked for: full pages of the request's tokens from page `first` on.
 
-    `pages` is how many of them are ready to be restored; None while there is no answer.
+    `found` is how many of them are stored, `pages` how many are ready to be restored; None while that isn't
+    answered. `asked`: it is to get them ready. `restored`: steps have begun to restore them.
     """
 
     id: int
     first: int
-    pages: int | None
+    found: int | None = None
+    pages: int | None = None
+    asked: bool = False
+    restored: bool = False
+
+    @property
+    def unanswered(self) -> bool:
+        return self.pages is None if self.asked else self.found is None
+
+    @property
+    def size(self) -> int:
+        """In pages, as far as it is known."""
+        return (self.found or 0) if self.pages is None else self.pages
 
     @property
     def end(self) -> int:
-        """The page after the last that is ready."""
-        return self.first + (self.pages or 0)
+        """The page after the last one."""
+        return self.first + self.size
 
 
 @dataclass(slots=True, eq=False)
@@ -178,7 +191,7 @@ class Request:
     @property
     def awaits_fetch(self) -> bool:
         """The page store has not answered yet."""
-        return self.fetch is not None and self.fetch.pages is None
+        return self.fetch is not None and self.fetch.unanswered
 
     @property
     def computes_forced(self) -> bool:

@@ -18,9 +18,11 @@ from ..messages import (
     DropCache,
     Fetched,
     Forgotten,
+    Found,
     Generate,
     LeftOut,
     Message,
+    PageStoreInbox,
     Refused,
     Stats,
     StepResult,
@@ -55,7 +57,7 @@ class Scheduler:
         eos_tokens: tuple[int, ...],
         segments: Segments,
         bounds: Bounds = USUAL_BOUNDS,
-        page_store: bool = False,
+        host_pages: int = 0,
     ) -> None:
         self._limits = limits
         self._cache = cache
@@ -67,7 +69,7 @@ class Scheduler:
         self._planner = StepPlanner(cache, limits.num_pages, lambda r: banned_tokens(r, self._eos))
         self._open: dict[str, Request] = {}  # every request that isn't answered to its end
         self._fairness = Fairness(bounds.ahead)
-        self._stored = StoredPages(cache, page_store)
+        self._stored = StoredPages(cache, host_pages)
         self._store_counts = StoreCounts()
         self._starter = Starter(cache, self._stored, limits.slots, grammars, self._fairness, bounds)
         self._waiting = self._starter.waiting
@@ -143,6 +145,10 @@ class Scheduler:
         else:
             self._replies.add(message.client, answer)
 
+    def found(self, message: Found) -> None:
+        self._stored.found(message)
+        self._starter.fetch_ahead()
+
     def fetched(self, message: Fetched) -> None:
         self._stored.fetched(message)
 
@@ -216,7 +222,7 @@ class Scheduler:
         messages, self._to_model = self._to_model, []
         return messages
 
-    def messages_to_store(self) -> list[Message]:
+    def messages_to_store(self) -> list[PageStoreInbox]:
         return self._stored.messages_to_store()
 
     def messages_to_clients(self) -> dict[int, list[Message]]:
@@ -257,6 +263,7 @@ class Scheduler:
 
     def _admit(self) -> None:
         decoding = sum(not request.residence.prefilling for request in self._active())
+        self._starter.fetch_ahead()
         tokens = self._budget.prefill_tokens(decoding), self._budget.restored_tokens(decoding)
         for request in self._starter.starts(self._running, *tokens):
             self._running[request.residence.slot] = request

@@ -72,6 +72,14 @@ class Starter:
             if not self._free_slots:
                 return
 
+    def fetch_ahead(self) -> None:
+        """Has stored pages of those who wait brought nearer, in the order of their turns."""
+
+        def order(request: Request) -> tuple[Turn, int]:
+            return self.waiting.turn(request.priority, request.tenant), request.arrival
+
+        self._stored.fetch_ahead(order)
+
     def enter(self, request: Request, running: Iterable[Request], first: bool = False) -> None:
         """It waits from now on; `first` before all others of its tenant."""
         owed: Counter[str] = Counter()

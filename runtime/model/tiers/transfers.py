@@ -88,7 +88,7 @@ class Transfers:
     def flush(self, message: FlushPages) -> None:
         """Returns when all is where it outlives the process, as far as there is room."""
         self.settle(message.fetches_over)
-        if not self._store.shares:
+        if not self._store.tiers:
             return
         self._store.expect([key for part in message.saves for key in split_keys(part.keys)])
         for part in message.saves:
