@@ -13,9 +13,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parent))
 from openai_client import Client, Reply
 from workloads import Workload, World, json_schema, replies_without_schema
 
