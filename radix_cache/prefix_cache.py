@@ -91,8 +91,8 @@ class PrefixCache:
         """Matches at most the first `limit` tokens and locks what it found.
 
         If the match ends inside a page, the caller copies that page before its first step (`Lease.copy`)
-        and says so with `copied`. A partial leaf that matches to its end and that nobody uses becomes
-        the request's own instead: it is the last of `Lease.pages` then, and there is nothing to copy.
+        and says so with `copied`. A last page that is not full, matches to its end and is used by
+        nobody becomes the request's own instead: it ends `Lease.pages` then, and there is nothing to copy.
         """
         root = self._tree.open_root(namespace)
         match = self._tree.find(root, tokens, limit)
