@@ -121,6 +121,18 @@ def test_a_size_of_the_disk_cache_needs_one(model: Path) -> None:
         configured(model, ARBORA_DISK_CACHE_SIZE="1GB")
 
 
+def test_pages_are_written_back_or_through(model: Path, tmp_path: Path) -> None:
+    disk = ("--disk-cache", str(tmp_path))
+    assert configured(model, *disk).write_policy == "write_back"
+    assert configured(model, *disk, "--write-policy", "write_through").write_policy == "write_through"
+    with pytest.raises(ConfigError, match="expected one of write_back, write_through"):
+        configured(model, *disk, "--write-policy", "through")
+    with pytest.raises(
+        ConfigError, match="--write-policy is that of --disk-cache and --remote-cache: give one"
+    ):
+        configured(model, "--write-policy", "write_through")
+
+
 def test_a_disk_cache_is_no_file(model: Path) -> None:
     with pytest.raises(ConfigError, match=r"config\.json: expected a directory, but this is a file"):
         configured(model, "--disk-cache", model / "config.json")

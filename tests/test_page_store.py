@@ -276,6 +276,15 @@ def test_where_the_disk_has_less_room_than_the_cache_a_flush_keeps_what_was_used
     assert 20 < len(kept) < 300
 
 
+def test_a_flush_copies_nothing_that_is_on_disk_already(tmp_path: Path) -> None:
+    world = World(tmp_path, places=2, disk=True)
+    for key in (1, 3):
+        world.save([key, key + 1], [key, key + 1])
+        world.store.finish()
+    world.flush([SavedPages("", key_bytes([1, 2, 3, 4, 5]), packed([1, 2, 3, 4, 5]))])
+    world.wait_for_counts(saved_pages=5, disk_pages=5)
+
+
 def test_a_flush_does_not_wait_for_places_that_fetches_held(tmp_path: Path) -> None:
     world = World(tmp_path, places=2, disk=True)
     world.save([1, 2], [1, 2])

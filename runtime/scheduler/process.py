@@ -241,6 +241,7 @@ def _scheduler(
         vocabulary.eos,
         segmenter,
         host_pages=ready.host_pages,
+        write_through=config.write_policy == "write_through",
     )
 
 
