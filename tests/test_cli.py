@@ -83,6 +83,7 @@ def test_repeated_api_keys_all_count(model: Path) -> None:
     ("flags", "environment", "expected"),
     [
         (("--api-key", ""), {}, "--api-key: there is no key in it"),
+        (("--api-key", "", "--api-key", "one"), {}, "--api-key: there is no key in it"),
         (("--api-key", " , "), {"ARBORA_API_KEY": "one"}, "--api-key  ,: there is no key in it"),
         ((), {"ARBORA_API_KEY": ","}, "ARBORA_API_KEY ,: there is no key in it"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,7 @@ from arbora.runtime.messages import (
 )
 from arbora.runtime.model.tiers import open_page_store, page_model
 from arbora.runtime.model.tiers.disk import FILE_NAME, FILE_PAGE_BYTES, DiskStore
+from arbora.runtime.model.tiers.file_hashes import FileHashes
 from arbora.runtime.model.tiers.host_pool import HostPool
 from arbora.runtime.model.tiers.lower_tiers import LowerTiers
 from arbora.runtime.model.tiers.page_store import PageStore
@@ -403,6 +405,31 @@ def test_pages_of_another_model_dtype_or_shape_have_other_names(tmp_path: Path) 
     assert len(set(names)) == 5
     weights.write_bytes(b"weights")
     assert page_model(store, "shape", torch.float32, table, [weights]) == names[0]
+
+
+def test_weights_are_hashed_again_only_if_they_were_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed = []
+    digest = hashlib.file_digest
+    monkeypatch.setattr(
+        hashlib, "file_digest", lambda file, how: hashed.append(file.name) or digest(file, how)
+    )
+    memory, files = tmp_path / "weights.json", [tmp_path / "a", tmp_path / "b"]
+    for file in files:
+        file.write_bytes(file.name.encode() * 1000)
+    first = FileHashes(memory).of(files)
+    assert len(hashed) == 2
+    assert FileHashes(memory).of(files) == first
+    assert len(hashed) == 2
+    files[0].write_bytes(b"c" * 1000)
+    second = FileHashes(memory).of(files)
+    assert hashed[2:] == [str(files[0])]
+    assert (second[0] != first[0], second[1]) == (True, first[1])
+    memory.write_text("{")
+    assert FileHashes(memory).of(files) == second
+    assert FileHashes(None).of(reversed(files)) == second[::-1]
+    assert len(hashed) == 7
 
 
 class AnyOrder(RuleBasedStateMachine):

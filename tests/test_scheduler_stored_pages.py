@@ -421,8 +421,8 @@ def test_what_is_evicted_is_copied_out_over_several_steps_before_it_is_overwritt
     assert bench.tokens("again") == reply_alone(LONG, 8)
 
 
-def with_write_through(**options: int) -> SchedulerBench:
-    bench = SchedulerBench(num_pages=250, page_size=4, most_stored=1000, write_through=True, **options)
+def with_write_through() -> SchedulerBench:
+    bench = SchedulerBench(num_pages=250, page_size=4, most_stored=1000, write_through=True)
     bench.submit("first", LONG, max_tokens=20)
     return bench
 

@@ -148,6 +148,9 @@ class Scheduler:
 
     def found(self, message: Found) -> None:
         self._stored.found(message)
+
+    def fetch_ahead(self) -> None:
+        """Asks for stored pages of those who wait, as far as there is room for them."""
         self._starter.fetch_ahead()
 
     def fetched(self, message: Fetched) -> None:
@@ -265,7 +268,6 @@ class Scheduler:
 
     def _admit(self) -> None:
         decoding = sum(not request.residence.prefilling for request in self._active())
-        self._starter.fetch_ahead()
         tokens = self._budget.prefill_tokens(decoding), self._budget.restored_tokens(decoding)
         for request in self._starter.starts(self._running, *tokens):
             self._running[request.residence.slot] = request

@@ -198,6 +198,7 @@ class SchedulerBench:
                     self.scheduler.found(answer)
                 else:
                     self.scheduler.fetched(answer)
+            self.scheduler.fetch_ahead()
             self.deliver()
 
     def run(self, steps: int = 1000) -> None:
