@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -410,11 +411,14 @@ def test_pages_of_another_model_dtype_or_shape_have_other_names(tmp_path: Path) 
 def test_weights_are_hashed_again_only_if_they_were_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hashed = []
-    digest = hashlib.file_digest
-    monkeypatch.setattr(
-        hashlib, "file_digest", lambda file, how: hashed.append(file.name) or digest(file, how)
-    )
+    hashed: list[str] = []
+    digest: Any = hashlib.file_digest
+
+    def spy(file: Any, how: str) -> Any:
+        hashed.append(file.name)
+        return digest(file, how)
+
+    monkeypatch.setattr(hashlib, "file_digest", spy)
     memory, files = tmp_path / "weights.json", [tmp_path / "a", tmp_path / "b"]
     for file in files:
         file.write_bytes(file.name.encode() * 1000)
