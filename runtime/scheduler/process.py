@@ -26,6 +26,7 @@ from ..messages import (
     Finish,
     Flushed,
     Forgotten,
+    Found,
     Generate,
     ModelReady,
     PeerDown,
@@ -94,6 +95,7 @@ class Loop:
             self._receive()
             self._scheduler.expire_pins(time.time())
             self._scheduler.take_grammars()
+            self._scheduler.fetch_ahead()
             while self._scheduler.plan():
                 pass
             self._send()
@@ -144,6 +146,8 @@ class Loop:
                 self._clients.forget(message.client)
             case Drain():
                 self._draining = True
+            case Found():
+                self._scheduler.found(message)
             case Fetched():
                 self._scheduler.fetched(message)
             case Forgotten():
@@ -237,7 +241,8 @@ def _scheduler(
         ready.vocab_size,
         vocabulary.eos,
         segmenter,
-        page_store=bool(ready.page_model),
+        host_pages=ready.host_pages,
+        write_through=config.write_policy == "write_through",
     )
 
 

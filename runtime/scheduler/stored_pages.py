@@ -2,42 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-import numpy as np
-
-from ...radix_cache import KeyedPages, PrefixCache
+from ...radix_cache import PrefixCache
 from ..messages import (
     CacheDropped,
     DiscardPages,
     DropCache,
+    EndFetch,
     Fetched,
     FetchPages,
+    FindPages,
     FlushPages,
     ForgetPages,
+    Found,
     Message,
-    RestoredPages,
-    SavedPages,
+    PageStoreInbox,
     StepPlan,
 )
-from .request import Fetch, Request
+from .page_saver import PageSaver
+from .plan import StepInFlight
+from .request import Fetch, Phase, Request
+
+AHEAD_PART = 2  # of host memory is for what is fetched before its request's turn, at most
 
 
 class StoredPages:
     """Asks the page store about prompts, and tells it of evictions. Without a store it does nothing.
 
-    A fetch is asked for when a prompt is queued and holds what it found until the prompt has it, finds better
-    in the tree, or ends.
+    When a prompt is queued the store is asked what it has of it. It brings that into its host memory, of
+    `host_pages` pages, ahead of the prompt's turn while there is room, else at its turn, and holds it until
+    the prompt has it, finds better in the tree, or ends.
     """
 
-    def __init__(self, cache: PrefixCache, enabled: bool) -> None:
+    def __init__(self, cache: PrefixCache, host_pages: int, write_through: bool = False) -> None:
         self._cache = cache
-        self.enabled = enabled
-        self._asked: dict[int, Request] = {}
+        self._saver = PageSaver(cache, write_through and host_pages > 0)
+        self.enabled = host_pages > 0
+        self._most_ahead = host_pages // AHEAD_PART
+        self._held_pages = 0  # by the fetches that were asked for
+        self._unanswered: dict[int, Request] = {}
+        self._found: dict[int, Request] = {}  # to be asked for
+        self._hurried = 0  # the last fetch that was asked for at its request's turn
         self._over: list[int] = []
         self._last = 0
-        self._evicted: list[KeyedPages] = []
-        self._to_store: list[Message] = []
+        self._to_store: list[PageStoreInbox] = []
 
     def look_up(self, request: Request) -> None:
         """Asks for the full pages of its tokens that the tree lacks, but for what must be computed."""
@@ -47,25 +56,60 @@ class StoredPages:
         if not missing.keys:
             return
         self._last += 1
-        request.fetch = Fetch(self._last, missing.first, None)
-        self._asked[self._last] = request
-        self._to_store.append(FetchPages(self._last, request.namespace, missing.keys))
+        request.fetch = Fetch(self._last, missing.first)
+        self._unanswered[self._last] = request
+        self._to_store.append(FindPages(self._last, request.namespace, missing.keys))
+
+    def found(self, message: Found) -> None:
+        request = self._unanswered.pop(message.fetch, None)
+        if request is None:
+            return  # it was ended
+        assert request.fetch is not None
+        if message.pages:
+            request.fetch.found = message.pages
+            self._found[message.fetch] = request
+        else:
+            request.fetch = None
+
+    def fetch_ahead(self, order: Callable[[Request], object]) -> None:
+        """Brings what was found for those who wait, as far as there is room, the first in `order` first."""
+        while waiting := [each for each in self._found.values() if each.phase is Phase.WAITING]:
+            first = min(waiting, key=order)  # type: ignore[arg-type]
+            assert first.fetch is not None
+            if self._held_pages and self._held_pages + first.fetch.size > self._most_ahead:
+                return
+            self._bring(first.fetch)
+
+    def _bring(self, fetch: Fetch) -> None:
+        fetch.asked = True
+        self._unanswered[fetch.id] = self._found.pop(fetch.id)
+        self._held_pages += fetch.size
+        self._to_store.append(FetchPages(fetch.id))
 
     def fetched(self, message: Fetched) -> None:
-        request = self._asked.pop(message.fetch)
+        request = self._unanswered.pop(message.fetch, None)
+        if request is None:
+            return  # it was ended
         fetch = request.fetch
-        if fetch is None or fetch.id != message.fetch:
-            self._over.append(message.fetch)
-            return
+        assert fetch is not None
+        self._held_pages -= fetch.size - message.pages
         fetch.pages = message.pages
         if not message.pages:
             self.end(request)
 
     def awaits(self, request: Request) -> bool:
-        """Its pages are on their way; or those before them have left the tree, and are asked for too."""
+        """Its pages are on their way; or those before them have left the tree, and are asked for too.
+
+        Whose turn it is has its pages brought though there be no room ahead of turns: one at a time.
+        """
         fetch = request.fetch
-        if fetch is None or fetch.pages is None:
-            return fetch is not None
+        if fetch is None:
+            return False
+        if fetch.pages is None:
+            if not fetch.unanswered and self._hurried not in self._unanswered:
+                self._hurried = fetch.id
+                self._bring(fetch)
+            return True
         assert request.namespace is not None
         if len(self._cache.whole_pages(request.namespace, bytes(request.tokens))) >= fetch.first:
             return False
@@ -76,19 +120,30 @@ class StoredPages:
     def end(self, request: Request) -> None:
         """What was or is being fetched for it is not needed any more, unless a step is to restore it."""
         fetch, request.fetch = request.fetch, None
-        if fetch is not None and fetch.pages is not None:
+        if fetch is None:
+            return
+        self._unanswered.pop(fetch.id, None)
+        self._found.pop(fetch.id, None)
+        if fetch.asked:
+            self._held_pages -= fetch.size
+        if fetch.restored:
             self._over.append(fetch.id)
+        else:
+            self._to_store.append(EndFetch(fetch.id))
 
-    def attach(self, plan: StepPlan) -> None:
+    def attach(self, plan: StepPlan, flight: StepInFlight) -> None:
         """Puts into the next step what must be done before it."""
-        plan.saves = [_saved(pages) for pages in self._take_evicted()]
+        plan.saves = self._saver.before(plan, flight)
         plan.fetches_over, self._over = self._over, []
+
+    def save(self, flight: StepInFlight) -> list[Message]:
+        """What a step that is over has computed is kept, if that is the policy."""
+        return self._saver.through(request for request in flight.requests if request.home is not None)
 
     def flush(self) -> FlushPages:
         """What would be lost with the KV cache. No fetch is needed any more."""
-        pages = [*self._cache.everything(), *self._take_evicted()]
         over, self._over = self._over, []
-        return FlushPages([_saved(each) for each in pages], over)
+        return FlushPages(self._saver.at_the_end(), over)
 
     def forget(self, order: DropCache, dropped: CacheDropped, requests: Iterable[Request]) -> ForgetPages:
         """Gives up a namespace, or all that begin with a scope, for those of `requests` too that wait."""
@@ -99,7 +154,7 @@ class StoredPages:
         for request in requests:
             if request.namespace is not None and is_meant(request.namespace) and request.home is None:
                 self.end(request)
-        self._evicted = [pages for pages in self._take_evicted() if not is_meant(pages.namespace)]
+        self._saver.forget(is_meant)
         return ForgetPages(order.scope, order.namespace, order.client, dropped)
 
     def discard(self, request: Request) -> list[Message]:
@@ -109,21 +164,6 @@ class StoredPages:
         keys = self._cache.keys(request.namespace, bytes(request.tokens))
         return [DiscardPages(request.namespace, keys)] if keys else []
 
-    def _take_evicted(self) -> list[KeyedPages]:
-        evicted, self._evicted = [*self._evicted, *self._cache.take_evicted()], []
-        return evicted
-
-    def messages_to_store(self) -> list[Message]:
+    def messages_to_store(self) -> list[PageStoreInbox]:
         messages, self._to_store = self._to_store, []
         return messages
-
-
-def restored(fetch: Fetch, matched_pages: int, table: list[int]) -> RestoredPages:
-    """Which pages of a page table a fetch fills, behind those that the tree has."""
-    assert fetch.pages is not None and matched_pages >= fetch.first
-    pages = table[matched_pages : fetch.first + fetch.pages]
-    return RestoredPages(fetch.id, matched_pages - fetch.first, np.array(pages, np.int32).tobytes())
-
-
-def _saved(pages: KeyedPages) -> SavedPages:
-    return SavedPages(pages.namespace, pages.keys, np.array(pages.pages, np.int32).tobytes())

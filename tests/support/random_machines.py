@@ -70,7 +70,8 @@ class RandomMachine(NamedTuple):
         return tuple(stack)
 
     def _base(self, top: Top, rng: np.random.Generator) -> int:
-        return int(rng.choice(self.bases[top]))
+        bases = self.bases[top]
+        return bases[int(rng.integers(0, len(bases)))]
 
 
 def random_machine(rng: np.random.Generator) -> RandomMachine:

@@ -1,7 +1,8 @@
 """The cache's slower tiers: host memory, and disk behind it."""
 
-from .opening import open_page_store, page_model
+from .opening import host_bytes, open_page_store, page_model
 from .page_store import PageStore
-from .transfers import Arrive, Transfers
+from .restores import Restore
+from .transfers import Transfers
 
-__all__ = ["Arrive", "PageStore", "Transfers", "open_page_store", "page_model"]
+__all__ = ["PageStore", "Restore", "Transfers", "host_bytes", "open_page_store", "page_model"]
