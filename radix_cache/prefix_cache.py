@@ -148,10 +148,13 @@ class PrefixCache:
         match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
         return missing(self._keys, self._tree, match, tokens)
 
-    def keys(self, namespace: str, tokens: bytes) -> bytes:
-        """Of all full pages of `tokens`, wherever they are; concatenated."""
+    def keys(self, namespace: str, tokens: bytes, after: bytes = b"") -> bytes:
+        """Of all full pages of `tokens`, wherever they are; concatenated.
+
+        `after` is the key of the page that they follow, if they are not the first.
+        """
         assert self._keys is not None, "pages have no keys without a model's name"
-        return self._keys.following(self._keys.start(namespace), tokens)
+        return self._keys.following(after or self._keys.start(namespace), tokens)
 
     def everything(self) -> list[KeyedPages]:
         """All full pages in the tree, those used last first, a prefix before what goes on from it."""
