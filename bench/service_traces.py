@@ -159,13 +159,13 @@ def regulars(seed: int = 0, seconds: float = 3_600) -> Trace:
     """Long conversations: most people ask once, some again and again, each at a pace of their own."""
     service = Service(seed, 512)
     head = service.text(700)
-    talk = Behaviour(10_500, 340, 900, (0.27, 1.3), 160, 0.7)
+    talk = Behaviour(10_800, 340, 900, (0.27, 1.3), 185, 0.65)
 
     def begin() -> Session:
         own = talk.pause * service.random.lognormvariate(0.0, 0.7)
         return converse(service, talk._replace(pause=own), head)
 
-    return play(service, 2.3, seconds, begin)
+    return play(service, 2.25, seconds, begin)
 
 
 def tools(seed: int = 0, seconds: float = 3_600) -> Trace:
