@@ -213,6 +213,15 @@ def test_in_memory_those_used_longest_ago_go_and_later_pages_before_earlier_ones
     assert world.fetch([11, 12, 13, 14])[1] == 4
 
 
+def test_in_memory_what_is_saved_again_counts_as_used(tmp_path: Path) -> None:
+    world = World(tmp_path, places=4, disk=False)
+    world.save([1, 2], [1, 2])
+    world.save([3, 4], [3, 4])
+    world.save([1, 2], [1, 2])
+    world.save([5, 6], [5, 6])
+    assert [world.find([key])[1] for key in (1, 2, 3, 4, 5, 6)] == [1, 1, 0, 0, 1, 1]
+
+
 def test_what_a_fetch_holds_stays_and_what_has_no_room_is_lost(tmp_path: Path) -> None:
     world = World(tmp_path, places=2, disk=False)
     expected = world.content(1)

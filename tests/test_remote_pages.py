@@ -263,10 +263,12 @@ def test_a_server_elsewhere_finds_what_the_first_computed(served_model: Path, tm
 
 def check_sharing(served_model: Path, url: str) -> None:
     prompt = "The fox and the crow met by the river, and this is what they said to each other. " * 6
+    body = {"prompt": prompt, "max_tokens": 16, "temperature": 0}
     answers = []
-    for _ in range(2):
-        with serve(served_model, "--remote-cache", url) as server:
-            body = {"prompt": prompt, "max_tokens": 16, "temperature": 0}
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            flags = ("--remote-cache", url, "--write-policy", "write_through")
+            server = stack.enter_context(serve(served_model, *flags))
             answer = server.http.post("/v1/completions", json=body).json()
             answers.append((answer["choices"][0]["text"], answer["usage"]["prompt_tokens_details"]))
     usage = answer["usage"]["prompt_tokens"]

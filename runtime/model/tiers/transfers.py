@@ -38,18 +38,22 @@ class Transfers:
 
     def save(self, saves: Sequence[SavedPages], patience: float = 0.0) -> None:
         """Takes pages into host memory, as far as there is room within `patience` seconds for each."""
+        pool = self._store.pool
         for part in saves:
-            pages, entries = [], []
+            pages, entries, known = [], [], []
             ids = np.frombuffer(part.pages, np.int32).tolist()
             for page, key in zip(ids, split_keys(part.keys), strict=True):
-                if key in self._store.pool:
+                there = pool.hold(key)
+                if there is not None:
+                    known.append(there)
                     continue
-                entry = self._store.pool.reserve(key, part.namespace, patience)
+                entry = pool.reserve(key, part.namespace, patience)
                 if entry is None:
                     self._store.lose(1)
                     continue
                 pages.append(page)
                 entries.append(entry)
+            pool.let_go(known)  # they count as used now
             if entries:
                 save_pages(self._kvs, pages, self._memory, [entry.place for entry in entries])
                 self._saving.append(entries)
