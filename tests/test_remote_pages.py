@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 import redis
+import torch
+from arbora.runtime.messages import SavedPages
 from arbora.runtime.model.tiers import remote
 from arbora.runtime.model.tiers.disk import StoredPage
 from arbora.runtime.model.tiers.remote import PREFIX, RemoteStore, name
 from fakeredis import TcpFakeServer
 from hypothesis import given
 from hypothesis import strategies as st
+from page_world import World, key_bytes, packed
 from served import eventually, serve
 
 SIZE = 100_000
@@ -218,6 +221,21 @@ def test_a_server_that_says_nothing_is_not_waited_for(monkeypatch: pytest.Monkey
         started = time.monotonic()
         assert not read(store, 1)
         assert time.monotonic() - started < 5.0
+
+
+def test_at_the_end_it_gets_what_it_lacks_and_another_finds_all(url: str, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    one = World(tmp_path / "one", places=4, disk=False, remote=RemoteStore(url))
+    expected = [one.content(page) for page in range(12)]
+    one.save([0, 1], [0, 1])
+    one.flush([SavedPages("", key_bytes(list(range(12))), packed(list(range(12))))])
+    other = World(tmp_path / "other", places=16, disk=False, remote=RemoteStore(url))
+    number, pages = other.fetch(list(range(13)))
+    assert pages == 12
+    other.restore(number, 0, list(range(12)))
+    assert all(torch.equal(other.content(page), expected[page]) for page in range(12))
+    other.wait_for_counts(remote_hits=12, host_hits=0)
 
 
 @pytest.mark.parametrize("kind", SERVERS)

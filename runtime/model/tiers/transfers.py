@@ -94,9 +94,10 @@ class Transfers:
         self.settle(message.fetches_over)
         if not self._store.tiers:
             return
+        at_once = max(1, min(PAGES_AT_ONCE, self._store.pool.places // 2))
         self._store.expect([key for part in message.saves for key in split_keys(part.keys)])
         for part in message.saves:
-            for few in _pieces(self._unsaved(part), PAGES_AT_ONCE):
+            for few in _pieces(self._unsaved(part), at_once):
                 self.save([few], patience=FLUSH_PATIENCE)
                 self.settle([])
         self._store.finish()
