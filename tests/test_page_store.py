@@ -21,6 +21,7 @@ from arbora.runtime.messages import (
     Forgotten,
     RestoredPages,
     SavedPages,
+    UsedPages,
 )
 from arbora.runtime.model.tiers import open_page_store, page_model
 from arbora.runtime.model.tiers.disk import FILE_NAME, FILE_PAGE_BYTES, DiskStore
@@ -172,6 +173,28 @@ def test_on_disk_later_pages_of_a_prefix_go_before_earlier_ones(tmp_path: Path) 
     with sqlite3.connect(tmp_path / FILE_NAME) as database:
         rows = database.execute("SELECT key FROM pages ORDER BY used DESC").fetchall()
     assert [int.from_bytes(key, "big") for (key,) in rows] == [1, 2, 3, 4, 5, 6]
+
+
+def test_on_disk_what_was_used_on_the_device_counts_as_used_and_a_prefix_before_what_follows(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, places=8, disk=True)
+    for keys in ([1, 2], [3, 4], [9]):
+        world.transfers.save_computed([SavedPages("", key_bytes(keys), packed(keys))])
+        world.store.finish()
+    world.outbox.send(UsedPages(key_bytes([1, 2, 3, 4, 5])))
+    assert [int.from_bytes(key, "big") for key in keys_by_use(tmp_path, last=1)] == [1, 2, 3, 4, 9]
+
+
+def keys_by_use(directory: Path, last: int) -> list[bytes]:
+    """Those used last first, once that is page `last`."""
+    for _ in range(500):
+        with sqlite3.connect(directory / FILE_NAME) as database:
+            keys = [key for (key,) in database.execute("SELECT key FROM pages ORDER BY used DESC")]
+        if keys[:1] == [key_bytes([last])]:
+            return keys
+        time.sleep(0.02)
+    raise AssertionError("the use was not written down")
 
 
 def test_a_flush_saves_more_than_memory_holds(tmp_path: Path) -> None:

@@ -60,6 +60,11 @@ class Transfers:
         if self._saving and self._stream is not None:
             self._copied.append(torch.cuda.current_stream().record_event())
 
+    def save_computed(self, saves: Sequence[SavedPages]) -> None:
+        """Takes in what no tier has yet, to be found at once."""
+        self.save([self._unsaved(part) for part in saves])
+        self.settle([])
+
     def restore(self, restores: Sequence[RestoredPages]) -> Restore:
         """Brings fetched pages to the device."""
         pages, places = [], []
