@@ -72,13 +72,17 @@ class RadixTree:
             child = node.children.get(tokens[position : position + page_bytes])
             if child is None:
                 break
-            length = len(child.tokens)
-            if not tokens.startswith(child.tokens, position, end):
-                common = common_bytes(child.tokens, tokens[position : min(position + length, end)])
+            edge = child.tokens
+            length = len(edge)
+            if not tokens.startswith(edge, position, end):
+                common = common_bytes(edge, tokens[position : min(position + length, end)])
                 return self._match(node, position, child, common)
             if length % page_bytes:
                 return self._match(node, position, child, length)
-            node, position = child, position + length
+            node = child
+            position += length
+        if not node.children:
+            return Match(node, position // TOKEN_BYTES, None, 0, 0)
         nearest, common = node.nearest_child(tokens[position : min(position + page_bytes, end)])
         return self._match(node, position, nearest, common)
 
