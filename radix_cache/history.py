@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from .eviction import EvictionPolicy
-from .node import NO_PAGES, Node
+from .node import Node
 from .packed import common_bytes
 
 MANY = 4_096  # nodes: beyond twice as many, only some are remembered
@@ -35,7 +35,7 @@ class History:
         if size < self._page_bytes or not self._chosen(node):
             self._policy.forget(node)
             return
-        node.pages, node.keys = NO_PAGES, b""
+        node.pages, node.keys = (), b""
         if size % self._page_bytes:
             self._drop_tail(node)
         if len(node.ghosts) == 1:
