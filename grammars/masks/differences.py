@@ -48,12 +48,12 @@ def _walk_both(trie, machine, rounds, state, like, levels, others, found, counts
     transitions, class_of_byte, actions, returns = machine
     places, known, acting = rounds
     is_known = len(places) > 0
-    states, top, pushed, units, value, below = levels
-    its_states, its_top, its_pushed, its_units, its_value, its_below = others
+    states, top, asked, pushed, units, value, below = levels
+    its_states, its_top, its_asked, its_pushed, its_units, its_value, its_below = others
     differing, undecided, openers = found
     apart, open_questions, opening = counts
-    begin(state, states, top, pushed, units)
-    begin(like, its_states, its_top, its_pushed, its_units)
+    begin(state, states, top, asked, pushed, units)
+    begin(like, its_states, its_top, its_asked, its_pushed, its_units)
     for first in range(256):
         node = roots[first]
         column = class_of_byte[first]
@@ -64,14 +64,15 @@ def _walk_both(trie, machine, rounds, state, like, levels, others, found, counts
             level = depth[node]
             column = class_of_byte[byte[node]]
             here, there = states[level], its_states[level]
-            frame, opens, counted = top[level], pushed[level], units[level]
-            its_frame, its_opens, its_counted = its_top[level], its_pushed[level], its_units[level]
+            frame, asks, opens, counted = top[level], asked[level], pushed[level], units[level]
+            its_frame, its_asks = its_top[level], its_asked[level]
+            its_opens, its_counted = its_pushed[level], its_units[level]
             if here >= 0:
                 here = transitions[here, column]
             if there >= 0:
                 there = transitions[there, column]
             both = states[level] >= 0 and its_states[level] >= 0 and frame < 0 and its_frame < 0
-            if both and opens == its_opens and counted == its_counted:
+            if both and (its_asks or not asks) and opens == its_opens and counted == its_counted:
                 is_alike = here == there
                 if is_known and not is_alike:
                     length = height[node]
@@ -89,13 +90,13 @@ def _walk_both(trie, machine, rounds, state, like, levels, others, found, counts
                     node = ends[node]
                     continue
             if here < DEAD and states[level] >= 0:
-                here, frame, opens, counted = acted(
-                    actions, returns, -2 - here, level, frame, opens, counted, value, below
+                here, frame, asks, opens, counted = acted(
+                    actions, returns, -2 - here, level, frame, asks, opens, counted, value, below
                 )
             if there < DEAD and its_states[level] >= 0:
-                there, its_frame, its_opens, its_counted = acted(
+                there, its_frame, its_asks, its_opens, its_counted = acted(
                     actions, returns, -2 - there, level,
-                    its_frame, its_opens, its_counted, its_value, its_below,
+                    its_frame, its_asks, its_opens, its_counted, its_value, its_below,
                 )  # fmt: skip
             if here < 0 and there < 0:
                 if here == UNDECIDED and there == DEAD:
@@ -103,14 +104,15 @@ def _walk_both(trie, machine, rounds, state, like, levels, others, found, counts
                 node = ends[node]
                 continue
             states[level + 1], its_states[level + 1] = here, there
-            top[level + 1], pushed[level + 1], units[level + 1] = frame, opens, counted
-            its_top[level + 1], its_pushed[level + 1] = its_frame, its_opens
-            its_units[level + 1] = its_counted
+            top[level + 1], asked[level + 1] = frame, asks
+            pushed[level + 1], units[level + 1] = opens, counted
+            its_top[level + 1], its_asked[level + 1] = its_frame, its_asks
+            its_pushed[level + 1], its_units[level + 1] = its_opens, its_counted
             opens = opens and here >= 0 and not (its_opens and there >= 0)
             for position in range(token_starts[node], token_starts[node + 1]):
-                if there == UNDECIDED:
+                if there == UNDECIDED or (its_asks and there >= 0):
                     continue
-                if here == UNDECIDED:
+                if here == UNDECIDED or (asks and here >= 0):
                     undecided[open_questions] = tokens[position]
                     open_questions += 1
                     continue

@@ -2,6 +2,8 @@
 
 A walk sorts tokens into those that lead somewhere (*allowed*), those whose bytes look below the level of
 the stack at which they begin (*undecided*), and among the allowed those that need room on it (*openers*).
+Where a set below that level is asked, the walk goes on as if it had agreed: what leads nowhere even then is
+not allowed.
 """
 
 from __future__ import annotations
@@ -71,6 +73,7 @@ class Levels(NamedTuple):
 
     states: NDArray[np.int32]
     top: NDArray[np.int32]  # the top frame, -1 for none
+    asked: NDArray[np.bool_]  # whether a set was that is not known
     pushed: NDArray[np.bool_]
     units: NDArray[np.int32]
     value: NDArray[np.int32]
@@ -113,6 +116,7 @@ def new_levels(count):  # type: ignore[no-untyped-def]
         np.empty(count + 1, np.int32),
         np.empty(count + 1, np.int32),
         np.empty(count + 1, np.bool_),
+        np.empty(count + 1, np.bool_),
         np.empty(count + 1, np.int32),
         np.empty(2 * count + 2, np.int32),
         np.empty(2 * count + 2, np.int32),
@@ -144,8 +148,8 @@ def keep(tokens, used, found, counts, ends):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, forceinline=True)
-def acted(actions, returns, action, level, frame, pushed, units, value, below):  # type: ignore[no-untyped-def]
-    """What an action at a level leads to: state, `DEAD` or `UNDECIDED`; top frame, pushed, units.
+def acted(actions, returns, action, level, frame, asked, pushed, units, value, below):  # type: ignore[no-untyped-def]
+    """What an action at a level leads to: state, `DEAD` or `UNDECIDED`; top frame, asked, pushed, units.
 
     It has scalars for what changes, which the compiler keeps in registers: the walk is twice as fast.
     """
@@ -153,9 +157,10 @@ def acted(actions, returns, action, level, frame, pushed, units, value, below): 
     target = actions[action, 1]
     operand = actions[action, 2]
     is_count = kind in (COUNT, COUNT_CALL)
-    is_set = kind in (CLOSE, SEE, NEED)
-    if frame < 0 and (kind == POP or is_set or (is_count and units == TAIL)):
-        return UNDECIDED, frame, pushed, units
+    if frame < 0 and (kind == POP or kind == CLOSE or (is_count and units == TAIL)):
+        return UNDECIDED, frame, asked, pushed, units
+    if frame < 0 and (kind == SEE or kind == NEED):
+        return target, frame, True, pushed, units
     entry = target
     if kind == POP:
         entry = returns[value[frame] + operand]
@@ -196,13 +201,14 @@ def acted(actions, returns, action, level, frame, pushed, units, value, below): 
         value[2 * level + 1] = operand
         below[2 * level + 1] = frame
         frame = 2 * level + 1
-    return entry, frame, pushed, units
+    return entry, frame, asked, pushed, units
 
 
 @njit(nogil=True, forceinline=True)
-def begin(state, states, top, pushed, units):  # type: ignore[no-untyped-def]
+def begin(state, states, top, asked, pushed, units):  # type: ignore[no-untyped-def]
     states[0] = state
     top[0] = -1
+    asked[0] = False
     pushed[0] = False
     units[0] = 0
 
@@ -231,13 +237,13 @@ def _walk(trie, machine, chosen, dear, max_bytes, found, limit, few):  # type: i
     dear ones nothing. It becomes dear where that takes more than `limit` nodes or `few` tokens."""
     byte, depth, _, ends, token_starts, tokens, _ = trie
     transitions, class_of_byte, actions, returns = machine
-    states, top, pushed, units, value, below = new_levels(max_bytes)
+    states, top, asked, pushed, units, value, below = new_levels(max_bytes)
     allowed, undecided, openers = found
     roots, first_root = _roots_by_class(trie, machine)
     kept, kept_ends, used = np.empty(FIRST_ROOM, np.int32), np.empty((len(chosen), 3), np.int32), 0
     for i in range(len(chosen)):
         state = chosen[i]
-        begin(state, states, top, pushed, units)
+        begin(state, states, top, asked, pushed, units)
         alive = open_questions = opening = visited = 0
         for column in range(transitions.shape[1]):
             if dear[i] or transitions[state, column] == DEAD:
@@ -249,10 +255,10 @@ def _walk(trie, machine, chosen, dear, max_bytes, found, limit, few):  # type: i
                     visited += 1
                     level = depth[node]
                     entry = transitions[states[level], class_of_byte[byte[node]]]
-                    frame, opens, counted = top[level], pushed[level], units[level]
+                    frame, asks, opens, counted = top[level], asked[level], pushed[level], units[level]
                     if entry < DEAD:
-                        entry, frame, opens, counted = acted(
-                            actions, returns, -2 - entry, level, frame, opens, counted, value, below
+                        entry, frame, asks, opens, counted = acted(
+                            actions, returns, -2 - entry, level, frame, asks, opens, counted, value, below
                         )
                     if entry < 0:
                         if entry == UNDECIDED:
@@ -263,9 +269,14 @@ def _walk(trie, machine, chosen, dear, max_bytes, found, limit, few):  # type: i
                         continue
                     states[level + 1] = entry
                     top[level + 1] = frame
+                    asked[level + 1] = asks
                     pushed[level + 1] = opens
                     units[level + 1] = counted
                     for position in range(token_starts[node], token_starts[node + 1]):
+                        if asks:
+                            undecided[open_questions] = tokens[position]
+                            open_questions += 1
+                            continue
                         allowed[alive] = tokens[position]
                         alive += 1
                         if opens:
