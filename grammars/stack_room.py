@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from .errors import TooLargeError
 from .stack_automaton import (
+    ACTION_COLUMNS,
     CALL,
     CLOSE,
     COUNT,
@@ -30,6 +31,7 @@ from .stack_automaton import (
     OPEN,
     POP,
     PUSH,
+    SET_WORDS,
     StackAutomaton,
 )
 
@@ -79,11 +81,12 @@ def with_room(automaton: StackAutomaton, frames: Frames) -> StackAutomaton:
         raise TooLargeError(f"it requires more than {MAX_DEPTH} levels of nesting")
     rooms, rises = _guards(machine, needs)
     targets, which = np.unique(automaton.transitions[rises], return_inverse=True)
-    steps = [np.full(len(targets), GO), targets, np.zeros(len(targets)), needs[targets]]
+    steps = np.zeros((len(targets), ACTION_COLUMNS), np.int32)
+    steps[:, :4] = np.column_stack([np.full(len(targets), GO), targets, np.zeros(len(targets)), needs[targets]])
     guarded = automaton.transitions.copy()
     guarded[rises] = -2 - len(rooms) - which
-    actions = np.column_stack([automaton.actions[:, :3], rooms])
-    actions = np.vstack([actions, np.column_stack(steps)]).astype(np.int32)
+    actions = np.concatenate([automaton.actions, steps])
+    actions[: len(rooms), 3] = rooms
     return replace(automaton, transitions=guarded, actions=actions)
 
 
@@ -112,7 +115,7 @@ def _needs(machine, most):  # type: ignore[no-untyped-def]
             if allowed[state] and needs[state] > room:
                 needs[state] = room
         unchanged = unchanged + 1 if room and (ends[room] == ends[room - 1]).all() else 0
-        if allowed.all() or unchanged == 2:  # an object that is opened looks two places down
+        if allowed.all() or unchanged == 1 + SET_WORDS:  # an object that is opened looks so far down
             break
     return needs
 
@@ -174,7 +177,7 @@ def _ends_through(machine, entry, ends, room, allowed):  # type: ignore[no-untyp
         return ends[room, target] | ends[room, operand] if both else nothing
     inner = ~nothing
     if kind in (PUSH, OPEN):
-        inner = _ends_inside(machine, target, ends, room - (1 if kind == PUSH else 2))
+        inner = _ends_inside(machine, target, ends, room - _places(machine, entry))
     elif not _is_call(machine, entry):
         return ends[room, target]
     found = nothing
@@ -202,6 +205,13 @@ def _ends_inside(machine, start, ends, room):  # type: ignore[no-untyped-def]
 def _action(machine, entry):  # type: ignore[no-untyped-def]
     actions, number = machine.actions, -2 - entry
     return actions[number, 0], actions[number, 1], actions[number, 2]
+
+
+@njit(cache=True, forceinline=True)
+def _places(machine, entry):  # type: ignore[no-untyped-def]
+    """That a push or an opened object takes."""
+    action = machine.actions[-2 - entry]
+    return 1 + action[4] if action[0] == OPEN else 1
 
 
 @njit(cache=True, forceinline=True)
@@ -320,7 +330,7 @@ def _need_of(machine, entry, needs):  # type: ignore[no-untyped-def]
         for pair in range(len(machine.required)):
             if machine.required[pair, 0] == target:
                 need = max(need, needs[machine.required[pair, 1]])
-        need += 1 if kind == PUSH else 2
+        need += _places(machine, entry)
     elif not _is_call(machine, entry):
         return needs[target]
     for verdict in range(machine.sizes[operand]):

@@ -31,6 +31,7 @@ from ..stack_automaton import (
 
 NO_LIMIT = 1 << 30
 UNDECIDED = -2
+UNKNOWN = -1  # a set of several words, whose names are left to the stack
 FIRST_ROOM = 1 << 14
 
 
@@ -157,9 +158,10 @@ def acted(actions, returns, action, level, frame, asked, pushed, units, value, b
     target = actions[action, 1]
     operand = actions[action, 2]
     is_count = kind in (COUNT, COUNT_CALL)
-    if frame < 0 and (kind == POP or kind == CLOSE or (is_count and units == TAIL)):
+    is_unknown = frame < 0 or (kind != POP and value[frame] == UNKNOWN)
+    if (is_unknown and kind in (POP, CLOSE)) or (frame < 0 and is_count and units == TAIL):
         return UNDECIDED, frame, asked, pushed, units
-    if frame < 0 and (kind == SEE or kind == NEED):
+    if is_unknown and kind in (SEE, NEED):
         return target, frame, True, pushed, units
     entry = target
     if kind == POP:
@@ -167,12 +169,12 @@ def acted(actions, returns, action, level, frame, asked, pushed, units, value, b
         frame = below[frame]
     elif kind == CLOSE:
         entry = DEAD
-        if value[frame] & target == target:
+        if value[frame] & actions[action, 4] == actions[action, 4]:
             frame = below[frame]
             entry = returns[value[frame] + operand]
             frame = below[frame]
     elif kind == NEED:
-        if value[frame] & operand == operand:
+        if value[frame] & actions[action, 4] == actions[action, 4]:
             entry = DEAD
     elif kind == SEE:
         if value[frame] >> operand & 1:
@@ -191,7 +193,7 @@ def acted(actions, returns, action, level, frame, asked, pushed, units, value, b
         below[2 * level] = below[frame] if is_count else frame
         frame = 2 * level
         if kind == OPEN:
-            operand = 0
+            operand = 0 if actions[action, 4] == 1 else UNKNOWN
         elif left == 0:
             operand += 1
             if kind == COUNT:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..stack_automaton import CLOSE, MAX_DEPTH, NEED, OPEN, POP, PUSH, SEE, StackAutomaton
+from ..stack_automaton import CLOSE, MAX_DEPTH, NEED, OPEN, POP, PUSH, SEE, StackAutomaton, words_of
 from .dfa import REJECT, Dfa, alive_states, minimal
 from .goals import Container, Edge, Goals, Node, UndeclaredNames, Value
 from .names import TAKEN, Names, NameTrie, has_one_spelling, materialized
@@ -72,9 +72,14 @@ class Assembler:
             tables.inherit(state, tables.stamp(numbers, following))
         for byte, container in ((ord("{"), value.object), (ord("["), value.array)):
             if container is not None and container.possible:
-                kind = OPEN if container.is_unordered else PUSH
-                entries[byte] = tables.action(kind, self._start(container), tables.returns(following))
+                entries[byte] = self._opening(container, tables.returns(following))
         tables.fill(state, entries)
+
+    def _opening(self, container: Container, base: int) -> int:
+        start = self._start(container)
+        if not container.is_unordered:
+            return self._tables.action(PUSH, start, base)
+        return self._tables.action(OPEN, start, base, (container.set_words,))
 
     def _start(self, container: Container) -> int:
         known = self._starts.get(container)
@@ -112,14 +117,16 @@ class Assembler:
         if not container.is_unordered:
             return self._tables.action(POP, 0, node.verdict)
         names = _bits(container, [edge.name for edge in container.needed if edge is not None])
-        return TAKEN if is_start and names else self._tables.action(CLOSE, names, node.verdict)
+        if is_start and names:
+            return TAKEN
+        return self._tables.action(CLOSE, container.set_words, node.verdict, words_of(names))
 
     def _guarded(self, container: Container, node: Node, target: int) -> int:
         """What a comma leads to: dead where every name was seen and there are no others."""
         if not container.is_unordered or self._undeclared(container, node).block is not None:
             return target
         alive = [edge.name for edge in node.edges if self._member(container, edge) is not None]
-        return self._tables.action(NEED, target, _bits(container, alive))
+        return self._tables.action(NEED, target, 0, words_of(_bits(container, alive)))
 
     def _fill_items(
         self, container: Container, node: Node, state: int, is_start: bool, entries: dict[int, int]
@@ -159,10 +166,16 @@ class Assembler:
             return None
         trie = names.taken(container) if node.names is not None and node.names.is_any else names.tries.empty
         for name, state in reversed(declared):
-            bits = _bits(container, [name])
-            value = self._tables.action(SEE, state, bits.bit_length() - 1) if bits else state
-            trie = names.tries.added(trie, str(name), value, bits)
+            trie = names.tries.added(
+                trie, str(name), self._seen(container, str(name), state), _bits(container, [name])
+            )
         return materialized(trie, names.states, names.new_state)
+
+    def _seen(self, container: Container, name: str, target: int) -> int:
+        """What a declared name's closing quote leads to."""
+        if not container.is_unordered:
+            return target
+        return self._tables.action(SEE, target, container.names.index(name), (container.set_words,))
 
     def _undeclared(self, container: Container, node: Node) -> _StampedNames:
         """The states of undeclared names, in which the declared ones are woven."""
@@ -239,7 +252,7 @@ class _StampedNames:
         first = self._tables.path(trie.tail, {} if trie.value is None else {_QUOTE: trie.value})
         self._tables.inherit_all(range(first, first + left), [self._start + base for base in bases[:left]])
         if trie.below and 0 < left < len(bases):
-            target = self._tables.action(NEED, first + left, trie.below)
+            target = self._tables.action(NEED, first + left, 0, words_of(trie.below))
             self._tables.fill(first + left - 1, {trie.tail[left - 1]: target})
         return first
 
@@ -247,7 +260,7 @@ class _StampedNames:
         """Dead where every name that may still come of it was seen."""
         if child.base >= 0 or not child.below or (trie.base < 0 and child.below == trie.below):
             return state
-        return self._tables.action(NEED, state, child.below)
+        return self._tables.action(NEED, state, 0, words_of(child.below))
 
 
 def _bits(container: Container, names: Iterable[str | int | None]) -> int:

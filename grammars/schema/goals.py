@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..errors import TooLargeError
+from ..stack_automaton import WORD_NAMES
 from .dfa import Dfa
 from .formula import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, Formula
 from .keywords import Keywords
@@ -76,6 +77,11 @@ class Container:
         self.possible: set[int] = set()
         self.alive: set[Node] = set()
         self.start: Node
+
+    @property
+    def set_words(self) -> int:
+        """Places of the stack that the set of its names takes, if their order is free."""
+        return -(-len(self.names) // WORD_NAMES) if self.is_unordered else 0
 
     def reached(self) -> list[Node]:
         """Nodes that possible members lead to."""

@@ -38,7 +38,7 @@ class Nesting:
 
 
 def _places(container: Container) -> int:
-    return 2 if container.is_unordered else 1
+    return 1 + container.set_words
 
 
 def _containers(value: Value) -> list[Container]:

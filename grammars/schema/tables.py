@@ -11,7 +11,17 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ..errors import TooLargeError
-from ..stack_automaton import CALL, COUNT, COUNT_CALL, DEAD, DROP, NO_ROOM, POP, ROOM, StackAutomaton
+from ..stack_automaton import (
+    ACTION_COLUMNS,
+    CALL,
+    COUNT,
+    COUNT_CALL,
+    DEAD,
+    DROP,
+    POP,
+    StackAutomaton,
+    least_room,
+)
 from ..stack_room import Frames, with_room
 from .dfa import distinct_columns, spread
 from .names import TAKEN
@@ -40,7 +50,7 @@ class Tables:
         self._pushes: dict[int, NDArray[np.int32]] = {}
         """entries of a block's pushes, by the block's first state"""
         self._inherits: list[tuple[int, int]] = []
-        self._actions: dict[tuple[int, int, int], int] = {}
+        self._actions: dict[tuple[int, ...], int] = {}
         self._returns: list[int] = []
         self._return_bases: dict[tuple[int, ...], int] = {}
         self._chains: dict[tuple[bytes, int], int] = {}
@@ -124,8 +134,9 @@ class Tables:
             self._graph_rows.append((known, block, pops))
         return known
 
-    def action(self, kind: int, target: int, operand: int) -> int:
-        return -2 - self._actions.setdefault((kind, target, operand), len(self._actions))
+    def action(self, kind: int, target: int, operand: int, more: tuple[int, ...] = ()) -> int:
+        """`more`: what it has behind its room."""
+        return -2 - self._actions.setdefault((kind, target, operand, *more), len(self._actions))
 
     def returns(self, following: tuple[int, ...]) -> int:
         """The base at which the states after each verdict stand."""
@@ -223,17 +234,22 @@ class Tables:
         for state, other in self._inherits:
             if bodies[other]:
                 like[state] = other
-        actions = [(*action, ROOM.get(action[0], NO_ROOM)) for action in self._actions]
         return StackAutomaton(
             start=start,
             class_of_byte=inverse[class_of_byte].astype(np.uint8),
             transitions=np.ascontiguousarray(table[:, columns]),
-            actions=np.array(actions, np.int32).reshape(-1, 4),
+            actions=self._action_rows(),
             returns=np.array(self._returns or [DEAD], np.int32),
             accepting=accepting,
             body_of_state=bodies,
             like_state=like,
         )
+
+    def _action_rows(self) -> NDArray[np.int32]:
+        rows = np.zeros((len(self._actions), ACTION_COLUMNS), np.int32)
+        for row, (kind, target, operand, *more) in zip(rows, self._actions, strict=True):
+            row[: 4 + len(more)] = (kind, target, operand, least_room(kind, sum(more[:1])), *more)
+        return rows
 
     def _classes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """A class for each byte, such that every row is constant on it, and a byte of each class."""
