@@ -15,7 +15,7 @@ TAIL = 32  # units of a counted string that are states, after the count has come
 MAX_DEPTH = 30  # the kernels keep two places more for each row
 WORD_NAMES = 31  # names of a set that one place of the stack holds, a bit each
 SET_WORDS = 4
-MAX_SEEN = WORD_NAMES * SET_WORDS  # declared names of an object whose order is free
+MAX_SEEN = WORD_NAMES * SET_WORDS - 1  # declared names of an object whose order is free; one is for all others
 ACTION_COLUMNS = 4 + SET_WORDS
 NO_ROOM = -2  # what needs no place may happen inside a code point, where the two places more are taken
 _ROOM = {PUSH: 1, CALL: -1, COUNT_CALL: -1}
@@ -129,9 +129,11 @@ class StackAutomaton:
     def _opened(self, number: int, depth: int) -> list[int]:
         """The words of a new set: the names for whose values there is no room above `depth`."""
         words, full, first = self.actions[number, 4:7].tolist()
-        rows = self.actions[number + first : number + first + full]
-        lacking = rows[depth + rows[:, 3] > self.max_depth, 4 : 4 + words]
-        return np.bitwise_or.reduce(lacking, axis=0, initial=0).tolist()
+        opened = [0] * words
+        for _, _, _, room, *names in self.actions[number + first : number + first + full].tolist():
+            if depth + room > self.max_depth:
+                opened = [had | lacking for had, lacking in zip(opened, names, strict=False)]
+        return opened
 
     def _step_set(self, kind: int, target: int, operand: int, names: list[int], stack: list[int]) -> int:
         if kind == SEE:

@@ -26,6 +26,7 @@ from .stack_automaton import (
     COUNT_CALL,
     DEAD,
     DROP,
+    FULL,
     GO,
     MAX_DEPTH,
     OPEN,
@@ -33,6 +34,7 @@ from .stack_automaton import (
     PUSH,
     SET_WORDS,
     StackAutomaton,
+    words_of,
 )
 
 _LAST_VERDICT = 63  # bits of a word; later verdicts count as the last
@@ -47,6 +49,8 @@ class Frames(NamedTuple):
     """states inside a code point, which return by verdict"""
     required: NDArray[np.int32]  # [n, 2]
     """pairs of where an object begins and where a value begins that it must have"""
+    members: NDArray[np.int32]  # [n, 3]
+    """where an object begins whose order is free, a name's number, and where a value of that name begins"""
 
 
 class _Machine(NamedTuple):
@@ -75,7 +79,7 @@ def with_room(automaton: StackAutomaton, frames: Frames) -> StackAutomaton:
     Raises TooLargeError if the start needs more than `MAX_DEPTH`.
     """
     tables = (automaton.transitions, automaton.actions, automaton.returns, automaton.accepting)
-    machine = _Machine(*tables, *frames)
+    machine = _Machine(*tables, frames.sizes, frames.is_called, frames.required)
     needs = _needs(machine, MAX_DEPTH)
     if needs[automaton.start] > MAX_DEPTH:
         raise TooLargeError(f"it requires more than {MAX_DEPTH} levels of nesting")
@@ -87,7 +91,32 @@ def with_room(automaton: StackAutomaton, frames: Frames) -> StackAutomaton:
     guarded[rises] = -2 - len(rooms) - which
     actions = np.concatenate([automaton.actions, steps])
     actions[: len(rooms), 3] = rooms
+    actions = _with_full_names(actions, frames.members, needs)
     return replace(automaton, transitions=guarded, actions=actions)
+
+
+def _with_full_names(
+    actions: NDArray[np.int32], members: NDArray[np.int32], needs: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """With rows of the names that count as seen where their values have no room."""
+    names: dict[int, dict[int, int]] = {}
+    for start, name, value in members.tolist():
+        if needs[value]:
+            by_need = names.setdefault(start, {})
+            by_need[int(needs[value])] = by_need.get(int(needs[value]), 0) | 1 << name
+    rows = [actions]
+    count = len(actions)
+    for number in np.flatnonzero(actions[:, 0] == OPEN).tolist():
+        _, target, _, _, words, *_ = actions[number].tolist()
+        full = [
+            [FULL, 0, 0, min(1 + words + need, MAX_DEPTH + 1), *words_of(lacking)]
+            for need, lacking in names.get(target, {}).items()
+        ]
+        if full:
+            actions[number, 5:7] = len(full), count - number
+            rows.append(np.array(full, np.int32))
+            count += len(full)
+    return np.concatenate(rows)
 
 
 @njit(cache=True)

@@ -11,7 +11,6 @@ from ..stack_automaton import CLOSE, MAX_DEPTH, NEED, OPEN, POP, PUSH, SEE, Stac
 from .dfa import REJECT, Dfa, alive_states, minimal
 from .goals import Container, Edge, Goals, Node, UndeclaredNames, Value
 from .names import TAKEN, Names, NameTrie, has_one_spelling, materialized
-from .nesting import Nesting
 from .spelling import Block
 from .tables import Tables
 
@@ -30,12 +29,14 @@ class Assembler:
         self._afters: dict[tuple[Container, Node], int] = {}
         self._members: dict[Edge, int | None] = {}
         self._roots: dict[tuple[Container, Node], int] = {}
-        self._names: dict[tuple[int, tuple[int, ...]], _StampedNames] = {}
+        self._names: dict[tuple[int, tuple[int, ...], int], _StampedNames] = {}
         self._spelled_once: dict[Container, bool] = {}
         self._pending: list[tuple[Container, Node, int, bool]] = []
-        self._nesting = Nesting()
+        self._is_guarded = False
 
-    def built(self, value: Value) -> StackAutomaton:
+    def built(self, value: Value, *, guarded: bool) -> StackAutomaton:
+        """`guarded`: what is required may be nested too deep; steps that can't come to an end are dead."""
+        self._is_guarded = guarded
         tables = self._tables
         end = tables.state({})
         tables.accepting.append(end)
@@ -46,7 +47,7 @@ class Assembler:
         return tables.automaton(
             start,
             MAX_DEPTH * (2 if self._goals.any_order else 1),
-            guarded=self._nesting.can_get_stuck(value),
+            guarded=guarded,
         )
 
     def _value(self, value: Value, following: tuple[int, ...]) -> int:
@@ -107,7 +108,7 @@ class Assembler:
             return
         root = self._root(container, node)
         if root is not None and is_start:
-            entries[_QUOTE] = root
+            entries[_QUOTE] = self._guarded(container, node, root) if self._is_guarded else root
         elif root is not None:
             following = self._tables.chain(self._comma[1:] + b'"', root)
             entries[self._comma[0]] = self._guarded(container, node, following)
@@ -123,10 +124,12 @@ class Assembler:
 
     def _guarded(self, container: Container, node: Node, target: int) -> int:
         """What a comma leads to: dead where every name was seen and there are no others."""
-        if not container.is_unordered or self._undeclared(container, node).block is not None:
+        has_others = self._undeclared(container, node).block is not None
+        if not container.is_unordered or (has_others and not container.has_deep_others):
             return target
         alive = [edge.name for edge in node.edges if self._member(container, edge) is not None]
-        return self._tables.action(NEED, target, 0, words_of(_bits(container, alive)))
+        names = _bits(container, alive) | (_others_bit(container) if has_others else 0)
+        return self._tables.action(NEED, target, 0, words_of(names))
 
     def _fill_items(
         self, container: Container, node: Node, state: int, is_start: bool, entries: dict[int, int]
@@ -134,7 +137,6 @@ class Assembler:
         kept = [self._goals.reduced(edge, container.alive) for edge in node.edges]
         item = kept[0] if kept else None
         if item is not None:
-            self._nesting.note(container, item[0])
             following = tuple(self._after(container, target) for target in item[1])
             if is_start:
                 self._fill_value(state, item[0], following, entries)
@@ -149,13 +151,22 @@ class Assembler:
             kept = self._goals.reduced(edge, container.alive)
             state = None
             if kept is not None:
-                self._nesting.note(container, kept[0])
                 value = self._value(kept[0], tuple(self._after(container, target) for target in kept[1]))
                 state = self._tables.chain(self._colon, value)
-                if edge in container.needed:
-                    self._tables.required.append((self._start(container), value))
+                self._note_room(container, edge.name, value)
             self._members[edge] = state
         return self._members[edge]
+
+    def _note_room(self, container: Container, name: str | int | None, value: int) -> None:
+        """Of a member in an object whose order is free, with the state where its value begins."""
+        if not self._is_guarded or not container.is_unordered:
+            return
+        start, is_declared = self._start(container), isinstance(name, str)
+        if is_declared or container.has_deep_others:
+            number = container.names.index(str(name)) if is_declared else len(container.names)
+            self._tables.members.append((start, number, value))
+        if any(edge is not None and edge.name == name for edge in container.needed):
+            self._tables.required.append((start, value))
 
     def _root(self, container: Container, node: Node) -> int | None:
         """The state after the quote that opens a name; None if no member can follow."""
@@ -186,10 +197,10 @@ class Assembler:
             alive = [label for label, state in enumerate(states) if state is not None]
             following = tuple(state for state in states if state is not None)
             block = self._name_block(container, node.names, alive, len(states)) if alive else None
-        key = (id(block), following)
+        key = (id(block), following, _others_bit(container))
         if key not in self._names:
             start = self._tables.stamp(block, following) if block is not None else 0
-            self._names[key] = _StampedNames(self._tables, block, start)
+            self._names[key] = _StampedNames(self._tables, block, start, _others_bit(container))
         return self._names[key]
 
     def _name_block(
@@ -212,7 +223,9 @@ class Assembler:
 class _StampedNames:
     """One copy of the automaton of undeclared names, and the tries over it."""
 
-    def __init__(self, tables: Tables, block: Block | None, start: int) -> None:
+    def __init__(self, tables: Tables, block: Block | None, start: int, others: int) -> None:
+        """`others`: the bit that says whether there is room for them, if they need some."""
+        self._others = others
         self._tables = tables
         self._start = start
         self._taken: dict[Container, NameTrie] = {}
@@ -258,9 +271,17 @@ class _StampedNames:
 
     def _entered(self, trie: NameTrie, child: NameTrie, state: int) -> int:
         """Dead where every name that may still come of it was seen."""
-        if child.base >= 0 or not child.below or (trie.base < 0 and child.below == trie.below):
+        others = self._others if child.base >= 0 else 0
+        if not child.below or (child.base >= 0 and not others):
             return state
-        return self._tables.action(NEED, state, 0, words_of(child.below))
+        if trie.base < 0 and child.below == trie.below:
+            return state
+        return self._tables.action(NEED, state, 0, words_of(child.below | others))
+
+
+def _others_bit(container: Container) -> int:
+    """Set where undeclared names have no room, if they may lack it."""
+    return 1 << len(container.names) if container.has_deep_others else 0
 
 
 def _bits(container: Container, names: Iterable[str | int | None]) -> int:

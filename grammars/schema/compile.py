@@ -14,8 +14,9 @@ from ..json_schema import Json, parse_schema
 from ..stack_automaton import StackAutomaton
 from .assemble import Assembler
 from .formula import Formulas
-from .goals import Goals
+from .goals import Goals, Value
 from .keywords import Keywords
+from .nesting import Nesting
 from .regex_dfa import MalformedError, RegexError
 from .scalars import Scalars
 
@@ -84,7 +85,7 @@ class SchemaCompiler:
             value = goals.solved([keywords.whole])
             if not value.possible:
                 raise _no_value(schema)
-            machine = Assembler(goals, separators).built(value)
+            machine = Assembler(goals, separators).built(value, guarded=_is_guarded(goals, value))
         except RegexError as error:
             kind = WrongKeywordError if isinstance(error, MalformedError) else NotCoveredError
             raise kind(*keywords.path_of_pattern[error.pattern], str(error)) from None
@@ -95,6 +96,19 @@ class SchemaCompiler:
             keywords.formulas.dissolve()
         left_out = tuple((keyword, path) for path, keyword in keywords.unenforced.items())
         return CompiledSchema(machine, left_out)
+
+
+def _is_guarded(goals: Goals, value: Value) -> bool:
+    """Whether what is required may be nested too deep; objects are then made such that they can end."""
+    nesting = Nesting(goals, value)
+    while nesting.can_get_stuck:
+        stranding = nesting.stranding()
+        if not stranding:
+            nesting.reserve_others()
+            return True
+        goals.put_in_order(stranding)
+        nesting = Nesting(goals, value)
+    return False
 
 
 def _no_value(schema: Json) -> GrammarError:

@@ -73,6 +73,8 @@ class Container:
         """an object of one node whose declared properties come in any order"""
         self.needed: list[Edge | None] = []
         """in such an object, the members that it must have; None for one that can't be"""
+        self.has_deep_others = False
+        """in such an object, undeclared names may lack room, as a declared name does: a name more in its set"""
         self.nodes: dict[tuple[Goal, int], Node] = {}
         self.possible: set[int] = set()
         self.alive: set[Node] = set()
@@ -81,7 +83,8 @@ class Container:
     @property
     def set_words(self) -> int:
         """Places of the stack that the set of its names takes, if their order is free."""
-        return -(-len(self.names) // WORD_NAMES) if self.is_unordered else 0
+        names = len(self.names) + self.has_deep_others
+        return -(-names // WORD_NAMES) if self.is_unordered else 0
 
     def reached(self) -> list[Node]:
         """Nodes that possible members lead to."""
@@ -112,8 +115,9 @@ class Container:
         ended = {node for node in reached if self.verdict(node) >= 0}
         self.alive = _leading_to(ended, sources, set(reached))
 
-    def can_strand(self) -> bool:
-        """Whether, with properties in any order, those that are left may not lead to an end.
+    def can_strand(self, *, without_containers: bool = False) -> bool:
+        """Whether, with properties in any order, those that are left may not lead to an end, or may not
+        without containers as their values.
 
         Only undeclared names, and declared ones that no way to a node has seen, are sure to be left.
         """
@@ -122,7 +126,7 @@ class Container:
         for node in self.alive:
             free = [edge for edge in node.edges if edge.name not in seen[node]]
             for edge in (*free, *node.others):
-                for verdict in edge.value.possible:
+                for verdict in edge.value.scalar_verdicts if without_containers else edge.value.possible:
                     sources.setdefault(edge.targets[verdict], []).append(node)
         ended = {node for node in self.alive if self.verdict(node) >= 0}
         return len(_leading_to(ended, sources, self.alive)) < len(self.alive)
@@ -207,15 +211,25 @@ class Goals:
 
     def solved(self, formulas: Iterable[Formula]) -> Value:
         value = self.value(formulas)
+        self._solve_all()
+        return value
+
+    def put_in_order(self, containers: Iterable[Container]) -> None:
+        """Gives objects whose order is free the declared order of properties."""
+        from .objects import read_in_order
+
+        for container in containers:
+            read_in_order(self, container)
+            self._unsolved.append(container)
+        self._solve_all()
+
+    def _solve_all(self) -> None:
         while self._unread or self._unsolved:
             while self._unread:
                 self._read(self._unread.pop())
             self._solve()
-        return value
 
     def _solve(self) -> None:
-        from .objects import read_in_order
-
         fresh, self._unsolved = self._unsolved[::-1], []
         changing = True
         while changing:
@@ -227,9 +241,7 @@ class Goals:
                     changing = True
         for container in fresh:
             container.settle()
-            if container.is_unordered and container.can_strand():
-                read_in_order(self, container)
-                self._unsolved.append(container)
+        self.put_in_order([each for each in fresh if each.is_unordered and each.can_strand()])
 
     def reduced(self, edge: Edge, alive: set[Node]) -> tuple[Value, tuple[Node, ...]] | None:
         """The edge's value and targets without verdicts that lead nowhere; None if none is left."""

@@ -56,6 +56,8 @@ class Tables:
         self._chains: dict[tuple[bytes, int], int] = {}
         self.required: list[tuple[int, int]] = []
         """where an object begins whose order is free, and where a value begins that it must have"""
+        self.members: list[tuple[int, int, int]] = []
+        """where such an object begins, a name's number, and where a value of that name begins"""
 
     def state(self, entries: dict[int, int]) -> int:
         """A state with these entries by byte: states, or actions as `action` gives them."""
@@ -191,7 +193,8 @@ class Tables:
         is_called = np.zeros(self._count, np.bool_)
         for first, block, _ in self._graph_rows:
             is_called[first : first + len(block.graph)] = True
-        return Frames(sizes, is_called, np.array(self.required, np.int32).reshape(-1, 2))
+        required = np.array(self.required, np.int32).reshape(-1, 2)
+        return Frames(sizes, is_called, required, np.array(self.members, np.int32).reshape(-1, 3))
 
     def _stamp_rows(
         self,

@@ -63,7 +63,7 @@ class RandomMachine(NamedTuple):
         stack, inner = list[int](), Top.BASE
         while len(stack) < room:
             stack.append(self._base(inner, rng))
-            inner = Top(rng.choice([Top.BASE, Top.SET, Top.WIDE_SET]))
+            inner = (Top.BASE, Top.SET, Top.WIDE_SET)[int(rng.integers(0, 3))]
             if len(stack) + WORDS.get(inner, 0) > room:
                 inner = Top.BASE
             stack += self._set(inner, rng)
