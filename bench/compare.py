@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parent))
 from serve import median, run_workload, table
 from workloads import WORKLOADS
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 import warnings
 from base64 import b64decode
@@ -28,6 +29,8 @@ from typing import Any
 
 import numpy as np
 from arbora.grammars.errors import GrammarError
+
+sys.path.append(str(Path(__file__).parent))
 from grammar_engines import PIP_NAMES, Engine, Grammar, Words, compact, engines, is_installed
 from schema_order import SchemaOrder
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from arbora.runtime.scheduler.budget import StepBudget
 from arbora.runtime.scheduler.fairness import OUTPUT_WEIGHT, USUAL_BOUNDS, Bounds
 from arbora.runtime.scheduler.grammar_desk import GrammarDesk
 from arbora.runtime.scheduler.scheduler import Scheduler
+
+sys.path.append(str(Path(__file__).parent))
 from sim_workloads import FLOOD_DOCUMENT, Arrival, hostile, trace
 
 ORDERS = {

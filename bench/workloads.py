@@ -129,11 +129,21 @@ async def json_schema(world: World) -> list[Reply]:
     )
 
 
+def replies_without_schema(lengths: list[int]) -> Workload:
+    """Such prompts without a schema, and how many tokens each is answered with."""
+
+    async def workload(world: World) -> list[Reply]:
+        asked = zip(_json_prompts(world), lengths, strict=True)
+        return await asyncio.gather(
+            *(world.ask(messages, max_tokens=length, ignore_eos=True) for (messages, _), length in asked)
+        )
+
+    return workload
+
+
 async def json_free(world: World) -> list[Reply]:
     """Such prompts without a schema: 48 out each."""
-    return await asyncio.gather(
-        *(world.ask(messages, max_tokens=48, ignore_eos=True) for messages, _ in _json_prompts(world))
-    )
+    return await replies_without_schema([48] * 24)(world)
 
 
 WORKLOADS: dict[str, Workload] = {

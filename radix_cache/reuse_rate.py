@@ -120,15 +120,16 @@ class ReuseRate:
     def pop(self) -> Node:
         while True:
             rate, _, _, group = self._offers[0]
-            if rate == group.offered:
-                if group.leaves and group.kind.rates[group.band] <= rate * TOLERATED:
-                    leaf, _ = group.leaves.popitem(last=False)
-                    self._lost_leaf(group)
-                    return leaf
+            valid = rate == group.offered
+            if valid and group.leaves and group.kind.rates[group.band] <= rate * TOLERATED:
+                leaf, _ = group.leaves.popitem(last=False)
+                self._lost_leaf(group)
+                return leaf
+            heappop(self._offers)
+            if valid:
                 group.offered = inf
                 if group.leaves:
                     self._offer(group)
-            heappop(self._offers)
 
     def add_and_pop(self, leaf: Node) -> Node:
         group = leaf.mark

@@ -6,9 +6,9 @@
                               CacheReport, CacheDropped, PrefixPinned, QueryRefused
     scheduler → model         StepPlan, StepMasks, LoadGrammar, DropGrammar,
                               ForgetPages, DiscardPages, FlushPages
-    scheduler → page store    FetchPages
-    model → scheduler         ModelReady, StepResult
-    page store → scheduler    Fetched, Forgotten, StoreReport, Flushed
+    scheduler → page store    FindPages, FetchPages, EndFetch
+    model → scheduler         ModelReady, StepResult, Flushed
+    page store → scheduler    Found, Fetched, Forgotten, StoreReport
     supervisor → tokenizer    PeerUp, PeerDown, Drain
     supervisor → scheduler    PeerDown, Drain
     any child → supervisor    Ready, Failed, Drained
@@ -363,7 +363,10 @@ class SavedPages(Part):
 
 
 class RestoredPages(Part):
-    """Pages (int32 ids) to fill with those of a fetch, from its page `first` on."""
+    """Pages (int32 ids) to fill with those of a fetch, from its page `first` on.
+
+    Their row may come in a later step.
+    """
 
     fetch: int
     first: int
@@ -461,19 +464,38 @@ class FlushPages(Message):
 # scheduler → page store
 
 
-class FetchPages(Message):
-    """A prompt is queued: get ready to restore as many of these pages, from the first on, as are stored."""
+class FindPages(Message):
+    """A prompt is queued: how many of these pages, from the first on, are stored?"""
 
     fetch: int
     namespace: str
     keys: bytes
 
 
+class FetchPages(Message):
+    """Get ready to restore what was found."""
+
+    fetch: int
+
+
+class EndFetch(Message):
+    """Nobody wants it any more, and no step restores any of it."""
+
+    fetch: int
+
+
 # page store → scheduler
 
 
+class Found(Message):
+    """The first `pages` are stored. Without any the fetch is over."""
+
+    fetch: int
+    pages: int
+
+
 class Fetched(Message):
-    """The first `pages` of a fetch are ready, until a step has it among its `fetches_over`."""
+    """The first `pages` are ready, until a step has the fetch among its `fetches_over`, or `EndFetch`."""
 
     fetch: int
     pages: int
@@ -501,7 +523,7 @@ class ModelReady(Message):
     """The model is loaded and can run steps with up to `slots` rows.
 
     `page_model` names what a page's content depends on, beside its tokens, for the page store's keys; it is
-    empty if there is none.
+    empty if there is none. `host_pages` is how many pages that has room for in host memory.
     """
 
     num_pages: int
@@ -512,6 +534,7 @@ class ModelReady(Message):
     device: str
     page_bytes: int
     page_model: bytes = b""
+    host_pages: int = 0
 
 
 class RowError(Part):
@@ -537,7 +560,8 @@ class StepResult(Message):
     """What a step sampled, for its rows with `sample`, in the plan's order.
 
     `states` are the automaton states after the token (-1: dead, or no such row). `forward_tokens` and
-    `elapsed_ms` say how many tokens were computed in how many milliseconds.
+    `elapsed_ms` say how many tokens were computed in how many milliseconds; copying what was restored took
+    `restored_ms` of them, or beside them.
     """
 
     step: int
@@ -546,6 +570,7 @@ class StepResult(Message):
     states: bytes  # int32 [rows]
     forward_tokens: int
     elapsed_ms: float
+    restored_ms: float = 0.0
     logprobs: list[RowLogprobs] = []
     prompt_logprobs: list[RowPromptLogprobs] = []
     errors: list[RowError] = []
@@ -598,8 +623,8 @@ class Drained(Message):
 CacheControl = QueryCache | DropCache | PinPrefix | UnpinPrefix
 CacheAnswer = CacheReport | CacheDropped | PrefixPinned | QueryRefused
 TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | PeerUp | PeerDown | Drain
-FromModel = ModelReady | StepResult | Fetched | Forgotten | StoreReport | Flushed
+FromModel = ModelReady | StepResult | Found | Fetched | Forgotten | StoreReport | Flushed
 SchedulerInbox = Generate | Abort | Finish | QueryStats | CacheControl | FromModel | PeerDown | Drain
 ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ForgetPages | DiscardPages | FlushPages
-PageStoreInbox = FetchPages
+PageStoreInbox = FindPages | FetchPages | EndFetch
 SupervisorInbox = Ready | Failed | Drained

@@ -15,11 +15,14 @@ from arbora.runtime.errors import ConfigError
 from arbora.runtime.messages import (
     CacheDropped,
     DiscardPages,
+    EndFetch,
     Fetched,
     FetchPages,
+    FindPages,
     FlushPages,
     ForgetPages,
     Forgotten,
+    Found,
     PageStoreInbox,
     RestoredPages,
     SavedPages,
@@ -29,6 +32,7 @@ from arbora.runtime.messages import (
 from arbora.runtime.model.tiers import open_page_store, page_model
 from arbora.runtime.model.tiers.disk import FILE_NAME, FILE_PAGE_BYTES, DiskStore
 from arbora.runtime.model.tiers.host_pool import HostPool
+from arbora.runtime.model.tiers.lower_tiers import LowerTiers
 from arbora.runtime.model.tiers.page_store import PageStore
 from arbora.runtime.model.tiers.transfers import Transfers
 from arbora.runtime.sockets import Inbox, Outbox
@@ -41,6 +45,7 @@ from step_driver import serve_config
 PAGES, LAYERS, HEADS, PAGE_SIZE, HEAD_DIM = 32, 3, 2, 4, 8
 PAGE_BYTES = LAYERS * 2 * HEADS * PAGE_SIZE * HEAD_DIM * 4
 LIMIT = 64 << 20
+Answer = Found | Fetched | Forgotten | StoreReport
 
 
 class World:
@@ -50,17 +55,15 @@ class World:
         shape = (2, HEADS, PAGES, PAGE_SIZE, HEAD_DIM)
         self.kvs = [torch.randn(shape, device=DEVICE) for _ in range(LAYERS)]
         pool = HostPool(places, PAGE_BYTES, pinned=DEVICE.type == "cuda")
-        self.store = PageStore(pool, DiskStore(directory, limit) if disk else None)
+        self.store = PageStore(pool, LowerTiers(DiskStore(directory, limit) if disk else None, None))
         self.transfers = Transfers(self.kvs, self.store)
         self.counts = StoreCounts()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self._fetches = 0
         store, scheduler = f"ipc://{directory}/s", f"ipc://{directory}/m"
         inbox: Inbox[PageStoreInbox] = Inbox(self._context, store, PageStoreInbox, 1)
-        self._inbox: Inbox[Fetched | Forgotten | StoreReport] = Inbox(
-            self._context, scheduler, Fetched | Forgotten | StoreReport, 1
-        )
-        self._outbox = Outbox(self._context, store, 1)
+        self._inbox: Inbox[Answer] = Inbox(self._context, scheduler, Answer, 1)
+        self.outbox = Outbox(self._context, store, 1)
         self.store.start(inbox, Outbox(self._context, scheduler, 1))
 
     def save(self, keys: list[int], pages: list[int], namespace: str = "") -> None:
@@ -71,19 +74,33 @@ class World:
         self.transfers.flush(FlushPages(saves, list(fetches_over)))
 
     def fetch(self, keys: list[int], namespace: str = "") -> tuple[int, int]:
-        """The fetch's number, and how many pages it found."""
+        """The fetch's number, and how many pages it brought."""
+        number, pages = self.find(keys, namespace)
+        if pages:
+            self.outbox.send(FetchPages(number))
+            pages = self.fetched()[1]
+        return number, pages
+
+    def find(self, keys: list[int], namespace: str = "") -> tuple[int, int]:
+        """The fetch's number, and how many pages are stored."""
         self._fetches += 1
-        self._outbox.send(FetchPages(self._fetches, namespace, key_bytes(keys)))
-        while not isinstance(message := self._receive(), Fetched):
+        self.outbox.send(FindPages(self._fetches, namespace, key_bytes(keys)))
+        while not isinstance(message := self._receive(), Found):
             pass
         assert message.fetch == self._fetches
         return message.fetch, message.pages
 
+    def fetched(self) -> tuple[int, int]:
+        """The next fetch that has its pages, and how many."""
+        while not isinstance(message := self._receive(), Fetched):
+            pass
+        return message.fetch, message.pages
+
     def restore(self, fetch: int, first: int, pages: list[int]) -> None:
-        arrive = self.transfers.restore([RestoredPages(fetch, first, packed(pages))])
-        assert arrive is not None
+        restore = self.transfers.restore([RestoredPages(fetch, first, packed(pages))])
         for layer in range(LAYERS):
-            arrive(layer)
+            restore.arrive(layer)
+        assert restore.finish() > 0
         self.transfers.settle([fetch])
 
     def wait_for_counts(self, **expected: int) -> None:
@@ -93,7 +110,7 @@ class World:
     def content(self, page: int) -> torch.Tensor:
         return torch.stack([kv[:, :, page] for kv in self.kvs])
 
-    def _receive(self) -> Fetched | Forgotten | StoreReport:
+    def _receive(self) -> Answer:
         message = self._inbox.receive(10_000)
         assert message is not None, "the page store said nothing"
         if isinstance(message, StoreReport):
@@ -127,6 +144,17 @@ def test_a_page_comes_back_as_it_was_saved(world: World) -> None:
     assert not world.content(3).any()
 
 
+def test_what_no_layer_asked_for_is_there_once_a_restore_is_finished(world: World) -> None:
+    expected = world.content(3)
+    world.save([1], [3])
+    fetch, _ = world.fetch([1])
+    restore = world.transfers.restore([RestoredPages(fetch, 0, packed([9]))])
+    restore.arrive(0)
+    restore.finish()
+    world.transfers.settle([fetch])
+    assert torch.equal(world.content(9), expected)
+
+
 def test_a_restore_may_begin_inside_a_fetch(world: World) -> None:
     expected = world.content(7)
     world.save([1, 2], [3, 7])
@@ -145,15 +173,30 @@ def test_who_wants_little_does_not_wait_for_who_wants_much(tmp_path: Path) -> No
     world = World(tmp_path, places=32, disk=False)
     pages = list(range(PAGES))
     world.save(pages, pages)
-    with world.store.pool._changed:  # nothing is fetched before both questions are there
-        for fetch, keys in ((1, pages), (2, [99])):
-            world._outbox.send(FetchPages(fetch, "", key_bytes(keys)))
+    much, little = world.find(pages), world.find([5])
+    with world.store.pool._changed:  # nothing is brought before both were asked for
+        for number, _ in (much, little):
+            world.outbox.send(FetchPages(number))
         time.sleep(0.3)
-    answers: list[Fetched] = []
-    while len(answers) < 2:
-        message = world._receive()
-        answers += [message] if isinstance(message, Fetched) else []
-    assert answers == [Fetched(2, 0), Fetched(1, PAGES)]
+    assert [world.fetched(), world.fetched()] == [little, much]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_what_a_fetch_holds_is_let_go_when_nobody_wants_it_any_more(tmp_path: Path, asked: bool) -> None:
+    world = World(tmp_path, places=32, disk=False)
+    pages = list(range(PAGES))
+    world.save(pages, pages)
+    number, _ = world.find(pages)
+    with world.store.pool._changed:  # the end comes before all is brought
+        if asked:
+            world.outbox.send(FetchPages(number))
+        world.outbox.send(EndFetch(number))
+        time.sleep(0.3)
+    other, _ = world.fetch([1])
+    assert world.store.pool._entries.keys() - world.store.pool._idle.keys() == {key_bytes([1])}
+    world.outbox.send(EndFetch(other))
+    world.find([1])
+    assert len(world.store.pool._idle) == PAGES
 
 
 def test_in_memory_those_used_longest_ago_go_and_later_pages_before_earlier_ones(tmp_path: Path) -> None:
@@ -187,7 +230,7 @@ def test_the_disk_has_more_than_memory_and_outlives_it(tmp_path: Path) -> None:
         world.flush([SavedPages("", key_bytes([page, page + 1]), packed([page, page + 1]))])
     (tmp_path / "again").mkdir()
     again = World(tmp_path / "again", places=4, disk=False)
-    again.store.disk = DiskStore(tmp_path, LIMIT)
+    again.store.tiers.disk = DiskStore(tmp_path, LIMIT)
     for page in range(12):
         fetch, found = again.fetch([page])
         assert found == 1
@@ -263,7 +306,7 @@ def test_a_namespace_is_forgotten_in_memory_and_on_disk(world: World) -> None:
     world.transfers.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
     while not isinstance(message := world._receive(), Forgotten):
         pass
-    on_disk = int(world.store.disk is not None)
+    on_disk = int(world.store.tiers.disk is not None)
     assert message == Forgotten(0, CacheDropped(7, 3, 48, host_pages=1, disk_pages=on_disk))
     assert world.fetch([1], "ann/")[1] == 0
     assert world.fetch([2], "bob/")[1] == 1
@@ -286,8 +329,8 @@ def test_a_disk_that_fails_is_given_up_and_memory_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World(tmp_path, places=4, disk=True)
-    assert world.store.disk is not None
-    world.store.disk._database.close()
+    assert world.store.tiers.disk is not None
+    world.store.tiers.disk._database.close()
     world.save([1, 2], [1, 2])
     world.store.finish()
     assert world.fetch([1, 2])[1] == 2
@@ -298,8 +341,8 @@ def test_a_disk_that_fails_between_two_pages_is_given_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World(tmp_path, places=4, disk=True)
-    assert world.store.disk is not None
-    world.store.disk._database.close()
+    assert world.store.tiers.disk is not None
+    world.store.tiers.disk._database.close()
     assert world.fetch([1])[1] == 0
     world.save([1], [1])
     assert world.fetch([1])[1] == 1

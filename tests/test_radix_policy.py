@@ -111,6 +111,26 @@ def test_a_node_in_use_has_no_age() -> None:
     check(cache)
 
 
+class Tidy(ReuseRate):
+    """Drops stale offers with every new one."""
+
+    def _drop_stale_offers(self) -> None:
+        super()._drop_stale_offers()
+        self._most_offers = 0
+
+
+def test_no_group_is_lost_when_stale_offers_are_dropped() -> None:
+    random, recent = Random(3), [new_prompt()]
+    cache = PrefixCache(PAGES, 1, Tidy(PAGES, 1))
+    for _ in range(300):
+        recent.append(random.choice(recent[-12:]) if random.random() < 0.5 else new_prompt())
+        lease = cache.acquire("", pack(recent[-1]), 4)
+        fresh = cache.allocate(4 - len(lease.pages))
+        assert fresh is not None
+        cache.release(lease, pack(recent[-1]), [*lease.pages, *fresh], random.choice([5, 50, 500]))
+        check(cache)
+
+
 def test_a_cache_without_pages_learns_nothing_and_fails_at_nothing() -> None:
     cache = PrefixCache(0, 16)
     assert cache.allocate(1) is None

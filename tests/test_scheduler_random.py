@@ -6,6 +6,7 @@ from functools import partial
 from typing import Literal
 
 from arbora.runtime.messages import DropCache, PrefixPinned, RowError
+from arbora.runtime.scheduler.budget import StepBudget
 from fake_model import EOS, reply_alone, unpack
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -13,6 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from scheduler_bench import SchedulerBench
 
 DOCUMENTS = [[1 + (i * k) % 50 for i in range(40)] for k in (3, 7, 11)]
+
+
+class FewRestored(StepBudget):
+    """A prefix comes back in many steps."""
+
+    def restored_tokens(self, decode_rows: int) -> int:
+        return 8
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -23,9 +31,12 @@ class AnyOrder(RuleBasedStateMachine):
         tokens=st.integers(96, 400),
         slots=st.integers(1, 6),
         cache=st.booleans(),
-        most_stored=st.sampled_from([None, 3, 1000]),
+        most_stored=st.sampled_from([0, 3, 1000]),
+        host_pages=st.sampled_from([3, 30]),
     )
-    def start(self, page_size: int, tokens: int, slots: int, cache: bool, most_stored: int | None) -> None:
+    def start(
+        self, page_size: int, tokens: int, slots: int, cache: bool, most_stored: int, host_pages: int
+    ) -> None:
         pages = tokens // page_size
         self.new_bench = partial(
             SchedulerBench,
@@ -35,6 +46,8 @@ class AnyOrder(RuleBasedStateMachine):
             prefix_cache=cache,
             most_pinned=pages // 3,
             most_stored=most_stored,
+            host_pages=host_pages if most_stored else 0,
+            budget=FewRestored(step_ms=8.0),
         )
         self.bench = self.new_bench()
         self.expected: dict[str, tuple[list[int], int, bool | Literal["bad"]]] = {}
@@ -111,9 +124,9 @@ class AnyOrder(RuleBasedStateMachine):
     def run(self, steps: int) -> None:
         self.bench.run(steps)
 
-    @rule()
-    def answer_fetches(self) -> None:
-        self.bench.answer_fetches()
+    @rule(rounds=st.integers(1, 2))
+    def answer_fetches(self, rounds: int) -> None:
+        self.bench.answer_fetches(rounds)
 
     @rule(keep=st.integers(0, 5))
     def lose_stored_pages(self, keep: int) -> None:

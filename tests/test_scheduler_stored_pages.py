@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from arbora.radix_cache import PrefixCache
-from arbora.runtime.messages import CacheDropped, DropCache, FetchPages, RowError
+from arbora.runtime.messages import CacheDropped, DropCache, EndFetch, FindPages, RowError
+from arbora.runtime.scheduler.budget import FIRST_RESTORE
 from arbora.runtime.scheduler.request import Request
 from arbora.runtime.scheduler.stored_pages import StoredPages
 from fake_model import long_reply_prompt, pack, reply_alone, unpack
@@ -41,6 +43,83 @@ def test_an_evicted_prompt_is_restored_and_not_computed() -> None:
     assert not bench.model.store.held
 
 
+LONG = long_reply_prompt(900, 20)
+BIG = long_reply_prompt(996, 4, salt=5)
+
+
+def with_long_evicted_prompt() -> SchedulerBench:
+    bench = SchedulerBench(num_pages=250, page_size=4, most_stored=1000)
+    bench.submit("first", LONG, max_tokens=1)
+    bench.run()
+    bench.submit("big", BIG, max_tokens=1, namespace="big")
+    bench.run()
+    return bench
+
+
+def restored_pages(bench: SchedulerBench) -> list[int]:
+    """How many the next steps restore, each."""
+    return [sum(len(unpack(part.pages)) for part in plan.restores) for plan in bench.model.plans]
+
+
+def test_a_long_prefix_is_restored_over_several_steps_while_streams_go_on() -> None:
+    bench = with_long_evicted_prompt()
+    bench.submit("stream", [1, 2, 3], max_tokens=20, namespace=None)
+    bench.plan()
+    bench.submit("again", LONG, max_tokens=8)
+    bench.answer_fetches()
+    restored = []
+    while bench.finish("again") is None:
+        bench.plan()
+        restored.append(restored_pages(bench)[-1])
+        streaming = len(bench.tokens("stream"))
+        bench.step()
+        assert len(bench.tokens("stream")) == streaming + 1 or bench.finish("stream")
+    assert max(restored) * 4 == FIRST_RESTORE
+    assert sum(restored) == bench.model.store.restored == 224
+    assert bench.cached("again") == 896
+    assert bench.tokens("again") == reply_alone(LONG, 8)
+
+
+def test_what_a_running_request_restores_is_not_restored_for_another_too() -> None:
+    bench = with_long_evicted_prompt()
+    bench.submit("again", LONG, max_tokens=1)
+    bench.submit("third", [*LONG, 7, 8], max_tokens=1)
+    bench.run()
+    assert bench.model.store.restored == 225
+    assert bench.cached("third") == 900
+    assert bench.tokens("third") == reply_alone([*LONG, 7, 8], 1)
+    assert not bench.model.store.held
+
+
+def test_who_ends_before_all_is_restored_leaves_nothing_behind() -> None:
+    bench = with_long_evicted_prompt()
+    bench.submit("again", LONG, max_tokens=1)
+    bench.answer_fetches()
+    bench.plan()
+    bench.scheduler.drop("again")
+    bench.step()
+    bench.submit("other", [3, 1, 4, 1, 5], max_tokens=1)
+    bench.run()
+    assert bench.model.store.restored * 4 == FIRST_RESTORE
+    assert not bench.model.store.held
+    assert bench.scheduler.stats().pages_used == 0
+
+
+def test_who_starts_next_waits_until_there_is_room_to_restore() -> None:
+    bench = with_long_evicted_prompt()
+    bench.submit("bigger", [*BIG[1:], 9], max_tokens=1, namespace="bigger")
+    bench.run()
+    bench.submit("long", LONG[:640], max_tokens=1)
+    bench.submit("next", BIG[:200], max_tokens=1, namespace="big")
+    bench.submit("new", [7] * 9, max_tokens=1)
+    bench.answer_fetches()
+    bench.plan()
+    assert restored_pages(bench) == [FIRST_RESTORE // 4]
+    assert {request.id for request in bench.scheduler._active()} == {"long", "new"}
+    bench.run()
+    assert bench.cached("next") == 196
+
+
 def test_restored_pages_are_in_the_tree_for_the_next_request() -> None:
     bench = with_evicted_prompt()
     bench.submit("again", PROMPT, max_tokens=1)
@@ -71,6 +150,7 @@ def test_what_the_tree_lost_meanwhile_is_asked_for_too() -> None:
     bench.run()  # takes the last pages of the first prompt
     bench.submit("again", PROMPT, max_tokens=1)
     [fetch] = bench.model.store.asked
+    assert isinstance(fetch, FindPages)
     bench.answer_fetches()
     assert 0 < len(bench.model.store.held[fetch.fetch]) < 9
     bench.submit("rest", long_reply_prompt(60, 4, salt=4), max_tokens=1, namespace="rest", priority=-1)
@@ -119,7 +199,7 @@ def started_but_not_planned(bench: SchedulerBench) -> Request:
     bench.answer_fetches()
     bench.scheduler._admit()
     request = bench.scheduler._open["again"]
-    assert request.residence.restored is not None
+    assert request.residence.restoring
     return request
 
 
@@ -151,7 +231,82 @@ def test_at_the_end_the_store_lets_go_of_what_nobody_restores() -> None:
     bench.scheduler.drop("again")
     bench.scheduler.flush()
     bench.deliver()
+    bench.answer_fetches()
     assert not bench.model.store.held
+
+
+def with_stored_prompts(host_pages: int) -> SchedulerBench:
+    """A row that goes on, and six prompts of which nine pages each are stored, for one more slot."""
+    bench = SchedulerBench(num_pages=32, page_size=4, slots=2, most_stored=1000, host_pages=host_pages)
+    for salt in range(6):
+        bench.submit(f"first{salt}", prompt_of(salt), max_tokens=1)
+    evict_all(bench)
+    bench.submit("stream", [1, 2, 3], max_tokens=80, namespace=None)
+    bench.plan()
+    return bench
+
+
+def prompt_of(salt: int) -> list[int]:
+    return [60 - salt, *PROMPT[1:]]
+
+
+@pytest.mark.parametrize(("host_pages", "most"), [(1000, 54), (40, 18), (4, 9)])
+def test_ahead_of_turns_no_more_is_fetched_than_half_of_host_memory(host_pages: int, most: int) -> None:
+    bench = with_stored_prompts(host_pages)
+    for salt in range(6):
+        bench.submit(f"again{salt}", prompt_of(salt), max_tokens=20)
+    bench.answer_fetches()
+    assert bench.model.store.held_pages == most
+    while bench.finish("again5") is None:
+        bench.plan()
+        bench.answer_fetches()
+        assert bench.model.store.held_pages <= most + 9  # and what the next one in turn asked for
+        bench.step()
+    for salt in range(6):
+        assert bench.cached(f"again{salt}") == 36
+        assert bench.tokens(f"again{salt}") == reply_alone(prompt_of(salt), 20)
+    bench.run()
+    assert not bench.model.store.held
+    assert bench.scheduler._stored._held_pages == 0
+
+
+def asked_for(bench: SchedulerBench) -> set[str]:
+    return {request.id for request in bench.scheduler._open.values() if request.fetch and request.fetch.asked}
+
+
+def test_who_goes_first_is_fetched_first_and_at_its_turn_room_or_not() -> None:
+    bench = with_stored_prompts(host_pages=20)
+    bench.submit("blocking", [4, 5, 6], max_tokens=10, namespace=None)
+    bench.plan()
+    for salt in range(5):
+        bench.submit(f"again{salt}", prompt_of(salt), max_tokens=1, priority=1)
+    bench.answer_fetches()
+    bench.submit("urgent", prompt_of(5), max_tokens=1, priority=0)
+    bench.answer_fetches()
+    assert asked_for(bench) == {"again0"}
+    while bench.finish("blocking") is None:
+        bench.plan()
+        bench.step()
+    bench.plan()
+    assert asked_for(bench) == {"urgent"}
+    bench.run()
+    order = list(bench.outputs)
+    assert order.index("urgent") < order.index("again1")
+    assert bench.cached("urgent") == 36
+    assert not bench.model.store.held
+
+
+def test_what_an_aborted_request_asked_for_is_not_brought() -> None:
+    bench = with_evicted_prompt()
+    for rounds in range(3):
+        bench.submit("again", PROMPT, max_tokens=1)
+        bench.answer_fetches(rounds)
+        bench.scheduler.drop("again")
+        bench.deliver()
+        assert isinstance(bench.model.store.asked[-1], EndFetch)
+        bench.answer_fetches()
+        assert not bench.model.store.held
+        assert not bench.model.store.found
 
 
 def test_who_waits_for_the_store_is_not_looked_at_in_each_step() -> None:
@@ -173,7 +328,7 @@ def test_evicted_pages_of_a_dropped_namespace_are_not_saved() -> None:
     cache.release(lease, pack([1, 2, 3, 4]), cache.allocate(1) or [])
     held = cache.allocate(2)
     assert held is not None
-    stored = StoredPages(cache, enabled=True)
+    stored = StoredPages(cache, host_pages=8)
     stored.forget(DropCache(0, 1, "b", None), CacheDropped(1, 0, 0), [])
     assert [pages.namespace for pages in stored.flush().saves] == ["a"]
     lease = cache.acquire("a", pack([1, 2, 3, 4]), 4)
@@ -276,4 +431,4 @@ def test_without_a_store_nothing_is_asked_and_nothing_is_saved() -> None:
     bench.run()
     evict_all(bench)
     assert bench.model.store.pages == {}
-    assert not [message for message in bench.model.store.asked if isinstance(message, FetchPages)]
+    assert bench.model.store.asked == []

@@ -43,6 +43,7 @@ def test_a_prefix_outlives_the_server_but_not_a_change_of_model(served_model: Pa
         pages = whole_pages(tokens) / PAGE
         eventually(lambda: server.metrics()["arbora_pages_restored_total"] == pages)
         assert server.metrics()["arbora_disk_cache_hits_total"] == pages
+        eventually(lambda: server.is_quiet)
         assert server.http.delete("/cache").json()["tiers"]["disk"] >= pages
         eventually(lambda: server.metrics()["arbora_disk_cache_pages"] == 0)
         assert ask(server) == (text, 0, tokens)
@@ -103,13 +104,14 @@ def test_the_runner_saves_before_it_overwrites_and_restores_before_it_reads(serv
     driver.runner.run(plan, lambda: None)
     entries = [transfers._store.pool.hold(key) for key in (keys[:16], keys[16:])]
     assert all(entries)
-    transfers._store._fetched[7] = [entry for entry in entries if entry is not None]
+    transfers._store._fetches._brought[7] = [entry for entry in entries if entry is not None]
     driver.start(2)
     driver.lengths[2] = 7
     driver._give(2, [driver._free.pop(), driver._free.pop()])
     row = driver.row(2, prompt[7:])
-    restores = [RestoredPages(7, 0, packed(driver.pages[2]))]
-    plan = StepPlan(101, [row], restores=restores, fetches_over=[7], setups=driver._setups)
+    first, second = ([RestoredPages(7, at, packed(driver.pages[2][at : at + 1]))] for at in range(2))
+    assert driver.runner.run(StepPlan(101, [], restores=first), lambda: None).restored_ms > 0
+    plan = StepPlan(102, [row], restores=second, fetches_over=[7], setups=driver._setups)
     result = driver.runner.run(plan, lambda: None)
     assert result.tokens == packed([expected])
     assert torch.is_inference_mode_enabled() is False

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from arbora.runtime.scheduler.budget import FIRST_CHUNK, MAX_CHUNK, MIN_CHUNK, StepBudget
+from arbora.runtime.scheduler.budget import (
+    FIRST_CHUNK,
+    FIRST_RESTORE,
+    MAX_CHUNK,
+    MIN_CHUNK,
+    MIN_RESTORE,
+    StepBudget,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,6 +57,24 @@ def test_a_machine_that_slows_down_gets_smaller_chunks() -> None:
     for _ in range(20):
         budget.observe(64, 20.0 + 64 * 4.0)
     assert budget.prefill_tokens(4) < before / 2
+
+
+def test_restoring_takes_half_of_a_step_at_most_and_leaves_that_much_less_for_computing() -> None:
+    budget = settled(base_ms=20.0, token_ms=1.0)
+    assert budget.restored_tokens(decode_rows=4) == FIRST_RESTORE
+    budget.observe_restore(1000, 100.0)
+    assert budget.restored_tokens(decode_rows=4) == 1400
+    assert 0.75 * 140 <= budget.prefill_tokens(4, restored_tokens=1400) <= 140
+
+
+def test_some_is_restored_however_slow_that_is_and_a_little_says_nothing() -> None:
+    budget = settled(base_ms=20.0, token_ms=1.0)
+    budget.observe_restore(1000, 1e6)
+    assert budget.restored_tokens(decode_rows=4) == MIN_RESTORE
+    assert budget.prefill_tokens(4, restored_tokens=MIN_RESTORE) == MIN_CHUNK
+    budget = settled(base_ms=20.0, token_ms=1.0)
+    budget.observe_restore(MIN_RESTORE - 1, 1e6)
+    assert budget.restored_tokens(decode_rows=4) == FIRST_RESTORE
 
 
 @given(st.floats(0.01, 1e4), st.floats(1e-4, 1e3), st.floats(1.0, 1e4))

@@ -74,6 +74,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     )
     if store is not None:
         ready.page_model = page_model(store, (shape, config.page_size), dtype, cos_sin, checkpoint.files)
+        ready.host_pages = store.pool.places
     return LoadedModel(runner, ready, store)
 
 

@@ -34,7 +34,7 @@ from .input_batch import InputBatch, build_input_batch
 from .page_tables import PageTables
 from .prompt_logprobs import prompt_logprobs
 from .slot_states import NONE, SlotStates
-from .tiers import Arrive, Transfers
+from .tiers import Restore, Transfers
 
 NOT_A_NUMBER = "The model's logits for this request are not numbers (NaN)."
 NOTHING_ALLOWED = "No token is allowed here: masks, banned tokens and biases exclude them all."
@@ -98,17 +98,20 @@ class Runner:
     @torch.inference_mode()
     def run(self, plan: StepPlan, masks: MasksSource) -> StepResult:
         """`masks` is called only if a row that samples has `host_mask`, when its logits are there."""
-        result = self._run(plan, masks, time.perf_counter())
+        started = time.perf_counter()
+        restore = self._prepare(plan)
+        result = self._run(plan, masks, started, restore)
+        if restore is not None:
+            result.restored_ms = restore.finish()
         if self._transfers is not None:
             self._transfers.settle(plan.fetches_over)
         return result
 
-    def _run(self, plan: StepPlan, masks: MasksSource, started: float) -> StepResult:
-        arrive = self._prepare(plan)
+    def _run(self, plan: StepPlan, masks: MasksSource, started: float, restore: Restore | None) -> StepResult:
         if not plan.rows:
             return _result(plan.step, _nothing_sampled(), [], 0, started)
         batch = build_input_batch(plan.rows, plan.groups, self._tables, self._states.sampling.last_tokens)
-        hidden = self._decoder.forward(batch, self._kvs, arrive)
+        hidden = self._decoder.forward(batch, self._kvs, restore.arrive if restore is not None else None)
         to_sample = len(batch.sampled_rows)
         prompts, errors = self._prompt_logprobs(plan.rows, batch, hidden[to_sample:])
         outcome = _nothing_sampled()
@@ -118,7 +121,7 @@ class Runner:
         outcome.errors.extend(errors)
         return _result(plan.step, outcome, prompts, batch.size, started)
 
-    def _prepare(self, plan: StepPlan) -> Arrive | None:
+    def _prepare(self, plan: StepPlan) -> Restore | None:
         for setup in plan.setups:
             self._tables.clear(setup.slot)
             self._states.set_up(setup)

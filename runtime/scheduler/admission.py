@@ -7,7 +7,6 @@ import msgspec
 from ...radix_cache import Lease, PrefixCache
 from ..messages import Generate, Refused
 from .request import TOKEN_BYTES, Request, Residence
-from .stored_pages import restored
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -89,9 +88,8 @@ def take_residence(
         prefill_end=request.length,
         planned=lease.matched,
     )
-    if request.fetch is not None and restoring:
-        home.restored = restored(request.fetch, len(lease.pages), home.pages)
-        home.planned = fetched
+    if restoring:
+        home.restore_end = fetched
     return home
 
 

@@ -10,8 +10,10 @@ import numpy as np
 from ...radix_cache import PrefixCache
 from ..messages import PageCopy, Row, RowGroup, StepMasks, StepPlan
 from .admission import pages_for
+from .budget import StepBudget
 from .groups import order_and_group
 from .request import Phase, Request, Residence
+from .stored_pages import restored
 
 GROWTH_TOKENS = 64  # pages are taken ahead for so many tokens while there are plenty
 PLENTY = 0.25  # of all pages
@@ -21,15 +23,23 @@ PLENTY = 0.25  # of all pages
 class StepInFlight:
     """A planned step until its result: the requests of its rows, and of those that sample, in order.
 
-    `forced_tokens` are those of `prefill_tokens` that are no prompt's.
+    `restored` are those that it brings pages back for. `forced_tokens` are those of `prefill_tokens` that
+    are no prompt's.
     """
 
     step: int
     rows: list[Request] = field(default_factory=list)
     sampled: list[Request] = field(default_factory=list)
+    restored: list[Request] = field(default_factory=list)
+    restored_tokens: int = 0
     prefill_tokens: int = 0
     forced_tokens: int = 0
     masks_sent: bool = False
+
+    @property
+    def requests(self) -> list[Request]:
+        """All whose pages it touches."""
+        return list(dict.fromkeys([*self.restored, *self.rows]))
 
     @property
     def host_masked(self) -> list[Request]:
@@ -70,19 +80,17 @@ class StepPlanner:
         return True
 
     def build(
-        self, decoding: list[Request], prefilling: Sequence[Request], budget: int
+        self, decoding: list[Request], prefilling: Sequence[Request], budget: StepBudget
     ) -> tuple[StepPlan, StepInFlight] | None:
-        """The next step: a token for each of `decoding`, then chunks of at most `budget` tokens in all."""
-        chunks = self._chunks(prefilling, budget)
-        if not decoding and not chunks:
+        """The next step: a token for each of `decoding`, then of `prefilling` what `budget` has room for."""
+        plan, flight = StepPlan(step=self._step + 1, rows=[]), StepInFlight(self._step + 1)
+        self._add_restores(plan, flight, prefilling, budget.restored_tokens(len(decoding)))
+        chunks = self._chunks(prefilling, budget.prefill_tokens(len(decoding), flight.restored_tokens))
+        if not decoding and not chunks and not flight.restored:
             return None
         self._step += 1
-        plan = StepPlan(step=self._step, rows=[])
-        flight = StepInFlight(
-            self._step,
-            prefill_tokens=sum(tokens for _, tokens in chunks),
-            forced_tokens=sum(tokens for request, tokens in chunks if request.residence.jumping),
-        )
+        flight.prefill_tokens = sum(tokens for _, tokens in chunks)
+        flight.forced_tokens = sum(tokens for request, tokens in chunks if request.residence.jumping)
         decoding, plan.groups = self._grouped_rows(decoding)
         for request in decoding:
             self._add_row(plan, flight, request, 1, sample=True)
@@ -95,12 +103,37 @@ class StepPlanner:
         chunks = []
         for request in prefilling:
             home = request.residence
+            if home.restoring:
+                continue
             tokens = min(budget, home.prefill_end - home.planned)
             if tokens <= 0:
                 break
             chunks.append((request, tokens))
             budget -= tokens
         return chunks
+
+    def _add_restores(
+        self, plan: StepPlan, flight: StepInFlight, prefilling: Sequence[Request], tokens: int
+    ) -> None:
+        """Pages of about `tokens` tokens in all, but one at least: to copy them takes time as well."""
+        room = max(1, tokens // self._page_size)
+        for request in prefilling:
+            pages = min(room, request.residence.to_restore // self._page_size)
+            if pages:
+                self._add_restore(plan, flight, request, pages)
+                room -= pages
+
+    def _add_restore(self, plan: StepPlan, flight: StepInFlight, request: Request, pages: int) -> None:
+        home, fetch = request.residence, request.fetch
+        assert fetch is not None, "what is restored was fetched"
+        fetch.restored = True
+        start = home.planned // self._page_size
+        plan.restores.append(restored(fetch, home.pages, start, start + pages))
+        home.planned += pages * self._page_size
+        home.last_step = plan.step
+        flight.restored.append(request)
+        flight.restored_tokens += pages * self._page_size
+        self._cache.commit(home.lease, request.slice(0, home.planned), home.pages)
 
     def _add_chunk(self, plan: StepPlan, flight: StepInFlight, request: Request, tokens: int) -> None:
         home = request.residence
@@ -121,7 +154,7 @@ class StepPlanner:
             plan.setups.append(request.setup(home.slot, self._banned_tokens(request)))
             home.is_set_up = True
         if home.last_step == 0:
-            self._fill(plan, home)
+            self._copy_partial_page(plan, home)
         row = Row(
             slot=home.slot,
             start=home.planned,
@@ -139,10 +172,8 @@ class StepPlanner:
             flight.sampled.append(request)
         return row
 
-    def _fill(self, plan: StepPlan, home: Residence) -> None:
-        """What the request's own pages start with."""
-        if home.restored is not None:
-            plan.restores.append(home.restored)
+    def _copy_partial_page(self, plan: StepPlan, home: Residence) -> None:
+        """What the request's own pages start with, if the match ended inside a page."""
         copy = home.lease.copy
         if copy is not None:
             plan.copies.append(PageCopy(copy.source, home.pages[len(home.lease.pages)]))

@@ -26,6 +26,7 @@ from ..messages import (
     Finish,
     Flushed,
     Forgotten,
+    Found,
     Generate,
     ModelReady,
     PeerDown,
@@ -144,6 +145,8 @@ class Loop:
                 self._clients.forget(message.client)
             case Drain():
                 self._draining = True
+            case Found():
+                self._scheduler.found(message)
             case Fetched():
                 self._scheduler.fetched(message)
             case Forgotten():
@@ -237,7 +240,7 @@ def _scheduler(
         ready.vocab_size,
         vocabulary.eos,
         segmenter,
-        page_store=bool(ready.page_model),
+        host_pages=ready.host_pages,
     )
 
 

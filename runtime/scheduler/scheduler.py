@@ -18,9 +18,11 @@ from ..messages import (
     DropCache,
     Fetched,
     Forgotten,
+    Found,
     Generate,
     LeftOut,
     Message,
+    PageStoreInbox,
     Refused,
     Stats,
     StepResult,
@@ -55,7 +57,7 @@ class Scheduler:
         eos_tokens: tuple[int, ...],
         segments: Segments,
         bounds: Bounds = USUAL_BOUNDS,
-        page_store: bool = False,
+        host_pages: int = 0,
     ) -> None:
         self._limits = limits
         self._cache = cache
@@ -67,7 +69,7 @@ class Scheduler:
         self._planner = StepPlanner(cache, limits.num_pages, lambda r: banned_tokens(r, self._eos))
         self._open: dict[str, Request] = {}  # every request that isn't answered to its end
         self._fairness = Fairness(bounds.ahead)
-        self._stored = StoredPages(cache, page_store)
+        self._stored = StoredPages(cache, host_pages)
         self._store_counts = StoreCounts()
         self._starter = Starter(cache, self._stored, limits.slots, grammars, self._fairness, bounds)
         self._waiting = self._starter.waiting
@@ -143,6 +145,10 @@ class Scheduler:
         else:
             self._replies.add(message.client, answer)
 
+    def found(self, message: Found) -> None:
+        self._stored.found(message)
+        self._starter.fetch_ahead()
+
     def fetched(self, message: Fetched) -> None:
         self._stored.fetched(message)
 
@@ -172,15 +178,16 @@ class Scheduler:
             return False
         self._admit()
         decoding, prefilling = self._ready()
-        planned = self._planner.build(decoding, prefilling, self._budget.prefill_tokens(len(decoding)))
+        planned = self._planner.build(decoding, prefilling, self._budget)
         if planned is None:
             return False
         plan, flight = planned
         for request in prefilling:
             if not request.residence.prefilling:
                 self._fairness.rest(request)
-        for request in flight.rows:
-            self._stored.end(request)
+        for request in flight.restored:
+            if not request.residence.restoring:
+                self._stored.end(request)
         self._stored.attach(plan)
         self._counts.prompt_tokens_computed += flight.prefill_tokens - flight.forced_tokens
         self._in_flight.append(flight)
@@ -194,13 +201,16 @@ class Scheduler:
         flight = self._in_flight[0]
         assert flight.step == result.step, f"result of step {result.step}, expected {flight.step}"
         self._counts.steps += 1
-        self._budget.observe(flight.prefill_tokens, result.elapsed_ms)
+        if flight.restored:
+            self._budget.observe_restore(flight.restored_tokens, result.restored_ms)
+        else:
+            self._budget.observe(flight.prefill_tokens, result.elapsed_ms)
         for request in flight.rows:
             self._copy_is_made(request, flight.step)
         self._results.take(flight, result)
         self._in_flight.popleft()
         self._send_masks()
-        for request in flight.rows:
+        for request in flight.requests:
             if request.home is not None:
                 self._settle(request)
 
@@ -212,7 +222,7 @@ class Scheduler:
         messages, self._to_model = self._to_model, []
         return messages
 
-    def messages_to_store(self) -> list[Message]:
+    def messages_to_store(self) -> list[PageStoreInbox]:
         return self._stored.messages_to_store()
 
     def messages_to_clients(self) -> dict[int, list[Message]]:
@@ -253,12 +263,14 @@ class Scheduler:
 
     def _admit(self) -> None:
         decoding = sum(not request.residence.prefilling for request in self._active())
-        for request in self._starter.starts(self._running, self._budget.prefill_tokens(decoding)):
+        self._starter.fetch_ahead()
+        tokens = self._budget.prefill_tokens(decoding), self._budget.restored_tokens(decoding)
+        for request in self._starter.starts(self._running, *tokens):
             self._running[request.residence.slot] = request
-            if request.residence.restored is None:
+            if not request.residence.restoring:
                 self._stored.end(request)
             if request.cached_tokens is None:
-                request.cached_tokens = min(request.residence.planned, request.prompt_length)
+                request.cached_tokens = min(request.residence.ready, request.prompt_length)
                 self._counts.prompt_tokens_cached += request.cached_tokens
                 if request.namespace is not None:
                     self._cache_desk.hits.add(request.prompt_length, request.cached_tokens)

@@ -16,7 +16,8 @@ def waits_for_prefix(request: Request) -> bool:
 def awaits_prefix(request: Request, matched: int, running: Iterable[Request], page_size: int) -> bool:
     """Whether the tree is about to hold more of the prompt than it has now.
 
-    Another request is computing it, or has ended and gives what it holds with its last step's result.
+    Another request is computing or restoring it, or has ended and gives what it holds with its last step's
+    result.
     """
     request.awaited = None
     tokens = bytes(request.tokens)
@@ -31,7 +32,8 @@ def awaits_prefix(request: Request, matched: int, running: Iterable[Request], pa
         elif home.prefilling:
             common = common_tokens(tokens, other.slice(0, home.prefill_end))
             whole_pages = min(common, request.length - 1) // page_size * page_size
-            if whole_pages > matched and home.planned < whole_pages:
-                request.awaited = Awaited(other, home, whole_pages)
+            coming = whole_pages if whole_pages > matched else min(whole_pages, home.restore_end)
+            if home.planned < coming:
+                request.awaited = Awaited(other, home, coming)
                 return True
     return False

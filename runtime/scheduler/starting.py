@@ -43,8 +43,8 @@ class Starter:
         self._bounds = bounds
         self._free_slots = deque(range(slots))
 
-    def starts(self, running: Mapping[int, Request], tokens: int) -> Iterator[Request]:
-        """Starts as many requests as a step of `tokens` prompt tokens has room for.
+    def starts(self, running: Mapping[int, Request], tokens: int, restored_tokens: int) -> Iterator[Request]:
+        """Starts as many requests as a step that computes and restores so many prompt tokens has room for.
 
         `running` are the requests by slot; each that is yielded must be entered there before the next.
         """
@@ -58,6 +58,8 @@ class Starter:
         for request in self.waiting.candidates(self._matched, has_room):
             if self._awaits(request, running) or self._stored.awaits(request):
                 continue
+            if request.fetch is not None and self._restored_before(request, running) >= restored_tokens:
+                continue
             if not self._grammars.load(request.constraint):
                 without_grammar += 1
                 if request.overtaken >= self._bounds.overtaken or without_grammar >= self._bounds.look_ahead:
@@ -69,6 +71,14 @@ class Starter:
             yield request
             if not self._free_slots:
                 return
+
+    def fetch_ahead(self) -> None:
+        """Has stored pages of those who wait brought nearer, in the order of their turns."""
+
+        def order(request: Request) -> tuple[Turn, int]:
+            return self.waiting.turn(request.priority, request.tenant), request.arrival
+
+        self._stored.fetch_ahead(order)
 
     def enter(self, request: Request, running: Iterable[Request], first: bool = False) -> None:
         """It waits from now on; `first` before all others of its tenant."""
@@ -109,10 +119,16 @@ class Starter:
     def _tokens_before(self, turn: Turn, running: Iterable[Request]) -> int:
         """How many tokens of prompts and forced runs are computed before a request of that turn."""
         return sum(
-            request.residence.prefill_end - request.residence.planned
+            request.residence.prefill_end - request.residence.ready
             for request in running
             if request.computes_forced or (request.computes_prompt and self._running_turn(request) <= turn)
         )
+
+    def _restored_before(self, request: Request, running: Mapping[int, Request]) -> int:
+        """How many tokens of prompts are restored before those of a request that waits."""
+        turn = self.waiting.turn(request.priority, request.tenant)
+        before = (r for r in running.values() if r.computes_prompt and self._running_turn(r) <= turn)
+        return sum(other.residence.to_restore for other in before)
 
     def _start(self, request: Request, running: Mapping[int, Request]) -> bool:
         """Gives it a slot and pages; those who run keep what the steps in flight could take."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -11,33 +11,44 @@ from ..messages import (
     CacheDropped,
     DiscardPages,
     DropCache,
+    EndFetch,
     Fetched,
     FetchPages,
+    FindPages,
     FlushPages,
     ForgetPages,
+    Found,
     Message,
+    PageStoreInbox,
     RestoredPages,
     SavedPages,
     StepPlan,
 )
-from .request import Fetch, Request
+from .request import Fetch, Phase, Request
+
+AHEAD_PART = 2  # of host memory is for what is fetched before its request's turn, at most
 
 
 class StoredPages:
     """Asks the page store about prompts, and tells it of evictions. Without a store it does nothing.
 
-    A fetch is asked for when a prompt is queued and holds what it found until the prompt has it, finds better
-    in the tree, or ends.
+    When a prompt is queued the store is asked what it has of it. It brings that into its host memory, of
+    `host_pages` pages, ahead of the prompt's turn while there is room, else at its turn, and holds it until
+    the prompt has it, finds better in the tree, or ends.
     """
 
-    def __init__(self, cache: PrefixCache, enabled: bool) -> None:
+    def __init__(self, cache: PrefixCache, host_pages: int) -> None:
         self._cache = cache
-        self.enabled = enabled
-        self._asked: dict[int, Request] = {}
+        self.enabled = host_pages > 0
+        self._most_ahead = host_pages // AHEAD_PART
+        self._held_pages = 0  # by the fetches that were asked for
+        self._unanswered: dict[int, Request] = {}
+        self._found: dict[int, Request] = {}  # to be asked for
+        self._hurried = 0  # the last fetch that was asked for at its request's turn
         self._over: list[int] = []
         self._last = 0
         self._evicted: list[KeyedPages] = []
-        self._to_store: list[Message] = []
+        self._to_store: list[PageStoreInbox] = []
 
     def look_up(self, request: Request) -> None:
         """Asks for the full pages of its tokens that the tree lacks, but for what must be computed."""
@@ -47,25 +58,60 @@ class StoredPages:
         if not missing.keys:
             return
         self._last += 1
-        request.fetch = Fetch(self._last, missing.first, None)
-        self._asked[self._last] = request
-        self._to_store.append(FetchPages(self._last, request.namespace, missing.keys))
+        request.fetch = Fetch(self._last, missing.first)
+        self._unanswered[self._last] = request
+        self._to_store.append(FindPages(self._last, request.namespace, missing.keys))
+
+    def found(self, message: Found) -> None:
+        request = self._unanswered.pop(message.fetch, None)
+        if request is None:
+            return  # it was ended
+        assert request.fetch is not None
+        if message.pages:
+            request.fetch.found = message.pages
+            self._found[message.fetch] = request
+        else:
+            request.fetch = None
+
+    def fetch_ahead(self, order: Callable[[Request], object]) -> None:
+        """Brings what was found for those who wait, as far as there is room, the first in `order` first."""
+        while waiting := [each for each in self._found.values() if each.phase is Phase.WAITING]:
+            first = min(waiting, key=order)  # type: ignore[arg-type]
+            assert first.fetch is not None
+            if self._held_pages and self._held_pages + first.fetch.size > self._most_ahead:
+                return
+            self._bring(first.fetch)
+
+    def _bring(self, fetch: Fetch) -> None:
+        fetch.asked = True
+        self._unanswered[fetch.id] = self._found.pop(fetch.id)
+        self._held_pages += fetch.size
+        self._to_store.append(FetchPages(fetch.id))
 
     def fetched(self, message: Fetched) -> None:
-        request = self._asked.pop(message.fetch)
+        request = self._unanswered.pop(message.fetch, None)
+        if request is None:
+            return  # it was ended
         fetch = request.fetch
-        if fetch is None or fetch.id != message.fetch:
-            self._over.append(message.fetch)
-            return
+        assert fetch is not None
+        self._held_pages -= fetch.size - message.pages
         fetch.pages = message.pages
         if not message.pages:
             self.end(request)
 
     def awaits(self, request: Request) -> bool:
-        """Its pages are on their way; or those before them have left the tree, and are asked for too."""
+        """Its pages are on their way; or those before them have left the tree, and are asked for too.
+
+        Whose turn it is has its pages brought though there be no room ahead of turns: one at a time.
+        """
         fetch = request.fetch
-        if fetch is None or fetch.pages is None:
-            return fetch is not None
+        if fetch is None:
+            return False
+        if fetch.pages is None:
+            if not fetch.unanswered and self._hurried not in self._unanswered:
+                self._hurried = fetch.id
+                self._bring(fetch)
+            return True
         assert request.namespace is not None
         if len(self._cache.whole_pages(request.namespace, bytes(request.tokens))) >= fetch.first:
             return False
@@ -76,8 +122,16 @@ class StoredPages:
     def end(self, request: Request) -> None:
         """What was or is being fetched for it is not needed any more, unless a step is to restore it."""
         fetch, request.fetch = request.fetch, None
-        if fetch is not None and fetch.pages is not None:
+        if fetch is None:
+            return
+        self._unanswered.pop(fetch.id, None)
+        self._found.pop(fetch.id, None)
+        if fetch.asked:
+            self._held_pages -= fetch.size
+        if fetch.restored:
             self._over.append(fetch.id)
+        else:
+            self._to_store.append(EndFetch(fetch.id))
 
     def attach(self, plan: StepPlan) -> None:
         """Puts into the next step what must be done before it."""
@@ -113,16 +167,15 @@ class StoredPages:
         evicted, self._evicted = [*self._evicted, *self._cache.take_evicted()], []
         return evicted
 
-    def messages_to_store(self) -> list[Message]:
+    def messages_to_store(self) -> list[PageStoreInbox]:
         messages, self._to_store = self._to_store, []
         return messages
 
 
-def restored(fetch: Fetch, matched_pages: int, table: list[int]) -> RestoredPages:
-    """Which pages of a page table a fetch fills, behind those that the tree has."""
-    assert fetch.pages is not None and matched_pages >= fetch.first
-    pages = table[matched_pages : fetch.first + fetch.pages]
-    return RestoredPages(fetch.id, matched_pages - fetch.first, np.array(pages, np.int32).tobytes())
+def restored(fetch: Fetch, table: list[int], start: int, end: int) -> RestoredPages:
+    """The pages of the half-open range of a page table, filled from a fetch."""
+    assert fetch.first <= start < end <= fetch.end, (fetch, start, end)
+    return RestoredPages(fetch.id, start - fetch.first, np.array(table[start:end], np.int32).tobytes())
 
 
 def _saved(pages: KeyedPages) -> SavedPages:

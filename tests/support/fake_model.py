@@ -151,6 +151,7 @@ class FakeModel:
             states=pack(states),
             forward_tokens=forward,
             elapsed_ms=float(forward),
+            restored_ms=float(sum(len(unpack(part.pages)) for part in plan.restores)),
         )
 
     def _sample(self, step: int, slot_number: int, length: int) -> int:

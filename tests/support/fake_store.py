@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 import numpy as np
 from arbora.runtime.messages import (
     DiscardPages,
+    EndFetch,
     Fetched,
     FetchPages,
+    FindPages,
     ForgetPages,
     Forgotten,
+    Found,
+    PageStoreInbox,
     RestoredPages,
     SavedPages,
 )
@@ -30,7 +36,8 @@ class FakeStore:
         self.most = most
         self.pages: dict[bytes, tuple[str, Page]] = {}
         self.held: dict[int, list[Page]] = {}
-        self.asked: list[FetchPages] = []
+        self.found: dict[int, list[bytes]] = {}
+        self.asked: list[PageStoreInbox] = []
         self.forgotten: list[Forgotten] = []
         self.restored = 0
 
@@ -46,19 +53,35 @@ class FakeStore:
         for key in list(self.pages)[: -self.most or None]:
             del self.pages[key]
 
-    def answer(self) -> list[Fetched]:
+    def answer(self) -> list[Found | Fetched]:
         """To all that was asked so far."""
-        answers = []
-        for fetch in self.asked:
-            found = []
-            for key in keys_of(fetch.keys):
-                if key not in self.pages:
-                    break
-                found.append(self.pages[key][1])
-            self.held[fetch.fetch] = found
-            answers.append(Fetched(fetch.fetch, len(found)))
-        self.asked = []
+        asked, self.asked = self.asked, []
+        answers: list[Found | Fetched] = []
+        for message in asked:
+            match message:
+                case FindPages():
+                    answers.append(Found(message.fetch, self._find(message)))
+                case FetchPages():
+                    keys = self._stored(self.found.pop(message.fetch))
+                    self.held[message.fetch] = [self.pages[key][1] for key in keys]
+                    answers.append(Fetched(message.fetch, len(keys)))
+                case EndFetch():
+                    self.found.pop(message.fetch, None)
+                    self.held.pop(message.fetch, None)
         return answers
+
+    @property
+    def held_pages(self) -> int:
+        return sum(map(len, self.held.values()))
+
+    def _find(self, message: FindPages) -> int:
+        found = self._stored(keys_of(message.keys))
+        if found:
+            self.found[message.fetch] = found
+        return len(found)
+
+    def _stored(self, keys: list[bytes]) -> list[bytes]:
+        return list(takewhile(self.pages.__contains__, keys))
 
     def restore(self, restores: list[RestoredPages]) -> None:
         for part in restores:

@@ -81,7 +81,8 @@ class RandomMachine(NamedTuple):
         return words_of(_names(top, rng))[: WORDS[top]][::-1] if top in NAMES else ()
 
     def _base(self, top: Top, rng: np.random.Generator) -> int:
-        return int(rng.choice(self.bases[top]))
+        bases = self.bases[top]
+        return bases[int(rng.integers(0, len(bases)))]
 
 
 def random_machine(rng: np.random.Generator) -> RandomMachine:

@@ -14,7 +14,7 @@ from arbora.runtime.messages import (
     CacheControl,
     CacheDropped,
     CacheReport,
-    FetchPages,
+    Found,
     Generate,
     GrammarSpec,
     Output,
@@ -112,7 +112,9 @@ class SchedulerBench:
         automata: Automata | None = None,
         jumps: bool = False,
         bounds: Bounds = USUAL_BOUNDS,
-        most_stored: int | None = None,
+        most_stored: int = 0,
+        budget: StepBudget | None = None,
+        host_pages: int | None = None,
     ) -> None:
         self.compiler = compiler or EvenTokens()
         self.cache = PrefixCache(
@@ -120,9 +122,9 @@ class SchedulerBench:
             page_size,
             enabled=prefix_cache,
             check_invariants=True,
-            model=b"" if most_stored is None else b"fake",
+            model=b"fake" if most_stored else b"",
         )
-        self.budget = StepBudget(step_ms=8.0)
+        self.budget = budget or StepBudget(step_ms=8.0)
         self.scheduler = Scheduler(
             Limits(1000, num_pages, page_size, slots, max_waiting, most_pinned),
             self.cache,
@@ -132,9 +134,9 @@ class SchedulerBench:
             (EOS,),
             ByteTokens(jumps),
             bounds,
-            page_store=most_stored is not None,
+            host_pages=most_stored if host_pages is None else host_pages,
         )
-        self.model = FakeModel(num_pages, page_size, automata, most_stored or 0)
+        self.model = FakeModel(num_pages, page_size, automata, most_stored)
         self.accepted: set[str] = set()
         self.refused: dict[str, Refused] = {}
         self.outputs: dict[str, list[Output]] = defaultdict(list)
@@ -186,9 +188,15 @@ class SchedulerBench:
         self.scheduler.apply(self.model.run_step())
         self.deliver()
 
-    def answer_fetches(self) -> None:
-        for answer in self.model.store.answer():
-            self.scheduler.fetched(answer)
+    def answer_fetches(self, rounds: int = 10) -> None:
+        """The page store answers what it was asked, and what it is asked then."""
+        for _ in range(rounds):
+            for answer in self.model.store.answer():
+                if isinstance(answer, Found):
+                    self.scheduler.found(answer)
+                else:
+                    self.scheduler.fetched(answer)
+            self.deliver()
 
     def run(self, steps: int = 1000) -> None:
         """Until nothing is left to do, one step ahead as the process does it."""
@@ -203,9 +211,7 @@ class SchedulerBench:
 
     def deliver(self) -> None:
         self.model.receive(self.scheduler.messages_to_model())
-        for message in self.scheduler.messages_to_store():
-            assert isinstance(message, FetchPages)
-            self.model.store.asked.append(message)
+        self.model.store.asked += self.scheduler.messages_to_store()
         for messages in self.scheduler.messages_to_clients().values():
             for message in messages:
                 if isinstance(message, Accepted):

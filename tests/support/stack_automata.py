@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple, TypedDict
@@ -168,6 +168,7 @@ class Grammar:
     tables: Tables
     made: RandomMachine | None = None
     """where the stacks that fit a state are known"""
+    _stacks: dict[tuple[int, int, int], tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property
     def machine(self) -> StackAutomaton:
@@ -219,7 +220,12 @@ class Grammar:
 
     def stack_for(self, state: int, depth: int, seed: int = 0) -> tuple[int, ...]:
         """About `depth` places that fit the state."""
-        return self.made.stack(state, depth, np.random.default_rng(seed)) if self.made else ()
+        if self.made is None:
+            return ()
+        asked = (state, depth, seed)
+        if asked not in self._stacks:
+            self._stacks[asked] = self.made.stack(state, depth, np.random.default_rng(seed))
+        return self._stacks[asked]
 
 
 def _read(kind: int) -> int:

@@ -2,6 +2,7 @@
 
 from .opening import open_page_store, page_model
 from .page_store import PageStore
-from .transfers import Arrive, Transfers
+from .restores import Restore
+from .transfers import Transfers
 
-__all__ = ["Arrive", "PageStore", "Transfers", "open_page_store", "page_model"]
+__all__ = ["PageStore", "Restore", "Transfers", "open_page_store", "page_model"]

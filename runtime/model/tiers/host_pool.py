@@ -34,6 +34,7 @@ class HostPool:
     """
 
     def __init__(self, places: int, place_bytes: int, pinned: bool) -> None:
+        self.places = places
         self.place_bytes = place_bytes
         self.memory = host_memory(places * place_bytes, pinned).view(places, place_bytes)
         self.to_write: deque[Entry] = deque()  # held until they are on disk

@@ -16,6 +16,7 @@ from ...config import ServeConfig
 from ...errors import ConfigError
 from .disk import FILE_NAME, DiskStore, ForeignFileError
 from .host_pool import HostPool
+from .lower_tiers import LowerTiers
 from .page_store import PageStore
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ def open_page_store(config: ServeConfig, page_bytes: int, device: torch.device) 
     Raises ConfigError if host memory would not hold a single page, or the remote cache can't be meant.
     """
     disk = _open_disk(config.disk_cache, config.disk_cache_size)
-    remote = _open_remote(config.remote_cache)
-    if not config.host_cache and disk is None and remote is None:
+    tiers = LowerTiers(disk, _open_remote(config.remote_cache))
+    if not config.host_cache and not tiers:
         return None
     places = (config.host_cache or HOST_BYTES_BEFORE_OTHERS) // page_bytes
     if not places:
@@ -48,7 +49,7 @@ def open_page_store(config: ServeConfig, page_bytes: int, device: torch.device) 
         raise ConfigError(
             f"--host-cache: {places * page_bytes:,} bytes of host memory can't be had: {error}"
         ) from error
-    return PageStore(pool, disk, remote)
+    return PageStore(pool, tiers)
 
 
 def page_model(
@@ -60,7 +61,7 @@ def page_model(
     """
     rotation = cos_sin[:2].cpu().numpy().tobytes()
     state = hashlib.blake2b(f"{LAYOUT} {shape} {dtype}".encode() + rotation, digest_size=32)
-    if store.shares:
+    if store.tiers:
         with ThreadPoolExecutor() as threads:
             for digest in threads.map(_hash_of_file, weights):
                 state.update(digest)

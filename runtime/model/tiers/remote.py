@@ -5,16 +5,22 @@ from __future__ import annotations
 import logging
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from .disk import StoredPage
 
 PREFIX = b"arbora:1:"  # with the version of the values' format
 CHECKSUM_BYTES = 4
+NAMES_AT_ONCE = 1000  # in a question
 ANSWER_SECONDS = 2.0
 SILENCE_SECONDS = 30.0
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -22,49 +28,47 @@ class RemoteStore:
     """Pages as values under their namespace and key. How many, and which make room, the server decides.
 
     When the server fails or is slow it is left in peace for a while: pages are not found there and not kept
-    there. One that is full, or takes nothing for another reason, is still read. No method raises for that.
+    there. One that is full, or takes nothing for another reason, is still read. No method raises for that,
+    and none of those that prompts wait for takes much longer than `ANSWER_SECONDS`.
     """
 
     def __init__(self, url: str) -> None:
         """Raises ValueError for a URL that is none."""
+        again = Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,))  # it has been restarted
         self._server = redis.Redis.from_url(
-            url, socket_timeout=ANSWER_SECONDS, socket_connect_timeout=ANSWER_SECONDS
+            url, socket_timeout=ANSWER_SECONDS, socket_connect_timeout=ANSWER_SECONDS, retry=again
         )
         self._silent_until = 0.0
         self._full_until = 0.0
 
-    def read(self, namespace: str, key: bytes, content: memoryview) -> bool:
-        """Fills `content`; False if the page isn't there whole."""
-        if time.monotonic() < self._silent_until:
-            return False
-        try:
-            value = self._server.get(name(namespace, key))
-        except redis.RedisError as error:
-            self._leave_in_peace(error)
-            return False
-        if not isinstance(value, bytes):
-            return False
-        stored = memoryview(value)[CHECKSUM_BYTES:]
-        if len(stored) != len(content) or value[:CHECKSUM_BYTES] != _checksum(key, stored):
-            log.warning("a page in the remote cache is damaged; it is computed again")
-            return False
-        content[:] = stored
-        return True
+    def count(self, namespace: str, keys: Sequence[bytes]) -> int:
+        """How many of the first pages are there."""
+
+        def count() -> int:
+            for at in range(0, len(keys), NAMES_AT_ONCE):
+                names = [name(namespace, key) for key in keys[at : at + NAMES_AT_ONCE]]
+                there = self._all(names, lambda pipe, each: pipe.exists(each))
+                if not all(there):
+                    return at + there.index(0)
+            return len(keys)
+
+        return self._ask(count, 0)
+
+    def read(self, namespace: str, wanted: Mapping[bytes, memoryview]) -> set[bytes]:
+        """Fills contents by their keys; returns the keys of the pages that are there whole."""
+        names = [name(namespace, key) for key in wanted]
+        nothing: list[Any] = [None] * len(names)
+        values = self._ask(lambda: self._server.mget(names), nothing)
+        return {
+            key
+            for (key, content), value in zip(wanted.items(), values, strict=True)
+            if value is not None and _unpack(key, value, content)
+        }
 
     def write(self, pages: Sequence[StoredPage]) -> None:
         """Takes in pages that it lacks, in the order in which they may go."""
-        if time.monotonic() < max(self._silent_until, self._full_until):
-            return
-        try:
-            for page in pages:
-                at = name(page.namespace, page.key)
-                if not self._server.exists(at):
-                    self._server.set(at, _checksum(page.key, page.content) + page.content)
-        except redis.ResponseError as error:
-            log.warning("the remote cache takes no pages for %.0f s: %s", SILENCE_SECONDS, error)
-            self._full_until = time.monotonic() + SILENCE_SECONDS
-        except redis.RedisError as error:
-            self._leave_in_peace(error)
+        if pages and time.monotonic() >= self._full_until:
+            self._ask(lambda: self._write(pages), None)
 
     def forget(self, scope: str, namespace: str | None) -> int:
         """Gives up what is of `namespace`, or of all that begin with `scope`; how many pages that were."""
@@ -72,24 +76,53 @@ class RemoteStore:
             pattern = PREFIX + _escaped(_spelled(scope)) + b"*"
         else:
             pattern = PREFIX + _escaped(_spelled(namespace)) + b":*"
-        forgotten = 0
-        try:
-            for doomed in self._server.scan_iter(match=pattern, count=1000):
-                forgotten += int(self._server.unlink(doomed))
-        except redis.RedisError as error:
-            self._leave_in_peace(error)
-        return forgotten
+        return self._ask(lambda: self._unlink(pattern), 0, insist=True)
 
     def discard(self, namespace: str, keys: Sequence[bytes]) -> None:
         """Gives up pages of a namespace."""
-        try:
-            for key in keys:
-                self._server.unlink(name(namespace, key))
-        except redis.RedisError as error:
-            self._leave_in_peace(error)
+        names = [name(namespace, key) for key in keys]
+        self._ask(lambda: self._all(names, lambda pipe, each: pipe.unlink(each)), [], insist=True)
 
-    def _leave_in_peace(self, error: redis.RedisError) -> None:
-        log.warning("the remote cache is not used for %.0f s: %s", SILENCE_SECONDS, error)
+    def _write(self, pages: Sequence[StoredPage]) -> None:
+        pages_at = {name(page.namespace, page.key): page for page in pages}
+        there = self._all(list(pages_at), lambda pipe, at: pipe.exists(at))
+        lacking = [at for at, found in zip(pages_at, there, strict=True) if not found]
+        try:
+            self._all(lacking, lambda pipe, at: pipe.set(at, _packed(pages_at[at])))
+        except redis.ResponseError as error:
+            log.warning("the remote cache takes no pages for %.0f s: %s", SILENCE_SECONDS, error)
+            self._full_until = time.monotonic() + SILENCE_SECONDS
+
+    def _unlink(self, pattern: bytes) -> int:
+        doomed = iter(self._server.scan_iter(match=pattern, count=NAMES_AT_ONCE))
+        forgotten = 0
+        while names := list(islice(doomed, NAMES_AT_ONCE)):
+            forgotten += int(self._server.unlink(*names))
+        return forgotten
+
+    def _all(self, names: Sequence[bytes], command: Callable[[Any, bytes], object]) -> list[Any]:
+        """The answers to a command for each of `names`, in one round trip. Raises the first error of them."""
+        pipe = self._server.pipeline(transaction=False)
+        for each in names:
+            command(pipe, each)
+        return pipe.execute() if names else []
+
+    def _ask(self, work: Callable[[], T], otherwise: T, insist: bool = False) -> T:
+        """What `work` returns; `otherwise` if the server fails, or is left in peace and we don't `insist`."""
+        started = time.monotonic()
+        if started < self._silent_until and not insist:
+            return otherwise
+        try:
+            answer = work()
+        except redis.RedisError as error:
+            self._leave_in_peace(str(error))
+            return otherwise
+        if not insist and time.monotonic() - started > ANSWER_SECONDS:
+            self._leave_in_peace(f"it took {time.monotonic() - started:.1f} s to answer")
+        return answer
+
+    def _leave_in_peace(self, reason: str) -> None:
+        log.warning("the remote cache is not used for %.0f s: %s", SILENCE_SECONDS, reason)
         self._silent_until = time.monotonic() + SILENCE_SECONDS
 
 
@@ -106,6 +139,20 @@ def _spelled(namespace: str) -> bytes:
 def _escaped(text: bytes) -> bytes:
     """For a pattern that means just this."""
     return b"".join(b"\\" + bytes([byte]) if byte in b"*?[]\\^-" else bytes([byte]) for byte in text)
+
+
+def _packed(page: StoredPage) -> bytes:
+    return _checksum(page.key, page.content) + page.content
+
+
+def _unpack(key: bytes, value: bytes, content: memoryview) -> bool:
+    """Fills `content`; False if that is not the page."""
+    stored = memoryview(value)[CHECKSUM_BYTES:]
+    if len(stored) != len(content) or value[:CHECKSUM_BYTES] != _checksum(key, stored):
+        log.warning("a page in the remote cache is damaged; it is computed again")
+        return False
+    content[:] = stored
+    return True
 
 
 def _checksum(key: bytes, content: bytes | memoryview) -> bytes:

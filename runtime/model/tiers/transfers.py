@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -11,12 +11,11 @@ from ....kernels.pages import load_pages, save_pages
 from ...messages import DiscardPages, FlushPages, ForgetPages, RestoredPages, SavedPages
 from .host_pool import KEY_BYTES, Entry, split_keys
 from .page_store import PageStore
+from .restores import HostRestore, Restore, StreamRestore
 
 ID_BYTES = 4
 PAGES_AT_ONCE = 8  # of a flush: written while the next ones are copied
 FLUSH_PATIENCE = 5.0  # seconds until a page written to disk leaves its place in memory
-Arrive = Callable[[int], None]
-"""makes a layer's restored pages ready for what is computed next"""
 
 
 class Transfers:
@@ -57,18 +56,20 @@ class Transfers:
         if self._saving and self._stream is not None:
             self._copied.append(torch.cuda.current_stream().record_event())
 
-    def restore(self, restores: Sequence[RestoredPages]) -> Arrive | None:
-        """Brings fetched pages to the device; a layer's are there once `Arrive` was called for it."""
+    def restore(self, restores: Sequence[RestoredPages]) -> Restore:
+        """Brings fetched pages to the device."""
         pages, places = [], []
         for part in restores:
             ids = np.frombuffer(part.pages, np.int32).tolist()
             pages += ids
             places += self._store.places(part.fetch, part.first, len(ids))
-        if not pages:
-            return None
+
+        def load(layer: int) -> None:
+            load_pages(self._kvs[layer], layer, pages, self._memory, places)
+
         if self._stream is None:
-            return lambda layer: load_pages(self._kvs[layer], layer, pages, self._memory, places)
-        return self._restore_beside(self._stream, pages, places)
+            return HostRestore(load, len(self._kvs))
+        return StreamRestore(self._stream, load, len(self._kvs))
 
     def settle(self, fetches_over: Sequence[int]) -> None:
         """After a step: what was saved may be found from now on, and these fetches be given up."""
@@ -87,7 +88,7 @@ class Transfers:
     def flush(self, message: FlushPages) -> None:
         """Returns when all is where it outlives the process, as far as there is room."""
         self.settle(message.fetches_over)
-        if not self._store.shares:
+        if not self._store.tiers:
             return
         self._store.expect([key for part in message.saves for key in split_keys(part.keys)])
         for part in message.saves:
@@ -95,16 +96,6 @@ class Transfers:
                 self.save([few], patience=FLUSH_PATIENCE)
                 self.settle([])
         self._store.finish()
-
-    def _restore_beside(self, stream: torch.cuda.Stream, pages: list[int], places: list[int]) -> Arrive:
-        arrivals = []
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for layer, kv in enumerate(self._kvs):
-                load_pages(kv, layer, pages, self._memory, places)
-                arrivals.append(stream.record_event())
-        self._copied.append(arrivals[-1])
-        return lambda layer: torch.cuda.current_stream().wait_event(arrivals[layer])
 
 
 def _pieces(part: SavedPages, pages: int) -> Iterator[SavedPages]:

@@ -1,0 +1,77 @@
+"""What is behind host memory: pages on disk and in a remote store."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from .disk import DiskStore, StoredPage
+
+if TYPE_CHECKING:
+    from .remote import RemoteStore
+
+log = logging.getLogger(__name__)
+
+
+class LowerTiers:
+    """Either may be missing. Methods raise sqlite3.Error when the disk fails; then `give_up_disk`."""
+
+    def __init__(self, disk: DiskStore | None, remote: RemoteStore | None) -> None:
+        self.disk = disk
+        self.remote = remote
+        self.disk_hits = 0
+        self.remote_hits = 0
+
+    def __bool__(self) -> bool:
+        return self.disk is not None or self.remote is not None
+
+    def needs(self, key: bytes) -> bool:
+        """Whether a page is to be written: a remote store knows itself what it has."""
+        disk = self.disk  # another thread may give it up meanwhile
+        return self.remote is not None or (disk is not None and key not in disk.keys)
+
+    def count(self, namespace: str, keys: Sequence[bytes], is_here: Callable[[bytes], bool]) -> int:
+        """How many of the first of `keys` can be had, those that are here already among them."""
+        on_disk = self.disk.keys if self.disk is not None else frozenset()
+        lacking = [key for key in keys if not is_here(key) and key not in on_disk]
+        if not lacking:
+            return len(keys)
+        elsewhere = self.remote.count(namespace, lacking) if self.remote is not None else 0
+        return len(keys) if elsewhere == len(lacking) else keys.index(lacking[elsewhere])
+
+    def read(self, namespace: str, wanted: Mapping[bytes, memoryview]) -> set[bytes]:
+        """Fills contents by their keys; returns the keys of those that are there whole."""
+        found: set[bytes] = set()
+        if self.disk is not None:
+            keys = self.disk.keys
+            found = {key for key, content in wanted.items() if key in keys and self.disk.read(key, content)}
+            self.disk_hits += len(found)
+        lacking = {key: content for key, content in wanted.items() if key not in found}
+        if self.remote is not None and lacking:
+            fetched = self.remote.read(namespace, lacking)
+            self.remote_hits += len(fetched)
+            found |= fetched
+        return found
+
+    def write(self, pages: Sequence[StoredPage]) -> None:
+        if self.disk is not None:
+            self.disk.write([page for page in pages if page.key not in self.disk.keys])
+        if self.remote is not None:
+            self.remote.write(pages)
+
+    def forget(self, scope: str, namespace: str | None) -> tuple[int, int]:
+        """Gives up a namespace, or all that begin with `scope`; how many pages on disk and elsewhere."""
+        remote = self.remote.forget(scope, namespace) if self.remote is not None else 0
+        return self.disk.forget(scope, namespace) if self.disk is not None else 0, remote
+
+    def discard(self, namespace: str, keys: Sequence[bytes]) -> None:
+        if self.remote is not None:
+            self.remote.discard(namespace, keys)
+        if self.disk is not None:
+            self.disk.discard(keys)
+
+    def give_up_disk(self, error: sqlite3.Error) -> None:
+        log.warning("the disk cache can't be used any more: %s", error)
+        self.disk = None

@@ -1,0 +1,69 @@
+"""Copies from host memory to the device, a layer at a time, for the step that needs them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+LoadLayer = Callable[[int], None]
+"""copies a layer's pages"""
+
+
+class Restore(Protocol):
+    def arrive(self, layer: int) -> None:
+        """Makes a layer's pages ready for what is computed next."""
+
+    def finish(self) -> float:
+        """Returns when all pages are there: how many milliseconds copying took."""
+        ...
+
+
+class HostRestore:
+    """On the CPU a layer's pages are copied right before they are read."""
+
+    def __init__(self, load: LoadLayer, layers: int) -> None:
+        self._load = load
+        self._layers = layers
+        self._next = 0
+        self._seconds = 0.0
+
+    def arrive(self, layer: int) -> None:
+        started = time.perf_counter()
+        self._load(layer)
+        self._seconds += time.perf_counter() - started
+        self._next = layer + 1
+
+    def finish(self) -> float:
+        for layer in range(self._next, self._layers):
+            self.arrive(layer)
+        return self._seconds * 1000
+
+
+class StreamRestore:
+    """On CUDA a stream of its own copies beside what is computed."""
+
+    def __init__(self, stream: torch.cuda.Stream, load: LoadLayer, layers: int) -> None:
+        stream.wait_stream(torch.cuda.current_stream())
+        self._started = _timed_event()
+        self._ended = _timed_event()
+        self._arrivals: list[torch.cuda.Event] = []
+        with torch.cuda.stream(stream):
+            self._started.record(stream)
+            for layer in range(layers):
+                load(layer)
+                self._arrivals.append(stream.record_event())
+            self._ended.record(stream)
+
+    def arrive(self, layer: int) -> None:
+        torch.cuda.current_stream().wait_event(self._arrivals[layer])
+
+    def finish(self) -> float:
+        self._ended.synchronize()
+        return float(self._started.elapsed_time(self._ended))
+
+
+def _timed_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
