@@ -15,7 +15,9 @@ TAIL = 32  # units of a counted string that are states, after the count has come
 MAX_DEPTH = 30  # the kernels keep two places more for each row
 WORD_NAMES = 31  # names of a set that one place of the stack holds, a bit each
 SET_WORDS = 4
-MAX_SEEN = WORD_NAMES * SET_WORDS - 1  # declared names of an object whose order is free; one is for all others
+MAX_SEEN = (
+    WORD_NAMES * SET_WORDS - 1
+)  # declared names of an object whose order is free; one is for all others
 ACTION_COLUMNS = 4 + SET_WORDS
 NO_ROOM = -2  # what needs no place may happen inside a code point, where the two places more are taken
 _ROOM = {PUSH: 1, CALL: -1, COUNT_CALL: -1}
@@ -40,9 +42,9 @@ def names_of(words: Sequence[int]) -> int:
 class StackAutomaton:
     """`transitions[state, class_of_byte[byte]]` is the next state, `DEAD`, or -2 - action.
 
-    actions[a] = (kind, target, operand, room, …) is dead if the stack, with `room` places more, would hold more
-    than `max_depth`. That is at least what the action takes, and more where what follows can't end with less.
-    Else it does as its kind says, here with target and operand by their meaning:
+    actions[a] = (kind, target, operand, room, …) is dead if the stack, with `room` places more, would hold
+    more than `max_depth`. That is at least what the action takes, and more where what follows can't end with
+    less. Else it does as its kind says, here with target and operand by their meaning:
 
     actions[a] = (PUSH, target, base): push `base` and go to `target`.
     actions[a] = (POP, 0, verdict): pop `base` and go to `returns[base + verdict]`, which may be `DEAD`.
@@ -56,10 +58,11 @@ class StackAutomaton:
 
     For objects whose properties come in any order there are a base and, above it, the set of names seen so
     far: name i is bit i % `WORD_NAMES` of word i // `WORD_NAMES`, and the first word is on the top.
-    actions[a] = (OPEN, target, base, room, words, full, first): push `base` and an empty set, and go to `target`.
-    Names for whose values the stack has no room count as seen: those of each of the `full` actions from
-    a + `first` on, (FULL, 0, 0, room, *names), whose room is not there.
-    actions[a] = (SEE, target, name, room, words): dead if the name is in the set, else add it and go to `target`.
+    actions[a] = (OPEN, target, base, room, words, full, first): push `base` and an empty set of so many words,
+    and go to `target`. Names for whose values the stack has no room count as seen: those of each of the
+    `full` actions from a + `first` on, (FULL, 0, 0, room, *names), whose room is not there.
+    actions[a] = (SEE, target, name, room, words): dead if the name is in the set, else add it and go to
+    `target`.
     actions[a] = (NEED, target, 0, room, *names): dead if the set holds all of `names`, else go to `target`.
     actions[a] = (CLOSE, words, verdict, room, *names): dead unless the set holds all of `names`; pop the set,
     then as POP.

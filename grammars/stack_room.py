@@ -86,7 +86,7 @@ def with_room(automaton: StackAutomaton, frames: Frames) -> StackAutomaton:
     rooms, rises = _guards(machine, needs)
     targets, which = np.unique(automaton.transitions[rises], return_inverse=True)
     steps = np.zeros((len(targets), ACTION_COLUMNS), np.int32)
-    steps[:, :4] = np.column_stack([np.full(len(targets), GO), targets, np.zeros(len(targets)), needs[targets]])
+    steps[:, 0], steps[:, 1], steps[:, 3] = GO, targets, needs[targets]
     guarded = automaton.transitions.copy()
     guarded[rises] = -2 - len(rooms) - which
     actions = np.concatenate([automaton.actions, steps])

@@ -74,7 +74,7 @@ class Container:
         self.needed: list[Edge | None] = []
         """in such an object, the members that it must have; None for one that can't be"""
         self.has_deep_others = False
-        """in such an object, undeclared names may lack room, as a declared name does: a name more in its set"""
+        """in such an object, undeclared names may lack room: they are one name more in its set"""
         self.nodes: dict[tuple[Goal, int], Node] = {}
         self.possible: set[int] = set()
         self.alive: set[Node] = set()

@@ -53,7 +53,8 @@ class Nesting:
     def stranding(self) -> list[Container]:
         """Objects whose order is free and who may need a container in their midst, as others of their
         names were used up."""
-        return [each for each in self._inside if each.is_unordered and each.can_strand(without_containers=True)]
+        unordered = [container for container in self._inside if container.is_unordered]
+        return [each for each in unordered if each.can_strand(without_containers=True)]
 
     def reserve_others(self) -> None:
         """Lets the sets of objects tell whether there is room for undeclared names."""

@@ -22,8 +22,8 @@ KIND, TARGET, OPERAND, ROOM, NAMES = range(5)
 """columns of an action; the names of a set take the rest"""
 ACTION_COLUMNS = NAMES + SET_WORDS
 WORDS, FULL_ROWS, FIRST_FULL = range(NAMES, NAMES + 3)
-"""columns of an action that opens a set, instead of names: its words, the rows of names that may have no room,
-and how far behind it the first is"""
+"""columns of an action that opens a set, instead of names: its words, how many rows of names there are that
+may have no room, and how far behind it the first is"""
 
 ROW, DEFAULT, CLASS_MAP, MASK, SHARED, OWN, DECIDED, STATE_COLUMNS = range(8)
 """columns of a state: where its entries begin and which state has the others, rows of the class maps and

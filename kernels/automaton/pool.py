@@ -112,8 +112,8 @@ class AutomatonPool:
     @property
     def tables(self) -> tuple[torch.Tensor, ...]:
         """spans int32 [vocab, 2] of the tokens in bytes uint8; states int32 [states, STATE_COLUMNS]; class
-        maps uint8 [grammars, 256]; entries and their owners int32 [places, 2]; actions int32 [actions, ACTION_COLUMNS];
-        returns int32."""
+        maps uint8 [grammars, 256]; entries and their owners int32 [places, 2]; actions int32
+        [actions, ACTION_COLUMNS]; returns int32."""
         arenas = (self._states, self._class_maps, self._entries, self._actions, self._returns)
         return self._spans, self._bytes, *(arena.tensor for arena in arenas)
 

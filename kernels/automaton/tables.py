@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from .layout import ACTION_COLUMNS
 
+
 def _none() -> NDArray[np.int32]:
     return np.zeros(0, np.int32)
 
@@ -22,9 +23,9 @@ class Tables:
     It is `entries[row_starts[state] + class_of_byte[byte]]` if `owners` has the state there; if not, the
     entry of `default_state[state]`, found the same way; and none if it has none either.
 
-    Actions are (kind, target, operand, room, *names); most go to target. They lead nowhere where the stack has less
-    than `room` places left of `STACK_DEPTH` (less than 0: of the two beyond it), where it lacks what they
-    read on its top, or where `returns` says -1:
+    Actions are (kind, target, operand, room, *names); most go to target. They lead nowhere where the stack
+    has less than `room` places left of `STACK_DEPTH` (less than 0: of the two beyond it), where it lacks what
+    they read on its top, or where `returns` says -1:
     GO; PUSH operand; POP r and go to `returns[r + operand]`; CALL: PUSH in a string, with room -1;
     COUNT: take 1 from the top, and go to operand if that leaves 0; COUNT_CALL: take 1 from the top and
     CALL operand, or operand + 1 if that left 0; DROP the top.

@@ -125,15 +125,17 @@ def _entry(rng: np.random.Generator, tops: list[Top], state: int) -> int:
 def _state(rng: np.random.Generator, tops: list[Top], top: Top, dead: float = 0.0) -> int:
     if rng.random() < dead:
         return -1
-    return int(rng.choice([state for state, own in enumerate(tops) if own == top]))
+    found = [state for state, own in enumerate(tops) if own == top]
+    return found[int(rng.integers(0, len(found)))]
 
 
 def _rows(rng: np.random.Generator, action: list[int]) -> list[list[int]]:
     """Its room is mostly what it takes, sometimes more, as where it leads to what nests deep."""
     kind, target, operand, *more = action
-    room = least_room(kind, sum(more[:1])) + int(rng.choice([0, 0, 0, 1, 4]))
+    room = least_room(kind, sum(more[:1])) + (0, 0, 0, 1, 4)[int(rng.integers(0, 5))]
     names = NAMES[Top.WIDE_SET if kind == OPEN and more[0] > 1 else Top.SET]
-    full = [[FULL, 0, 0, int(rng.integers(2, 12)), *words_of(1 << int(rng.choice(names)))] for _ in range(2)]
+    lacking = [words_of(1 << names[int(rng.integers(0, len(names)))]) for _ in range(ROWS - 1)]
+    full = [[FULL, 0, 0, int(rng.integers(2, 12)), *words] for words in lacking]
     return [_padded([kind, target, operand, room, *more]), *full]
 
 
@@ -152,7 +154,8 @@ def _action(rng: np.random.Generator, tops: list[Top], top: Top, bases: list[lis
     def to(after: Top) -> int:
         return _state(rng, tops, after)
 
-    base, verdict, count = int(rng.choice(bases[top])), int(rng.integers(0, VERDICTS)), int(rng.integers(1, 4))
+    base = bases[top][int(rng.integers(0, len(bases[top])))]
+    verdict, count = int(rng.integers(0, VERDICTS)), int(rng.integers(1, 4))
     counting = Top.COUNT_ON_SET if top == Top.SET else Top.COUNT_ON_BASE
     growing = [
         [PUSH, to(Top.BASE), base],
@@ -175,7 +178,7 @@ def _action(rng: np.random.Generator, tops: list[Top], top: Top, bases: list[lis
 
 def _on_set(rng: np.random.Generator, top: Top, target: int, verdict: int) -> list[list[int]]:
     return [
-        [SEE, target, int(rng.choice(NAMES[top])), WORDS[top]],
+        [SEE, target, NAMES[top][int(rng.integers(0, 4))], WORDS[top]],
         [NEED, target, 0, *words_of(_names(top, rng))],
         [CLOSE, WORDS[top], verdict, *words_of(_names(top, rng))],
     ]
