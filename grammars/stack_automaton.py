@@ -58,9 +58,9 @@ class StackAutomaton:
 
     For objects whose properties come in any order there are a base and, above it, the set of names seen so
     far: name i is bit i % `WORD_NAMES` of word i // `WORD_NAMES`, and the first word is on the top.
-    actions[a] = (OPEN, target, base, room, words, full, first): push `base` and an empty set of so many words,
-    and go to `target`. Names for whose values the stack has no room count as seen: those of each of the
-    `full` actions from a + `first` on, (FULL, 0, 0, room, *names), whose room is not there.
+    actions[a] = (OPEN, target, base, room, words, full, first): push `base` and an empty set of `words`
+    places, and go to `target`. Names for whose values the stack has no room count as seen: those of each of
+    the `full` actions from a + `first` on, (FULL, 0, 0, room, *names), whose room is not there.
     actions[a] = (SEE, target, name, room, words): dead if the name is in the set, else add it and go to
     `target`.
     actions[a] = (NEED, target, 0, room, *names): dead if the set holds all of `names`, else go to `target`.
