@@ -10,6 +10,7 @@ with a verdict; so does a call into a code point, which needs no place.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -49,8 +50,9 @@ class Frames(NamedTuple):
     """states inside a code point, which return by verdict"""
     required: NDArray[np.int32]  # [n, 2]
     """pairs of where an object begins and where a value begins that it must have"""
-    members: NDArray[np.int32]  # [n, 3]
-    """where an object begins whose order is free, a name's number, and where a value of that name begins"""
+    full_names: Callable[[NDArray[np.int32]], Mapping[int, Mapping[int, int]]]
+    """from the needs of states to the names that count as seen, as bits, where room is lacking: by where an
+    object begins whose order is free, and the least room with which they don't"""
 
 
 class _Machine(NamedTuple):
@@ -91,19 +93,12 @@ def with_room(automaton: StackAutomaton, frames: Frames) -> StackAutomaton:
     guarded[rises] = -2 - len(rooms) - which
     actions = np.concatenate([automaton.actions, steps])
     actions[: len(rooms), 3] = rooms
-    actions = _with_full_names(actions, frames.members, needs)
+    actions = _with_full_names(actions, frames.full_names(needs))
     return replace(automaton, transitions=guarded, actions=actions)
 
 
-def _with_full_names(
-    actions: NDArray[np.int32], members: NDArray[np.int32], needs: NDArray[np.int32]
-) -> NDArray[np.int32]:
-    """With rows of the names that count as seen where their values have no room."""
-    names: dict[int, dict[int, int]] = {}
-    for start, name, value in members.tolist():
-        if needs[value]:
-            by_need = names.setdefault(start, {})
-            by_need[int(needs[value])] = by_need.get(int(needs[value]), 0) | 1 << name
+def _with_full_names(actions: NDArray[np.int32], names: Mapping[int, Mapping[int, int]]) -> NDArray[np.int32]:
+    """With rows of the names that count as seen where room is lacking."""
     rows = [actions]
     count = len(actions)
     for number in np.flatnonzero(actions[:, 0] == OPEN).tolist():

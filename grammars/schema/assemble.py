@@ -11,6 +11,7 @@ from ..stack_automaton import CLOSE, MAX_DEPTH, NEED, OPEN, POP, PUSH, SEE, Stac
 from .dfa import REJECT, Dfa, alive_states, minimal
 from .goals import Container, Edge, Goals, Node, UndeclaredNames, Value
 from .names import TAKEN, Names, NameTrie, has_one_spelling, materialized
+from .rooms import Rooms
 from .spelling import Block
 from .tables import Tables
 
@@ -32,10 +33,14 @@ class Assembler:
         self._names: dict[tuple[int, tuple[int, ...], int], _StampedNames] = {}
         self._spelled_once: dict[Container, bool] = {}
         self._pending: list[tuple[Container, Node, int, bool]] = []
+        self._rooms = Rooms()
         self._is_guarded = False
 
     def built(self, value: Value, *, guarded: bool) -> StackAutomaton:
-        """`guarded`: what is required may be nested too deep; steps that can't come to an end are dead."""
+        """`guarded`: what is required may be nested too deep; steps that can't come to an end are dead.
+
+        Raises StrandingError for an object whose order must not be free then.
+        """
         self._is_guarded = guarded
         tables = self._tables
         end = tables.state({})
@@ -47,7 +52,7 @@ class Assembler:
         return tables.automaton(
             start,
             MAX_DEPTH * (2 if self._goals.any_order else 1),
-            guarded=guarded,
+            self._rooms if guarded else None,
         )
 
     def _value(self, value: Value, following: tuple[int, ...]) -> int:
@@ -153,20 +158,10 @@ class Assembler:
             if kept is not None:
                 value = self._value(kept[0], tuple(self._after(container, target) for target in kept[1]))
                 state = self._tables.chain(self._colon, value)
-                self._note_room(container, edge.name, value)
+                if container.is_unordered:
+                    self._rooms.note(container, self._start(container), edge, value)
             self._members[edge] = state
         return self._members[edge]
-
-    def _note_room(self, container: Container, name: str | int | None, value: int) -> None:
-        """Of a member in an object whose order is free, with the state where its value begins."""
-        if not self._is_guarded or not container.is_unordered:
-            return
-        start, is_declared = self._start(container), isinstance(name, str)
-        if is_declared or container.has_deep_others:
-            number = container.names.index(str(name)) if is_declared else len(container.names)
-            self._tables.members.append((start, number, value))
-        if any(edge is not None and edge.name == name for edge in container.needed):
-            self._tables.required.append((start, value))
 
     def _root(self, container: Container, node: Node) -> int | None:
         """The state after the quote that opens a name; None if no member can follow."""

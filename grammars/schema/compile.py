@@ -18,6 +18,7 @@ from .goals import Goals, Value
 from .keywords import Keywords
 from .nesting import Nesting
 from .regex_dfa import MalformedError, RegexError
+from .rooms import StrandingError
 from .scalars import Scalars
 
 PropertyOrder = Literal["schema", "any"]
@@ -85,7 +86,7 @@ class SchemaCompiler:
             value = goals.solved([keywords.whole])
             if not value.possible:
                 raise _no_value(schema)
-            machine = Assembler(goals, separators).built(value, guarded=_is_guarded(goals, value))
+            machine = _assembled(goals, separators, value)
         except RegexError as error:
             kind = WrongKeywordError if isinstance(error, MalformedError) else NotCoveredError
             raise kind(*keywords.path_of_pattern[error.pattern], str(error)) from None
@@ -98,17 +99,15 @@ class SchemaCompiler:
         return CompiledSchema(machine, left_out)
 
 
-def _is_guarded(goals: Goals, value: Value) -> bool:
-    """Whether what is required may be nested too deep; objects are then made such that they can end."""
-    nesting = Nesting(goals, value)
-    while nesting.can_get_stuck:
-        stranding = nesting.stranding()
-        if not stranding:
-            nesting.reserve_others()
-            return True
-        goals.put_in_order(stranding)
+def _assembled(goals: Goals, separators: tuple[str, str], value: Value) -> StackAutomaton:
+    while True:
         nesting = Nesting(goals, value)
-    return False
+        if nesting.can_get_stuck:
+            nesting.reserve_others()
+        try:
+            return Assembler(goals, separators).built(value, guarded=nesting.can_get_stuck)
+        except StrandingError as error:
+            goals.put_in_order([error.container])
 
 
 def _no_value(schema: Json) -> GrammarError:

@@ -9,7 +9,7 @@ goals, so that recursive schemas without a finite value are known to be empty.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -115,29 +115,36 @@ class Container:
         ended = {node for node in reached if self.verdict(node) >= 0}
         self.alive = _leading_to(ended, sources, set(reached))
 
-    def can_strand(self, *, without_containers: bool = False) -> bool:
-        """Whether, with properties in any order, those that are left may not lead to an end, or may not
-        without containers as their values.
+    def number(self, edge: Edge) -> int | None:
+        """Of a member in the set of names, if it is told apart there."""
+        if isinstance(edge.name, str):
+            return self.names.index(edge.name)
+        return len(self.names) if self.has_deep_others else None
 
-        Only undeclared names, and declared ones that no way to a node has seen, are sure to be left.
+    def can_strand(self, has_room: Callable[[Edge], bool] = lambda edge: True) -> bool:
+        """Whether, with properties in any order, those that are left may not lead to an end.
+
+        Only undeclared names, and declared ones that no way to a node has seen, are sure to be left, and
+        only those members can be that have room.
         """
-        seen = self._names_seen()
+        seen = self._names_seen(has_room)
+        reached = self.alive & seen.keys()
         sources: dict[Node, list[Node]] = {}
-        for node in self.alive:
+        for node in reached:
             free = [edge for edge in node.edges if edge.name not in seen[node]]
-            for edge in (*free, *node.others):
-                for verdict in edge.value.scalar_verdicts if without_containers else edge.value.possible:
+            for edge in filter(has_room, (*free, *node.others)):
+                for verdict in edge.value.possible:
                     sources.setdefault(edge.targets[verdict], []).append(node)
-        ended = {node for node in self.alive if self.verdict(node) >= 0}
-        return len(_leading_to(ended, sources, self.alive)) < len(self.alive)
+        ended = {node for node in reached if self.verdict(node) >= 0}
+        return len(_leading_to(ended, sources, reached)) < len(reached)
 
-    def _names_seen(self) -> dict[Node, set[str | int | None]]:
-        """The declared names that some way to a node has seen."""
+    def _names_seen(self, has_room: Callable[[Edge], bool]) -> dict[Node, set[str | int | None]]:
+        """The declared names that some way to a node has seen, of each node that there is a way to."""
         seen: dict[Node, set[str | int | None]] = {self.start: set()}
         pending = [self.start]
         while pending:
             node = pending.pop()
-            for edge in (*node.edges, *node.others):
+            for edge in filter(has_room, (*node.edges, *node.others)):
                 name = {edge.name} if isinstance(edge.name, str) else set()
                 for verdict in edge.value.possible:
                     target = edge.targets[verdict]
@@ -215,7 +222,7 @@ class Goals:
         return value
 
     def put_in_order(self, containers: Iterable[Container]) -> None:
-        """Gives objects whose order is free the declared order of properties."""
+        """Gives objects whose order was free the declared order of properties."""
         from .objects import read_in_order
 
         for container in containers:

@@ -50,20 +50,12 @@ class Nesting:
                     pending.append(inner)
         return False
 
-    def stranding(self) -> list[Container]:
-        """Objects whose order is free and who may need a container in their midst, as others of their
-        names were used up."""
-        unordered = [container for container in self._inside if container.is_unordered]
-        return [each for each in unordered if each.can_strand(without_containers=True)]
-
     def reserve_others(self) -> None:
         """Lets the sets of objects tell whether there is room for undeclared names."""
         for container in self._inside:
-            container.has_deep_others = container.is_unordered and any(
-                edge.value.possible and not edge.value.scalar_verdicts
-                for node in container.alive
-                for edge in node.others
-            )
+            others = [edge for node in container.alive for edge in node.others]
+            can_lack = len(container.alive) > 1 or any(not edge.value.scalar_verdicts for edge in others)
+            container.has_deep_others = container.is_unordered and bool(others) and can_lack
 
 
 def _places(container: Container) -> int:

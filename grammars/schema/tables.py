@@ -25,6 +25,7 @@ from ..stack_automaton import (
 from ..stack_room import Frames, with_room
 from .dfa import distinct_columns, spread
 from .names import TAKEN
+from .rooms import Rooms
 from .spelling import PUSHES, Block
 
 MAX_STATES = 40_000
@@ -54,10 +55,6 @@ class Tables:
         self._returns: list[int] = []
         self._return_bases: dict[tuple[int, ...], int] = {}
         self._chains: dict[tuple[bytes, int], int] = {}
-        self.required: list[tuple[int, int]] = []
-        """where an object begins whose order is free, and where a value begins that it must have"""
-        self.members: list[tuple[int, int, int]] = []
-        """where such an object begins, a name's number, and where a value of that name begins"""
 
     def state(self, entries: dict[int, int]) -> int:
         """A state with these entries by byte: states, or actions as `action` gives them."""
@@ -147,8 +144,8 @@ class Tables:
             self._returns += following
         return self._return_bases[following]
 
-    def automaton(self, start: int, max_depth: int, *, guarded: bool) -> StackAutomaton:
-        """`guarded`: steps into what is nested too deep to come to an end are dead."""
+    def automaton(self, start: int, max_depth: int, rooms: Rooms | None) -> StackAutomaton:
+        """With `rooms` steps into what is nested too deep to come to an end are dead."""
         class_of_byte, samples = self._classes()
         if self._count * len(samples) > MAX_CELLS:
             raise TooLargeError(f"more than {MAX_CELLS} entries in a table")
@@ -171,7 +168,7 @@ class Tables:
             accepting[states] |= accepting[others]
         table[table == TAKEN] = DEAD
         automaton = replace(self._compressed(start, class_of_byte, table, accepting), max_depth=max_depth)
-        return with_room(automaton, self._frames()) if guarded else automaton
+        return with_room(automaton, self._frames(rooms)) if rooms is not None else automaton
 
     def _cells(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """States, bytes and entries of what did not come in blocks, paths first."""
@@ -186,15 +183,15 @@ class Tables:
             np.concatenate([path + 1, targets]),
         )
 
-    def _frames(self) -> Frames:
+    def _frames(self, rooms: Rooms) -> Frames:
         sizes = np.zeros(len(self._returns), np.int32)
         for following, base in self._return_bases.items():
             sizes[base] = len(following)
         is_called = np.zeros(self._count, np.bool_)
         for first, block, _ in self._graph_rows:
             is_called[first : first + len(block.graph)] = True
-        required = np.array(self.required, np.int32).reshape(-1, 2)
-        return Frames(sizes, is_called, required, np.array(self.members, np.int32).reshape(-1, 3))
+        required = np.array(rooms.required(), np.int32).reshape(-1, 2)
+        return Frames(sizes, is_called, required, rooms.full_names)
 
     def _stamp_rows(
         self,
