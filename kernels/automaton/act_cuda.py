@@ -60,7 +60,7 @@ def act(acts, entry, depth, stack, actions, returns):
     stack = tl.where(level == changed[:, None], left[:, None], stack)
     stack = tl.where(level == depth[:, None], pushed[:, None], stack)
     if tl.max(opens.to(tl.int32)) > 0:
-        stack = _with_set(opens, words, action, depth, stack)
+        stack = _with_set(opens, words, entry, depth, stack, actions)
     return tl.where(acts, state, entry), depth + tl.where(alive, _growth(kind, words), 0), stack
 
 
@@ -72,22 +72,29 @@ def _at(stack, place):
 
 
 @triton.jit
-def _with_set(opens, words, action, depth, stack):
+def _with_set(opens, words, entry, depth, stack, actions):
     """A new set above the base of each lane that opens one: the names that have no room there."""
+    action = actions + ACTION_COLUMNS * (-1 - entry)
     level = tl.arange(0, STACK_PLACES)[None, :]
-    place = depth[:, None] + words[:, None] - level
-    stack = tl.where(opens[:, None] & (place >= 0) & (place < words[:, None]), 0, stack)
+    for word in tl.static_range(SET_WORDS):
+        names = _full_names(opens & (word < words), word, action, depth)
+        is_there = (level == (depth + words - word)[:, None]) & (opens & (word < words))[:, None]
+        stack = tl.where(is_there, names[:, None], stack)
+    return stack
+
+
+@triton.jit
+def _full_names(opens, word, action, depth):
+    """A word of the names that have no room."""
     rows = tl.load(action + FULL_ROWS, mask=opens, other=0)
-    first = action + ACTION_COLUMNS * tl.load(action + FIRST_FULL, mask=opens, other=0)
+    row = action + ACTION_COLUMNS * tl.load(action + FIRST_FULL, mask=opens, other=0)
+    names = tl.zeros_like(depth)
     for number in range(tl.max(rows)):
-        row = first + ACTION_COLUMNS * number
         lacks = opens & (number < rows)
         lacks &= depth + tl.load(row + ROOM, mask=lacks, other=0) > STACK_DEPTH
-        for word in tl.static_range(SET_WORDS):
-            names = tl.load(row + NAMES + word, mask=lacks, other=0)
-            is_there = (place == word) & (word < words[:, None])
-            stack |= tl.where(is_there, names[:, None], 0)
-    return stack
+        names |= tl.load(row + NAMES + word, mask=lacks, other=0)
+        row += ACTION_COLUMNS
+    return names
 
 
 @triton.jit
@@ -111,10 +118,9 @@ def _set_allows(acts, kind, name, seen, action, depth, stack):
     """False where a set on the top refuses; `seen` is its word that has the name."""
     asks = acts & ((kind == NEED) | (kind == CLOSE))
     lacking = tl.zeros_like(depth)
-    if tl.max(asks.to(tl.int32)) > 0:
-        for word in tl.static_range(SET_WORDS):
-            names = tl.load(action + NAMES + word, mask=asks, other=0)
-            lacking |= names & ~_at(stack, depth - 1 - word)
+    for word in tl.static_range(SET_WORDS):
+        names = tl.load(action + NAMES + word, mask=asks, other=0)
+        lacking |= names & ~_at(stack, depth - 1 - word)
     repeats = (kind == SEE) & ((seen >> (name % WORD_NAMES) & 1) == 1)
     exhausted = (kind == NEED) & (lacking == 0)
     incomplete = (kind == CLOSE) & (lacking != 0)
