@@ -1,8 +1,9 @@
 """Cost of the prefix cache on the scheduler's path: microseconds for each request, and bytes for each node.
 
 Caches as they are after a long time: full, so that each new page evicts one, and with all that the policy
-wants to remember. Prompts of several lengths in a tree of about 2,000 prompts, then trees of several sizes
-(documents of 1,500 tokens with questions of one page below). Means of the middle half of 200 requests.
+wants to remember. Trees of several sizes (documents of 1,500 tokens with questions of one page below), then
+prompts of several lengths in a tree of about 2,000 prompts: means of the middle half of 200 requests. At last
+chats and questions to documents as a server gets them (`radix_mix.py`): mean and 99th percentile of 4,000.
 `--nodes 1000000` takes minutes.
 Run: PYTHONSAFEPATH=1 python bench/radix.py
 """
@@ -12,21 +13,28 @@ from __future__ import annotations
 import argparse
 import gc
 import random
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, pairwise
 from pathlib import Path
 from resource import getpagesize
-from statistics import fmean
+from statistics import fmean, quantiles
 from typing import NamedTuple
 
 from arbora.radix_cache import EvictionPolicy, LeastRecentlyUsed, PrefixCache, ReuseRate
+
+sys.path.append(str(Path(__file__).parent))
+from radix_mix import Mix
 
 PAGE = 16  # tokens
 DOCUMENT = 94 * PAGE
 QUESTIONS = 1_000  # of each document
 LENGTHS = (100, 1_700, 10_000, 100_000)
 SAMPLES = 200
+MIX_PAGES = 25_000
+MIX_BEFORE = 24_000  # requests, after which as much has been evicted as is remembered
+MIX_SAMPLES = 4_000
 POLICIES: dict[str, Callable[[int], EvictionPolicy]] = {
     "LRU": lambda pages: LeastRecentlyUsed(),
     "learned": lambda pages: ReuseRate(pages, PAGE),
@@ -34,7 +42,10 @@ POLICIES: dict[str, Callable[[int], EvictionPolicy]] = {
 
 
 class Times(NamedTuple):
-    """Microseconds of one request that is computed in one chunk; `lock` holds a match too."""
+    """Microseconds of one request that is computed in one chunk; `lock` holds a match too.
+
+    `evict` is for the pages of the prompt and the answer.
+    """
 
     match: float
     lock: float
@@ -47,22 +58,22 @@ def random_tokens(generator: random.Random, count: int) -> bytes:
     return generator.randbytes(4 * count)
 
 
-def serve(cache: PrefixCache, tokens: bytes) -> Times:
-    length = len(tokens) // 4
+def serve(cache: PrefixCache, prompt: bytes, answer: bytes = b"", generated: int = 100) -> Times:
+    tokens = prompt + answer
     times = [time.perf_counter_ns()]
-    cache.matched("", tokens)
+    cache.matched("", prompt)
     times.append(time.perf_counter_ns())
-    lease = cache.acquire("", tokens, length - 1)
+    lease = cache.acquire("", prompt, len(prompt) // 4 - 1)
     times.append(time.perf_counter_ns())
-    fresh = cache.allocate(-(-length // PAGE) - len(lease.pages))
+    fresh = cache.allocate(-(-len(tokens) // (4 * PAGE)) - len(lease.pages))
     times.append(time.perf_counter_ns())
     assert fresh is not None
     pages = [*lease.pages, *fresh]
-    cache.commit(lease, tokens, pages)
+    cache.commit(lease, prompt, pages)
     times.append(time.perf_counter_ns())
     if lease.copy is not None:
         cache.copied(lease)
-    cache.release(lease, tokens, pages, generated=100)
+    cache.release(lease, tokens, pages, generated)
     times.append(time.perf_counter_ns())
     return Times(*((end - start) / 1_000 for start, end in pairwise(times)))
 
@@ -80,13 +91,39 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize()
 
 
-def row(label: str, samples: list[Times]) -> str:
-    """The last column is match + evict + insert."""
+def needed(times: Times) -> float:
+    return times.match + times.evict + times.insert
+
+
+def row(label: str, figures: Iterable[float]) -> str:
+    return f"{label:42}" + "".join(f"{figure:9.1f}" for figure in figures)
+
+
+def usual(label: str, samples: list[Times]) -> str:
     quarter = len(samples) // 4
-    usual = sorted(samples, key=sum)[quarter : len(samples) - quarter]
-    means = Times(*map(fmean, zip(*usual, strict=True)))
-    needed = means.match + means.evict + means.insert
-    return f"{label:42}" + "".join(f"{mean:9.1f}" for mean in (*means, needed))
+    middle = sorted(samples, key=sum)[quarter : len(samples) - quarter]
+    means = Times(*map(fmean, zip(*middle, strict=True)))
+    return row(label, (*means, needed(means)))
+
+
+def measure_mix(name: str) -> None:
+    """What a server of chats and documents is asked."""
+    cache = PrefixCache(MIX_PAGES, PAGE, POLICIES[name](MIX_PAGES))
+    requests = Mix(seed=1).requests()
+    for asked in islice(requests, MIX_BEFORE):
+        serve(cache, asked.prompt, asked.answer, len(asked.answer) // 4)
+    before = cache.stats()
+    samples = [
+        serve(cache, asked.prompt, asked.answer, len(asked.answer) // 4)
+        for asked in islice(requests, MIX_SAMPLES)
+    ]
+    stats = cache.stats()
+    asked_for = stats.looked_up_tokens - before.looked_up_tokens
+    share = (stats.matched_tokens - before.matched_tokens) / asked_for
+    columns = list(zip(*((*times, needed(times)) for times in samples), strict=True))
+    label = f"{name:8}mix, {asked_for / MIX_SAMPLES:,.0f} tokens, {share:.2f} hit  "
+    print(row(label + "mean", map(fmean, columns)))
+    print(row(label + "p99", (quantiles(column, n=100)[98] for column in columns)))
 
 
 def measure_size(name: str, nodes: int) -> None:
@@ -99,10 +136,10 @@ def measure_size(name: str, nodes: int) -> None:
     used = (resident_bytes() - before) / nodes
     label = f"{name:8}{nodes:10,} nodes{used:7,.0f} bytes each  "
     known = list(islice(prompts(random.Random(nodes), nodes), SAMPLES))
-    print(row(label + "known", [serve(cache, tokens) for tokens in known]))
+    print(usual(label + "known", [serve(cache, tokens) for tokens in known]))
     generator = random.Random(0)
     asked = [tokens[: 4 * DOCUMENT] + random_tokens(generator, PAGE) for tokens in known]
-    print(row(label + "new page", [serve(cache, tokens) for tokens in asked]))
+    print(usual(label + "new page", [serve(cache, tokens) for tokens in asked]))
 
 
 def measure_length(name: str, length: int) -> None:
@@ -117,9 +154,9 @@ def measure_length(name: str, length: int) -> None:
         for tokens in served:
             serve(cache, tokens)
     label = f"{name:8}{length:10,} tokens                "
-    print(row(label + "known", [serve(cache, served[100 * (k % 20)]) for k in range(SAMPLES)]))
+    print(usual(label + "known", [serve(cache, served[100 * (k % 20)]) for k in range(SAMPLES)]))
     unknown = [random_tokens(generator, length) for _ in range(20 if length > 10_000 else SAMPLES)]
-    print(row(label + "unknown", [serve(cache, tokens) for tokens in unknown]))
+    print(usual(label + "unknown", [serve(cache, tokens) for tokens in unknown]))
 
 
 def main() -> None:
@@ -132,6 +169,7 @@ def main() -> None:
             measure_size(name, nodes)
         for length in LENGTHS:
             measure_length(name, length)
+        measure_mix(name)
 
 
 if __name__ == "__main__":

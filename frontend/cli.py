@@ -40,10 +40,12 @@ def serve_config(flags: Mapping[str, object], environment: Mapping[str, str]) ->
     settings = from_environment(environment)
     for option in OPTIONS:
         given = flags[option.name]
-        if given is not None:
-            settings[option.name] = Setting(
-                option.flag, " ".join(given) if isinstance(given, list) else given
-            )
+        if isinstance(given, list):
+            for each in given:
+                option.value_of(Setting(option.flag, each))  # each by itself: none may be empty
+            settings[option.name] = Setting(option.flag, " ".join(given))
+        elif given is not None:
+            settings[option.name] = Setting(option.flag, given)
     model = flags["model"] or environment.get("ARBORA_MODEL") or None
     return build_config(None if model is None else str(model), settings)
 

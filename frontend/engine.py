@@ -33,6 +33,7 @@ class EngineOptions(TypedDict, total=False):
     disk_cache: str
     disk_cache_size: int | str
     remote_cache: str
+    write_policy: str
     page_size: int
     max_running: int
     max_waiting: int

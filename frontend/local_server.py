@@ -21,7 +21,6 @@ from .model_tokenizer import load_tokenizer
 from .service import Service
 
 CLIENT = 0
-DRAIN_SECONDS = 30.0  # at the end, for what the page store is to keep
 UP_POLL_SECONDS = 0.01
 T = TypeVar("T")
 Ask = Callable[[Service, ModelReady], Awaitable[Asked]]
@@ -46,7 +45,7 @@ class LocalServer:
             config.save(directory.path)
             supervisor = Supervisor(directory.path, commands)
             stack.push_async_callback(supervisor.close)
-            stack.push_async_callback(supervisor.drain, DRAIN_SECONDS)
+            stack.push_async_callback(supervisor.drain)
             starting = asyncio.create_task(supervisor.start())
             await asyncio.sleep(0)  # lets the children start before the tokenizer is read
             tokenizer = load_tokenizer(config.model, directory.path)

@@ -31,7 +31,7 @@ _STORE_GAUGES = {
     "disk_bytes": ("arbora_disk_cache_bytes", "What they take there."),
 }
 _STORE_COUNTERS = {
-    "saved_pages": ("arbora_pages_saved", "Pages taken out of the KV cache into host memory."),
+    "saved_pages": ("arbora_pages_saved", "Pages copied from the KV cache to host memory."),
     "lost_pages": ("arbora_pages_lost", "Pages not saved because host memory had no room at that time."),
     "host_hits": ("arbora_host_cache_hits", "Pages that prompts found in host memory."),
     "disk_hits": ("arbora_disk_cache_hits", "Pages that prompts found on disk."),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from ..runtime.config import Device, DType, ServeConfig
+from ..runtime.config import Device, DType, ServeConfig, WritePolicy
 from ..runtime.errors import ConfigError
 from .model_source import find_model, served_name
 
@@ -217,6 +217,14 @@ OPTIONS = (
         "SIZE",
     ),
     Option(
+        "write_policy",
+        "write_back: these caches get what is evicted, and what is left at the end; write_through: they get "
+        "pages as they are computed, so that a crash loses little and other servers find them",
+        one_of(*get_args(WritePolicy)),
+        "write_back",
+        "POLICY",
+    ),
+    Option(
         "page_size",
         f"tokens in a page of KV cache, a power of two up to {MAX_PAGE_SIZE}",
         page_size,
@@ -280,6 +288,8 @@ def _check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
         raise ConfigError(
             "--no-prefix-cache leaves nothing for --host-cache, --disk-cache or --remote-cache to keep."
         )
+    if "write_policy" in given and not tiers:
+        raise ConfigError("--write-policy is that of --disk-cache and --remote-cache: give one of them too.")
     if "pin_memory" in given and not values["prefix_cache"]:
         raise ConfigError("--no-prefix-cache leaves nothing to pin: leave it or --pin-memory out.")
     if "disk_cache_size" in given and not values["disk_cache"]:

@@ -6,14 +6,15 @@ ours. An alarm without a handler ends it when a job takes too long, also inside 
 
 from __future__ import annotations
 
+import gc
 import pickle
 import re
 import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import LifoQueue
@@ -172,6 +173,18 @@ _FIRST_SCHEMAS = (
 )
 
 
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Garbage collections in the middle of a grammar would find nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class Builder:
     """Keeps what grammars have in common."""
 
@@ -180,6 +193,7 @@ class Builder:
         self._tags = TagCompiler(self._schemas)
         self._masks = StackMasks(tries)
 
+    @_without_collection()
     def build(self, key: str, grammar: Buildable) -> Result:
         match grammar:
             case ContextFree(text):
@@ -228,13 +242,16 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     builder = Builder(build_tries(pickle.load(sys.stdin.buffer)))
     builder.warm_up()
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # garbage is collected while nobody waits
     while True:
         try:
             job: Job = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        answer = _answer(job, builder)
-        _write(sys.stdout.buffer, (answer, _resident() > KEEP_BELOW))
+        _write(sys.stdout.buffer, (_answer(job, builder), _resident() > KEEP_BELOW))
+        gc.collect()
 
 
 def _resident() -> int:

@@ -30,6 +30,9 @@ class EvictionPolicy(Protocol):
     def split(self, upper: Node, lower: Node) -> None:
         """`upper` is new and has got the first pages of `lower`."""
 
+    def shorten(self, node: Node, size: int) -> None:
+        """The last `size` bytes of the node's edge are going for good."""
+
     def forget(self, node: Node) -> None:
         """The node is gone for good."""
 
@@ -75,6 +78,9 @@ class LeastRecentlyUsed:
         pass
 
     def split(self, upper: Node, lower: Node) -> None:
+        pass
+
+    def shorten(self, node: Node, size: int) -> None:
         pass
 
     def forget(self, node: Node) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from .eviction import EvictionPolicy
-from .node import Node
+from .node import NO_PAGES, Node
 from .packed import common_bytes
 
 MANY = 4_096  # nodes: beyond twice as many, only some are remembered
@@ -35,28 +35,38 @@ class History:
             self._policy.forget(node)
             return
         assert node.parent is not None
-        node.pages = []
-        node.keys = b""
+        node.pages, node.keys = NO_PAGES, b""
+        if size % self._page_bytes:
+            self._drop_tail(node)
         if len(node.ghosts) == 1:
             self._join(node)
-        node.parent.link_ghost(self._key(node), node)
+        node.parent.link_ghost(node)
         self.nodes[node] = self._evicted + self._horizon
         self._evicted += size
         self.num_pages += len(node.tokens) // self._page_bytes
-        self._forget_oldest()
+
+    def _drop_tail(self, node: Node) -> None:
+        """Only whole pages are remembered."""
+        rest = len(node.tokens) % self._page_bytes
+        self._policy.shorten(node, rest)
+        node.tokens = node.tokens[:-rest]
 
     def _chosen(self, node: Node) -> bool:
         """Whether it belongs to the sample; what others are remembered below does."""
         self._passed_over += 1
-        if self._passed_over < (len(self.nodes) // MANY) ** 2 and not node.ghosts:
+        density = len(self.nodes) // MANY
+        if self._passed_over < density * density and not node.ghosts:
             self._evicted += len(node.tokens)
             return False
         self._passed_over = 0
         return True
 
-    def _forget_oldest(self) -> None:
+    def forget_oldest(self) -> None:
+        """Keeps to what may be remembered."""
         nodes = self.nodes
-        while nodes[oldest := next(iter(nodes))] < self._evicted or self.num_pages > self._policy.history:
+        while nodes and (
+            nodes[oldest := next(iter(nodes))] < self._evicted or self.num_pages > self._policy.history
+        ):
             self._drop(oldest)
 
     def recall(self, parent: Node, tokens: bytes, position: int) -> Node | None:
@@ -69,7 +79,7 @@ class History:
         if shared < len(node.tokens):
             return self._cut(node, shared)
         self._leave(node)
-        del parent.ghosts[self._key(node)]
+        del parent.ghosts[node.key]
         return node
 
     def drop_below(self, node: Node) -> None:
@@ -78,11 +88,11 @@ class History:
             self._drop(ghost)
 
     def _cut(self, node: Node, position: int) -> Node:
-        parent, key = node.parent, self._key(node)
+        parent, key = node.parent, node.key
         assert parent is not None
-        upper = node.cut(position, 0)
+        upper = node.cut(position // self._page_bytes)
         self._policy.split(upper, node)
-        upper.link_ghost(self._key(node), node)
+        upper.link_ghost(node)
         del parent.ghosts[key]
         self.num_pages -= position // self._page_bytes
         return upper
@@ -100,8 +110,10 @@ class History:
 
     def _drop(self, node: Node) -> None:
         assert node.parent is not None
-        del node.parent.ghosts[self._key(node)]
+        del node.parent.ghosts[node.key]
         self._forget(node)
+        if not node.ghosts:
+            return
         doomed = list(node.ghosts.values())
         for ghost in doomed:
             doomed += ghost.ghosts.values()
@@ -114,6 +126,3 @@ class History:
     def _leave(self, node: Node) -> None:
         del self.nodes[node]
         self.num_pages -= len(node.tokens) // self._page_bytes
-
-    def _key(self, node: Node) -> bytes:
-        return node.tokens[: self._page_bytes]

@@ -56,10 +56,9 @@ def _check_shape(tree: RadixTree, node: Node) -> None:
     assert node.namespace == node.parent.namespace
     assert node.tokens, "an edge has tokens"
     assert len(node.tokens) % TOKEN_BYTES == 0
-    if len(node.tokens) < tree.page_bytes:
-        assert len(node.pages) == 1 and not node.children, "a partial page is a leaf"
-    else:
-        assert len(node.tokens) == len(node.pages) * tree.page_bytes, "an edge is whole pages"
+    assert len(node.pages) == -(-len(node.tokens) // tree.page_bytes), "an edge fills its pages in order"
+    if len(node.tokens) % tree.page_bytes:
+        assert not node.children and not node.ghosts, "a page that is not full ends a branch"
     if not node.locks and not node.parent.locks:
         assert node.last_use <= node.parent.last_use, "a branch is used as late as its tips"
 
@@ -69,7 +68,7 @@ def _check_children(tree: RadixTree, node: Node) -> None:
     assert list(ordered) == sorted(node.children), "siblings are sorted"
     for key, child in node.children.items():
         assert child.parent is node
-        assert tree.key(child) == key
+        assert child.key == key == child.tokens[: tree.page_bytes]
 
 
 def _check_locks(nodes: list[Node], leases: Collection[Lease]) -> None:
@@ -92,7 +91,7 @@ def _check_history(tree: RadixTree, nodes: list[Node]) -> None:
     for parent in parents:
         assert parent.children.keys().isdisjoint(parent.ghosts), "a page is cached or remembered, not both"
         for key, ghost in parent.ghosts.items():
-            assert ghost.parent is parent and tree.key(ghost) == key
+            assert ghost.parent is parent and ghost.key == key == ghost.tokens[: tree.page_bytes]
             assert not ghost.pages and not ghost.children and not ghost.locks, "a memory holds nothing"
             assert len(ghost.tokens) % tree.page_bytes == 0, "only whole pages are remembered"
             remembered.add(ghost)

@@ -3,83 +3,109 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from .packed import KEY_BYTES, TOKEN_BYTES, common_bytes
 from .sorted_keys import SortedKeys
 
-# Most nodes are leaves: they share this until they have a child.
+# Shared by the nodes that have none: most.
 _NO_CHILDREN: dict[bytes, Node] = {}
+NO_PAGES: list[int] = []  # of those that are remembered
 
 
-@dataclass(slots=True, eq=False)
 class Node:
     """One run of pages below its parent.
 
-    A full node's edge is a whole number of pages. A partial leaf's edge is shorter than one page, and
-    it has no children. A root has neither edge nor pages. A remembered node (history.py) has an edge but no
-    pages, and nothing but remembered nodes below it.
+    The last page may be not full; then there is nothing below it. A root has neither edge nor pages. A
+    remembered node (history.py) has an edge of whole pages but no pages, and nothing but remembered nodes
+    below it.
     """
 
-    namespace: str | None  # None: of requests that share with nobody
-    parent: Node | None
-    tokens: bytes  # the edge, packed int32
-    pages: list[int]
-    last_use: int  # when its last lock went
-    hits: int = 0  # requests that went through it since
-    led_on: int = 0  # those of them that went on into what was below it, or remembered there
-    locks: int = 0  # leases that end here + children that are locked
-    mark: object = None  # the eviction policy's
-    children: dict[bytes, Node] = field(
-        default_factory=lambda: _NO_CHILDREN
-    )  # by the first page of their edge
-    order: SortedKeys | None = None  # the keys of `children`, from the second on
-    ghosts: dict[bytes, Node] = field(
-        default_factory=lambda: _NO_CHILDREN
-    )  # remembered ones, by their first page
-    keys: bytes = b""  # of its first pages, as far as they are known (page_keys.py)
+    __slots__ = (
+        "children",
+        "ghosts",
+        "hits",
+        "key",
+        "keys",
+        "last_use",
+        "led_on",
+        "locks",
+        "mark",
+        "namespace",
+        "order",
+        "pages",
+        "parent",
+        "tokens",
+    )
 
-    def cut(self, position: int, pages: int) -> Node:
-        """Makes a node of the first `position` bytes and `pages` pages, under the same parent.
+    def __init__(
+        self,
+        namespace: str | None,
+        parent: Node | None,
+        key: bytes,
+        tokens: bytes,
+        pages: list[int],
+        last_use: int,
+    ) -> None:
+        self.namespace = namespace  # None: of requests that share with nobody
+        self.parent = parent
+        self.key = key  # the first page of the edge, by which its parent finds it
+        self.tokens = tokens  # the edge, packed int32
+        self.pages = pages
+        self.last_use = last_use  # when its last lock went
+        self.hits = 0  # requests that went through it since
+        self.led_on = 0  # those of them that went on into what was below it, or remembered there
+        self.locks = 0  # leases that end here + children that are locked
+        self.mark: object = None  # the eviction policy's
+        self.children = _NO_CHILDREN  # by their keys
+        self.order: SortedKeys | None = None  # the keys of `children`, from the second on
+        self.ghosts = _NO_CHILDREN  # remembered ones, by their keys
+        self.keys = b""  # of its first pages, as far as they are known (page_keys.py)
+
+    def cut(self, pages: int) -> Node:
+        """Makes a node of the first `pages` pages, under the same parent.
 
         This one keeps the rest and whatever hangs below it. Linking them is the caller's.
         """
+        position = pages * len(self.key)
         upper = Node(
             self.namespace,
             self.parent,
+            self.key,
             self.tokens[:position],
             self.pages[:pages],
             self.last_use,
-            self.hits,
-            led_on=self.hits,
         )
+        upper.hits = upper.led_on = self.hits
         self.parent = upper
         self.tokens = self.tokens[position:]
+        self.key = self.tokens[: len(self.key)]
         self.pages = self.pages[pages:]
         upper.keys, self.keys = self.keys[: pages * KEY_BYTES], self.keys[pages * KEY_BYTES :]
         return upper
 
-    def link(self, key: bytes, child: Node) -> None:
+    def link(self, child: Node) -> Node | None:
+        """Returns the child whose key sorts just before the new one's."""
         if not self.children:
-            self.children = {key: child}
-            return
+            self.children = {child.key: child}
+            return None
         if self.order is None:
             self.order = SortedKeys(self.children)
-        self.children[key] = child
-        self.order.add(key)
+        self.children[child.key] = child
+        before = self.order.add(child.key)
+        return self.children[before] if before else None
 
-    def unlink(self, key: bytes) -> None:
+    def unlink(self, child: Node) -> None:
         if len(self.children) == 1:
             self.children, self.order = _NO_CHILDREN, None
             return
-        del self.children[key]
+        del self.children[child.key]
         if self.order is not None:
-            self.order.remove(key)
+            self.order.remove(child.key)
 
-    def link_ghost(self, key: bytes, ghost: Node) -> None:
+    def link_ghost(self, ghost: Node) -> None:
         if self.ghosts is _NO_CHILDREN:
             self.ghosts = {}
-        self.ghosts[key] = ghost
+        self.ghosts[ghost.key] = ghost
 
     def nearest_child(self, tokens: bytes) -> tuple[Node | None, int]:
         """The child that shares the most leading bytes with `tokens` (at most a page), and how many.
@@ -100,11 +126,6 @@ class Node:
         """Whether some child's first page begins with `tokens`."""
         _, key = self._around(tokens)
         return key is not None and key.startswith(tokens)
-
-    def child_before(self, key: bytes) -> Node | None:
-        """The child whose key sorts just before `key`."""
-        before, _ = self._around(key)
-        return self.children[before] if before else None
 
     def _around(self, key: bytes) -> tuple[bytes | None, bytes | None]:
         """The last child's key below `key`, and the first that is not below it."""

@@ -72,7 +72,7 @@ class PrefixCache:
         self._keys = PageKeys(model, page_size * TOKEN_BYTES) if model else None
         self._tree = RadixTree(page_size, policy, self._allocator, self._note_evicted if model else None)
         self._evicted: list[KeyedPages] = []
-        self._held: set[int] = set()
+        self._held: set[int] = set()  # by requests; kept for `check_invariants` only
         self._leases: set[Lease] = set()
         self._pins = Pins()
         self._looked_up_tokens = 0
@@ -91,8 +91,8 @@ class PrefixCache:
         """Matches at most the first `limit` tokens and locks what it found.
 
         If the match ends inside a page, the caller copies that page before its first step (`Lease.copy`)
-        and says so with `copied`. A partial leaf that matches to its end and that nobody uses becomes
-        the request's own instead: it is the last of `Lease.pages` then, and there is nothing to copy.
+        and says so with `copied`. A last page that is not full, matches to its end and is used by
+        nobody becomes the request's own instead: it ends `Lease.pages` then, and there is nothing to copy.
         """
         root = self._tree.open_root(namespace)
         match = self._tree.find(root, tokens, limit)
@@ -132,7 +132,7 @@ class PrefixCache:
             pages = pages[next_to:] + pages[:next_to]
         else:
             pages = self._allocator.take(count, after)
-        self._held.update(pages)
+        self._own(pages)
         self._verify()
         return pages
 
@@ -144,14 +144,17 @@ class PrefixCache:
     def missing(self, namespace: str, tokens: bytes) -> Missing:
         """The full pages of `tokens` that are not in the tree. Leaves no trace."""
         assert self._keys is not None, "pages have no keys without a model's name"
-        root = self._tree.roots.get(namespace) or Node(namespace, None, b"", [], 0)
+        root = self._tree.roots.get(namespace) or Node(namespace, None, b"", b"", [], 0)
         match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
         return missing(self._keys, self._tree, match, tokens)
 
-    def keys(self, namespace: str, tokens: bytes) -> bytes:
-        """Of all full pages of `tokens`, wherever they are; concatenated."""
+    def keys(self, namespace: str, tokens: bytes, after: bytes = b"") -> bytes:
+        """Of all full pages of `tokens`, wherever they are; concatenated.
+
+        `after` is the key of the page that they follow, if they are not the first.
+        """
         assert self._keys is not None, "pages have no keys without a model's name"
-        return self._keys.following(self._keys.start(namespace), tokens)
+        return self._keys.following(after or self._keys.start(namespace), tokens)
 
     def everything(self) -> list[KeyedPages]:
         """All full pages in the tree, those used last first, a prefix before what goes on from it."""
@@ -208,7 +211,7 @@ class PrefixCache:
         if root is None:
             return []
         match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
-        pages = [page for node in reversed(list(match.node.path())) for page in node.pages]
+        pages = _pages_to(match.node)
         return pages + match.inside.pages[: match.pages] if match.inside else pages
 
     def pinned(self, pages: Sequence[int]) -> int:
@@ -251,7 +254,7 @@ class PrefixCache:
         return CacheStats(
             total=self._allocator.num_pages,
             free=self._allocator.num_free,
-            held=len(self._held),
+            held=self._allocator.num_pages - self._allocator.num_free - self._tree.num_pages,
             evictable=self._tree.num_evictable,
             locked=self._tree.num_pages - self._tree.num_evictable,
             pinned=self._pins.num_pages,
@@ -268,7 +271,7 @@ class PrefixCache:
     def _lock_whole_pages(self, match: Match) -> Lease:
         node = self._tree.split(match.inside, match.pages) if match.inside and match.pages else match.node
         self._tree.lock(node)
-        pages = [page for above in reversed(list(node.path())) for page in above.pages]
+        pages = _pages_to(node)
         depth = len(pages) * self.page_size
         lease = Lease(depth, pages, None, node, depth, None)
         self._leases.add(lease)
@@ -283,7 +286,7 @@ class PrefixCache:
         assert leaf is not None
         if not leaf.locks and len(leaf.tokens) == match.tail * TOKEN_BYTES:
             self._tree.remove(leaf)
-            self._held.update(leaf.pages)
+            self._own(leaf.pages)
             lease.pages += leaf.pages
         else:
             lease.source = self._tree.split(leaf, 1) if len(leaf.pages) > 1 else leaf
@@ -320,7 +323,7 @@ class PrefixCache:
         lease.node, duplicates = self._tree.insert(lease.node, chunk, own)
         lease.depth = last * self.page_size
         lease.duplicates += duplicates
-        self._held.update(duplicates)
+        self._own(duplicates)
 
     def _insert_tail(self, lease: Lease, tokens: bytes, pages: Sequence[int]) -> list[int]:
         """Enters a last page that is not full; returns the request's pages from there on that are left."""
@@ -339,10 +342,15 @@ class PrefixCache:
         assert lease.node is not None
         return self.enabled and lease.node.namespace is not None
 
+    def _own(self, pages: Sequence[int]) -> None:
+        """From now on requests hold these pages."""
+        if self._check_invariants:
+            self._held.update(pages)
+
     def _disown(self, pages: Sequence[int]) -> None:
-        remaining = len(self._held) - len(pages)
-        self._held.difference_update(pages)
-        assert len(self._held) == remaining, "pages that no request holds"
+        if self._check_invariants:
+            assert self._held.issuperset(pages), "pages that no request holds"
+            self._held.difference_update(pages)
 
     def _free(self, pages: list[int]) -> None:
         self._disown(pages)
@@ -351,3 +359,11 @@ class PrefixCache:
     def _verify(self) -> None:
         if self._check_invariants:
             check(self._tree, self._allocator, self._held, self._leases, self._pins)
+
+
+def _pages_to(node: Node) -> list[int]:
+    """All pages from the root to the end of `node`."""
+    pages: list[int] = []
+    for above in reversed(list(node.path())):
+        pages += above.pages
+    return pages

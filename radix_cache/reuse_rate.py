@@ -100,6 +100,11 @@ class ReuseRate:
             group.packed -= len(node.tokens)
             node.mark = None
 
+    def shorten(self, node: Node, size: int) -> None:
+        group = node.mark
+        if isinstance(group, Group):
+            group.packed -= size
+
     def add(self, leaf: Node) -> None:
         group = leaf.mark
         assert isinstance(group, Group) and leaf not in group.leaves, (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 _CHUNK = 512
@@ -21,14 +21,18 @@ class SortedKeys:
         for chunk in self._chunks:
             yield from chunk
 
-    def add(self, key: bytes) -> None:
+    def add(self, key: bytes) -> bytes | None:
+        """Returns the key just before it."""
         index = bisect_right(self._firsts, key) if self._firsts else 0
         chunk = self._chunks[index]
-        insort(chunk, key)
+        position = bisect_left(chunk, key)
+        before = self._last_before(index, position)
+        chunk.insert(position, key)
         if len(chunk) > 2 * _CHUNK:
             self._chunks.insert(index + 1, chunk[_CHUNK:])
             self._firsts.insert(index, chunk[_CHUNK])
             del chunk[_CHUNK:]
+        return before
 
     def remove(self, key: bytes) -> None:
         index = bisect_right(self._firsts, key) if self._firsts else 0

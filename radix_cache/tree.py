@@ -60,7 +60,7 @@ class RadixTree:
         """The root of a namespace, made if need be; it lives while it is locked or has children."""
         root = self.roots.get(namespace)
         if root is None:
-            root = self.roots[namespace] = Node(namespace, None, b"", [], self.now)
+            root = self.roots[namespace] = Node(namespace, None, b"", b"", [], self.now)
         return root
 
     def find(self, root: Node, tokens: bytes, limit: int) -> Match:
@@ -72,10 +72,13 @@ class RadixTree:
             child = node.children.get(tokens[position : position + page_bytes])
             if child is None:
                 break
+            length = len(child.tokens)
             if not tokens.startswith(child.tokens, position, end):
-                common = common_bytes(child.tokens, tokens[position : min(position + len(child.tokens), end)])
+                common = common_bytes(child.tokens, tokens[position : min(position + length, end)])
                 return self._match(node, position, child, common)
-            node, position = child, position + len(child.tokens)
+            if length % page_bytes:
+                return self._match(node, position, child, length)
+            node, position = child, position + length
         nearest, common = node.nearest_child(tokens[position : min(position + page_bytes, end)])
         return self._match(node, position, nearest, common)
 
@@ -88,13 +91,12 @@ class RadixTree:
 
         The lower part stays the same object, so leases that end there and queue entries hold.
         """
-        cut = pages * self.page_bytes
         assert node.parent is not None and 0 < pages < len(node.pages), "a cut inside an edge"
         above = node.parent
-        upper = node.cut(cut, pages)
+        upper = node.cut(pages)
         upper.locks = int(node.locks > 0)
-        above.children[self.key(upper)] = upper
-        upper.link(self.key(node), node)
+        above.children[upper.key] = upper
+        upper.link(node)
         self.policy.split(upper, node)
         return upper
 
@@ -137,28 +139,17 @@ class RadixTree:
 
     def insert_tail(self, node: Node, tokens: bytes, page: int) -> Node | None:
         """Like `insert`, for a page that is not full; None if the tree has its tokens already."""
-        if node.covers(tokens):
-            return None
-        self._drop_covered_leaf(node, tokens)
-        return self._add_child(node, tokens, [page])
+        return None if node.covers(tokens) else self._append(node, tokens, [page])
 
     def _extend(self, node: Node, tokens: bytes, position: int, pages: list[int]) -> tuple[Node, int]:
         """Puts `pages` below `node`, which has no such child: as many as a remembered node had, or all.
 
-        Returns where they end, and how many they are. An edge that only this request has used grows in place:
-        a sequence computed in chunks stays one node.
+        Returns where they end, and how many they are.
         """
-        self._drop_covered_leaf(node, tokens[position : position + self.page_bytes])
         remembered = self.history.recall(node, tokens, position)
         if remembered is not None:
             return self._revive(node, remembered, pages)
-        used_by_others = node.locks > 1 or node.hits or node.mark is not None
-        if used_by_others or node.children or node.ghosts or node.parent is None:
-            return self._add_child(node, tokens[position:], pages), len(pages)
-        self._count(node, len(pages))
-        node.tokens += tokens[position:]
-        node.pages += pages
-        return node, len(pages)
+        return self._append(node, tokens[position:], pages), len(pages)
 
     def _revive(self, node: Node, remembered: Node, pages: list[int]) -> tuple[Node, int]:
         remembered.pages = pages[: len(remembered.tokens) // self.page_bytes]
@@ -167,16 +158,26 @@ class RadixTree:
         node.led_on += 1
         return remembered, len(remembered.pages)
 
-    def _add_child(self, node: Node, tokens: bytes, pages: list[int]) -> Node:
-        child = Node(node.namespace, node, tokens, pages, self.now)
-        self._hang(node, child)
-        return child
+    def _append(self, node: Node, tokens: bytes, pages: list[int]) -> Node:
+        """An edge that only this request has used grows in place: what it computes in chunks is one node."""
+        used_by_others = node.locks > 1 or node.hits or node.mark is not None
+        if used_by_others or node.children or node.ghosts or node.parent is None:
+            child = Node(node.namespace, node, tokens[: self.page_bytes], tokens, pages, self.now)
+            self._hang(node, child)
+            return child
+        self._count(node, len(pages))
+        node.tokens += tokens
+        node.pages += pages
+        return node
 
     def _hang(self, node: Node, child: Node) -> None:
         """The lock that moves down from `node` is the child's first, and `node` has that child's for it."""
-        node.link(self.key(child), child)
-        self._count(child, len(child.pages))
         child.locks = 1
+        self._count(child, len(child.pages))
+        before = node.link(child)
+        if before is not None and not before.locks and child.key.startswith(before.tokens):
+            self.remove(before)
+            self._allocator.free(before.pages)
 
     def _count(self, node: Node, pages: int) -> None:
         self.num_pages += pages
@@ -187,34 +188,22 @@ class RadixTree:
         self.unlock(node)
 
     def _shared_pages(self, child: Node, tokens: bytes, position: int) -> int:
+        """How many whole pages `child` has in common with what follows `position`."""
         if tokens.startswith(child.tokens, position):
-            return len(child.pages)
+            return len(child.tokens) // self.page_bytes
         return common_bytes(child.tokens, tokens[position : position + len(child.tokens)]) // self.page_bytes
-
-    def _drop_covered_leaf(self, node: Node, key: bytes) -> None:
-        """Frees an unlocked partial leaf whose tokens begin the new child `key`."""
-        leaf = node.child_before(key)
-        if leaf is not None and not leaf.locks and key.startswith(leaf.tokens):
-            self.remove(leaf)
-            self._allocator.free(leaf.pages)
 
     def remove(self, leaf: Node) -> None:
         """Takes an unlocked leaf out for good; its pages are the caller's."""
+        parent = leaf.parent
+        assert parent is not None and not leaf.locks and not leaf.children, "only an unlocked leaf"
         self.policy.discard(leaf)
         self.history.drop_below(leaf)
         self.policy.forget(leaf)
-        self._settle(self._unlink(leaf))
-
-    def _unlink(self, leaf: Node) -> Node:
-        """Returns the parent, which may have become a leaf."""
-        parent = leaf.parent
-        assert parent is not None and not leaf.locks and not leaf.children, "only an unlocked leaf"
-        count = len(leaf.pages)
-        self.num_pages -= count
-        self.pages_in[leaf.namespace] -= count
-        self.num_evictable -= count
-        parent.unlink(leaf.tokens[: self.page_bytes])
-        return parent
+        self._count(leaf, -len(leaf.pages))
+        self.num_evictable -= len(leaf.pages)
+        parent.unlink(leaf)
+        self._settle(parent)
 
     def clear(self, root: Node) -> list[Node]:
         """Takes out all below `root` that is not locked, and its memory; the pages are the caller's."""
@@ -281,30 +270,36 @@ class RadixTree:
         evicted: list[int] = []
         leaf = self.policy.pop()
         while True:
-            kept = len(leaf.pages) - (count - len(evicted))
-            if kept > 0:
-                self.split(leaf, kept)
+            surplus = len(evicted) + len(leaf.pages) - count
+            if surplus > 0:
+                self.split(leaf, surplus)
             evicted += leaf.pages
             parent = self._retire(leaf)
-            if len(evicted) == count:
-                self._settle(parent)
-                return evicted
+            if surplus >= 0:
+                break
             leaf = self._next_leaf(parent)
+        self._settle(parent)
+        self.num_pages -= count
+        self.num_evictable -= count
+        self.history.forget_oldest()
+        return evicted
 
     def _retire(self, leaf: Node) -> Node:
         """Takes out an evicted leaf, and remembers it; returns its parent."""
         if self.on_evict is not None:
             self.on_evict(leaf)
-        parent = self._unlink(leaf)
+        parent = leaf.parent
+        assert parent is not None
+        self.pages_in[leaf.namespace] -= len(leaf.pages)
+        parent.unlink(leaf)
         self.history.keep(leaf)
         return parent
 
     def _next_leaf(self, parent: Node) -> Node:
         """The next to evict after one below `parent`."""
-        if parent.parent is not None and not parent.locks and not parent.children:
+        if parent.children or parent.locks:
+            return self.policy.pop()
+        if parent.parent is not None:
             return self.policy.add_and_pop(parent)
         self._settle(parent)
         return self.policy.pop()
-
-    def key(self, node: Node) -> bytes:
-        return node.tokens[: self.page_bytes]

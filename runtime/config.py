@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 Device = Literal["cpu", "cuda"]
+WritePolicy = Literal["write_back", "write_through"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 
 
@@ -18,7 +19,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     `pin_memory` is how many bytes of the KV cache clients may pin (None: a quarter). `isolate_keys`: clients
     with different keys share no prefixes. What the KV cache has no room for goes to `host_cache` bytes of
     host memory, `disk_cache_size` bytes in the directory `disk_cache`, and the server at the URL
-    `remote_cache`. `step_ms` is the time budget of a step while streams are open.
+    `remote_cache`; with the `write_policy` write_through, what is computed goes there at once. `step_ms` is
+    the time budget of a step while streams are open.
     """
 
     model: Path
@@ -35,6 +37,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     disk_cache: Path | None = None
     disk_cache_size: int = 16 << 30
     remote_cache: str | None = None
+    write_policy: WritePolicy = "write_back"
     max_running: int = 256
     max_waiting: int = 1024
     step_ms: float = 300.0

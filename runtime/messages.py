@@ -5,7 +5,7 @@
     scheduler → tokenizer     Accepted, Refused, Outputs, Stats,
                               CacheReport, CacheDropped, PrefixPinned, QueryRefused
     scheduler → model         StepPlan, StepMasks, LoadGrammar, DropGrammar,
-                              ForgetPages, DiscardPages, FlushPages
+                              SavePages, ForgetPages, DiscardPages, FlushPages
     scheduler → page store    FindPages, FetchPages, EndFetch
     model → scheduler         ModelReady, StepResult, Flushed
     page store → scheduler    Found, Fetched, Forgotten, StoreReport
@@ -432,6 +432,12 @@ class DropGrammar(Message):
     grammar: int
 
 
+class SavePages(Message):
+    """The page store is to have these pages too: all that was planned for them so far is computed before."""
+
+    saves: list[SavedPages]
+
+
 class ForgetPages(Message):
     """The page store is to give up what it holds of `namespace`, or of all that begin with `scope`.
 
@@ -625,6 +631,7 @@ CacheAnswer = CacheReport | CacheDropped | PrefixPinned | QueryRefused
 TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | PeerUp | PeerDown | Drain
 FromModel = ModelReady | StepResult | Found | Fetched | Forgotten | StoreReport | Flushed
 SchedulerInbox = Generate | Abort | Finish | QueryStats | CacheControl | FromModel | PeerDown | Drain
-ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ForgetPages | DiscardPages | FlushPages
+ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages
+ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ToPageStore
 PageStoreInbox = FindPages | FetchPages | EndFetch
 SupervisorInbox = Ready | Failed | Drained

@@ -83,6 +83,7 @@ def test_repeated_api_keys_all_count(model: Path) -> None:
     ("flags", "environment", "expected"),
     [
         (("--api-key", ""), {}, "--api-key: there is no key in it"),
+        (("--api-key", "", "--api-key", "one"), {}, "--api-key: there is no key in it"),
         (("--api-key", " , "), {"ARBORA_API_KEY": "one"}, "--api-key  ,: there is no key in it"),
         ((), {"ARBORA_API_KEY": ","}, "ARBORA_API_KEY ,: there is no key in it"),
     ],
@@ -119,6 +120,18 @@ def test_what_keeps_prefixes_needs_a_prefix_cache(model: Path) -> None:
 def test_a_size_of_the_disk_cache_needs_one(model: Path) -> None:
     with pytest.raises(ConfigError, match="--disk-cache-size is that of --disk-cache: give its DIRECTORY"):
         configured(model, ARBORA_DISK_CACHE_SIZE="1GB")
+
+
+def test_pages_are_written_back_or_through(model: Path, tmp_path: Path) -> None:
+    disk = ("--disk-cache", str(tmp_path))
+    assert configured(model, *disk).write_policy == "write_back"
+    assert configured(model, *disk, "--write-policy", "write_through").write_policy == "write_through"
+    with pytest.raises(ConfigError, match="expected one of write_back, write_through"):
+        configured(model, *disk, "--write-policy", "through")
+    with pytest.raises(
+        ConfigError, match="--write-policy is that of --disk-cache and --remote-cache: give one"
+    ):
+        configured(model, "--write-policy", "write_through")
 
 
 def test_a_disk_cache_is_no_file(model: Path) -> None:

@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from arbora.grammars.masks.stack import StackMasks
-from arbora.grammars.masks.token_trie import PLAIN_BYTES, QUOTE, Spellings, TokenTrie, build_tries, tries_of
+from arbora.grammars.masks.token_trie import (
+    OTHER,
+    PLAIN,
+    PLAIN_BYTES,
+    QUOTE,
+    Spellings,
+    TokenTries,
+    build_tries,
+    tries_of,
+)
 from arbora.grammars.schema import PropertyOrder, SchemaCompiler
 from arbora.grammars.stack_automaton import StackAutomaton
 from hypothesis import given, settings
@@ -155,16 +164,17 @@ def test_names_beside_free_ones_cost_what_they_differ_by(masks: StackMasks) -> N
     assert many.nbytes - few.nbytes < 200 * states
 
 
-def texts_of(trie: TokenTrie) -> dict[int, bytes]:
+def texts_of(tries: TokenTries, which: int) -> dict[int, bytes]:
     """Read back node by node."""
-    texts, path = dict[int, bytes](), bytearray()
-    for node, (byte, depth, end) in enumerate(zip(trie.byte, trie.depth, trie.ends, strict=True)):
-        path[depth:] = bytes([byte])
-        assert (trie.depth[node + 1 : end] > depth).all()
-        assert end == len(trie.depth) or trie.depth[end] <= depth
-        assert depth > 0 or trie.roots[byte] == node
-        for token in trie.tokens[trie.token_starts[node] : trie.token_starts[node + 1]].tolist():
-            texts[token] = bytes(path)
+    texts = dict[int, bytes]()
+    pending = [(node, bytes([byte])) for byte, node in enumerate(tries.roots[which].tolist()) if node >= 0]
+    for node, path in pending:
+        tokens = tries.tokens[tries.token_starts[node] : tries.token_starts[node + 1]].tolist()
+        texts |= dict.fromkeys(tokens, path)
+        below = slice(tries.first_child[node], tries.first_child[node + 1])
+        children, bytes_ = tries.child[below].tolist(), tries.child_byte[below].tolist()
+        assert [node + 1, *tries.ends[children]] == [*children, tries.ends[node]]
+        pending += [(child, path + bytes([byte])) for child, byte in zip(children, bytes_, strict=True)]
     return texts
 
 
@@ -174,7 +184,7 @@ SPELLINGS = st.lists(st.binary(min_size=1, max_size=3) | st.sampled_from([b'a"',
 @given(SPELLINGS)
 def test_a_vocabularys_tries_spell_each_token_once(texts: list[bytes]) -> None:
     tries = tries_of([(text, token) for token, text in enumerate(texts)], (0,), 100)
-    plain, other = texts_of(tries.plain), texts_of(tries.other)
+    plain, other = texts_of(tries, PLAIN), texts_of(tries, OTHER)
     assert plain | other == dict(enumerate(texts))
     assert not plain.keys() & other.keys()
     assert all(len(text) <= PLAIN_BYTES and QUOTE not in text for text in plain.values())

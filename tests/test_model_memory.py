@@ -10,8 +10,12 @@ from pathlib import Path
 import loaded_memory
 import pytest
 import torch
+from arbora.runtime.errors import ConfigError
+from arbora.runtime.model import loading
+from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.devices import free_memory, physical_cores
 from checkpoints import random_model, save_model
+from step_driver import serve_config
 
 PROCESS = 2 << 20  # bytes: what any process allocates beside
 SHAPE = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, "vocab_size": 16_000}
@@ -37,6 +41,25 @@ def test_loading_takes_little_more_than_the_weights_and_a_tied_heads_packed_copy
 def test_free_memory_is_within_what_the_machine_has() -> None:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert 0 < free_memory(torch.device("cpu")) <= total
+
+
+def test_what_is_kept_in_host_memory_is_not_the_kv_caches_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(random_model("qwen2"), tmp_path)
+    shape = load_decoder_config(tmp_path)
+    monkeypatch.setattr(loading, "free_memory", lambda device: 4 << 30)
+
+    def budget(**fields: object) -> int:
+        config = serve_config(tmp_path, **{"kv_memory": None, **fields})
+        return loading._kv_budget(config, shape, torch.float32, torch.device("cpu"))
+
+    assert budget() == int(0.4 * (4 << 30))
+    assert budget(host_cache=3 << 30) == int(0.4 * (1 << 30))
+    assert budget(disk_cache=tmp_path) == int(0.4 * (3 << 30))
+    assert budget(host_cache=8 << 30, kv_memory=1 << 20) == 1 << 20
+    with pytest.raises(ConfigError, match="--host-cache: 8,589,934,592 bytes are not there"):
+        budget(host_cache=8 << 30)
 
 
 def test_there_is_a_core_for_each_thread() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +33,7 @@ from arbora.runtime.messages import (
 )
 from arbora.runtime.model.tiers import open_page_store, page_model
 from arbora.runtime.model.tiers.disk import FILE_NAME, FILE_PAGE_BYTES, DiskStore
+from arbora.runtime.model.tiers.file_hashes import FileHashes
 from arbora.runtime.model.tiers.host_pool import HostPool
 from arbora.runtime.model.tiers.lower_tiers import LowerTiers
 from arbora.runtime.model.tiers.page_store import PageStore
@@ -276,6 +279,15 @@ def test_where_the_disk_has_less_room_than_the_cache_a_flush_keeps_what_was_used
     assert 20 < len(kept) < 300
 
 
+def test_a_flush_copies_nothing_that_is_on_disk_already(tmp_path: Path) -> None:
+    world = World(tmp_path, places=2, disk=True)
+    for key in (1, 3):
+        world.save([key, key + 1], [key, key + 1])
+        world.store.finish()
+    world.flush([SavedPages("", key_bytes([1, 2, 3, 4, 5]), packed([1, 2, 3, 4, 5]))])
+    world.wait_for_counts(saved_pages=5, disk_pages=5)
+
+
 def test_a_flush_does_not_wait_for_places_that_fetches_held(tmp_path: Path) -> None:
     world = World(tmp_path, places=2, disk=True)
     world.save([1, 2], [1, 2])
@@ -394,6 +406,34 @@ def test_pages_of_another_model_dtype_or_shape_have_other_names(tmp_path: Path) 
     assert len(set(names)) == 5
     weights.write_bytes(b"weights")
     assert page_model(store, "shape", torch.float32, table, [weights]) == names[0]
+
+
+def test_weights_are_hashed_again_only_if_they_were_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[str] = []
+    digest: Any = hashlib.file_digest
+
+    def spy(file: Any, how: str) -> Any:
+        hashed.append(file.name)
+        return digest(file, how)
+
+    monkeypatch.setattr(hashlib, "file_digest", spy)
+    memory, files = tmp_path / "weights.json", [tmp_path / "a", tmp_path / "b"]
+    for file in files:
+        file.write_bytes(file.name.encode() * 1000)
+    first = FileHashes(memory).of(files)
+    assert len(hashed) == 2
+    assert FileHashes(memory).of(files) == first
+    assert len(hashed) == 2
+    files[0].write_bytes(b"c" * 1000)
+    second = FileHashes(memory).of(files)
+    assert hashed[2:] == [str(files[0])]
+    assert (second[0] != first[0], second[1]) == (True, first[1])
+    memory.write_text("{")
+    assert FileHashes(memory).of(files) == second
+    assert FileHashes(None).of(reversed(files)) == second[::-1]
+    assert len(hashed) == 7
 
 
 class AnyOrder(RuleBasedStateMachine):

@@ -33,9 +33,17 @@ class AnyOrder(RuleBasedStateMachine):
         cache=st.booleans(),
         most_stored=st.sampled_from([0, 3, 1000]),
         host_pages=st.sampled_from([3, 30]),
+        write_through=st.booleans(),
     )
     def start(
-        self, page_size: int, tokens: int, slots: int, cache: bool, most_stored: int, host_pages: int
+        self,
+        page_size: int,
+        tokens: int,
+        slots: int,
+        cache: bool,
+        most_stored: int,
+        host_pages: int,
+        write_through: bool,
     ) -> None:
         pages = tokens // page_size
         self.new_bench = partial(
@@ -47,6 +55,7 @@ class AnyOrder(RuleBasedStateMachine):
             most_pinned=pages // 3,
             most_stored=most_stored,
             host_pages=host_pages if most_stored else 0,
+            write_through=write_through,
             budget=FewRestored(step_ms=8.0),
         )
         self.bench = self.new_bench()

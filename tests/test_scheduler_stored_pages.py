@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from arbora.radix_cache import PrefixCache
 from arbora.runtime.messages import CacheDropped, DropCache, EndFetch, FindPages, RowError
-from arbora.runtime.scheduler.budget import FIRST_RESTORE
+from arbora.runtime.scheduler.budget import FIRST_CHUNK, FIRST_RESTORE
+from arbora.runtime.scheduler.page_saver import SAVED_TOKENS
 from arbora.runtime.scheduler.request import Request
 from arbora.runtime.scheduler.stored_pages import StoredPages
 from fake_model import long_reply_prompt, pack, reply_alone, unpack
@@ -393,6 +394,88 @@ def test_pages_of_nobody_are_not_saved() -> None:
     bench.scheduler.flush()
     bench.deliver()
     assert {namespace for namespace, _ in bench.model.store.pages.values()} == {"big"}
+
+
+def saved_pages(bench: SchedulerBench) -> int:
+    """How many the oldest planned step copies out before it runs."""
+    return sum(len(unpack(part.pages)) for part in bench.model.plans[0].saves)
+
+
+def test_what_is_evicted_is_copied_out_over_several_steps_before_it_is_overwritten() -> None:
+    bench = SchedulerBench(num_pages=250, page_size=4, most_stored=1000)
+    bench.submit("first", LONG, max_tokens=1)
+    bench.run()
+    bench.submit("big", BIG, max_tokens=1, namespace="big")
+    bench.answer_fetches()
+    most = SAVED_TOKENS // 4
+    counts = []
+    while bench.plan():
+        counts.append(saved_pages(bench))
+        bench.step()
+    assert counts[0] == most
+    assert max(counts) <= most + FIRST_CHUNK // 4
+    assert sum(counts) == 225
+    bench.submit("again", LONG, max_tokens=8)
+    bench.run()
+    assert bench.cached("again") == 896
+    assert bench.tokens("again") == reply_alone(LONG, 8)
+
+
+def with_write_through() -> SchedulerBench:
+    bench = SchedulerBench(num_pages=250, page_size=4, most_stored=1000, write_through=True)
+    bench.submit("first", LONG, max_tokens=20)
+    return bench
+
+
+def test_with_write_through_pages_are_saved_while_they_are_computed() -> None:
+    bench = with_write_through()
+    bench.answer_fetches()
+    computed = 0
+    while bench.finish("first") is None:
+        bench.plan()
+        before, computed = computed, bench.scheduler._open["first"].residence.planned
+        assert before < computed <= before + FIRST_CHUNK
+        bench.step()
+        assert len(bench.model.store.pages) == computed // 4
+
+
+def test_with_write_through_a_reply_is_saved_too_and_nothing_twice() -> None:
+    bench = with_write_through()
+    bench.run()
+    assert len(bench.model.store.pages) == bench.model.store.saved == (900 + 19) // 4
+    turn = [*LONG, *bench.tokens("first"), 7, 8, 9, 10]
+    bench.submit("next", turn, max_tokens=1)
+    bench.run()
+    assert len(bench.model.store.pages) == bench.model.store.saved == 924 // 4
+    restarted = SchedulerBench(num_pages=250, page_size=4, most_stored=1000)
+    restarted.model.store.pages = bench.model.store.pages
+    restarted.submit("again", turn, max_tokens=8)
+    restarted.run()
+    assert restarted.cached("again") == 920
+    assert restarted.tokens("again") == reply_alone(turn, 8)
+
+
+def test_with_write_through_what_is_private_or_wrong_is_not_kept() -> None:
+    bench = SchedulerBench(num_pages=64, page_size=4, most_stored=1000, write_through=True)
+    bench.submit("private", PROMPT, max_tokens=4, namespace=None)
+    bench.run()
+    assert not bench.model.store.pages
+    bench.submit("wrong", PROMPT, max_tokens=4)
+    bench.answer_fetches()
+    bench.plan()
+    result = bench.model.run_step()
+    result.errors = [RowError(unpack(result.slots)[0], "not_a_number", "not a number")]
+    bench.scheduler.apply(result)
+    bench.deliver()
+    bench.run()
+    assert not bench.model.store.pages
+
+
+def test_without_write_through_nothing_is_saved_before_it_is_evicted() -> None:
+    bench = SchedulerBench(num_pages=64, page_size=4, most_stored=1000)
+    bench.submit("first", PROMPT, max_tokens=4)
+    bench.run()
+    assert not bench.model.store.pages
 
 
 def test_at_the_end_the_store_gets_all_that_the_cache_holds_in_an_order_it_can_use() -> None:

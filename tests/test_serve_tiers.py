@@ -76,6 +76,21 @@ def test_what_was_evicted_comes_back_from_memory_and_after_a_crash_from_disk(
         assert ask(server) == (text, whole_pages(tokens), tokens)
 
 
+def test_with_write_through_a_killed_server_leaves_what_it_computed(
+    served_model: Path, tmp_path: Path
+) -> None:
+    disk = ("--disk-cache", str(tmp_path), "--write-policy", "write_through")
+    with serve(served_model, *disk) as server:
+        text, cached, tokens = ask(server, extra_body={"ignore_eos": True})
+        assert cached == 0
+        eventually(lambda: server.metrics()["arbora_disk_cache_pages"] == (tokens + 23) // PAGE)
+        for pid in (server.process.pid, *server.children.values()):
+            os.kill(pid, signal.SIGKILL)
+    with serve(served_model, *disk) as server:
+        again = ask(server, extra_body={"ignore_eos": True})
+        assert again == (text, whole_pages(tokens), tokens)
+
+
 def test_an_engine_finds_what_the_one_before_it_left(served_model: Path, tmp_path: Path) -> None:
     options: Any = {"dtype": "float32", "disk_cache": str(tmp_path)}
     with Engine(str(served_model), **options) as engine:

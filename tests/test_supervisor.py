@@ -219,6 +219,19 @@ async def test_draining_ends_at_the_deadline(directory: Path) -> None:
             await supervisor.wait()
 
 
+async def test_the_cache_is_saved_though_requests_are_still_open_and_within_a_time_of_its_own(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with supervising(directory, model="stores", tokenizer="deaf") as supervisor:
+        await supervisor.start()
+        drain = asyncio.create_task(supervisor.drain(seconds=0.1, saving_seconds=0.5))
+        await until_event(directory, "scheduler Drain()")
+        assert "scheduler PeerDown(role='tokenizer', client=0)" in events(directory)
+        async with asyncio.timeout(PATIENCE):
+            await drain
+    assert "not all of the cache could be saved within" in caplog.text
+
+
 async def test_a_start_can_be_broken_off(directory: Path) -> None:
     async with supervising(directory, model="mute") as supervisor:
         start = asyncio.create_task(supervisor.start())

@@ -35,6 +35,7 @@ from .restarts import Restarts
 
 LISTEN_FD_VARIABLE = "ARBORA_LISTEN_FD"
 FAILED_GRACE_SECONDS = 0.2
+SAVING_SECONDS = 60.0
 logger = logging.getLogger(__name__)
 
 
@@ -111,8 +112,8 @@ class Supervisor:
         """Until `drain` or `end`. Raises ServerError if the server can't go on."""
         await asyncio.shield(self._end)
 
-    async def drain(self, seconds: float) -> None:
-        """Let the open requests finish, for at most so long, then `end`."""
+    async def drain(self, seconds: float = 0.0, saving_seconds: float = SAVING_SECONDS) -> None:
+        """Let the open requests finish, for at most so long, then the replica save its cache; then `end`."""
         self._draining = True
         if all(domain.was_ready.is_set() for domain in self._domains()):
             if self._listener is not None:
@@ -121,15 +122,23 @@ class Supervisor:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await asyncio.gather(*(drained.wait() for drained in self._drained.values()))
-                    await self._drain_scheduler()
+            await self._save(saving_seconds)
         self.end()
 
-    async def _drain_scheduler(self) -> None:
-        """With the last request answered, it may still have pages to keep for the next start."""
-        if self._to_scheduler is not None and self._model is not None and self._model.page_model:
-            self._saving = True
-            self._to_scheduler.send(Drain())
-            await self._scheduler_drained.wait()
+    async def _save(self, seconds: float) -> None:
+        """Lets the replica keep its pages for the next start. Requests that are still open are given up."""
+        if self._to_scheduler is None or self._model is None or not self._model.page_model:
+            return
+        self._saving = True
+        for client, drained in self._drained.items():
+            if not drained.is_set():
+                self._to_scheduler.send(PeerDown("tokenizer", client))
+        self._to_scheduler.send(Drain())
+        try:
+            async with asyncio.timeout(seconds):
+                await self._scheduler_drained.wait()
+        except TimeoutError:
+            logger.warning("not all of the cache could be saved within %.0f s", seconds)
 
     def end(self, *, at_once: bool = False) -> None:
         """Makes `wait` return. With `at_once`, `close` kills the children instead of asking first."""

@@ -13,13 +13,13 @@ _MOST_TIMES = 4  # as many tokens as the list that is replaced, as each takes ti
 def share_decided(lists, of_state, marks):  # type: ignore[no-untyped-def]
     """Changes `of_state[:, 2]`, of int32 [states, 3], to longer lists where these have all the tokens of a
     list. Lists with openers stay. `marks`, bool [tokens], are false before and after."""
-    is_decided = np.zeros(lists.used, np.bool_)
+    is_decided = np.zeros(lists.used[0], np.bool_)
     for state in range(len(of_state)):
         is_decided[of_state[state, 2]] = True
-    sizes = np.diff(lists.offsets[: lists.used + 1])
-    chosen = np.flatnonzero(is_decided & (lists.openers[: lists.used] == 0) & (sizes >= _FEWEST))
+    sizes = np.diff(lists.offsets[: lists.used[0] + 1])
+    chosen = np.flatnonzero(is_decided & (lists.openers[: lists.used[0]] == 0) & (sizes >= _FEWEST))
     longest_first = chosen[np.argsort(-sizes[chosen], kind="mergesort")]
-    instead = np.arange(lists.used)
+    instead = np.arange(lists.used[0])
     for i in range(len(longest_first)):
         whole = longest_first[i]
         if instead[whole] != whole:
@@ -49,7 +49,7 @@ def _are_marked(lists, number, marks):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def renumber(lists, of_state):  # type: ignore[no-untyped-def]
     """Offsets, tokens and numbers of openers of those lists that states have, and of list 0."""
-    number = np.full(lists.used, -1, np.int32)
+    number = np.full(lists.used[0], -1, np.int32)
     number[0] = 0
     for state in range(len(of_state)):
         for place in range(3):

@@ -14,13 +14,13 @@ _FIRST_LISTS = 1 << 9
 
 class Lists(NamedTuple):
     """List i is `tokens[offsets[i]:offsets[i + 1]]`, of which the last `openers[i]` are openers. List 0 is
-    empty. What is added makes a new one of these, which may share memory with the old one."""
+    empty. Where there is no room for more a new one of these is made, which may share memory with the old."""
 
     tokens: NDArray[np.int32]
     offsets: NDArray[np.int64]
     openers: NDArray[np.int32]
     slots: NDArray[np.int32]  # lists by their hash, -1 for none
-    used: int  # how many lists there are
+    used: NDArray[np.int64]  # [1], how many lists there are
 
 
 class Kinds(NamedTuple):
@@ -39,22 +39,24 @@ def no_lists():  # type: ignore[no-untyped-def]
         np.zeros(_FIRST_LISTS + 1, np.int64),
         np.zeros(_FIRST_LISTS, np.int32),
         np.full(4 * _FIRST_LISTS, -1, np.int32),
-        0,
+        np.ones(1, np.int64),
     )
     nothing = np.empty(0, np.int32)
-    return _put(lists, nothing, nothing)[0]
+    lists.slots[_slot(lists, nothing, nothing)] = 0
+    return lists
 
 
 @njit(cache=True, nogil=True)
 def put_listed(lists, walked, states, of_state, room):  # type: ignore[no-untyped-def]
     """Notes in `of_state`, int32 [all states, 3], the lists of what was walked from states [n]. Of dear ones
     only what is allowed: `put_dear` sees to the rest. Stops where there are more than `room` tokens."""
+    lists = _with_room(lists, len(walked.tokens), 2 * len(states))
     for i in range(len(states)):
         allowed, undecided, openers = _spans(walked.tokens, walked.ends, i)
-        lists, of_state[states[i], 0] = _put(lists, allowed, openers[:0])
+        of_state[states[i], 0] = _put(lists, allowed, openers[:0])
         if not walked.dear[i]:
-            lists, of_state[states[i], 2] = _put(lists, undecided, openers)
-        if lists.offsets[lists.used] > room:
+            of_state[states[i], 2] = _put(lists, undecided, openers)
+        if lists.offsets[lists.used[0]] > room:
             break
     return lists
 
@@ -68,12 +70,13 @@ def put_dear(lists, walked, states, kinds, kind, of_state, mask_of_state, room):
         _, undecided, openers = _spans(walked.tokens, walked.ends, dear[number])
         differing, plain_undecided, plain_openers = _spans(kinds.tokens, kinds.ends, kind[number])
         mask_of_state[state] = kinds.masks[kind[number]]
-        lists, of_state[state, 1] = _put(lists, differing, openers[:0])
         if len(plain_undecided) or len(plain_openers):
             undecided = np.concatenate((undecided, plain_undecided))
             openers = np.concatenate((openers, plain_openers))
-        lists, of_state[state, 2] = _put(lists, undecided, openers)
-        if lists.offsets[lists.used] > room:
+        lists = _with_room(lists, len(differing) + len(undecided) + len(openers), 2)
+        of_state[state, 1] = _put(lists, differing, openers[:0])
+        of_state[state, 2] = _put(lists, undecided, openers)
+        if lists.offsets[lists.used[0]] > room:
             break
     return lists
 
@@ -90,16 +93,18 @@ def put_like(lists, walked, states, likes, of_state, mask_of_state, marks, room)
         own = _list(lists, of_state[like, 1])
         if len(own):
             differing = apart(own, differing, marks)
-        lists, of_state[state, 1] = _put(lists, differing, openers[:0])
         decided = of_state[like, 2]
         if len(undecided) or len(openers):
             both = _list(lists, decided)
             below = len(both) - lists.openers[decided]
             undecided = np.concatenate((both[:below], undecided))
             openers = np.concatenate((both[below:], openers))
-            lists, decided = _put(lists, undecided, openers)
+            lists = _with_room(lists, len(undecided) + len(openers), 1)
+            decided = _put(lists, undecided, openers)
+        lists = _with_room(lists, len(differing), 1)
+        of_state[state, 1] = _put(lists, differing, openers[:0])
         of_state[state, 2] = decided
-        if lists.offsets[lists.used] > room:
+        if lists.offsets[lists.used[0]] > room:
             break
     return lists
 
@@ -138,38 +143,49 @@ def _list(lists, number):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _put(lists, tokens, openers):  # type: ignore[no-untyped-def]
-    """The lists with this one, and its number."""
+    """The number of this list, for which there must be room."""
+    if len(tokens) + len(openers) == 0:
+        return np.int32(0)
     slot = _slot(lists, tokens, openers)
     if lists.slots[slot] >= 0:
-        return lists, lists.slots[slot]
-    number = lists.used
+        return lists.slots[slot]
+    number = lists.used[0]
     start = lists.offsets[number]
     middle = start + len(tokens)
     end = middle + len(openers)
-    kept = lists.tokens
-    if end > len(kept):
-        kept = _longer(kept, 2 * end)
-    kept[start:middle] = tokens
-    kept[middle:end] = openers
-    lists = Lists(kept, lists.offsets, lists.openers, lists.slots, number + 1)
+    for i in range(len(tokens)):
+        lists.tokens[start + i] = tokens[i]
+    for i in range(len(openers)):
+        lists.tokens[middle + i] = openers[i]
+    lists.used[0] = number + 1
     lists.offsets[number + 1] = end
     lists.openers[number] = len(openers)
     lists.slots[slot] = number
-    if number + 1 == len(lists.openers):
-        lists = _with_more_room(lists)
-    return lists, number
+    return np.int32(number)
 
 
 @njit(cache=True, nogil=True)
-def _with_more_room(lists):  # type: ignore[no-untyped-def]
-    slots = np.full(2 * len(lists.slots), -1, np.int32)
-    offsets = _longer(lists.offsets, 2 * len(lists.openers) + 1)
-    openers = _longer(lists.openers, 2 * len(lists.openers))
-    lists = Lists(lists.tokens, offsets, openers, slots, lists.used)
-    for number in range(lists.used):
+def _with_room(lists, tokens, count):  # type: ignore[no-untyped-def]
+    """The lists with room for so many tokens in so many lists more."""
+    kept, most = lists.tokens, lists.used[0] + count
+    end = lists.offsets[lists.used[0]] + tokens
+    if end > len(kept):
+        kept = _longer(kept, 2 * end)
+    lists = Lists(kept, lists.offsets, lists.openers, lists.slots, lists.used)
+    return lists if most < len(lists.openers) else _rehashed(lists, 2 * most)
+
+
+@njit(cache=True, nogil=True)
+def _rehashed(lists, size):  # type: ignore[no-untyped-def]
+    slots = 1
+    while slots < 4 * size:
+        slots *= 2
+    offsets, openers = _longer(lists.offsets, size + 1), _longer(lists.openers, size)
+    lists = Lists(lists.tokens, offsets, openers, np.full(slots, -1, np.int32), lists.used)
+    for number in range(lists.used[0]):
         tokens = _list(lists, number)
         middle = len(tokens) - openers[number]
-        slots[_slot(lists, tokens[:middle], tokens[middle:])] = number
+        lists.slots[_slot(lists, tokens[:middle], tokens[middle:])] = number
     return lists
 
 
@@ -183,11 +199,7 @@ def _longer(array, size):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _slot(lists, tokens, openers):  # type: ignore[no-untyped-def]
     """Where the list is among those by hash, or would be."""
-    code = np.uint64(len(openers))
-    for part in (tokens, openers):
-        for token in part:
-            code = (code ^ np.uint64(token + 1)) * np.uint64(0x9E3779B97F4A7C15)
-            code ^= code >> np.uint64(29)
+    code = _code(_code(np.uint64(len(openers)), tokens), openers)
     slot = np.int64(code & np.uint64(len(lists.slots) - 1))
     while lists.slots[slot] >= 0 and not _is(lists, lists.slots[slot], tokens, openers):
         slot = (slot + 1) & (len(lists.slots) - 1)
@@ -195,8 +207,25 @@ def _slot(lists, tokens, openers):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def _code(code, tokens):  # type: ignore[no-untyped-def]
+    for i in range(len(tokens)):
+        code = (code ^ np.uint64(tokens[i] + 1)) * np.uint64(0x9E3779B97F4A7C15)
+        code ^= code >> np.uint64(29)
+    return code
+
+
+@njit(cache=True, nogil=True)
 def _is(lists, number, tokens, openers):  # type: ignore[no-untyped-def]
-    kept = _list(lists, number)
-    if lists.openers[number] != len(openers) or len(kept) != len(tokens) + len(openers):
+    start, end = lists.offsets[number], lists.offsets[number + 1]
+    if lists.openers[number] != len(openers) or end - start != len(tokens) + len(openers):
         return False
-    return (kept[: len(tokens)] == tokens).all() and (kept[len(tokens) :] == openers).all()
+    middle = start + len(tokens)
+    return _are_equal(lists.tokens[start:middle], tokens) and _are_equal(lists.tokens[middle:end], openers)
+
+
+@njit(cache=True, nogil=True)
+def _are_equal(some, others):  # type: ignore[no-untyped-def]
+    same = 0
+    while same < len(some) and some[same] == others[same]:
+        same += 1
+    return same == len(some)

@@ -19,6 +19,7 @@ LISTED_SHARE = 4  # a list takes at most this part of a mask's bytes
 REMEMBERED = 2048  # masks of 16 KB over 131k tokens
 COMPARED = 8  # masks beside which one is tried before it is kept whole
 ALIKE = 8  # bytes on which states must agree for one's mask to be found from the other's
+_FIRST_NEAR = 64
 _NOTHING = np.empty(0, np.int32)
 
 
@@ -37,7 +38,7 @@ class Tools:
         self.tries = tries
         self.few = tries.mask_words // LISTED_SHARE
         """the most tokens by which masks differ that share one"""
-        self.found: Found = room_for(len(tries.plain.tokens) + len(tries.other.tokens) + len(tries.eos))
+        self.found: Found = room_for(len(tries.tokens) + len(tries.eos))
         self.marks = np.zeros(32 * tries.mask_words, np.bool_)
         """room for a mark for each token, none set"""
         self.signatures = Signatures()
@@ -62,8 +63,9 @@ class PlainMasks:
         """of each kind its mask, and the tokens that differ from it"""
         self._plain: list[PlainMask] = []
         """of each kind"""
-        self._near: list[tuple[int, int]] = []
+        self._near = np.empty((_FIRST_NEAR, 2), np.int32)
         """a state of each kind of which nothing is undecided, and the kind"""
+        self._near_count = 0
 
     def kinds(self, states: NDArray[np.int32]) -> tuple[Kinds, NDArray[np.int32]]:
         """All kinds so far, and those of these states."""
@@ -95,7 +97,13 @@ class PlainMasks:
         if len(self._placed) == kind:
             self._placed.append(self._place(plain.words))
         if not len(plain.undecided) and not len(plain.openers):
-            self._near.append((state, kind))
+            self._note_near(state, kind)
+
+    def _note_near(self, state: int, kind: int) -> None:
+        if self._near_count == len(self._near):
+            self._near = np.concatenate([self._near, np.empty_like(self._near)])
+        self._near[self._near_count] = state, kind
+        self._near_count += 1
 
     def _walked(self, state: int) -> PlainMask:
         tools = self._tools
@@ -107,8 +115,8 @@ class PlainMasks:
 
     def _beside_another(self, state: int, rounds: Rounds) -> PlainMask | None:
         """Found from the mask of the state that agrees with it on the longest texts, if there is one."""
-        near = np.array(self._near, np.int32).reshape(-1, 2)
-        nearest = _nearest(rounds, state, near[:, 0], ALIKE)
+        near = self._near[: self._near_count]
+        nearest = _nearest(rounds, state, near, ALIKE)
         if nearest < 0:
             return None
         tools = self._tools
@@ -136,12 +144,12 @@ class PlainMasks:
 
 
 @njit(cache=True, nogil=True)
-def _nearest(rounds, state, others, least):  # type: ignore[no-untyped-def]
-    """The last of the others, as far as rounds know them, that agrees with a state on the longest texts; -1
-    if none does on `least` bytes."""
+def _nearest(rounds, state, near, least):  # type: ignore[no-untyped-def]
+    """The last of the states near, as far as rounds know them, that agrees with a state on the longest texts;
+    -1 if none does on `least` bytes."""
     best, length = -1, least
-    for number in range(len(others) - 1, -1, -1):
-        place = rounds.place[others[number]]
+    for number in range(len(near) - 1, -1, -1):
+        place = rounds.place[near[number, 0]]
         while (
             place >= 0
             and length <= PLAIN_BYTES

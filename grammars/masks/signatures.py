@@ -53,24 +53,16 @@ def _random(count: int) -> NDArray[np.uint64]:
 @njit(cache=True, nogil=True)
 def _rounds(machine, states, weights, places, own):  # type: ignore[no-untyped-def]
     """What depends on more than bytes and code points is told apart by `own`, which is never the same."""
-    transitions, actions = machine.transitions, machine.actions
+    actions = machine.actions
     verdicts = np.full(len(actions), -1, np.int32)
     place, reached = _reached(machine, _plain_columns(machine), states, verdicts)
-    columns, column_weights = _distinct_columns(machine, reached, weights)
+    steps = _steps(machine, place, reached, weights)
     signatures = np.ones((PLAIN_BYTES + 1, len(reached)), np.uint64)
     acting = np.zeros((PLAIN_BYTES + 1, len(actions)), np.uint64)
     met = np.flatnonzero(verdicts >= 0)
     for length in range(PLAIN_BYTES + 1):
         if length:
-            for i in range(len(reached)):
-                total = places[1]  # so that a state from which nothing leads on is not like none
-                for k in range(len(columns)):
-                    entry = transitions[reached[i], columns[k]]
-                    if entry >= 0:
-                        total += column_weights[k] * signatures[length - 1, place[entry]]
-                    elif entry < DEAD:
-                        total += column_weights[k] * acting[length - 1, -2 - entry]
-                signatures[length, i] = _mixed(total)
+            _follow(steps, signatures[length - 1], acting[length - 1], places[1], signatures[length])
         for action in met:
             acting[length, action] = _of_action(
                 machine, action, verdicts[action], signatures[length], place, places, own
@@ -117,6 +109,54 @@ def _of_action(machine, action, verdicts, signatures, place, places, own):  # ty
     return _mixed(total)
 
 
+class _Steps(NamedTuple):
+    """Where plain bytes lead from place i: to `targets[first[i]:first[i + 1]]`, each once, a place or
+    -1 - action, with the sum of its bytes' weights."""
+
+    first: NDArray[np.int64]  # [places + 1]
+    targets: NDArray[np.int32]
+    weights: NDArray[np.uint64]
+
+
+@njit(cache=True, nogil=True)
+def _follow(steps, signatures, acting, nowhere, after):  # type: ignore[no-untyped-def]
+    """Writes the signatures after one byte more. `nowhere` is there so that a state from which nothing
+    leads on is not like none."""
+    for place in range(len(after)):
+        total = nowhere
+        for step in range(steps.first[place], steps.first[place + 1]):
+            target = steps.targets[step]
+            total += steps.weights[step] * (signatures[target] if target >= 0 else acting[-1 - target])
+        after[place] = _mixed(total)
+
+
+@njit(cache=True, nogil=True)
+def _steps(machine, place, reached, weights):  # type: ignore[no-untyped-def]
+    columns, sums = _plain_columns(machine), np.zeros(machine.transitions.shape[1], np.uint64)
+    for byte in range(256):
+        if byte != QUOTE:
+            sums[machine.class_of_byte[byte]] += weights[byte]
+    states = len(machine.transitions)
+    step_of = np.full(states + len(machine.actions), -1, np.int64)
+    first = np.zeros(len(reached) + 1, np.int64)
+    targets = np.empty(len(reached) * len(columns), np.int32)
+    totals = np.zeros(len(targets), np.uint64)
+    found = 0
+    for i in range(len(reached)):
+        for column in columns:
+            entry = machine.transitions[reached[i], column]
+            if entry == DEAD:
+                continue
+            key = entry if entry >= 0 else states - 2 - entry
+            if step_of[key] < first[i]:
+                step_of[key] = found
+                targets[found] = place[entry] if entry >= 0 else 1 + entry
+                found += 1
+            totals[step_of[key]] += sums[column]
+        first[i + 1] = found
+    return _Steps(first, targets[:found], totals[:found])
+
+
 @njit(cache=True, nogil=True)
 def _plain_columns(machine):  # type: ignore[no-untyped-def]
     """The classes of bytes other than the quote."""
@@ -125,34 +165,6 @@ def _plain_columns(machine):  # type: ignore[no-untyped-def]
         if byte != QUOTE:
             is_plain[machine.class_of_byte[byte]] = True
     return np.flatnonzero(is_plain)
-
-
-@njit(cache=True, nogil=True)
-def _distinct_columns(machine, reached, weights):  # type: ignore[no-untyped-def]
-    """One class of each that these states don't tell apart, and the sums of their bytes' weights."""
-    sums = np.zeros(machine.transitions.shape[1], np.uint64)
-    for byte in range(256):
-        if byte != QUOTE:
-            sums[machine.class_of_byte[byte]] += weights[byte]
-    columns = _plain_columns(machine)
-    codes = np.zeros(len(columns), np.uint64)
-    for i in range(len(reached)):
-        for k in range(len(columns)):
-            entry = np.uint64(machine.transitions[reached[i], columns[k]] + (1 << 40))
-            codes[k] = codes[k] * np.uint64(0x9E3779B97F4A7C15) + _mixed(entry)
-    kept = np.empty(len(columns), np.int64)
-    found = 0
-    for k in range(len(columns)):
-        same = 0
-        while same < found and codes[kept[same]] != codes[k]:
-            same += 1
-        if same == found:
-            kept[found] = k
-            found += 1
-        else:
-            sums[columns[kept[same]]] += sums[columns[k]]
-    distinct = columns[kept[:found]]
-    return distinct, sums[distinct]
 
 
 @njit(cache=True, nogil=True)

@@ -93,6 +93,8 @@ class _Making:
     def _put_walked(self, chosen: NDArray[np.bool_]) -> None:
         """Lists what these states allow. Those that are dear also get a mask, as there is too much."""
         states, tools = np.flatnonzero(chosen).astype(np.int32), self._tools
+        if not len(states):
+            return
         is_dear = self._bodies[states] != 0
         parts = (states, self._accepting[states], is_dear, tools.found, NODE_LIMIT, tools.few)
         walked = Walked(*walk_states(tools.tries, self._machine, *parts))
@@ -105,6 +107,8 @@ class _Making:
     def _put_like(self, states: NDArray[np.int32]) -> None:
         """For states that are like dear ones: what those have, and what differs."""
         tools, likes = self._tools, self._like[states]
+        if not len(states):
+            return
         ends_apart = self._accepting[states] != self._accepting[likes]
         parts = (NO_ROUNDS, states, likes, ends_apart, tools.found)
         walked = Walked(*walk_differences(tools.tries, self._machine, *parts))
@@ -113,7 +117,7 @@ class _Making:
 
     def _keep(self, lists: Lists) -> None:
         self._lists = Lists(*lists)
-        if self._lists.offsets[self._lists.used] > self._room():
+        if self._lists.offsets[self._lists.used[0]] > self._room():
             raise TooLargeError(f"more than {MAX_MASK_BYTES >> 20} MiB of masks")
 
     def _room(self) -> int:

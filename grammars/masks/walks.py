@@ -28,6 +28,7 @@ from ..stack_automaton import (
     SEE,
     TAIL,
 )
+from .token_trie import OTHER, PLAIN
 
 NO_LIMIT = 1 << 30
 UNDECIDED = -2
@@ -85,30 +86,17 @@ class Levels(NamedTuple):
 def walk_states(tries, machine, states, ends_here, is_dear, found, limit, few):  # type: ignore[no-untyped-def]
     """`Walked` of states int32 [n]. A state is dear where its plain tokens take more than `limit` nodes or
     are more than `few`, and where it `is_dear`. Where `ends_here`, ends of sequence are allowed."""
-    dear = np.zeros(len(states), np.bool_)
-    others, other_ends = _walk(tries.other, machine, states, dear, tries.max_bytes, found, NO_LIMIT, NO_LIMIT)
-    dear[:] = is_dear
-    plain, plain_ends = _walk(tries.plain, machine, states, dear, tries.max_bytes, found, limit, few)
-    tokens = np.empty(len(others) + len(plain) + len(states) * len(tries.eos), np.int32)
-    ends = np.empty((len(states), 3), np.int32)
-    used = start = plain_start = 0
-    for i in range(len(states)):
-        for part in range(3):
-            used = append(tokens, used, others[start : other_ends[i, part]])
-            if part == 0 and ends_here[i]:
-                used = append(tokens, used, tries.eos)
-            used = append(tokens, used, plain[plain_start : plain_ends[i, part]])
-            start, plain_start = other_ends[i, part], plain_ends[i, part]
-            ends[i, part] = used
-    return tokens[:used], ends, dear
+    dear = is_dear.copy()
+    tokens, ends = _walk(tries, OTHER, machine, states, ends_here, dear, found, limit, few)
+    return tokens, ends, dear
 
 
 @njit(cache=True, nogil=True)
 def walk_plain(tries, machine, state, found):  # type: ignore[no-untyped-def]
     """`Walked` of plain tokens from one state."""
-    states, dear = np.array([state], np.int32), np.zeros(1, np.bool_)
-    tokens, ends = _walk(tries.plain, machine, states, dear, tries.max_bytes, found, NO_LIMIT, NO_LIMIT)
-    return tokens, ends, dear
+    states, no = np.array([state], np.int32), np.zeros(1, np.bool_)
+    tokens, ends = _walk(tries, PLAIN, machine, states, no, no, found, NO_LIMIT, NO_LIMIT)
+    return tokens, ends, no
 
 
 @njit(cache=True, nogil=True)
@@ -225,68 +213,100 @@ def add_subtree(found, count, ends, token_starts, tokens, node):  # type: ignore
 
 
 @njit(cache=True, nogil=True)
-def _roots_by_class(trie, machine):  # type: ignore[no-untyped-def]
-    """The trie's nodes for first bytes, and where those of each class begin: [classes + 1]."""
-    bytes_ = np.flatnonzero(trie.roots >= 0)
-    in_order = bytes_[np.argsort(machine.class_of_byte[bytes_], kind="mergesort")]
-    classes = np.arange(machine.transitions.shape[1] + 1)
-    return trie.roots[in_order], np.searchsorted(machine.class_of_byte[in_order], classes)
+def _roots_by_class(tries, machine):  # type: ignore[no-untyped-def]
+    """The nodes for first bytes, and where those of each trie and class begin: [2, classes + 1]."""
+    in_order = np.argsort(machine.class_of_byte, kind="mergesort")
+    roots, first = np.empty(512, np.int32), np.empty((2, machine.transitions.shape[1] + 1), np.int32)
+    found = 0
+    for trie in (OTHER, PLAIN):
+        column = 0
+        for byte in in_order:
+            while column <= machine.class_of_byte[byte]:
+                first[trie, column] = found
+                column += 1
+            if tries.roots[trie, byte] >= 0:
+                roots[found] = tries.roots[trie, byte]
+                found += 1
+        first[trie, column:] = found
+    return roots, first
 
 
 @njit(cache=True, nogil=True)
-def _walk(trie, machine, chosen, dear, max_bytes, found, limit, few):  # type: ignore[no-untyped-def]
-    """Tokens and the ends of what is allowed, undecided and openers of each state chosen, int32 [n, 3]: of
-    dear ones nothing. It becomes dear where that takes more than `limit` nodes or `few` tokens."""
-    byte, depth, _, ends, token_starts, tokens, _ = trie
+def _walk(tries, first_trie, machine, chosen, ends_here, dear, found, limit, few):  # type: ignore[no-untyped-def]
+    """Tokens and the ends of what is allowed, undecided and openers of each state chosen, int32 [n, 3]; of
+    dear ones nothing from the plain trie. It becomes dear where that takes more than `limit` nodes or `few`
+    tokens."""
+    child_ends, token_starts, tokens = tries.ends, tries.token_starts, tries.tokens
+    first_child, child, child_byte = tries.first_child, tries.child, tries.child_byte
     transitions, class_of_byte, actions, returns = machine
-    states, top, asked, pushed, units, value, below = new_levels(max_bytes)
+    states, top, asked, pushed, units, value, below = new_levels(tries.max_bytes)
+    at, until = np.empty(len(states), np.int32), np.empty(len(states), np.int32)
     allowed, undecided, openers = found
-    roots, first_root = _roots_by_class(trie, machine)
+    roots, first_root = _roots_by_class(tries, machine)
     kept, kept_ends, used = np.empty(FIRST_ROOM, np.int32), np.empty((len(chosen), 3), np.int32), 0
     for i in range(len(chosen)):
         state = chosen[i]
         begin(state, states, top, asked, pushed, units)
-        alive = open_questions = opening = visited = 0
-        for column in range(transitions.shape[1]):
-            if dear[i] or transitions[state, column] == DEAD:
-                continue
-            for place in range(first_root[column], first_root[column + 1]):
-                node = roots[place]
-                last = ends[node]
-                while node < last and visited <= limit:
+        alive = open_questions = opening = 0
+        counts = (0, 0, 0)
+        for trie in range(first_trie, PLAIN + 1):
+            if trie == PLAIN:
+                alive = append(allowed, alive, tries.eos) if ends_here[i] else alive
+                counts = (alive, open_questions, opening)
+            visited, most = 0, limit if trie == PLAIN else NO_LIMIT
+            for column in range(transitions.shape[1]):
+                if transitions[state, column] == DEAD or (trie == PLAIN and dear[i]):
+                    continue
+                for place in range(first_root[trie, column], first_root[trie, column + 1]):
+                    node, entry, level = roots[place], transitions[state, column], 0
                     visited += 1
-                    level = depth[node]
-                    entry = transitions[states[level], class_of_byte[byte[node]]]
-                    frame, asks, opens, counted = top[level], asked[level], pushed[level], units[level]
-                    if entry < DEAD:
-                        entry, frame, asks, opens, counted = acted(
-                            actions, returns, -2 - entry, level, frame, asks, opens, counted, value, below
-                        )
-                    if entry < 0:
+                    while visited <= most:
+                        frame, asks, opens, counted = top[level], asked[level], pushed[level], units[level]
+                        if entry < DEAD:
+                            entry, frame, asks, opens, counted = acted(
+                                actions, returns, -2 - entry, level, frame, asks, opens, counted, value, below
+                            )
                         if entry == UNDECIDED:
                             open_questions = add_subtree(
-                                undecided, open_questions, ends, token_starts, tokens, node
+                                undecided, open_questions, child_ends, token_starts, tokens, node
                             )
-                        node = ends[node]
-                        continue
-                    states[level + 1] = entry
-                    top[level + 1] = frame
-                    asked[level + 1] = asks
-                    pushed[level + 1] = opens
-                    units[level + 1] = counted
-                    for position in range(token_starts[node], token_starts[node + 1]):
-                        if asks:
-                            undecided[open_questions] = tokens[position]
-                            open_questions += 1
-                            continue
-                        allowed[alive] = tokens[position]
-                        alive += 1
-                        if opens:
-                            openers[opening] = tokens[position]
-                            opening += 1
-                    node += 1
-        if dear[i] or visited > limit or alive > few:
-            dear[i] = True
-            alive = open_questions = opening = 0
+                        elif entry >= 0:
+                            level += 1
+                            states[level] = entry
+                            top[level], asked[level], pushed[level], units[level] = (
+                                frame,
+                                asks,
+                                opens,
+                                counted,
+                            )
+                            at[level], until[level] = first_child[node], first_child[node + 1]
+                            for position in range(token_starts[node], token_starts[node + 1]):
+                                if asks:
+                                    undecided[open_questions] = tokens[position]
+                                    open_questions += 1
+                                    continue
+                                allowed[alive] = tokens[position]
+                                alive += 1
+                                if opens:
+                                    openers[opening] = tokens[position]
+                                    opening += 1
+                        entry = DEAD
+                        while level > 0:
+                            next_child, last, here = at[level], until[level], states[level]
+                            visited -= next_child
+                            while next_child < last and entry == DEAD:
+                                entry = transitions[here, class_of_byte[child_byte[next_child]]]
+                                next_child += 1
+                            visited += next_child
+                            if entry != DEAD:
+                                at[level] = next_child
+                                node = child[next_child - 1]
+                                break
+                            level -= 1
+                        if level == 0:
+                            break
+            if trie == PLAIN and (dear[i] or visited > limit or alive - counts[0] > few):
+                dear[i] = True
+                alive, open_questions, opening = counts
         kept, used = keep(kept, used, found, (alive, open_questions, opening), kept_ends[i])
     return kept[:used], kept_ends

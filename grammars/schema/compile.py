@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from decimal import Decimal
 from typing import Literal, NamedTuple
 
@@ -25,18 +22,6 @@ PropertyOrder = Literal["schema", "any"]
 Unenforced = Literal["refuse", "allow"]
 
 _OF_NUMBERS = {"const", "enum", "maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum", "multipleOf"}
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Garbage collections in the middle of it would take a sixth of the time and find nothing."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class CompiledSchema(NamedTuple):
@@ -68,7 +53,6 @@ class SchemaCompiler:
         """
         return self.compile_allowing("refuse", text, separators, property_order=property_order).machine
 
-    @_without_collection()
     def compile_allowing(
         self,
         unenforced: Unenforced,

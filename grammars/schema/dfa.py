@@ -164,35 +164,66 @@ def _common_classes(left_cuts, left_classes, right_cuts, right_classes):  # type
 
 @njit(cache=True)
 def _product(left, right, left_class, right_class, limit):  # type: ignore[no-untyped-def]
-    """Pairs reached from (0, 0); the row after the last stands for the dead state."""
+    """Pairs reached from (0, 0); the row after the last stands for the dead state. There is no end where
+    there are `limit` pairs."""
     n_left, n_right, classes = len(left), len(right), len(left_class)
-    number = {np.int64(0): np.int32(0)}
-    pairs = np.zeros((limit, 2), np.int32)
-    transitions = np.full((limit, classes), -1, np.int32)
+    pairs = np.zeros((min(limit, 64), 2), np.int32)
+    transitions = np.empty((len(pairs), classes), np.int32)
+    known = np.full(256, -1, np.int32)
+    known[_slot_of_pair(known, pairs, 0, 0)] = 0
     found = 1
     current = 0
     while current < found:
         a, b = pairs[current, 0], pairs[current, 1]
         for column in range(classes):
-            to_left = left[a, left_class[column]] if a < n_left else -1
-            to_right = right[b, right_class[column]] if b < n_right else -1
+            to_left = left[a, left_class[column]] if a < n_left else DEAD
+            to_right = right[b, right_class[column]] if b < n_right else DEAD
             if to_left < 0:
                 to_left = n_left
             if to_right < 0:
                 to_right = n_right
-            code = np.int64(to_left) * (n_right + 1) + to_right
-            if code in number:
-                transitions[current, column] = number[code]
-                continue
-            if found >= limit:
-                return pairs, transitions
-            number[code] = np.int32(found)
-            transitions[current, column] = found
-            pairs[found, 0] = to_left
-            pairs[found, 1] = to_right
-            found += 1
+            slot = _slot_of_pair(known, pairs, to_left, to_right)
+            if known[slot] < 0:
+                if found == limit:
+                    return pairs, transitions
+                if found == len(pairs):
+                    pairs, transitions = _longer(pairs, limit), _longer(transitions, limit)
+                pairs[found, 0] = to_left
+                pairs[found, 1] = to_right
+                known[slot] = found
+                found += 1
+                if 2 * found > len(known):
+                    known = _rehashed(pairs[:found], 2 * len(known))
+                transitions[current, column] = found - 1
+            else:
+                transitions[current, column] = known[slot]
         current += 1
     return pairs[:found].copy(), transitions[:found].copy()
+
+
+@njit(cache=True)
+def _slot_of_pair(known, pairs, left, right):  # type: ignore[no-untyped-def]
+    """Where the pair is in the table, or would be."""
+    code = (np.uint64(left) << np.uint64(32) | np.uint64(right)) * np.uint64(0x9E3779B97F4A7C15)
+    slot = np.int64(code >> np.uint64(32)) & (len(known) - 1)
+    while known[slot] >= 0 and (pairs[known[slot], 0] != left or pairs[known[slot], 1] != right):
+        slot = (slot + 1) & (len(known) - 1)
+    return slot
+
+
+@njit(cache=True)
+def _rehashed(pairs, size):  # type: ignore[no-untyped-def]
+    known = np.full(size, -1, np.int32)
+    for number in range(len(pairs)):
+        known[_slot_of_pair(known, pairs, pairs[number, 0], pairs[number, 1])] = number
+    return known
+
+
+@njit(cache=True)
+def _longer(rows, limit):  # type: ignore[no-untyped-def]
+    longer = np.empty((min(2 * len(rows), limit), rows.shape[1]), rows.dtype)
+    longer[: len(rows)] = rows
+    return longer
 
 
 def minimal(dfa: Dfa) -> Dfa:

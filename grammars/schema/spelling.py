@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from ..errors import TooLargeError
 from ..stack_automaton import TAIL
 from .code_points import Spelling, spelling_graph
-from .dfa import DEAD, Dfa, alive_states, minimal_table
+from .dfa import DEAD, Dfa, alive_states, minimal_table, spread
+from .pruning import pruned
 
 _MAX_CELLS = 4_000_000
 
@@ -48,13 +49,16 @@ class Block:
     count: Count | None = None
 
     @cached_property
-    def pushes(self) -> list[tuple[int, int]]:
-        """States and nodes of entries that go to a node, each pair once."""
-        return self._pushes[0]
+    def pushes(self) -> list[tuple[int, list[int]]]:
+        """The states with entries that go to nodes, each with these, once and in order."""
+        nodes: dict[int, list[int]] = {}
+        for state, node in self._pushes[0]:
+            nodes.setdefault(state, []).append(node)
+        return list(nodes.items())
 
     @cached_property
     def push_numbers(self) -> NDArray[np.int32]:
-        """[states, byte classes] the place in `pushes` of entries that go to a node."""
+        """[states, byte classes] the place of entries that go to a node among all in `pushes`."""
         return self._pushes[1]
 
     @cached_property
@@ -65,6 +69,11 @@ class Block:
         numbers = np.full(self.transitions.shape, -1, np.int32)
         numbers[states, columns] = which
         return [divmod(pair, len(self.graph) + 1) for pair in pairs.tolist()], numbers
+
+    @cached_property
+    def class_code(self) -> NDArray[np.int64]:
+        """[256], a hash of the class of each byte."""
+        return spread(self.class_of_byte)
 
     @cached_property
     def labelled(self) -> list[tuple[int, int]]:
@@ -95,19 +104,17 @@ def spelled(dfa: Dfa, spelling: Spelling) -> Block | None:
     dfa = _with_classes(dfa, -2 - graph[graph < -1])
     if not (dfa.labels >= 0).any():
         return None
-    pruned = _Pruned(graph)
     in_graph = np.zeros(dfa.transitions.shape[1], np.bool_)
     in_graph[-2 - graph[1:][graph[1:] < -1]] = True
     first = np.where(graph[0] < -1, -2 - graph[0], 0)
     table = np.where(graph[0] < -1, dfa.transitions[:, first], DEAD).astype(np.int32)
     longer = np.flatnonzero(graph[0] >= 0)
-    alive, which = np.unique((dfa.transitions >= 0) & in_graph, axis=0, return_inverse=True)
-    entries = np.array([pruned.entries(graph[0, longer], classes) for classes in alive], np.int32)
-    table[:, longer] = entries[which.reshape(-1)]
+    places, nodes = pruned(graph, graph[0, longer], (dfa.transitions >= 0) & in_graph)
+    table[:, longer] = np.where(places >= 0, PUSHES - places, DEAD)
     table[:, 0] = np.where(dfa.labels >= 0, -2 - dfa.labels, DEAD)
     labels = np.full(len(table), -1, np.int32)
     bodies = np.flatnonzero((dfa.transitions == np.arange(len(table))[:, None]).all(axis=1))
-    return Block(class_of_byte, table, labels, pruned.table(), dfa.transitions, bodies, KINDS[spelling])
+    return Block(class_of_byte, table, labels, nodes, dfa.transitions, bodies, KINDS[spelling])
 
 
 def counted(least: int, most: int) -> Block:
@@ -135,36 +142,6 @@ def _with_classes(dfa: Dfa, leaves: NDArray[np.int32]) -> Dfa:
     kept = np.where(spellable, dfa.transitions, DEAD).astype(np.int32)
     transitions, labels = minimal_table(kept, dfa.labels)
     return Dfa(dfa.cuts, dfa.class_of_cut, transitions, labels)
-
-
-class _Pruned:
-    """The nodes of a graph without the ways to some classes, equal ones once."""
-
-    def __init__(self, graph: NDArray[np.int32]) -> None:
-        self._graph = graph
-        self._known: dict[bytes, int] = {}
-        self._rows: list[NDArray[np.int32]] = []
-
-    def entries(self, nodes: NDArray[np.int32], classes: NDArray[np.bool_]) -> NDArray[np.int32]:
-        """For each node its entry in a state from which these classes lead on."""
-        if not classes.any():
-            return np.full(len(nodes), DEAD, np.int32)
-        number = np.full(len(self._graph) + 1, DEAD, np.int32)  # the last is that of no node
-        kept = np.append(classes, False)
-        for node in range(1, len(self._graph)):
-            row = self._graph[node]
-            leaves = np.where(kept[np.clip(-2 - row, 0, len(classes))], row, DEAD)
-            row = np.where(row < -1, leaves, number[np.maximum(row, DEAD)])
-            if (row != DEAD).any():
-                row = row.astype(np.int32)
-                number[node] = self._known.setdefault(row.tobytes(), len(self._rows))
-                if number[node] == len(self._rows):
-                    self._rows.append(row)
-        found = number[nodes]
-        return np.where(found >= 0, PUSHES - found, DEAD)
-
-    def table(self) -> NDArray[np.int32]:
-        return np.array(self._rows, np.int32).reshape(len(self._rows), self._graph.shape[1])
 
 
 def inlined(dfa: Dfa, spelling: Spelling) -> Block | None:

@@ -18,7 +18,10 @@ from ..stack_automaton import (
     COUNT_CALL,
     DEAD,
     DROP,
+    GO,
+    OPEN,
     POP,
+    SET_WORDS,
     StackAutomaton,
     least_room,
 )
@@ -31,6 +34,8 @@ from .spelling import PUSHES, Block
 MAX_STATES = 40_000
 MAX_CELLS = 2_000_000  # 8 MB
 _ODD = 0x5851F42D4C957F2D
+_ROOM_OF_KIND = np.array([least_room(kind, 0) for kind in range(GO + 1)], np.int32)
+_NO_NAMES = (0,) * SET_WORDS
 _NO_PUSHES = np.empty(0, np.int32)
 
 
@@ -50,7 +55,8 @@ class Tables:
         self._graph_rows: list[tuple[int, Block, NDArray[np.int32]]] = []
         self._pushes: dict[int, NDArray[np.int32]] = {}
         """entries of a block's pushes, by the block's first state"""
-        self._inherits: list[tuple[int, int]] = []
+        self._inheriting: list[int] = []
+        self._inherited: list[int] = []
         self._actions: dict[tuple[int, ...], int] = {}
         self._returns: list[int] = []
         self._return_bases: dict[tuple[int, ...], int] = {}
@@ -84,11 +90,13 @@ class Tables:
 
     def inherit(self, state: int, other: int) -> None:
         """Where `state` has no entry it takes the one of `other`, which must not inherit itself."""
-        self._inherits.append((state, other))
+        self._inheriting.append(state)
+        self._inherited.append(other)
 
     def inherit_all(self, states: Iterable[int], others: Iterable[int]) -> None:
         """As `inherit` for each state and the other in its place."""
-        self._inherits += zip(states, others, strict=True)
+        self._inheriting += states
+        self._inherited += others
 
     def entry(self, block: Block, following: tuple[int, ...]) -> int:
         """What leads into a copy of the block: its start, or an action that sets its count."""
@@ -110,18 +118,16 @@ class Tables:
 
     def _push_entries(self, first: int, block: Block) -> None:
         graph = self._graph(block)
-        ends = np.where(block.ends >= 0, block.ends + first, DEAD).tolist()
-        bases: dict[int, int] = {}
-        loop = -1
-        if block.count is not None:
-            loop = block.count.loop
-            bases[loop] = self.returns((first + loop, first + block.count.tail))
-        entries = []
-        for state, node in block.pushes:
-            if state not in bases:
-                bases[state] = self.returns(tuple(ends[state]))
-            kind = COUNT_CALL if state == loop else CALL
-            entries.append(self.action(kind, graph + node, bases[state]))
+        loop = -1 if block.count is None else block.count.loop
+        actions, entries = self._actions, list[int]()
+        for state, nodes in block.pushes:
+            if block.count is not None and state == loop:
+                kind, base = COUNT_CALL, self.returns((first + loop, first + block.count.tail))
+            else:
+                ends = block.ends[state].tolist()
+                kind, base = CALL, self.returns(tuple(first + end if end >= 0 else DEAD for end in ends))
+            for node in nodes:
+                entries.append(-2 - actions.setdefault((kind, graph + node, base), len(actions)))
         self._pushes[first] = np.array(entries, np.int32)
 
     def _graph(self, block: Block) -> int:
@@ -134,8 +140,9 @@ class Tables:
         return known
 
     def action(self, kind: int, target: int, operand: int, more: tuple[int, ...] = ()) -> int:
-        """`more`: what it has behind its room."""
-        return -2 - self._actions.setdefault((kind, target, operand, *more), len(self._actions))
+        """`more`: the columns behind its room, of which the last are 0 if there are fewer."""
+        key = (kind, target, operand, *more, *_NO_NAMES[len(more) :])
+        return -2 - self._actions.setdefault(key, len(self._actions))
 
     def returns(self, following: tuple[int, ...]) -> int:
         """The base at which the states after each verdict stand."""
@@ -162,11 +169,7 @@ class Tables:
         table[states, class_of_byte[bytes_]] = targets
         accepting = np.zeros(self._count, np.bool_)
         accepting[self.accepting] = True
-        if self._inherits:
-            states, others = np.array(self._inherits, np.int64).T
-            table[states] = np.where(table[states] == DEAD, table[others], table[states])
-            accepting[states] |= accepting[others]
-        table[table == TAKEN] = DEAD
+        _inherit(table, accepting, *self._inherits())
         automaton = replace(self._compressed(start, class_of_byte, table, accepting), max_depth=max_depth)
         return with_room(automaton, self._frames(rooms)) if rooms is not None else automaton
 
@@ -231,9 +234,9 @@ class Tables:
         for first, block, _ in self._stamps:
             bodies[first + block.bodies] = block.kind
         like = np.arange(len(table), dtype=np.int32)
-        for state, other in self._inherits:
-            if bodies[other]:
-                like[state] = other
+        states, others = self._inherits()
+        is_like = bodies[others] != 0
+        like[states[is_like]] = others[is_like]
         return StackAutomaton(
             start=start,
             class_of_byte=inverse[class_of_byte].astype(np.uint8),
@@ -245,11 +248,14 @@ class Tables:
             like_state=like,
         )
 
+    def _inherits(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        return np.array(self._inheriting, np.int32), np.array(self._inherited, np.int32)
+
     def _action_rows(self) -> NDArray[np.int32]:
-        rows = np.zeros((len(self._actions), ACTION_COLUMNS), np.int32)
-        for row, (kind, target, operand, *more) in zip(rows, self._actions, strict=True):
-            row[: 4 + len(more)] = (kind, target, operand, least_room(kind, sum(more[:1])), *more)
-        return rows
+        """With the room that each takes."""
+        known = np.fromiter(chain.from_iterable(self._actions), np.int32).reshape(-1, ACTION_COLUMNS - 1)
+        rooms = _ROOM_OF_KIND[known[:, 0]] + np.where(known[:, 0] == OPEN, known[:, 3], 0)
+        return np.insert(known, 3, rooms, axis=1)
 
     def _classes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """A class for each byte, such that every row is constant on it, and a byte of each class."""
@@ -257,7 +263,7 @@ class Tables:
         named = list({*self._path_bytes}.union(*self._entries.values()))
         code[named] = spread(np.arange(1, len(named) + 1))
         for block in {id(block.class_of_byte): block for _, block, _ in self._stamps}.values():
-            code = code * _ODD + spread(block.class_of_byte)
+            code = code * _ODD + block.class_code
         _, samples, class_of_byte = np.unique(code, return_index=True, return_inverse=True)
         return class_of_byte.reshape(256), samples
 
@@ -267,6 +273,21 @@ class Tables:
         if self._count > MAX_STATES:
             raise TooLargeError(f"more than {MAX_STATES} states")
         return first
+
+
+@njit(cache=True)
+def _inherit(table, accepting, states, others):  # type: ignore[no-untyped-def]
+    """Fills in what states have from others, which inherit nothing; then names that were taken are dead."""
+    for i in range(len(states)):
+        state, other = states[i], others[i]
+        accepting[state] |= accepting[other]
+        for column in range(table.shape[1]):
+            if table[state, column] == DEAD:
+                table[state, column] = table[other, column]
+    for state in range(len(table)):
+        for column in range(table.shape[1]):
+            if table[state, column] == TAKEN:
+                table[state, column] = DEAD
 
 
 @njit(cache=True)

@@ -21,7 +21,7 @@ from .page_tables import PageTables
 from .rope import cos_sin_table
 from .runner import Runner
 from .slot_states import SlotStates
-from .tiers import PageStore, Transfers, open_page_store, page_model
+from .tiers import PageStore, Transfers, host_bytes, open_page_store, page_model
 from .warm_up import warm_up
 from .weights import EMBEDDING, expected_tensors, load_weights
 
@@ -82,9 +82,7 @@ def _size_pool(
     config: ServeConfig, shape: DecoderConfig, dtype: torch.dtype, device: torch.device
 ) -> PoolSize:
     context = context_length(shape, config.max_model_len)
-    budget = config.kv_memory
-    if budget is None:
-        budget = default_budget(shape, dtype, device, free_memory(device))
+    budget = _kv_budget(config, shape, dtype, device)
     pool = size_pool(
         budget=budget,
         bytes_per_page=page_bytes(shape, config.page_size, dtype),
@@ -101,3 +99,16 @@ def _size_pool(
             budget,
         )
     return pool
+
+
+def _kv_budget(config: ServeConfig, shape: DecoderConfig, dtype: torch.dtype, device: torch.device) -> int:
+    """Bytes for the KV cache. On the CPU the cache in host memory needs its part of the same memory."""
+    if config.kv_memory is not None:
+        return config.kv_memory
+    free = free_memory(device)
+    kept = host_bytes(config) if device.type == "cpu" else 0
+    if kept >= free:
+        raise ConfigError(
+            f"--host-cache: {kept:,} bytes are not there beside the model, which leaves {free:,}: lower it."
+        )
+    return default_budget(shape, dtype, device, free - kept)

@@ -25,8 +25,10 @@ from ..messages import (
     LoadGrammar,
     ModelInbox,
     PageStoreInbox,
+    SavePages,
     StepMasks,
     StepPlan,
+    ToPageStore,
 )
 from ..sockets import (
     Inbox,
@@ -46,7 +48,7 @@ MASKS_DEADLINE = 10.0
 """seconds"""
 
 
-Work = StepPlan | LoadGrammar | DropGrammar | ForgetPages | DiscardPages | FlushPages
+Work = StepPlan | LoadGrammar | DropGrammar | ToPageStore
 
 
 class Mail:
@@ -88,6 +90,8 @@ def serve(runner: Runner, mail: Mail, scheduler: Outbox) -> None:
                 runner.load_grammar(grammar)
             case DropGrammar() as grammar:
                 runner.drop_grammar(grammar)
+            case SavePages() as pages:
+                runner.save_pages(pages)
             case (ForgetPages() | DiscardPages()) as pages:
                 runner.forget_pages(pages)
             case FlushPages() as pages:

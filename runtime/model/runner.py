@@ -24,6 +24,7 @@ from ..messages import (
     RowError,
     RowLogprobs,
     RowPromptLogprobs,
+    SavePages,
     StepMasks,
     StepPlan,
     StepResult,
@@ -87,6 +88,12 @@ class Runner:
 
     def drop_grammar(self, message: DropGrammar) -> None:
         self._states.drop_grammar(message)
+
+    @torch.inference_mode()
+    def save_pages(self, message: SavePages) -> None:
+        transfers = self._store_transfers()
+        transfers.save(message.saves)
+        transfers.settle([])
 
     def forget_pages(self, message: ForgetPages | DiscardPages) -> None:
         self._store_transfers().forget(message)

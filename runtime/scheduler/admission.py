@@ -90,6 +90,7 @@ def take_residence(
     )
     if restoring:
         home.restore_end = fetched
+    home.saved_pages = home.ready // cache.page_size
     return home
 
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...radix_cache import PrefixCache
-from ..messages import PageCopy, Row, RowGroup, StepMasks, StepPlan
+from ..messages import PageCopy, RestoredPages, Row, RowGroup, StepMasks, StepPlan
 from .admission import pages_for
 from .budget import StepBudget
 from .groups import order_and_group
 from .request import Phase, Request, Residence
-from .stored_pages import restored
 
 GROWTH_TOKENS = 64  # pages are taken ahead for so many tokens while there are plenty
 PLENTY = 0.25  # of all pages
@@ -128,7 +127,8 @@ class StepPlanner:
         assert fetch is not None, "what is restored was fetched"
         fetch.restored = True
         start = home.planned // self._page_size
-        plan.restores.append(restored(fetch, home.pages, start, start + pages))
+        table = home.pages[start : start + pages]
+        plan.restores.append(RestoredPages(fetch.id, start - fetch.first, _packed(table)))
         home.planned += pages * self._page_size
         home.last_step = plan.step
         flight.restored.append(request)

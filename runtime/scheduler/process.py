@@ -95,6 +95,7 @@ class Loop:
             self._receive()
             self._scheduler.expire_pins(time.time())
             self._scheduler.take_grammars()
+            self._scheduler.fetch_ahead()
             while self._scheduler.plan():
                 pass
             self._send()
@@ -241,6 +242,7 @@ def _scheduler(
         vocabulary.eos,
         segmenter,
         host_pages=ready.host_pages,
+        write_through=config.write_policy == "write_through",
     )
 
 

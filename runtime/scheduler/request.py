@@ -28,10 +28,11 @@ class Residence:
 
     `prefill_end` is how many tokens were known when it started, or when some were forced; `planned` how
     many tokens' KV is there or planned, of which up to `restore_end` are not computed but come from the page
-    store, and `sampling` how many sampled tokens are on their way back, without
-    those of steps up to `superseded`: others were forced in their place. `is_set_up`: the model process
-    has what the next token depends on. `faulty`: the model could not go on from its KV, so nobody else
-    shall. `preempted` counts the prompts that were put before its own, `urgent` says that no more are.
+    store; `saved_pages` how many pages that was offered. `sampling` is how many sampled tokens are on their
+    way back, without those of steps up to `superseded`: others were forced in their place. `is_set_up`: the
+    model process has what the next token depends on. `faulty`: the model could not go on from its KV, so
+    nobody else shall. `preempted` counts the prompts that were put before its own, `urgent` says that no
+    more are.
     """
 
     slot: int
@@ -40,6 +41,7 @@ class Residence:
     prefill_end: int
     planned: int
     restore_end: int = 0
+    saved_pages: int = 0
     sampling: int = 0
     sent_pages: int = 0
     last_step: int = 0
@@ -134,10 +136,10 @@ class Request:
     """`tokens` are the prompt's and the output's, packed; `arrival` counts requests.
 
     `tenant` is whose fair share it is served from. `overtaken` counts those that went first for their
-    match, `awaited` is the prefix that it waits for, `fetch` what the page store has for it. `paid`: tokens
-    of its prompt that are paid for. `home` is what it has while it runs. `cached_tokens` is what its first
-    start found of the prompt; `sent` how many tokens the client knows of; `answered`: its first output is
-    on its way.
+    match, `awaited` is the prefix that it waits for, `fetch` what the page store has for it, `keys` are those
+    of its first pages, as far as they are known. `paid`: tokens of its prompt that are paid for. `home` is
+    what it has while it runs. `cached_tokens` is what its first start found of the prompt; `sent` how many
+    tokens the client knows of; `answered`: its first output is on its way.
     """
 
     id: str
@@ -156,6 +158,7 @@ class Request:
     paid: int = 0
     awaited: Awaited | None = None
     fetch: Fetch | None = None
+    keys: bytes = b""
     home: Residence | None = None
     cached_tokens: int | None = None
     answered: bool = False

@@ -58,6 +58,7 @@ class Scheduler:
         segments: Segments,
         bounds: Bounds = USUAL_BOUNDS,
         host_pages: int = 0,
+        write_through: bool = False,
     ) -> None:
         self._limits = limits
         self._cache = cache
@@ -69,7 +70,7 @@ class Scheduler:
         self._planner = StepPlanner(cache, limits.num_pages, lambda r: banned_tokens(r, self._eos))
         self._open: dict[str, Request] = {}  # every request that isn't answered to its end
         self._fairness = Fairness(bounds.ahead)
-        self._stored = StoredPages(cache, host_pages)
+        self._stored = StoredPages(cache, host_pages, write_through)
         self._store_counts = StoreCounts()
         self._starter = Starter(cache, self._stored, limits.slots, grammars, self._fairness, bounds)
         self._waiting = self._starter.waiting
@@ -147,6 +148,9 @@ class Scheduler:
 
     def found(self, message: Found) -> None:
         self._stored.found(message)
+
+    def fetch_ahead(self) -> None:
+        """Asks for stored pages of those who wait, as far as there is room for them."""
         self._starter.fetch_ahead()
 
     def fetched(self, message: Fetched) -> None:
@@ -188,7 +192,7 @@ class Scheduler:
         for request in flight.restored:
             if not request.residence.restoring:
                 self._stored.end(request)
-        self._stored.attach(plan)
+        self._stored.attach(plan, flight)
         self._counts.prompt_tokens_computed += flight.prefill_tokens - flight.forced_tokens
         self._in_flight.append(flight)
         self._to_model += self._grammars.take_loads()
@@ -210,6 +214,7 @@ class Scheduler:
         self._results.take(flight, result)
         self._in_flight.popleft()
         self._send_masks()
+        self._to_model += self._stored.save(flight)
         for request in flight.requests:
             if request.home is not None:
                 self._settle(request)
@@ -263,7 +268,6 @@ class Scheduler:
 
     def _admit(self) -> None:
         decoding = sum(not request.residence.prefilling for request in self._active())
-        self._starter.fetch_ahead()
         tokens = self._budget.prefill_tokens(decoding), self._budget.restored_tokens(decoding)
         for request in self._starter.starts(self._running, *tokens):
             self._running[request.residence.slot] = request

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import numpy as np
-
-from ...radix_cache import KeyedPages, PrefixCache
+from ...radix_cache import PrefixCache
 from ..messages import (
     CacheDropped,
     DiscardPages,
@@ -20,10 +18,10 @@ from ..messages import (
     Found,
     Message,
     PageStoreInbox,
-    RestoredPages,
-    SavedPages,
     StepPlan,
 )
+from .page_saver import PageSaver
+from .plan import StepInFlight
 from .request import Fetch, Phase, Request
 
 AHEAD_PART = 2  # of host memory is for what is fetched before its request's turn, at most
@@ -37,8 +35,9 @@ class StoredPages:
     the prompt has it, finds better in the tree, or ends.
     """
 
-    def __init__(self, cache: PrefixCache, host_pages: int) -> None:
+    def __init__(self, cache: PrefixCache, host_pages: int, write_through: bool = False) -> None:
         self._cache = cache
+        self._saver = PageSaver(cache, write_through and host_pages > 0)
         self.enabled = host_pages > 0
         self._most_ahead = host_pages // AHEAD_PART
         self._held_pages = 0  # by the fetches that were asked for
@@ -47,7 +46,6 @@ class StoredPages:
         self._hurried = 0  # the last fetch that was asked for at its request's turn
         self._over: list[int] = []
         self._last = 0
-        self._evicted: list[KeyedPages] = []
         self._to_store: list[PageStoreInbox] = []
 
     def look_up(self, request: Request) -> None:
@@ -133,16 +131,19 @@ class StoredPages:
         else:
             self._to_store.append(EndFetch(fetch.id))
 
-    def attach(self, plan: StepPlan) -> None:
+    def attach(self, plan: StepPlan, flight: StepInFlight) -> None:
         """Puts into the next step what must be done before it."""
-        plan.saves = [_saved(pages) for pages in self._take_evicted()]
+        plan.saves = self._saver.before(plan, flight)
         plan.fetches_over, self._over = self._over, []
+
+    def save(self, flight: StepInFlight) -> list[Message]:
+        """What a step that is over has computed is kept, if that is the policy."""
+        return self._saver.through(request for request in flight.requests if request.home is not None)
 
     def flush(self) -> FlushPages:
         """What would be lost with the KV cache. No fetch is needed any more."""
-        pages = [*self._cache.everything(), *self._take_evicted()]
         over, self._over = self._over, []
-        return FlushPages([_saved(each) for each in pages], over)
+        return FlushPages(self._saver.at_the_end(), over)
 
     def forget(self, order: DropCache, dropped: CacheDropped, requests: Iterable[Request]) -> ForgetPages:
         """Gives up a namespace, or all that begin with a scope, for those of `requests` too that wait."""
@@ -153,7 +154,7 @@ class StoredPages:
         for request in requests:
             if request.namespace is not None and is_meant(request.namespace) and request.home is None:
                 self.end(request)
-        self._evicted = [pages for pages in self._take_evicted() if not is_meant(pages.namespace)]
+        self._saver.forget(is_meant)
         return ForgetPages(order.scope, order.namespace, order.client, dropped)
 
     def discard(self, request: Request) -> list[Message]:
@@ -163,20 +164,6 @@ class StoredPages:
         keys = self._cache.keys(request.namespace, bytes(request.tokens))
         return [DiscardPages(request.namespace, keys)] if keys else []
 
-    def _take_evicted(self) -> list[KeyedPages]:
-        evicted, self._evicted = [*self._evicted, *self._cache.take_evicted()], []
-        return evicted
-
     def messages_to_store(self) -> list[PageStoreInbox]:
         messages, self._to_store = self._to_store, []
         return messages
-
-
-def restored(fetch: Fetch, table: list[int], start: int, end: int) -> RestoredPages:
-    """The pages of the half-open range of a page table, filled from a fetch."""
-    assert fetch.first <= start < end <= fetch.end, (fetch, start, end)
-    return RestoredPages(fetch.id, start - fetch.first, np.array(table[start:end], np.int32).tobytes())
-
-
-def _saved(pages: KeyedPages) -> SavedPages:
-    return SavedPages(pages.namespace, pages.keys, np.array(pages.pages, np.int32).tobytes())

@@ -14,6 +14,8 @@ from arbora.runtime.messages import (
     ForgetPages,
     LoadGrammar,
     Message,
+    SavedPages,
+    SavePages,
     SlotSetup,
     StepMasks,
     StepPlan,
@@ -88,6 +90,7 @@ class FakeModel:
         self.store = FakeStore(self.contents, most_stored)
         self.slots: dict[int, _Slot] = {}
         self.plans: list[StepPlan] = []
+        self.saves_after: dict[int, list[SavedPages]] = {}  # by the step that they come behind
         self.masks: dict[int, StepMasks] = {}
         self.loaded: list[int] = []  # grammars, each time that one was
         self.grammars: dict[int, LoadGrammar] = {}  # those that are there
@@ -105,6 +108,10 @@ class FakeModel:
                     self.automata.load(message)
             elif isinstance(message, DropGrammar):
                 del self.grammars[message.grammar]
+            elif isinstance(message, SavePages) and self.plans:
+                self.saves_after.setdefault(self.plans[-1].step, []).extend(message.saves)
+            elif isinstance(message, SavePages):
+                self.store.save(message.saves)
             elif isinstance(message, ForgetPages):
                 self.store.forget(message)
             elif isinstance(message, DiscardPages):
@@ -143,6 +150,7 @@ class FakeModel:
                 states.append(state)
                 slots.append(row.slot)
                 tokens.append(slot.last)
+        self.store.save(self.saves_after.pop(plan.step, []))
         forward = sum(max(1, len(row.tokens) // 4) for row in plan.rows)
         return StepResult(
             step=plan.step,

@@ -40,6 +40,7 @@ class FakeStore:
         self.asked: list[PageStoreInbox] = []
         self.forgotten: list[Forgotten] = []
         self.restored = 0
+        self.saved = 0
 
     def save(self, saves: list[SavedPages]) -> None:
         for part in saves:
@@ -47,6 +48,7 @@ class FakeStore:
             for key, page in zip(keys_of(part.keys), ids, strict=True):
                 content = self.contents[page].copy()
                 assert -1 not in content, "a page that was never written is saved"
+                self.saved += 1
                 known = self.pages.pop(key, None)
                 assert known is None or np.array_equal(known[1], content), "one key, two contents"
                 self.pages[key] = part.namespace, content

@@ -115,6 +115,7 @@ class SchedulerBench:
         most_stored: int = 0,
         budget: StepBudget | None = None,
         host_pages: int | None = None,
+        write_through: bool = False,
     ) -> None:
         self.compiler = compiler or EvenTokens()
         self.cache = PrefixCache(
@@ -135,6 +136,7 @@ class SchedulerBench:
             ByteTokens(jumps),
             bounds,
             host_pages=most_stored if host_pages is None else host_pages,
+            write_through=write_through,
         )
         self.model = FakeModel(num_pages, page_size, automata, most_stored)
         self.accepted: set[str] = set()
@@ -196,6 +198,7 @@ class SchedulerBench:
                     self.scheduler.found(answer)
                 else:
                     self.scheduler.fetched(answer)
+            self.scheduler.fetch_ahead()
             self.deliver()
 
     def run(self, steps: int = 1000) -> None:

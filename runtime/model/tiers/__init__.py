@@ -1,8 +1,8 @@
 """The cache's slower tiers: host memory, and disk behind it."""
 
-from .opening import open_page_store, page_model
+from .opening import host_bytes, open_page_store, page_model
 from .page_store import PageStore
 from .restores import Restore
 from .transfers import Transfers
 
-__all__ = ["PageStore", "Restore", "Transfers", "open_page_store", "page_model"]
+__all__ = ["PageStore", "Restore", "Transfers", "host_bytes", "open_page_store", "page_model"]

@@ -48,6 +48,7 @@ class DiskStore:
 
     def __init__(self, directory: Path, limit: int) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.directory = directory
         self._path = directory / FILE_NAME
         self._limit = limit
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))

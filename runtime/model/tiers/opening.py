@@ -6,7 +6,6 @@ import hashlib
 import logging
 import sqlite3
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ import torch
 from ...config import ServeConfig
 from ...errors import ConfigError
 from .disk import FILE_NAME, DiskStore, ForeignFileError
+from .file_hashes import FileHashes
 from .host_pool import HostPool
 from .lower_tiers import LowerTiers
 from .page_store import PageStore
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 HOST_BYTES_BEFORE_OTHERS = 1 << 30
 """of host memory that pages pass through on their way to slower tiers, unless --host-cache says how many"""
+HASHES_NAME = "weights.json"
 LAYOUT = 1
 """of a page's bytes; another number for another order of layers, heads, slots"""
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ def open_page_store(config: ServeConfig, page_bytes: int, device: torch.device) 
     tiers = LowerTiers(disk, _open_remote(config.remote_cache))
     if not config.host_cache and not tiers:
         return None
-    places = (config.host_cache or HOST_BYTES_BEFORE_OTHERS) // page_bytes
+    places = host_bytes(config) // page_bytes
     if not places:
         raise ConfigError(
             f"--host-cache {config.host_cache}: a page of this model takes {page_bytes:,} bytes; raise it."
@@ -52,6 +53,12 @@ def open_page_store(config: ServeConfig, page_bytes: int, device: torch.device) 
     return PageStore(pool, tiers)
 
 
+def host_bytes(config: ServeConfig) -> int:
+    """How much host memory the tiers that were asked for take."""
+    others = config.disk_cache or config.remote_cache
+    return config.host_cache or (HOST_BYTES_BEFORE_OTHERS if others else 0)
+
+
 def page_model(
     store: PageStore, shape: object, dtype: torch.dtype, cos_sin: torch.Tensor, weights: Iterable[Path]
 ) -> bytes:
@@ -62,15 +69,10 @@ def page_model(
     rotation = cos_sin[:2].cpu().numpy().tobytes()
     state = hashlib.blake2b(f"{LAYOUT} {shape} {dtype}".encode() + rotation, digest_size=32)
     if store.tiers:
-        with ThreadPoolExecutor() as threads:
-            for digest in threads.map(_hash_of_file, weights):
-                state.update(digest)
+        disk = store.tiers.disk
+        for digest in FileHashes(disk.directory / HASHES_NAME if disk is not None else None).of(weights):
+            state.update(digest)
     return state.digest()
-
-
-def _hash_of_file(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
 
 
 def _open_remote(url: str | None) -> RemoteStore | None:

@@ -92,10 +92,17 @@ class Transfers:
             return
         self._store.expect([key for part in message.saves for key in split_keys(part.keys)])
         for part in message.saves:
-            for few in _pieces(part, PAGES_AT_ONCE):
+            for few in _pieces(self._unsaved(part), PAGES_AT_ONCE):
                 self.save([few], patience=FLUSH_PATIENCE)
                 self.settle([])
         self._store.finish()
+
+    def _unsaved(self, part: SavedPages) -> SavedPages:
+        """Without what is on disk already."""
+        pages = zip(split_keys(part.keys), np.frombuffer(part.pages, np.int32).tolist(), strict=True)
+        lacking = [(key, page) for key, page in pages if self._store.tiers.needs(key)]
+        ids = np.array([page for _, page in lacking], np.int32)
+        return SavedPages(part.namespace, b"".join(key for key, _ in lacking), ids.tobytes())
 
 
 def _pieces(part: SavedPages, pages: int) -> Iterator[SavedPages]:

@@ -1,0 +1,73 @@
+"""Hashes of large files, remembered as long as the files are not touched."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+
+class _Known(msgspec.Struct, array_like=True, frozen=True):
+    """A file's state when it was hashed, and its SHA-256."""
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+    digest: bytes
+
+    def is_of(self, path: Path) -> bool:
+        return self == _known(path, self.digest)
+
+
+class FileHashes:
+    """`memory` is a file of its own, or None to hash every time. What can't be read there is hashed again."""
+
+    def __init__(self, memory: Path | None) -> None:
+        self._memory = memory
+
+    def of(self, paths: Iterable[Path]) -> list[bytes]:
+        """SHA-256 of each."""
+        files = [path.resolve() for path in paths]
+        known = self._read()
+        stale = [path for path in files if str(path) not in known or not known[str(path)].is_of(path)]
+        with ThreadPoolExecutor() as threads:
+            known |= zip(map(str, stale), threads.map(_hashed, stale), strict=True)
+        if stale:
+            self._write(known)
+        return [known[str(path)].digest for path in files]
+
+    def _read(self) -> dict[str, _Known]:
+        if self._memory is None:
+            return {}
+        try:
+            return msgspec.json.decode(self._memory.read_bytes(), type=dict[str, _Known])
+        except (OSError, msgspec.DecodeError):
+            return {}
+
+    def _write(self, known: dict[str, _Known]) -> None:
+        if self._memory is None:
+            return
+        present = {path: each for path, each in known.items() if os.path.exists(path)}
+        fresh = self._memory.with_suffix(f".{os.getpid()}")
+        with contextlib.suppress(OSError):  # a full disk costs time at the next start
+            fresh.write_bytes(msgspec.json.encode(present))
+            fresh.replace(self._memory)
+
+
+def _hashed(path: Path) -> _Known:
+    """The state is that from before: a file that changes meanwhile is hashed again."""
+    state = _known(path, b"")
+    with path.open("rb") as file:
+        return msgspec.structs.replace(state, digest=hashlib.file_digest(file, "sha256").digest())
+
+
+def _known(path: Path, digest: bytes) -> _Known:
+    state = path.stat()
+    return _Known(state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns, digest)

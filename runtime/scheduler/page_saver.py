@@ -1,0 +1,107 @@
+"""Which pages the page store takes in, and when: as they are evicted, or as they are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from ...radix_cache import KEY_BYTES, KeyedPages, PrefixCache
+from ..messages import Message, SavedPages, SavePages, StepPlan
+from .plan import StepInFlight
+from .request import Request
+
+SAVED_TOKENS = 512
+"""copied out with a step, beside those of pages that the step overwrites"""
+
+
+class PageSaver:
+    """An evicted page is saved at the latest with the step that overwrites it.
+
+    With `write_through` a page is saved as soon as it is full, so evicted ones mostly are there already.
+    """
+
+    def __init__(self, cache: PrefixCache, write_through: bool) -> None:
+        self._cache = cache
+        self._write_through = write_through
+        self._most = max(1, SAVED_TOKENS // cache.page_size)
+        self._evicted: list[KeyedPages] = []
+
+    def before(self, plan: StepPlan, flight: StepInFlight) -> list[SavedPages]:
+        """What is copied out before a step is run."""
+        self._take_evicted()
+        total = sum(len(group.pages) for group in self._evicted)
+        if total <= self._most:
+            chosen, self._evicted = self._evicted, []
+        else:
+            due = set(_overwritten(plan, flight, self._cache.page_size))
+            chosen = self._choose(due)
+        return [_saved(group) for group in chosen]
+
+    def through(self, requests: Iterable[Request]) -> list[Message]:
+        """The full pages that these who run have now and had not before."""
+        if not self._write_through:
+            return []
+        saves = [_saved(fresh) for request in requests if (fresh := self._fresh(request)) is not None]
+        return [SavePages(saves)] if saves else []
+
+    def at_the_end(self) -> list[SavedPages]:
+        """What would be lost with the KV cache, that which was used last first."""
+        self._take_evicted()
+        return [_saved(group) for group in [*self._cache.everything(), *self._evicted]]
+
+    def forget(self, is_meant: Callable[[str], bool]) -> None:
+        """Saves nothing that was evicted of such namespaces."""
+        self._take_evicted()
+        self._evicted = [group for group in self._evicted if not is_meant(group.namespace)]
+
+    def _take_evicted(self) -> None:
+        self._evicted += self._cache.take_evicted()
+
+    def _choose(self, due: set[int]) -> list[KeyedPages]:
+        """Takes those that are due, and others while there is room."""
+        room = self._most - sum(page in due for group in self._evicted for page in group.pages)
+        chosen, left = [], []
+        for group in self._evicted:
+            now = []
+            for at, page in enumerate(group.pages):
+                if page in due or room > 0:
+                    room -= page not in due
+                    now.append(at)
+            later = sorted(set(range(len(group.pages))) - set(now))
+            chosen += [group.part(now)] if now else []
+            left += [group.part(later)] if later else []
+        self._evicted = left
+        return chosen
+
+    def _fresh(self, request: Request) -> KeyedPages | None:
+        home, size = request.residence, self._cache.page_size
+        first, last = home.saved_pages, min(home.planned, request.length) // size
+        if request.namespace is None or home.faulty or last <= first:
+            return None
+        home.saved_pages = last
+        keys = self._keys(request, request.namespace, last)[first * KEY_BYTES :]
+        return KeyedPages(request.namespace, keys, home.pages[first:last])
+
+    def _keys(self, request: Request, namespace: str, pages: int) -> bytes:
+        """Of its first pages; it remembers them."""
+        size = self._cache.page_size
+        known = len(request.keys) // KEY_BYTES
+        tokens = request.slice(known * size, pages * size)
+        request.keys += self._cache.keys(namespace, tokens, after=request.keys[-KEY_BYTES:])
+        return request.keys
+
+
+def _overwritten(plan: StepPlan, flight: StepInFlight, page_size: int) -> Iterator[int]:
+    """The pages that a step writes."""
+    for row, request in zip(plan.rows, flight.rows, strict=True):
+        end = request.residence.planned
+        yield from request.residence.pages[row.start // page_size : -(-end // page_size)]
+    for part in plan.restores:
+        yield from np.frombuffer(part.pages, np.int32).tolist()
+    for copy in plan.copies:
+        yield copy.destination
+
+
+def _saved(pages: KeyedPages) -> SavedPages:
+    return SavedPages(pages.namespace, pages.keys, np.array(pages.pages, np.int32).tobytes())
