@@ -127,7 +127,7 @@ class Tables:
                 ends = block.ends[state].tolist()
                 kind, base = CALL, self.returns(tuple(first + end if end >= 0 else DEAD for end in ends))
             for node in nodes:
-                entries.append(-2 - actions.setdefault((kind, graph + node, base), len(actions)))
+                entries.append(-2 - actions.setdefault((kind, graph + node, base, *_NO_NAMES), len(actions)))
         self._pushes[first] = np.array(entries, np.int32)
 
     def _graph(self, block: Block) -> int:
