@@ -65,7 +65,8 @@ SCHEMAS: list[Any] = [
     },
     {
         "type": "object",
-        "properties": {name: {"$ref": "#"} for name in ["a", "ab", "b", "name", *map(str, range(40))]},
+        "properties": {name: {"$ref": "#"} for name in ["a", "ab", "b", "name", *map(str, range(40))]}
+        | {"12": {"type": "null"}},
         "additionalProperties": False,
         "required": ["12"],
     },
