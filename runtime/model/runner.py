@@ -96,9 +96,7 @@ class Runner:
 
     @torch.inference_mode()
     def save_pages(self, message: SavePages) -> None:
-        transfers = self._store_transfers()
-        transfers.save(message.saves)
-        transfers.settle([])
+        self._store_transfers().save_computed(message.saves)
 
     def forget_pages(self, message: ForgetPages | DiscardPages) -> None:
         self._store_transfers().forget(message)
