@@ -38,6 +38,7 @@ class EngineOptions(TypedDict, total=False):
     max_running: int
     max_waiting: int
     step_ms: float
+    enforce_eager: bool
     no_prefix_cache: bool
     check_invariants: bool
     log_level: str

@@ -242,6 +242,13 @@ OPTIONS = (
         300.0,
         "MS",
     ),
+    Option(
+        "enforce_eager",
+        "on a GPU: no CUDA graphs; starts sooner, decodes more slowly",
+        truth,
+        False,
+        switch=True,
+    ),
     Option("no_prefix_cache", "compute every prompt from its start", truth, False, switch=True),
     Option("served_model_name", "the model's name in the API (default: MODEL's own)", host, None, "NAME"),
     Option(

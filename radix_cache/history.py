@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from .eviction import EvictionPolicy
-from .node import NO_PAGES, Node
+from .node import Node
 from .packed import common_bytes
 
 MANY = 4_096  # nodes: beyond twice as many, only some are remembered
@@ -31,35 +31,34 @@ class History:
     def keep(self, node: Node) -> None:
         """Remembers a node that has just left its parent's children, if it may."""
         size = len(node.tokens)
-        if not self._horizon or size < self._page_bytes or not self._chosen(node):
+        self._evicted += size
+        if size < self._page_bytes or not self._chosen(node):
             self._policy.forget(node)
             return
-        assert node.parent is not None
-        node.pages, node.keys = NO_PAGES, b""
+        node.pages, node.keys = (), b""
         if size % self._page_bytes:
             self._drop_tail(node)
         if len(node.ghosts) == 1:
             self._join(node)
+        assert node.parent is not None
         node.parent.link_ghost(node)
         self.nodes[node] = self._evicted + self._horizon
-        self._evicted += size
         self.num_pages += len(node.tokens) // self._page_bytes
+
+    def _chosen(self, node: Node) -> bool:
+        """Whether it belongs to the sample; what others are remembered below does."""
+        density = len(self.nodes) // MANY
+        self._passed_over += 1
+        if self._passed_over < density * density and not node.ghosts:
+            return False
+        self._passed_over = 0
+        return self._horizon > 0
 
     def _drop_tail(self, node: Node) -> None:
         """Only whole pages are remembered."""
         rest = len(node.tokens) % self._page_bytes
         self._policy.shorten(node, rest)
         node.tokens = node.tokens[:-rest]
-
-    def _chosen(self, node: Node) -> bool:
-        """Whether it belongs to the sample; what others are remembered below does."""
-        self._passed_over += 1
-        density = len(self.nodes) // MANY
-        if self._passed_over < density * density and not node.ghosts:
-            self._evicted += len(node.tokens)
-            return False
-        self._passed_over = 0
-        return True
 
     def forget_oldest(self) -> None:
         """Keeps to what may be remembered."""
@@ -112,8 +111,6 @@ class History:
         assert node.parent is not None
         del node.parent.ghosts[node.key]
         self._forget(node)
-        if not node.ghosts:
-            return
         doomed = list(node.ghosts.values())
         for ghost in doomed:
             doomed += ghost.ghosts.values()

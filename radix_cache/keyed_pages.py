@@ -37,7 +37,8 @@ def keyed(keys: PageKeys, node: Node) -> KeyedPages | None:
     if node.namespace is None:
         return None
     names = keys.of(node)
-    return KeyedPages(node.namespace, names, node.pages[: len(names) // KEY_BYTES]) if names else None
+    full = list(node.pages[: len(names) // KEY_BYTES])
+    return KeyedPages(node.namespace, names, full) if full else None
 
 
 def missing(keys: PageKeys, tree: RadixTree, match: Match, tokens: bytes) -> Missing:

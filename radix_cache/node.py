@@ -9,7 +9,6 @@ from .sorted_keys import SortedKeys
 
 # Shared by the nodes that have none: most.
 _NO_CHILDREN: dict[bytes, Node] = {}
-NO_PAGES: list[int] = []  # of those that are remembered
 
 
 class Node:
@@ -43,7 +42,7 @@ class Node:
         parent: Node | None,
         key: bytes,
         tokens: bytes,
-        pages: list[int],
+        pages: tuple[int, ...],
         last_use: int,
     ) -> None:
         self.namespace = namespace  # None: of requests that share with nobody

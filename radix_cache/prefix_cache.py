@@ -144,7 +144,7 @@ class PrefixCache:
     def missing(self, namespace: str, tokens: bytes) -> Missing:
         """The full pages of `tokens` that are not in the tree. Leaves no trace."""
         assert self._keys is not None, "pages have no keys without a model's name"
-        root = self._tree.roots.get(namespace) or Node(namespace, None, b"", b"", [], 0)
+        root = self._tree.roots.get(namespace) or Node(namespace, None, b"", b"", (), 0)
         match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
         return missing(self._keys, self._tree, match, tokens)
 
@@ -212,7 +212,7 @@ class PrefixCache:
             return []
         match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
         pages = _pages_to(match.node)
-        return pages + match.inside.pages[: match.pages] if match.inside else pages
+        return [*pages, *match.inside.pages[: match.pages]] if match.inside else pages
 
     def pinned(self, pages: Sequence[int]) -> int:
         """How many of the pages are pinned."""
@@ -317,7 +317,7 @@ class PrefixCache:
         if not self._keeps(lease) or last <= first:
             return
         assert last <= len(pages), f"{last} full pages of tokens, a page table of {len(pages)}"
-        own = list(pages[first:last])
+        own = tuple(pages[first:last])
         self._disown(own)
         chunk = tokens[first * self._tree.page_bytes : last * self._tree.page_bytes]
         lease.node, duplicates = self._tree.insert(lease.node, chunk, own)

@@ -24,14 +24,12 @@ class Traits(NamedTuple):
 class Kind:
     """Nodes of equal traits: how much of them lived to see each band of age, and how much was used in it."""
 
-    __slots__ = ("all_used", "expected", "rates", "seen", "traits", "used")
+    __slots__ = ("rates", "seen", "traits", "used")
 
     def __init__(self, traits: Traits, bands: int) -> None:
         self.traits = traits
         self.seen = [0.0] * bands
         self.used = [0.0] * bands
-        self.all_used = 0.0  # the sum of `used`
-        self.expected = 0.0  # what it would be if the traits had no influence
         self.rates: list[float] = []  # what keeping a token is worth, by band
 
 
@@ -96,7 +94,7 @@ class ReuseTable:
 
     def _judge(self, kind: Kind) -> None:
         weight = self._weight * self.scale
-        assumed = weight * self._factor(kind, len(self._factors))
+        assumed = weight * self._factor(kind.traits)
         chances = [
             (used + assumed * base) / (seen + weight)
             for used, seen, base in zip(kind.used, kind.seen, self._base, strict=True)
@@ -105,35 +103,37 @@ class ReuseTable:
 
     def _compare(self) -> None:
         """Learns the chances of all kinds together, then the factors of one trait after another."""
-        if not self._kinds:
+        kinds = list(self._kinds.values())
+        if not kinds:
             return
         weight = self._weight * self.scale
-        used = _totals(kind.used for kind in self._kinds.values())
-        seen = _totals(kind.seen for kind in self._kinds.values())
-        self._base = [(u + weight * ASSUMED) / (s + weight) for u, s in zip(used, seen, strict=True)]
-        for kind in self._kinds.values():
-            kind.all_used = sum(kind.used)
-            kind.expected = sum(map(mul, kind.seen, self._base))
+        totals = zip(_totals(kind.used for kind in kinds), _totals(kind.seen for kind in kinds), strict=True)
+        self._base = [(used + weight * ASSUMED) / (seen + weight) for used, seen in totals]
+        used = [sum(kind.used) for kind in kinds]
+        expected = [sum(map(mul, kind.seen, self._base)) for kind in kinds]
         for trait in range(len(self._factors)):
-            self._factors[trait] = self._factors_of(trait)
+            levels = [kind.traits[trait] for kind in kinds]
+            factors = self._factors[trait] = _ratios(levels, used, expected, weight * ASSUMED)
+            expected = [tokens * factors[level] for tokens, level in zip(expected, levels, strict=True)]
 
-    def _factors_of(self, trait: int) -> dict[int, float]:
-        """For each level of a trait: what was used, over what the traits before it lead one to expect."""
-        assumed = self._weight * self.scale * ASSUMED
-        used: dict[int, float] = {}
-        expected: dict[int, float] = {}
-        for kind in self._kinds.values():
-            level = kind.traits[trait]
-            used[level] = used.get(level, assumed) + kind.all_used
-            expected[level] = expected.get(level, assumed) + kind.expected * self._factor(kind, trait)
-        return {level: used[level] / expected[level] for level in used}
-
-    def _factor(self, kind: Kind, traits: int) -> float:
-        """The product of the factors of the first `traits` traits."""
+    def _factor(self, traits: Traits) -> float:
+        """How much more often nodes of these traits are used than all together."""
         factor = 1.0
-        for level, factors in zip(kind.traits[:traits], self._factors, strict=False):
+        for level, factors in zip(traits, self._factors, strict=True):
             factor *= factors.get(level, 1.0)
         return factor
+
+
+def _ratios(
+    levels: Sequence[int], used: Sequence[float], expected: Sequence[float], assumed: float
+) -> dict[int, float]:
+    """For each level of a trait: what was used, over what the traits before it lead one to expect."""
+    above: dict[int, float] = {}
+    below: dict[int, float] = {}
+    for level, more_used, more_expected in zip(levels, used, expected, strict=True):
+        above[level] = above.get(level, assumed) + more_used
+        below[level] = below.get(level, assumed) + more_expected
+    return {level: above[level] / below[level] for level in above}
 
 
 def _totals(rows: Iterable[Sequence[float]]) -> list[float]:

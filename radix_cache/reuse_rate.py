@@ -169,6 +169,8 @@ class ReuseRate:
 
     def _enter(self, band: int, groups: Iterable[Group]) -> None:
         for group in groups:
+            if not group.packed:
+                continue
             group.band = band
             group.kind.seen[band] += group.packed * self._table.scale
             if group.leaves:
@@ -186,7 +188,11 @@ class ReuseRate:
             self._drop_stale_offers()
 
     def _drop_stale_offers(self) -> None:
-        self._offers = [offer for offer in self._offers if offer[0] == offer[3].offered]
+        valid = [offer for offer in self._offers if offer[0] == offer[3].offered]
+        self._offers = [offer for offer in valid if offer[3].leaves]
+        for _, _, _, group in valid:
+            if not group.leaves:
+                group.offered = inf
         heapify(self._offers)
         self._most_offers = 64 + 2 * len(self._offers)
 

@@ -60,7 +60,7 @@ class RadixTree:
         """The root of a namespace, made if need be; it lives while it is locked or has children."""
         root = self.roots.get(namespace)
         if root is None:
-            root = self.roots[namespace] = Node(namespace, None, b"", b"", [], self.now)
+            root = self.roots[namespace] = Node(namespace, None, b"", b"", (), self.now)
         return root
 
     def find(self, root: Node, tokens: bytes, limit: int) -> Match:
@@ -72,13 +72,17 @@ class RadixTree:
             child = node.children.get(tokens[position : position + page_bytes])
             if child is None:
                 break
-            length = len(child.tokens)
-            if not tokens.startswith(child.tokens, position, end):
-                common = common_bytes(child.tokens, tokens[position : min(position + length, end)])
+            edge = child.tokens
+            length = len(edge)
+            if not tokens.startswith(edge, position, end):
+                common = common_bytes(edge, tokens[position : min(position + length, end)])
                 return self._match(node, position, child, common)
             if length % page_bytes:
                 return self._match(node, position, child, length)
-            node, position = child, position + length
+            node = child
+            position += length
+        if not node.children:
+            return Match(node, position // TOKEN_BYTES, None, 0, 0)
         nearest, common = node.nearest_child(tokens[position : min(position + page_bytes, end)])
         return self._match(node, position, nearest, common)
 
@@ -114,7 +118,7 @@ class RadixTree:
         node.hits += 1
         self.policy.hit(node)
 
-    def insert(self, node: Node, tokens: bytes, pages: list[int]) -> tuple[Node, list[int]]:
+    def insert(self, node: Node, tokens: bytes, pages: tuple[int, ...]) -> tuple[Node, list[int]]:
         """Puts whole pages below `node` and moves one lock from it down to where they end.
 
         Returns that node, and those of `pages` that it did not take because the tree has them already.
@@ -139,9 +143,9 @@ class RadixTree:
 
     def insert_tail(self, node: Node, tokens: bytes, page: int) -> Node | None:
         """Like `insert`, for a page that is not full; None if the tree has its tokens already."""
-        return None if node.covers(tokens) else self._append(node, tokens, [page])
+        return None if node.covers(tokens) else self._append(node, tokens, (page,))
 
-    def _extend(self, node: Node, tokens: bytes, position: int, pages: list[int]) -> tuple[Node, int]:
+    def _extend(self, node: Node, tokens: bytes, position: int, pages: tuple[int, ...]) -> tuple[Node, int]:
         """Puts `pages` below `node`, which has no such child: as many as a remembered node had, or all.
 
         Returns where they end, and how many they are.
@@ -151,14 +155,14 @@ class RadixTree:
             return self._revive(node, remembered, pages)
         return self._append(node, tokens[position:], pages), len(pages)
 
-    def _revive(self, node: Node, remembered: Node, pages: list[int]) -> tuple[Node, int]:
+    def _revive(self, node: Node, remembered: Node, pages: tuple[int, ...]) -> tuple[Node, int]:
         remembered.pages = pages[: len(remembered.tokens) // self.page_bytes]
         self._hang(node, remembered)
         self._hit(remembered)
         node.led_on += 1
         return remembered, len(remembered.pages)
 
-    def _append(self, node: Node, tokens: bytes, pages: list[int]) -> Node:
+    def _append(self, node: Node, tokens: bytes, pages: tuple[int, ...]) -> Node:
         """An edge that only this request has used grows in place: what it computes in chunks is one node."""
         used_by_others = node.locks > 1 or node.hits or node.mark is not None
         if used_by_others or node.children or node.ghosts or node.parent is None:

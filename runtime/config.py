@@ -20,7 +20,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     with different keys share no prefixes. What the KV cache has no room for goes to `host_cache` bytes of
     host memory, `disk_cache_size` bytes in the directory `disk_cache`, and the server at the URL
     `remote_cache`; with the `write_policy` write_through, what is computed goes there at once. `step_ms` is
-    the time budget of a step while streams are open.
+    the time budget of a step while streams are open. `enforce_eager`: no CUDA graphs.
     """
 
     model: Path
@@ -42,6 +42,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: int = 1024
     step_ms: float = 300.0
     prefix_cache: bool = True
+    enforce_eager: bool = False
     api_keys: tuple[str, ...] = ()
     isolate_keys: bool = False
     check_invariants: bool = False

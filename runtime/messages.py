@@ -6,7 +6,7 @@
                               CacheReport, CacheDropped, PrefixPinned, QueryRefused
     scheduler → model         StepPlan, StepMasks, LoadGrammar, DropGrammar,
                               SavePages, ForgetPages, DiscardPages, FlushPages
-    scheduler → page store    FindPages, FetchPages, EndFetch
+    scheduler → page store    FindPages, FetchPages, EndFetch, UsedPages
     model → scheduler         ModelReady, StepResult, Flushed
     page store → scheduler    Found, Fetched, Forgotten, StoreReport
     supervisor → tokenizer    PeerUp, PeerDown, Drain
@@ -490,6 +490,13 @@ class EndFetch(Message):
     fetch: int
 
 
+class UsedPages(Message):
+    """A request has used these pages on the device, the first ones of a prompt and its reply: those that are
+    stored are to be kept as if they were fetched."""
+
+    keys: bytes
+
+
 # page store → scheduler
 
 
@@ -633,5 +640,5 @@ FromModel = ModelReady | StepResult | Found | Fetched | Forgotten | StoreReport 
 SchedulerInbox = Generate | Abort | Finish | QueryStats | CacheControl | FromModel | PeerDown | Drain
 ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages
 ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ToPageStore
-PageStoreInbox = FindPages | FetchPages | EndFetch
+PageStoreInbox = FindPages | FetchPages | EndFetch | UsedPages
 SupervisorInbox = Ready | Failed | Drained

@@ -5,128 +5,33 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-import zmq
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.messages import (
     CacheDropped,
     DiscardPages,
     EndFetch,
-    Fetched,
     FetchPages,
-    FindPages,
-    FlushPages,
     ForgetPages,
     Forgotten,
-    Found,
-    PageStoreInbox,
     RestoredPages,
     SavedPages,
-    StoreCounts,
-    StoreReport,
+    UsedPages,
 )
 from arbora.runtime.model.tiers import open_page_store, page_model
 from arbora.runtime.model.tiers.disk import FILE_NAME, FILE_PAGE_BYTES, DiskStore
 from arbora.runtime.model.tiers.file_hashes import FileHashes
 from arbora.runtime.model.tiers.host_pool import HostPool
-from arbora.runtime.model.tiers.lower_tiers import LowerTiers
-from arbora.runtime.model.tiers.page_store import PageStore
-from arbora.runtime.model.tiers.transfers import Transfers
-from arbora.runtime.sockets import Inbox, Outbox
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from interpreted_triton import DEVICE
+from page_world import LIMIT, PAGE_BYTES, PAGES, World, key_bytes, packed
 from step_driver import serve_config
-
-PAGES, LAYERS, HEADS, PAGE_SIZE, HEAD_DIM = 32, 3, 2, 4, 8
-PAGE_BYTES = LAYERS * 2 * HEADS * PAGE_SIZE * HEAD_DIM * 4
-LIMIT = 64 << 20
-Answer = Found | Fetched | Forgotten | StoreReport
-
-
-class World:
-    """A page store with its thread, its sockets and the device's pages, as a model process has them."""
-
-    def __init__(self, directory: Path, places: int, disk: bool, limit: int = LIMIT) -> None:
-        shape = (2, HEADS, PAGES, PAGE_SIZE, HEAD_DIM)
-        self.kvs = [torch.randn(shape, device=DEVICE) for _ in range(LAYERS)]
-        pool = HostPool(places, PAGE_BYTES, pinned=DEVICE.type == "cuda")
-        self.store = PageStore(pool, LowerTiers(DiskStore(directory, limit) if disk else None, None))
-        self.transfers = Transfers(self.kvs, self.store)
-        self.counts = StoreCounts()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
-        self._fetches = 0
-        store, scheduler = f"ipc://{directory}/s", f"ipc://{directory}/m"
-        inbox: Inbox[PageStoreInbox] = Inbox(self._context, store, PageStoreInbox, 1)
-        self._inbox: Inbox[Answer] = Inbox(self._context, scheduler, Answer, 1)
-        self.outbox = Outbox(self._context, store, 1)
-        self.store.start(inbox, Outbox(self._context, scheduler, 1))
-
-    def save(self, keys: list[int], pages: list[int], namespace: str = "") -> None:
-        self.transfers.save([SavedPages(namespace, key_bytes(keys), packed(pages))])
-        self.transfers.settle([])
-
-    def flush(self, saves: list[SavedPages], fetches_over: Sequence[int] = ()) -> None:
-        self.transfers.flush(FlushPages(saves, list(fetches_over)))
-
-    def fetch(self, keys: list[int], namespace: str = "") -> tuple[int, int]:
-        """The fetch's number, and how many pages it brought."""
-        number, pages = self.find(keys, namespace)
-        if pages:
-            self.outbox.send(FetchPages(number))
-            pages = self.fetched()[1]
-        return number, pages
-
-    def find(self, keys: list[int], namespace: str = "") -> tuple[int, int]:
-        """The fetch's number, and how many pages are stored."""
-        self._fetches += 1
-        self.outbox.send(FindPages(self._fetches, namespace, key_bytes(keys)))
-        while not isinstance(message := self._receive(), Found):
-            pass
-        assert message.fetch == self._fetches
-        return message.fetch, message.pages
-
-    def fetched(self) -> tuple[int, int]:
-        """The next fetch that has its pages, and how many."""
-        while not isinstance(message := self._receive(), Fetched):
-            pass
-        return message.fetch, message.pages
-
-    def restore(self, fetch: int, first: int, pages: list[int]) -> None:
-        restore = self.transfers.restore([RestoredPages(fetch, first, packed(pages))])
-        for layer in range(LAYERS):
-            restore.arrive(layer)
-        assert restore.finish() > 0
-        self.transfers.settle([fetch])
-
-    def wait_for_counts(self, **expected: int) -> None:
-        while any(getattr(self.counts, name) != value for name, value in expected.items()):
-            self._receive()
-
-    def content(self, page: int) -> torch.Tensor:
-        return torch.stack([kv[:, :, page] for kv in self.kvs])
-
-    def _receive(self) -> Answer:
-        message = self._inbox.receive(10_000)
-        assert message is not None, "the page store said nothing"
-        if isinstance(message, StoreReport):
-            self.counts = message.counts
-        return message
-
-
-def packed(pages: list[int]) -> bytes:
-    return np.array(pages, np.int32).tobytes()
-
-
-def key_bytes(keys: list[int]) -> bytes:
-    return b"".join(key.to_bytes(16, "big") for key in keys)
 
 
 @pytest.fixture(params=[False, True], ids=["memory", "disk"])
@@ -213,6 +118,15 @@ def test_in_memory_those_used_longest_ago_go_and_later_pages_before_earlier_ones
     assert world.fetch([11, 12, 13, 14])[1] == 4
 
 
+def test_in_memory_what_is_saved_again_counts_as_used(tmp_path: Path) -> None:
+    world = World(tmp_path, places=4, disk=False)
+    world.save([1, 2], [1, 2])
+    world.save([3, 4], [3, 4])
+    world.save([1, 2], [1, 2])
+    world.save([5, 6], [5, 6])
+    assert [world.find([key])[1] for key in (1, 2, 3, 4, 5, 6)] == [1, 1, 0, 0, 1, 1]
+
+
 def test_what_a_fetch_holds_stays_and_what_has_no_room_is_lost(tmp_path: Path) -> None:
     world = World(tmp_path, places=2, disk=False)
     expected = world.content(1)
@@ -261,10 +175,32 @@ def test_on_disk_later_pages_of_a_prefix_go_before_earlier_ones(tmp_path: Path) 
     assert [int.from_bytes(key, "big") for (key,) in rows] == [1, 2, 3, 4, 5, 6]
 
 
+def test_on_disk_what_was_used_on_the_device_counts_as_used_and_a_prefix_before_what_follows(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, places=8, disk=True)
+    for keys in ([1, 2], [3, 4], [9]):
+        world.transfers.save_computed([SavedPages("", key_bytes(keys), packed(keys))])
+        world.store.finish()
+    world.outbox.send(UsedPages(key_bytes([1, 2, 3, 4, 5])))
+    assert [int.from_bytes(key, "big") for key in keys_by_use(tmp_path, last=1)] == [1, 2, 3, 4, 9]
+
+
+def keys_by_use(directory: Path, last: int) -> list[bytes]:
+    """Those used last first, once that is page `last`."""
+    for _ in range(500):
+        with sqlite3.connect(directory / FILE_NAME) as database:
+            keys = [key for (key,) in database.execute("SELECT key FROM pages ORDER BY used DESC")]
+        if keys[:1] == [key_bytes([last])]:
+            return keys
+        time.sleep(0.02)
+    raise AssertionError("the use was not written down")
+
+
 def test_a_flush_saves_more_than_memory_holds(tmp_path: Path) -> None:
     world = World(tmp_path, places=2, disk=True)
-    saves = [SavedPages("", key_bytes([page]), packed([page])) for page in range(20)]
-    world.flush(saves)
+    pages = list(range(20))
+    world.flush([SavedPages("", key_bytes(pages), packed(pages))])
     assert len(DiskStore(tmp_path, LIMIT).keys) == 20
 
 
@@ -316,7 +252,7 @@ def test_a_namespace_is_forgotten_in_memory_and_on_disk(world: World) -> None:
     world.save([2], [2], "bob/")
     world.wait_for_counts(host_pages=2)
     world.transfers.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
-    while not isinstance(message := world._receive(), Forgotten):
+    while not isinstance(message := world.receive(), Forgotten):
         pass
     on_disk = int(world.store.tiers.disk is not None)
     assert message == Forgotten(0, CacheDropped(7, 3, 48, host_pages=1, disk_pages=on_disk))

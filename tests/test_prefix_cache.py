@@ -54,7 +54,26 @@ def test_a_sequence_computed_in_chunks_is_one_node() -> None:
     cache.release(lease, pack(DOCUMENT), pages)
     [root] = cache._tree.roots.values()
     [node] = root.children.values()
-    assert node.pages == pages
+    assert list(node.pages) == pages
+
+
+def test_a_last_page_that_is_not_full_is_part_of_its_node_until_somebody_goes_on_from_it() -> None:
+    cache = new_cache()
+    pages = serve(cache, DOCUMENT[:10])
+    [root] = cache._tree.roots.values()
+    [node] = root.children.values()
+    assert (list(node.pages), node.tokens) == (pages, pack(DOCUMENT[:10]))
+    lease = cache.acquire("", pack(DOCUMENT), 11)
+    assert (lease.pages, lease.copy) == (pages, None)
+    [whole] = root.children.values()
+    assert (whole.pages, whole.children) == (tuple(pages[:2]), {})
+
+
+def test_the_last_page_goes_first_and_the_rest_of_its_node_stays() -> None:
+    cache = new_cache(num_pages=3)
+    pages = serve(cache, DOCUMENT[:10])
+    assert cache.allocate(1) == pages[2:]
+    assert match(cache, DOCUMENT) == 8
 
 
 def test_sequences_part_at_the_last_page_boundary_before_they_differ() -> None:

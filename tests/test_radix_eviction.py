@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 
 def leaf(last_use: int) -> Node:
-    return Node("", None, b"", b"", [], last_use)
+    return Node("", None, b"", b"", (), last_use)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99)), max_size=60))

@@ -39,7 +39,7 @@ def test_a_memory_holds_no_page_and_is_no_match() -> None:
     serve(cache, DOCUMENT)
     serve(cache, OTHER)
     [node] = remembered(cache)
-    assert node.pages == []
+    assert not node.pages
     assert match(cache, DOCUMENT) == 0
     stats = cache.stats()
     assert (stats.free, stats.evictable) == (0, 3)

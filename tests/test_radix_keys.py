@@ -25,7 +25,7 @@ def test_keys_stay_sorted_and_find_their_neighbours_as_they_come_and_go(seed: in
         while len(model) != goal:
             if len(model) < goal:
                 fresh = key(random.randrange(1 << 32))
-                keys.add(fresh)
+                assert keys.add(fresh) == neighbours(model, fresh)[0]
                 insort(model, fresh)
             else:
                 keys.remove(model.pop(random.randrange(len(model))))

@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 import redis
+import torch
+from arbora.runtime.messages import SavedPages
 from arbora.runtime.model.tiers import remote
 from arbora.runtime.model.tiers.disk import StoredPage
 from arbora.runtime.model.tiers.remote import PREFIX, RemoteStore, name
 from fakeredis import TcpFakeServer
 from hypothesis import given
 from hypothesis import strategies as st
+from page_world import World, key_bytes, packed
 from served import eventually, serve
 
 SIZE = 100_000
@@ -220,6 +223,21 @@ def test_a_server_that_says_nothing_is_not_waited_for(monkeypatch: pytest.Monkey
         assert time.monotonic() - started < 5.0
 
 
+def test_at_the_end_it_gets_what_it_lacks_and_another_finds_all(url: str, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    one = World(tmp_path / "one", places=4, disk=False, remote=RemoteStore(url))
+    expected = [one.content(page) for page in range(12)]
+    one.save([0, 1], [0, 1])
+    one.flush([SavedPages("", key_bytes(list(range(12))), packed(list(range(12))))])
+    other = World(tmp_path / "other", places=16, disk=False, remote=RemoteStore(url))
+    number, pages = other.fetch(list(range(13)))
+    assert pages == 12
+    other.restore(number, 0, list(range(12)))
+    assert all(torch.equal(other.content(page), expected[page]) for page in range(12))
+    other.wait_for_counts(remote_hits=12, host_hits=0)
+
+
 @pytest.mark.parametrize("kind", SERVERS)
 def test_a_server_that_comes_back_is_used_again(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -263,10 +281,12 @@ def test_a_server_elsewhere_finds_what_the_first_computed(served_model: Path, tm
 
 def check_sharing(served_model: Path, url: str) -> None:
     prompt = "The fox and the crow met by the river, and this is what they said to each other. " * 6
+    body = {"prompt": prompt, "max_tokens": 16, "temperature": 0}
     answers = []
-    for _ in range(2):
-        with serve(served_model, "--remote-cache", url) as server:
-            body = {"prompt": prompt, "max_tokens": 16, "temperature": 0}
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            flags = ("--remote-cache", url, "--write-policy", "write_through")
+            server = stack.enter_context(serve(served_model, *flags))
             answer = server.http.post("/v1/completions", json=body).json()
             answers.append((answer["choices"][0]["text"], answer["usage"]["prompt_tokens_details"]))
     usage = answer["usage"]["prompt_tokens"]

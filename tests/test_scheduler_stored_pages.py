@@ -455,6 +455,15 @@ def test_with_write_through_a_reply_is_saved_too_and_nothing_twice() -> None:
     assert restarted.tokens("again") == reply_alone(turn, 8)
 
 
+def test_with_write_through_the_store_knows_what_was_used_on_the_device() -> None:
+    bench = with_write_through()
+    bench.run()
+    keys = list(bench.model.store.pages)
+    bench.submit("again", LONG[:600], max_tokens=1)
+    bench.run()
+    assert bench.model.store.used == [keys, keys[:150]]
+
+
 def test_with_write_through_what_is_private_or_wrong_is_not_kept() -> None:
     bench = SchedulerBench(num_pages=64, page_size=4, most_stored=1000, write_through=True)
     bench.submit("private", PROMPT, max_tokens=4, namespace=None)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -14,10 +15,12 @@ from pathlib import Path
 import pytest
 import zmq
 from arbora.frontend.launch import restarts
+from arbora.frontend.launch.child_process import Command, start_child
 from arbora.frontend.launch.directory import PREFIX, PrivateDirectory, remove_stale_directories
 from arbora.frontend.launch.errors import ServerError
 from arbora.frontend.launch.restarts import Restarts
 from arbora.frontend.launch.supervisor import Supervisor
+from arbora.runtime.child import ChildArguments
 from arbora.runtime.messages import Ready
 from arbora.runtime.sockets import Outbox, supervisor_address
 from fake_child import READY
@@ -185,6 +188,16 @@ async def test_closing_leaves_no_child_even_a_deaf_one(directory: Path) -> None:
         await supervisor.start()
         children = [pid_of(directory, role) for role in ("scheduler", "model", "tokenizer")]
     assert not any(map(is_alive, children))
+
+
+async def test_a_death_is_known_at_once_though_others_keep_its_output_open(directory: Path) -> None:
+    starts_another = "import os, subprocess; subprocess.Popen(['sleep', '60']); print('the end', flush=True)"
+    program = f"{starts_another}; os.kill(os.getpid(), 9)"
+    command = Command("model", (sys.executable, "-c", program))
+    async with asyncio.timeout(PATIENCE):
+        child = await start_child(command, ChildArguments(directory, 1, 0, os.getpid()), {})
+        assert await child.exited() == -signal.SIGKILL
+    assert child.last_lines() == "the end"
 
 
 async def test_draining_ends_when_the_tokenizer_has_no_request_left(directory: Path) -> None:

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from ...runtime.child import ChildArguments
 
@@ -29,15 +29,16 @@ class Command(NamedTuple):
     defaults: Mapping[str, str] = MappingProxyType({})
 
 
-class ChildProcess:
-    """A running child. It leads its own process group, which dies with it."""
+class ChildProcess(asyncio.SubprocessProtocol):
+    """A child, running once its transport is made. It leads its own process group, which dies with it."""
 
-    def __init__(self, role: str, process: asyncio.subprocess.Process) -> None:
+    pid: int
+
+    def __init__(self, role: str) -> None:
         self.role = role
-        self.pid = process.pid
-        self._process = process
         self._tail = b""
-        self._pump = asyncio.create_task(self._pass_output_through())
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._silent = asyncio.Event()
         self._exit = asyncio.create_task(self._wait())
 
     async def exited(self) -> int:
@@ -52,7 +53,7 @@ class ChildProcess:
     async def stop(self) -> None:
         """Ask it to end; insist after `STOP_SECONDS`."""
         with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
+            self._transport.terminate()
         await asyncio.wait([self._exit], timeout=STOP_SECONDS)
         await self.kill()
 
@@ -60,19 +61,34 @@ class ChildProcess:
         return "\n".join(self._tail.decode(errors="replace").splitlines()[-LAST_LINES:])
 
     async def _wait(self) -> int:
-        returncode = await self._process.wait()
-        _kill_group(self.pid)  # what it may have started itself
-        await asyncio.wait([self._pump], timeout=1.0)
+        await self._ended
+        _kill_group(self.pid)  # what it may have started itself, which would keep its output open
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._silent.wait()
+        self._transport.close()
+        returncode = self._transport.get_returncode()
+        assert returncode is not None
         return returncode
 
-    async def _pass_output_through(self) -> None:
-        output = self._process.stdout
-        assert output is not None
-        while chunk := await output.read(TAIL_BYTES):
-            self._tail = (self._tail + chunk)[-TAIL_BYTES:]
-            with contextlib.suppress(OSError, ValueError):  # our stderr is closed: keep reading all the same
-                sys.stderr.write(chunk.decode(errors="replace"))
-                sys.stderr.flush()
+    # asyncio's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.SubprocessTransport, transport)
+        self.pid = self._transport.get_pid()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self._tail = (self._tail + data)[-TAIL_BYTES:]
+        with contextlib.suppress(OSError, ValueError):  # our stderr is closed: keep reading all the same
+            sys.stderr.write(data.decode(errors="replace"))
+            sys.stderr.flush()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self._silent.set()
+
+    def process_exited(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
 
 
 async def start_child(
@@ -82,7 +98,8 @@ async def start_child(
     file_descriptors: Sequence[int] = (),
 ) -> ChildProcess:
     """Start `command` with this environment added to ours; the descriptors keep their numbers."""
-    process = await asyncio.create_subprocess_exec(
+    _, child = await asyncio.get_running_loop().subprocess_exec(
+        lambda: ChildProcess(command.role),
         *command.argv,
         *map(str, arguments),
         stdin=asyncio.subprocess.DEVNULL,
@@ -92,7 +109,7 @@ async def start_child(
         pass_fds=file_descriptors,
         start_new_session=True,
     )
-    return ChildProcess(command.role, process)
+    return child
 
 
 def describe_exit(returncode: int) -> str:

@@ -7,11 +7,13 @@ are read once.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
 import triton
 import triton.language as tl
+from numpy.typing import NDArray
 
 from ..sampling.upload import upload
 from .batch import AttentionBatch, Group
@@ -141,12 +143,17 @@ def attend_kernel(
 def merge_kernel(
     partial, partial_sum, merges, out, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr
 ):
-    """Combine the partial results of one query token and head, weighted by their sums of exponentials."""
+    """Combine the partial results of one query token and head, weighted by their sums of exponentials.
+
+    A merge of none leaves its token's output as it is.
+    """
     merge = merges + tl.program_id(0) * 3
     head = tl.program_id(1)
     token = tl.load(merge).to(tl.int64)
     first = tl.load(merge + 1)
     count = tl.load(merge + 2)
+    if count == 0:
+        return
     dim = tl.arange(0, BLOCK_DIM)
     largest = -1.0e30
     summed = 0.0
@@ -165,17 +172,36 @@ def merge_kernel(
     tl.store(out + at, (total / summed).to(out.dtype.element_ty), mask=dim < HEAD_DIM)
 
 
+class Plan(Protocol):
+    """A step's attention for layers of one shape."""
+
+    def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor: ...
+
+
+class Shape(NamedTuple):
+    """What the layers of one plan have in common."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int | None
+
+    @property
+    def repeat(self) -> int:
+        """Query heads for each KV head."""
+        return self.heads // self.kv_heads
+
+
 def paged_attention(
     q: torch.Tensor, kv: torch.Tensor, batch: AttentionBatch, scale: float, window: int | None
 ) -> torch.Tensor:
     """See `attention.paged_attention`."""
     if window is not None and window >= int(batch.kv_lengths.max(initial=0)):
         window = None
-    key = (q.shape[1], kv.shape[1], q.shape[2], window)
-    plan = batch.plans.get(key)
+    shape = Shape(q.shape[1], kv.shape[1], q.shape[2], window)
+    plan = cast(Plan | None, batch.plans.get(shape))
     if plan is None:
-        plan = batch.plans[key] = TritonAttention(batch, q, kv, window)
-    assert isinstance(plan, TritonAttention)
+        batch.plans[shape] = plan = StepPlan(batch, shape, q.element_size(), q.device)
     return plan.run(q, kv, scale)
 
 
@@ -202,109 +228,75 @@ class Tiles:
         return Tiles(64 if queries <= 64 else 128, 64, 8)
 
 
-class TritonAttention:
-    """A step's attention for layers of one shape: its items on the device, and shared buffers."""
+@dataclass(frozen=True)
+class Work:
+    """Items on the device, int32 [items, COLUMNS], and what they read and write."""
 
-    def __init__(self, batch: AttentionBatch, q: torch.Tensor, kv: torch.Tensor, window: int | None) -> None:
-        _, heads, head_dim = q.shape
-        kv_heads = kv.shape[1]
-        repeat = heads // kv_heads
-        assert kv.is_contiguous() and q.stride(1) == head_dim and q.stride(2) == 1
-        self._window = window
-        groups = batch.groups if window is None else ()
-        rows = np.arange(len(batch.kv_lengths))
-        decode = Share(rows < batch.decode_rows, np.ones(len(groups), np.bool_))
-        chunks = Share(rows >= batch.decode_rows, np.zeros(len(groups), np.bool_))
-        group_queries = max((count * repeat for _, count, _ in groups), default=repeat)
-        decode_queries = max(repeat, min(64, group_queries))
-        chunk_queries = int(batch.query_lengths.max(initial=1)) * repeat
-        self._decode_tiles = Tiles.choose(decode_queries, repeat, head_dim, q.element_size())
-        self._chunk_tiles = Tiles.choose(chunk_queries, repeat, head_dim, q.element_size())
-        together = max(1, self._decode_tiles.queries // repeat)
-        split = _split(batch, groups, together, kv_heads, q.device)
-        decode_plan = plan_items(batch, groups, decode, together, split, window)
-        chunk_plan = plan_items(
-            batch, (), chunks, max(1, self._chunk_tiles.queries // repeat), NO_SPLIT, window
-        )
-        offsets = np.concatenate(([0], np.cumsum(batch.page_counts())))
-        tables = (
-            _with_table_offsets(decode_plan, offsets),
-            _with_table_offsets(chunk_plan, offsets),
-            decode_plan.merges,
+    items: torch.Tensor
+    tables: torch.Tensor
+    partial: torch.Tensor
+    partial_sum: torch.Tensor
+
+
+class StepPlan:
+    """A plan for one step: its items on the device, and buffers for its layers."""
+
+    def __init__(self, batch: AttentionBatch, shape: Shape, element_size: int, device: torch.device) -> None:
+        self._shape = shape
+        groups = batch.groups if shape.window is None else ()
+        most_queries = max((count * shape.repeat for _, count, _ in groups), default=shape.repeat)
+        self._decode_tiles = decode_tiles(shape, most_queries, element_size)
+        decode = plan_decode(batch, groups, shape, self._decode_tiles, device)
+        chunk_queries = int(batch.query_lengths.max(initial=1)) * shape.repeat
+        self._chunk_tiles = Tiles.choose(chunk_queries, shape.repeat, shape.head_dim, element_size)
+        chunks = Share(np.arange(len(batch.kv_lengths)) >= batch.decode_rows, np.zeros(len(groups), np.bool_))
+        tokens = max(1, self._chunk_tiles.queries // shape.repeat)
+        chunk = plan_items(batch, (), chunks, tokens, NO_SPLIT, shape.window)
+        arrays = (
+            with_table_offsets(decode, batch),
+            with_table_offsets(chunk, batch),
+            decode.merges,
             batch.joined_tables(),
         )
-        self._decode_items, self._chunk_items, self._merges, self._tables = upload(
-            [table.astype(np.int32) for table in tables], q.device
+        decode_items, chunk_items, self._merges, tables = upload(
+            [array.astype(np.int32) for array in arrays], device
         )
-        self._partial = torch.empty(decode_plan.partials, heads, head_dim, device=q.device)
-        self._partial_sum = torch.empty(decode_plan.partials, heads, device=q.device)
+        partial = torch.empty(decode.partials, shape.heads, shape.head_dim, device=device)
+        partial_sum = torch.empty(decode.partials, shape.heads, device=device)
+        self._decode = Work(decode_items, tables, partial, partial_sum)
+        self._chunks = Work(chunk_items, tables, partial, partial_sum)
 
     def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        self._launch(self._decode_items, self._decode_tiles, q, kv, out, scale)
-        if len(self._merges):
-            heads, head_dim = q.shape[1:]
-            merge_kernel[(len(self._merges), heads)](
-                self._partial,
-                self._partial_sum,
-                self._merges,
-                out,
-                HEADS=heads,
-                HEAD_DIM=head_dim,
-                BLOCK_DIM=triton.next_power_of_2(head_dim),
-                num_warps=1,
-            )
-        self._launch(self._chunk_items, self._chunk_tiles, q, kv, out, scale)
+        window = self._shape.window
+        attend(self._decode, self._decode_tiles, q, kv, out, scale, window, partial=True)
+        merge(self._decode, self._merges, out)
+        attend(self._chunks, self._chunk_tiles, q, kv, out, scale, window, partial=False)
         return out
 
-    def _launch(
-        self,
-        items: torch.Tensor,
-        tiles: Tiles,
-        q: torch.Tensor,
-        kv: torch.Tensor,
-        out: torch.Tensor,
-        scale: float,
-    ) -> None:
-        if not len(items):
-            return
-        _, kv_heads, pages, page_size, head_dim = kv.shape
-        attend_kernel[(len(items), kv_heads)](
-            q,
-            kv,
-            out,
-            self._partial,
-            self._partial_sum,
-            items,
-            self._tables,
-            q.stride(0),
-            pages * page_size * head_dim,
-            scale * LOG2_E,
-            self._window or 0,
-            KV_HEADS=kv_heads,
-            REPEAT=q.shape[1] // kv_heads,
-            HEAD_DIM=head_dim,
-            PAGE_SIZE=page_size,
-            BLOCK_QUERIES=tiles.queries,
-            BLOCK_KEYS=tiles.keys,
-            BLOCK_DIM=triton.next_power_of_2(head_dim),
-            COLUMNS=COLUMNS,
-            WINDOW=self._window is not None,
-            PARTIAL=items is self._decode_items,
-            num_warps=tiles.warps,
-            num_stages=2,
-        )
+
+def decode_tiles(shape: Shape, queries: int, element_size: int) -> Tiles:
+    """queries: query heads for each KV head in the largest item."""
+    return Tiles.choose(max(shape.repeat, min(64, queries)), shape.repeat, shape.head_dim, element_size)
 
 
-def _split(
-    batch: AttentionBatch, groups: tuple[Group, ...], together: int, kv_heads: int, device: torch.device
-) -> int:
-    """Keys for each decode item, so that there are some programs for every processor of the GPU."""
+def plan_decode(
+    batch: AttentionBatch, groups: tuple[Group, ...], shape: Shape, tiles: Tiles, device: torch.device
+) -> ItemPlan:
+    """The decode rows, their keys split so that there are some programs for every processor of the GPU."""
+    covered = Share(np.arange(len(batch.kv_lengths)) < batch.decode_rows, np.ones(len(groups), np.bool_))
+    together = max(1, tiles.queries // shape.repeat)
+    wanted = keys_to_read(batch, groups, together) // most_splits(shape, device)
+    split = max(MIN_SPLIT, -(-wanted // 64) * 64)
+    return plan_items(batch, groups, covered, together, split, shape.window)
+
+
+def most_splits(shape: Shape, device: torch.device) -> int:
+    """How many pieces the keys of all decode rows together may become, beside one for each row and group."""
     processors = (
         torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
     )
-    wanted = keys_to_read(batch, groups, together) * kv_heads // (processors * PROGRAMS_FOR_EACH_PROCESSOR)
-    return max(MIN_SPLIT, -(-wanted // 64) * 64)
+    return -(-processors * PROGRAMS_FOR_EACH_PROCESSOR // shape.kv_heads)
 
 
 def keys_to_read(batch: AttentionBatch, groups: tuple[Group, ...], together: int) -> int:
@@ -313,8 +305,69 @@ def keys_to_read(batch: AttentionBatch, groups: tuple[Group, ...], together: int
     return keys - sum(shared * (rows - -(-rows // together)) for _, rows, shared in groups)
 
 
-def _with_table_offsets(plan: ItemPlan, offsets: np.ndarray) -> np.ndarray:
+def with_table_offsets(plan: ItemPlan, batch: AttentionBatch) -> NDArray[np.int64]:
     """The items with, in place of the row, where its pages begin in the joined page tables."""
+    offsets = np.concatenate(([0], np.cumsum(batch.page_counts())))
     items = plan.items.copy()
     items[:, ROW] = offsets[items[:, ROW]]
     return items
+
+
+def attend(
+    work: Work,
+    tiles: Tiles,
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    out: torch.Tensor,
+    scale: float,
+    window: int | None,
+    *,
+    partial: bool,
+) -> None:
+    """partial: whether items may write partial results."""
+    if not len(work.items):
+        return
+    _, kv_heads, pages, page_size, head_dim = kv.shape
+    assert kv.is_contiguous() and q.stride(1) == head_dim and q.stride(2) == 1
+    attend_kernel[(len(work.items), kv_heads)](
+        q,
+        kv,
+        out,
+        work.partial,
+        work.partial_sum,
+        work.items,
+        work.tables,
+        q.stride(0),
+        pages * page_size * head_dim,
+        scale * LOG2_E,
+        window or 0,
+        KV_HEADS=kv_heads,
+        REPEAT=q.shape[1] // kv_heads,
+        HEAD_DIM=head_dim,
+        PAGE_SIZE=page_size,
+        BLOCK_QUERIES=tiles.queries,
+        BLOCK_KEYS=tiles.keys,
+        BLOCK_DIM=triton.next_power_of_2(head_dim),
+        COLUMNS=COLUMNS,
+        WINDOW=window is not None,
+        PARTIAL=partial,
+        num_warps=tiles.warps,
+        num_stages=2,
+    )
+
+
+def merge(work: Work, merges: torch.Tensor, out: torch.Tensor) -> None:
+    """merges: int32 [merges, 3]: query token, first partial result, how many"""
+    if not len(merges):
+        return
+    heads, head_dim = out.shape[1:]
+    merge_kernel[(len(merges), heads)](
+        work.partial,
+        work.partial_sum,
+        merges,
+        out,
+        HEADS=heads,
+        HEAD_DIM=head_dim,
+        BLOCK_DIM=triton.next_power_of_2(head_dim),
+        num_warps=1,
+    )

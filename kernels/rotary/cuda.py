@@ -20,6 +20,9 @@ def rotary_write_kv_kernel(
     dim = tl.arange(0, BLOCK_DIM)
     turns = i < HALF
     passes = (dim >= 2 * HALF) & (dim < HEAD_DIM)
+    slot = tl.load(slots + token)
+    if slot < 0:
+        return
     if head < HEADS:
         source = q + token * q_stride + head * HEAD_DIM
         target = source
@@ -27,7 +30,7 @@ def rotary_write_kv_kernel(
     else:
         kv_head = (head - HEADS).to(tl.int64)
         source = k + token * k_stride + kv_head * HEAD_DIM
-        target = kv + (kv_head * slot_count + tl.load(slots + token)) * HEAD_DIM
+        target = kv + (kv_head * slot_count + slot) * HEAD_DIM
         weight = k_norm
         value = tl.load(v + token * v_stride + kv_head * HEAD_DIM + dim, mask=dim < HEAD_DIM, other=0.0)
         values_at = target + KV_HEADS * slot_count.to(tl.int64) * HEAD_DIM

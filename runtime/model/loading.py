@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -54,8 +54,9 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     cos_sin = cos_sin_table(shape.rope, pool.max_model_len)
     kvs = allocate_pool(shape, pool.num_pages, config.page_size, dtype, device)
     store = open_page_store(config, bytes_per_page, device)
+    decoder = Decoder(shape, weights, cos_sin.to(device))
     runner = Runner(
-        Decoder(shape, weights, cos_sin.to(device)),
+        decoder,
         kvs,
         PageTables(config.max_running, pool.max_model_len, config.page_size),
         SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary),
@@ -63,6 +64,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         Transfers(kvs, store) if store is not None else None,
     )
     warm_up(runner, shape, pool, config)
+    if device.type == "cuda" and not config.enforce_eager:
+        _capture_graphs(runner, decoder, shape, kvs, pool, config)
     ready = ModelReady(
         num_pages=pool.num_pages,
         page_size=config.page_size,
@@ -76,6 +79,25 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         ready.page_model = page_model(store, (shape, config.page_size), dtype, cos_sin, checkpoint.files)
         ready.host_pages = store.pool.places
     return LoadedModel(runner, ready, store)
+
+
+def _capture_graphs(
+    runner: Runner,
+    decoder: Decoder,
+    shape: DecoderConfig,
+    kvs: Sequence[torch.Tensor],
+    pool: PoolSize,
+    config: ServeConfig,
+) -> None:
+    from .graphs import CudaCapture, DecodeGraphs  # Triton may be missing where there is no GPU
+
+    pages = -(-pool.max_model_len // config.page_size)
+    try:
+        graphs = DecodeGraphs(decoder, shape, kvs, config.max_running, pages, CudaCapture())
+    except RuntimeError as error:
+        log.warning("decode steps run without CUDA graphs, which could not be captured: %s", error)
+    else:
+        runner.replay_with(graphs.forward)
 
 
 def _size_pool(

@@ -82,6 +82,11 @@ class Runner:
         self._states = states
         self._vocab_size = vocab_size
         self._transfers = transfers
+        self._replay: Callable[[InputBatch], torch.Tensor | None] = lambda _: None
+
+    def replay_with(self, replay: Callable[[InputBatch], torch.Tensor | None]) -> None:
+        """`replay` gives the hidden states of steps that it can run; the others run as before."""
+        self._replay = replay
 
     def load_grammar(self, message: LoadGrammar) -> None:
         self._states.load_grammar(message)
@@ -91,9 +96,7 @@ class Runner:
 
     @torch.inference_mode()
     def save_pages(self, message: SavePages) -> None:
-        transfers = self._store_transfers()
-        transfers.save(message.saves)
-        transfers.settle([])
+        self._store_transfers().save_computed(message.saves)
 
     def forget_pages(self, message: ForgetPages | DiscardPages) -> None:
         self._store_transfers().forget(message)
@@ -118,7 +121,7 @@ class Runner:
         if not plan.rows:
             return _result(plan.step, _nothing_sampled(), [], 0, started)
         batch = build_input_batch(plan.rows, plan.groups, self._tables, self._states.sampling.last_tokens)
-        hidden = self._decoder.forward(batch, self._kvs, restore.arrive if restore is not None else None)
+        hidden = self._forward(batch, restore)
         to_sample = len(batch.sampled_rows)
         prompts, errors = self._prompt_logprobs(plan.rows, batch, hidden[to_sample:])
         outcome = _nothing_sampled()
@@ -127,6 +130,12 @@ class Runner:
             outcome = self._sample(rows, self._decoder.logits(hidden[:to_sample]), masks)
         outcome.errors.extend(errors)
         return _result(plan.step, outcome, prompts, batch.size, started)
+
+    def _forward(self, batch: InputBatch, restore: Restore | None) -> torch.Tensor:
+        if restore is not None:
+            return self._decoder.forward(batch, self._kvs, restore.arrive)
+        replayed = self._replay(batch)
+        return self._decoder.forward(batch, self._kvs) if replayed is None else replayed
 
     def _prepare(self, plan: StepPlan) -> Restore | None:
         for setup in plan.setups:

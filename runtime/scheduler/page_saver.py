@@ -40,10 +40,13 @@ class PageSaver:
 
     def through(self, requests: Iterable[Request]) -> list[Message]:
         """The full pages that these who run have now and had not before."""
-        if not self._write_through:
-            return []
-        saves = [_saved(fresh) for request in requests if (fresh := self._fresh(request)) is not None]
+        saves = [save for request in requests if (save := self._fresh(request)) is not None]
         return [SavePages(saves)] if saves else []
+
+    def keys(self, request: Request) -> bytes:
+        """Of the full pages that a request has, if they may have been saved."""
+        pages = self._full(request)
+        return self._keys(request, pages) if pages else b""
 
     def at_the_end(self) -> list[SavedPages]:
         """What would be lost with the KV cache, that which was used last first."""
@@ -74,22 +77,30 @@ class PageSaver:
         self._evicted = left
         return chosen
 
-    def _fresh(self, request: Request) -> KeyedPages | None:
-        home, size = request.residence, self._cache.page_size
-        first, last = home.saved_pages, min(home.planned, request.length) // size
-        if request.namespace is None or home.faulty or last <= first:
+    def _fresh(self, request: Request) -> SavedPages | None:
+        home = request.residence
+        first, last = home.saved_pages, self._full(request)
+        if last <= first:
             return None
         home.saved_pages = last
-        keys = self._keys(request, request.namespace, last)[first * KEY_BYTES :]
-        return KeyedPages(request.namespace, keys, home.pages[first:last])
+        assert request.namespace is not None
+        keys = self._keys(request, last)[first * KEY_BYTES :]
+        return _saved(KeyedPages(request.namespace, keys, home.pages[first:last]))
 
-    def _keys(self, request: Request, namespace: str, pages: int) -> bytes:
+    def _full(self, request: Request) -> int:
+        """Of how many pages the steps that were planned leave the KV whole, if it is to be kept."""
+        home = request.residence
+        kept = self._write_through and request.namespace is not None and home.last_step and not home.faulty
+        return min(home.planned, request.length) // self._cache.page_size if kept else 0
+
+    def _keys(self, request: Request, pages: int) -> bytes:
         """Of its first pages; it remembers them."""
+        assert request.namespace is not None, "nobody may find what is in no namespace"
         size = self._cache.page_size
         known = len(request.keys) // KEY_BYTES
         tokens = request.slice(known * size, pages * size)
-        request.keys += self._cache.keys(namespace, tokens, after=request.keys[-KEY_BYTES:])
-        return request.keys
+        request.keys += self._cache.keys(request.namespace, tokens, after=request.keys[-KEY_BYTES:])
+        return request.keys[: pages * KEY_BYTES]
 
 
 def _overwritten(plan: StepPlan, flight: StepInFlight, page_size: int) -> Iterator[int]:

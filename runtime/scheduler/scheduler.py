@@ -350,6 +350,7 @@ class Scheduler:
             self._cache.discard(home.lease, home.pages)
             self._to_model += self._stored.discard(request)
         else:
+            self._to_model += self._stored.leave(request)
             existing = min(home.planned, request.length) if home.last_step else home.lease.matched
             self._cache.release(
                 home.lease, request.slice(0, existing), home.pages, generated=request.output_length

@@ -19,6 +19,7 @@ from ..messages import (
     Message,
     PageStoreInbox,
     StepPlan,
+    UsedPages,
 )
 from .page_saver import PageSaver
 from .plan import StepInFlight
@@ -139,6 +140,13 @@ class StoredPages:
     def save(self, flight: StepInFlight) -> list[Message]:
         """What a step that is over has computed is kept, if that is the policy."""
         return self._saver.through(request for request in flight.requests if request.home is not None)
+
+    def leave(self, request: Request) -> list[Message]:
+        """Before it gives its pages back: the last are kept too, and all count as used."""
+        keys = self._saver.keys(request)
+        if keys:
+            self._to_store.append(UsedPages(keys))
+        return self._saver.through([request])
 
     def flush(self) -> FlushPages:
         """What would be lost with the KV cache. No fetch is needed any more."""

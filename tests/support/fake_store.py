@@ -17,6 +17,7 @@ from arbora.runtime.messages import (
     PageStoreInbox,
     RestoredPages,
     SavedPages,
+    UsedPages,
 )
 from numpy.typing import NDArray
 
@@ -41,6 +42,7 @@ class FakeStore:
         self.forgotten: list[Forgotten] = []
         self.restored = 0
         self.saved = 0
+        self.used: list[list[bytes]] = []
 
     def save(self, saves: list[SavedPages]) -> None:
         for part in saves:
@@ -48,7 +50,7 @@ class FakeStore:
             for key, page in zip(keys_of(part.keys), ids, strict=True):
                 content = self.contents[page].copy()
                 assert -1 not in content, "a page that was never written is saved"
-                self.saved += 1
+                self.saved += key not in self.pages
                 known = self.pages.pop(key, None)
                 assert known is None or np.array_equal(known[1], content), "one key, two contents"
                 self.pages[key] = part.namespace, content
@@ -70,6 +72,8 @@ class FakeStore:
                 case EndFetch():
                     self.found.pop(message.fetch, None)
                     self.held.pop(message.fetch, None)
+                case UsedPages():
+                    self.used.append(keys_of(message.keys))
         return answers
 
     @property

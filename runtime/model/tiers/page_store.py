@@ -21,6 +21,7 @@ from ...messages import (
     PageStoreInbox,
     StoreCounts,
     StoreReport,
+    UsedPages,
 )
 from ...sockets import Inbox, Outbox
 from .disk import StoredPage
@@ -29,6 +30,7 @@ from .host_pool import Entry, HostPool, split_keys
 from .lower_tiers import LowerTiers
 
 PAGES_AT_ONCE = 8  # written between two looks at who asks
+MOST_USES = 1000  # that the disk may not know of yet
 IDLE_MS = 500
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ class PageStore:
         self._fetches = Fetches(pool, tiers)
         self._wake: Callable[[], None] = lambda: None
         self._to_forget: deque[ForgetPages | DiscardPages] = deque()
+        self._used: deque[list[bytes]] = deque(maxlen=MOST_USES)
         self._unwritten = 0
         self._written = threading.Condition()
         self._order: list[bytes] | None = None  # see `expect`
@@ -150,6 +153,8 @@ class PageStore:
                 self._fetches.bring(message.fetch)
             case EndFetch():
                 self._fetches.end(message.fetch)
+            case UsedPages():
+                self._used.append(split_keys(message.keys))
 
     def _fetch(self, scheduler: Outbox) -> None:
         brought = self._fetches.advance()
@@ -174,8 +179,7 @@ class PageStore:
         queue = self.pool.to_write
         batch = [queue.popleft() for _ in range(min(PAGES_AT_ONCE, len(queue)))]
         if not batch:
-            if self.tiers.disk is not None:
-                self.tiers.disk.save_uses()
+            self._save_uses()
             return
         kept = [entry for entry in batch if entry.key in self.pool]  # else forgotten meanwhile
         try:
@@ -185,6 +189,17 @@ class PageStore:
         finally:
             self.pool.let_go(batch)
             self._count_written(len(batch))
+
+    def _save_uses(self) -> None:
+        """Nothing is left to write, so what was used can be there."""
+        disk = self.tiers.disk
+        while self._used:
+            keys = self._used.popleft()
+            self.pool.let_go([entry for key in keys if (entry := self.pool.hold(key)) is not None])
+            if disk is not None:
+                disk.touch([key for key in keys if key in disk.keys])
+        if disk is not None:
+            disk.save_uses()
 
     def _take_order(self) -> None:
         order, self._order = self._order, None

@@ -38,23 +38,32 @@ class Transfers:
 
     def save(self, saves: Sequence[SavedPages], patience: float = 0.0) -> None:
         """Takes pages into host memory, as far as there is room within `patience` seconds for each."""
+        pool = self._store.pool
         for part in saves:
-            pages, entries = [], []
+            pages, entries, known = [], [], []
             ids = np.frombuffer(part.pages, np.int32).tolist()
             for page, key in zip(ids, split_keys(part.keys), strict=True):
-                if key in self._store.pool:
+                there = pool.hold(key)
+                if there is not None:
+                    known.append(there)
                     continue
-                entry = self._store.pool.reserve(key, part.namespace, patience)
+                entry = pool.reserve(key, part.namespace, patience)
                 if entry is None:
                     self._store.lose(1)
                     continue
                 pages.append(page)
                 entries.append(entry)
+            pool.let_go(known)  # they count as used now
             if entries:
                 save_pages(self._kvs, pages, self._memory, [entry.place for entry in entries])
                 self._saving.append(entries)
         if self._saving and self._stream is not None:
             self._copied.append(torch.cuda.current_stream().record_event())
+
+    def save_computed(self, saves: Sequence[SavedPages]) -> None:
+        """Takes in what no tier has yet, to be found at once."""
+        self.save([self._unsaved(part) for part in saves])
+        self.settle([])
 
     def restore(self, restores: Sequence[RestoredPages]) -> Restore:
         """Brings fetched pages to the device."""
@@ -90,9 +99,10 @@ class Transfers:
         self.settle(message.fetches_over)
         if not self._store.tiers:
             return
+        at_once = max(1, min(PAGES_AT_ONCE, self._store.pool.places // 2))
         self._store.expect([key for part in message.saves for key in split_keys(part.keys)])
         for part in message.saves:
-            for few in _pieces(self._unsaved(part), PAGES_AT_ONCE):
+            for few in _pieces(self._unsaved(part), at_once):
                 self.save([few], patience=FLUSH_PATIENCE)
                 self.settle([])
         self._store.finish()

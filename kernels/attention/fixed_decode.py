@@ -1,0 +1,126 @@
+"""Decode steps in buffers of fixed place and size, so that their launches can be captured once and replayed.
+
+A frame has room for so many rows, work items and partial results. What a step leaves free is filled with
+items of no queries and merges of no parts, which do nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..sampling.upload import upload
+from .batch import AttentionBatch
+from .cuda import (
+    Shape,
+    Tiles,
+    Work,
+    attend,
+    decode_tiles,
+    merge,
+    most_splits,
+    plan_decode,
+    with_table_offsets,
+)
+from .plan import COLUMNS, PARTIAL
+
+GROUP_QUERIES = 64
+"""query heads that a group's items have room for, for each KV head"""
+ANY_LENGTH = np.full(1, np.iinfo(np.int32).max, np.int32)
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """What all frames of a model share, as only one runs at a time."""
+
+    tables: torch.Tensor
+    """int32 [page ids]: the joined page tables"""
+    partial: torch.Tensor
+    """float32 [partial results, heads, head_dim]"""
+    partial_sum: torch.Tensor
+    """float32 [partial results, heads]"""
+
+    @staticmethod
+    def allocate(shape: Shape, rows: int, page_ids: int, device: torch.device) -> "Scratch":
+        """For frames of up to `rows` rows."""
+        results = max(1, GROUP_QUERIES // shape.repeat) * most_splits(shape, device) + 4 * rows
+        return Scratch(
+            torch.zeros(page_ids, dtype=torch.int32, device=device),
+            torch.empty(results, shape.heads, shape.head_dim, device=device),
+            torch.empty(results, shape.heads, device=device),
+        )
+
+
+class FixedPlan:
+    """The attention of all layers of one shape in a frame."""
+
+    def __init__(self, shape: Shape, rows: int, scratch: Scratch, tiles: Tiles) -> None:
+        device = scratch.tables.device
+        self._shape = shape
+        self._tiles = tiles
+        most_items = most_splits(shape, device) + 2 * rows
+        self._items = torch.zeros(most_items, COLUMNS, dtype=torch.int32, device=device)
+        self._items[:, PARTIAL] = -1
+        self._merges = torch.zeros(rows, 3, dtype=torch.int32, device=device)
+        self._work = Work(self._items, scratch.tables, scratch.partial, scratch.partial_sum)
+
+    def fill(self, batch: AttentionBatch) -> list[tuple[torch.Tensor, NDArray[np.int32]]] | None:
+        """What to write into which buffer; None if the step has no room in them."""
+        groups = batch.groups if self._shape.window is None else ()
+        plan = plan_decode(batch, groups, self._shape, self._tiles, self._items.device)
+        if len(plan.items) > len(self._items) or plan.partials > len(self._work.partial):
+            return None
+        items = np.zeros(self._items.shape, np.int32)
+        items[:, PARTIAL] = -1
+        items[: len(plan.items)] = with_table_offsets(plan, batch)
+        merges = np.zeros(self._merges.shape, np.int32)
+        merges[: len(plan.merges)] = plan.merges
+        return [(self._items, items), (self._merges, merges)]
+
+    def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        attend(self._work, self._tiles, q, kv, out, scale, self._shape.window, partial=True)
+        merge(self._work, self._merges, out)
+        return out
+
+
+class Frame:
+    """Decode steps of up to `rows` rows, in groups or not, for a model whose layers have these shapes."""
+
+    def __init__(
+        self, shapes: Sequence[Shape], rows: int, scratch: Scratch, element_size: int, *, grouped: bool
+    ) -> None:
+        queries = GROUP_QUERIES if grouped else 1
+        self._scratch = scratch
+        self._plans = [
+            FixedPlan(shape, rows, scratch, decode_tiles(shape, queries, element_size)) for shape in shapes
+        ]
+        self.batch = AttentionBatch(
+            query_lengths=np.ones(rows, np.int32),
+            kv_lengths=ANY_LENGTH,
+            page_tables=(),
+            page_size=0,
+            device=scratch.tables.device,
+            groups=(),
+            decode_rows=rows,
+            plans=dict(zip(shapes, self._plans, strict=True)),
+        )
+        """what layers are given in place of a step's own"""
+
+    def load(self, batch: AttentionBatch) -> bool:
+        """Prepares for a step; False if it has no room, and then nothing is written."""
+        tables = batch.joined_tables()
+        if len(tables) > len(self._scratch.tables):
+            return False
+        writes = [(self._scratch.tables[: len(tables)], tables)]
+        for plan in self._plans:
+            filled = plan.fill(batch)
+            if filled is None:
+                return False
+            writes += filled
+        moved = upload([array for _, array in writes], self._scratch.tables.device)
+        for (buffer, _), values in zip(writes, moved, strict=True):
+            buffer.copy_(values)
+        return True

@@ -1,0 +1,114 @@
+"""A page store with its thread, its sockets and the device's pages, as a model process has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+import zmq
+from arbora.runtime.messages import (
+    Fetched,
+    FetchPages,
+    FindPages,
+    FlushPages,
+    Forgotten,
+    Found,
+    PageStoreInbox,
+    RestoredPages,
+    SavedPages,
+    StoreCounts,
+    StoreReport,
+)
+from arbora.runtime.model.tiers.disk import DiskStore
+from arbora.runtime.model.tiers.host_pool import HostPool
+from arbora.runtime.model.tiers.lower_tiers import LowerTiers
+from arbora.runtime.model.tiers.page_store import PageStore
+from arbora.runtime.model.tiers.remote import RemoteStore
+from arbora.runtime.model.tiers.transfers import Transfers
+from arbora.runtime.sockets import Inbox, Outbox
+from interpreted_triton import DEVICE
+
+PAGES, LAYERS, HEADS, PAGE_SIZE, HEAD_DIM = 32, 3, 2, 4, 8
+PAGE_BYTES = LAYERS * 2 * HEADS * PAGE_SIZE * HEAD_DIM * 4
+LIMIT = 64 << 20
+Answer = Found | Fetched | Forgotten | StoreReport
+
+
+class World:
+    def __init__(
+        self, directory: Path, places: int, disk: bool, limit: int = LIMIT, remote: RemoteStore | None = None
+    ) -> None:
+        shape = (2, HEADS, PAGES, PAGE_SIZE, HEAD_DIM)
+        self.kvs = [torch.randn(shape, device=DEVICE) for _ in range(LAYERS)]
+        pool = HostPool(places, PAGE_BYTES, pinned=DEVICE.type == "cuda")
+        self.store = PageStore(pool, LowerTiers(DiskStore(directory, limit) if disk else None, remote))
+        self.transfers = Transfers(self.kvs, self.store)
+        self.counts = StoreCounts()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        self._fetches = 0
+        store, scheduler = f"ipc://{directory}/s", f"ipc://{directory}/m"
+        inbox: Inbox[PageStoreInbox] = Inbox(self._context, store, PageStoreInbox, 1)
+        self._inbox: Inbox[Answer] = Inbox(self._context, scheduler, Answer, 1)
+        self.outbox = Outbox(self._context, store, 1)
+        self.store.start(inbox, Outbox(self._context, scheduler, 1))
+
+    def save(self, keys: list[int], pages: list[int], namespace: str = "") -> None:
+        self.transfers.save([SavedPages(namespace, key_bytes(keys), packed(pages))])
+        self.transfers.settle([])
+
+    def flush(self, saves: list[SavedPages], fetches_over: Sequence[int] = ()) -> None:
+        self.transfers.flush(FlushPages(saves, list(fetches_over)))
+
+    def fetch(self, keys: list[int], namespace: str = "") -> tuple[int, int]:
+        """The fetch's number, and how many pages it brought."""
+        number, pages = self.find(keys, namespace)
+        if pages:
+            self.outbox.send(FetchPages(number))
+            pages = self.fetched()[1]
+        return number, pages
+
+    def find(self, keys: list[int], namespace: str = "") -> tuple[int, int]:
+        """The fetch's number, and how many pages are stored."""
+        self._fetches += 1
+        self.outbox.send(FindPages(self._fetches, namespace, key_bytes(keys)))
+        while not isinstance(message := self.receive(), Found):
+            pass
+        assert message.fetch == self._fetches
+        return message.fetch, message.pages
+
+    def fetched(self) -> tuple[int, int]:
+        """The next fetch that has its pages, and how many."""
+        while not isinstance(message := self.receive(), Fetched):
+            pass
+        return message.fetch, message.pages
+
+    def restore(self, fetch: int, first: int, pages: list[int]) -> None:
+        restore = self.transfers.restore([RestoredPages(fetch, first, packed(pages))])
+        for layer in range(LAYERS):
+            restore.arrive(layer)
+        assert restore.finish() > 0
+        self.transfers.settle([fetch])
+
+    def wait_for_counts(self, **expected: int) -> None:
+        while any(getattr(self.counts, name) != value for name, value in expected.items()):
+            self.receive()
+
+    def content(self, page: int) -> torch.Tensor:
+        return torch.stack([kv[:, :, page] for kv in self.kvs])
+
+    def receive(self) -> Answer:
+        message = self._inbox.receive(10_000)
+        assert message is not None, "the page store said nothing"
+        if isinstance(message, StoreReport):
+            self.counts = message.counts
+        return message
+
+
+def packed(pages: list[int]) -> bytes:
+    return np.array(pages, np.int32).tobytes()
+
+
+def key_bytes(keys: list[int]) -> bytes:
+    return b"".join(key.to_bytes(16, "big") for key in keys)

@@ -1,0 +1,121 @@
+"""Decode steps replayed in buffers of fixed size against the same steps launched anew.
+
+On a GPU they are captured; without one a replay runs the same launches on the same buffers, interpreted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import interpreted_triton  # noqa: F401
+import numpy as np
+import pytest
+import torch
+from arbora.kernels.attention import cuda as attention_cuda
+from arbora.runtime.messages import RowGroup
+from arbora.runtime.model import graphs
+from arbora.runtime.model.graphs import CudaCapture, DecodeGraphs, sizes
+from arbora.runtime.model.input_batch import InputBatch
+from checkpoints import random_model, save_model
+from step_driver import StepDriver
+from triton_device import DEVICE, triton_kernels
+
+SLOTS, PAGE, CONTEXT = 5, 4, 32
+PROMPTS = [np.random.default_rng(length).integers(0, 256, length).tolist() for length in (3, 14, 5, 19, 2)]
+SHARED = 8
+Step = tuple[Sequence[int], Sequence[RowGroup]]
+GROUPS = [RowGroup(first_row=1, rows=2, shared_tokens=SHARED)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Grouped queries, and a window in every other layer."""
+    fields: dict[str, Any] = {
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "use_sliding_window": True,
+        "sliding_window": 5,
+        "layer_types": ["sliding_attention", "full_attention"],
+    }
+    return save_model(random_model("qwen3", **fields), tmp_path_factory.mktemp("model"))
+
+
+class Compared:
+    """Runs each forward pass both ways, and notes how many rows were replayed."""
+
+    def __init__(self, driver: StepDriver) -> None:
+        self.replayed: list[int] = []
+        self._decoder, self._kvs = driver.runner._decoder, driver.runner._kvs
+        capture = CudaCapture() if DEVICE.type == "cuda" else lambda work: work
+        pages = CONTEXT // PAGE
+        self._graphs = DecodeGraphs(self._decoder, self._decoder._config, self._kvs, SLOTS, pages, capture)
+        driver.runner.replay_with(self._forward)
+
+    def _forward(self, batch: InputBatch) -> torch.Tensor | None:
+        expected = self._decoder.forward(batch, self._kvs)
+        before = [kv.clone() for kv in self._kvs]
+        hidden = self._graphs.forward(batch)
+        if hidden is not None:
+            self.replayed.append(batch.size)
+            torch.testing.assert_close(hidden, expected, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(list(self._kvs), before, atol=1e-4, rtol=1e-4)
+        return hidden
+
+
+def replayed(model: Path, steps: Sequence[Step]) -> list[int]:
+    """Rows of the steps that were replayed, all of one token a row behind prompts; 2 begins as 1 does."""
+    driver = StepDriver.load(
+        model,
+        device=DEVICE.type,
+        page_size=PAGE,
+        max_model_len=CONTEXT,
+        max_running=SLOTS,
+        enforce_eager=True,
+    )
+    for slot, prompt in enumerate(PROMPTS):
+        driver.start(slot)
+        if slot == 2:
+            driver.share(slot, 1, SHARED)
+        driver.run([driver.row(slot, prompt)])
+    with triton_kernels():
+        compared = Compared(driver)
+        for slots, groups in steps:
+            driver.run([driver.row(slot) for slot in slots], groups)
+    return compared.replayed
+
+
+def test_replayed_steps_give_what_launched_ones_do(model: Path) -> None:
+    steps: list[Step] = [([0, 1, 2, 3, 4], []), ([3], []), ([0, 2, 3, 4], [])]
+    assert replayed(model, steps) == [5, 1, 4]
+
+
+@pytest.mark.parametrize("least", [1, attention_cuda.MIN_SPLIT])
+def test_rows_that_share_pages_may_be_split(model: Path, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_cuda, "MIN_SPLIT", least)
+    assert replayed(model, [([0, 1, 2, 3], GROUPS), ([0, 1, 2], GROUPS), ([0, 1, 2], [])]) == [4, 3, 3]
+
+
+def test_what_has_no_room_in_a_graph_runs_without(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "MOST_PAGE_IDS", 4)
+    assert replayed(model, [([1, 3], []), ([0, 4], [])]) == [2]
+
+
+def test_only_steps_in_which_all_rows_have_one_token_and_sample_are_replayed(model: Path) -> None:
+    driver = StepDriver.load(model, device=DEVICE.type, page_size=PAGE, max_running=SLOTS, enforce_eager=True)
+    driver.start(0)
+    driver.run([driver.row(0, PROMPTS[0])])
+    driver.start(1)
+    with triton_kernels():
+        compared = Compared(driver)
+        driver.run([driver.row(0), driver.row(1, [5], sample=False)])
+        driver.run([driver.row(0), driver.row(1, [7, 8])])
+    assert compared.replayed == []
+
+
+def test_sizes_waste_less_than_half() -> None:
+    assert sizes(1) == [1]
+    assert sizes(5) == [1, 2, 3, 4, 5]
+    assert sizes(64) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
