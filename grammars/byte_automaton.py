@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from outlines_core import Index, Vocabulary
 
 from .errors import GrammarError, TooLargeError
-from .stack_automaton import StackAutomaton
+from .stack_automaton import ACTION_COLUMNS, StackAutomaton
 
 SENTINEL = "\U0010ffff"
 MAX_STATES = 20_000
@@ -97,7 +97,7 @@ def _compressed(transitions: NDArray[np.int32], accepting: NDArray[np.bool_]) ->
         start=0,
         class_of_byte=class_of_byte.reshape(256).astype(np.uint8),
         transitions=np.ascontiguousarray(columns),
-        actions=np.zeros((0, 4), np.int32),
+        actions=np.zeros((0, ACTION_COLUMNS), np.int32),
         returns=np.zeros(0, np.int32),
         accepting=accepting,
         body_of_state=np.zeros(len(columns), np.int8),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from .stack_automaton import CLOSE, DEAD, DROP, POP, SEE, StackAutomaton
+from .stack_automaton import DEAD, DROP, POP, StackAutomaton, names_of
 from .ways_out import ENDED, Exit, Parts, WaysOut
 
 KNOWN_ROUTES = 1024  # a string goes on in the same state
@@ -64,14 +64,16 @@ class Closing:
 
     def _below(self, state: int, stack: Sequence[int]) -> Iterator[tuple[int, int, _Route]]:
         """How many of the stack's places are popped, and the states and the ways that this leads to."""
-        has_set = False
+        words = 0
         for exit, length in self._ways.lengths[state].items():
             if exit.kind in (POP, DROP):
                 yield 1, self._ways.after(exit, stack[-1]), _Route(length, ((state, exit),))
-            has_set |= exit.kind in (CLOSE, SEE)
-        if has_set and len(stack) > 1:
-            for length, parts in self._ways.completed(state, stack[-1]).values():
-                yield 2, self._ways.after(parts[-1][1], stack[-2]), _Route(length, parts)
+            words = max(words, exit.words)
+        if 0 < words < len(stack):
+            below = len(stack) - words
+            seen = names_of(stack[below:][::-1])
+            for length, parts in self._ways.completed(state, seen).values():
+                yield 1 + words, self._ways.after(parts[-1][1], stack[below - 1]), _Route(length, parts)
 
     def _is_end(self, state: int, stack: list[int], text: bytes) -> bool:
         end = self._machine.walk(state, stack, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,22 +10,41 @@ from numpy.typing import NDArray
 
 DEAD = -1
 CHOICE, END = -1, 256
-PUSH, POP, CALL, COUNT, COUNT_CALL, DROP, OPEN, CLOSE, SEE, NEED, GO = range(11)
+PUSH, POP, CALL, COUNT, COUNT_CALL, DROP, OPEN, CLOSE, SEE, NEED, GO, FULL = range(12)
 TAIL = 32  # units of a counted string that are states, after the count has come to nought
 MAX_DEPTH = 30  # the kernels keep two places more for each row
-MAX_SEEN = 31  # declared names of an object whose order is free: bits of a place on the stack
+WORD_NAMES = 31  # names of a set that one place of the stack holds, a bit each
+SET_WORDS = 4
+MAX_SEEN = (
+    WORD_NAMES * SET_WORDS - 1
+)  # declared names of an object whose order is free; one is for all others
+ACTION_COLUMNS = 4 + SET_WORDS
 NO_ROOM = -2  # what needs no place may happen inside a code point, where the two places more are taken
-ROOM = {PUSH: 1, OPEN: 2, CALL: -1, COUNT_CALL: -1}
-"""places that an action takes from those that the stack may hold"""
+_ROOM = {PUSH: 1, CALL: -1, COUNT_CALL: -1}
+
+
+def least_room(kind: int, words: int) -> int:
+    """Places that an action takes from those that the stack may hold; `words` are those of an opened set."""
+    return 1 + words if kind == OPEN else _ROOM.get(kind, NO_ROOM)
+
+
+def words_of(names: int) -> tuple[int, ...]:
+    """A set of names, bit i for name i, as the words of an action."""
+    return tuple(names >> WORD_NAMES * word & (1 << WORD_NAMES) - 1 for word in range(SET_WORDS))
+
+
+def names_of(words: Sequence[int]) -> int:
+    """The set that `words_of` gives as words, all or the first of them."""
+    return sum(part << WORD_NAMES * word for word, part in enumerate(words))
 
 
 @dataclass(frozen=True, eq=False)
 class StackAutomaton:
     """`transitions[state, class_of_byte[byte]]` is the next state, `DEAD`, or -2 - action.
 
-    actions[a] = (kind, target, operand, room) is dead if the stack, with `room` places more, would hold more
-    than `max_depth`. That is at least what the action takes, and more where what follows can't end with less.
-    Else it does as its kind says, here with target and operand by their meaning:
+    actions[a] = (kind, target, operand, room, …) is dead if the stack, with `room` places more, would hold
+    more than `max_depth`. That is at least what the action takes, and more where what follows can't end with
+    less. Else it does as its kind says, here with target and operand by their meaning:
 
     actions[a] = (PUSH, target, base): push `base` and go to `target`.
     actions[a] = (POP, 0, verdict): pop `base` and go to `returns[base + verdict]`, which may be `DEAD`.
@@ -36,11 +56,16 @@ class StackAutomaton:
     actions[a] = (DROP, target, 0): pop a count and go to `target`.
     actions[a] = (GO, target, 0): go to `target`.
 
-    For objects whose properties come in any order, with a set of names seen so far on the top:
-    actions[a] = (OPEN, target, base): push `base` and an empty set, and go to `target`.
-    actions[a] = (SEE, target, bit): dead if the bit is in the set, else add it and go to `target`.
-    actions[a] = (NEED, target, names): dead if the set holds all of `names`, else go to `target`.
-    actions[a] = (CLOSE, names, verdict): dead unless the set holds all of `names`; pop the set, then as POP.
+    For objects whose properties come in any order there are a base and, above it, the set of names seen so
+    far: name i is bit i % `WORD_NAMES` of word i // `WORD_NAMES`, and the first word is on the top.
+    actions[a] = (OPEN, target, base, room, words, full, first): push `base` and an empty set of `words`
+    places, and go to `target`. Names for whose values the stack has no room count as seen: those of each of
+    the `full` actions from a + `first` on, (FULL, 0, 0, room, *names), whose room is not there.
+    actions[a] = (SEE, target, name, room, words): dead if the name is in the set, else add it and go to
+    `target`.
+    actions[a] = (NEED, target, 0, room, *names): dead if the set holds all of `names`, else go to `target`.
+    actions[a] = (CLOSE, words, verdict, room, *names): dead unless the set holds all of `names`; pop the set,
+    then as POP.
 
     A text may end in an accepting state, which is reached with an empty stack only.
 
@@ -52,7 +77,7 @@ class StackAutomaton:
     start: int
     class_of_byte: NDArray[np.uint8]  # [256]
     transitions: NDArray[np.int32]  # [states, classes]
-    actions: NDArray[np.int32]  # [actions, 4]
+    actions: NDArray[np.int32]  # [actions, ACTION_COLUMNS]
     returns: NDArray[np.int32]
     accepting: NDArray[np.bool_]  # [states]
     body_of_state: NDArray[np.int8]  # [states]
@@ -82,13 +107,17 @@ class StackAutomaton:
         entry = int(self.transitions[state, self.class_of_byte[byte]])
         if entry >= DEAD:
             return entry
-        kind, target, operand, room = self.actions[-2 - entry].tolist()
+        number = -2 - entry
+        kind, target, operand, room, *names = self.actions[number].tolist()
         if len(stack) + room > self.max_depth:
             return DEAD
         if kind == POP:
             return int(self.returns[stack.pop() + operand]) if stack else DEAD
-        if kind in (OPEN, CLOSE, SEE, NEED):
-            return self._step_set(kind, target, operand, stack)
+        if kind == OPEN:
+            stack += [operand, *self._opened(number, len(stack))[::-1]]
+            return int(target)
+        if kind in (CLOSE, SEE, NEED):
+            return self._step_set(kind, target, operand, names, stack)
         if kind in (COUNT, COUNT_CALL):
             stack[-1] -= 1
             if kind == COUNT:
@@ -100,19 +129,27 @@ class StackAutomaton:
             stack.append(operand)
         return int(target)
 
-    def _step_set(self, kind: int, target: int, operand: int, stack: list[int]) -> int:
-        if kind == OPEN:
-            stack += [operand, 0]
-            return target
-        seen = stack[-1]
-        if kind == NEED:
-            return DEAD if seen & operand == operand else target
+    def _opened(self, number: int, depth: int) -> list[int]:
+        """The words of a new set: the names for whose values there is no room above `depth`."""
+        words, full, first = self.actions[number, 4:7].tolist()
+        opened = [0] * words
+        for _, _, _, room, *names in self.actions[number + first : number + first + full].tolist():
+            if depth + room > self.max_depth:
+                opened = [had | lacking for had, lacking in zip(opened, names, strict=False)]
+        return opened
+
+    def _step_set(self, kind: int, target: int, operand: int, names: list[int], stack: list[int]) -> int:
         if kind == SEE:
-            stack[-1] |= 1 << operand
-            return DEAD if seen >> operand & 1 else target
-        if seen & target != target:
+            word, bit = divmod(operand, WORD_NAMES)
+            is_seen = stack[-1 - word] >> bit & 1
+            stack[-1 - word] |= 1 << bit
+            return DEAD if is_seen else target
+        holds_all = all(stack[-1 - word] & part == part for word, part in enumerate(names) if part)
+        if kind == NEED:
+            return DEAD if holds_all else target
+        if not holds_all:
             return DEAD
-        stack.pop()
+        del stack[-target:]
         return int(self.returns[stack.pop() + operand])
 
     def walk(self, state: int, stack: list[int], text: bytes) -> int:

@@ -10,6 +10,7 @@ with a verdict; so does a call into a code point, which needs no place.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,18 +20,22 @@ from numpy.typing import NDArray
 
 from .errors import TooLargeError
 from .stack_automaton import (
+    ACTION_COLUMNS,
     CALL,
     CLOSE,
     COUNT,
     COUNT_CALL,
     DEAD,
     DROP,
+    FULL,
     GO,
     MAX_DEPTH,
     OPEN,
     POP,
     PUSH,
+    SET_WORDS,
     StackAutomaton,
+    words_of,
 )
 
 _LAST_VERDICT = 63  # bits of a word; later verdicts count as the last
@@ -45,6 +50,9 @@ class Frames(NamedTuple):
     """states inside a code point, which return by verdict"""
     required: NDArray[np.int32]  # [n, 2]
     """pairs of where an object begins and where a value begins that it must have"""
+    full_names: Callable[[NDArray[np.int32]], Mapping[int, Mapping[int, int]]]
+    """from the needs of states to the names that count as seen, as bits, where room is lacking: by where an
+    object begins whose order is free, and the least room with which they don't"""
 
 
 class _Machine(NamedTuple):
@@ -73,18 +81,37 @@ def with_room(automaton: StackAutomaton, frames: Frames) -> StackAutomaton:
     Raises TooLargeError if the start needs more than `MAX_DEPTH`.
     """
     tables = (automaton.transitions, automaton.actions, automaton.returns, automaton.accepting)
-    machine = _Machine(*tables, *frames)
+    machine = _Machine(*tables, frames.sizes, frames.is_called, frames.required)
     needs = _needs(machine, MAX_DEPTH)
     if needs[automaton.start] > MAX_DEPTH:
         raise TooLargeError(f"it requires more than {MAX_DEPTH} levels of nesting")
     rooms, rises = _guards(machine, needs)
     targets, which = np.unique(automaton.transitions[rises], return_inverse=True)
-    steps = [np.full(len(targets), GO), targets, np.zeros(len(targets)), needs[targets]]
+    steps = np.zeros((len(targets), ACTION_COLUMNS), np.int32)
+    steps[:, 0], steps[:, 1], steps[:, 3] = GO, targets, needs[targets]
     guarded = automaton.transitions.copy()
     guarded[rises] = -2 - len(rooms) - which
-    actions = np.column_stack([automaton.actions[:, :3], rooms])
-    actions = np.vstack([actions, np.column_stack(steps)]).astype(np.int32)
+    actions = np.concatenate([automaton.actions, steps])
+    actions[: len(rooms), 3] = rooms
+    actions = _with_full_names(actions, frames.full_names(needs))
     return replace(automaton, transitions=guarded, actions=actions)
+
+
+def _with_full_names(actions: NDArray[np.int32], names: Mapping[int, Mapping[int, int]]) -> NDArray[np.int32]:
+    """With rows of the names that count as seen where room is lacking."""
+    rows = [actions]
+    count = len(actions)
+    for number in np.flatnonzero(actions[:, 0] == OPEN).tolist():
+        _, target, _, _, words, *_ = actions[number].tolist()
+        full = [
+            [FULL, 0, 0, min(1 + words + need, MAX_DEPTH + 1), *words_of(lacking)]
+            for need, lacking in names.get(target, {}).items()
+        ]
+        if full:
+            actions[number, 5:7] = len(full), count - number
+            rows.append(np.array(full, np.int32))
+            count += len(full)
+    return np.concatenate(rows)
 
 
 @njit(cache=True)
@@ -112,7 +139,7 @@ def _needs(machine, most):  # type: ignore[no-untyped-def]
             if allowed[state] and needs[state] > room:
                 needs[state] = room
         unchanged = unchanged + 1 if room and (ends[room] == ends[room - 1]).all() else 0
-        if allowed.all() or unchanged == 2:  # an object that is opened looks two places down
+        if allowed.all() or unchanged == 1 + SET_WORDS:  # an object that is opened looks so far down
             break
     return needs
 
@@ -174,7 +201,7 @@ def _ends_through(machine, entry, ends, room, allowed):  # type: ignore[no-untyp
         return ends[room, target] | ends[room, operand] if both else nothing
     inner = ~nothing
     if kind in (PUSH, OPEN):
-        inner = _ends_inside(machine, target, ends, room - (1 if kind == PUSH else 2))
+        inner = _ends_inside(machine, target, ends, room - _places(machine, entry))
     elif not _is_call(machine, entry):
         return ends[room, target]
     found = nothing
@@ -202,6 +229,13 @@ def _ends_inside(machine, start, ends, room):  # type: ignore[no-untyped-def]
 def _action(machine, entry):  # type: ignore[no-untyped-def]
     actions, number = machine.actions, -2 - entry
     return actions[number, 0], actions[number, 1], actions[number, 2]
+
+
+@njit(cache=True, forceinline=True)
+def _places(machine, entry):  # type: ignore[no-untyped-def]
+    """That a push or an opened object takes."""
+    action = machine.actions[-2 - entry]
+    return 1 + action[4] if action[0] == OPEN else 1
 
 
 @njit(cache=True, forceinline=True)
@@ -320,7 +354,7 @@ def _need_of(machine, entry, needs):  # type: ignore[no-untyped-def]
         for pair in range(len(machine.required)):
             if machine.required[pair, 0] == target:
                 need = max(need, needs[machine.required[pair, 1]])
-        need += 1 if kind == PUSH else 2
+        need += _places(machine, entry)
     elif not _is_call(machine, entry):
         return needs[target]
     for verdict in range(machine.sizes[operand]):

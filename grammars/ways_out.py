@@ -7,7 +7,7 @@ out of it is known.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from heapq import heappop, heappush
 from itertools import count
@@ -27,6 +27,7 @@ from .stack_automaton import (
     PUSH,
     SEE,
     StackAutomaton,
+    names_of,
 )
 
 ENDED = -1  # beside the actions' kinds
@@ -37,16 +38,26 @@ _PLAIN = sorted(range(256), key=lambda byte: (byte > 127 or not chr(byte).isalnu
 class Exit(NamedTuple):
     """An action that ends a way (see `StackAutomaton`), or `ENDED`: the text may end.
 
-    A name that some object must have ends a way too, if its order is free.
+    A name that some object must have ends a way too, if its order is free. `names` are those that the object
+    must have to be closed, and `words` the places of its set.
     """
 
     kind: int
     target: int
     operand: int
+    names: int = 0
+    words: int = 0
 
 
 Parts: TypeAlias = tuple[tuple[int, Exit], ...]
 """ways that follow each other, each by its state and exit"""
+
+
+def _exit(action: Sequence[int]) -> Exit:
+    kind, target, operand = action[:3]
+    if kind == CLOSE:
+        return Exit(kind, 0, operand, names_of(action[4:]), words=target)
+    return Exit(kind, target, operand, words=action[4] if kind == SEE else 0)
 
 
 class _Way(NamedTuple):
@@ -80,7 +91,7 @@ class WaysOut:
         self._heap: list[tuple[int, int, int, Exit, _Way | None]] = []
         self._order = count()
         closing = machine.actions[machine.actions[:, 0] == CLOSE]
-        self._needed = int(np.bitwise_or.reduce(closing[:, 1], initial=0))
+        self._needed = names_of(np.bitwise_or.reduce(closing[:, 4:], axis=0, initial=0).tolist())
         for state, entries in enumerate(self._entries()):
             self._gather(state, entries)
         self._settle_all()
@@ -102,7 +113,7 @@ class WaysOut:
         length, parts = 0, Parts()
         while True:
             lengths = self.lengths[state]
-            ending = [exit for exit in lengths if exit.kind == CLOSE and not exit.target & ~seen]
+            ending = [exit for exit in lengths if exit.kind == CLOSE and not exit.names & ~seen]
             if ending:
                 return {
                     exit.operand: (length + lengths[exit], (*parts, (state, exit)))
@@ -118,7 +129,7 @@ class WaysOut:
 
     def _is_needed(self, name: Exit) -> bool:
         after = self.lengths[name.target]
-        return any(exit.kind == CLOSE and exit.target >> name.operand & 1 for exit in after)
+        return any(exit.kind == CLOSE and exit.names >> name.operand & 1 for exit in after)
 
     def after(self, exit: Exit, place: int) -> int:
         """The state below a place of the stack that is left by that exit."""
@@ -143,10 +154,10 @@ class WaysOut:
             if entry >= 0:
                 self._add(_Edge(state, 1, _Way(byte, (), entry)))
             elif entry != DEAD:
-                self._gather_action(state, byte, Exit(*self._machine.actions[-2 - entry, :3].tolist()))
+                self._gather_action(state, byte, _exit(self._machine.actions[-2 - entry].tolist()))
 
     def _gather_action(self, state: int, byte: int, action: Exit) -> None:
-        kind, target, operand = action
+        kind, target, operand = action[:3]
         if kind in (POP, DROP, CLOSE) or (kind == SEE and self._needed >> operand & 1):
             self._found(state, action, 1, _Way(byte, (), None))
         elif kind in (PUSH, CALL, COUNT_CALL):

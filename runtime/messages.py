@@ -424,7 +424,7 @@ class LoadGrammar(Message):
     list_offsets: bytes  # int32 [lists + 1]
     list_tokens: bytes  # int32
     opener_counts: bytes  # int32 [lists]
-    actions: bytes  # int32 [actions, 4]
+    actions: bytes  # int32 [actions, ACTION_COLUMNS]
     returns: bytes  # int32
 
 

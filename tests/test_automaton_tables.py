@@ -25,6 +25,7 @@ from stack_automata import (
     VOCABULARY,
     Configuration,
     Grammar,
+    action_rows,
     lists,
     random_configurations,
     random_grammar,
@@ -175,7 +176,7 @@ def brackets() -> Grammar:
         **rows_of(np.array([[-1, -2, -1, 0], [-1, -3, -4, -1]])),
         mask_of_state=np.array([0, 1], np.int32),
         masks=masks,
-        actions=np.array([[PUSH, 1, 0, 1], [PUSH, 1, 1, 1], [POP, 0, 0, -2]], np.int32),
+        actions=action_rows((PUSH, 1, 0, 1), (PUSH, 1, 1, 1), (POP, 0, 0, -2)),
         returns=np.array([0, 1], np.int32),
         **lists([(0, 0, 1), (0, 0, 1)], (context, [])),
     )

@@ -10,7 +10,7 @@ import pytest
 from arbora.grammars import Automaton, GrammarError
 from arbora.grammars.automaton import LIST_BYTES
 from arbora.grammars.compiler import GrammarKind
-from arbora.kernels.automaton import Tables
+from arbora.kernels.automaton import ACTION_COLUMNS, Tables
 from arbora.runtime.messages import DropGrammar, GrammarSpec, LoadGrammar
 from arbora.runtime.scheduler import grammar_desk
 from arbora.runtime.scheduler.constraint import AutomatonConstraint, Constraint
@@ -88,21 +88,21 @@ def test_what_needs_a_stack_is_loaded_with_the_automaton() -> None:
     desk = GrammarDesk(compiler)  # type: ignore[arg-type]
     compiler.submit("request", "regex", "a")
     ((ticket, plain),) = compiler.finished()
-    numbers = np.arange(4, dtype=np.int32)
+    numbers = np.arange(ACTION_COLUMNS, dtype=np.int32)
     stacked = replace(
         plain,
-        machine=replace(plain.machine, actions=numbers.reshape(1, 4), returns=numbers[:1]),
+        machine=replace(plain.machine, actions=numbers[None], returns=numbers[:1]),
         masks=replace(plain.masks, **lists([(1, 0, 2)], ([5, 6], []), ([7], [8]))),
     )
     compiler.done = [(ticket, stacked)]
-    assert stacked.nbytes == plain.nbytes + 4 * 9 + 2 * LIST_BYTES
+    assert stacked.nbytes == plain.nbytes + 4 * (ACTION_COLUMNS + 5) + 2 * LIST_BYTES
     ((_, constraint),) = desk.finished()
     assert not isinstance(constraint, Exception)
     assert desk.load(constraint)
     (load,) = desk.take_loads()
     assert isinstance(load, LoadGrammar)
     sent = (load.actions, load.returns, load.lists_of_state, load.list_offsets, load.list_tokens)
-    expected = [[0, 1, 2, 3], [0], [1, 0, 2], [0, 0, 2, 4], [5, 6, 7, 8]]
+    expected = [numbers.tolist(), [0], [1, 0, 2], [0, 0, 2, 4], [5, 6, 7, 8]]
     assert [np.frombuffer(part, np.int32).tolist() for part in sent] == expected
     assert np.frombuffer(load.opener_counts, np.int32).tolist() == [0, 0, 1]
 

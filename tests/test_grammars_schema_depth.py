@@ -10,9 +10,11 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from arbora.grammars.errors import TooLargeError
+from arbora.grammars.errors import GrammarError, TooLargeError
 from arbora.grammars.schema import PropertyOrder, SchemaCompiler
 from arbora.grammars.stack_automaton import MAX_DEPTH, StackAutomaton
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 COMPILER = SchemaCompiler()
 CLOSED: dict[str, Any] = {"type": "object", "additionalProperties": False}
@@ -87,6 +89,31 @@ RECURSIVE: dict[str, tuple[bytes, dict[str, Any]]] = {
 }
 
 
+RECURSIVE["names of which most lead deep"] = (
+    b'{"a":',
+    {
+        **CLOSED,
+        "properties": {"a": AGAIN, "b": needed(1), "bc": needed(3), "c": {"items": needed(2), "minItems": 1}},
+    },
+)
+RECURSIVE["declared names beside others that lead deep"] = (
+    b'{"down":',
+    {
+        "type": "object",
+        "properties": {"down": AGAIN, "do": {"type": "integer"}, "d": needed(3)},
+        "additionalProperties": needed(2),
+    },
+)
+RECURSIVE["a name that asks for a deep one"] = (
+    b'{"down":',
+    {
+        **CLOSED,
+        "properties": {"down": AGAIN, "x": True, "deep": needed(3), "y": True},
+        "dependentRequired": {"x": ["deep"], "y": ["x"]},
+    },
+)
+
+
 Place = tuple[int, list[int]]
 
 
@@ -116,12 +143,8 @@ def ended(automaton: StackAutomaton, text: bytes, at: Place, chance: random.Rand
     return text + added
 
 
-IN_ANY_ORDER = ("an array of pairs", "names by pattern", "an item that must be deep")
-
-
-@pytest.mark.parametrize(
-    ("name", "order"), [*((name, "schema") for name in RECURSIVE), *((name, "any") for name in IN_ANY_ORDER)]
-)
+@pytest.mark.parametrize("order", ["schema", "any"])
+@pytest.mark.parametrize("name", RECURSIVE)
 def test_whatever_is_begun_can_be_ended(name: str, order: PropertyOrder) -> None:
     down, schema = RECURSIVE[name]
     machine = COMPILER.compile(json.dumps(schema), property_order=order)
@@ -140,6 +163,43 @@ def test_whatever_is_begun_can_be_ended(name: str, order: PropertyOrder) -> None
             assert automaton.accepts(text)
             jsonschema.Draft202012Validator(schema).validate(json.loads(text))
     assert len(at[1]) > MAX_DEPTH - 9
+
+
+DEEP = st.sampled_from([AGAIN, needed(1), needed(3), {"type": "array", "items": AGAIN, "minItems": 1}])
+NAMES = st.sampled_from(["a", "ab", "b", "c"])
+VALUES = DEEP | st.sampled_from([{"type": "integer"}, True, {"anyOf": [AGAIN, {"type": "null"}]}])
+OBJECTS = st.fixed_dictionaries(
+    {
+        "type": st.just("object"),
+        "properties": st.dictionaries(NAMES, VALUES, min_size=1),
+        "additionalProperties": st.just(False) | VALUES,
+    },
+    optional={
+        "required": st.lists(NAMES, unique=True, max_size=2),
+        "dependentRequired": st.dictionaries(NAMES, st.lists(NAMES, unique=True, max_size=2), max_size=2),
+        "minProperties": st.integers(1, 3),
+        "anyOf": st.lists(st.fixed_dictionaries({"required": st.lists(NAMES, max_size=2)}), min_size=1),
+    },
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(OBJECTS, st.integers(0, 9999), st.sampled_from(["schema", "any"]))
+def test_no_way_into_the_depth_gets_stuck(schema: dict[str, Any], seed: int, order: PropertyOrder) -> None:
+    try:
+        machine = COMPILER.compile(json.dumps(schema), property_order=order)
+    except (GrammarError, TooLargeError):
+        assume(False)
+    automaton, chance = replace(machine, max_depth=MAX_DEPTH), random.Random(seed)
+    at: Place = (automaton.start, [])
+    for _ in range(500):
+        allowed = steps(automaton, at)
+        if automaton.accepting[at[0]] and not at[1]:
+            return
+        assert allowed, "no way on"
+        plain = [byte for byte in allowed if byte < 0x7F and byte != ord("\\")] or list(allowed)
+        deeper = [byte for byte in plain if len(allowed[byte][1]) > len(at[1])]
+        at = allowed[chance.choice(deeper if deeper and chance.random() < 0.9 else plain)]
 
 
 @pytest.mark.parametrize("order", ["schema", "any"])

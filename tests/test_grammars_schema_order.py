@@ -46,6 +46,41 @@ def test_a_name_whose_like_were_all_seen_is_not_begun() -> None:
     assert automaton.step(state, list(stack), ord(",")) < 0
 
 
+@pytest.mark.parametrize("count", [31, 32, 62, 123])
+def test_properties_of_large_objects_may_come_in_any_order(count: int) -> None:
+    names = [f"n{number}" for number in range(count)]
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "integer"} for name in names},
+        "required": names[1:],
+        "additionalProperties": False,
+    }
+    automaton = COMPILER.compile(json.dumps(schema), property_order="any")
+    chance = random.Random(count)
+    for _ in range(5):
+        chance.shuffle(names)
+        members = [f'"{name}":1' for name in names]
+        assert automaton.accepts(f"{{{','.join(members)}}}".encode())
+        assert not automaton.accepts(f"{{{','.join([*members, members[0]])}}}".encode())
+        without = [member for member in members if not member.startswith(f'"n{count - 1}"')]
+        assert not automaton.accepts(f"{{{','.join(without)}}}".encode())
+        state, stack = automaton.start, list[int]()
+        state = automaton.walk(state, stack, f"{{{','.join(members[:-1])},".encode())
+        (left,) = set(names) - set(names[:-1])
+        assert automaton.walk(state, list(stack), f'"{left}'.encode()) != DEAD
+        assert automaton.walk(state, list(stack), b'"' + names[0].encode() + b'"') == DEAD
+
+
+def test_a_large_object_is_left_for_another_one() -> None:
+    large = {f"n{number}": {"$ref": "#"} for number in range(40)}
+    schema = {"type": "object", "properties": large, "additionalProperties": False, "required": ["n35"]}
+    schema = {"anyOf": [schema, {"type": "null"}]}
+    automaton = COMPILER.compile(json.dumps(schema), property_order="any")
+    inner = '{"n39":null,"n35":null,"n0":null}'
+    assert automaton.accepts(f'{{"n1":{inner},"n35":{inner}}}'.encode())
+    assert not automaton.accepts(f'{{"n1":{inner},"n0":{inner}}}'.encode())
+
+
 def test_alternatives_follow_properties_in_any_order() -> None:
     kinds = [
         {"properties": {"k": {"const": k}, "v": {"type": t}}, "required": ["k"]}

@@ -63,6 +63,13 @@ SCHEMAS: list[Any] = [
         "additionalProperties": False,
         "required": ["b"],
     },
+    {
+        "type": "object",
+        "properties": {name: {"$ref": "#"} for name in ["a", "ab", "b", "name", *map(str, range(40))]}
+        | {"12": {"type": "null"}},
+        "additionalProperties": False,
+        "required": ["12"],
+    },
     {"type": "array", "items": {"maxLength": 70}},
     {"type": "array", "items": {"type": "string", "minLength": 2, "maxLength": 100}},
     {"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"type": "string"}, {"const": {"name": None}}]}},
@@ -138,6 +145,19 @@ def test_little_is_left_to_the_stack_between_members(masks: StackMasks) -> None:
         state = automaton.step(state, stack, byte)
     undecided = state_mask(masks.of(automaton), state).undecided
     assert all(TOKENS[token - 1].startswith(b"}") for token in undecided)
+
+
+@pytest.mark.parametrize("text", [b'{"ab":1', b'{"ab":1,', b'{"b":"a'])
+def test_what_no_set_lets_through_is_not_left_to_the_stack(text: bytes, masks: StackMasks) -> None:
+    schema = {"properties": {"ab": {}, "aname": {}, "b": {}}, "additionalProperties": False}
+    automaton = COMPILER.compile(json.dumps(schema), property_order="any")
+    stack: list[int] = []
+    state = automaton.walk(automaton.start, stack, text)
+    undecided = [TOKENS[token - 1] for token in state_mask(masks.of(automaton), state).undecided]
+    within = [token for token in undecided if b"}" not in token]
+    assert within
+    for token in within:
+        assert any(leads_somewhere(automaton, state, [*stack[:-1], seen], token) for seen in range(8)), token
 
 
 def strings(names: int) -> StackAutomaton:

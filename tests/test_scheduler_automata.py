@@ -14,7 +14,7 @@ from arbora.runtime.scheduler.fairness import MAX_OVERTAKEN
 from fake_model import VOCAB, pack
 from followed_rows import FollowedRows
 from scheduler_bench import EvenTokens, SchedulerBench
-from stack_automata import automaton, no_lists, rows_of
+from stack_automata import action_rows, automaton, no_lists, rows_of
 
 
 def two_brackets() -> Automaton:
@@ -26,7 +26,7 @@ def two_brackets() -> Automaton:
         **rows_of(np.array([[0, -2, -4, -6], [-1, -3, -5, -6]])),
         mask_of_state=np.zeros(2, np.int32),
         masks=np.zeros((1, VOCAB // 32), np.int32),
-        actions=np.array([*pushes, [POP, 0, 0, -2]], np.int32),
+        actions=action_rows(*pushes, (POP, 0, 0, -2)),
         returns=np.array([0, 1], np.int32),
         **no_lists(2),
     )
@@ -74,11 +74,11 @@ def test_a_token_that_left_the_grammar_is_an_error() -> None:
 
 
 def test_compiler_and_kernels_agree_on_their_numbers() -> None:
-    kinds = ["PUSH", "POP", "CALL", "COUNT", "COUNT_CALL", "DROP", "OPEN", "CLOSE", "SEE", "NEED"]
-    for kind in kinds:
-        assert getattr(compiler, kind) == getattr(layout, kind)
+    kinds = ["PUSH", "POP", "CALL", "COUNT", "COUNT_CALL", "DROP", "OPEN", "CLOSE", "SEE", "NEED", "GO"]
+    for name in (*kinds, "FULL", "SET_WORDS", "WORD_NAMES", "ACTION_COLUMNS"):
+        assert getattr(compiler, name) == getattr(layout, name)
     assert compiler.MAX_DEPTH == layout.STACK_DEPTH
-    assert compiler.MAX_SEEN < 32, "a set is one place of the stack, an int32"
+    assert compiler.WORD_NAMES < 32, "a place of the stack is an int32"
 
 
 def test_a_thousand_grammars_in_flight_stay_within_the_devices_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

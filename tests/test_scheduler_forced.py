@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scheduler_bench import EvenTokens, SchedulerBench
-from stack_automata import unmasked
+from stack_automata import action_rows, unmasked
 
 Edges = dict[int, int]
 """the next state by token"""
@@ -32,7 +32,7 @@ def grammar(states: list[Edges], accepting: set[int]) -> Automaton:
             start=0,
             class_of_byte=np.arange(256).astype(np.uint8),
             transitions=transitions,
-            actions=np.zeros((0, 4), np.int32),
+            actions=action_rows(),
             returns=np.zeros(0, np.int32),
             accepting=np.array([state in accepting for state in range(len(states))]),
             body_of_state=np.zeros(len(states), np.int8),

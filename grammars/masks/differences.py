@@ -54,21 +54,22 @@ def _walk_both(tries, roots, machine, rounds, state, like, levels, others, found
     first_child, child, child_byte = tries.first_child, tries.child, tries.child_byte
     places, known, acting = rounds
     is_known = len(places) > 0
-    states, top, pushed, units, value, below = levels
-    its_states, its_top, its_pushed, its_units, its_value, its_below = others
+    states, top, asked, pushed, units, value, below = levels
+    its_states, its_top, its_asked, its_pushed, its_units, its_value, its_below = others
     differing, undecided, openers = found
     apart, open_questions, opening = counts
     at, until = np.empty(len(states), np.int32), np.empty(len(states), np.int32)
-    begin(state, states, top, pushed, units)
-    begin(like, its_states, its_top, its_pushed, its_units)
+    begin(state, states, top, asked, pushed, units)
+    begin(like, its_states, its_top, its_asked, its_pushed, its_units)
     for first in range(256):
         node, column, level = roots[first], class_of_byte[first], 0
         while node >= 0:
             here, there = states[level], its_states[level]
-            frame, opens, counted = top[level], pushed[level], units[level]
-            its_frame, its_opens, its_counted = its_top[level], its_pushed[level], its_units[level]
+            frame, asks, opens, counted = top[level], asked[level], pushed[level], units[level]
+            its_frame, its_asks = its_top[level], its_asked[level]
+            its_opens, its_counted = its_pushed[level], its_units[level]
             is_alike = here >= 0 and there >= 0 and frame < 0 and its_frame < 0
-            is_alike = is_alike and opens == its_opens and counted == its_counted
+            is_alike = is_alike and (its_asks or not asks) and opens == its_opens and counted == its_counted
             if here >= 0:
                 here = transitions[here, column]
             if there >= 0:
@@ -81,13 +82,13 @@ def _walk_both(tries, roots, machine, rounds, state, like, levels, others, found
             if is_alike:
                 here = there = DEAD
             if here < DEAD and states[level] >= 0:
-                here, frame, opens, counted = acted(
-                    actions, returns, -2 - here, level, frame, opens, counted, value, below
+                here, frame, asks, opens, counted = acted(
+                    actions, returns, -2 - here, level, frame, asks, opens, counted, value, below
                 )
             if there < DEAD and its_states[level] >= 0:
-                there, its_frame, its_opens, its_counted = acted(
+                there, its_frame, its_asks, its_opens, its_counted = acted(
                     actions, returns, -2 - there, level,
-                    its_frame, its_opens, its_counted, its_value, its_below,
+                    its_frame, its_asks, its_opens, its_counted, its_value, its_below,
                 )  # fmt: skip
             if here == UNDECIDED and there == DEAD:
                 open_questions = add_subtree(undecided, open_questions, ends, token_starts, tokens, node)
@@ -95,13 +96,14 @@ def _walk_both(tries, roots, machine, rounds, state, like, levels, others, found
                 level += 1
                 at[level], until[level] = first_child[node], first_child[node + 1]
                 states[level], its_states[level] = here, there
-                top[level], pushed[level], units[level] = frame, opens, counted
-                its_top[level], its_pushed[level], its_units[level] = its_frame, its_opens, its_counted
+                top[level], asked[level], pushed[level], units[level] = frame, asks, opens, counted
+                its_top[level], its_asked[level] = its_frame, its_asks
+                its_pushed[level], its_units[level] = its_opens, its_counted
                 opens = opens and here >= 0 and not (its_opens and there >= 0)
                 for position in range(token_starts[node], token_starts[node + 1]):
-                    if there == UNDECIDED:
+                    if there == UNDECIDED or (its_asks and there >= 0):
                         continue
-                    if here == UNDECIDED:
+                    if here == UNDECIDED or (asks and here >= 0):
                         undecided[open_questions] = tokens[position]
                         open_questions += 1
                         continue

@@ -2,6 +2,8 @@
 
 A walk sorts tokens into those that lead somewhere (*allowed*), those whose bytes look below the level of
 the stack at which they begin (*undecided*), and among the allowed those that need room on it (*openers*).
+Where a set below that level is asked, the walk goes on as if it had agreed: what leads nowhere even then is
+not allowed.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from .token_trie import OTHER, PLAIN
 
 NO_LIMIT = 1 << 30
 UNDECIDED = -2
+UNKNOWN = -1  # a set of several words, whose names are left to the stack
 FIRST_ROOM = 1 << 14
 
 
@@ -72,6 +75,7 @@ class Levels(NamedTuple):
 
     states: NDArray[np.int32]
     top: NDArray[np.int32]  # the top frame, -1 for none
+    asked: NDArray[np.bool_]  # whether a set was that is not known
     pushed: NDArray[np.bool_]
     units: NDArray[np.int32]
     value: NDArray[np.int32]
@@ -100,6 +104,7 @@ def new_levels(count):  # type: ignore[no-untyped-def]
     return Levels(
         np.empty(count + 1, np.int32),
         np.empty(count + 1, np.int32),
+        np.empty(count + 1, np.bool_),
         np.empty(count + 1, np.bool_),
         np.empty(count + 1, np.int32),
         np.empty(2 * count + 2, np.int32),
@@ -132,8 +137,8 @@ def keep(tokens, used, found, counts, ends):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, forceinline=True)
-def acted(actions, returns, action, level, frame, pushed, units, value, below):  # type: ignore[no-untyped-def]
-    """What an action at a level leads to: state, `DEAD` or `UNDECIDED`; top frame, pushed, units.
+def acted(actions, returns, action, level, frame, asked, pushed, units, value, below):  # type: ignore[no-untyped-def]
+    """What an action at a level leads to: state, `DEAD` or `UNDECIDED`; top frame, asked, pushed, units.
 
     It has scalars for what changes, which the compiler keeps in registers: the walk is twice as fast.
     """
@@ -141,21 +146,23 @@ def acted(actions, returns, action, level, frame, pushed, units, value, below): 
     target = actions[action, 1]
     operand = actions[action, 2]
     is_count = kind in (COUNT, COUNT_CALL)
-    is_set = kind in (CLOSE, SEE, NEED)
-    if frame < 0 and (kind == POP or is_set or (is_count and units == TAIL)):
-        return UNDECIDED, frame, pushed, units
+    is_unknown = frame < 0 or (kind != POP and value[frame] == UNKNOWN)
+    if (is_unknown and kind in (POP, CLOSE)) or (frame < 0 and is_count and units == TAIL):
+        return UNDECIDED, frame, asked, pushed, units
+    if is_unknown and kind in (SEE, NEED):
+        return target, frame, True, pushed, units
     entry = target
     if kind == POP:
         entry = returns[value[frame] + operand]
         frame = below[frame]
     elif kind == CLOSE:
         entry = DEAD
-        if value[frame] & target == target:
+        if value[frame] & actions[action, 4] == actions[action, 4]:
             frame = below[frame]
             entry = returns[value[frame] + operand]
             frame = below[frame]
     elif kind == NEED:
-        if value[frame] & operand == operand:
+        if value[frame] & actions[action, 4] == actions[action, 4]:
             entry = DEAD
     elif kind == SEE:
         if value[frame] >> operand & 1:
@@ -174,7 +181,7 @@ def acted(actions, returns, action, level, frame, pushed, units, value, below): 
         below[2 * level] = below[frame] if is_count else frame
         frame = 2 * level
         if kind == OPEN:
-            operand = 0
+            operand = 0 if actions[action, 4] == 1 else UNKNOWN
         elif left == 0:
             operand += 1
             if kind == COUNT:
@@ -184,13 +191,14 @@ def acted(actions, returns, action, level, frame, pushed, units, value, below): 
         value[2 * level + 1] = operand
         below[2 * level + 1] = frame
         frame = 2 * level + 1
-    return entry, frame, pushed, units
+    return entry, frame, asked, pushed, units
 
 
 @njit(nogil=True, forceinline=True)
-def begin(state, states, top, pushed, units):  # type: ignore[no-untyped-def]
+def begin(state, states, top, asked, pushed, units):  # type: ignore[no-untyped-def]
     states[0] = state
     top[0] = -1
+    asked[0] = False
     pushed[0] = False
     units[0] = 0
 
@@ -231,14 +239,14 @@ def _walk(tries, first_trie, machine, chosen, ends_here, dear, found, limit, few
     child_ends, token_starts, tokens = tries.ends, tries.token_starts, tries.tokens
     first_child, child, child_byte = tries.first_child, tries.child, tries.child_byte
     transitions, class_of_byte, actions, returns = machine
-    states, top, pushed, units, value, below = new_levels(tries.max_bytes)
+    states, top, asked, pushed, units, value, below = new_levels(tries.max_bytes)
     at, until = np.empty(len(states), np.int32), np.empty(len(states), np.int32)
     allowed, undecided, openers = found
     roots, first_root = _roots_by_class(tries, machine)
     kept, kept_ends, used = np.empty(FIRST_ROOM, np.int32), np.empty((len(chosen), 3), np.int32), 0
     for i in range(len(chosen)):
         state = chosen[i]
-        begin(state, states, top, pushed, units)
+        begin(state, states, top, asked, pushed, units)
         alive = open_questions = opening = 0
         counts = (0, 0, 0)
         for trie in range(first_trie, PLAIN + 1):
@@ -253,10 +261,10 @@ def _walk(tries, first_trie, machine, chosen, ends_here, dear, found, limit, few
                     node, entry, level = roots[place], transitions[state, column], 0
                     visited += 1
                     while visited <= most:
-                        frame, opens, counted = top[level], pushed[level], units[level]
+                        frame, asks, opens, counted = top[level], asked[level], pushed[level], units[level]
                         if entry < DEAD:
-                            entry, frame, opens, counted = acted(
-                                actions, returns, -2 - entry, level, frame, opens, counted, value, below
+                            entry, frame, asks, opens, counted = acted(
+                                actions, returns, -2 - entry, level, frame, asks, opens, counted, value, below
                             )
                         if entry == UNDECIDED:
                             open_questions = add_subtree(
@@ -265,9 +273,18 @@ def _walk(tries, first_trie, machine, chosen, ends_here, dear, found, limit, few
                         elif entry >= 0:
                             level += 1
                             states[level] = entry
-                            top[level], pushed[level], units[level] = frame, opens, counted
+                            top[level], asked[level], pushed[level], units[level] = (
+                                frame,
+                                asks,
+                                opens,
+                                counted,
+                            )
                             at[level], until[level] = first_child[node], first_child[node + 1]
                             for position in range(token_starts[node], token_starts[node + 1]):
+                                if asks:
+                                    undecided[open_questions] = tokens[position]
+                                    open_questions += 1
+                                    continue
                                 allowed[alive] = tokens[position]
                                 alive += 1
                                 if opens:

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..stack_automaton import CLOSE, MAX_DEPTH, NEED, OPEN, POP, PUSH, SEE, StackAutomaton
+from ..stack_automaton import CLOSE, MAX_DEPTH, NEED, OPEN, POP, PUSH, SEE, StackAutomaton, words_of
 from .dfa import REJECT, Dfa, alive_states, minimal
 from .goals import Container, Edge, Goals, Node, UndeclaredNames, Value
 from .names import TAKEN, Names, NameTrie, has_one_spelling, materialized
-from .nesting import Nesting
+from .rooms import Rooms
 from .spelling import Block
 from .tables import Tables
 
@@ -30,12 +30,18 @@ class Assembler:
         self._afters: dict[tuple[Container, Node], int] = {}
         self._members: dict[Edge, int | None] = {}
         self._roots: dict[tuple[Container, Node], int] = {}
-        self._names: dict[tuple[int, tuple[int, ...]], _StampedNames] = {}
+        self._names: dict[tuple[int, tuple[int, ...], int], _StampedNames] = {}
         self._spelled_once: dict[Container, bool] = {}
         self._pending: list[tuple[Container, Node, int, bool]] = []
-        self._nesting = Nesting()
+        self._rooms = Rooms()
+        self._is_guarded = False
 
-    def built(self, value: Value) -> StackAutomaton:
+    def built(self, value: Value, *, guarded: bool) -> StackAutomaton:
+        """`guarded`: what is required may be nested too deep; steps that can't come to an end are dead.
+
+        Raises StrandingError for an object whose order must not be free then.
+        """
+        self._is_guarded = guarded
         tables = self._tables
         end = tables.state({})
         tables.accepting.append(end)
@@ -46,7 +52,7 @@ class Assembler:
         return tables.automaton(
             start,
             MAX_DEPTH * (2 if self._goals.any_order else 1),
-            guarded=self._nesting.can_get_stuck(value),
+            self._rooms if guarded else None,
         )
 
     def _value(self, value: Value, following: tuple[int, ...]) -> int:
@@ -72,9 +78,14 @@ class Assembler:
             tables.inherit(state, tables.stamp(numbers, following))
         for byte, container in ((ord("{"), value.object), (ord("["), value.array)):
             if container is not None and container.possible:
-                kind = OPEN if container.is_unordered else PUSH
-                entries[byte] = tables.action(kind, self._start(container), tables.returns(following))
+                entries[byte] = self._opening(container, tables.returns(following))
         tables.fill(state, entries)
+
+    def _opening(self, container: Container, base: int) -> int:
+        start = self._start(container)
+        if not container.is_unordered:
+            return self._tables.action(PUSH, start, base)
+        return self._tables.action(OPEN, start, base, (container.set_words,))
 
     def _start(self, container: Container) -> int:
         known = self._starts.get(container)
@@ -102,7 +113,7 @@ class Assembler:
             return
         root = self._root(container, node)
         if root is not None and is_start:
-            entries[_QUOTE] = root
+            entries[_QUOTE] = self._guarded(container, node, root) if self._is_guarded else root
         elif root is not None:
             following = self._tables.chain(self._comma[1:] + b'"', root)
             entries[self._comma[0]] = self._guarded(container, node, following)
@@ -112,14 +123,18 @@ class Assembler:
         if not container.is_unordered:
             return self._tables.action(POP, 0, node.verdict)
         names = _bits(container, [edge.name for edge in container.needed if edge is not None])
-        return TAKEN if is_start and names else self._tables.action(CLOSE, names, node.verdict)
+        if is_start and names:
+            return TAKEN
+        return self._tables.action(CLOSE, container.set_words, node.verdict, words_of(names))
 
     def _guarded(self, container: Container, node: Node, target: int) -> int:
         """What a comma leads to: dead where every name was seen and there are no others."""
-        if not container.is_unordered or self._undeclared(container, node).block is not None:
+        has_others = self._undeclared(container, node).block is not None
+        if not container.is_unordered or (has_others and not container.has_deep_others):
             return target
         alive = [edge.name for edge in node.edges if self._member(container, edge) is not None]
-        return self._tables.action(NEED, target, _bits(container, alive))
+        names = _bits(container, alive) | (_others_bit(container) if has_others else 0)
+        return self._tables.action(NEED, target, 0, words_of(names))
 
     def _fill_items(
         self, container: Container, node: Node, state: int, is_start: bool, entries: dict[int, int]
@@ -127,7 +142,6 @@ class Assembler:
         kept = [self._goals.reduced(edge, container.alive) for edge in node.edges]
         item = kept[0] if kept else None
         if item is not None:
-            self._nesting.note(container, item[0])
             following = tuple(self._after(container, target) for target in item[1])
             if is_start:
                 self._fill_value(state, item[0], following, entries)
@@ -142,11 +156,10 @@ class Assembler:
             kept = self._goals.reduced(edge, container.alive)
             state = None
             if kept is not None:
-                self._nesting.note(container, kept[0])
                 value = self._value(kept[0], tuple(self._after(container, target) for target in kept[1]))
                 state = self._tables.chain(self._colon, value)
-                if edge in container.needed:
-                    self._tables.required.append((self._start(container), value))
+                if container.is_unordered:
+                    self._rooms.note(container, self._start(container), edge, value)
             self._members[edge] = state
         return self._members[edge]
 
@@ -159,10 +172,16 @@ class Assembler:
             return None
         trie = names.taken(container) if node.names is not None and node.names.is_any else names.tries.empty
         for name, state in reversed(declared):
-            bits = _bits(container, [name])
-            value = self._tables.action(SEE, state, bits.bit_length() - 1) if bits else state
-            trie = names.tries.added(trie, str(name), value, bits)
+            trie = names.tries.added(
+                trie, str(name), self._seen(container, str(name), state), _bits(container, [name])
+            )
         return materialized(trie, names.states, names.new_state)
+
+    def _seen(self, container: Container, name: str, target: int) -> int:
+        """What a declared name's closing quote leads to."""
+        if not container.is_unordered:
+            return target
+        return self._tables.action(SEE, target, container.names.index(name), (container.set_words,))
 
     def _undeclared(self, container: Container, node: Node) -> _StampedNames:
         """The states of undeclared names, in which the declared ones are woven."""
@@ -173,10 +192,10 @@ class Assembler:
             alive = [label for label, state in enumerate(states) if state is not None]
             following = tuple(state for state in states if state is not None)
             block = self._name_block(container, node.names, alive, len(states)) if alive else None
-        key = (id(block), following)
+        key = (id(block), following, _others_bit(container))
         if key not in self._names:
             start = self._tables.stamp(block, following) if block is not None else 0
-            self._names[key] = _StampedNames(self._tables, block, start)
+            self._names[key] = _StampedNames(self._tables, block, start, _others_bit(container))
         return self._names[key]
 
     def _name_block(
@@ -199,7 +218,9 @@ class Assembler:
 class _StampedNames:
     """One copy of the automaton of undeclared names, and the tries over it."""
 
-    def __init__(self, tables: Tables, block: Block | None, start: int) -> None:
+    def __init__(self, tables: Tables, block: Block | None, start: int, others: int) -> None:
+        """`others`: the bit that says whether there is room for them, if they need some."""
+        self._others = others
         self._tables = tables
         self._start = start
         self._taken: dict[Container, NameTrie] = {}
@@ -239,15 +260,23 @@ class _StampedNames:
         first = self._tables.path(trie.tail, {} if trie.value is None else {_QUOTE: trie.value})
         self._tables.inherit_all(range(first, first + left), [self._start + base for base in bases[:left]])
         if trie.below and 0 < left < len(bases):
-            target = self._tables.action(NEED, first + left, trie.below)
+            target = self._tables.action(NEED, first + left, 0, words_of(trie.below))
             self._tables.fill(first + left - 1, {trie.tail[left - 1]: target})
         return first
 
     def _entered(self, trie: NameTrie, child: NameTrie, state: int) -> int:
         """Dead where every name that may still come of it was seen."""
-        if child.base >= 0 or not child.below or (trie.base < 0 and child.below == trie.below):
+        others = self._others if child.base >= 0 else 0
+        if not child.below or (child.base >= 0 and not others):
             return state
-        return self._tables.action(NEED, state, child.below)
+        if trie.base < 0 and child.below == trie.below:
+            return state
+        return self._tables.action(NEED, state, 0, words_of(child.below | others))
+
+
+def _others_bit(container: Container) -> int:
+    """Set where undeclared names have no room, if they may lack it."""
+    return 1 << len(container.names) if container.has_deep_others else 0
 
 
 def _bits(container: Container, names: Iterable[str | int | None]) -> int:

@@ -11,9 +11,11 @@ from ..json_schema import Json, parse_schema
 from ..stack_automaton import StackAutomaton
 from .assemble import Assembler
 from .formula import Formulas
-from .goals import Goals
+from .goals import Goals, Value
 from .keywords import Keywords
+from .nesting import Nesting
 from .regex_dfa import MalformedError, RegexError
+from .rooms import StrandingError
 from .scalars import Scalars
 
 PropertyOrder = Literal["schema", "any"]
@@ -68,7 +70,7 @@ class SchemaCompiler:
             value = goals.solved([keywords.whole])
             if not value.possible:
                 raise _no_value(schema)
-            machine = Assembler(goals, separators).built(value)
+            machine = _assembled(goals, separators, value)
         except RegexError as error:
             kind = WrongKeywordError if isinstance(error, MalformedError) else NotCoveredError
             raise kind(*keywords.path_of_pattern[error.pattern], str(error)) from None
@@ -79,6 +81,17 @@ class SchemaCompiler:
             keywords.formulas.dissolve()
         left_out = tuple((keyword, path) for path, keyword in keywords.unenforced.items())
         return CompiledSchema(machine, left_out)
+
+
+def _assembled(goals: Goals, separators: tuple[str, str], value: Value) -> StackAutomaton:
+    while True:
+        nesting = Nesting(goals, value)
+        if nesting.can_get_stuck:
+            nesting.reserve_others()
+        try:
+            return Assembler(goals, separators).built(value, guarded=nesting.can_get_stuck)
+        except StrandingError as error:
+            goals.put_in_order([error.container])
 
 
 def _no_value(schema: Json) -> GrammarError:

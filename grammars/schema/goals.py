@@ -9,11 +9,12 @@ goals, so that recursive schemas without a finite value are known to be empty.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..errors import TooLargeError
+from ..stack_automaton import WORD_NAMES
 from .dfa import Dfa
 from .formula import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, Formula
 from .keywords import Keywords
@@ -72,10 +73,18 @@ class Container:
         """an object of one node whose declared properties come in any order"""
         self.needed: list[Edge | None] = []
         """in such an object, the members that it must have; None for one that can't be"""
+        self.has_deep_others = False
+        """in such an object, undeclared names may lack room: they are one name more in its set"""
         self.nodes: dict[tuple[Goal, int], Node] = {}
         self.possible: set[int] = set()
         self.alive: set[Node] = set()
         self.start: Node
+
+    @property
+    def set_words(self) -> int:
+        """Places of the stack that the set of its names takes, if their order is free."""
+        names = len(self.names) + self.has_deep_others
+        return -(-names // WORD_NAMES) if self.is_unordered else 0
 
     def reached(self) -> list[Node]:
         """Nodes that possible members lead to."""
@@ -106,28 +115,36 @@ class Container:
         ended = {node for node in reached if self.verdict(node) >= 0}
         self.alive = _leading_to(ended, sources, set(reached))
 
-    def can_strand(self) -> bool:
+    def number(self, edge: Edge) -> int | None:
+        """Of a member in the set of names, if it is told apart there."""
+        if isinstance(edge.name, str):
+            return self.names.index(edge.name)
+        return len(self.names) if self.has_deep_others else None
+
+    def can_strand(self, has_room: Callable[[Edge], bool] = lambda edge: True) -> bool:
         """Whether, with properties in any order, those that are left may not lead to an end.
 
-        Only undeclared names, and declared ones that no way to a node has seen, are sure to be left.
+        Only undeclared names, and declared ones that no way to a node has seen, are sure to be left, and
+        only those members can be that have room.
         """
-        seen = self._names_seen()
+        seen = self._names_seen(has_room)
+        reached = self.alive & seen.keys()
         sources: dict[Node, list[Node]] = {}
-        for node in self.alive:
+        for node in reached:
             free = [edge for edge in node.edges if edge.name not in seen[node]]
-            for edge in (*free, *node.others):
+            for edge in filter(has_room, (*free, *node.others)):
                 for verdict in edge.value.possible:
                     sources.setdefault(edge.targets[verdict], []).append(node)
-        ended = {node for node in self.alive if self.verdict(node) >= 0}
-        return len(_leading_to(ended, sources, self.alive)) < len(self.alive)
+        ended = {node for node in reached if self.verdict(node) >= 0}
+        return len(_leading_to(ended, sources, reached)) < len(reached)
 
-    def _names_seen(self) -> dict[Node, set[str | int | None]]:
-        """The declared names that some way to a node has seen."""
+    def _names_seen(self, has_room: Callable[[Edge], bool]) -> dict[Node, set[str | int | None]]:
+        """The declared names that some way to a node has seen, of each node that there is a way to."""
         seen: dict[Node, set[str | int | None]] = {self.start: set()}
         pending = [self.start]
         while pending:
             node = pending.pop()
-            for edge in (*node.edges, *node.others):
+            for edge in filter(has_room, (*node.edges, *node.others)):
                 name = {edge.name} if isinstance(edge.name, str) else set()
                 for verdict in edge.value.possible:
                     target = edge.targets[verdict]
@@ -201,15 +218,25 @@ class Goals:
 
     def solved(self, formulas: Iterable[Formula]) -> Value:
         value = self.value(formulas)
+        self._solve_all()
+        return value
+
+    def put_in_order(self, containers: Iterable[Container]) -> None:
+        """Gives objects whose order was free the declared order of properties."""
+        from .objects import read_in_order
+
+        for container in containers:
+            read_in_order(self, container)
+            self._unsolved.append(container)
+        self._solve_all()
+
+    def _solve_all(self) -> None:
         while self._unread or self._unsolved:
             while self._unread:
                 self._read(self._unread.pop())
             self._solve()
-        return value
 
     def _solve(self) -> None:
-        from .objects import read_in_order
-
         fresh, self._unsolved = self._unsolved[::-1], []
         changing = True
         while changing:
@@ -221,9 +248,7 @@ class Goals:
                     changing = True
         for container in fresh:
             container.settle()
-            if container.is_unordered and container.can_strand():
-                read_in_order(self, container)
-                self._unsolved.append(container)
+        self.put_in_order([each for each in fresh if each.is_unordered and each.can_strand()])
 
     def reduced(self, edge: Edge, alive: set[Node]) -> tuple[Value, tuple[Node, ...]] | None:
         """The edge's value and targets without verdicts that lead nowhere; None if none is left."""

@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 from ..stack_automaton import MAX_DEPTH
-from .goals import Container, Value
+from .goals import Container, Goals, Value
 
 
 class Nesting:
-    """Of the values that an automaton is made of."""
+    """The containers that a value is made of."""
 
-    def __init__(self) -> None:
+    def __init__(self, goals: Goals, whole: Value) -> None:
+        self._goals = goals
+        self._outermost = _containers(whole)
         self._inside: dict[Container, dict[Container, bool]] = {}
         """the containers that members of a container may be, and whether some member can be nothing else"""
+        pending = list(self._outermost)
+        while pending:
+            container = pending.pop()
+            if container not in self._inside:
+                self._inside[container] = self._found_inside(container)
+                pending += self._inside[container]
 
-    def note(self, outer: Container, value: Value) -> None:
-        """A member of `outer` may have this value."""
-        is_needed = bool(value.possible - value.scalar_verdicts)
-        inside = self._inside.setdefault(outer, {})
-        for container in _containers(value):
-            inside[container] = is_needed or inside.get(container, False)
+    def _found_inside(self, outer: Container) -> dict[Container, bool]:
+        inside: dict[Container, bool] = {}
+        for node in outer.alive:
+            for edge in (*node.edges, *node.others):
+                kept = self._goals.reduced(edge, outer.alive)
+                if kept is None:
+                    continue
+                is_needed = bool(kept[0].possible - kept[0].scalar_verdicts)
+                for container in _containers(kept[0]):
+                    inside[container] = is_needed or inside.get(container, False)
+        return inside
 
-    def can_get_stuck(self, whole: Value) -> bool:
+    @property
+    def can_get_stuck(self) -> bool:
         """Whether a place that needs a container can come where the stack is full."""
-        levels = {container: _places(container) for container in _containers(whole)}
+        levels = {container: _places(container) for container in self._outermost}
         pending = list(levels)
         while pending:
             outer = pending.pop()
-            for inner, is_needed in self._inside.get(outer, {}).items():
+            for inner, is_needed in self._inside[outer].items():
                 level = levels[outer] + _places(inner)
                 if level > MAX_DEPTH:
                     if is_needed:
@@ -36,9 +50,16 @@ class Nesting:
                     pending.append(inner)
         return False
 
+    def reserve_others(self) -> None:
+        """Lets the sets of objects tell whether there is room for undeclared names."""
+        for container in self._inside:
+            others = [edge for node in container.alive for edge in node.others]
+            can_lack = len(container.alive) > 1 or any(not edge.value.scalar_verdicts for edge in others)
+            container.has_deep_others = container.is_unordered and bool(others) and can_lack
+
 
 def _places(container: Container) -> int:
-    return 2 if container.is_unordered else 1
+    return 1 + container.set_words
 
 
 def _containers(value: Value) -> list[Container]:

@@ -11,17 +11,32 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ..errors import TooLargeError
-from ..stack_automaton import CALL, COUNT, COUNT_CALL, DEAD, DROP, GO, NO_ROOM, POP, ROOM, StackAutomaton
+from ..stack_automaton import (
+    ACTION_COLUMNS,
+    CALL,
+    COUNT,
+    COUNT_CALL,
+    DEAD,
+    DROP,
+    GO,
+    OPEN,
+    POP,
+    SET_WORDS,
+    StackAutomaton,
+    least_room,
+)
 from ..stack_room import Frames, with_room
 from .dfa import distinct_columns, first_of_each, spread
 from .names import TAKEN
+from .rooms import Rooms
 from .spelling import PUSHES, Block
 
 MAX_STATES = 40_000
 MAX_CELLS = 2_000_000  # 8 MB
 _ODD = np.uint64(0x5851F42D4C957F2D)
 _CODE_OF_BYTE = spread(np.arange(1, 257))
-_ROOM_OF_KIND = np.array([ROOM.get(kind, NO_ROOM) for kind in range(GO + 1)], np.int32)
+_ROOM_OF_KIND = np.array([least_room(kind, 0) for kind in range(GO + 1)], np.int32)
+_NO_NAMES = (0,) * SET_WORDS
 _NO_PUSHES = np.empty(0, np.int32)
 
 
@@ -43,12 +58,10 @@ class Tables:
         """entries of a block's pushes, by the block's first state"""
         self._inheriting: list[int] = []
         self._inherited: list[int] = []
-        self._actions: dict[tuple[int, int, int], int] = {}
+        self._actions: dict[tuple[int, ...], int] = {}
         self._returns: list[int] = []
         self._return_bases: dict[tuple[int, ...], int] = {}
         self._chains: dict[tuple[bytes, int], int] = {}
-        self.required: list[tuple[int, int]] = []
-        """where an object begins whose order is free, and where a value begins that it must have"""
 
     def state(self, entries: dict[int, int]) -> int:
         """A state with these entries by byte: states, or actions as `action` gives them."""
@@ -115,7 +128,7 @@ class Tables:
                 ends = block.ends[state].tolist()
                 kind, base = CALL, self.returns(tuple(first + end if end >= 0 else DEAD for end in ends))
             for node in nodes:
-                entries.append(-2 - actions.setdefault((kind, graph + node, base), len(actions)))
+                entries.append(-2 - actions.setdefault((kind, graph + node, base, *_NO_NAMES), len(actions)))
         self._pushes[first] = np.array(entries, np.int32)
 
     def _graph(self, block: Block) -> int:
@@ -127,8 +140,10 @@ class Tables:
             self._graph_rows.append((known, block, pops))
         return known
 
-    def action(self, kind: int, target: int, operand: int) -> int:
-        return -2 - self._actions.setdefault((kind, target, operand), len(self._actions))
+    def action(self, kind: int, target: int, operand: int, more: tuple[int, ...] = ()) -> int:
+        """`more`: the columns behind its room, of which the last are 0 if there are fewer."""
+        key = (kind, target, operand, *more, *_NO_NAMES[len(more) :])
+        return -2 - self._actions.setdefault(key, len(self._actions))
 
     def returns(self, following: tuple[int, ...]) -> int:
         """The base at which the states after each verdict stand."""
@@ -137,8 +152,8 @@ class Tables:
             self._returns += following
         return self._return_bases[following]
 
-    def automaton(self, start: int, max_depth: int, *, guarded: bool) -> StackAutomaton:
-        """`guarded`: steps into what is nested too deep to come to an end are dead."""
+    def automaton(self, start: int, max_depth: int, rooms: Rooms | None) -> StackAutomaton:
+        """With `rooms` steps into what is nested too deep to come to an end are dead."""
         states, bytes_, targets = self._cells()
         class_of_byte, samples = self._classes(bytes_)
         if self._count * len(samples) > MAX_CELLS:
@@ -151,7 +166,7 @@ class Tables:
             _write_stamp(rows, first, block.graph, columns, pops, block.push_numbers, _NO_PUSHES, -1, DEAD)
         table[states, class_of_byte[bytes_]] = targets
         automaton = replace(self._compressed(start, class_of_byte, table), max_depth=max_depth)
-        return with_room(automaton, self._frames()) if guarded else automaton
+        return with_room(automaton, self._frames(rooms)) if rooms is not None else automaton
 
     def _cells(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """States, bytes and entries of what did not come in blocks, paths first."""
@@ -166,14 +181,15 @@ class Tables:
             np.concatenate([path + 1, targets]),
         )
 
-    def _frames(self) -> Frames:
+    def _frames(self, rooms: Rooms) -> Frames:
         sizes = np.zeros(len(self._returns), np.int32)
         for following, base in self._return_bases.items():
             sizes[base] = len(following)
         is_called = np.zeros(self._count, np.bool_)
         for first, block, _ in self._graph_rows:
             is_called[first : first + len(block.graph)] = True
-        return Frames(sizes, is_called, np.array(self.required, np.int32).reshape(-1, 2))
+        required = np.array(rooms.required(), np.int32).reshape(-1, 2)
+        return Frames(sizes, is_called, required, rooms.full_names)
 
     def _stamp_rows(
         self,
@@ -217,17 +233,18 @@ class Tables:
             start=start,
             class_of_byte=inverse[class_of_byte].astype(np.uint8),
             transitions=np.ascontiguousarray(table[:, columns]),
-            actions=self._action_table(),
+            actions=self._action_rows(),
             returns=np.array(self._returns or [DEAD], np.int32),
             accepting=accepting,
             body_of_state=bodies,
             like_state=like,
         )
 
-    def _action_table(self) -> NDArray[np.int32]:
-        """With the room that each takes, [actions, 4]."""
-        actions = np.fromiter(chain.from_iterable(self._actions), np.int32).reshape(-1, 3)
-        return np.column_stack([actions, _ROOM_OF_KIND[actions[:, 0]]])
+    def _action_rows(self) -> NDArray[np.int32]:
+        """With the room that each takes."""
+        known = np.fromiter(chain.from_iterable(self._actions), np.int32).reshape(-1, ACTION_COLUMNS - 1)
+        rooms = _ROOM_OF_KIND[known[:, 0]] + np.where(known[:, 0] == OPEN, known[:, 3], 0)
+        return np.insert(known, 3, rooms, axis=1)
 
     def _classes(self, named: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """A class for each byte, such that every row is constant on it, and a byte of each class; each of

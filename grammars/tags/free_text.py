@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..stack_automaton import DEAD, StackAutomaton
+from ..stack_automaton import ACTION_COLUMNS, DEAD, StackAutomaton
 
 _START = 256  # a letter before the text's first byte
 _NONE = -1
@@ -48,7 +48,7 @@ def free_text(patterns: Sequence[Pattern], *, may_end: bool) -> FreeText:
         start=trie.start,
         class_of_byte=class_of_byte,
         transitions=np.concatenate([after[table], found]),
-        actions=np.zeros((0, 4), np.int32),
+        actions=np.zeros((0, ACTION_COLUMNS), np.int32),
         returns=np.zeros(0, np.int32),
         accepting=states < (nodes if may_end else 0),
         body_of_state=np.zeros(len(states), np.int8),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..errors import GrammarError, TooLargeError
 from ..schema.dfa import distinct_columns
 from ..stack_automaton import (
+    ACTION_COLUMNS,
     CALL,
     CLOSE,
     COUNT,
@@ -105,7 +106,7 @@ class _Tables:
             actions.append(_actions(block.machine, own, first_return))
             returns.append(_numbered(block.machine.returns, own))
         used = [each for each in actions if len(each)]
-        self.actions = np.concatenate(used) if used else np.zeros((0, 4), np.int32)
+        self.actions = np.concatenate(used) if used else np.zeros((0, ACTION_COLUMNS), np.int32)
         self.returns = np.concatenate([*returns, np.zeros(0, np.int32)])
         for state, (byte, following) in parts.texts.items():
             self.table[state, self.class_of_byte[byte]] = following

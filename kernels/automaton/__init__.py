@@ -5,8 +5,8 @@ holds all loaded grammars in flat tensors and names a state by one number across
 different grammars are stepped by one kernel. A row's state and stack stay on the device.
 """
 
-from .layout import DEAD, NO_AUTOMATON, STACK_DEPTH
+from .layout import ACTION_COLUMNS, DEAD, NO_AUTOMATON, STACK_DEPTH
 from .pool import AutomatonPool
 from .tables import Tables
 
-__all__ = ["DEAD", "NO_AUTOMATON", "STACK_DEPTH", "AutomatonPool", "Tables"]
+__all__ = ["ACTION_COLUMNS", "DEAD", "NO_AUTOMATON", "STACK_DEPTH", "AutomatonPool", "Tables"]

@@ -12,45 +12,67 @@ from .layout import (
     COUNT_CALL,
     DEAD,
     DROP,
+    FIRST_FULL,
+    FULL_ROWS,
     GO,
+    KIND,
+    NAMES,
     NEED,
     OPEN,
+    OPERAND,
     POP,
     PUSH,
+    ROOM,
     SEE,
+    SET_WORDS,
     STACK_DEPTH,
+    TARGET,
+    WORD_NAMES,
+    WORDS,
 )
 
 Ints: TypeAlias = NDArray[np.int32]
 
 
 @inlined
-def act(action: Ints, depth: int, stack: Ints, returns: Ints) -> tuple[int, int]:
-    """State and depth after action (kind, target, operand, room); the stack changes in place."""
-    kind = action[0]
-    if depth + action[3] > STACK_DEPTH:
+def act(actions: Ints, number: int, depth: int, stack: Ints, returns: Ints) -> tuple[int, int]:
+    """State and depth after an action; the stack changes in place."""
+    action = actions[number]
+    kind = action[KIND]
+    if depth + action[ROOM] > STACK_DEPTH:
         return DEAD, depth
     if kind == GO:
-        return action[1], depth
-    if kind in (PUSH, CALL, OPEN):
-        return _grow(kind, action[1], action[2], depth, stack)
+        return action[TARGET], depth
+    if kind in (PUSH, CALL):
+        stack[depth] = action[OPERAND]
+        return action[TARGET], depth + 1
+    if kind == OPEN:
+        return _open(actions, number, depth, stack)
     if depth == 0:
         return DEAD, depth
     if kind == POP:
-        return returns[stack[depth - 1] + action[2]], depth - 1
+        return returns[stack[depth - 1] + action[OPERAND]], depth - 1
     if kind == DROP:
-        return action[1], depth - 1
+        return action[TARGET], depth - 1
     if kind in (COUNT, COUNT_CALL):
-        return _count(kind, action[1], action[2], depth, stack)
-    return _look_up(kind, action[1], action[2], depth, stack, returns)
+        return _count(kind, action[TARGET], action[OPERAND], depth, stack)
+    if kind == SEE:
+        return _see(action[TARGET], action[OPERAND], depth, stack)
+    return _look_up(action, depth, stack, returns)
 
 
 @inlined
-def _grow(kind: int, target: int, operand: int, depth: int, stack: Ints) -> tuple[int, int]:
-    after = depth + (2 if kind == OPEN else 1)
-    stack[after - 1] = 0
-    stack[depth] = operand
-    return target, after
+def _open(actions: Ints, number: int, depth: int, stack: Ints) -> tuple[int, int]:
+    words = actions[number, WORDS]
+    stack[depth] = actions[number, OPERAND]
+    for word in range(words):
+        stack[depth + words - word] = 0
+    first = number + actions[number, FIRST_FULL]
+    for row in range(first, first + actions[number, FULL_ROWS]):
+        if depth + actions[row, ROOM] > STACK_DEPTH:
+            for word in range(words):
+                stack[depth + words - word] |= actions[row, NAMES + word]
+    return actions[number, TARGET], depth + 1 + words
 
 
 @inlined
@@ -64,14 +86,24 @@ def _count(kind: int, target: int, operand: int, depth: int, stack: Ints) -> tup
 
 
 @inlined
-def _look_up(kind: int, target: int, operand: int, depth: int, stack: Ints, returns: Ints) -> tuple[int, int]:
-    """See, need or close: the set on the top decides."""
-    seen = stack[depth - 1]
-    if kind == SEE:
-        stack[depth - 1] = seen | 1 << operand
-        return (DEAD if seen >> operand & 1 else target), depth
-    if kind == NEED:
-        return (DEAD if seen & operand == operand else target), depth
-    if depth == 1 or seen & target != target:
+def _see(target: int, name: int, depth: int, stack: Ints) -> tuple[int, int]:
+    place, bit = depth - 1 - name // WORD_NAMES, name % WORD_NAMES
+    seen = stack[place]
+    stack[place] = seen | 1 << bit
+    return (DEAD if seen >> bit & 1 else target), depth
+
+
+@inlined
+def _look_up(action: Ints, depth: int, stack: Ints, returns: Ints) -> tuple[int, int]:
+    """Need or close: the set on the top decides."""
+    has_all = True
+    for word in range(SET_WORDS):
+        names = action[NAMES + word]
+        if names and stack[depth - 1 - word] & names != names:
+            has_all = False
+    if action[KIND] == NEED:
+        return (DEAD if has_all else action[TARGET]), depth
+    below = depth - 1 - action[TARGET]
+    if below < 0 or not has_all:
         return DEAD, depth
-    return returns[stack[depth - 2] + operand], depth - 2
+    return returns[stack[below] + action[OPERAND]], below

@@ -16,6 +16,14 @@ OPEN = tl.constexpr(layout.OPEN)
 CLOSE = tl.constexpr(layout.CLOSE)
 SEE = tl.constexpr(layout.SEE)
 NEED = tl.constexpr(layout.NEED)
+ACTION_COLUMNS = tl.constexpr(layout.ACTION_COLUMNS)
+NAMES = tl.constexpr(layout.NAMES)
+WORDS = tl.constexpr(layout.WORDS)
+FULL_ROWS = tl.constexpr(layout.FULL_ROWS)
+FIRST_FULL = tl.constexpr(layout.FIRST_FULL)
+ROOM = tl.constexpr(layout.ROOM)
+SET_WORDS = tl.constexpr(layout.SET_WORDS)
+WORD_NAMES = tl.constexpr(layout.WORD_NAMES)
 GO = tl.constexpr(layout.GO)
 DEAD = tl.constexpr(layout.DEAD)
 STACK_DEPTH = tl.constexpr(layout.STACK_DEPTH)
@@ -28,58 +36,99 @@ def act(acts, entry, depth, stack, actions, returns):
 
     entry, depth: int32 [lanes]; stack: int32 [lanes, STACK_PLACES], meaningless from depth on
     """
-    action = actions + 4 * (-1 - entry)
+    action = actions + ACTION_COLUMNS * (-1 - entry)
     kind = tl.load(action, mask=acts, other=POP)
     target, operand = tl.load(action + 1, mask=acts, other=0), tl.load(action + 2, mask=acts, other=0)
-    room = tl.load(action + 3, mask=acts, other=0)
+    room = tl.load(action + ROOM, mask=acts, other=0)
     level = tl.arange(0, STACK_PLACES)[None, :]
-    top = tl.sum(tl.where(level == depth[:, None] - 1, stack, 0), axis=1)
-    under = tl.sum(tl.where(level == depth[:, None] - 2, stack, 0), axis=1)
-    growth = _growth(kind)
-    left = _top_after(kind, operand, top)
-    alive = acts & (depth + room <= STACK_DEPTH) & (depth >= _read(kind))
-    alive &= _set_allows(kind, target, operand, top)
+    name = tl.where(kind == SEE, operand, 0)
+    changed = depth - 1 - name // WORD_NAMES
+    top = _at(stack, changed)
+    opens, closes = acts & (kind == OPEN), kind == CLOSE
+    words = tl.load(action + WORDS, mask=opens, other=0)
+    words = tl.where(closes, target, words)
+    left = _place_after(kind, name, top)
+    alive = acts & (depth + room <= STACK_DEPTH) & (depth >= _read(kind, words))
+    alive &= _set_allows(acts, kind, name, top, action, depth, stack)
 
-    back = kind == POP
-    back |= kind == CLOSE
-    base = tl.where(kind == CLOSE, under, top)
-    returned = tl.load(returns + base + operand, mask=alive & back, other=DEAD)
+    base = tl.where(closes, _at(stack, depth - 1 - words), top)
+    returned = tl.load(returns + base + operand, mask=alive & ((kind == POP) | closes), other=DEAD)
     went = tl.where((kind == COUNT) & (left == 0), operand, target)
-    state = tl.where(alive, tl.where(back, returned, went), DEAD)
+    state = tl.where(alive, tl.where((kind == POP) | closes, returned, went), DEAD)
 
     pushed = operand + ((kind == COUNT_CALL) & (left == 0)).to(tl.int32)
-    stack = tl.where(level == depth[:, None] - 1, left[:, None], stack)
+    stack = tl.where(level == changed[:, None], left[:, None], stack)
     stack = tl.where(level == depth[:, None], pushed[:, None], stack)
-    stack = tl.where(level == depth[:, None] + 1, 0, stack)
-    return tl.where(acts, state, entry), depth + tl.where(alive, growth, 0), stack
+    if tl.max(opens.to(tl.int32)) > 0:
+        stack = _with_set(opens, words, entry, depth, stack, actions)
+    return tl.where(acts, state, entry), depth + tl.where(alive, _growth(kind, words), 0), stack
 
 
 @triton.jit
-def _growth(kind):
+def _at(stack, place):
+    """What each lane's stack holds at a place, 0 where it has none there."""
+    level = tl.arange(0, STACK_PLACES)[None, :]
+    return tl.sum(tl.where(level == place[:, None], stack, 0), axis=1)
+
+
+@triton.jit
+def _with_set(opens, words, entry, depth, stack, actions):
+    """A new set above the base of each lane that opens one: the names that have no room there."""
+    action = actions + ACTION_COLUMNS * (-1 - entry)
+    level = tl.arange(0, STACK_PLACES)[None, :]
+    for word in tl.static_range(SET_WORDS):
+        names = _full_names(opens & (word < words), word, action, depth)
+        is_there = (level == (depth + words - word)[:, None]) & (opens & (word < words))[:, None]
+        stack = tl.where(is_there, names[:, None], stack)
+    return stack
+
+
+@triton.jit
+def _full_names(opens, word, action, depth):
+    """A word of the names that have no room."""
+    rows = tl.load(action + FULL_ROWS, mask=opens, other=0)
+    row = action + ACTION_COLUMNS * tl.load(action + FIRST_FULL, mask=opens, other=0)
+    names = tl.zeros_like(depth)
+    for number in range(tl.max(rows)):
+        lacks = opens & (number < rows)
+        lacks &= depth + tl.load(row + ROOM, mask=lacks, other=0) > STACK_DEPTH
+        names |= tl.load(row + NAMES + word, mask=lacks, other=0)
+        row += ACTION_COLUMNS
+    return names
+
+
+@triton.jit
+def _growth(kind, words):
     """Places that an action takes; less than 0 for those that it gives back."""
     growth = tl.where((kind == PUSH) | (kind == CALL) | (kind == COUNT_CALL), 1, 0)
-    growth = tl.where(kind == OPEN, 2, growth)
+    growth = tl.where(kind == OPEN, 1 + words, growth)
     growth = tl.where((kind == POP) | (kind == DROP), -1, growth)
-    return tl.where(kind == CLOSE, -2, growth)
+    return tl.where(kind == CLOSE, -1 - words, growth)
 
 
 @triton.jit
-def _read(kind):
+def _read(kind, words):
     """Places that an action looks at."""
     blind = (kind == PUSH) | (kind == OPEN) | (kind == CALL) | (kind == GO)
-    return tl.where(blind, 0, tl.where(kind == CLOSE, 2, 1))
+    return tl.where(blind, 0, tl.where(kind == CLOSE, 1 + words, 1))
 
 
 @triton.jit
-def _set_allows(kind, target, operand, seen):
-    """False where a set on the top refuses."""
-    repeats = (kind == SEE) & ((seen >> (operand & 31) & 1) == 1)
-    exhausted = (kind == NEED) & ((seen & operand) == operand)
-    incomplete = (kind == CLOSE) & ((seen & target) != target)
+def _set_allows(acts, kind, name, seen, action, depth, stack):
+    """False where a set on the top refuses; `seen` is its word that has the name."""
+    asks = acts & ((kind == NEED) | (kind == CLOSE))
+    lacking = tl.zeros_like(depth)
+    for word in tl.static_range(SET_WORDS):
+        names = tl.load(action + NAMES + word, mask=asks, other=0)
+        lacking |= names & ~_at(stack, depth - 1 - word)
+    repeats = (kind == SEE) & ((seen >> (name % WORD_NAMES) & 1) == 1)
+    exhausted = (kind == NEED) & (lacking == 0)
+    incomplete = (kind == CLOSE) & (lacking != 0)
     return (repeats | exhausted | incomplete) == 0
 
 
 @triton.jit
-def _top_after(kind, operand, top):
-    counted = tl.where((kind == COUNT) | (kind == COUNT_CALL), top - 1, top)
-    return tl.where(kind == SEE, top | (1 << (operand & 31)), counted)
+def _place_after(kind, name, place):
+    """What the place that an action changes holds after it."""
+    counted = tl.where((kind == COUNT) | (kind == COUNT_CALL), place - 1, place)
+    return tl.where(kind == SEE, place | (1 << (name % WORD_NAMES)), counted)

@@ -68,7 +68,7 @@ def _walk(state: int, depth: int, stack: Ints, token: int, tables: Tables) -> tu
         if entry >= 0:
             state = entry
         else:
-            state, depth = act(actions[-1 - entry], depth, stack, returns)
+            state, depth = act(actions, -1 - entry, depth, stack, returns)
         at += 1
     return state, depth, at - spans[token, 0]
 

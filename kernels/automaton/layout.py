@@ -10,8 +10,20 @@ NO_AUTOMATON = -1
 DEAD = 0
 """the state after bytes that the grammar doesn't allow: every token is masked, and it stays"""
 
-PUSH, POP, CALL, COUNT, COUNT_CALL, DROP, OPEN, CLOSE, SEE, NEED, GO = range(11)
+PUSH, POP, CALL, COUNT, COUNT_CALL, DROP, OPEN, CLOSE, SEE, NEED, GO, FULL = range(12)
 """kinds of actions"""
+
+SET_WORDS = 4
+"""places of the stack that a set may take"""
+WORD_NAMES = 31
+"""names that each of them holds"""
+
+KIND, TARGET, OPERAND, ROOM, NAMES = range(5)
+"""columns of an action; the names of a set take the rest"""
+ACTION_COLUMNS = NAMES + SET_WORDS
+WORDS, FULL_ROWS, FIRST_FULL = range(NAMES, NAMES + 3)
+"""columns of an action that opens a set, instead of names: its words, how many rows of names there are that
+may have no room, and how far behind it the first is"""
 
 ROW, DEFAULT, CLASS_MAP, MASK, SHARED, OWN, DECIDED, STATE_COLUMNS = range(8)
 """columns of a state: where its entries begin and which state has the others, rows of the class maps and

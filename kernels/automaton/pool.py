@@ -12,6 +12,7 @@ from ..sampling.batch import AutomatonRows, TokenMask
 from ..sampling.upload import upload
 from .arena import Arena
 from .layout import (
+    ACTION_COLUMNS,
     CLASS_MAP,
     CLOSE,
     COUNT,
@@ -19,14 +20,17 @@ from .layout import (
     DECIDED,
     DEFAULT,
     DEPTH,
+    KIND,
     LIST_COLUMNS,
     MASK,
     NO_AUTOMATON,
     OPEN,
     OPENERS,
+    OPERAND,
     OWN,
     POP,
     REGISTERS,
+    ROOM,
     ROOMY_DEPTH,
     ROW,
     SHARED,
@@ -35,7 +39,9 @@ from .layout import (
     START,
     STATE,
     STATE_COLUMNS,
+    TARGET,
     TOKENS,
+    WORDS,
 )
 from .tables import Tables
 
@@ -90,7 +96,7 @@ class AutomatonPool:
         self._entries = Arena(FIRST_ENTRIES, (2,), torch.int32, device)
         """the next pooled state, or -1 - a for action a; and the state whose entry it is"""
         self._states = Arena(FIRST_STATES, (STATE_COLUMNS,), torch.int32, device)
-        self._actions = Arena(FIRST_ACTIONS, (4,), torch.int32, device)
+        self._actions = Arena(FIRST_ACTIONS, (ACTION_COLUMNS,), torch.int32, device)
         self._returns = Arena(FIRST_RETURNS, (), torch.int32, device)
         self._lists = Arena(FIRST_LISTS, (LIST_COLUMNS,), torch.int32, device)
         self._list_tokens = Arena(FIRST_LIST_TOKENS, (), torch.int32, device)
@@ -106,8 +112,8 @@ class AutomatonPool:
     @property
     def tables(self) -> tuple[torch.Tensor, ...]:
         """spans int32 [vocab, 2] of the tokens in bytes uint8; states int32 [states, STATE_COLUMNS]; class
-        maps uint8 [grammars, 256]; entries and their owners int32 [places, 2]; actions int32 [actions, 4];
-        returns int32."""
+        maps uint8 [grammars, 256]; entries and their owners int32 [places, 2]; actions int32
+        [actions, ACTION_COLUMNS]; returns int32."""
         arenas = (self._states, self._class_maps, self._entries, self._actions, self._returns)
         return self._spans, self._bytes, *(arena.tensor for arena in arenas)
 
@@ -191,8 +197,9 @@ class AutomatonPool:
         openers = np.repeat(tables.list_offsets[1:] - tables.opener_counts, sizes)
         opens = np.arange(len(tables.list_tokens)) >= openers
         longest = int(self._token_lengths[tables.list_tokens[opens]].max(initial=0))
-        places = 2 if (tables.actions[:, 0] == OPEN).any() else 1
-        return longest * places + max(int(tables.actions[:, 3].max(initial=0)) - places, 0)
+        opening = tables.actions[:, KIND] == OPEN
+        places = 1 + int(tables.actions[opening, WORDS].max(initial=0))
+        return longest * places + max(int(tables.actions[:, ROOM].max(initial=0)) - places, 0)
 
     def _put_dead_state(self, words: int) -> None:
         row = np.zeros((1, STATE_COLUMNS), np.int32)
@@ -211,11 +218,11 @@ def _pooled_states(states: NDArray[np.int32], first_state: int) -> NDArray[np.in
 def _pooled_actions(actions: NDArray[np.int32], first_state: int, first_return: int) -> NDArray[np.int32]:
     """The stack's values stay the grammar's own; what reads them knows where its returns begin."""
     pooled = actions.copy()
-    kinds = actions[:, 0]
+    kinds = actions[:, KIND]
     returning = (kinds == POP) | (kinds == CLOSE)
-    pooled[~returning, 1] += first_state
-    pooled[kinds == COUNT, 2] += first_state
-    pooled[returning, 2] += first_return
+    pooled[~returning, TARGET] += first_state
+    pooled[kinds == COUNT, OPERAND] += first_state
+    pooled[returning, OPERAND] += first_return
     return pooled
 
 

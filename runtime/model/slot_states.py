@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...kernels.automaton import AutomatonPool, Tables
+from ...kernels.automaton import ACTION_COLUMNS, AutomatonPool, Tables
 from ...kernels.sampling import SamplingBatch, TokenMask
 from ...kernels.sampling.state import SamplingState, SlotSettings
 from ..messages import DropGrammar, LoadGrammar, SlotSetup
@@ -50,7 +50,7 @@ class SlotStates:
             list_offsets=_ints(message.list_offsets),
             list_tokens=_ints(message.list_tokens),
             opener_counts=_ints(message.opener_counts),
-            actions=_ints(message.actions).reshape(-1, 4),
+            actions=_ints(message.actions).reshape(-1, ACTION_COLUMNS),
             returns=_ints(message.returns),
         )
         self._pool.load(message.grammar, tables)

@@ -5,7 +5,7 @@ from arbora.kernels.automaton import Tables
 from arbora.kernels.automaton.layout import POP, PUSH
 from arbora.runtime.vocabulary import Vocabulary, build_vocabulary
 from checkpoints import VOCAB_SIZE
-from stack_automata import lists, rows_of
+from stack_automata import action_rows, lists, rows_of
 
 WORDS = -(-VOCAB_SIZE // 32)
 EOS = 257
@@ -33,7 +33,7 @@ def nested() -> Tables:
         **rows_of(np.array([[-1, -2, -1], [-1, -3, -4], [-1, -1, -1]])),
         mask_of_state=np.array([0, 0, 1], np.int32),
         masks=masks,
-        actions=np.array([[PUSH, 1, 0, 1], [PUSH, 1, 1, 1], [POP, 0, 0, -2]], np.int32),
+        actions=action_rows((PUSH, 1, 0, 1), (PUSH, 1, 1, 1), (POP, 0, 0, -2)),
         returns=np.array([2, 1], np.int32),
         **lists([(0, 0, 1), (0, 0, 2), (0, 0, 0)], ([], [ord("a")]), ([ord("b")], [ord("a")])),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from arbora.kernels.automaton import Tables
+from arbora.kernels.automaton import ACTION_COLUMNS, Tables
 from arbora.runtime.messages import LoadGrammar, SlotSetup
 from fake_model import EOS, VOCAB, unpack
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ class FollowedRows:
                 list_offsets=np.frombuffer(message.list_offsets, np.int32),
                 list_tokens=np.frombuffer(message.list_tokens, np.int32),
                 opener_counts=np.frombuffer(message.opener_counts, np.int32),
-                actions=np.frombuffer(message.actions, np.int32).reshape(-1, 4),
+                actions=np.frombuffer(message.actions, np.int32).reshape(-1, ACTION_COLUMNS),
                 returns=np.frombuffer(message.returns, np.int32),
             )
         )

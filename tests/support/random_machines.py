@@ -7,21 +7,24 @@ from typing import NamedTuple
 
 import numpy as np
 from arbora.grammars.stack_automaton import (
+    ACTION_COLUMNS,
     CALL,
     CLOSE,
     COUNT,
     COUNT_CALL,
     DROP,
+    FULL,
     GO,
     MAX_DEPTH,
     NEED,
-    NO_ROOM,
     OPEN,
     POP,
     PUSH,
-    ROOM,
     SEE,
+    WORD_NAMES,
     StackAutomaton,
+    least_room,
+    words_of,
 )
 
 
@@ -35,10 +38,15 @@ class Top(IntEnum):
     SET = 2
     COUNT_ON_BASE = 3
     COUNT_ON_SET = 4
+    WIDE_SET = 5
 
 
-BITS = 4
+WORDS = {Top.SET: 1, Top.COUNT_ON_SET: 1, Top.WIDE_SET: 3}
+"""of the set that stands on a base"""
+NAMES = {Top.SET: (0, 1, 2, 3), Top.WIDE_SET: (0, 1, WORD_NAMES, 2 * WORD_NAMES)}
 VERDICTS = 3
+ROWS = 3
+"""of each action: those behind it are for names without room"""
 
 
 class RandomMachine(NamedTuple):
@@ -51,16 +59,16 @@ class RandomMachine(NamedTuple):
     def stack(self, state: int, depth: int, rng: np.random.Generator) -> tuple[int, ...]:
         """A stack of about `depth` places that fits the state."""
         top = self.tops[state]
-        has_set = top in (Top.SET, Top.COUNT_ON_SET)
+        room = min(depth, MAX_DEPTH) - 1 - WORDS.get(top, 0)
         stack, inner = list[int](), Top.BASE
-        while len(stack) + 2 + 2 * has_set <= min(depth, MAX_DEPTH):
-            opens = bool(rng.integers(0, 2))
-            stack += [self._base(inner, rng), *[int(rng.integers(0, 1 << BITS))] * opens]
-            inner = Top.SET if opens else Top.BASE
-        if has_set:
-            stack += [self._base(inner, rng), int(rng.integers(0, 1 << BITS))]
-        elif inner == Top.SET:
-            stack.pop()
+        while len(stack) < room:
+            stack.append(self._base(inner, rng))
+            inner = (Top.BASE, Top.SET, Top.WIDE_SET)[int(rng.integers(0, 3))]
+            if len(stack) + WORDS.get(inner, 0) > room:
+                inner = Top.BASE
+            stack += self._set(inner, rng)
+        if top in WORDS:
+            stack += [self._base(inner, rng), *self._set(Top.WIDE_SET if WORDS[top] > 1 else Top.SET, rng)]
         elif len(stack) < min(depth, MAX_DEPTH):
             stack.append(self._base(inner, rng))
         if top in (Top.COUNT_ON_BASE, Top.COUNT_ON_SET):
@@ -68,6 +76,9 @@ class RandomMachine(NamedTuple):
         if top == Top.CALLED:
             stack.append(self._base(Top.BASE, rng))
         return tuple(stack)
+
+    def _set(self, top: Top, rng: np.random.Generator) -> tuple[int, ...]:
+        return words_of(_names(top, rng))[: WORDS[top]][::-1] if top in NAMES else ()
 
     def _base(self, top: Top, rng: np.random.Generator) -> int:
         bases = self.bases[top]
@@ -84,7 +95,7 @@ def random_machine(rng: np.random.Generator) -> RandomMachine:
         for _ in range(2):
             bases[top].append(len(returns))
             returns += [_state(rng, tops, top, dead=0.2) for _ in range(VERDICTS + 1)]
-    actions = [_with_room(rng, _action(rng, tops, top, bases)) for top in tops for _ in range(5)]
+    actions = [row for top in tops for _ in range(5) for row in _rows(rng, _action(rng, tops, top, bases))]
     classes = int(rng.integers(2, 5))
     transitions = np.array(
         [[_entry(rng, tops, state) for _ in range(classes)] for state in range(len(tops))], np.int32
@@ -108,41 +119,66 @@ def _entry(rng: np.random.Generator, tops: list[Top], state: int) -> int:
         return -1
     if chance < 0.3:
         return _state(rng, tops, tops[state])
-    return -2 - int(5 * state + rng.integers(0, 5))
+    return -2 - ROWS * int(5 * state + rng.integers(0, 5))
 
 
 def _state(rng: np.random.Generator, tops: list[Top], top: Top, dead: float = 0.0) -> int:
     if rng.random() < dead:
         return -1
-    return int(rng.choice([state for state, own in enumerate(tops) if own == top]))
+    found = [state for state, own in enumerate(tops) if own == top]
+    return found[int(rng.integers(0, len(found)))]
 
 
-def _with_room(rng: np.random.Generator, action: list[int]) -> list[int]:
-    """Mostly what it takes, sometimes more, as where it leads to what nests deep."""
-    return [*action, ROOM.get(action[0], NO_ROOM) + int(rng.choice([0, 0, 0, 1, 4]))]
+def _rows(rng: np.random.Generator, action: list[int]) -> list[list[int]]:
+    """Its room is mostly what it takes, sometimes more, as where it leads to what nests deep."""
+    kind, target, operand, *more = action
+    room = least_room(kind, sum(more[:1])) + (0, 0, 0, 1, 4)[int(rng.integers(0, 5))]
+    names = NAMES[Top.WIDE_SET if kind == OPEN and more[0] > 1 else Top.SET]
+    lacking = [words_of(1 << names[int(rng.integers(0, len(names)))]) for _ in range(ROWS - 1)]
+    full = [[FULL, 0, 0, int(rng.integers(2, 12)), *words] for words in lacking]
+    return [_padded([kind, target, operand, room, *more]), *full]
+
+
+def _padded(action: list[int]) -> list[int]:
+    return action + [0] * (ACTION_COLUMNS - len(action))
+
+
+def _names(top: Top, rng: np.random.Generator) -> int:
+    """A random set of them."""
+    return sum(1 << name for name in NAMES[top] if rng.integers(0, 2))
 
 
 def _action(rng: np.random.Generator, tops: list[Top], top: Top, bases: list[list[int]]) -> list[int]:
+    """Without its room."""
+
     def to(after: Top) -> int:
         return _state(rng, tops, after)
 
-    base, verdict = int(rng.choice(bases[top])), int(rng.integers(0, VERDICTS))
-    count, names, bit = (int(rng.integers(low, high)) for low, high in ((1, 4), (0, 1 << BITS), (0, BITS)))
+    base = bases[top][int(rng.integers(0, len(bases[top])))]
+    verdict, count = int(rng.integers(0, VERDICTS)), int(rng.integers(1, 4))
     counting = Top.COUNT_ON_SET if top == Top.SET else Top.COUNT_ON_BASE
     growing = [
         [PUSH, to(Top.BASE), base],
-        [OPEN, to(Top.SET), base],
+        *([OPEN, to(inner), base, WORDS[inner], int(rng.integers(0, 3)), 1] for inner in NAMES),
         [CALL, to(Top.CALLED), base],
-        [CALL, to(counting), count],
     ]
     pop = [POP, 0, verdict]
     if top == Top.CALLED:
         choices = [pop]
     elif top == Top.BASE:
-        choices = [*growing, pop, pop, [GO, to(top), 0]]
-    elif top == Top.SET:
-        choices = [*growing, [SEE, to(top), bit], [NEED, to(top), names], [CLOSE, names, verdict]]
+        choices = [*growing, [CALL, to(counting), count], pop, pop, [GO, to(top), 0]]
+    elif top in NAMES:
+        choices = [*growing, *_on_set(rng, top, to(top), verdict)]
+        choices += [[CALL, to(counting), count]] * (top == Top.SET)
     else:
         below = Top.SET if top == Top.COUNT_ON_SET else Top.BASE
         choices = [[COUNT, to(top), to(top)], [COUNT_CALL, to(Top.CALLED), base], [DROP, to(below), 0]]
     return choices[int(rng.integers(0, len(choices)))]
+
+
+def _on_set(rng: np.random.Generator, top: Top, target: int, verdict: int) -> list[list[int]]:
+    return [
+        [SEE, target, NAMES[top][int(rng.integers(0, 4))], WORDS[top]],
+        [NEED, target, 0, *words_of(_names(top, rng))],
+        [CLOSE, WORDS[top], verdict, *words_of(_names(top, rng))],
+    ]

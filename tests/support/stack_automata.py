@@ -13,7 +13,7 @@ from arbora.grammars import Automaton
 from arbora.grammars.masks.stack import MaskTables
 from arbora.grammars.row_packing import PackedRows, packed
 from arbora.grammars.stack_automaton import CALL, CLOSE, GO, OPEN, PUSH, StackAutomaton
-from arbora.kernels.automaton import STACK_DEPTH, Tables
+from arbora.kernels.automaton import ACTION_COLUMNS, STACK_DEPTH, Tables
 from arbora.runtime.messages import LoadGrammar
 from numpy.typing import NDArray
 from random_machines import RandomMachine, random_machine
@@ -101,6 +101,14 @@ def transitions_of(tables: Tables) -> NDArray[np.int32]:
     return transitions
 
 
+def action_rows(*actions: Sequence[int]) -> NDArray[np.int32]:
+    """Actions of fewer columns, the others 0."""
+    rows = np.zeros((len(actions), ACTION_COLUMNS), np.int32)
+    for row, action in zip(rows, actions, strict=True):
+        row[: len(action)] = action
+    return rows
+
+
 class TokenLists(TypedDict):
     """Fields of `Tables`."""
 
@@ -182,7 +190,7 @@ class Grammar:
         return token < len(VOCABULARY) and self.after(at, token).state >= 0
 
     def looks_below(self, state: int, token: int) -> bool:
-        """Whether a token's bytes depend on what was on the stack before it."""
+        """Whether a token's bytes depend on what was on the stack before it, or on a set of several words."""
         height, depth = 0, STACK_DEPTH // 2
         at = Configuration(state, self.stack_for(state, depth))
         for byte in b"" if token == EOS else VOCABULARY[token]:
