@@ -13,10 +13,10 @@ from .packed import TOKEN_BYTES
 from .reuse import Kind, ReuseTable, Traits
 
 # In tokens, relative to the whole cache:
-BANDS = (0.125, 0.25, 0.5, 0.6875, 1, 1.375, 2, 2.8125, 4, 8, 16)  # ends; what is older is in the last
+BANDS = (0.125, 0.25, 0.5, 0.6875, 1, 1.375, 2, 2.8125, 4, 8, 16, 32)  # ends; what is older is in the last
 WEIGHT = 1 / 16  # seen, before that counts for more than what was assumed
 HALF_LIFE = 16  # of what was learned
-HISTORY = 16  # evicted, and remembered
+HISTORY = 32  # evicted, and remembered
 TICKS = 16  # in which a cache is filled: the resolution of ages
 CYCLE = 1 / 4  # accessed before a kind is judged anew, if there are enough requests for one lesson each
 
@@ -198,10 +198,10 @@ class ReuseRate:
 
 
 def _traits(node: Node, generated: int) -> Traits:
-    """Scales on which a step is a doubling (hits) or a quadrupling (lengths)."""
+    """Scales on which a step is a doubling (hits) or eight times as much (lengths)."""
     hits = min(node.hits.bit_length(), 4)
     past = -1 if hits else _past(node)
-    return Traits(hits, past, len(node.tokens).bit_length() // 2, generated.bit_length() // 2)
+    return Traits(hits, past, len(node.tokens).bit_length() // 3, generated.bit_length() // 3)
 
 
 def _past(node: Node) -> int:

@@ -71,7 +71,11 @@ def test_a_block_of_a_service_always_follows_the_same_prefix(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "requests", "blocks", "seen_before"),
-    [("chats", 12_031, 12_035 / 512, 0.40), ("tools", 23_608, 8_596 / 512, 0.59)],
+    [
+        ("chats", 12_031, 12_035 / 512, 0.40),
+        ("regulars", 12_031, 12_035 / 512, 0.40),
+        ("tools", 23_608, 8_596 / 512, 0.59),
+    ],
 )
 def test_services_have_the_published_statistics(
     name: str, requests: int, blocks: float, seen_before: float
@@ -81,3 +85,9 @@ def test_services_have_the_published_statistics(
     assert len(trace) == pytest.approx(requests, rel=0.1)
     assert len(used) / len(trace) == pytest.approx(blocks, rel=0.1)
     assert 1 - len(set(used)) / len(used) == pytest.approx(seen_before, abs=0.05)
+
+
+def test_of_regulars_as_much_is_hit_as_of_the_trace_that_they_resemble() -> None:
+    trace = SERVICES["regulars"]()
+    assert replay(trace, 4_000, LeastRecentlyUsed()) == pytest.approx(0.087, abs=0.02)
+    assert belady(trace, 4_000) == pytest.approx(0.321, abs=0.02)
