@@ -60,13 +60,20 @@ def _rounds(machine, states, weights, places, own):  # type: ignore[no-untyped-d
     signatures = np.ones((PLAIN_BYTES + 1, len(reached)), np.uint64)
     acting = np.zeros((PLAIN_BYTES + 1, len(actions)), np.uint64)
     met = np.flatnonzero(verdicts >= 0)
+    bases = _bases(machine, met, verdicts)
     for length in range(PLAIN_BYTES + 1):
         if length:
             _follow(steps, signatures[length - 1], acting[length - 1], places[1], signatures[length])
+        after = _after_verdicts(machine, bases, signatures[length], place, places)
         for action in met:
-            acting[length, action] = _of_action(
-                machine, action, verdicts[action], signatures[length], place, places, own
-            )
+            if _is_call(machine, action, verdicts[action]):
+                called = place[machine.actions[action, 1]]
+                total = after[bases.first[action] + verdicts[action] - 1]
+                acting[length, action] = _mixed(places[0] * signatures[length, called] + total)
+            else:
+                acting[length, action] = _of_action(
+                    machine, action, verdicts[action], signatures[length], place, places, own
+                )
     return place, signatures, acting
 
 
@@ -93,20 +100,69 @@ def _of_action(machine, action, verdicts, signatures, place, places, own):  # ty
     if kind == COUNT:
         same = signatures[place[target]] == signatures[place[operand]]
         return signatures[place[target]] if same else unlike
-    if kind not in (CALL, COUNT_CALL) or not 0 < verdicts <= _MAX_VERDICTS:
+    if kind != COUNT_CALL or not 0 < verdicts <= _MAX_VERDICTS:
         return unlike
     total = places[0] * signatures[place[target]]
     for verdict in range(verdicts):
         state = _return_of(machine, operand, verdict)
         if state >= 0:
             total += places[2 + verdict] * signatures[place[state]]
-        if kind == COUNT_CALL:
-            other = _return_of(machine, operand + 1, verdict)
-            if (state >= 0) != (other >= 0):
-                return unlike
-            if state >= 0 and signatures[place[state]] != signatures[place[other]]:
-                return unlike
+        other = _return_of(machine, operand + 1, verdict)
+        if (state >= 0) != (other >= 0):
+            return unlike
+        if state >= 0 and signatures[place[state]] != signatures[place[other]]:
+            return unlike
     return _mixed(total)
+
+
+class _Bases(NamedTuple):
+    """What calls return to, once for all that push the same: `first[action]` is where a call's states by
+    verdict stand among all of those of `bases`, each of which has as many as `widths`."""
+
+    first: NDArray[np.int64]  # [actions]
+    bases: NDArray[np.int32]
+    widths: NDArray[np.int32]
+
+
+@njit(cache=True, nogil=True)
+def _is_call(machine, action, verdicts):  # type: ignore[no-untyped-def]
+    is_free = machine.actions[action, 0] == CALL and machine.actions[action, 3] < 0
+    return is_free and 0 < verdicts <= _MAX_VERDICTS
+
+
+@njit(cache=True, nogil=True)
+def _bases(machine, met, verdicts):  # type: ignore[no-untyped-def]
+    width_of, place_of = np.zeros(len(machine.returns), np.int32), np.zeros(len(machine.returns), np.int64)
+    for action in met:
+        if _is_call(machine, action, verdicts[action]):
+            base = machine.actions[action, 2]
+            width_of[base] = max(width_of[base], verdicts[action])
+    bases = np.flatnonzero(width_of).astype(np.int32)
+    total = 0
+    for base in bases:
+        place_of[base] = total
+        total += width_of[base]
+    first = np.zeros(len(machine.actions), np.int64)
+    for action in met:
+        if _is_call(machine, action, verdicts[action]):
+            first[action] = place_of[machine.actions[action, 2]]
+    return _Bases(first, bases, width_of[bases])
+
+
+@njit(cache=True, nogil=True)
+def _after_verdicts(machine, bases, signatures, place, places):  # type: ignore[no-untyped-def]
+    """For each base, sums over the states up to each verdict."""
+    after = np.empty(bases.widths.sum(), np.uint64)
+    found = 0
+    for i in range(len(bases.bases)):
+        total = np.uint64(0)
+        for verdict in range(bases.widths[i]):
+            state = _return_of(machine, bases.bases[i], verdict)
+            if state >= 0:
+                total += places[2 + verdict] * signatures[place[state]]
+            after[found] = total
+            found += 1
+    return after
 
 
 class _Steps(NamedTuple):

@@ -238,18 +238,40 @@ def minimal(dfa: Dfa) -> Dfa:
     return Dfa(dfa.cuts[changed], class_of_cut[changed], rows, labels)
 
 
-def distinct_columns(table: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """One index of each distinct column, and for each column its place there. Compared by a 64-bit hash."""
-    _, columns, inverse = np.unique(_column_hashes(table), return_index=True, return_inverse=True)
-    return columns, inverse.reshape(-1)
+@njit(cache=True)
+def distinct_columns(table):  # type: ignore[no-untyped-def]
+    """One index of each distinct column of int32 [rows, columns], the first, and for each column its place
+    there; int64. Compared by a 64-bit hash."""
+    return first_of_each(_column_hashes(table))
 
 
-def spread(numbers: NDArray[np.integer]) -> NDArray[np.int64]:
+@njit(cache=True)
+def first_of_each(hashes):  # type: ignore[no-untyped-def]
+    """Where each distinct one of uint64 [n] comes first, and for each its place among these; int64."""
+    size = 4
+    while size < 2 * len(hashes):
+        size *= 2
+    slots = np.full(size, -1, np.int64)
+    firsts, places = np.empty(len(hashes), np.int64), np.empty(len(hashes), np.int64)
+    found = 0
+    for number in range(len(hashes)):
+        slot = np.int64(hashes[number] >> np.uint64(20)) & (size - 1)
+        while slots[slot] >= 0 and hashes[firsts[slots[slot]]] != hashes[number]:
+            slot = (slot + 1) & (size - 1)
+        if slots[slot] < 0:
+            slots[slot] = found
+            firsts[found] = number
+            found += 1
+        places[number] = slots[slot]
+    return firsts[:found].copy(), places
+
+
+def spread(numbers: NDArray[np.integer]) -> NDArray[np.uint64]:
     """A hash of each number."""
     hashes = numbers.astype(np.uint64)
     for _ in range(2):
         hashes = (hashes ^ (hashes >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
-    return hashes.view(np.int64)
+    return hashes
 
 
 @njit(cache=True)

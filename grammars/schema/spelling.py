@@ -71,7 +71,7 @@ class Block:
         return [divmod(pair, len(self.graph) + 1) for pair in pairs.tolist()], numbers
 
     @cached_property
-    def class_code(self) -> NDArray[np.int64]:
+    def class_code(self) -> NDArray[np.uint64]:
         """[256], a hash of the class of each byte."""
         return spread(self.class_of_byte)
 

@@ -26,14 +26,15 @@ from ..stack_automaton import (
     least_room,
 )
 from ..stack_room import Frames, with_room
-from .dfa import distinct_columns, spread
+from .dfa import distinct_columns, first_of_each, spread
 from .names import TAKEN
 from .rooms import Rooms
 from .spelling import PUSHES, Block
 
 MAX_STATES = 40_000
 MAX_CELLS = 2_000_000  # 8 MB
-_ODD = 0x5851F42D4C957F2D
+_ODD = np.uint64(0x5851F42D4C957F2D)
+_CODE_OF_BYTE = spread(np.arange(1, 257))
 _ROOM_OF_KIND = np.array([least_room(kind, 0) for kind in range(GO + 1)], np.int32)
 _NO_NAMES = (0,) * SET_WORDS
 _NO_PUSHES = np.empty(0, np.int32)
@@ -153,24 +154,18 @@ class Tables:
 
     def automaton(self, start: int, max_depth: int, rooms: Rooms | None) -> StackAutomaton:
         """With `rooms` steps into what is nested too deep to come to an end are dead."""
-        class_of_byte, samples = self._classes()
+        states, bytes_, targets = self._cells()
+        class_of_byte, samples = self._classes(bytes_)
         if self._count * len(samples) > MAX_CELLS:
             raise TooLargeError(f"more than {MAX_CELLS} entries in a table")
         table = np.full((self._count, len(samples)), DEAD, np.int32)
         for first, block, following in self._stamps:
             self._stamp_rows(table, samples, first, block, following)
         for first, block, pops in self._graph_rows:
-            rows = block.graph[:, block.class_of_byte[samples]]
-            leaves = pops[np.where(rows < -1, -2 - rows, 0)]
-            table[first : first + len(rows)] = np.where(
-                rows >= 0, rows + first, np.where(rows < -1, leaves, DEAD)
-            )
-        states, bytes_, targets = self._cells()
+            rows, columns = table[first : first + len(block.graph)], block.class_of_byte[samples]
+            _write_stamp(rows, first, block.graph, columns, pops, block.push_numbers, _NO_PUSHES, -1, DEAD)
         table[states, class_of_byte[bytes_]] = targets
-        accepting = np.zeros(self._count, np.bool_)
-        accepting[self.accepting] = True
-        _inherit(table, accepting, *self._inherits())
-        automaton = replace(self._compressed(start, class_of_byte, table, accepting), max_depth=max_depth)
+        automaton = replace(self._compressed(start, class_of_byte, table), max_depth=max_depth)
         return with_room(automaton, self._frames(rooms)) if rooms is not None else automaton
 
     def _cells(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -222,21 +217,18 @@ class Tables:
         )
 
     def _compressed(
-        self,
-        start: int,
-        class_of_byte: NDArray[np.int64],
-        table: NDArray[np.int32],
-        accepting: NDArray[np.bool_],
+        self, start: int, class_of_byte: NDArray[np.int64], table: NDArray[np.int32]
     ) -> StackAutomaton:
-        """Bytes that no state tells apart become one class."""
-        columns, inverse = distinct_columns(table)
-        bodies = np.zeros(len(table), np.int8)
+        """With what states inherit. Bytes that no state tells apart become one class."""
+        accepting = np.zeros(self._count, np.bool_)
+        accepting[self.accepting] = True
+        bodies = np.zeros(self._count, np.int8)
         for first, block, _ in self._stamps:
-            bodies[first + block.bodies] = block.kind
-        like = np.arange(len(table), dtype=np.int32)
-        states, others = self._inherits()
-        is_like = bodies[others] != 0
-        like[states[is_like]] = others[is_like]
+            if len(block.bodies):
+                bodies[first + block.bodies] = block.kind
+        states, others = np.array(self._inheriting, np.int32), np.array(self._inherited, np.int32)
+        like = _inherit(table, accepting, bodies, states, others)
+        columns, inverse = distinct_columns(table)
         return StackAutomaton(
             start=start,
             class_of_byte=inverse[class_of_byte].astype(np.uint8),
@@ -248,24 +240,21 @@ class Tables:
             like_state=like,
         )
 
-    def _inherits(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        return np.array(self._inheriting, np.int32), np.array(self._inherited, np.int32)
-
     def _action_rows(self) -> NDArray[np.int32]:
         """With the room that each takes."""
         known = np.fromiter(chain.from_iterable(self._actions), np.int32).reshape(-1, ACTION_COLUMNS - 1)
         rooms = _ROOM_OF_KIND[known[:, 0]] + np.where(known[:, 0] == OPEN, known[:, 3], 0)
         return np.insert(known, 3, rooms, axis=1)
 
-    def _classes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """A class for each byte, such that every row is constant on it, and a byte of each class."""
-        code = np.zeros(256, np.int64)
-        named = list({*self._path_bytes}.union(*self._entries.values()))
-        code[named] = spread(np.arange(1, len(named) + 1))
+    def _classes(self, named: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """A class for each byte, such that every row is constant on it, and a byte of each class; each of
+        the bytes that are named has its own."""
+        code = np.zeros(256, np.uint64)
+        code[named] = _CODE_OF_BYTE[named]
         for block in {id(block.class_of_byte): block for _, block, _ in self._stamps}.values():
             code = code * _ODD + block.class_code
-        _, samples, class_of_byte = np.unique(code, return_index=True, return_inverse=True)
-        return class_of_byte.reshape(256), samples
+        samples, class_of_byte = first_of_each(code)
+        return class_of_byte, samples
 
     def _reserved(self, count: int) -> int:
         first = self._count
@@ -276,11 +265,15 @@ class Tables:
 
 
 @njit(cache=True)
-def _inherit(table, accepting, states, others):  # type: ignore[no-untyped-def]
-    """Fills in what states have from others, which inherit nothing; then names that were taken are dead."""
+def _inherit(table, accepting, bodies, states, others):  # type: ignore[no-untyped-def]
+    """Fills in what states have from others, which inherit nothing; then names that were taken are dead.
+    Returns the body that each state is like, or itself."""
+    like = np.arange(len(table)).astype(np.int32)
     for i in range(len(states)):
         state, other = states[i], others[i]
         accepting[state] |= accepting[other]
+        if bodies[other]:
+            like[state] = other
         for column in range(table.shape[1]):
             if table[state, column] == DEAD:
                 table[state, column] = table[other, column]
@@ -288,6 +281,7 @@ def _inherit(table, accepting, states, others):  # type: ignore[no-untyped-def]
         for column in range(table.shape[1]):
             if table[state, column] == TAKEN:
                 table[state, column] = DEAD
+    return like
 
 
 @njit(cache=True)
