@@ -27,6 +27,7 @@ from arbora.runtime.model.tiers import open_page_store, page_model
 from arbora.runtime.model.tiers.disk import FILE_NAME, FILE_PAGE_BYTES, DiskStore
 from arbora.runtime.model.tiers.file_hashes import FileHashes
 from arbora.runtime.model.tiers.host_pool import HostPool
+from arbora.runtime.model.tiers.uses import Uses
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -184,6 +185,30 @@ def test_on_disk_what_was_used_on_the_device_counts_as_used_and_a_prefix_before_
         world.store.finish()
     world.outbox.send(UsedPages(key_bytes([1, 2, 3, 4, 5])))
     assert [int.from_bytes(key, "big") for key in keys_by_use(tmp_path, last=1)] == [1, 2, 3, 4, 9]
+
+
+def test_uses_on_the_device_are_written_down_many_at_a_time(tmp_path: Path) -> None:
+    world = World(tmp_path, places=8, disk=True)
+    world.transfers.save_computed([SavedPages("", key_bytes([1, 9]), packed([1, 9]))])
+    world.store.finish()
+    statements: list[str] = []
+    assert world.store.tiers.disk is not None
+    world.store.tiers.disk._database.set_trace_callback(statements.append)
+    for _ in range(20):
+        world.outbox.send(UsedPages(key_bytes([9])))
+        world.find([1])
+    assert keys_by_use(tmp_path, last=9) == [key_bytes([9]), key_bytes([1])]
+    assert 1 <= statements.count("COMMIT") < 10
+
+
+def test_of_uses_that_the_disk_does_not_know_of_the_last_are_kept() -> None:
+    uses = Uses(most=5)
+    for keys in ([1, 2, 3], [4, 5], [6], [7, 8]):
+        uses.add(key_bytes(keys))
+    assert list(uses.take()) == [[key_bytes([key]) for key in keys] for keys in ([4, 5], [6], [7, 8])]
+    uses.add(key_bytes([1, 2, 3, 4, 5, 6]))
+    assert [len(keys) for keys in uses.take()] == [6]
+    assert not uses
 
 
 def keys_by_use(directory: Path, last: int) -> list[bytes]:

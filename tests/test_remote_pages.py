@@ -183,10 +183,13 @@ def test_a_server_that_fails_is_left_in_peace_for_a_while(
 ) -> None:
     store = RemoteStore("redis://127.0.0.1:1/0")
     assert not read(store, 1)
-    assert "not used for" in caplog.text
+    assert "not read for" in caplog.text
+    store.write([page(1)])
+    assert "takes no pages for" in caplog.text
     caplog.clear()
     store.write([page(1)])
     assert not read(store, 1)
+    assert not caplog.records
     store.forget("", "a")
     assert len(caplog.records) == 1  # what is to be forgotten is tried all the same
     monkeypatch.setattr(time, "monotonic", lambda: 1e9)
@@ -253,7 +256,7 @@ def test_a_server_that_comes_back_is_used_again(
         assert read(store, 1)
         assert caplog.text == ""
     assert not read(store, 1)
-    assert "not used for" in caplog.text
+    assert "not read for" in caplog.text
     with running(kind, tmp_path, port) as url:
         store.write([page(1)])
         assert not read(store, 1)  # it is left in peace yet
@@ -272,6 +275,29 @@ def test_a_server_that_is_too_slow_is_left_in_peace(
     assert read(store, 1)
     assert "s to answer" in caplog.text
     assert not read(store, 1)
+
+
+def test_a_server_that_is_slow_to_take_pages_is_still_read(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = RemoteStore(url)
+    store.write([page(1)])
+    monkeypatch.setattr(remote, "ANSWER_SECONDS", 0.0)
+    store.write([page(2)])
+    monkeypatch.undo()
+    store.write([page(2)])
+    assert [read(store, number) for number in (1, 2)] == [True, False]
+    [record] = caplog.records
+    assert record.message == "the remote cache takes no pages for 30 s: it is slow to say which it has"
+
+
+def test_a_slow_server_is_not_asked_for_the_rest_of_many_pages(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RemoteStore(url)
+    store.write([StoredPage(key(number), "", memoryview(b"x")) for number in range(1500)])
+    monkeypatch.setattr(remote, "ANSWER_SECONDS", 0.0)
+    assert store.count("", [key(number) for number in range(1500)]) == 1000
 
 
 def test_a_server_elsewhere_finds_what_the_first_computed(served_model: Path, tmp_path: Path) -> None:

@@ -165,3 +165,22 @@ def test_nothing_is_asked_for_a_prompt_that_may_not_be_found_or_must_be_computed
     bench.submit("short", [1, 2, 3, 4], max_tokens=1)
     assert bench.model.store.asked == []
     bench.run()
+
+
+def test_who_is_to_be_fetched_next_is_not_thought_over_until_something_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = with_stored_prompts(host_pages=40)
+    for salt in range(6):
+        bench.submit(f"again{salt}", prompt_of(salt), max_tokens=20)
+    bench.answer_fetches()
+    queue = bench.scheduler._starter.waiting
+    turns = []
+    turn = queue.turn
+    monkeypatch.setattr(queue, "turn", lambda *of: turns.append(of) or turn(*of))
+    bench.scheduler.fetch_ahead()
+    assert turns == []
+    fetched = next(iter(asked_for(bench)))
+    bench.scheduler.drop(fetched)
+    bench.scheduler.fetch_ahead()
+    assert turns

@@ -307,3 +307,10 @@ async def test_a_message_of_a_dead_epoch_is_not_heard(directory: Path) -> None:
         await until_event(directory, "tokenizer PeerUp 3")
         told = [event for event in events(directory) if "PeerUp" in event]
         assert told == [f"tokenizer PeerUp {epoch}" for epoch in (1, 2, 3)]
+
+
+async def test_a_child_that_can_not_be_started_leaves_nothing_waiting(directory: Path) -> None:
+    command = Command("model", (str(directory / "no such program"),))
+    with pytest.raises(FileNotFoundError):
+        await start_child(command, ChildArguments(directory, 1, 0, os.getpid()), {})
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -33,13 +33,13 @@ class ChildProcess(asyncio.SubprocessProtocol):
     """A child, running once its transport is made. It leads its own process group, which dies with it."""
 
     pid: int
+    _exit: asyncio.Task[int]
 
     def __init__(self, role: str) -> None:
         self.role = role
         self._tail = b""
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._silent = asyncio.Event()
-        self._exit = asyncio.create_task(self._wait())
 
     async def exited(self) -> int:
         """The return code, once it is there: negative is the signal that killed it."""
@@ -76,6 +76,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.SubprocessTransport, transport)
         self.pid = self._transport.get_pid()
+        self._exit = asyncio.create_task(self._wait())
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         self._tail = (self._tail + data)[-TAIL_BYTES:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -13,13 +13,13 @@ from .plan import StepInFlight
 from .request import Request
 
 SAVED_TOKENS = 512
-"""copied out with a step, beside those of pages that the step overwrites"""
+"""copied out with a step, beside those of pages that it overwrites; or gathered to be written through"""
 
 
 class PageSaver:
     """An evicted page is saved at the latest with the step that overwrites it.
 
-    With `write_through` pages are saved soon after they are full, so evicted ones mostly are there already.
+    With `write_through` full pages are saved too, some at a time, so evicted ones mostly are there already.
     """
 
     def __init__(self, cache: PrefixCache, write_through: bool) -> None:
@@ -52,10 +52,12 @@ class PageSaver:
         self._take_evicted()
         self._evicted.hurry(keys)
 
-    def through(self, requests: Iterable[Request]) -> list[Message]:
-        """The full pages that these who run have now and had not before."""
-        saves = [save for request in requests if (save := self._fresh(request)) is not None]
-        return [SavePages(saves)] if saves else []
+    def through(self, requests: Sequence[Request], at_once: bool = False) -> list[Message]:
+        """The full pages that these who run have now and had not before, if that is worth a message."""
+        fresh = sum(max(0, self._full(request) - request.residence.saved_pages) for request in requests)
+        if fresh < (1 if at_once else self._most):
+            return []
+        return [SavePages([save for request in requests if (save := self._fresh(request)) is not None])]
 
     def keys(self, request: Request) -> bytes:
         """Of the full pages that a request has, if they may have been saved."""

@@ -89,6 +89,7 @@ class Starter:
         self._fairness.contend(request, owed)
         add = self.waiting.add_first if first else self.waiting.add
         add(request)
+        self._stored.enter(request)
 
     def in_turn(self, prompts: Iterable[Request]) -> list[Request]:
         """Running requests in the order in which their prompts are computed."""

@@ -48,6 +48,7 @@ class StoredPages:
         self._hurried = 0  # the last fetch that was asked for at its request's turn
         self._over: list[int] = []
         self._last = 0
+        self._may_bring = False  # something has changed since it was last looked for what to bring
         self._to_store: list[PageStoreInbox] = []
 
     def look_up(self, request: Request) -> None:
@@ -77,12 +78,20 @@ class StoredPages:
         request.look_up.answer(message.pages)
         if message.pages:
             request.fetch.found = message.pages
+            self._may_bring = True
             self._found[message.fetch] = request
         else:
             request.fetch = None
 
+    def enter(self, request: Request) -> None:
+        """It waits from now on."""
+        self._may_bring |= request.fetch is not None
+
     def fetch_ahead(self, order: Callable[[Request], object]) -> None:
         """Brings what was found for those who wait, as far as there is room, the first in `order` first."""
+        if not self._may_bring:
+            return
+        self._may_bring = False
         while waiting := [each for each in self._found.values() if each.phase is Phase.WAITING]:
             first = min(waiting, key=order)  # type: ignore[arg-type]
             assert first.fetch is not None
@@ -103,6 +112,7 @@ class StoredPages:
         fetch = request.fetch
         assert fetch is not None
         self._held_pages -= fetch.size - message.pages
+        self._may_bring = True
         fetch.pages = message.pages
         if not message.pages:
             self.end(request)
@@ -145,6 +155,7 @@ class StoredPages:
         fetch, request.fetch = request.fetch, None
         if fetch is None:
             return
+        self._may_bring = True
         self._unanswered.pop(fetch.id, None)
         self._found.pop(fetch.id, None)
         if fetch.asked:
@@ -162,14 +173,14 @@ class StoredPages:
     def save(self, flight: StepInFlight) -> list[Message]:
         """What a step that is over has computed is kept, if that is the policy."""
         self._saver.is_over(flight.step)
-        return self._saver.through(request for request in flight.requests if request.home is not None)
+        return self._saver.through([request for request in flight.requests if request.home is not None])
 
     def leave(self, request: Request) -> list[Message]:
         """Before it gives its pages back: the last are kept too, and all count as used."""
         keys = self._saver.keys(request)
         if keys:
             self._to_store.append(UsedPages(keys))
-        return self._saver.through([request])
+        return self._saver.through([request], at_once=True)
 
     def flush(self) -> FlushPages:
         """What would be lost with the KV cache. No fetch is needed any more."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -28,9 +30,10 @@ from .disk import StoredPage
 from .fetches import Fetches
 from .host_pool import Entry, HostPool, split_keys
 from .lower_tiers import LowerTiers
+from .uses import Uses
 
 PAGES_AT_ONCE = 8  # written between two looks at who asks
-MOST_USES = 1000  # that the disk may not know of yet
+MOST_USED_KEYS = 100_000  # that the tiers may not know of yet
 IDLE_MS = 500
 log = logging.getLogger(__name__)
 
@@ -47,7 +50,8 @@ class PageStore:
         self._fetches = Fetches(pool, tiers)
         self._wake: Callable[[], None] = lambda: None
         self._to_forget: deque[ForgetPages | DiscardPages] = deque()
-        self._used: deque[list[bytes]] = deque(maxlen=MOST_USES)
+        self._uses = Uses(MOST_USED_KEYS)
+        self._uses_due = 0.0  # when they may be saved next, on the monotonic clock
         self._unwritten = 0
         self._written = threading.Condition()
         self._order: list[bytes] | None = None  # see `expect`
@@ -140,7 +144,9 @@ class PageStore:
         if self._fetches.busy or self.pool.to_write or self._order is not None:
             return 0
         disk = self.tiers.disk
-        return IDLE_MS if disk is not None and disk.has_news else None
+        if self._uses or (disk is not None and disk.has_news):
+            return max(0, math.ceil((self._uses_due - time.monotonic()) * 1000))
+        return None
 
     def _take(self, message: PageStoreInbox, scheduler: Outbox) -> None:
         match message:
@@ -154,7 +160,7 @@ class PageStore:
             case EndFetch():
                 self._fetches.end(message.fetch)
             case UsedPages():
-                self._used.append(split_keys(message.keys))
+                self._uses.add(message.keys)
 
     def _fetch(self, scheduler: Outbox) -> None:
         brought = self._fetches.advance()
@@ -179,7 +185,8 @@ class PageStore:
         queue = self.pool.to_write
         batch = [queue.popleft() for _ in range(min(PAGES_AT_ONCE, len(queue)))]
         if not batch:
-            self._save_uses()
+            if time.monotonic() >= self._uses_due:
+                self._save_uses()
             return
         kept = [entry for entry in batch if entry.key in self.pool]  # else forgotten meanwhile
         try:
@@ -191,10 +198,10 @@ class PageStore:
             self._count_written(len(batch))
 
     def _save_uses(self) -> None:
-        """Nothing is left to write, so what was used can be there."""
+        """Now and then, when nothing is left to write, so that what was used can be there."""
+        self._uses_due = time.monotonic() + IDLE_MS / 1000
         disk = self.tiers.disk
-        while self._used:
-            keys = self._used.popleft()
+        for keys in self._uses.take():
             self.pool.let_go([entry for key in keys if (entry := self.pool.hold(key)) is not None])
             if disk is not None:
                 disk.touch([key for key in keys if key in disk.keys])
@@ -206,6 +213,7 @@ class PageStore:
         if order is None:
             return
         try:
+            self._save_uses()
             if self.tiers.disk is not None:
                 self.tiers.disk.expect(order)
         finally:

@@ -18,7 +18,7 @@ from .disk import StoredPage
 PREFIX = b"arbora:1:"  # with the version of the values' format
 CHECKSUM_BYTES = 4
 NAMES_AT_ONCE = 1000  # in a question
-ANSWER_SECONDS = 2.0
+ANSWER_SECONDS = 2.0  # for all round trips of a call
 SILENCE_SECONDS = 30.0
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -27,38 +27,42 @@ log = logging.getLogger(__name__)
 class RemoteStore:
     """Pages as values under their namespace and key. How many, and which make room, the server decides.
 
-    When the server fails or is slow it is left in peace for a while: pages are not found there and not kept
-    there. One that is full, or takes nothing for another reason, is still read. No method raises for that,
-    and none of those that prompts wait for takes much longer than `ANSWER_SECONDS`.
+    When the server fails or is slow it is left in peace for a while: pages are not found there, or not kept
+    there. One that is full, is slow to take pages, or takes none for another reason, is still read. No method
+    raises for that. None of those that prompts wait for begins another round trip after half of
+    `ANSWER_SECONDS`, and none waits longer than the other half for a part of its answer.
     """
 
     def __init__(self, url: str) -> None:
         """Raises ValueError for a URL that is none."""
         again = Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,))  # it has been restarted
         self._server = redis.Redis.from_url(
-            url, socket_timeout=ANSWER_SECONDS, socket_connect_timeout=ANSWER_SECONDS, retry=again
+            url, socket_timeout=ANSWER_SECONDS / 2, socket_connect_timeout=ANSWER_SECONDS / 2, retry=again
         )
-        self._silent_until = 0.0
-        self._full_until = 0.0
+        self._reading = _Use("is not read")
+        self._writing = _Use("takes no pages")
 
     def count(self, namespace: str, keys: Sequence[bytes]) -> int:
         """How many of the first pages are there."""
 
         def count() -> int:
+            last_start = time.monotonic() + ANSWER_SECONDS / 2
             for at in range(0, len(keys), NAMES_AT_ONCE):
+                if at and time.monotonic() > last_start:
+                    return at
                 names = [name(namespace, key) for key in keys[at : at + NAMES_AT_ONCE]]
                 there = self._all(names, lambda pipe, each: pipe.exists(each))
                 if not all(there):
                     return at + there.index(0)
             return len(keys)
 
-        return self._ask(count, 0)
+        return self._ask(self._reading, count, 0)
 
     def read(self, namespace: str, wanted: Mapping[bytes, memoryview]) -> set[bytes]:
         """Fills contents by their keys; returns the keys of the pages that are there whole."""
         names = [name(namespace, key) for key in wanted]
         nothing: list[Any] = [None] * len(names)
-        values = self._ask(lambda: self._server.mget(names), nothing)
+        values = self._ask(self._reading, lambda: self._server.mget(names), nothing)
         return {
             key
             for (key, content), value in zip(wanted.items(), values, strict=True)
@@ -67,8 +71,8 @@ class RemoteStore:
 
     def write(self, pages: Sequence[StoredPage]) -> None:
         """Takes in pages that it lacks, in the order in which they may go."""
-        if pages and time.monotonic() >= self._full_until:
-            self._ask(lambda: self._write(pages), None)
+        if pages:
+            self._ask(self._writing, lambda: self._write(pages), None)
 
     def forget(self, scope: str, namespace: str | None) -> int:
         """Gives up what is of `namespace`, or of all that begin with `scope`; how many pages that were."""
@@ -76,22 +80,23 @@ class RemoteStore:
             pattern = PREFIX + _escaped(_spelled(scope)) + b"*"
         else:
             pattern = PREFIX + _escaped(_spelled(namespace)) + b":*"
-        return self._ask(lambda: self._unlink(pattern), 0, insist=True)
+        return self._ask(self._reading, lambda: self._unlink(pattern), 0, insist=True)
 
     def discard(self, namespace: str, keys: Sequence[bytes]) -> None:
         """Gives up pages of a namespace."""
         names = [name(namespace, key) for key in keys]
-        self._ask(lambda: self._all(names, lambda pipe, each: pipe.unlink(each)), [], insist=True)
+        self._ask(
+            self._reading, lambda: self._all(names, lambda pipe, each: pipe.unlink(each)), [], insist=True
+        )
 
     def _write(self, pages: Sequence[StoredPage]) -> None:
+        last_start = time.monotonic() + ANSWER_SECONDS / 2
         pages_at = {name(page.namespace, page.key): page for page in pages}
         there = self._all(list(pages_at), lambda pipe, at: pipe.exists(at))
         lacking = [at for at, found in zip(pages_at, there, strict=True) if not found]
-        try:
-            self._all(lacking, lambda pipe, at: pipe.set(at, _packed(pages_at[at])))
-        except redis.ResponseError as error:
-            log.warning("the remote cache takes no pages for %.0f s: %s", SILENCE_SECONDS, error)
-            self._full_until = time.monotonic() + SILENCE_SECONDS
+        if time.monotonic() > last_start:
+            raise redis.TimeoutError("it is slow to say which it has")
+        self._all(lacking, lambda pipe, at: pipe.set(at, _packed(pages_at[at])))
 
     def _unlink(self, pattern: bytes) -> int:
         doomed = iter(self._server.scan_iter(match=pattern, count=NAMES_AT_ONCE))
@@ -107,23 +112,31 @@ class RemoteStore:
             command(pipe, each)
         return pipe.execute() if names else []
 
-    def _ask(self, work: Callable[[], T], otherwise: T, insist: bool = False) -> T:
+    def _ask(self, use: _Use, work: Callable[[], T], otherwise: T, insist: bool = False) -> T:
         """What `work` returns; `otherwise` if the server fails, or is left in peace and we don't `insist`."""
         started = time.monotonic()
-        if started < self._silent_until and not insist:
+        if started < use.next and not insist:
             return otherwise
         try:
             answer = work()
         except redis.RedisError as error:
-            self._leave_in_peace(str(error))
+            use.pause(str(error))
             return otherwise
         if not insist and time.monotonic() - started > ANSWER_SECONDS:
-            self._leave_in_peace(f"it took {time.monotonic() - started:.1f} s to answer")
+            use.pause(f"it took {time.monotonic() - started:.1f} s to answer")
         return answer
 
-    def _leave_in_peace(self, reason: str) -> None:
-        log.warning("the remote cache is not used for %.0f s: %s", SILENCE_SECONDS, reason)
-        self._silent_until = time.monotonic() + SILENCE_SECONDS
+
+class _Use:
+    """Whether the server may be read, or written to; `next` is when, on the monotonic clock."""
+
+    def __init__(self, paused: str) -> None:
+        self._paused = paused
+        self.next = 0.0
+
+    def pause(self, reason: str) -> None:
+        log.warning("the remote cache %s for %.0f s: %s", self._paused, SILENCE_SECONDS, reason)
+        self.next = time.monotonic() + SILENCE_SECONDS
 
 
 def name(namespace: str, key: bytes) -> bytes:
