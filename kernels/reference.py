@@ -80,10 +80,11 @@ def rotary_write_kv(
     if norms is not None:
         queries = rms_norm(queries, norms.q.float(), norms.eps)
         keys = rms_norm(keys, norms.k.float(), norms.eps)
-    q.copy_(_rotate(queries, cos, sin))
+    kept = slots >= 0
+    q[kept] = _rotate(queries, cos, sin).to(q.dtype)[kept]
     flat = kv.flatten(2, 3)
-    flat[0, :, slots] = _rotate(keys, cos, sin).transpose(0, 1).to(kv.dtype)
-    flat[1, :, slots] = v.transpose(0, 1)
+    flat[0, :, slots[kept]] = _rotate(keys, cos, sin).transpose(0, 1).to(kv.dtype)[:, kept]
+    flat[1, :, slots[kept]] = v.transpose(0, 1)[:, kept]
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

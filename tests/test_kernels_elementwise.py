@@ -77,6 +77,7 @@ def test_rotary_write_kv_rotates_queries_and_fills_slots(
     cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1)
     positions = torch.randint(0, 300, (tokens,))
     slots = torch.randperm(20 * 16)[:tokens]
+    slots[tokens // 2] = -1
     kv = torch.randn(2, 2, 20, 16, 64).to(dtype)
     expected_kv = kv.clone()
     norms = HeadNorms(torch.rand(64).to(dtype), torch.rand(64).to(dtype), 1e-6) if normal else None

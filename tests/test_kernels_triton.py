@@ -89,6 +89,7 @@ def test_rotary_write_kv_matches_the_reference(normal: bool, half: int, dtype: t
     cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1)
     positions = torch.randint(0, 30, (6,), device=DEVICE)
     slots = torch.randperm(4 * 16, device=DEVICE)[:6]
+    slots[2] = -1
     kv = torch.randn(2, 2, 4, 16, 48, device=DEVICE).to(dtype)
     expected_kv = kv.clone()
     weights = torch.rand(2, 48, device=DEVICE).to(dtype)

@@ -6,6 +6,7 @@ On a GPU they are captured; without one a replay runs the same launches on the s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +15,34 @@ import numpy as np
 import pytest
 import torch
 from arbora.kernels.attention import cuda as attention_cuda
+from arbora.kernels.attention.fixed_decode import Scratch
+from arbora.runtime.errors import ConfigError
 from arbora.runtime.messages import RowGroup
 from arbora.runtime.model import graphs
-from arbora.runtime.model.graphs import CudaCapture, DecodeGraphs, sizes
+from arbora.runtime.model.graphs import Capture, CudaCapture, DecodeGraphs, Replay, capture_graphs, sizes
 from arbora.runtime.model.input_batch import InputBatch
 from checkpoints import random_model, save_model
 from step_driver import StepDriver
 from triton_device import DEVICE, triton_kernels
 
-SLOTS, PAGE, CONTEXT = 5, 4, 32
-PROMPTS = [np.random.default_rng(length).integers(0, 256, length).tolist() for length in (3, 14, 5, 19, 2)]
+SLOTS, PAGE, CONTEXT = 5, 4, 160
+PROMPTS = [np.random.default_rng(length).integers(0, 256, length).tolist() for length in (3, 134, 5, 99, 2)]
 SHARED = 8
+FIELDS: dict[str, Any] = {
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "use_sliding_window": True,
+    "sliding_window": 5,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
 Step = tuple[Sequence[int], Sequence[RowGroup]]
 GROUPS = [RowGroup(first_row=1, rows=2, shared_tokens=SHARED)]
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Grouped queries, and a window in every other layer."""
-    fields: dict[str, Any] = {
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "use_sliding_window": True,
-        "sliding_window": 5,
-        "layer_types": ["sliding_attention", "full_attention"],
-    }
-    return save_model(random_model("qwen3", **fields), tmp_path_factory.mktemp("model"))
+    return save_model(random_model("qwen3", **FIELDS), tmp_path_factory.mktemp("model"))
 
 
 class Compared:
@@ -55,26 +57,28 @@ class Compared:
         driver.runner.replay_with(self._forward)
 
     def _forward(self, batch: InputBatch) -> torch.Tensor | None:
-        expected = self._decoder.forward(batch, self._kvs)
         before = [kv.clone() for kv in self._kvs]
         hidden = self._graphs.forward(batch)
-        if hidden is not None:
-            self.replayed.append(batch.size)
-            torch.testing.assert_close(hidden, expected, atol=1e-4, rtol=1e-4)
-            torch.testing.assert_close(list(self._kvs), before, atol=1e-4, rtol=1e-4)
+        if hidden is None:
+            return None
+        self.replayed.append(batch.size)
+        hidden, written = hidden.clone(), [kv.clone() for kv in self._kvs]
+        for kv, old in zip(self._kvs, before, strict=True):
+            kv.copy_(old)
+        expected = self._decoder.forward(batch, self._kvs)
+        torch.testing.assert_close(hidden, expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(written, list(self._kvs), atol=1e-4, rtol=1e-4)
         return hidden
+
+
+def started(model: Path) -> StepDriver:
+    fields = {"page_size": PAGE, "max_model_len": CONTEXT, "max_running": SLOTS, "enforce_eager": True}
+    return StepDriver.load(model, device=DEVICE.type, **fields)
 
 
 def replayed(model: Path, steps: Sequence[Step]) -> list[int]:
     """Rows of the steps that were replayed, all of one token a row behind prompts; 2 begins as 1 does."""
-    driver = StepDriver.load(
-        model,
-        device=DEVICE.type,
-        page_size=PAGE,
-        max_model_len=CONTEXT,
-        max_running=SLOTS,
-        enforce_eager=True,
-    )
+    driver = started(model)
     for slot, prompt in enumerate(PROMPTS):
         driver.start(slot)
         if slot == 2:
@@ -98,13 +102,47 @@ def test_rows_that_share_pages_may_be_split(model: Path, least: int, monkeypatch
     assert replayed(model, [([0, 1, 2, 3], GROUPS), ([0, 1, 2], GROUPS), ([0, 1, 2], [])]) == [4, 3, 3]
 
 
-def test_what_has_no_room_in_a_graph_runs_without(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_page_ids_than_a_graph_has_room_for_run_without(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(graphs, "MOST_PAGE_IDS", 4)
     assert replayed(model, [([1, 3], []), ([0, 4], [])]) == [2]
 
 
+def test_more_partial_results_than_a_graph_has_room_for_run_without(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def small(*arguments: Any) -> Scratch:
+        scratch = allocate(*arguments)
+        return replace(scratch, partial=scratch.partial[:3], partial_sum=scratch.partial_sum[:3])
+
+    allocate = Scratch.allocate
+    monkeypatch.setattr(Scratch, "allocate", small)
+    assert replayed(model, [([0, 1, 2], GROUPS), ([0, 1, 2], [])]) == [3]
+
+
+def test_rows_that_share_pages_within_a_window_run_without(tmp_path: Path) -> None:
+    wide = save_model(random_model("qwen3", **{**FIELDS, "sliding_window": CONTEXT}), tmp_path)
+    assert replayed(wide, [([0, 1, 2], GROUPS), ([0, 1, 2], [])]) == [3]
+
+
+def test_graphs_that_cant_be_captured_are_an_error_that_names_the_way_out(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> Capture:
+        def fail(work: Replay) -> Replay:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        return fail
+
+    monkeypatch.setattr(graphs, "CudaCapture", broken)
+    runner = started(model).runner
+    with triton_kernels(), pytest.raises(ConfigError, match=r"stream is capturing .*--enforce-eager"):
+        capture_graphs(runner._decoder, runner._decoder._config, runner._kvs, SLOTS, CONTEXT // PAGE)
+
+
 def test_only_steps_in_which_all_rows_have_one_token_and_sample_are_replayed(model: Path) -> None:
-    driver = StepDriver.load(model, device=DEVICE.type, page_size=PAGE, max_running=SLOTS, enforce_eager=True)
+    driver = started(model)
     driver.start(0)
     driver.run([driver.row(0, PROMPTS[0])])
     driver.start(1)

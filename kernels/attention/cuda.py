@@ -6,6 +6,7 @@ constants. The query heads of a KV head, and the rows of a group, share a block 
 are read once.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, cast
 
@@ -27,6 +28,9 @@ NO_SPLIT = 1 << 28
 """More keys than a row can have."""
 
 PROGRAMS_FOR_EACH_PROCESSOR = 4
+
+GROUP_QUERIES = 64
+"""Query heads for each KV head in the largest item of a group."""
 
 
 @triton.jit
@@ -201,7 +205,7 @@ def paged_attention(
     shape = Shape(q.shape[1], kv.shape[1], q.shape[2], window)
     plan = cast(Plan | None, batch.plans.get(shape))
     if plan is None:
-        batch.plans[shape] = plan = StepPlan(batch, shape, q.element_size(), q.device)
+        batch.plans[shape] = plan = BatchPlan(batch, shape, q.element_size(), q.device)
     return plan.run(q, kv, scale)
 
 
@@ -238,14 +242,13 @@ class Work:
     partial_sum: torch.Tensor
 
 
-class StepPlan:
+class BatchPlan:
     """A plan for one step: its items on the device, and buffers for its layers."""
 
     def __init__(self, batch: AttentionBatch, shape: Shape, element_size: int, device: torch.device) -> None:
         self._shape = shape
         groups = batch.groups if shape.window is None else ()
-        most_queries = max((count * shape.repeat for _, count, _ in groups), default=shape.repeat)
-        self._decode_tiles = decode_tiles(shape, most_queries, element_size)
+        self._decode_tiles = decode_tiles(shape, groups, element_size)
         decode = plan_decode(batch, groups, shape, self._decode_tiles, device)
         chunk_queries = int(batch.query_lengths.max(initial=1)) * shape.repeat
         self._chunk_tiles = Tiles.choose(chunk_queries, shape.repeat, shape.head_dim, element_size)
@@ -275,9 +278,10 @@ class StepPlan:
         return out
 
 
-def decode_tiles(shape: Shape, queries: int, element_size: int) -> Tiles:
-    """queries: query heads for each KV head in the largest item."""
-    return Tiles.choose(max(shape.repeat, min(64, queries)), shape.repeat, shape.head_dim, element_size)
+def decode_tiles(shape: Shape, groups: Sequence[Group], element_size: int) -> Tiles:
+    """For single rows and the rows of `groups`."""
+    most = min(GROUP_QUERIES, max((count * shape.repeat for _, count, _ in groups), default=1))
+    return Tiles.choose(max(shape.repeat, most), shape.repeat, shape.head_dim, element_size)
 
 
 def plan_decode(

@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from ..sampling.upload import upload
-from .batch import AttentionBatch
+from .batch import AttentionBatch, Group
 from .cuda import (
+    GROUP_QUERIES,
     Shape,
     Tiles,
     Work,
@@ -26,8 +27,7 @@ from .cuda import (
 )
 from .plan import COLUMNS, PARTIAL
 
-GROUP_QUERIES = 64
-"""query heads that a group's items have room for, for each KV head"""
+LARGE_GROUP: Group = (0, GROUP_QUERIES, 0)
 ANY_LENGTH = np.full(1, np.iinfo(np.int32).max, np.int32)
 
 
@@ -58,7 +58,7 @@ class FixedPlan:
 
     def __init__(self, shape: Shape, rows: int, scratch: Scratch, tiles: Tiles) -> None:
         device = scratch.tables.device
-        self._shape = shape
+        self.shape = shape
         self._tiles = tiles
         most_items = most_splits(shape, device) + 2 * rows
         self._items = torch.zeros(most_items, COLUMNS, dtype=torch.int32, device=device)
@@ -68,8 +68,8 @@ class FixedPlan:
 
     def fill(self, batch: AttentionBatch) -> list[tuple[torch.Tensor, NDArray[np.int32]]] | None:
         """What to write into which buffer; None if the step has no room in them."""
-        groups = batch.groups if self._shape.window is None else ()
-        plan = plan_decode(batch, groups, self._shape, self._tiles, self._items.device)
+        groups = batch.groups if self.shape.window is None else ()
+        plan = plan_decode(batch, groups, self.shape, self._tiles, self._items.device)
         if len(plan.items) > len(self._items) or plan.partials > len(self._work.partial):
             return None
         items = np.zeros(self._items.shape, np.int32)
@@ -81,21 +81,25 @@ class FixedPlan:
 
     def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        attend(self._work, self._tiles, q, kv, out, scale, self._shape.window, partial=True)
+        attend(self._work, self._tiles, q, kv, out, scale, self.shape.window, partial=True)
         merge(self._work, self._merges, out)
         return out
 
 
 class Frame:
-    """Decode steps of up to `rows` rows, in groups or not, for a model whose layers have these shapes."""
+    """Decode steps of up to `rows` rows for a model whose layers have these shapes.
+
+    large_groups: with the tiles of groups of any size; else with those of single rows, for steps without
+    groups or with small ones
+    """
 
     def __init__(
-        self, shapes: Sequence[Shape], rows: int, scratch: Scratch, element_size: int, *, grouped: bool
+        self, shapes: Sequence[Shape], rows: int, scratch: Scratch, element_size: int, *, large_groups: bool
     ) -> None:
-        queries = GROUP_QUERIES if grouped else 1
+        groups = [LARGE_GROUP] if large_groups else []
         self._scratch = scratch
         self._plans = [
-            FixedPlan(shape, rows, scratch, decode_tiles(shape, queries, element_size)) for shape in shapes
+            FixedPlan(shape, rows, scratch, decode_tiles(shape, groups, element_size)) for shape in shapes
         ]
         self.batch = AttentionBatch(
             query_lengths=np.ones(rows, np.int32),
@@ -110,9 +114,9 @@ class Frame:
         """what layers are given in place of a step's own"""
 
     def load(self, batch: AttentionBatch) -> bool:
-        """Prepares for a step; False if it has no room, and then nothing is written."""
+        """Prepares for a step; False if it runs better without, or has no room: then nothing is written."""
         tables = batch.joined_tables()
-        if len(tables) > len(self._scratch.tables):
+        if len(tables) > len(self._scratch.tables) or self._hides_groups(batch):
             return False
         writes = [(self._scratch.tables[: len(tables)], tables)]
         for plan in self._plans:
@@ -124,3 +128,14 @@ class Frame:
         for (buffer, _), values in zip(writes, moved, strict=True):
             buffer.copy_(values)
         return True
+
+    def _hides_groups(self, batch: AttentionBatch) -> bool:
+        """Whether a window that no row has outgrown keeps a layer from reading shared keys once."""
+        longest = int(batch.kv_lengths.max())
+        windows = [plan.shape.window for plan in self._plans]
+        return bool(batch.groups) and any(window is not None and window >= longest for window in windows)
+
+
+def needs_large_groups(shape: Shape, groups: Sequence[Group], element_size: int) -> bool:
+    """Whether a step with these groups needs the larger tiles."""
+    return decode_tiles(shape, groups, element_size) != decode_tiles(shape, (), element_size)

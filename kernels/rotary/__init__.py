@@ -24,7 +24,8 @@ def rotary_write_kv(
     with the last two dimensions contiguous.
     cos_sin: float32 [max_positions, 2 * half], cosines then sines; dimensions i and half + i rotate together,
     those from 2 * half on pass unchanged.
-    positions: int64 [tokens]. slots: int64 [tokens], page * page_size + offset.
+    positions: int64 [tokens]. slots: int64 [tokens], page * page_size + offset; a token whose slot is
+    negative is left as it is, and nothing is written for it.
     kv: [2, kv_heads, num_pages, page_size, head_dim], contiguous. What is between q or k and the
     rotated values is float32.
     """

@@ -93,6 +93,8 @@ def _rotate_and_write(arguments, kind):
             break
         position = pointer(arguments[14], integer)[token]
         slot = pointer(arguments[15], integer)[token]
+        if slot < 0:
+            continue
         cos_sin = shifted(pointer(arguments[13], np.float32(0)), position * 2 * half)
         q = shifted(pointer(arguments[7], kind), token * arguments[8])
         for head in range(heads):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain, product
@@ -10,7 +12,8 @@ import numpy as np
 import torch
 
 from ...kernels.attention.cuda import Shape
-from ...kernels.attention.fixed_decode import Frame, Scratch
+from ...kernels.attention.fixed_decode import Frame, Scratch, needs_large_groups
+from ..errors import ConfigError
 from .decoder import Decoder
 from .decoder_config import DecoderConfig
 from .input_batch import InputBatch
@@ -18,13 +21,17 @@ from .input_batch import InputBatch
 SKIPPED = -1
 """the place of a token whose keys and values go nowhere"""
 MOST_PAGE_IDS = 1 << 24
+log = logging.getLogger(__name__)
 
 Replay = Callable[[], None]
 Capture = Callable[[Replay], Replay]
 
 
 class CudaCapture:
-    """Captures what a function launches; the graphs share the memory of what is between their launches."""
+    """Captures what a function launches; the graphs share the memory of what is between their launches.
+
+    Where that fails PyTorch is left in the middle of a capture, and the process can't go on.
+    """
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
@@ -65,23 +72,24 @@ class DecodeGraphs:
         scratch = Scratch.allocate(shapes[0], rows, min(rows * pages_of_row, MOST_PAGE_IDS), device)
         self._decoder = decoder
         self._kvs = kvs
+        self._needs_large_groups = partial(needs_large_groups, shapes[0], element_size=kvs[0].element_size())
         self._tokens = torch.zeros(rows, dtype=torch.int32, device=device)
         self._positions = torch.zeros(rows, dtype=torch.int64, device=device)
         self._places = torch.full((rows,), SKIPPED, dtype=torch.int64, device=device)
         self._hidden = torch.empty(rows, config.hidden_size, dtype=kvs[0].dtype, device=device)
         self._sizes = sizes(rows)
         self._graphs: dict[tuple[int, bool], tuple[Frame, Replay]] = {}
-        for size, grouped in product(reversed(self._sizes), (False, True)):
-            frame = Frame(shapes, size, scratch, kvs[0].element_size(), grouped=grouped)
-            self._graphs[size, grouped] = frame, capture(partial(self._forward, size, frame))
+        for size, large_groups in product(reversed(self._sizes), (False, True)):
+            frame = Frame(shapes, size, scratch, kvs[0].element_size(), large_groups=large_groups)
+            self._graphs[size, large_groups] = frame, capture(partial(self._forward, size, frame))
 
     def forward(self, batch: InputBatch) -> torch.Tensor | None:
         """As `Decoder.forward`, but the next call overwrites the result; None if no graph holds the step."""
-        rows = batch.size
-        if batch.outputs is not None or batch.attention.decode_rows < rows or rows > self._sizes[-1]:
+        if batch.outputs is not None:
             return None
+        rows = batch.size
         size = next(size for size in self._sizes if size >= rows)
-        frame, replay = self._graphs[size, bool(batch.attention.groups)]
+        frame, replay = self._graphs[size, self._needs_large_groups(batch.attention.groups)]
         if not frame.load(batch.attention):
             return None
         self._tokens[:rows].copy_(batch.tokens)
@@ -102,6 +110,26 @@ class DecodeGraphs:
             target_rows=np.zeros(0, np.int64),
         )
         self._hidden[:rows].copy_(self._decoder.forward(batch, self._kvs))
+
+
+def capture_graphs(
+    decoder: Decoder, config: DecoderConfig, kvs: Sequence[torch.Tensor], rows: int, pages_of_row: int
+) -> DecodeGraphs:
+    """Raises ConfigError if that can't be done."""
+    started = time.perf_counter()
+    try:
+        graphs = DecodeGraphs(decoder, config, kvs, rows, pages_of_row, CudaCapture())
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"There is no memory left for CUDA graphs: {error} Lower --kv-memory or --max-running, or do "
+            "without graphs: --enforce-eager."
+        ) from error
+    except RuntimeError as error:
+        raise ConfigError(
+            f"CUDA graphs can't be captured here: {error} Do without them: --enforce-eager."
+        ) from error
+    log.info("captured CUDA graphs for up to %d rows in %.1f s", rows, time.perf_counter() - started)
+    return graphs
 
 
 def sizes(most: int) -> list[int]:

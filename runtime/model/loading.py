@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -65,7 +65,10 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     )
     warm_up(runner, shape, pool, config)
     if device.type == "cuda" and not config.enforce_eager:
-        _capture_graphs(runner, decoder, shape, kvs, pool, config)
+        from .graphs import capture_graphs  # Triton may be missing where there is no GPU
+
+        pages_of_row = -(-pool.max_model_len // config.page_size)
+        runner.replay_with(capture_graphs(decoder, shape, kvs, config.max_running, pages_of_row).forward)
     ready = ModelReady(
         num_pages=pool.num_pages,
         page_size=config.page_size,
@@ -79,25 +82,6 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         ready.page_model = page_model(store, (shape, config.page_size), dtype, cos_sin, checkpoint.files)
         ready.host_pages = store.pool.places
     return LoadedModel(runner, ready, store)
-
-
-def _capture_graphs(
-    runner: Runner,
-    decoder: Decoder,
-    shape: DecoderConfig,
-    kvs: Sequence[torch.Tensor],
-    pool: PoolSize,
-    config: ServeConfig,
-) -> None:
-    from .graphs import CudaCapture, DecodeGraphs  # Triton may be missing where there is no GPU
-
-    pages = -(-pool.max_model_len // config.page_size)
-    try:
-        graphs = DecodeGraphs(decoder, shape, kvs, config.max_running, pages, CudaCapture())
-    except RuntimeError as error:
-        log.warning("decode steps run without CUDA graphs, which could not be captured: %s", error)
-    else:
-        runner.replay_with(graphs.forward)
 
 
 def _size_pool(
