@@ -133,7 +133,11 @@ class Metrics:
         self.completion_tokens = self._counter(
             "arbora_request_completion_tokens", "Completion tokens of served requests."
         )
-        self.finished = self._counter("arbora_choices_finished", "Choices by finish reason.", ("reason",))
+        self.finished = self._counter(
+            "arbora_choices_finished",
+            "Choices by finish reason; abort is a client that went away.",
+            ("reason",),
+        )
         self.failed = self._counter("arbora_requests_failed", "Requests by error status.", ("status",))
 
     def exposition(self) -> bytes:
@@ -170,3 +174,7 @@ class RequestTimer:
         self._metrics.completion_tokens.inc(completion_tokens)
         for reason in reasons:
             self._metrics.finished.labels(reason).inc()
+
+    def aborted(self, choices: int) -> None:
+        """The client went away before the last of them ended."""
+        self._metrics.finished.labels("abort").inc(choices)

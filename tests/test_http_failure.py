@@ -34,6 +34,8 @@ async def test_a_stream_whose_client_goes_away_is_aborted(world: HttpWorld) -> N
         assert response.status_code == 200
     await eventually(lambda: len(world.running.of_kind(Abort)) == 2)
     await eventually(lambda: world.engine.open_choices == 0)
+    metrics = (await world.http.get("/metrics")).text
+    assert 'arbora_choices_finished_total{reason="abort"} 2.0' in metrics
 
 
 async def test_a_whole_answer_whose_client_goes_away_is_aborted(world: HttpWorld) -> None:

@@ -112,6 +112,13 @@ async def test_a_tool_s_schema_nested_too_deep_is_named(world: HttpWorld, choice
     assert "nested" in response.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("kind", ["array", None, ["null", "string"]])
+async def test_a_tools_parameters_are_of_an_object(world: HttpWorld, kind: Any) -> None:
+    error = await refused(world, tools=[function("go"), function("look", parameters={"type": kind})])
+    assert error["param"] == "tools[1].function.parameters.type"
+    assert json.dumps(kind) in error["message"]
+
+
 @pytest.mark.parametrize(
     ("choice", "param"),
     [

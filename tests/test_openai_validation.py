@@ -117,6 +117,11 @@ async def test_a_value_out_of_range_is_named_with_its_range(
         ({"choice": []}, "choice"),
         ({"regex": "a", "choice": ["a"]}, "choice"),
         ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"chioce": ["a"]}}, "structured_outputs.chioce"),
+        (
+            {"structured_outputs": {"regex": "a", "whitespace_pattern": " "}},
+            "structured_outputs.whitespace_pattern",
+        ),
         ({"property_order": "random"}, "property_order"),
         ({"unenforced": True}, "unenforced"),
         ({"structured_outputs": {"structural_tag": "{"}}, "structured_outputs.structural_tag"),

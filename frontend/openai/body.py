@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 _fields = msgspec.json.Decoder(dict[str, Raw])
 _path = re.compile(r"^(?P<message>.*) - at `(?P<path>[^`]*)`$", re.DOTALL)
 _whole_number = re.compile(rb"(-?\d+)\.0+")
+_unknown = re.compile(r"unknown field `(?P<field>[^`]*)`")
 _missing = re.compile(r"missing required field `(?P<field>[^`]*)`")
 
 # Known fields without effect: nothing is lost by not honouring any value of theirs.
@@ -179,5 +180,10 @@ def _type_error(error: msgspec.ValidationError) -> RequestError:
     if missing:
         path = f"{path}.{missing['field']}" if path else missing["field"]
         return RequestError(f"The required field {path} is missing.", param=path, code="missing_field")
+    unknown = _unknown.search(message)
+    if unknown:
+        field = f"{path}.{unknown['field']}"
+        message = f"{field} is no known field: remove it or correct its name."
+        return RequestError(message, param=field, code="unknown_parameter")
     message = f"{path or 'body'}: {message[:1].lower() + message[1:]}."
     return RequestError(message, param=path or None, code="invalid_type")

@@ -115,6 +115,12 @@ def _response_format(wanted: ResponseFormat | None) -> GrammarSpec | None:
 def _structured_outputs(wanted: StructuredOutputs | None) -> GrammarSpec | None:
     if wanted is None:
         return None
+    for name in ("disable_additional_properties", "whitespace_pattern"):
+        if getattr(wanted, name):
+            param = f"structured_outputs.{name}"
+            raise RequestError(
+                f"{param} is not supported: leave it out.", param=param, code="unsupported_parameter"
+            )
     found = [
         _guided_json(wanted.json, "structured_outputs.json"),
         _regex(wanted.regex, "structured_outputs.regex"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -113,7 +114,9 @@ def tool_definitions(tools: Sequence[Tool] | None) -> list[dict[str, Any]] | Non
                 code="missing_field",
             )
     _check_names([tool.function.name for tool in tools if tool.function is not None])
-    _check_depths(tools)
+    for index, tool in enumerate(tools):
+        parameters = tool.function.parameters if tool.function is not None else None
+        _check_parameters(f"tools[{index}].function.parameters", parameters)
     return [msgspec.to_builtins(tool) for tool in tools]
 
 
@@ -126,16 +129,22 @@ def _check_names(names: list[str]) -> None:
             raise RequestError(message, param=param, code="invalid_value")
 
 
-def _check_depths(tools: Sequence[Tool]) -> None:
+def _check_parameters(param: str, schema: dict[str, Any] | None) -> None:
     """What is within the limit no template, validator or encoder takes too deep."""
-    for index, tool in enumerate(tools):
-        level: list[object] = [tool.function.parameters] if tool.function is not None else []
-        for _ in range(MAX_SCHEMA_DEPTH):
-            level = [part for value in level for part in _parts(value)]
-        if level:
-            param = f"tools[{index}].function.parameters"
-            message = f"{param} is nested more than {MAX_SCHEMA_DEPTH} levels deep."
-            raise RequestError(message, param=param, code="invalid_value")
+    level: list[object] = [schema]
+    for _ in range(MAX_SCHEMA_DEPTH):
+        level = [part for value in level for part in _parts(value)]
+    if level:
+        message = f"{param} is nested more than {MAX_SCHEMA_DEPTH} levels deep."
+        raise RequestError(message, param=param, code="invalid_value")
+    kind = (schema or {}).get("type", "object")
+    if "object" not in (kind if isinstance(kind, list) else [kind]):
+        raise RequestError(
+            f'{param}.type is {json.dumps(kind)}, but arguments are an object: make it "object" or leave '
+            "parameters out.",
+            param=f"{param}.type",
+            code="invalid_value",
+        )
 
 
 def _parts(value: object) -> Iterable[object]:

@@ -74,6 +74,10 @@ class GenerationEndpoint:
             await generation.accepted()
             send_answer = _send_stream if job.streams else _send_whole
             await send_answer(job, generation, timer, send)
+        except ClientGoneError:
+            timer.aborted(len(job.requests))
+            if not job.streams:  # of a stream the response has begun
+                raise
         finally:
             watch.cancel()
             self._service.engine.forget(generation)
@@ -108,7 +112,7 @@ async def _send_stream(job: Job, generation: Generation, timer: RequestTimer, se
     except RequestError as error:
         await send({"type": "http.response.body", "body": error_event(error), "more_body": True})
     except ClientGoneError:
-        return
+        raise
     except Exception:
         log.exception("a stream failed")
         await send({"type": "http.response.body", "body": error_event(internal_error()), "more_body": True})

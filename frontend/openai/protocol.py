@@ -29,13 +29,19 @@ class ResponseFormat(Struct, kw_only=True):
     triggers: Raw = NULL
 
 
-class StructuredOutputs(Struct, kw_only=True):
+class StructuredOutputs(Struct, kw_only=True, forbid_unknown_fields=True):
+    """vLLM's. JSON is compact in any case, and nothing falls back."""
+
     json: Raw = NULL
     regex: str | None = None
     choice: list[str] | None = None
     json_object: bool | None = None
     grammar: str | None = None
     structural_tag: Raw = NULL
+    disable_any_whitespace: bool | None = None
+    disable_fallback: bool | None = None
+    disable_additional_properties: bool | None = None
+    whitespace_pattern: str | None = None
 
 
 class StreamOptions(Struct, kw_only=True):

@@ -134,6 +134,8 @@ def _parameters(tool: Tool) -> dict[str, Any]:
     parameters = tool["function"].get("parameters")
     if parameters is None:
         return {"type": "object", "properties": {}, "additionalProperties": False}
+    if "type" in parameters:  # which may allow null too
+        return {**parameters, "type": "object"}
     return parameters if parameters.keys() & _DECIDES_TYPE else {"type": "object", **parameters}
 
 

@@ -82,7 +82,8 @@ def _open_remote(url: str | None) -> RemoteStore | None:
         from .remote import RemoteStore
     except ImportError:
         raise ConfigError(
-            "--remote-cache needs a package that is not installed: pip install 'arbora[remote]'."
+            "--remote-cache needs the package redis, which is not installed: pip install 'arbora[remote]', "
+            "or `pip install redis` where Arbora runs from a checkout."
         ) from None
     try:
         return RemoteStore(url)
