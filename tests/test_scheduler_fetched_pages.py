@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from arbora.runtime.messages import EndFetch, FindPages
+from arbora.runtime.scheduler.queue import Turn
 from evicted_prompts import PROMPT, evict_all, with_evicted_prompt
 from fake_model import long_reply_prompt, reply_alone
 from scheduler_bench import SchedulerBench
@@ -177,7 +178,12 @@ def test_who_is_to_be_fetched_next_is_not_thought_over_until_something_changes(
     queue = bench.scheduler._starter.waiting
     turns = []
     turn = queue.turn
-    monkeypatch.setattr(queue, "turn", lambda *of: turns.append(of) or turn(*of))
+
+    def spy(priority: int, tenant: str) -> Turn:
+        turns.append(tenant)
+        return turn(priority, tenant)
+
+    monkeypatch.setattr(queue, "turn", spy)
     bench.scheduler.fetch_ahead()
     assert turns == []
     fetched = next(iter(asked_for(bench)))
