@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
@@ -18,6 +18,7 @@ from .errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, 
 from .grammar_cache import GrammarCache
 from .grammar_files import GrammarFiles
 from .host import HostCompiler, HostGrammar
+from .lanes import Lanes
 from .masks.token_trie import Spellings
 from .regex import literal, without_anchors
 from .schema import PropertyOrder, Unenforced
@@ -30,6 +31,7 @@ DEADLINE_S = 2.0
 CACHE_BYTES = 256 << 20
 WORKERS = 2  # a slow grammar holds up nobody else's
 THREADS = 4  # each sees to one grammar, at a worker or at llguidance
+LARGE_THREADS = 2  # of them for large grammars: one at a worker, one at llguidance
 MAX_TEXT = 1 << 20  # characters; parsing more would hold up the loop
 MAX_TAGS_TEXT = 8 << 20  # a hundred tools and their schemas are read by a faster parser
 _ANY_TEXT = '{"type":"any_text"}'
@@ -90,8 +92,8 @@ class GrammarCompiler:
         self._special_names = special_names
         self._eos_tokens = eos_tokens
         self._vocab_size = vocab_size
-        self._threads = ThreadPoolExecutor(THREADS, "grammars")
-        self._host_threads = ThreadPoolExecutor(THREADS, "host-grammars")
+        self._threads = Lanes("grammars", THREADS, LARGE_THREADS)
+        self._host_threads = Lanes("host-grammars", THREADS, THREADS - 1)
         self._host: Future[HostCompiler] = Future()
         self._files = files
         spellings = Spellings(spelled_offsets, spelled_data, eos_tokens, vocab_size)
@@ -105,8 +107,8 @@ class GrammarCompiler:
 
     def start(self) -> None:
         """Begins with what the first grammar should not wait for; what is submitted before does wait."""
-        self._threads.submit(self._workers.start)
-        self._host_threads.submit(self._make_host)
+        self._threads.submit(0, self._workers.start)
+        self._host_threads.submit(0, self._make_host)
 
     def submit(
         self,
@@ -149,15 +151,15 @@ class GrammarCompiler:
         return b"".join(self._spelled_data.data[start:end] for start, end in zip(starts, ends, strict=True))
 
     def close(self) -> None:
-        self._threads.shutdown(cancel_futures=True)
-        self._host_threads.shutdown(cancel_futures=True)
+        self._threads.close()
+        self._host_threads.close()
         self._workers.close()
 
     def _begun(self, source: Source) -> Future[Compiled]:
         most = MAX_TAGS_TEXT if source.kind == "structural_tag" else MAX_TEXT
         if len(source.text) > most:
             return _refused(f"it has {len(source.text)} characters; the most is {most}")
-        return self._threads.submit(self._compiled, source)
+        return self._threads.submit(len(source.text), lambda: self._compiled(source))
 
     def _compiled(self, source: Source) -> Compiled:
         compiled = self._matcher_of(source)
@@ -188,7 +190,7 @@ class GrammarCompiler:
         return self._schema_enforcing(source.unenforced, source)
 
     def _schema_enforcing(self, unenforced: Unenforced, source: Source) -> Compiled:
-        """What has no automaton is left to the host, which refuses in its own words."""
+        """What has no automaton is left to the host, which refuses in its own words if it can name the keyword."""
         text = source.text if source.kind == "json_schema" else '{"type":"object"}'
         refusal: GrammarError | None = None
         uncovered: NotCoveredError | None = None
@@ -203,7 +205,7 @@ class GrammarCompiler:
         except TooLargeError:
             pass
         try:
-            return self._in_time(lambda host: host.json_schema(text, source.separators, unenforced))
+            return self._in_time(source, lambda host: host.json_schema(text, source.separators, unenforced))
         except NotCoveredError as error:
             raise refusal or error from None
         except GrammarError as error:
@@ -214,11 +216,11 @@ class GrammarCompiler:
         try:
             return self._built(regex)
         except TooLargeError:
-            return self._in_time(lambda host: host.regex(regex))
+            return self._in_time(source, lambda host: host.regex(regex))
 
     def _context_free(self, source: Source) -> Compiled:
         lark = self._lark(source.text)
-        return self._in_time(lambda host: host.lark(lark))
+        return self._in_time(source, lambda host: host.lark(lark))
 
     def _lark(self, grammar: str) -> str:
         """Read in a process that can be ended, as its reader can be slow."""
@@ -236,23 +238,24 @@ class GrammarCompiler:
         try:
             return self._built(self._tagged(source, source.text))
         except (NotCoveredError, NoValueError) as error:
-            return self._tagged_by_host(format, error)
+            return self._tagged_by_host(source, format, error)
         except TooLargeError as error:
             if not schemas or any(schema.otherwise == "refuse" for schema in schemas):
-                return self._tagged_by_host(format, GrammarError(f"the structural tag is too large: {error}"))
+                refusal = GrammarError(f"the structural tag is too large: {error}")
+                return self._tagged_by_host(source, format, refusal)
         free = self._built(self._tagged(source, _ANY_TEXT))
         return replace(free, left_out=tuple(("parameters", f"{schema.function}#") for schema in schemas))
 
     def _tagged(self, source: Source, text: str) -> StructuralTag:
         return StructuralTag(text, self._special_spellings, source.property_order, source.unenforced)
 
-    def _tagged_by_host(self, format: Format, refusal: GrammarError) -> HostGrammar:
+    def _tagged_by_host(self, source: Source, format: Format, refusal: GrammarError) -> HostGrammar:
         """For what has no automaton and nothing that only automata follow."""
         if isinstance(format, Thinking) and isinstance(format.content, Grammar):
             read = msgspec.structs.replace(format, content=Grammar(self._lark(format.content.grammar)))
-            return self._in_time(lambda host: host.structural_tag(read))
+            return self._in_time(source, lambda host: host.structural_tag(read))
         try:
-            return self._in_time(lambda host: host.structural_tag(format))
+            return self._in_time(source, lambda host: host.structural_tag(format))
         except GrammarError:
             raise refusal from None
 
@@ -267,9 +270,10 @@ class GrammarCompiler:
             self._files.put(key, automaton)
         return automaton
 
-    def _in_time(self, compile_with: Callable[[HostCompiler], HostGrammar]) -> HostGrammar:
+    def _in_time(self, source: Source, compile_with: Callable[[HostCompiler], HostGrammar]) -> HostGrammar:
         """llguidance can't be stopped: past the deadline its thread goes on for nobody."""
-        compiling = self._host_threads.submit(compile_with, self._host.result())
+        host = self._host.result()
+        compiling = self._host_threads.submit(len(source.text), lambda: compile_with(host))
         try:
             return compiling.result(DEADLINE_S)
         except TimeoutError:

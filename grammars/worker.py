@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from queue import LifoQueue
+from threading import Condition
 from typing import NamedTuple, TypeAlias
 
 from llguidance.gbnf_to_lark import any_to_lark
@@ -25,6 +25,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 from .automaton import Automaton, with_masks
 from .byte_automaton import compile_regex
 from .errors import GrammarError, TooLargeError
+from .lanes import LARGE
 from .masks.stack import StackMasks
 from .masks.token_trie import Spellings, TokenTries, build_tries
 from .schema import PropertyOrder, SchemaCompiler, Unenforced
@@ -77,33 +78,52 @@ class Job(NamedTuple):
     grammar: Buildable
     deadline_s: float
 
+    @property
+    def is_large(self) -> bool:
+        return len(self.grammar if isinstance(self.grammar, str) else self.grammar.text) > LARGE
+
 
 Result: TypeAlias = Automaton | str
 """what a job gives: of a context-free grammar its text for Lark"""
 
 
 class AutomatonWorkers:
-    """As many processes as there are jobs at a time, at most `size`. For use by several threads."""
+    """As many processes as there are jobs at a time, at most `size`. For use by several threads.
+
+    Large jobs, which may cost a process its life, share the first one. So the last is there for small ones.
+    """
 
     def __init__(self, spellings: Spellings, size: int) -> None:
         self._workers = [AutomatonWorker(spellings) for _ in range(size)]
-        self._idle: LifoQueue[AutomatonWorker] = LifoQueue()  # so those not yet needed come last
+        self._idle: set[int] = set()
+        self._changed = Condition()
 
     def start(self) -> None:
         """Starts one process. Jobs that came before wait for it, rather than each for one of its own."""
         try:
             self._workers[-1].start()
         finally:
-            for worker in self._workers:
-                self._idle.put(worker)
+            with self._changed:
+                self._idle.update(range(len(self._workers)))
+                self._changed.notify_all()
 
     def build(self, job: Job) -> Result:
-        """As `AutomatonWorker.build`, after the jobs before it."""
-        worker = self._idle.get()
+        """As `AutomatonWorker.build`, when a process is free for it."""
+        number = self._take(1 if job.is_large else len(self._workers))
         try:
-            return worker.build(job)
+            return self._workers[number].build(job)
         finally:
-            self._idle.put(worker)
+            with self._changed:
+                self._idle.add(number)
+                self._changed.notify_all()
+
+    def _take(self, end: int) -> int:
+        """The last idle one before `end`, so that those not yet needed come last."""
+        with self._changed:
+            self._changed.wait_for(lambda: min(self._idle, default=end) < end)
+            number = max(number for number in self._idle if number < end)
+            self._idle.remove(number)
+            return number
 
     def close(self) -> None:
         """No job may run or come any more."""

@@ -3,7 +3,7 @@
 from .eviction import EvictionPolicy, LeastRecentlyUsed
 from .keyed_pages import KeyedPages, Missing
 from .lease import Copy, Lease
-from .packed import KEY_BYTES, common_tokens
+from .packed import KEY_BYTES, common_tokens, split_keys
 from .popular import Prefix
 from .prefix_cache import CacheStats, Dropped, PrefixCache
 from .reuse_rate import ReuseRate
@@ -22,4 +22,5 @@ __all__ = [
     "PrefixCache",
     "ReuseRate",
     "common_tokens",
+    "split_keys",
 ]

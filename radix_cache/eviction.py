@@ -42,6 +42,13 @@ class EvictionPolicy(Protocol):
     def discard(self, leaf: Node) -> None:
         """It may not any more, if it might have been."""
 
+    def reach_tail(self, share: float) -> None:
+        """A request goes on from all full pages of a leaf; of the last one, not full, it uses that share."""
+
+    def pop_tail(self) -> Node | None:
+        """A leaf to lose its last page, which is not full, before others go. It stays in the order."""
+        ...
+
     def pop(self) -> Node:
         """Removes and returns the leaf to evict; there must be one."""
         ...
@@ -85,6 +92,12 @@ class LeastRecentlyUsed:
 
     def forget(self, node: Node) -> None:
         pass
+
+    def reach_tail(self, share: float) -> None:
+        pass
+
+    def pop_tail(self) -> Node | None:
+        return None
 
     def __len__(self) -> int:
         return len(self._tickets)

@@ -37,7 +37,7 @@ class History:
             return
         node.pages, node.keys = (), b""
         if size % self._page_bytes:
-            self._drop_tail(node)
+            self.drop_tail(node)
         if len(node.ghosts) == 1:
             self._join(node)
         assert node.parent is not None
@@ -54,7 +54,7 @@ class History:
         self._passed_over = 0
         return self._horizon > 0
 
-    def _drop_tail(self, node: Node) -> None:
+    def drop_tail(self, node: Node) -> None:
         """Only whole pages are remembered."""
         rest = len(node.tokens) % self._page_bytes
         self._policy.shorten(node, rest)

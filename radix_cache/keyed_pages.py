@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from .node import Node
@@ -17,12 +17,6 @@ class KeyedPages(NamedTuple):
     namespace: str
     keys: bytes
     pages: list[int]
-
-    def part(self, which: Iterable[int]) -> KeyedPages:
-        """Those of them, counted from 0."""
-        chosen = list(which)
-        keys = b"".join(self.keys[at * KEY_BYTES : (at + 1) * KEY_BYTES] for at in chosen)
-        return KeyedPages(self.namespace, keys, [self.pages[at] for at in chosen])
 
 
 class Missing(NamedTuple):

@@ -22,6 +22,11 @@ def common_bytes(left: bytes, right: bytes) -> int:
     return low + ((difference & -difference).bit_length() - 1) // 8
 
 
+def split_keys(keys: bytes) -> list[bytes]:
+    """Keys of pages, one by one."""
+    return [keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES)]
+
+
 def common_tokens(left: bytes, right: bytes) -> int:
     """Number of leading tokens that two packed sequences share."""
     return common_bytes(left, right) // TOKEN_BYTES

@@ -96,6 +96,7 @@ class PrefixCache:
         """
         root = self._tree.open_root(namespace)
         match = self._tree.find(root, tokens, limit)
+        self._tree.reach_tail(match)
         lease = self._lock_whole_pages(match)
         if match.inside and match.tail:
             lease.matched += match.tail

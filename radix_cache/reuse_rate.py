@@ -11,6 +11,7 @@ from math import inf
 from .node import Node
 from .packed import TOKEN_BYTES
 from .reuse import Kind, ReuseTable, Traits
+from .tails import Tails
 
 # In tokens, relative to the whole cache:
 BANDS = (0.125, 0.25, 0.5, 0.6875, 1, 1.375, 2, 2.8125, 4, 8, 16, 32)  # ends; what is older is in the last
@@ -49,6 +50,8 @@ class ReuseRate:
         capacity = max(num_pages * page_size, 1)
         widths = [capacity * (end - start) for start, end in pairwise((0.0, *BANDS))]
         self._table = ReuseTable(widths, capacity * WEIGHT * TOKEN_BYTES, capacity * HALF_LIFE)
+        self._page_bytes = page_size * TOKEN_BYTES
+        self._tails = Tails()
         self._tick_length = capacity / TICKS
         self._tick = 0
         self._cycle = capacity * CYCLE
@@ -114,6 +117,8 @@ class ReuseRate:
             self._with_leaves.setdefault(group.kind, {})[group] = None
         group.leaves[leaf] = None
         self._num_leaves += 1
+        if len(leaf.tokens) % self._page_bytes:
+            self._tails.add(leaf)
         self._offer(group)
 
     def discard(self, leaf: Node) -> None:
@@ -121,6 +126,13 @@ class ReuseRate:
         if isinstance(group, Group) and leaf in group.leaves:
             del group.leaves[leaf]
             self._lost_leaf(group)
+            self._tails.discard(leaf)
+
+    def reach_tail(self, share: float) -> None:
+        self._tails.reached(share)
+
+    def pop_tail(self) -> Node | None:
+        return self._tails.pop()
 
     def pop(self) -> Node:
         while True:
@@ -129,6 +141,7 @@ class ReuseRate:
             if valid and group.leaves and group.kind.rates[group.band] <= rate * TOLERATED:
                 leaf, _ = group.leaves.popitem(last=False)
                 self._lost_leaf(group)
+                self._tails.discard(leaf)
                 return leaf
             heappop(self._offers)
             if valid:

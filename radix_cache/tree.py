@@ -90,6 +90,14 @@ class RadixTree:
         pages, tail = divmod(common // TOKEN_BYTES, self.page_size)
         return Match(node, position // TOKEN_BYTES, inside, pages, tail)
 
+    def reach_tail(self, match: Match) -> None:
+        """Tells the policy if the match goes up to or into a last page that is not full."""
+        leaf = match.inside
+        if leaf is not None and match.pages and match.pages == len(leaf.pages) - 1:
+            size = len(leaf.tokens) % self.page_bytes
+            if size:
+                self.policy.reach_tail(match.tail * TOKEN_BYTES / size)
+
     def split(self, node: Node, pages: int) -> Node:
         """Cuts `node` after its first `pages` pages; returns the new upper part.
 
@@ -269,9 +277,32 @@ class RadixTree:
             del self.pages_in[node.namespace]
 
     def evict(self, count: int) -> list[int]:
-        """`count` pages, of which so many must be evictable, from the tails of the first leaves."""
+        """`count` pages, of which so many must be evictable, from the ends of the first leaves."""
         assert count <= self.num_evictable, f"asked to evict {count} of {self.num_evictable} pages"
+        evicted = self._evict_tails(count)
+        if len(evicted) < count:
+            self._evict_leaves(evicted, count)
+        self.num_pages -= count
+        self.num_evictable -= count
+        self.history.forget_oldest()
+        return evicted
+
+    def _evict_tails(self, count: int) -> list[int]:
+        """At most `count` pages that are not full."""
         evicted: list[int] = []
+        while len(evicted) < count and (leaf := self.policy.pop_tail()) is not None:
+            evicted.append(leaf.pages[-1])
+            if len(leaf.pages) > 1:
+                leaf.pages = leaf.pages[:-1]
+                self.pages_in[leaf.namespace] -= 1
+                self.history.drop_tail(leaf)
+            else:
+                self.policy.discard(leaf)
+                self._settle(self._retire(leaf))
+        return evicted
+
+    def _evict_leaves(self, evicted: list[int], count: int) -> None:
+        """Adds to `evicted` until it is `count` pages."""
         leaf = self.policy.pop()
         while True:
             surplus = len(evicted) + len(leaf.pages) - count
@@ -283,10 +314,6 @@ class RadixTree:
                 break
             leaf = self._next_leaf(parent)
         self._settle(parent)
-        self.num_pages -= count
-        self.num_evictable -= count
-        self.history.forget_oldest()
-        return evicted
 
     def _retire(self, leaf: Node) -> Node:
         """Takes out an evicted leaf, and remembers it; returns its parent."""

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,11 @@ from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGramma
 from arbora.grammars import automaton as automaton_module
 from arbora.grammars.closing import Closing
 from arbora.grammars.compiler import MAX_TEXT, THREADS, WORKERS
+from arbora.grammars.errors import TooLargeError
+from arbora.grammars.host import HostCompiler
+from arbora.grammars.lanes import LARGE
 from arbora.grammars.stack_automaton import StackAutomaton
+from arbora.grammars.worker import Job, Result
 from grammar_world import CALL_TOKEN, EOS, answer, compiled, compiler, vocabulary
 from mask_tables import state_mask
 
@@ -129,18 +134,77 @@ def test_a_slow_schema_holds_up_no_other() -> None:
     grammars.close()
 
 
+def test_a_small_schema_is_there_before_large_ones_that_came_first(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end, build = threading.Event(), grammars._workers.build
+
+    def held(job: Job) -> Result:
+        if job.is_large:
+            end.wait(30)
+            raise GrammarError("it was held")
+        return build(job)
+
+    monkeypatch.setattr(grammars._workers, "build", held)
+    submit_large(grammars)
+    grammars.submit("small", "json_schema", '{"enum":["before"]}')
+    assert isinstance(answer(grammars, "small"), Automaton)
+    assert not end.is_set() and grammars.pending == 2 * THREADS
+    cancel_large(grammars)
+    end.set()
+
+
+def test_large_schemas_that_llguidance_goes_on_with_for_nobody_hold_up_no_small_one(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end, compile_schema = threading.Event(), HostCompiler.json_schema
+
+    def held(host: HostCompiler, text: str, *options: Any) -> HostGrammar:
+        if len(text) > LARGE:
+            end.wait(30)
+            raise GrammarError("it was held")
+        return compile_schema(host, text, *options)
+
+    def too_large(job: Job) -> Result:
+        raise TooLargeError("many states")
+
+    monkeypatch.setattr(HostCompiler, "json_schema", held)
+    monkeypatch.setattr(grammars._workers, "build", too_large)
+    with monkeypatch.context() as patch:
+        patch.setattr("arbora.grammars.compiler.DEADLINE_S", 0.01)
+        submit_large(grammars)
+        assert isinstance(answer(grammars, f"large{2 * THREADS - 1}"), GrammarError)
+    grammars.submit("small", "json_schema", '{"enum":["at the host"]}')
+    assert isinstance(answer(grammars, "small"), HostGrammar)
+    end.set()
+
+
+def submit_large(grammars: GrammarCompiler) -> None:
+    """More than there are threads."""
+    for number in range(2 * THREADS):
+        grammars.submit(
+            f"large{number}", "json_schema", json.dumps({**SLOW_SCHEMA, "title": f"large{number}"})
+        )
+
+
+def cancel_large(grammars: GrammarCompiler) -> None:
+    for number in range(2 * THREADS):
+        grammars.cancel(f"large{number}")
+
+
 def test_a_cancelled_grammar_that_was_not_begun_never_is() -> None:
     grammars = compiler()
-    for number in range(THREADS):
-        grammars.submit(f"slow{number}", "json_schema", json.dumps({**SLOW_SCHEMA, "title": str(number)}))
-    grammars.submit("first", "json_schema", '{"enum":[1]}')
+    submit_large(grammars)
+    waiting = json.dumps({"enum": [1], "title": "a" * LARGE})
+    grammars.submit("first", "json_schema", waiting)
     queued = grammars._tickets["first"].future
-    grammars.submit("second", "json_schema", '{"enum":[1]}')
+    grammars.submit("second", "json_schema", waiting)
     grammars.cancel("first")
     assert not queued.cancelled(), "the second waits for it"
     grammars.cancel("second")
     assert queued.cancelled()
-    grammars.submit("third", "json_schema", '{"enum":[1]}')
+    cancel_large(grammars)
+    grammars.submit("third", "json_schema", waiting)
     assert isinstance(answer(grammars, "third"), Automaton)
     grammars.close()
 
@@ -203,7 +267,7 @@ def test_all_that_the_host_holds_of_an_automaton_counts_for_its_memory(grammars:
 def test_a_process_is_there_before_the_first_grammar() -> None:
     grammars = compiler()
     deadline = time.monotonic() + 30
-    while grammars._workers._idle.qsize() < WORKERS and time.monotonic() < deadline:
+    while len(grammars._workers._idle) < WORKERS and time.monotonic() < deadline:
         time.sleep(0.01)
     running = [worker._process is not None for worker in grammars._workers._workers]
     assert running == [False] * (WORKERS - 1) + [True]

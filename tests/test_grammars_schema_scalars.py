@@ -9,6 +9,7 @@ from itertools import product
 
 import pytest
 from arbora.grammars.errors import GrammarError
+from arbora.grammars.schema import SchemaCompiler
 from arbora.grammars.schema.dfa import combined, complement, intersection, minimal, union
 from arbora.grammars.schema.names import has_one_spelling
 from arbora.grammars.schema.numbers import canonical, compared, multiples, spellings
@@ -135,7 +136,7 @@ def test_multiples_are_exact_in_decimals(text: str, divisor: str) -> None:
 @given(st.decimals(allow_nan=False, allow_infinity=False, min_value=-1000, max_value=1000, places=5))
 def test_a_listed_number_is_spelled_as_json_writers_do(value: object) -> None:
     number = Fraction(str(value))
-    spelled_ways = canonical(number)
+    spelled_ways = canonical(number, whole_fractions=True)
     assert json.dumps(float(number)) in spelled_ways or number == 0
     assert all(Fraction(text) == number for text in spelled_ways)
 
@@ -144,6 +145,46 @@ def test_integers_are_spelled_without_a_fraction() -> None:
     dfa = spellings(exponents=False, whole_fractions=False)
     assert dfa.label("10") >= 0 and dfa.label("1.5") >= 0
     assert dfa.label("1.0") < 0 and dfa.label("1e1") < 0
+
+
+ONE_OR_SEVEN = {"enum": [1, 7.0]}
+INTEGER_OR_NULL = {"type": ["integer", "null"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "spelled_ways"),
+    [
+        (ONE_OR_SEVEN, ["1", "1.0", "7", "7.0"]),
+        ({"const": 7}, ["7", "7.0"]),
+        ({"type": "number", **ONE_OR_SEVEN}, ["1", "1.0", "7", "7.0"]),
+        ({"type": ["number", "integer"], "const": 7}, ["7", "7.0"]),
+        ({"type": "integer", **ONE_OR_SEVEN}, ["1", "7"]),
+        ({"type": "integer", "enum": [7, 1.5]}, ["7"]),
+        ({"type": "integer", "const": 7.0}, ["7"]),
+        ({"allOf": [INTEGER_OR_NULL, ONE_OR_SEVEN]}, ["1", "7"]),
+        ({"anyOf": [{"type": "integer", "const": 1}, {**INTEGER_OR_NULL, "const": 7}]}, ["1", "7"]),
+    ],
+    ids=str,
+)
+def test_listed_numbers_have_no_fraction_where_the_type_is_integer(
+    schema: dict[str, object], spelled_ways: list[str]
+) -> None:
+    automaton = SchemaCompiler().compile(json.dumps(schema))
+    texts = ["1", "1.0", "1.00", "7", "7.0", "7.00", "7e0", "0.7e1", "1.5", "-7"]
+    assert [text for text in texts if automaton.accepts(text.encode())] == spelled_ways
+
+
+def test_listed_numbers_that_tell_objects_apart_are_spelled_like_others() -> None:
+    kinds = [{"const": 1}, {"type": "integer", "const": 2}]
+    others = [{"type": "string"}, {"type": "null"}]
+    objects = [
+        {"properties": {"kind": kind, "of": other}, "required": ["kind", "of"]}
+        for kind, other in zip(kinds, others, strict=True)
+    ]
+    automaton = SchemaCompiler().compile(json.dumps({"type": "object", "anyOf": objects}))
+    assert automaton.accepts(b'{"kind":1,"of":""}') and automaton.accepts(b'{"kind":2,"of":null}')
+    wrong = [b'{"kind":2,"of":""}', b'{"kind":2.0,"of":null}', b'{"kind":1,"of":null}', b'{"kind":3,"of":""}']
+    assert not any(map(automaton.accepts, wrong))
 
 
 def ends(block: Block, text: bytes) -> int:

@@ -17,9 +17,16 @@ any_namespace = st.sampled_from(["", "", "", "tenant", None])
 
 
 class PrefixCacheMachine(RuleBasedStateMachine):
-    @initialize(page_size=st.sampled_from([1, 2, 4, 16]), num_pages=st.integers(8, 40), learns=st.booleans())
-    def start(self, page_size: int, num_pages: int, learns: bool) -> None:
+    @initialize(
+        page_size=st.sampled_from([1, 2, 4, 16]),
+        num_pages=st.integers(8, 40),
+        learns=st.booleans(),
+        unused_tails=st.sampled_from([0, 50]),
+    )
+    def start(self, page_size: int, num_pages: int, learns: bool, unused_tails: int) -> None:
         policy = ReuseRate(num_pages, page_size) if learns else LeastRecentlyUsed()
+        for _ in range(unused_tails):
+            policy.reach_tail(0)
         cache = PrefixCache(num_pages, page_size, policy, check_invariants=True)
         self.world = World(cache, num_pages)
         self.learns = learns

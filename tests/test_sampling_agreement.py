@@ -1,5 +1,6 @@
 """The reference, the CPU and Triton (in its interpreter) sample the same tokens."""
 
+import pytest
 import torch
 from arbora.kernels.sampling import Sampled, SamplingBatch
 from hypothesis import given, settings
@@ -39,6 +40,14 @@ def test_triton_samples_as_the_cpu(case: Case) -> None:
         listed = torch.log_softmax(logits, dim=-1).gather(1, got.top_ids.long())
         finite = listed.isfinite()
         torch.testing.assert_close(listed[finite], expected.top_logprobs[finite], atol=3e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["cpu", "triton"])
+def test_tokens_of_no_chance_are_listed_once_each(name: str) -> None:
+    logits = torch.tensor([[-torch.inf, 0.0, -torch.inf], [-torch.inf, -torch.inf, 0.0]])
+    sampled = SAMPLERS[name](logits, batch(2, temperature=0), 3)
+    assert sampled.top_ids is not None
+    assert sampled.top_ids.tolist() == [[1, 0, 2], [2, 0, 1]]
 
 
 def test_triton_filters_as_the_cpu() -> None:

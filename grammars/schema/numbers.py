@@ -149,13 +149,13 @@ def one_of(values: Iterable[Fraction]) -> Dfa:
     return dfa
 
 
-def canonical(value: Fraction) -> list[str]:
+def canonical(value: Fraction, *, whole_fractions: bool) -> list[str]:
     """How JSON writers spell it: without a point where it is whole, or with one zero; as a float."""
     whole, fraction = _decimal(abs(value))
     sign = "-" if value < 0 else ""
     integer = sign + "".join(map(str, whole))
     if not fraction:
-        return [integer, f"{integer}.0"]
+        return [integer, f"{integer}.0"] if whole_fractions else [integer]
     spelled = f"{integer}.{''.join(map(str, fraction))}"
     short = repr(float(value))
     return [spelled, short] if Fraction(short) == value and short != spelled else [spelled]

@@ -348,21 +348,27 @@ def _relabelled(dfa: Dfa, accepted: tuple[int, ...]) -> Dfa:
 
 
 def _number_formulas(formulas: Sequence[Formula]) -> tuple[Dfa, Dfa | None]:
-    """The spellings in question, and the automaton if it is a plain list of values."""
+    """The spellings in question, and the automaton if they are plain lists of values."""
     atoms = [atom.payload[0] for formula in formulas for atom in formula.atoms()]
-    universe = spellings(exponents=not atoms, whole_fractions="integer" not in atoms)
-    if len(formulas) > 1:
+    whole_fractions = "integer" not in atoms
+    universe = spellings(exponents=not atoms, whole_fractions=whole_fractions)
+    listed = [_listed_numbers(formula) for formula in formulas]
+    if any(values is None for values in listed):
         return universe, None
-    for part in formulas[0].conjuncts():
+    spelled = {
+        text: _label_of(formulas, partial(_number_satisfies, value))
+        for value in frozenset[Fraction]().union(*(values or () for values in listed))
+        for text in canonical(value, whole_fractions=whole_fractions)
+    }
+    return universe, labelled_literals(spelled, REJECT)
+
+
+def _listed_numbers(formula: Formula) -> frozenset[Fraction] | None:
+    """Those that a formula lists, of which it may forbid some."""
+    for part in formula.conjuncts():
         if part.kind == "atom" and part.payload[0] == "numbers":
-            kept = [value for value in part.payload[1] if satisfies(value, formulas[0])]
-            return universe, literals(text for value in kept for text in canonical(value))
-    return universe, None
-
-
-def satisfies(value: Fraction, formula: Formula) -> bool:
-    """Whether a number satisfies a formula over numbers."""
-    return is_true(formula, lambda atom: _number_satisfies(value, atom))
+            return part.payload[1]  # type: ignore[no-any-return]
+    return None
 
 
 def _number_satisfies(value: Fraction, atom: Formula) -> bool:

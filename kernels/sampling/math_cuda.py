@@ -9,6 +9,8 @@ import triton.language as tl
 
 KEY_OF_INFINITY = tl.constexpr(0x7F800000)
 KEY_OF_MINUS_INFINITY = tl.constexpr(-0x7F800001)
+KEY_OF_NOTHING = tl.constexpr(-0x80000000)
+"""below every number's"""
 SQRT_HALF = tl.constexpr(0.70710678)
 
 

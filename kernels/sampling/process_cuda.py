@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from .math_cuda import order_key
+from .math_cuda import KEY_OF_NOTHING, order_key, value_of_key
 
 MINUS_INFINITY = tl.constexpr(float("-inf"))
 LOWEST_FLOAT = tl.constexpr(-3.4028234663852886e38)
@@ -123,9 +123,10 @@ def _sum_raw(raw, raw_maximum, raw_sum):
 
 @triton.jit
 def _top_of_chunk(raw, token, vocab, values, ids, count):
+    key = order_key(raw)
     for rank in range(count):
-        value, at = tl.max(raw, axis=0, return_indices=True, return_indices_tie_break_left=True)
+        best, at = tl.max(key, axis=0, return_indices=True, return_indices_tie_break_left=True)
         first = tl.min(token) + at
-        tl.store(values + rank, value)
+        tl.store(values + rank, value_of_key(best))
         tl.store(ids + rank, tl.minimum(first, vocab - 1))
-        raw = tl.where(token == first, MINUS_INFINITY, raw)
+        key = tl.where(token == first, KEY_OF_NOTHING, key)

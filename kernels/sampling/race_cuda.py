@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from ..automaton.cuda import advance
-from .math_cuda import KEY_OF_MINUS_INFINITY, gumbel, order_key
+from .math_cuda import KEY_OF_MINUS_INFINITY, KEY_OF_NOTHING, gumbel, order_key, value_of_key
 
 GREEDY_BELOW = tl.constexpr(1e-5)
 MINUS_INFINITY = tl.constexpr(float("-inf"))
@@ -133,9 +133,11 @@ def finish_kernel(
         entry = tl.arange(0, TOPS)
         listed = entry < chunks * top_count
         values = tl.load(chunk_values + row * chunks * top_count + entry, mask=listed, other=MINUS_INFINITY)
+        keys = order_key(values)
         for rank in range(top_count):
-            best, at = tl.max(values, axis=0, return_indices=True, return_indices_tie_break_left=True)
+            key, at = tl.max(keys, axis=0, return_indices=True, return_indices_tie_break_left=True)
+            best = value_of_key(key)
             tl.store(top_ids + row * top_count + rank, tl.load(chunk_ids + row * chunks * top_count + at))
             logprob = tl.where(usable, tl.maximum(best - log_total, floor), floor)
             tl.store(top_logprobs + row * top_count + rank, logprob)
-            values = tl.where(entry == at, MINUS_INFINITY, values)
+            keys = tl.where(entry == at, KEY_OF_NOTHING, keys)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from ...radix_cache import KEY_BYTES, KeyedPages, PrefixCache
+from ...radix_cache import KEY_BYTES, KeyedPages, PrefixCache, split_keys
 from ..messages import Message, SavedPages, SavePages, StepPlan
+from .evicted_pages import EvictedPages
 from .plan import StepInFlight
 from .request import Request
 
@@ -18,25 +19,38 @@ SAVED_TOKENS = 512
 class PageSaver:
     """An evicted page is saved at the latest with the step that overwrites it.
 
-    With `write_through` a page is saved as soon as it is full, so evicted ones mostly are there already.
+    With `write_through` pages are saved soon after they are full, so evicted ones mostly are there already.
     """
 
     def __init__(self, cache: PrefixCache, write_through: bool) -> None:
         self._cache = cache
         self._write_through = write_through
         self._most = max(1, SAVED_TOKENS // cache.page_size)
-        self._evicted: list[KeyedPages] = []
+        self._evicted = EvictedPages()
+        self._copied_by: dict[int, frozenset[bytes]] = {}  # steps in flight
 
     def before(self, plan: StepPlan, flight: StepInFlight) -> list[SavedPages]:
         """What is copied out before a step is run."""
         self._take_evicted()
-        total = sum(len(group.pages) for group in self._evicted)
-        if total <= self._most:
-            chosen, self._evicted = self._evicted, []
-        else:
-            due = set(_overwritten(plan, flight, self._cache.page_size))
-            chosen = self._choose(due)
+        if not self._evicted:
+            return []
+        chosen = self._evicted.take(_overwritten(plan, flight, self._cache.page_size), self._most)
+        self._copied_by[plan.step] = frozenset(key for group in chosen for key in split_keys(group.keys))
         return [_saved(group) for group in chosen]
+
+    def is_over(self, step: int) -> None:
+        """What was copied out with it can be found from now on."""
+        self._copied_by.pop(step, None)
+
+    def is_coming(self, key: bytes) -> bool:
+        """Whether a page was evicted and can't be found yet."""
+        self._take_evicted()
+        return key in self._evicted or any(key in keys for keys in self._copied_by.values())
+
+    def hurry(self, keys: Sequence[bytes]) -> None:
+        """Copies these out before others: somebody waits for them."""
+        self._take_evicted()
+        self._evicted.hurry(keys)
 
     def through(self, requests: Iterable[Request]) -> list[Message]:
         """The full pages that these who run have now and had not before."""
@@ -51,31 +65,15 @@ class PageSaver:
     def at_the_end(self) -> list[SavedPages]:
         """What would be lost with the KV cache, that which was used last first."""
         self._take_evicted()
-        return [_saved(group) for group in [*self._cache.everything(), *self._evicted]]
+        return [_saved(group) for group in [*self._cache.everything(), *self._evicted.everything()]]
 
     def forget(self, is_meant: Callable[[str], bool]) -> None:
         """Saves nothing that was evicted of such namespaces."""
         self._take_evicted()
-        self._evicted = [group for group in self._evicted if not is_meant(group.namespace)]
+        self._evicted.forget(is_meant)
 
     def _take_evicted(self) -> None:
-        self._evicted += self._cache.take_evicted()
-
-    def _choose(self, due: set[int]) -> list[KeyedPages]:
-        """Takes those that are due, and others while there is room."""
-        room = self._most - sum(page in due for group in self._evicted for page in group.pages)
-        chosen, left = [], []
-        for group in self._evicted:
-            now = []
-            for at, page in enumerate(group.pages):
-                if page in due or room > 0:
-                    room -= page not in due
-                    now.append(at)
-            later = sorted(set(range(len(group.pages))) - set(now))
-            chosen += [group.part(now)] if now else []
-            left += [group.part(later)] if later else []
-        self._evicted = left
-        return chosen
+        self._evicted.add(self._cache.take_evicted())
 
     def _fresh(self, request: Request) -> SavedPages | None:
         home = request.residence

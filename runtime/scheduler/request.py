@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import takewhile
 
 from ...radix_cache import Lease
 from ..messages import Generate, Logprobs, SlotSetup, Tokens
@@ -131,15 +133,36 @@ class Fetch:
         return self.first + self.size
 
 
+@dataclass(slots=True)
+class LookUp:
+    """What was there of a request's tokens when the page store was asked for the rest.
+
+    `first` is how many full pages the tree had, `missing` are the keys of the others, and `coming` those of
+    them that were still being copied out to the store: once it has answered, of the pages that follow what it
+    had. `number` counts the look-ups before a start. `missing` is needed until the answer only.
+    """
+
+    first: int
+    missing: list[bytes]
+    coming: Collection[bytes]
+    number: int
+
+    def answer(self, found: int) -> None:
+        """So many of the missing pages are stored."""
+        self.coming = list(takewhile(self.coming.__contains__, self.missing[found:]))
+        self.missing = []
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """`tokens` are the prompt's and the output's, packed; `arrival` counts requests.
 
     `tenant` is whose fair share it is served from. `overtaken` counts those that went first for their
-    match, `awaited` is the prefix that it waits for, `fetch` what the page store has for it, `keys` are those
-    of its first pages, as far as they are known. `paid`: tokens of its prompt that are paid for. `home` is
-    what it has while it runs. `cached_tokens` is what its first start found of the prompt; `sent` how many
-    tokens the client knows of; `answered`: its first output is on its way.
+    match, `awaited` is the prefix that it waits for, `look_up` what was there when the page store was asked,
+    `fetch` what that has for it, `keys` are those of its first pages, as far as they are known. `paid`:
+    tokens of its prompt that are paid for. `home` is what it has while it runs. `cached_tokens` is what its
+    first start found of the prompt; `sent` how many tokens the client knows of; `answered`: its first output
+    is on its way.
     """
 
     id: str
@@ -157,6 +180,7 @@ class Request:
     overtaken: int = 0
     paid: int = 0
     awaited: Awaited | None = None
+    look_up: LookUp | None = None
     fetch: Fetch | None = None
     keys: bytes = b""
     home: Residence | None = None

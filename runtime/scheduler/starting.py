@@ -56,7 +56,7 @@ class Starter:
 
         without_grammar = 0
         for request in self.waiting.candidates(self._matched, has_room):
-            if self._awaits(request, running) or self._stored.awaits(request):
+            if self._awaits(request, running) or self._stored.awaits(request, busy=bool(running)):
                 continue
             if request.fetch is not None and self._restored_before(request, running) >= restored_tokens:
                 continue
@@ -97,8 +97,10 @@ class Starter:
     def leave(self, request: Request) -> None:
         """It runs no more: its slot is free, and what was not computed is not paid for."""
         self._fairness.charge(request, -request.owed)
+        home = request.residence
+        home.restore_end = min(home.restore_end, home.planned)  # the rest was neither restored nor computed
         request.paid = request.prompt_length - request.owed
-        self._free_slots.append(request.residence.slot)
+        self._free_slots.append(home.slot)
         self._grammars.unload(request.constraint)
         request.home = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ...radix_cache import PrefixCache
+from ...radix_cache import PrefixCache, split_keys
 from ..messages import (
     CacheDropped,
     DiscardPages,
@@ -23,9 +23,10 @@ from ..messages import (
 )
 from .page_saver import PageSaver
 from .plan import StepInFlight
-from .request import Fetch, Phase, Request
+from .request import Fetch, LookUp, Phase, Request
 
 AHEAD_PART = 2  # of host memory is for what is fetched before its request's turn, at most
+MOST_LOOK_UPS = 4  # before a start: what others evict again and again is computed
 
 
 class StoredPages:
@@ -51,11 +52,18 @@ class StoredPages:
 
     def look_up(self, request: Request) -> None:
         """Asks for the full pages of its tokens that the tree lacks, but for what must be computed."""
-        if not self.enabled or request.namespace is None or request.wants_prompt_logprobs:
-            return
+        if self.enabled and request.namespace is not None and not request.wants_prompt_logprobs:
+            self._look_up(request, 1)
+
+    def _look_up(self, request: Request, number: int) -> None:
+        assert request.namespace is not None, "nobody may find what is in no namespace"
         missing = self._cache.missing(request.namespace, request.slice(0, request.length - 1))
-        if not missing.keys:
+        keys = split_keys(missing.keys)
+        coming = {key for key in keys if self._saver.is_coming(key)}
+        request.look_up = LookUp(missing.first, keys, coming, number)
+        if not keys:
             return
+        self._saver.hurry(keys)
         self._last += 1
         request.fetch = Fetch(self._last, missing.first)
         self._unanswered[self._last] = request
@@ -65,7 +73,8 @@ class StoredPages:
         request = self._unanswered.pop(message.fetch, None)
         if request is None:
             return  # it was ended
-        assert request.fetch is not None
+        assert request.fetch is not None and request.look_up is not None
+        request.look_up.answer(message.pages)
         if message.pages:
             request.fetch.found = message.pages
             self._found[message.fetch] = request
@@ -98,25 +107,38 @@ class StoredPages:
         if not message.pages:
             self.end(request)
 
-    def awaits(self, request: Request) -> bool:
-        """Its pages are on their way; or those before them have left the tree, and are asked for too.
+    def awaits(self, request: Request, busy: bool) -> bool:
+        """Its pages are on their way; or asked for again, as the tree lost some or the store got more.
 
-        Whose turn it is has its pages brought though there be no room ahead of turns: one at a time.
+        Whose turn it is has its pages brought though there be no room ahead of turns: one at a time. `busy`:
+        steps are planned before its first, which copy evicted pages out.
         """
         fetch = request.fetch
-        if fetch is None:
-            return False
-        if fetch.pages is None:
+        if fetch is not None and fetch.pages is None:
             if not fetch.unanswered and self._hurried not in self._unanswered:
                 self._hurried = fetch.id
                 self._bring(fetch)
             return True
-        assert request.namespace is not None
-        if len(self._cache.whole_pages(request.namespace, bytes(request.tokens))) >= fetch.first:
+        asked = request.look_up
+        if asked is None:
             return False
-        self.end(request)
-        self.look_up(request)
-        return request.fetch is not None
+        if busy and any(map(self._saver.is_coming, asked.coming)):
+            return True
+        if self._lost(request, asked) or self._has_more(asked):
+            self.end(request)
+            if asked.number < MOST_LOOK_UPS:
+                self._look_up(request, asked.number + 1)
+        return request.fetch is not None and request.fetch.unanswered
+
+    def _lost(self, request: Request, asked: LookUp) -> bool:
+        """Whether the tree has less than it had."""
+        return len(self._cache.whole_pages(request.namespace, bytes(request.tokens))) < asked.first
+
+    def _has_more(self, asked: LookUp) -> bool:
+        """Whether the store has more than it had, unless it won't be asked any more."""
+        if not asked.coming or asked.number == MOST_LOOK_UPS:
+            return False
+        return not self._saver.is_coming(next(iter(asked.coming)))
 
     def end(self, request: Request) -> None:
         """What was or is being fetched for it is not needed any more, unless a step is to restore it."""
@@ -139,6 +161,7 @@ class StoredPages:
 
     def save(self, flight: StepInFlight) -> list[Message]:
         """What a step that is over has computed is kept, if that is the policy."""
+        self._saver.is_over(flight.step)
         return self._saver.through(request for request in flight.requests if request.home is not None)
 
     def leave(self, request: Request) -> list[Message]:
@@ -162,6 +185,7 @@ class StoredPages:
         for request in requests:
             if request.namespace is not None and is_meant(request.namespace) and request.home is None:
                 self.end(request)
+                request.look_up = None
         self._saver.forget(is_meant)
         return ForgetPages(order.scope, order.namespace, order.client, dropped)
 

@@ -208,9 +208,10 @@ class SchedulerBench:
             self.answer_fetches()
             while self.plan():
                 pass
-            if not self.model.plans:
+            if self.model.plans:
+                self.step()
+            elif not self.model.store.asked:
                 return
-            self.step()
 
     def deliver(self) -> None:
         self.model.receive(self.scheduler.messages_to_model())

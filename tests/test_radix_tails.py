@@ -1,0 +1,71 @@
+"""When a last page that is not full is evicted before the rest of its leaf. Pages have four tokens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import count, islice
+
+from arbora.radix_cache import PrefixCache
+from prefix_requests import match, new_cache, serve
+
+ids = count()
+
+
+def new_tokens(length: int) -> tuple[int, ...]:
+    return tuple(islice(ids, length))
+
+
+def teach(cache: PrefixCache, shared: int, times: int = 60) -> None:
+    """Prompts of ten tokens; others go on from the first `shared` tokens of each."""
+    for _ in range(times):
+        prompt = new_tokens(10)
+        serve(cache, prompt)
+        serve(cache, prompt[:shared] + new_tokens(3))
+    cache.drop("")
+
+
+def left_of_21_prompts(cache: PrefixCache, lacking: int) -> Counter[int]:
+    """How many are matched so far after they filled 63 of 64 pages and some were evicted."""
+    prompts = [new_tokens(10) for _ in range(21)]
+    for prompt in prompts:
+        serve(cache, prompt)
+    serve(cache, new_tokens(4 * (1 + lacking)))
+    return Counter(match(cache, prompt) for prompt in prompts)
+
+
+def test_pages_that_are_not_full_go_first_if_requests_part_from_them() -> None:
+    cache = new_cache(64)
+    teach(cache, shared=8)
+    assert left_of_21_prompts(cache, lacking=12) == {8: 12, 10: 9}
+
+
+def test_pages_that_are_not_full_go_with_their_leaf_if_requests_go_on_from_them() -> None:
+    cache = new_cache(64)
+    teach(cache, shared=10)
+    assert left_of_21_prompts(cache, lacking=12) == {0: 4, 10: 17}
+
+
+def test_when_all_such_pages_are_gone_whole_leaves_follow() -> None:
+    cache = new_cache(64)
+    teach(cache, shared=8)
+    left = left_of_21_prompts(cache, lacking=40)
+    assert left[0] >= 8
+    assert left[10] <= 2
+
+
+def test_it_is_learned_anew_when_requests_begin_to_go_on_from_them() -> None:
+    cache = new_cache(64)
+    teach(cache, shared=8)
+    teach(cache, shared=10, times=300)
+    assert left_of_21_prompts(cache, lacking=12) == {0: 4, 10: 17}
+
+
+def test_a_page_that_a_request_parted_from_is_evicted_as_well() -> None:
+    cache = new_cache(64)
+    teach(cache, shared=8)
+    prompts = [new_tokens(10) for _ in range(5)]
+    for prompt in prompts:
+        serve(cache, prompt)
+        serve(cache, prompt[:8] + new_tokens(3))
+    serve(cache, new_tokens(4 * (64 - 5 * 4 + 8)))
+    assert sum(match(cache, prompt) == 8 for prompt in prompts) >= 3

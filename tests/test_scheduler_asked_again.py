@@ -1,0 +1,116 @@
+"""What was not there when a prompt was queued is asked for again at its turn."""
+
+from __future__ import annotations
+
+import pytest
+from arbora.radix_cache import KeyedPages
+from arbora.runtime.messages import FindPages
+from arbora.runtime.scheduler.evicted_pages import EvictedPages
+from arbora.runtime.scheduler.stored_pages import MOST_LOOK_UPS
+from evicted_prompts import BIG, LONG, PROMPT, with_evicted_prompt
+from fake_model import pack, reply_alone
+from scheduler_bench import SchedulerBench
+
+
+def with_long_prompt(slots: int = 8, pages: int = 250) -> SchedulerBench:
+    bench = SchedulerBench(num_pages=pages, page_size=4, most_stored=1000, slots=slots)
+    bench.submit("first", LONG, max_tokens=1)
+    bench.run()
+    return bench
+
+
+def test_what_is_being_copied_out_when_a_prompt_is_queued_is_restored_at_its_turn() -> None:
+    bench = with_long_prompt()
+    bench.submit("big", BIG, max_tokens=1, namespace="big")
+    bench.answer_fetches()
+    bench.plan()
+    bench.step()  # a part of what was evicted is stored by now
+    assert 0 < len(bench.model.store.pages) < 225
+    bench.submit("again", LONG, max_tokens=1)
+    bench.run()
+    assert bench.cached("again") == 896
+    assert bench.tokens("again") == reply_alone(LONG, 1)
+
+
+def test_what_the_tree_had_when_a_prompt_was_queued_is_restored_if_it_was_evicted_since() -> None:
+    bench = with_long_prompt(slots=1)
+    bench.submit("big", BIG, max_tokens=1, namespace="big", priority=0)
+    bench.submit("again", LONG, max_tokens=1, priority=1)
+    assert not [asked for asked in bench.model.store.asked if asked.namespace == ""]  # type: ignore[union-attr]
+    bench.run()
+    assert bench.cached("again") == 896
+    assert bench.tokens("again") == reply_alone(LONG, 1)
+
+
+def test_who_could_start_waits_until_its_evicted_pages_are_copied_out() -> None:
+    bench = with_long_prompt(pages=260)
+    bench.submit("stream", [1, 2, 3], max_tokens=20, namespace=None)
+    bench.submit("big", BIG, max_tokens=1, namespace=None)
+    bench.plan()
+    bench.scheduler.drop("big")
+    bench.step()  # its pages are free again, and most of them not copied out
+    assert bench.cache.matched("", pack(LONG)) < 4 * (225 - len(bench.model.store.pages))
+    bench.submit("again", LONG, max_tokens=1)
+    bench.run()
+    assert bench.cached("again") == 896
+    assert bench.tokens("again") == reply_alone(LONG, 1)
+
+
+def test_nobody_waits_for_what_no_step_copies_out() -> None:
+    bench = with_long_prompt()
+    pages = bench.cache.allocate(250)  # evicts all, and nothing runs
+    assert pages is not None
+    bench.cache._free(pages)
+    bench.submit("again", LONG, max_tokens=1)
+    bench.run()
+    assert bench.tokens("again") == reply_alone(LONG, 1)
+
+
+def test_what_others_evict_again_and_again_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = with_evicted_prompt()
+    bench.submit("head", PROMPT[:12], max_tokens=1)
+    bench.run()
+    bench.submit("again", PROMPT, max_tokens=1)
+    asked = []
+    monkeypatch.setattr(bench.cache, "whole_pages", lambda *_: [])
+    for _ in range(100):
+        asked += [message for message in bench.model.store.asked if isinstance(message, FindPages)]
+        bench.answer_fetches(rounds=1)
+        if bench.plan():
+            bench.step()
+    assert bench.tokens("again") == reply_alone(PROMPT, 1)
+    assert len(asked) == MOST_LOOK_UPS
+    assert not bench.model.store.held
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def evicted(namespace: str, *numbers: int) -> KeyedPages:
+    return KeyedPages(namespace, b"".join(map(key, numbers)), list(numbers))
+
+
+def test_evicted_pages_are_copied_out_when_they_are_due_and_a_few_before_the_last_of_a_prefix_first() -> None:
+    pages = EvictedPages()
+    pages.add([evicted("a", 13, 14, 15), evicted("a", 11, 12), evicted("b", 20)])
+    assert pages.take([20, 12, 99], most=4) == [evicted("b", 20), evicted("a", 12, 14, 15)]
+    assert pages.take([], most=1) == [evicted("a", 13)]
+    assert (len(pages), key(11) in pages, key(13) in pages) == (1, True, False)
+
+
+def test_what_somebody_waits_for_is_copied_out_before_other_pages_and_its_beginning_first() -> None:
+    pages = EvictedPages()
+    pages.add([evicted("b", 20, 21), evicted("a", 13, 14), evicted("a", 11, 12)])
+    pages.hurry([key(number) for number in (10, 11, 12, 13)])
+    assert pages.take([], most=2) == [evicted("a", 11, 12)]
+    assert pages.take([], most=2) == [evicted("a", 13), evicted("b", 21)]
+
+
+def test_a_page_that_was_computed_and_evicted_again_is_there_until_its_last_copy_is_gone() -> None:
+    pages = EvictedPages()
+    pages.add([KeyedPages("a", key(1), [5]), KeyedPages("a", key(1), [6])])
+    pages.take([5], most=1)
+    assert key(1) in pages
+    pages.take([6], most=1)
+    assert key(1) not in pages

@@ -1,0 +1,167 @@
+"""What the page store is asked for prompts that wait, and when."""
+
+from __future__ import annotations
+
+import pytest
+from arbora.runtime.messages import EndFetch, FindPages
+from evicted_prompts import PROMPT, evict_all, with_evicted_prompt
+from fake_model import long_reply_prompt, reply_alone
+from scheduler_bench import SchedulerBench
+
+
+def test_who_waits_for_the_store_holds_up_nobody() -> None:
+    bench = with_evicted_prompt()
+    bench.submit("again", PROMPT, max_tokens=1)
+    bench.submit("other", [3, 1, 4, 1], max_tokens=1)  # no full page to ask for
+    while bench.plan():
+        bench.step()
+    assert bench.finish("other") == "length"
+    assert bench.finish("again") is None
+    bench.run()
+    assert bench.finish("again") == "length"
+
+
+def test_what_the_tree_lost_meanwhile_is_asked_for_too() -> None:
+    bench = SchedulerBench(num_pages=16, page_size=4, most_stored=1000)
+    bench.submit("first", PROMPT, max_tokens=1)
+    bench.run()
+    bench.submit("fill", long_reply_prompt(28, 4, salt=3), max_tokens=1, namespace="fill")
+    bench.run()  # takes the last pages of the first prompt
+    bench.submit("again", PROMPT, max_tokens=1)
+    [fetch] = bench.model.store.asked
+    assert isinstance(fetch, FindPages)
+    bench.answer_fetches()
+    assert 0 < len(bench.model.store.held[fetch.fetch]) < 9
+    bench.submit("rest", long_reply_prompt(60, 4, salt=4), max_tokens=1, namespace="rest", priority=-1)
+    bench.run()
+    assert bench.tokens("again") == reply_alone(PROMPT, 1)
+    assert bench.cached("again") == 36
+    assert not bench.model.store.held
+
+
+def test_an_answer_that_comes_after_the_end_is_given_back() -> None:
+    bench = with_evicted_prompt()
+    bench.submit("again", PROMPT, max_tokens=1)
+    bench.scheduler.drop("again")
+    bench.submit("other", [3, 1, 4, 1, 5], max_tokens=1)
+    bench.run()
+    assert not bench.model.store.held
+
+
+def test_a_request_that_is_refused_leaves_nothing_behind() -> None:
+    bench = with_evicted_prompt()
+    bench.submit("again", PROMPT, max_tokens=1, grammar="bad")
+    bench.answer_fetches()
+    bench.compiler.finish_all()
+    bench.scheduler.take_grammars()
+    bench.submit("other", [3, 1, 4, 1, 5], max_tokens=1)
+    bench.run()
+    assert bench.refused["again"].code == "invalid_grammar"
+    assert not bench.model.store.held
+
+
+def test_at_the_end_the_store_lets_go_of_what_nobody_restores() -> None:
+    bench = with_evicted_prompt()
+    bench.submit("again", PROMPT, max_tokens=1)
+    bench.answer_fetches()
+    bench.scheduler.drop("again")
+    bench.scheduler.flush()
+    bench.deliver()
+    bench.answer_fetches()
+    assert not bench.model.store.held
+
+
+def with_stored_prompts(host_pages: int) -> SchedulerBench:
+    """A row that goes on, and six prompts of which nine pages each are stored, for one more slot."""
+    bench = SchedulerBench(num_pages=32, page_size=4, slots=2, most_stored=1000, host_pages=host_pages)
+    for salt in range(6):
+        bench.submit(f"first{salt}", prompt_of(salt), max_tokens=1)
+    evict_all(bench)
+    bench.submit("stream", [1, 2, 3], max_tokens=80, namespace=None)
+    bench.plan()
+    return bench
+
+
+def prompt_of(salt: int) -> list[int]:
+    return [60 - salt, *PROMPT[1:]]
+
+
+@pytest.mark.parametrize(("host_pages", "most"), [(1000, 54), (40, 18), (4, 9)])
+def test_ahead_of_turns_no_more_is_fetched_than_half_of_host_memory(host_pages: int, most: int) -> None:
+    bench = with_stored_prompts(host_pages)
+    for salt in range(6):
+        bench.submit(f"again{salt}", prompt_of(salt), max_tokens=20)
+    bench.answer_fetches()
+    assert bench.model.store.held_pages == most
+    while bench.finish("again5") is None:
+        bench.plan()
+        bench.answer_fetches()
+        assert bench.model.store.held_pages <= most + 9  # and what the next one in turn asked for
+        bench.step()
+    for salt in range(6):
+        assert bench.cached(f"again{salt}") == 36
+        assert bench.tokens(f"again{salt}") == reply_alone(prompt_of(salt), 20)
+    bench.run()
+    assert not bench.model.store.held
+    assert bench.scheduler._stored._held_pages == 0
+
+
+def asked_for(bench: SchedulerBench) -> set[str]:
+    return {request.id for request in bench.scheduler._open.values() if request.fetch and request.fetch.asked}
+
+
+def test_who_goes_first_is_fetched_first_and_at_its_turn_room_or_not() -> None:
+    bench = with_stored_prompts(host_pages=20)
+    bench.submit("blocking", [4, 5, 6], max_tokens=10, namespace=None)
+    bench.plan()
+    for salt in range(5):
+        bench.submit(f"again{salt}", prompt_of(salt), max_tokens=1, priority=1)
+    bench.answer_fetches()
+    bench.submit("urgent", prompt_of(5), max_tokens=1, priority=0)
+    bench.answer_fetches()
+    assert asked_for(bench) == {"again0"}
+    while bench.finish("blocking") is None:
+        bench.plan()
+        bench.step()
+    bench.plan()
+    assert asked_for(bench) == {"urgent"}
+    bench.run()
+    order = list(bench.outputs)
+    assert order.index("urgent") < order.index("again1")
+    assert bench.cached("urgent") == 36
+    assert not bench.model.store.held
+
+
+def test_what_an_aborted_request_asked_for_is_not_brought() -> None:
+    bench = with_evicted_prompt()
+    for rounds in range(3):
+        bench.submit("again", PROMPT, max_tokens=1)
+        bench.answer_fetches(rounds)
+        bench.scheduler.drop("again")
+        bench.deliver()
+        assert isinstance(bench.model.store.asked[-1], EndFetch)
+        bench.answer_fetches()
+        assert not bench.model.store.held
+        assert not bench.model.store.found
+
+
+def test_who_waits_for_the_store_is_not_looked_at_in_each_step() -> None:
+    bench = with_evicted_prompt()
+    for number in range(20):
+        bench.submit(f"again{number}", PROMPT, max_tokens=1)
+    looked_up = []
+    matched = bench.cache.matched
+    bench.cache.matched = lambda *of: looked_up.append(of) or matched(*of)  # type: ignore
+    bench.plan()
+    assert looked_up == []
+    bench.run()
+    assert bench.finish("again19") == "length"
+
+
+def test_nothing_is_asked_for_a_prompt_that_may_not_be_found_or_must_be_computed() -> None:
+    bench = with_evicted_prompt()
+    bench.submit("private", PROMPT, max_tokens=1, namespace=None)
+    bench.submit("scored", PROMPT, max_tokens=1, prompt_logprobs=0)
+    bench.submit("short", [1, 2, 3, 4], max_tokens=1)
+    assert bench.model.store.asked == []
+    bench.run()

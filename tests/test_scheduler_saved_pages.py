@@ -1,0 +1,156 @@
+"""Which pages the page store gets, and when: as they are evicted, as they are computed, at the end."""
+
+from __future__ import annotations
+
+from arbora.radix_cache import PrefixCache
+from arbora.runtime.messages import CacheDropped, DropCache, RowError
+from arbora.runtime.scheduler.budget import FIRST_CHUNK
+from arbora.runtime.scheduler.page_saver import SAVED_TOKENS
+from arbora.runtime.scheduler.stored_pages import StoredPages
+from evicted_prompts import BIG, LONG, PROMPT, evict_all
+from fake_model import pack, reply_alone, unpack
+from scheduler_bench import SchedulerBench
+
+
+def test_evicted_pages_of_a_dropped_namespace_are_not_saved() -> None:
+    cache = PrefixCache(2, 4, model=b"model")
+    lease = cache.acquire("a", pack([1, 2, 3, 4]), 4)
+    cache.release(lease, pack([1, 2, 3, 4]), cache.allocate(1) or [])
+    held = cache.allocate(2)
+    assert held is not None
+    stored = StoredPages(cache, host_pages=8)
+    stored.forget(DropCache(0, 1, "b", None), CacheDropped(1, 0, 0), [])
+    assert [pages.namespace for pages in stored.flush().saves] == ["a"]
+    lease = cache.acquire("a", pack([1, 2, 3, 4]), 4)
+    cache.release(lease, pack([1, 2, 3, 4]), held[:1])
+    assert cache.allocate(1) is not None
+    stored.forget(DropCache(0, 1, "a", None), CacheDropped(1, 0, 0), [])
+    assert stored.flush().saves == []
+
+
+def test_pages_of_nobody_are_not_saved() -> None:
+    bench = SchedulerBench(num_pages=16, page_size=4, most_stored=1000)
+    bench.submit("private", PROMPT, max_tokens=4, namespace=None)
+    bench.run()
+    evict_all(bench)
+    bench.scheduler.flush()
+    bench.deliver()
+    assert {namespace for namespace, _ in bench.model.store.pages.values()} == {"big"}
+
+
+def saved_pages(bench: SchedulerBench) -> int:
+    """How many the oldest planned step copies out before it runs."""
+    return sum(len(unpack(part.pages)) for part in bench.model.plans[0].saves)
+
+
+def test_what_is_evicted_is_copied_out_over_several_steps_before_it_is_overwritten() -> None:
+    bench = SchedulerBench(num_pages=250, page_size=4, most_stored=1000)
+    bench.submit("first", LONG, max_tokens=1)
+    bench.run()
+    bench.submit("big", BIG, max_tokens=1, namespace="big")
+    bench.answer_fetches()
+    most = SAVED_TOKENS // 4
+    counts = []
+    while bench.plan():
+        counts.append(saved_pages(bench))
+        bench.step()
+    assert counts[0] == most
+    assert max(counts) <= most + FIRST_CHUNK // 4
+    assert sum(counts) == 225
+    bench.submit("again", LONG, max_tokens=8)
+    bench.run()
+    assert bench.cached("again") == 896
+    assert bench.tokens("again") == reply_alone(LONG, 8)
+
+
+def with_write_through() -> SchedulerBench:
+    bench = SchedulerBench(num_pages=250, page_size=4, most_stored=1000, write_through=True)
+    bench.submit("first", LONG, max_tokens=20)
+    return bench
+
+
+def test_with_write_through_pages_are_saved_while_they_are_computed() -> None:
+    bench = with_write_through()
+    bench.answer_fetches()
+    computed = 0
+    while bench.finish("first") is None:
+        bench.plan()
+        before, computed = computed, bench.scheduler._open["first"].residence.planned
+        assert before < computed <= before + FIRST_CHUNK
+        bench.step()
+        assert len(bench.model.store.pages) == computed // 4
+
+
+def test_with_write_through_a_reply_is_saved_too_and_nothing_twice() -> None:
+    bench = with_write_through()
+    bench.run()
+    assert len(bench.model.store.pages) == bench.model.store.saved == (900 + 19) // 4
+    turn = [*LONG, *bench.tokens("first"), 7, 8, 9, 10]
+    bench.submit("next", turn, max_tokens=1)
+    bench.run()
+    assert len(bench.model.store.pages) == bench.model.store.saved == 924 // 4
+    restarted = SchedulerBench(num_pages=250, page_size=4, most_stored=1000)
+    restarted.model.store.pages = bench.model.store.pages
+    restarted.submit("again", turn, max_tokens=8)
+    restarted.run()
+    assert restarted.cached("again") == 920
+    assert restarted.tokens("again") == reply_alone(turn, 8)
+
+
+def test_with_write_through_the_store_knows_what_was_used_on_the_device() -> None:
+    bench = with_write_through()
+    bench.run()
+    keys = list(bench.model.store.pages)
+    bench.submit("again", LONG[:600], max_tokens=1)
+    bench.run()
+    assert bench.model.store.used == [keys, keys[:150]]
+
+
+def test_with_write_through_what_is_private_or_wrong_is_not_kept() -> None:
+    bench = SchedulerBench(num_pages=64, page_size=4, most_stored=1000, write_through=True)
+    bench.submit("private", PROMPT, max_tokens=4, namespace=None)
+    bench.run()
+    assert not bench.model.store.pages
+    bench.submit("wrong", PROMPT, max_tokens=4)
+    bench.answer_fetches()
+    bench.plan()
+    result = bench.model.run_step()
+    result.errors = [RowError(unpack(result.slots)[0], "not_a_number", "not a number")]
+    bench.scheduler.apply(result)
+    bench.deliver()
+    bench.run()
+    assert not bench.model.store.pages
+
+
+def test_without_write_through_nothing_is_saved_before_it_is_evicted() -> None:
+    bench = SchedulerBench(num_pages=64, page_size=4, most_stored=1000)
+    bench.submit("first", PROMPT, max_tokens=4)
+    bench.run()
+    assert not bench.model.store.pages
+
+
+def test_at_the_end_the_store_gets_all_that_the_cache_holds_in_an_order_it_can_use() -> None:
+    bench = SchedulerBench(num_pages=32, page_size=4, most_stored=1000)
+    bench.submit("first", PROMPT, max_tokens=4)
+    bench.run()
+    bench.submit("branch", [*PROMPT[:20], *reversed(PROMPT[:20])], max_tokens=4)
+    bench.run()
+    told = [pages.keys for pages in bench.cache.everything()]
+    bench.scheduler.flush()
+    bench.deliver()
+    assert len(b"".join(told)) // 16 == len(bench.model.store.pages) == 15
+    restarted = SchedulerBench(num_pages=32, page_size=4, most_stored=1000)
+    restarted.model.store.pages = bench.model.store.pages
+    restarted.submit("again", [*PROMPT[:20], *reversed(PROMPT[:20])], max_tokens=8)
+    restarted.run()
+    assert restarted.cached("again") == 36
+    assert restarted.tokens("again") == reply_alone([*PROMPT[:20], *reversed(PROMPT[:20])], 8)
+
+
+def test_without_a_store_nothing_is_asked_and_nothing_is_saved() -> None:
+    bench = SchedulerBench(num_pages=16, page_size=4)
+    bench.submit("first", PROMPT, max_tokens=4)
+    bench.run()
+    evict_all(bench)
+    assert bench.model.store.pages == {}
+    assert bench.model.store.asked == []
