@@ -190,7 +190,7 @@ class GrammarCompiler:
         return self._schema_enforcing(source.unenforced, source)
 
     def _schema_enforcing(self, unenforced: Unenforced, source: Source) -> Compiled:
-        """What has no automaton is left to the host, which refuses in its own words if it can name the keyword."""
+        """What has no automaton is left to the host, which refuses in its own words if it names a keyword."""
         text = source.text if source.kind == "json_schema" else '{"type":"object"}'
         refusal: GrammarError | None = None
         uncovered: NotCoveredError | None = None
