@@ -6,6 +6,8 @@ A run asks for 24 replies by 6 schemas, then for 24 free replies to new texts: t
 the k-th before, so that both kinds compute the same number of tokens. Every other run takes the free ones
 first, with the lengths of the run before. The first run, in which the grammars are compiled, is printed but
 not counted.
+
+It needs the package httpx, which `make bench` installs, and a server that runs.
 """
 
 from __future__ import annotations

@@ -7,7 +7,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+try:
+    import httpx
+except ImportError:
+    raise SystemExit("this needs the package httpx: pip install httpx, or run `make bench`") from None
 
 
 @dataclass
@@ -42,8 +45,13 @@ class Client:
         self.model = ""
 
     async def open(self) -> None:
-        answer = (await self._http.get("/v1/models")).raise_for_status()
-        self.model = answer.json()["data"][0]["id"]
+        """Raises SystemExit if no server answers."""
+        try:
+            answer = (await self._http.get("/v1/models")).raise_for_status()
+            self.model = answer.json()["data"][0]["id"]
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError) as error:
+            await self.close()
+            raise SystemExit(f"no server at {self._http.base_url} lists a model: {error}") from None
 
     async def close(self) -> None:
         await self._http.aclose()

@@ -4,6 +4,8 @@
 
 Prints a table; `--output` appends a JSON line for each run. Times are seen by the client, in
 milliseconds. `cached` is the share of prompt tokens that the server says it had computed before.
+
+It needs the package httpx, which `make bench` installs, and a server that runs.
 """
 
 from __future__ import annotations

@@ -27,7 +27,10 @@ def compile_regex(regex: str) -> StackAutomaton:
     try:
         index = Index(f"{SENTINEL}(?:{regex}){SENTINEL}", _one_byte_tokens())
     except ValueError as error:
-        raise GrammarError(f"the regex can't be compiled: {error}") from None
+        if "Found no transitions" in str(error):
+            raise GrammarError("the regex has a part that matches no text") from None
+        said = str(error).replace(f"{SENTINEL}(?:", "").replace(f"){SENTINEL}", "")
+        raise GrammarError(f"the regex can't be compiled: {said}") from None
     table = index.get_transitions()
     sentinel = SENTINEL.encode()
     start = _walk(table, index.get_initial_state(), sentinel)

@@ -190,21 +190,26 @@ class GrammarCompiler:
         return self._schema_enforcing(source.unenforced, source)
 
     def _schema_enforcing(self, unenforced: Unenforced, source: Source) -> Compiled:
-        """What has no automaton is left to the host, which refuses in its own words."""
+        """What has no automaton is left to the host, which refuses in its own words if it names a keyword."""
         text = source.text if source.kind == "json_schema" else '{"type":"object"}'
         refusal: GrammarError | None = None
+        uncovered: NotCoveredError | None = None
         try:
             return self._built(Schema(text, source.separators, source.property_order, unenforced))
         except (NoValueError, WrongKeywordError) as error:
             if isinstance(error, WrongKeywordError) and unenforced == "allow":
                 raise
             refusal = error
-        except (NotCoveredError, TooLargeError):
+        except NotCoveredError as error:
+            uncovered = error
+        except TooLargeError:
             pass
         try:
             return self._in_time(source, lambda host: host.json_schema(text, source.separators, unenforced))
-        except GrammarError as error:
+        except NotCoveredError as error:
             raise refusal or error from None
+        except GrammarError as error:
+            raise refusal or uncovered or error from None
 
     def _regex(self, source: Source) -> Compiled:
         regex = without_anchors(source.text) if source.kind == "regex" else _any_of(source.text)

@@ -19,6 +19,7 @@ from .tags.format import Format, JsonSchema
 from .tags.lark import in_lark
 
 ANY_BYTE = bytes(range(256))
+_SPECIAL_TOKEN = b"\xff"  # begins the name of one in llguidance's texts
 BASE_BYTES = 64 << 10
 MAX_STEP_ITEMS = 10_000  # of the parser for each token: an ambiguous grammar ends its request, not the pace
 BYTES_PER_CHARACTER = 64  # measured on schemas of 0.3 to 20 kB: 20 to 120
@@ -34,12 +35,12 @@ class HostMatcher:
     def consume(self, token: int) -> str | None:
         """A token that was kept. Returns what went wrong, if anything."""
         if self._matcher.is_error():  # a mask past a limit allows the end only
-            return f"the grammar can't be followed: {self._matcher.get_error()}"
+            return f"the grammar can't be followed: {_in_plain_words(self._matcher.get_error())}"
         if token in self._eos_tokens and (self._matcher.is_accepting() or self._matcher.is_stopped()):
             return None
         if self._matcher.consume_token(token):
             return None
-        return f"the output left its grammar: {self._matcher.get_error()}"
+        return f"the output left its grammar: {_in_plain_words(self._matcher.get_error())}"
 
     def forced_text(self) -> ForcedText:
         """What must come next. What may follow that is not known."""
@@ -116,10 +117,18 @@ class HostCompiler:
         if matcher.is_error():
             raise explain(matcher.get_error(), what, schema)
         probe = matcher.deep_copy()
-        probe.compute_bitmask()
+        self._follow_forced(probe)
         if probe.is_error():  # some that allow nothing at all are found out only here
-            raise GrammarError(f"no output can be begun: {probe.get_error()}")
+            raise GrammarError(f"the {what} {_in_plain_words(probe.get_error())}")
         return HostGrammar(matcher, self._eos_tokens, BASE_BYTES + BYTES_PER_CHARACTER * len(grammar))
+
+    def _follow_forced(self, probe: LLMatcher) -> None:
+        """As far as every reply has the same text."""
+        probe.compute_bitmask()
+        forced = probe.compute_ff_bytes()[:MAX_TEXT].partition(_SPECIAL_TOKEN)[0]
+        if forced and not probe.is_error():
+            probe.consume_tokens(self._tokenizer.tokenize_bytes(forced))
+            probe.compute_bitmask()
 
     def _literal(self, text: str) -> list[str]:
         """Lark terms for literal text, in which the vocabulary's special tokens are themselves."""
@@ -146,6 +155,15 @@ class HostCompiler:
             for token in self._special
             if self._tokens[token]
         }
+
+
+def _in_plain_words(error: str) -> str:
+    """llguidance's messages that tell about its parser, as what is wrong with a grammar."""
+    if "NoExtensionBias" in error:
+        return "allows no value, or none that ends"
+    if "Too many items" in error:
+        return f"is too large: the parser needs more than {MAX_STEP_ITEMS:,} steps for a token"
+    return error.removesuffix("\n<non-verbose/>")
 
 
 class _Spelling:

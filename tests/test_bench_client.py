@@ -72,3 +72,11 @@ def test_what_goes_wrong_is_part_of_the_reply(url: str, model: str, said: str) -
 
 def test_a_server_that_is_gone_is_part_of_the_reply() -> None:
     assert "ConnectError" in str(ask("http://127.0.0.1:1", "whole").error)
+
+
+def test_a_server_that_is_not_there_is_named_before_anything_is_asked() -> None:
+    async def open_client() -> None:
+        await Client("http://127.0.0.1:1").open()
+
+    with pytest.raises(SystemExit, match=r"no server at http://127\.0\.0\.1:1"):
+        asyncio.run(open_client())

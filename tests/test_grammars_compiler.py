@@ -272,3 +272,35 @@ def test_a_process_is_there_before_the_first_grammar() -> None:
     running = [worker._process is not None for worker in grammars._workers._workers]
     assert running == [False] * (WORKERS - 1) + [True]
     grammars.close()
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"type": "array", "items": {"enum": [1]}, "minItems": 100_000}, ["the schema is too large"]),
+        (
+            {"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}, "required": ["a"]},
+            ["'$ref' at #/properties/a/$ref", "refers to itself"],
+        ),
+        ({"$ref": "#"}, ["'$ref' at #/$ref", "refers to itself"]),
+        (
+            {"type": "object", "properties": {"a": {"type": "string", "pattern": r"^\bfoo\b$"}}},
+            ["'pattern' at #/properties/a/pattern", "word boundary", '"unenforced": "allow"'],
+        ),
+    ],
+)
+def test_a_schema_that_nobody_can_follow_is_refused_before_the_reply_begins(
+    grammars: GrammarCompiler, schema: dict[str, object], said: list[str]
+) -> None:
+    grammars.submit("odd", "json_schema", json.dumps(schema))
+    error = answer(grammars, "odd")
+    assert isinstance(error, GrammarError)
+    assert all(words in str(error) for words in said), error
+    assert "verbose" not in str(error)
+
+
+def test_a_regex_with_a_part_that_matches_nothing_is_refused_in_plain_words(
+    grammars: GrammarCompiler,
+) -> None:
+    grammars.submit("odd", "regex", r"a[^\s\S]")
+    assert str(answer(grammars, "odd")) == "the regex has a part that matches no text"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .formula import ARRAY, Formula
 from .place import Place
 from .unevaluated import unevaluated_items
-from .values import is_number
+from .uniqueness import unique_items
 
 if TYPE_CHECKING:
     from .keywords import Keywords
@@ -55,18 +55,11 @@ def _contains(keywords: Keywords, place: Place) -> Iterator[Formula]:
         yield keywords.unless(keywords.formulas.atom(ARRAY, "contains", child, most + 1))
 
 
-def _unique_items(keywords: Keywords, place: Place) -> Iterator[Formula]:
-    most = place.fields.get("maxItems")
-    if place.fields["uniqueItems"] is True and not (is_number(most) and most <= 1):  # type: ignore[operator]
-        raise place.refusal("uniqueItems", "it is not supported for more than one item")
-    yield from ()
-
-
 ARRAYS = {
     "prefixItems": _prefix_items,
     "items": _items,
     "additionalItems": _additional_items,
     "contains": _contains,
     "unevaluatedItems": unevaluated_items,
-    "uniqueItems": _unique_items,
+    "uniqueItems": unique_items,
 }

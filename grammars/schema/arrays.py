@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .formula import ARRAY, Formula, Formulas
 from .goals import Container, Edge, Goal, Goals, Node
+from .uniqueness import after_distinct
 
 
 def read_array(goals: Goals, array: Container) -> None:
@@ -39,7 +40,7 @@ def _read(goals: Goals, array: Container, node: Node) -> None:
 
 
 def _ended(make: Formulas, atom: Formula) -> Formula:
-    return make.true if atom.payload[0] == "items" else make.false
+    return make.true if atom.payload[0] in ("items", "distinct") else make.false
 
 
 def _after_item(make: Formulas, atom: Formula) -> Formula:
@@ -49,6 +50,8 @@ def _after_item(make: Formulas, atom: Formula) -> Formula:
         return make.atom(ARRAY, "length", count - 1) if count > 1 else make.true
     if name == "items":
         return _after_position(make, *atom.payload[1:])
+    if name == "distinct":
+        return after_distinct(make, atom.payload[1])
     child, count = atom.payload[1:]
     found = make.atom(ARRAY, "child", child)
     fewer = make.atom(ARRAY, "contains", child, count - 1) if count > 1 else make.true

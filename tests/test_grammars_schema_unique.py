@@ -1,0 +1,98 @@
+"""`uniqueItems`: which arrays it allows, by JSON equality, and where it is refused."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from typing import Any
+
+import jsonschema
+import pytest
+from arbora.grammars import GrammarError
+from arbora.grammars.errors import NotCoveredError
+from arbora.grammars.schema import SchemaCompiler
+from json_automata import compact
+
+COMPILER = SchemaCompiler()
+COLORS = {"enum": ["red", "green", "é"]}
+DEFINED = {"$defs": {"color": COLORS, "loop": {"anyOf": [{"$ref": "#/$defs/loop"}]}}}
+UNIQUE: dict[str, Any] = {"type": "array", "uniqueItems": True}
+
+CASES: dict[str, dict[str, Any]] = {
+    "enum": {"items": COLORS},
+    "bounded": {"items": COLORS, "minItems": 2, "maxItems": 2},
+    "mixed": {"items": {"enum": ["red", 1, 0, None, True, False]}, "maxItems": 3},
+    "equal twice": {"items": {"enum": [1, 1.0, 2]}},
+    "types": {"items": {"type": ["boolean", "null"]}},
+    "a reference": {"items": {"$ref": "#/$defs/color"}, **DEFINED},
+    "alternatives": {"items": {"anyOf": [{"$ref": "#/$defs/color"}, {"type": "null"}]}, **DEFINED},
+    "prefix": {"prefixItems": [{"const": 1}, {"enum": [1, 2]}], "items": False},
+    "prefix and more": {"prefixItems": [{"enum": ["red", 1]}], "items": {"enum": [1, 2]}},
+    "bounded prefix": {"prefixItems": [{"enum": [1, 2]}, {"enum": [2, "red"]}], "maxItems": 2},
+    "contains": {"items": COLORS, "contains": {"const": "green"}},
+    "more is said": {"items": {"enum": ["red", "green", 1, 2], "minimum": 2}},
+}
+VALUES = ["red", "green", "é", 0, 1, 2, None, True, False]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_items_of_few_values_are_unique(name: str) -> None:
+    schema = {**UNIQUE, **CASES[name]}
+    automaton = COMPILER.compile(json.dumps(schema))
+    validator = jsonschema.Draft202012Validator(schema)
+    arrays = [list(items) for length in range(4) for items in product(VALUES, repeat=length)]
+    allowed = [array for array in arrays if validator.is_valid(array)]
+    assert 1 < len(allowed) < len(arrays)
+    assert [array for array in arrays if automaton.accepts(compact(array))] == allowed
+
+
+def test_all_values_may_come_and_then_none() -> None:
+    letters = list("abcdefgh")
+    automaton = COMPILER.compile(json.dumps({**UNIQUE, "items": {"enum": letters}}))
+    assert automaton.accepts(compact(letters[::-1])) and automaton.accepts(compact(letters))
+    assert not automaton.accepts(compact([*letters, "a"]))
+    state, stack = automaton.start, list[int]()
+    for byte in compact(letters)[:-1]:
+        state = automaton.step(state, stack, byte)
+    assert [byte for byte in range(256) if automaton.step(state, list(stack), byte) >= 0] == [ord("]")]
+
+
+@pytest.mark.parametrize(("one", "other"), [("1", "1.0"), ("-0.5", "-0.5"), ('"é"', '"\\u00e9"')])
+def test_equal_values_are_equal_however_they_are_spelled(one: str, other: str) -> None:
+    automaton = COMPILER.compile(json.dumps({**UNIQUE, "items": {"enum": [1, 2, "é", -0.5]}}))
+    assert automaton.accepts(f"[{one},2]".encode()) and automaton.accepts(f"[{other},2]".encode())
+    pairs = [f"[{first},{second}]" for first in (one, other) for second in (one, other)]
+    assert not any(automaton.accepts(pair.encode()) for pair in pairs)
+
+
+def test_an_array_that_repeats_is_what_not_unique_allows() -> None:
+    items = {"enum": [1, "a"]}
+    schema = {"type": "array", "items": items, "not": {"uniqueItems": True, "items": items}}
+    automaton = COMPILER.compile(json.dumps(schema))
+    assert automaton.accepts(b"[1,1]") and automaton.accepts(b'["a",1,1]')
+    assert not automaton.accepts(b"[1]") and not automaton.accepts(b'["a",1]')
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"items": {"type": "string"}},
+        {"items": {"enum": list(range(9))}},
+        {"items": {"enum": [[1], 2]}},
+        {"items": {"$ref": "#/$defs/loop"}, **DEFINED},
+        {"items": {"$ref": "#"}},
+        {"prefixItems": [COLORS]},
+        {"prefixItems": [COLORS, {}], "items": False},
+    ],
+    ids=str,
+)
+def test_items_of_many_values_are_refused(said: dict[str, Any]) -> None:
+    with pytest.raises(NotCoveredError) as caught:
+        COMPILER.compile(json.dumps({**UNIQUE, **said}))
+    assert caught.value.path == "#/uniqueItems" and "at most 8 values" in str(caught.value)
+
+
+def test_more_items_than_there_are_values_are_no_value() -> None:
+    with pytest.raises(GrammarError, match="allows no value"):
+        COMPILER.compile(json.dumps({**UNIQUE, "items": COLORS, "minItems": 4}))
