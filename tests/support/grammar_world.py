@@ -65,8 +65,8 @@ def compiled(
 
 
 def answer(compiler: GrammarCompiler, wanted: str) -> Automaton | HostGrammar | GrammarError:
-    """Waits for one ticket; the answers to others are lost."""
-    for _ in range(30_000):
+    """Waits for one ticket, also while a worker compiles its own code; the answers to others are lost."""
+    for _ in range(300_000):
         for ticket, result in compiler.finished():
             if ticket == wanted:
                 return result
