@@ -19,7 +19,7 @@ WEIGHT = 1 / 16  # seen, before that counts for more than what was assumed
 HALF_LIFE = 16  # of what was learned
 HISTORY = 32  # evicted, and remembered
 TICKS = 16  # in which a cache is filled: the resolution of ages
-CYCLE = 1 / 4  # accessed before a kind is judged anew, if there are enough requests for one lesson each
+CYCLE = 1 / 2  # accessed before a kind is judged anew, if there are enough requests for one lesson each
 
 TOLERATED = 1.02  # by how much the order may be wrong, so that small changes of a kind's rates cost nothing
 
