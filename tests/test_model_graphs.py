@@ -21,28 +21,20 @@ from arbora.runtime.messages import RowGroup
 from arbora.runtime.model import graphs
 from arbora.runtime.model.graphs import Capture, CudaCapture, DecodeGraphs, Replay, capture_graphs, sizes
 from arbora.runtime.model.input_batch import InputBatch
-from checkpoints import random_model, save_model
+from checkpoints import WINDOWED, random_model, save_model
 from step_driver import StepDriver
 from triton_device import DEVICE, triton_kernels
 
 SLOTS, PAGE, CONTEXT = 5, 4, 160
 PROMPTS = [np.random.default_rng(length).integers(0, 256, length).tolist() for length in (3, 134, 5, 99, 2)]
 SHARED = 8
-FIELDS: dict[str, Any] = {
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "use_sliding_window": True,
-    "sliding_window": 5,
-    "layer_types": ["sliding_attention", "full_attention"],
-}
 Step = tuple[Sequence[int], Sequence[RowGroup]]
 GROUPS = [RowGroup(first_row=1, rows=2, shared_tokens=SHARED)]
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(random_model("qwen3", **FIELDS), tmp_path_factory.mktemp("model"))
+    return save_model(random_model("qwen3", **WINDOWED), tmp_path_factory.mktemp("model"))
 
 
 class Compared:
@@ -122,7 +114,7 @@ def test_more_partial_results_than_a_graph_has_room_for_run_without(
 
 
 def test_rows_that_share_pages_within_a_window_run_without(tmp_path: Path) -> None:
-    wide = save_model(random_model("qwen3", **{**FIELDS, "sliding_window": CONTEXT}), tmp_path)
+    wide = save_model(random_model("qwen3", **{**WINDOWED, "sliding_window": CONTEXT}), tmp_path)
     assert replayed(wide, [([0, 1, 2], GROUPS), ([0, 1, 2], [])]) == [3]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from arbora.runtime.messages import RowGroup, StepMasks, StepResult
 from arbora.runtime.model.loading import load_model
 from arbora.runtime.sampling_params import SamplingParams
 from byte_grammars import EOS, bits, byte_vocabulary, nested
-from checkpoints import VOCAB_SIZE, random_model, save_model
+from checkpoints import VOCAB_SIZE, WINDOWED, random_model, save_model
 from stack_automata import load_message
 from step_driver import GREEDY, StepDriver, packed, serve_config, unpacked
 from triton_device import DEVICE, triton_kernels
@@ -35,16 +34,7 @@ EDITED = SamplingParams(
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Head norms, grouped queries, and a window in every other layer."""
-    fields: dict[str, Any] = {
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "use_sliding_window": True,
-        "sliding_window": 5,
-        "layer_types": ["sliding_attention", "full_attention"],
-    }
-    return save_model(random_model("qwen3", **fields), tmp_path_factory.mktemp("model"))
+    return save_model(random_model("qwen3", **WINDOWED), tmp_path_factory.mktemp("model"))
 
 
 def run_every_kind_of_step(model: Path, device: str) -> list[StepResult]:

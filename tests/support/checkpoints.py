@@ -42,6 +42,17 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
 }
 
 
+WINDOWED: dict[str, Any] = {
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "use_sliding_window": True,
+    "sliding_window": 5,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+"""of a small qwen3: head norms, grouped queries, and a window in every other layer"""
+
+
 def random_model(family: str, seed: int = 0, **fields: Any) -> PreTrainedModel:
     """A float32 model whose every parameter is random, norms and biases too. `fields` change its config."""
     torch.manual_seed(seed)
