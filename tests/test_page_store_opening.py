@@ -1,0 +1,68 @@
+"""A page store is opened for one model: what may go wrong, and the name under which pages are kept."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from arbora.runtime.errors import ConfigError
+from arbora.runtime.model.tiers import open_page_store, page_model
+from arbora.runtime.model.tiers.file_hashes import FileHashes
+from page_world import PAGE_BYTES
+from step_driver import serve_config
+
+
+def test_host_memory_too_small_for_a_page_is_refused(tmp_path: Path) -> None:
+    config = serve_config(tmp_path, host_cache=PAGE_BYTES - 1)
+    with pytest.raises(ConfigError, match=f"--host-cache {PAGE_BYTES - 1}: a page .* takes"):
+        open_page_store(config, PAGE_BYTES, torch.device("cpu"))
+
+
+def test_pages_of_another_model_dtype_or_shape_have_other_names(tmp_path: Path) -> None:
+    weights = tmp_path / "weights"
+    weights.write_bytes(b"weights")
+    store = open_page_store(serve_config(tmp_path, disk_cache=tmp_path), PAGE_BYTES, torch.device("cpu"))
+    assert store is not None
+    table = torch.rand(4, 8)
+    names = [
+        page_model(store, "shape", torch.float32, table, [weights]),
+        page_model(store, "other", torch.float32, table, [weights]),
+        page_model(store, "shape", torch.bfloat16, table, [weights]),
+        page_model(store, "shape", torch.float32, table + 1, [weights]),
+    ]
+    weights.write_bytes(b"Weights")
+    names.append(page_model(store, "shape", torch.float32, table, [weights]))
+    assert len(set(names)) == 5
+    weights.write_bytes(b"weights")
+    assert page_model(store, "shape", torch.float32, table, [weights]) == names[0]
+
+
+def test_weights_are_hashed_again_only_if_they_were_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[str] = []
+    digest: Any = hashlib.file_digest
+
+    def spy(file: Any, how: str) -> Any:
+        hashed.append(file.name)
+        return digest(file, how)
+
+    monkeypatch.setattr(hashlib, "file_digest", spy)
+    memory, files = tmp_path / "weights.json", [tmp_path / "a", tmp_path / "b"]
+    for file in files:
+        file.write_bytes(file.name.encode() * 1000)
+    first = FileHashes(memory).of(files)
+    assert len(hashed) == 2
+    assert FileHashes(memory).of(files) == first
+    assert len(hashed) == 2
+    files[0].write_bytes(b"c" * 1000)
+    second = FileHashes(memory).of(files)
+    assert hashed[2:] == [str(files[0])]
+    assert (second[0] != first[0], second[1]) == (True, first[1])
+    memory.write_text("{")
+    assert FileHashes(memory).of(files) == second
+    assert FileHashes(None).of(reversed(files)) == second[::-1]
+    assert len(hashed) == 7
