@@ -56,13 +56,15 @@ class NamespaceSize(Struct):
 
 
 class TopPrefix(Struct):
-    """`idle` is how many tokens the cache has served or taken in since the last hit."""
+    """`idle` is how many tokens the cache has served or taken in since the last hit; `text` how the prefix
+    begins, `end` how it ends."""
 
     namespace: str
     tokens: int
     hits: int
     idle: int
     text: str | None
+    end: str | None
 
 
 class Pin(Struct):
@@ -182,7 +184,8 @@ def _hit_rate(prompt: int, cached: int, requests: int | UnsetType = UNSET) -> Hi
 
 
 def _prefix(prefix: CachedPrefix, own: str, decode: Callable[[Tokens], str] | None) -> TopPrefix:
-    text = None
+    text = end = None
     if decode is not None and prefix.namespace == own:
         text = decode(prefix.head)[:TEXT_CHARACTERS]
-    return TopPrefix(shown_namespace(prefix.namespace), prefix.tokens, prefix.hits, prefix.idle, text)
+        end = decode(prefix.tail)[-TEXT_CHARACTERS:]
+    return TopPrefix(shown_namespace(prefix.namespace), prefix.tokens, prefix.hits, prefix.idle, text, end)

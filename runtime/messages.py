@@ -234,10 +234,12 @@ class Stats(Message):
 
 
 class CachedPrefix(Part):
-    """`hits` requests began with its `tokens` tokens; `idle` tokens and releases since the last one."""
+    """`hits` requests began with its `tokens` tokens; `idle` tokens and releases since the last one. `head`
+    and `tail` are its first and last tokens if they are the asker's own, else nothing."""
 
     namespace: str
-    head: Tokens  # its first tokens, if they are the asker's own
+    head: Tokens
+    tail: Tokens
     tokens: int
     hits: int
     idle: int
