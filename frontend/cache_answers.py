@@ -6,10 +6,19 @@ from collections.abc import Callable
 
 from msgspec import UNSET, Struct, UnsetType
 
-from ..runtime.messages import CachedPrefix, CacheReport, ModelReady, PinnedPrefix, StoreCounts, Tokens
+from ..runtime.messages import (
+    CachedPrefix,
+    CacheDropped,
+    CacheReport,
+    ModelReady,
+    PinnedPrefix,
+    StoreCounts,
+    Tokens,
+)
 from .tenants import shown_namespace
 
 TEXT_CHARACTERS = 80
+REMOTE_ERROR = "The remote cache can't be reached; what it has of this stays there. Delete it again later."
 
 
 class Amount(Struct):
@@ -97,11 +106,12 @@ class CacheStatus(Struct):
 
 
 class FreedPages(Struct):
-    """Of the tiers beside the KV cache."""
+    """Of the tiers beside the KV cache. `remote` is null if there was an error."""
 
     host: int
     disk: int
-    remote: int
+    remote: int | None
+    remote_error: str | UnsetType = UNSET
 
 
 class Freed(Struct):
@@ -141,6 +151,11 @@ def cache_status(
         prefixes=[_prefix(prefix, own, decode) for prefix in report.prefixes],
         pins=[shown_pin(pin, model) for pin in report.pins],
     )
+
+
+def freed_pages(dropped: CacheDropped) -> FreedPages:
+    error = REMOTE_ERROR if dropped.remote_pages is None else UNSET
+    return FreedPages(dropped.host_pages, dropped.disk_pages, dropped.remote_pages, error)
 
 
 def _tiers(store: StoreCounts) -> Tiers:

@@ -198,6 +198,17 @@ async def test_all_is_dropped_or_what_one_salt_has(
     assert (asked.scope, asked.namespace) == ("", expected)
 
 
+async def test_a_remote_cache_that_could_not_be_reached_is_told_beside_what_was_dropped(
+    world: HttpWorld,
+) -> None:
+    world.running.cache = lambda message: CacheDropped(message.query, 3, 47, 1, 2, None)
+    answer = (await world.http.delete("/cache")).json()
+    assert answer["freed"]["pages"] == 3
+    error = answer["tiers"].pop("remote_error")
+    assert answer["tiers"] == {"host": 1, "disk": 2, "remote": None}
+    assert "can't be reached" in error
+
+
 @pytest.mark.parametrize(
     ("method", "path", "known"),
     [
