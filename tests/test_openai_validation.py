@@ -89,7 +89,7 @@ async def test_a_value_out_of_range_is_named_with_its_range(
         ({"stop": ["a"] * 17}, "stop"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"512": 1}}, "logit_bias"),
-        ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {"5": 101}}, "logit_bias[5]"),
         ({"stop_token_ids": [512]}, "stop_token_ids"),
         ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),

@@ -109,7 +109,8 @@ class Scheduler:
             if isinstance(compiled, GrammarError):
                 if request is not None:
                     param = request.grammar_params.get(compiled.function, request.grammar_param)
-                    self._refuse(request, Refused(request_id, 400, str(compiled), param, "invalid_grammar"))
+                    message = f"{param}: {compiled}"
+                    self._refuse(request, Refused(request_id, 400, message, param, "invalid_grammar"))
             elif request is not None:
                 request.constraint = compiled
                 refused = self._results.completion.refusal(request)
