@@ -125,7 +125,8 @@ async def test_a_value_of_another_type_is_told_with_the_types_that_may_be(
 async def test_a_slip_of_the_pen_is_not_taken_for_a_field_of_somebody_else(
     world: HttpWorld, slip: str, meant: str
 ) -> None:
-    error = await refused(world, **{slip: 1})
+    fields: Any = {slip: 1}
+    error = await refused(world, **fields)
     assert (error["param"], error["code"]) == (slip, "unknown_parameter")
     assert f"did you mean {meant}?" in error["message"]
 

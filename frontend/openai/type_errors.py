@@ -1,4 +1,4 @@
-"""What msgspec finds wrong in a body, told like other errors: the field, its value, and what may stand there."""
+"""What msgspec finds wrong in a body, in words: the field, its value and what may stand there."""
 
 from __future__ import annotations
 
