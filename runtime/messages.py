@@ -51,6 +51,7 @@ class GrammarSpec(Part):
     `param` is the request's field it came from, for errors. `separators` are the item and key separators
     of a JSON schema's value, `property_order` that of declared properties: the schema's, or any.
     Keywords that can't be enforced are a reason to refuse the schema, or are left out and reported.
+    `reproducible`: a reply that is asked for again is the same, so that it waits for what lasts.
     """
 
     kind: GrammarKind
@@ -59,6 +60,7 @@ class GrammarSpec(Part):
     separators: tuple[str, str] = (",", ":")
     property_order: PropertyOrder = "schema"
     unenforced: Unenforced = "refuse"
+    reproducible: bool = False
 
 
 class Generate(Message):

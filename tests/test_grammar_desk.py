@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from arbora.grammars import Automaton, GrammarError
 from arbora.grammars.automaton import LIST_BYTES
-from arbora.grammars.compiler import GrammarKind
+from arbora.grammars.source import GrammarKind
 from arbora.kernels.automaton import ACTION_COLUMNS, Tables
 from arbora.runtime.messages import DropGrammar, GrammarSpec, LoadGrammar
 from arbora.runtime.scheduler import grammar_desk
@@ -155,4 +155,22 @@ def test_a_schema_travels_to_the_device_once_and_no_mask_after_it(kind: GrammarK
     (load,) = desk.take_loads()
     assert isinstance(load, LoadGrammar)
     assert load.actions and load.list_tokens
+    grammars.close()
+
+
+def test_a_request_that_need_not_wait_is_followed_by_the_host_from_a_known_time_on() -> None:
+    grammars = compiler(grace_s=0.01)
+    desk = GrammarDesk(grammars)
+    assert desk.due_in() is None
+    text = json.dumps({"enum": list(range(20_000))})
+    for request, reproducible in (("at once", False), ("seeded", True)):
+        desk.submit(request, GrammarSpec("json_schema", text, "json", reproducible=reproducible))
+    due = desk.due_in()
+    assert due is not None and due <= 0.01
+    made: dict[str, Constraint | GrammarError] = {}
+    while len(made) < 2:
+        made |= desk.finished()
+        time.sleep(0.001)
+    assert isinstance(made["at once"], MatcherConstraint) and isinstance(made["seeded"], AutomatonConstraint)
+    assert desk.due_in() is None
     grammars.close()
