@@ -72,6 +72,17 @@ async def test_what_says_that_a_schema_is_enforced_as_always_needs_none(world: H
     assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
 
 
+@pytest.mark.parametrize("seed", [None, 0])
+async def test_a_reply_with_a_seed_waits_for_the_matcher_that_lasts(
+    world: HttpWorld, seed: int | None
+) -> None:
+    world.script = world.says("ok")
+    body = {"model": MODEL, "messages": HELLO, "regex": "ok", "seed": seed}
+    assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
+    grammar = last_generate(world).grammar
+    assert grammar is not None and grammar.reproducible == (seed is not None)
+
+
 @pytest.mark.parametrize("limit", [{}, {"max_tokens": 5}, {"max_completion_tokens": 5}], ids=str)
 async def test_a_conversation_that_is_too_long_by_itself_is_what_is_wrong(
     world: HttpWorld, limit: Any

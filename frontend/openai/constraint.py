@@ -41,6 +41,7 @@ def enforced_as_asked(spec: GrammarSpec | None, request: GenerationFields) -> Gr
         spec,
         property_order=cast(PropertyOrder, request.property_order or "schema"),
         unenforced=cast(Unenforced, request.unenforced or "refuse"),
+        reproducible=request.seed is not None,
     )
 
 

@@ -116,6 +116,10 @@ class Scheduler:
                 refused = self._results.completion.refusal(request)
                 self._accept(request) if refused is None else self._refuse(request, refused)
 
+    def grammars_due_in(self) -> float | None:
+        """Seconds until `take_grammars` has something to do, whether or not a grammar is ready."""
+        return self._grammars.due_in()
+
     def drop(self, request_id: str) -> None:
         """A stop string completed its reply, or nobody waits for it: plan nothing more, say nothing."""
         request = self._open.get(request_id)
