@@ -112,11 +112,31 @@ async def test_a_tool_s_schema_nested_too_deep_is_named(world: HttpWorld, choice
     assert "nested" in response.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("kind", ["array", None, ["null", "string"]])
+@pytest.mark.parametrize("kind", ["array", None, ["null", "string"], ["object", "nul"]])
 async def test_a_tools_parameters_are_of_an_object(world: HttpWorld, kind: Any) -> None:
     error = await refused(world, tools=[function("go"), function("look", parameters={"type": kind})])
     assert error["param"] == "tools[1].function.parameters.type"
     assert json.dumps(kind) in error["message"]
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", function("go"), allowed("auto", "go")], ids=str)
+async def test_where_a_tools_parameters_stand_is_known_to_whoever_reads_them(
+    world: HttpWorld, choice: Any
+) -> None:
+    world.script = world.says("Hm.")
+    body = {"messages": HELLO, "tools": [function("look"), function("go")], "tool_choice": choice}
+    assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
+    grammar = last_generate(world).grammar
+    assert grammar is not None and grammar.params["go"] == "tools[1].function.parameters"
+
+
+async def test_a_tool_that_has_no_form_in_the_models_language_is_named_by_its_place() -> None:
+    template = CHATML + "{# <|python_start|>[f(a=1)] #}{% if tools %}{{ tools | tojson }}{% endif %}"
+    async with http_world(template, context_length=1024) as pythonic:
+        odd = function("look", parameters={"type": "object", "properties": {"a-b": {}}})
+        error = await refused(pythonic, tools=[function("go"), odd], tool_choice="required")
+        assert error["param"] == "tools[1].function.parameters"
+        assert "'a-b'" in error["message"]
 
 
 @pytest.mark.parametrize(

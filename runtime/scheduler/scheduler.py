@@ -108,7 +108,7 @@ class Scheduler:
             request = self._open.get(request_id)
             if isinstance(compiled, GrammarError):
                 if request is not None:
-                    param = request.grammar_param
+                    param = request.grammar_params.get(compiled.function, request.grammar_param)
                     self._refuse(request, Refused(request_id, 400, str(compiled), param, "invalid_grammar"))
             elif request is not None:
                 request.constraint = compiled
