@@ -76,8 +76,7 @@ class Formulas:
     def dissolve(self) -> None:
         """Formulas refer to each other in circles: cut, they are gone with the last reference to them."""
         for formula in self._known.values():
-            formula.cache = {}
-            formula.parts = ()
+            formula.cache.clear()
 
     def types(self, mask: int) -> Formula:
         if mask & EVERY_TYPE == EVERY_TYPE:
@@ -189,7 +188,7 @@ class Formulas:
         return known
 
     def _restricted(self, formula: Formula, mask: int) -> Formula:
-        joined = self._with_parts(formula, [self.restricted(part, mask) for part in formula.parts])
+        joined = self.with_parts(formula, [self.restricted(part, mask) for part in formula.parts])
         return joined if joined is formula else self.restricted(joined, mask)
 
     def rewritten(
@@ -211,9 +210,10 @@ class Formulas:
         parts = [
             self.rewritten(part, key, change, about) if part.says & about else part for part in formula.parts
         ]
-        return self._with_parts(formula, parts)
+        return self.with_parts(formula, parts)
 
-    def _with_parts(self, formula: Formula, parts: list[Formula]) -> Formula:
+    def with_parts(self, formula: Formula, parts: list[Formula]) -> Formula:
+        """The formula with others for its parts."""
         if all(map(is_, parts, formula.parts)):
             return formula
         if formula.kind == "not":

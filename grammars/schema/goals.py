@@ -67,8 +67,8 @@ class Container:
     def __init__(self, types: int, goal: Goal) -> None:
         self.is_array = types == ARRAY
         self.goal = goal
-        self.names: list[str] = []
-        """the declared ones, in order"""
+        self.names: dict[str, int] = {}
+        """the declared ones, in order, with their numbers"""
         self.is_unordered = False
         """an object of one node whose declared properties come in any order"""
         self.needed: list[Edge | None] = []
@@ -118,7 +118,7 @@ class Container:
     def number(self, edge: Edge) -> int | None:
         """Of a member in the set of names, if it is told apart there."""
         if isinstance(edge.name, str):
-            return self.names.index(edge.name)
+            return self.names[edge.name]
         return len(self.names) if self.has_deep_others else None
 
     def can_strand(self, has_room: Callable[[Edge], bool] = lambda edge: True) -> bool:
@@ -355,14 +355,14 @@ class Goals:
         return decided is self.formulas.true
 
     def _container(self, value: Value, types: int) -> Container | None:
-        from .arrays import read_array
-        from .objects import read_object
-
         goal = tuple(self.formulas.restricted(formula, types) for formula in value.goal)
         if all(formula is self.formulas.false for formula in goal):
             return None
         known = self._containers.get((types, goal))
         if known is None:
+            from .arrays import read_array
+            from .objects import read_object
+
             known = self._containers[types, goal] = Container(types, goal)
             (read_object if types == OBJECT else read_array)(self, known)
             self._unsolved.append(known)

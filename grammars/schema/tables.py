@@ -241,25 +241,24 @@ class Tables:
 
     def _action_rows(self) -> NDArray[np.int32]:
         """With the room that each takes."""
-        known = np.zeros((self._action_count, ACTION_COLUMNS - 1), np.int32)
-        single = np.fromiter(chain.from_iterable(self._actions), np.int32)
-        known[list(self._actions.values())] = single.reshape(-1, ACTION_COLUMNS - 1)
+        rows = np.zeros((self._action_count, ACTION_COLUMNS), np.int32)
+        single = np.fromiter(chain.from_iterable(self._actions), np.int32).reshape(-1, ACTION_COLUMNS - 1)
+        numbers = np.fromiter(self._actions.values(), np.int64)
+        rows[numbers, :3], rows[numbers, 4:] = single[:, :3], single[:, 3:]
         for stamp in self._stamps:
             actions = stamp.block.pushes.actions
-            rows = known[stamp.first_action : stamp.first_action + len(actions), :3]
-            rows[:] = actions
-            rows[:, 1:] += stamp.graph, stamp.first_return
-        rooms = _ROOM_OF_KIND[known[:, 0]] + np.where(known[:, 0] == OPEN, known[:, 3], 0)
-        return np.insert(known, 3, rooms, axis=1)
+            after = stamp.first_action + len(actions)
+            rows[stamp.first_action : after, :3] = np.add(actions, (0, stamp.graph, stamp.first_return))
+        rows[:, 3] = _ROOM_OF_KIND[rows[:, 0]] + np.where(rows[:, 0] == OPEN, rows[:, 4], 0)
+        return rows
 
     def _classes(self, named: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """A class for each byte, such that every row is constant on it, and a byte of each class; each of
         the bytes that are named has its own."""
         code = np.zeros(256, np.uint64)
         code[named] = _CODE_OF_BYTE[named]
-        for block in {
-            id(block.class_of_byte): block for block in (stamp.block for stamp in self._stamps)
-        }.values():
+        blocks = [stamp.block for stamp in self._stamps]
+        for block in {id(block.class_of_byte): block for block in blocks}.values():
             code = code * _ODD + block.class_code
         samples, class_of_byte = first_of_each(code)
         return class_of_byte, samples
