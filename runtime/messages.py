@@ -52,6 +52,7 @@ class GrammarSpec(Part):
     parameters are in a structural tag. `separators` are the item and key separators of a JSON schema's
     value, `property_order` that of declared properties: the schema's, or any. Keywords that can't be
     enforced are a reason to refuse the schema, or are left out and reported.
+    `reproducible`: a reply that is asked for again is the same, so that it waits for what lasts.
     """
 
     kind: GrammarKind
@@ -61,6 +62,7 @@ class GrammarSpec(Part):
     property_order: PropertyOrder = "schema"
     unenforced: Unenforced = "refuse"
     params: dict[str, str] = {}
+    reproducible: bool = False
 
 
 class Generate(Message):

@@ -52,12 +52,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Twins:
     """The same steps on the CPU and, their sampling replayed, on the CUDA path."""
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, slots: int = SLOTS) -> None:
         self.replayed: list[int] = []
-        self.expected, self.driver = (started(model, device) for device in ("cpu", DEVICE.type))
+        self.expected, self.driver = (started(model, device, slots) for device in ("cpu", DEVICE.type))
         runner = self.driver.runner
         head = runner._decoder._weights.head
-        self._graphs = SamplingGraphs(head, runner._states, SLOTS, torch.float32, capture())
+        self._graphs = SamplingGraphs(head, runner._states, slots, torch.float32, capture())
         runner.replay_with(lambda _: None, self._sample)
 
     def _sample(self, slots: NDArray[np.int32], hidden: torch.Tensor) -> tuple[torch.Tensor, Sampled] | None:
@@ -89,8 +89,8 @@ class Twins:
         return got
 
 
-def started(model: Path, device: str) -> StepDriver:
-    fields = {"page_size": 4, "max_model_len": 40, "max_running": SLOTS, "enforce_eager": True}
+def started(model: Path, device: str, slots: int = SLOTS) -> StepDriver:
+    fields = {"page_size": 4, "max_model_len": 40, "max_running": slots, "enforce_eager": True}
     loaded = load_model(serve_config(model, device=device, **fields), byte_vocabulary)
     return StepDriver(loaded.runner, loaded.ready)
 
@@ -172,6 +172,39 @@ def test_a_row_for_which_no_token_is_allowed_ends_alone(twins: Twins) -> None:
     result = twins.step([0, 1], PROMPT)
     assert [(error.slot, error.message) for error in result.errors] == [(0, NOTHING_ALLOWED)]
     assert twins.replayed == [2]
+
+
+def test_decode_steps_are_replayed_whole_between_steps_with_prompts(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replays: list[Replay] = []
+
+    def counted(work: Replay) -> Replay:
+        captured = captures(work)
+
+        def replay() -> None:
+            replays.append(captured)
+            captured()
+
+        return replay
+
+    captures = capture()
+    monkeypatch.setattr(step_graphs, "CudaCapture", lambda: counted)
+    with triton_kernels():
+        twins = Twins(model, slots=2)
+        runner = twins.driver.runner
+        head, states = runner._decoder._weights.head, runner._states
+        graphs = StepGraphs(load_decoder_config(model), head, states, torch.float32, pages_of_row=10)
+        graphs.replay_in(runner, runner._decoder, runner._kvs)
+        twins.load_grammar(4)
+        twins.start(0, FILTERED, grammar=4)
+        twins.step([0], PROMPT)
+        twins.step([0])
+        twins.start(1, PENALISED, prompt=packed(PROMPT))
+        twins.step([1], PROMPT)
+        for _ in range(3):
+            twins.step([1, 0])
+    assert len(replays) == 1 + 2 + 1 + 3 * 2
 
 
 def failing(error: Exception) -> Any:
