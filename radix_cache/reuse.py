@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 ASSUMED = 0.1  # the chance of reuse in each band of age before anything is known: equal, as if LRU were right
 MOST = 0.9  # chances above are taken for that
-NEAR = 0.6  # what counts in one band of age counts so much in the next to it
-OWN = 1 / 4  # of the evidence that changes what a trait suggests, changes a kind's chances as much
+NEAR = 0.6  # what counts 1 in its own band of age counts so much in the next, and so on
+OWN = 1 / 4  # of what must be seen to change a trait's factor changes a kind's own
 COMPARED_EVERY = 16  # lessons at least
 LARGEST_SCALE = 1e60
 
@@ -39,9 +39,9 @@ class ReuseTable:
     """Learns the worth of each kind, one kind at a time.
 
     A kind that was rarely seen is taken for what its traits suggest: the chances of all kinds together, times
-    a factor for each trait (how much more often nodes of that trait were used than expected). What was seen of
-    it at about an age changes its chances at that age by one more factor. What is new counts more: instead of
-    all old counts getting smaller, `scale`, by which new ones are multiplied, grows.
+    a factor for each trait (how much more often nodes of that trait were used than expected). What was seen
+    of it at about an age changes its chances at that age by one more factor. What is new counts more: instead
+    of all old counts getting smaller, `scale`, by which new ones are multiplied, grows.
     """
 
     def __init__(self, widths: Sequence[float], weight: float, half_life: float) -> None:
@@ -139,7 +139,7 @@ def _ratios(
 
 
 def _near_ratios(used: Sequence[float], expected: Sequence[float], assumed: float) -> list[float]:
-    """For each band what was used, over what was expected: in it, and in others the less the further they are."""
+    """For each band what was used, over what was expected; other bands count less the further they are."""
     younger = []
     above = below = 0.0
     for more_used, more_expected in zip(used, expected, strict=True):
