@@ -272,11 +272,12 @@ class _Reader:
 def read_object(goals: Goals, container: Container) -> None:
     """Fills in the nodes of an object, from its start on."""
     if goals.any_order:
+        known = goals.unread
         try:
             _read(goals, container, in_order=False)
             return
         except TooLargeError:
-            pass
+            goals.forget_after(known)
     read_in_order(goals, container)
 
 
