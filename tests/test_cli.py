@@ -338,7 +338,7 @@ def test_a_port_in_use_is_known_before_anything_starts(
         port = other.getsockname()[1]
         assert main(["serve", str(model), "--port", str(port)]) == 2
     error = capsys.readouterr().err
-    assert f"--host 127.0.0.1 --port {port}: can't listen there" in error
+    assert f"--host 127.0.0.1 --port {port}: can't listen there (Address already in use)." in error
     assert "Stop what uses the port" in error
 
 

@@ -115,6 +115,7 @@ async def test_a_value_out_of_range_is_named_with_its_range(
         ),
         ({"guided_json": "{"}, "guided_json"),
         ({"choice": []}, "choice"),
+        ({"choice": ["a", ""]}, "choice"),
         ({"regex": "a", "choice": ["a"]}, "choice"),
         ({"structured_outputs": {}}, "structured_outputs"),
         ({"structured_outputs": {"chioce": ["a"]}}, "structured_outputs.chioce"),
