@@ -316,7 +316,7 @@ def test_a_call_may_be_left_out(served: Served, choice: Any) -> None:
 def test_calls_and_their_results_may_be_told_in_the_conversation(served: Served) -> None:
     first = chat(served, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
     message = first.choices[0].message
-    eventually(served.is_quiet)  # forced tokens at the end of a reply are computed behind it
+    eventually(lambda: served.is_quiet)  # forced tokens at the end of a reply are computed behind it
     told: Any = [
         *HELLO,
         message.model_dump(exclude_none=True),
