@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 _FIRST_TOKENS = 1 << 14
 _FIRST_LISTS = 1 << 9
+_BLOCK = 64  # tokens that are compared at once
 
 
 class Lists(NamedTuple):
@@ -208,10 +209,13 @@ def _slot(lists, tokens, openers):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _code(code, tokens):  # type: ignore[no-untyped-def]
+    """A sum, so that no token waits for the one before."""
+    total = np.uint64(0)
     for i in range(len(tokens)):
-        code = (code ^ np.uint64(tokens[i] + 1)) * np.uint64(0x9E3779B97F4A7C15)
-        code ^= code >> np.uint64(29)
-    return code
+        spread = np.uint64(tokens[i] + 1) * np.uint64(0x9E3779B97F4A7C15)
+        total += spread ^ (spread >> np.uint64(29))
+    code = (code ^ total) * np.uint64(0x9E3779B97F4A7C15)
+    return code ^ (code >> np.uint64(29))
 
 
 @njit(cache=True, nogil=True)
@@ -225,7 +229,10 @@ def _is(lists, number, tokens, openers):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _are_equal(some, others):  # type: ignore[no-untyped-def]
-    same = 0
-    while same < len(some) and some[same] == others[same]:
-        same += 1
-    return same == len(some)
+    for start in range(0, len(some), _BLOCK):
+        differing = np.int32(0)
+        for i in range(start, min(start + _BLOCK, len(some))):
+            differing |= some[i] ^ others[i]
+        if differing:
+            return False
+    return True
