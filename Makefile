@@ -18,7 +18,7 @@ TYPING := build/typing
 # Without an NVIDIA GPU: one version of torch, so that an index of CPU builds (gigabytes smaller) can give it.
 # PIP_EXTRA_INDEX_URL names such an index.
 HAS_GPU := $(wildcard /dev/nvidiactl /dev/nvidia0 /dev/dxg)
-CPU_TORCH := torch==2.13.0
+TORCH := $(if $(HAS_GPU),torch>=2.11,torch==2.13.0)
 
 .PHONY: serve test lint bench clean
 .DELETE_ON_ERROR:
@@ -53,17 +53,15 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
-	@echo "installing into $(VENV); the first time takes a few minutes"
-ifeq ($(HAS_GPU),)
-	$(PIP) install $(CPU_TORCH)
-else
-	$(PIP) install "torch>=2.11"
-endif
-	$(PIP) install --editable .
-	@echo "compiling the CPU kernels and what compiles grammars"
+	@echo "set-up 1 of 3: installing $(TORCH) into $(VENV), a large download"
+	@$(PIP) install "$(TORCH)"
+	@echo "set-up 2 of 3: installing Arbora and what it needs"
+	@$(PIP) install --editable .
+	@echo "set-up 3 of 3: compiling the CPU kernels and what compiles grammars, about two minutes"
 	-@PYTHONSAFEPATH=1 $(BIN)/python -m arbora.grammars.precompile & \
 	PYTHONSAFEPATH=1 $(BIN)/python -m arbora.kernels.precompile; wait
 	@touch $@
+	@echo "set-up done"
 
 $(VENV)/.installed-for-tests: $(VENV)/.installed
 	$(PIP) install --editable ".[test]"

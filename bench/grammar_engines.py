@@ -20,7 +20,7 @@ from arbora.grammars.host import HostCompiler, HostGrammar
 from arbora.grammars.masks.token_trie import Spellings, build_tries
 from arbora.grammars.schema import PropertyOrder
 from arbora.grammars.worker import Builder, Schema
-from arbora.kernels.automaton import AutomatonPool, Tables, cpu
+from arbora.kernels.automaton import AutomatonPool, SlotRegisters, Tables, cpu
 
 PIP_NAMES = {"xgrammar": "xgrammar", "outlines-core": "outlines-core", "llguidance": "llguidance"}
 MODULES = {"xgrammar": "xgrammar", "outlines-core": "outlines_core", "llguidance": "llguidance"}
@@ -106,7 +106,8 @@ class _ArboraGrammar:
 
     def mask_us(self, tokens: list[int]) -> Iterator[float]:
         spellings = self._words.spellings()
-        pool = AutomatonPool("cpu", 1, spellings.offsets, spellings.data, [self._words.end])
+        registers = SlotRegisters(1, len(spellings.offsets) - 1, "cpu")
+        pool = AutomatonPool("cpu", registers, spellings.offsets, spellings.data, [self._words.end])
         pool.load(1, _tables(self._automaton))
         pool.enter(0, 1, self._automaton.machine.start)
         rows = pool.rows(np.zeros(1, np.int32))

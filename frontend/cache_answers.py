@@ -6,10 +6,19 @@ from collections.abc import Callable
 
 from msgspec import UNSET, Struct, UnsetType
 
-from ..runtime.messages import CachedPrefix, CacheReport, ModelReady, PinnedPrefix, StoreCounts, Tokens
+from ..runtime.messages import (
+    CachedPrefix,
+    CacheDropped,
+    CacheReport,
+    ModelReady,
+    PinnedPrefix,
+    StoreCounts,
+    Tokens,
+)
 from .tenants import shown_namespace
 
 TEXT_CHARACTERS = 80
+REMOTE_ERROR = "The remote cache can't be reached; what it has of this stays there. Delete it again later."
 
 
 class Amount(Struct):
@@ -47,13 +56,15 @@ class NamespaceSize(Struct):
 
 
 class TopPrefix(Struct):
-    """`idle` is how many tokens the cache has served or taken in since the last hit."""
+    """`idle` is how many tokens the cache has served or taken in since the last hit; `text` how the prefix
+    begins, `end` how it ends."""
 
     namespace: str
     tokens: int
     hits: int
     idle: int
     text: str | None
+    end: str | None
 
 
 class Pin(Struct):
@@ -97,11 +108,12 @@ class CacheStatus(Struct):
 
 
 class FreedPages(Struct):
-    """Of the tiers beside the KV cache."""
+    """Of the tiers beside the KV cache. `remote` is null if there was an error."""
 
     host: int
     disk: int
-    remote: int
+    remote: int | None
+    remote_error: str | UnsetType = UNSET
 
 
 class Freed(Struct):
@@ -143,6 +155,11 @@ def cache_status(
     )
 
 
+def freed_pages(dropped: CacheDropped) -> FreedPages:
+    error = REMOTE_ERROR if dropped.remote_pages is None else UNSET
+    return FreedPages(dropped.host_pages, dropped.disk_pages, dropped.remote_pages, error)
+
+
 def _tiers(store: StoreCounts) -> Tiers:
     return Tiers(
         host=Tier(store.host_pages, store.host_bytes, store.host_hits),
@@ -167,7 +184,8 @@ def _hit_rate(prompt: int, cached: int, requests: int | UnsetType = UNSET) -> Hi
 
 
 def _prefix(prefix: CachedPrefix, own: str, decode: Callable[[Tokens], str] | None) -> TopPrefix:
-    text = None
+    text = end = None
     if decode is not None and prefix.namespace == own:
         text = decode(prefix.head)[:TEXT_CHARACTERS]
-    return TopPrefix(shown_namespace(prefix.namespace), prefix.tokens, prefix.hits, prefix.idle, text)
+        end = decode(prefix.tail)[-TEXT_CHARACTERS:]
+    return TopPrefix(shown_namespace(prefix.namespace), prefix.tokens, prefix.hits, prefix.idle, text, end)

@@ -27,7 +27,7 @@ from ..runtime.messages import (
     UnpinPrefix,
 )
 from ..runtime.sampling_params import SamplingParams
-from .cache_answers import Freed, FreedPages, PinDeleted, amount, cache_status, shown_pin
+from .cache_answers import Freed, PinDeleted, amount, cache_status, freed_pages, shown_pin
 from .openai.protocol import PinRequest
 from .openai.requests import new_id
 from .openai.tokenize import prompt_tokens
@@ -68,8 +68,7 @@ async def drop_cache(service: Service, request: Request) -> Response:
     dropped = await _ask(service, CacheDropped, lambda query: DropCache(client, query, scope, namespace))
     freed = amount(dropped.pages, model)
     freed.tokens = dropped.tokens
-    tiers = FreedPages(dropped.host_pages, dropped.disk_pages, dropped.remote_pages)
-    return _json(Freed(freed, tiers))
+    return _json(Freed(freed, freed_pages(dropped)))
 
 
 async def pin_prefix(service: Service, http_request: Request) -> Response:

@@ -138,7 +138,9 @@ class Metrics:
             "Choices by finish reason; abort is a client that went away.",
             ("reason",),
         )
-        self.failed = self._counter("arbora_requests_failed", "Requests by error status.", ("status",))
+        self.failed = self._counter(
+            "arbora_requests_failed", "Requests by error status, in streams too.", ("status",)
+        )
 
     def exposition(self) -> bytes:
         return generate_latest(self._registry)
@@ -174,6 +176,10 @@ class RequestTimer:
         self._metrics.completion_tokens.inc(completion_tokens)
         for reason in reasons:
             self._metrics.finished.labels(reason).inc()
+
+    def failed(self, status: int) -> None:
+        """Behind the first event of a stream, where the response's own status was 200."""
+        self._metrics.failed.labels(status).inc()
 
     def aborted(self, choices: int) -> None:
         """The client went away before the last of them ended."""

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple, get_args
 
 from ..runtime.config import Device, DType, ServeConfig, WritePolicy
@@ -285,6 +286,8 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
     values["api_keys"] = values.pop("api_key")
     values["served_model_name"] = values["served_model_name"] or served_name(model)
     _check_together(values, {name for name, setting in settings.items() if setting.value is not None})
+    if values["disk_cache"] is not None:
+        _make_directory(values["disk_cache"], settings["disk_cache"].label)
     return ServeConfig(model=find_model(model), **values)
 
 
@@ -303,6 +306,19 @@ def _check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
         raise ConfigError("--disk-cache-size is that of --disk-cache: give its DIRECTORY too.")
     if values["isolate_keys"] and not values["api_keys"]:
         raise ConfigError("--isolate-keys: there are no keys to tell clients by; give each an --api-key.")
+
+
+def _make_directory(directory: Path, label: str) -> None:
+    """Raises ConfigError if nothing can be written there."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"{label} {directory}: it can't be made or written ({error.strerror}); correct its name, choose "
+            "another directory or leave the option out."
+        ) from error
 
 
 def visible_device() -> Device:

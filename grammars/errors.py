@@ -4,7 +4,12 @@ from __future__ import annotations
 
 
 class GrammarError(ValueError):
-    """A grammar that is wrong or that can't be enforced. The message names the part and its path."""
+    """A grammar that is wrong or that can't be enforced. The message names the part and its path.
+
+    `function` is the one whose parameters are at fault, if they are a function's.
+    """
+
+    function = ""
 
 
 class NoValueError(GrammarError):
@@ -27,8 +32,8 @@ class NotCoveredError(GrammarError):
         self.path = path
         self.reason = reason
 
-    def __reduce__(self) -> tuple[type[NotCoveredError], tuple[str, str, str]]:
-        return type(self), (self.keyword, self.path, self.reason)
+    def __reduce__(self) -> tuple[type[NotCoveredError], tuple[str, str, str], dict[str, str]]:
+        return type(self), (self.keyword, self.path, self.reason), vars(self)
 
 
 class WrongKeywordError(NotCoveredError):

@@ -42,6 +42,13 @@ class GrammarCache(Generic[Source, Made]):
         self._futures.move_to_end(source)
         return future
 
+    def replace(self, source: Source, replaced: Future[Made], future: Future[Made]) -> None:
+        """From now on the source has another future, which is done."""
+        if self._futures.get(source) is replaced:
+            self._nbytes -= self._sizes.pop(source, 0)
+            self._futures[source] = future
+            self._done.append((source, future))
+
     def forget(self, source: Source, future: Future[Made]) -> None:
         """Next time it begins anew."""
         if self._futures.get(source) is future:

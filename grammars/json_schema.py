@@ -34,7 +34,7 @@ def parse_schema(text: str) -> Json:
         raise GrammarError(f"the schema is not valid JSON: {error}") from None
     if not isinstance(schema, dict | bool):
         raise GrammarError(f"a JSON schema is an object or a boolean, not {json.dumps(schema)[:80]}")
-    for path, _ in _objects(schema, ()):
+    for path, _ in objects(schema):
         if len(path) > MAX_DEPTH:
             raise GrammarError(f"the schema is nested more than {MAX_DEPTH} levels deep")
     return schema
@@ -100,15 +100,15 @@ def _culprit(error: str, schema: Json) -> tuple[tuple[str, ...], str, Json] | No
             continue
         name = keyword or match.group(1)
         value = match.groupdict().get("value")
-        for path, fields in _objects(schema, ()):
+        for path, fields in objects(schema):
             if name in fields and (value is None or value in json.dumps(fields[name], ensure_ascii=False)):
                 return path, name, fields[name]
     return None
 
 
-def _objects(schema: Json, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Json]]]:
+def objects(schema: Json) -> Iterator[tuple[tuple[str, ...], dict[str, Json]]]:
     """Every object in the schema with its path, outermost first; without recursion."""
-    pending: deque[tuple[tuple[str, ...], Json]] = deque([(path, schema)])
+    pending: deque[tuple[tuple[str, ...], Json]] = deque([((), schema)])
     while pending:
         path, value = pending.popleft()
         if isinstance(value, dict):

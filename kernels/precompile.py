@@ -1,6 +1,6 @@
 """Fill numba's cache, so that no start of a server compiles: `python -m arbora.kernels.precompile`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -17,23 +17,48 @@ from .pages import cpu as pages_cpu
 from .rotary import cpu as rotary_cpu
 from .sampling import row_cpu
 
+DTYPES = (torch.bfloat16, torch.float32)
 
-def compile_kernels(dtypes: Sequence[torch.dtype] = (torch.bfloat16, torch.float32)) -> None:
+
+def compile_kernels() -> None:
     """Compile the CPU kernels; later processes load what is cached on disk."""
+    groups: dict[str, Callable[[], None]] = {
+        "attention": _attention,
+        "matrix products": _products,
+        "norms, activations and rotations": _small_kernels,
+        "automata": _step_an_automaton,
+        "sampling": _sampling,
+    }
+    for number, (name, compile_group) in enumerate(groups.items(), start=1):
+        compile_group()
+        print(f"  CPU kernels: {name} compiled, {number} of {len(groups)}", flush=True)
+
+
+def _attention() -> None:
     pages_cpu.callback()
-    for dtype in dtypes:
+    for dtype in DTYPES:
         items.callbacks(dtype)
-        for module in (activation_cpu, blend, norm_cpu, rotary_cpu):
-            module.callback(dtype)
-    for half in set(dtypes) & set(HALVES):
-        dot_cpu.products(half)
-        dot_cpu.widenings(half)
-    row_cpu.callback()
-    _step_an_automaton()
+        blend.callback(dtype)
     # A step with a group, for the functions that plan it.
     tables = [np.zeros(2, np.int32)] * 2
     batch = AttentionBatch.build([1, 1], [2, 2], tables, 1, torch.device("cpu"), [(0, 2, 1)])
     paged_attention(torch.zeros(2, 1, 32), torch.zeros(2, 1, 1, 1, 32), batch, 1.0)
+
+
+def _products() -> None:
+    for half in set(DTYPES) & set(HALVES):
+        dot_cpu.products(half)
+        dot_cpu.widenings(half)
+
+
+def _small_kernels() -> None:
+    for dtype in DTYPES:
+        for module in (activation_cpu, norm_cpu, rotary_cpu):
+            module.callback(dtype)
+
+
+def _sampling() -> None:
+    row_cpu.callback()
 
 
 def _step_an_automaton() -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush, nlargest
 from itertools import count
+from typing import NamedTuple
 
 from .node import Node
 from .packed import TOKEN_BYTES
 
 MOST_NODES = 20_000  # looked at, so that a report never takes long
-ALL_FIRST = -(1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,38 +20,71 @@ class Prefix:
 
     namespace: str
     head: bytes  # its first tokens, packed int32
+    tail: bytes  # its last ones, as many
     tokens: int
     hits: int  # requests that began with it
     idle: int  # accesses since its last use; 0 while it is used
 
 
-def popular_prefixes(roots: Iterable[Node], most: int, head_tokens: int, now: int) -> list[Prefix]:
-    """The `most` prefixes with the largest hits × tokens.
+class _Found(NamedTuple):
+    node: Node
+    tokens: int  # down to its end
 
-    A prefix is left out if every hit went on to a longer one. Nodes are looked at from the most hit
+    @property
+    def saved(self) -> int:
+        return self.node.hits * self.tokens
+
+
+def popular_prefixes(roots: Iterable[Node], most: int, shown_tokens: int, now: int) -> list[Prefix]:
+    """The `most` prefixes with the largest hits × tokens, one of each branch.
+
+    A branch goes on as long as at least half of the hits go the same way. So where a prefix and a longer one
+    are both told, the shorter has at least twice the hits. Branches are looked at from the most hit
     downwards: beyond `MOST_NODES` what is left out has few hits.
     """
-    found = nlargest(most, _by_hits(roots), key=lambda item: item[0].hits * item[1])
-    return [_prefix(node, tokens, head_tokens, now) for node, tokens in found]
+    found = nlargest(most, _best_of_branches(roots), key=lambda each: each.saved)
+    return [_prefix(each, shown_tokens * TOKEN_BYTES, now) for each in found]
 
 
-def _prefix(node: Node, tokens: int, head_tokens: int, now: int) -> Prefix:
+def _prefix(found: _Found, shown_bytes: int, now: int) -> Prefix:
+    node, tokens = found
     assert node.namespace is not None, "nothing is kept of those who share with nobody"
-    head = node.sequence()[: head_tokens * TOKEN_BYTES]
-    return Prefix(node.namespace, head, tokens, node.hits, 0 if node.locks else now - node.last_use)
+    sequence = node.sequence()
+    idle = 0 if node.locks else now - node.last_use
+    return Prefix(node.namespace, sequence[:shown_bytes], sequence[-shown_bytes:], tokens, node.hits, idle)
 
 
-def _by_hits(roots: Iterable[Node]) -> Iterator[tuple[Node, int]]:
-    """Nodes that were hit, each with the tokens down to its end."""
+def _best_of_branches(roots: Iterable[Node]) -> Iterator[_Found]:
     ties = count()
-    waiting = [(ALL_FIRST, next(ties), root, 0) for root in roots]
+    waiting: list[tuple[int, int, _Found]] = []
+
+    def put(parents: Iterable[_Found], begun: Container[Node] = ()) -> None:
+        for each in parents:
+            for child in each.node.children.values():
+                if child.hits and child not in begun:
+                    heappush(waiting, (-child.hits, next(ties), _below(each, child)))
+
+    put(_Found(root, 0) for root in roots)
     seen = 0
     while waiting and seen < MOST_NODES:
-        _, _, node, depth = heappop(waiting)
-        seen += 1 + len(node.children)
-        hit = [child for child in node.children.values() if child.hits]
-        if node.hits and all(child.hits < node.hits for child in hit):
-            yield node, depth
-        for child in hit:
-            below = depth + len(child.tokens) // TOKEN_BYTES
-            heappush(waiting, (-child.hits, next(ties), child, below))
+        branch = _branch(heappop(waiting)[2])
+        seen += sum(1 + len(each.node.children) for each in branch)
+        put(branch, {each.node for each in branch})
+        yield max(branch, key=lambda each: each.saved)
+
+
+def _branch(first: _Found) -> list[_Found]:
+    branch = [first]
+    while (longer := _continued(branch[-1])) is not None:
+        branch.append(longer)
+    return branch
+
+
+def _continued(found: _Found) -> _Found | None:
+    """Where at least half of the hits go on."""
+    most_hit = max(found.node.children.values(), key=lambda child: child.hits, default=None)
+    return _below(found, most_hit) if most_hit and 2 * most_hit.hits >= found.node.hits else None
+
+
+def _below(found: _Found, child: Node) -> _Found:
+    return _Found(child, found.tokens + len(child.tokens) // TOKEN_BYTES)

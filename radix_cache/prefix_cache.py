@@ -246,10 +246,10 @@ class PrefixCache:
         """How many pages the tree holds for each."""
         return {name: pages for name, pages in self._tree.pages_in.items() if name is not None and pages}
 
-    def popular(self, namespaces: Sequence[str], most: int, head_tokens: int) -> list[Prefix]:
-        """The prefixes that have saved the most, each with its first `head_tokens` tokens."""
+    def popular(self, namespaces: Sequence[str], most: int, shown_tokens: int) -> list[Prefix]:
+        """The prefixes that have saved the most, each with its first and last `shown_tokens` tokens."""
         roots = [self._tree.roots[name] for name in namespaces if name in self._tree.roots]
-        return popular_prefixes(roots, most, head_tokens, self._tree.now)
+        return popular_prefixes(roots, most, shown_tokens, self._tree.now)
 
     def stats(self) -> CacheStats:
         return CacheStats(

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 ASSUMED = 0.1  # the chance of reuse in each band of age before anything is known: equal, as if LRU were right
 MOST = 0.9  # chances above are taken for that
+NEAR = 0.6  # what counts 1 in its own band of age counts so much in the next, and so on
+OWN = 1 / 4  # of what must be seen to change a trait's factor changes a kind's own
 COMPARED_EVERY = 16  # lessons at least
 LARGEST_SCALE = 1e60
 
@@ -37,8 +39,9 @@ class ReuseTable:
     """Learns the worth of each kind, one kind at a time.
 
     A kind that was rarely seen is taken for what its traits suggest: the chances of all kinds together, times
-    a factor for each trait (how much more often nodes of that trait were used than expected). What is new
-    counts more: instead of all old counts getting smaller, `scale`, by which new ones are multiplied, grows.
+    a factor for each trait (how much more often nodes of that trait were used than expected). What was seen
+    of it at about an age changes its chances at that age by one more factor. What is new counts more: instead
+    of all old counts getting smaller, `scale`, by which new ones are multiplied, grows.
     """
 
     def __init__(self, widths: Sequence[float], weight: float, half_life: float) -> None:
@@ -93,12 +96,11 @@ class ReuseTable:
         return kind
 
     def _judge(self, kind: Kind) -> None:
-        weight = self._weight * self.scale
-        assumed = weight * self._factor(kind.traits)
-        chances = [
-            (used + assumed * base) / (seen + weight)
-            for used, seen, base in zip(kind.used, kind.seen, self._base, strict=True)
-        ]
+        factor = self._factor(kind.traits)
+        suggested = [factor * chance for chance in self._base]
+        assumed = OWN * self._weight * self.scale * ASSUMED
+        expected = list(map(mul, kind.seen, suggested))
+        chances = list(map(mul, suggested, _near_ratios(kind.used, expected, assumed)))
         kind.rates = worth(chances, self._widths)
 
     def _compare(self) -> None:
@@ -134,6 +136,25 @@ def _ratios(
         above[level] = above.get(level, assumed) + more_used
         below[level] = below.get(level, assumed) + more_expected
     return {level: above[level] / below[level] for level in above}
+
+
+def _near_ratios(used: Sequence[float], expected: Sequence[float], assumed: float) -> list[float]:
+    """For each band what was used, over what was expected; other bands count less the further they are."""
+    younger = []
+    above = below = 0.0
+    for more_used, more_expected in zip(used, expected, strict=True):
+        younger.append((above, below))
+        above = NEAR * (above + more_used)
+        below = NEAR * (below + more_expected)
+    ratios = []
+    above = below = 0.0
+    for more_used, more_expected in zip(reversed(used), reversed(expected), strict=True):
+        younger_above, younger_below = younger.pop()
+        above = NEAR * above + more_used
+        below = NEAR * below + more_expected
+        ratios.append((younger_above + above + assumed) / (younger_below + below + assumed))
+    ratios.reverse()
+    return ratios
 
 
 def _totals(rows: Iterable[Sequence[float]]) -> list[float]:

@@ -48,9 +48,11 @@ class GrammarSpec(Part):
     """What the output must match: a JSON schema (as JSON text), a regex, a JSON list of strings, a
     context-free grammar (Lark or GBNF), or a structural tag (JSON; see `grammars.tags.format`).
 
-    `param` is the request's field it came from, for errors. `separators` are the item and key separators
-    of a JSON schema's value, `property_order` that of declared properties: the schema's, or any.
-    Keywords that can't be enforced are a reason to refuse the schema, or are left out and reported.
+    `param` is the request's field it came from, for errors; `params` are those of the functions whose
+    parameters are in a structural tag. `separators` are the item and key separators of a JSON schema's
+    value, `property_order` that of declared properties: the schema's, or any. Keywords that can't be
+    enforced are a reason to refuse the schema, or are left out and reported.
+    `reproducible`: a reply that is asked for again is the same, so that it waits for what lasts.
     """
 
     kind: GrammarKind
@@ -59,6 +61,8 @@ class GrammarSpec(Part):
     separators: tuple[str, str] = (",", ":")
     property_order: PropertyOrder = "schema"
     unenforced: Unenforced = "refuse"
+    params: dict[str, str] = {}
+    reproducible: bool = False
 
 
 class Generate(Message):
@@ -232,10 +236,12 @@ class Stats(Message):
 
 
 class CachedPrefix(Part):
-    """`hits` requests began with its `tokens` tokens; `idle` tokens and releases since the last one."""
+    """`hits` requests began with its `tokens` tokens; `idle` tokens and releases since the last one. `head`
+    and `tail` are its first and last tokens if they are the asker's own, else nothing."""
 
     namespace: str
-    head: Tokens  # its first tokens, if they are the asker's own
+    head: Tokens
+    tail: Tokens
     tokens: int
     hits: int
     idle: int
@@ -278,14 +284,15 @@ class CacheReport(Message):
 
 
 class CacheDropped(Message):
-    """Pages and tokens given up in the KV cache, and pages in the page store's tiers."""
+    """Pages and tokens given up in the KV cache, and pages in the page store's tiers. `remote_pages` is None
+    if the remote store could not be reached, which then still has them."""
 
     query: int
     pages: int
     tokens: int
     host_pages: int = 0
     disk_pages: int = 0
-    remote_pages: int = 0
+    remote_pages: int | None = 0
 
 
 class PrefixPinned(Message):

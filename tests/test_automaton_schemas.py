@@ -15,12 +15,12 @@ from arbora.grammars.masks.token_trie import Spellings, build_tries
 from arbora.grammars.schema import SchemaCompiler
 from arbora.grammars.schema.compile import PropertyOrder
 from arbora.grammars.stack_automaton import CLOSE, COUNT, COUNT_CALL, DROP, FULL, NEED, OPEN, SEE
-from arbora.kernels.automaton import AutomatonPool, Tables
+from arbora.kernels.automaton import AutomatonPool, SlotRegisters, Tables
 from arbora.kernels.automaton import cpu as automaton_cpu
 from arbora.kernels.automaton import cuda as automaton_triton
 from arbora.kernels.automaton.layout import DEPTH, STACK, STATE
 from arbora.kernels.sampling.reference import unpack_bits
-from triton_device import moved
+from triton_device import DEVICE
 
 PIECES = ['"', '":', '","', '"}', '"]', "}}", "]}", "]]", "[[", '{"', '[{"', "},", "true", "null", "aa", "é"]
 PIECES += ['":[', '"a":', '","b":', '{"a":{"a":', "a" * 12, '\\"', "\\u00", "12", "-1", "b", '":{']
@@ -89,8 +89,8 @@ def compiled(name: str) -> Automaton:
     return automaton
 
 
-def pool_of(automaton: Automaton) -> AutomatonPool:
-    pool = AutomatonPool("cpu", 2, OFFSETS, DATA, [END])
+def pool_of(automaton: Automaton, device: torch.device) -> AutomatonPool:
+    pool = AutomatonPool(device, SlotRegisters(2, MODEL_VOCAB, device), OFFSETS, DATA, [END])
     tables = Tables(
         class_of_byte=automaton.machine.class_of_byte,
         row_starts=automaton.rows.row_starts,
@@ -127,7 +127,7 @@ def allowed(automaton: Automaton, state: int, stack: list[int]) -> list[int]:
 def test_a_walk_sees_the_masks_and_stacks_of_the_compilers_automaton(name: str, seed: int) -> None:
     chance = np.random.default_rng(seed)
     automaton = compiled(name)
-    pool = pool_of(automaton)
+    pool, interpreted = pool_of(automaton, torch.device("cpu")), pool_of(automaton, DEVICE)
     state, stack = automaton.machine.start, list[int]()
     pool.enter(0, 1, state)
     rows = pool.rows(np.array([0], np.int32))
@@ -138,9 +138,9 @@ def test_a_walk_sees_the_masks_and_stacks_of_the_compilers_automaton(name: str, 
             unpack_bits(mask.bits[int(mask.index[0])], MODEL_VOCAB).nonzero().flatten().tolist() == expected
         )
         if step % 15 == 0:
-            bits = moved(mask.bits.clone())
-            at, lists, tokens = moved((rows, pool._lists.tensor, pool._list_tokens.tensor))
-            index = automaton_triton.mask(at, lists, tokens, bits, pool._own_masks)
+            interpreted.enter(0, 1, state, stack)
+            bits = interpreted._registers.masks
+            index = automaton_triton.mask(interpreted.rows(np.array([0], np.int32)), bits)
             assert torch.equal(bits[int(index[0])].cpu(), mask.bits[int(mask.index[0])])
         deepening = [token for token in expected if TEXTS[token][-1:] in (b"[", b"{", b":")]
         some = deepening if deepening and chance.random() < seed / 2 else expected

@@ -139,6 +139,22 @@ def test_a_disk_cache_is_no_file(model: Path) -> None:
         configured(model, "--disk-cache", model / "config.json")
 
 
+@pytest.mark.parametrize("name", ["{model}/config.json/pages", "/proc/pages", "/proc"])
+def test_a_disk_cache_where_nothing_can_be_written_is_refused_at_the_start(model: Path, name: str) -> None:
+    directory = name.format(model=model)
+    problem = f"{re.escape(directory)}: it can't be made or written \\("
+    with pytest.raises(ConfigError, match=f"--disk-cache {problem}"):
+        configured(model, "--disk-cache", directory)
+    with pytest.raises(ConfigError, match=f"ARBORA_DISK_CACHE {problem}"):
+        configured(model, ARBORA_DISK_CACHE=directory)
+
+
+def test_the_directory_of_a_disk_cache_is_made_for_its_owner_alone(model: Path, tmp_path: Path) -> None:
+    configured(model, "--disk-cache", tmp_path / "kept" / "pages")
+    assert (tmp_path / "kept" / "pages").stat().st_mode & 0o777 == 0o700
+    assert not list((tmp_path / "kept" / "pages").iterdir())
+
+
 def test_the_help_shows_each_default_once_and_as_it_may_be_given() -> None:
     for option in OPTIONS:
         if not option.switch:
@@ -322,7 +338,7 @@ def test_a_port_in_use_is_known_before_anything_starts(
         port = other.getsockname()[1]
         assert main(["serve", str(model), "--port", str(port)]) == 2
     error = capsys.readouterr().err
-    assert f"--host 127.0.0.1 --port {port}: can't listen there" in error
+    assert f"--host 127.0.0.1 --port {port}: can't listen there (Address already in use)." in error
     assert "Stop what uses the port" in error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 
@@ -9,11 +10,11 @@ import numpy as np
 import pytest
 from arbora.grammars import Automaton, GrammarError
 from arbora.grammars.automaton import LIST_BYTES
-from arbora.grammars.compiler import GrammarKind
+from arbora.grammars.source import GrammarKind
 from arbora.kernels.automaton import ACTION_COLUMNS, Tables
 from arbora.runtime.messages import DropGrammar, GrammarSpec, LoadGrammar
 from arbora.runtime.scheduler import grammar_desk
-from arbora.runtime.scheduler.constraint import AutomatonConstraint, Constraint
+from arbora.runtime.scheduler.constraint import AutomatonConstraint, Constraint, MatcherConstraint
 from arbora.runtime.scheduler.grammar_desk import GrammarDesk
 from grammar_world import compiler
 from stack_automata import automaton, lists, no_lists, rows_of
@@ -146,9 +147,7 @@ def test_a_schema_travels_to_the_device_once_and_no_mask_after_it(kind: GrammarK
     desk = GrammarDesk(grammars)
     spec = GrammarSpec(kind, '{"type":"array","items":{"type":"object"}}', "response_format")
     desk.submit("request", spec)
-    while not (made := list(desk.finished())):
-        time.sleep(0.001)
-    ((_, constraint),) = made
+    ((_, constraint),) = finished(desk)
     assert isinstance(constraint, AutomatonConstraint)
     assert not constraint.host_masked
     assert desk.load(constraint)
@@ -156,3 +155,30 @@ def test_a_schema_travels_to_the_device_once_and_no_mask_after_it(kind: GrammarK
     assert isinstance(load, LoadGrammar)
     assert load.actions and load.list_tokens
     grammars.close()
+
+
+def test_a_request_that_need_not_wait_is_followed_by_the_host_from_a_known_time_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grammars = compiler(grace_s=0.01)
+    go, build = threading.Event(), grammars._workers.build
+    monkeypatch.setattr(grammars._workers, "build", lambda job: go.wait(60) and build(job))
+    desk = GrammarDesk(grammars)
+    assert desk.due_in() is None
+    for request, reproducible in (("at once", False), ("seeded", True)):
+        desk.submit(request, GrammarSpec("regex", "a+", "regex", reproducible=reproducible))
+    due = desk.due_in()
+    assert due is not None and due <= 0.01
+    ((first, constraint),) = finished(desk)
+    assert first == "at once" and isinstance(constraint, MatcherConstraint)
+    assert desk.due_in() is None
+    go.set()
+    ((second, constraint),) = finished(desk)
+    assert second == "seeded" and isinstance(constraint, AutomatonConstraint)
+    grammars.close()
+
+
+def finished(desk: GrammarDesk) -> list[tuple[str, Constraint | GrammarError]]:
+    while not (made := list(desk.finished())):
+        time.sleep(0.001)
+    return made

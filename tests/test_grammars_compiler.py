@@ -171,7 +171,7 @@ def test_large_schemas_that_llguidance_goes_on_with_for_nobody_hold_up_no_small_
     monkeypatch.setattr(HostCompiler, "json_schema", held)
     monkeypatch.setattr(grammars._workers, "build", too_large)
     with monkeypatch.context() as patch:
-        patch.setattr("arbora.grammars.compiler.DEADLINE_S", 0.01)
+        patch.setattr("arbora.grammars.routes.DEADLINE_S", 0.01)
         submit_large(grammars)
         assert isinstance(answer(grammars, f"large{2 * THREADS - 1}"), GrammarError)
     grammars.submit("small", "json_schema", '{"enum":["at the host"]}')
@@ -213,7 +213,7 @@ def test_a_grammar_that_kills_its_worker_leaves_the_next_one_a_new_worker(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("arbora.grammars.compiler.DEADLINE_S", 0.05)
+        patch.setattr("arbora.grammars.routes.DEADLINE_S", 0.05)
         grammars.submit("slow", "json_schema", json.dumps({"enum": list(range(30_000))}))
         assert not isinstance(answer(grammars, "slow"), Automaton)
     assert isinstance(compiled(grammars, "regex", "then"), Automaton)

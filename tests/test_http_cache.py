@@ -147,23 +147,25 @@ async def test_namespaces_are_shown_by_a_name_that_does_not_tell_the_salt(world:
 
 
 async def test_texts_are_shown_to_those_who_share_them_alone(world: HttpWorld) -> None:
-    head = packed(world.ids(TEXT * 3))
+    head, tail = packed(world.ids(TEXT * 3)), packed(world.ids("And so on. " * 9 + TEXT))
     prefixes = [
-        CachedPrefix(cache_namespace("", "mine"), head, 90, 7, 12),
-        CachedPrefix("theirs", head, 80, 6, 0),
+        CachedPrefix(cache_namespace("", "mine"), head, tail, 90, 7, 12),
+        CachedPrefix("theirs", head, tail, 80, 6, 0),
     ]
     world.running.cache = lambda message: report(message.query, prefixes=prefixes)
     shown = (await world.http.get("/cache", params={"cache_salt": "mine"})).json()["prefixes"]
     assert [(each["tokens"], each["hits"], each["idle"]) for each in shown] == [(90, 7, 12), (80, 6, 0)]
     assert [each["text"] for each in shown] == [(TEXT * 3)[:80], None]
+    assert [each["end"] for each in shown] == [("And so on. " * 9 + TEXT)[-80:], None]
 
 
 async def test_texts_that_several_keys_share_are_shown_to_none() -> None:
     async with http_world(api_keys=("first", "second")) as world:
-        prefixes = [CachedPrefix("", packed(world.ids(TEXT)), 90, 7, 12)]
+        tokens = packed(world.ids(TEXT))
+        prefixes = [CachedPrefix("", tokens, tokens, 90, 7, 12)]
         world.running.cache = lambda message: report(message.query, prefixes=prefixes)
         answer = await world.http.get("/cache", headers={"Authorization": "Bearer first"})
-        assert [each["text"] for each in answer.json()["prefixes"]] == [None]
+        assert [(each["text"], each["end"]) for each in answer.json()["prefixes"]] == [(None, None)]
 
 
 async def test_pins_are_shown_with_their_end(world: HttpWorld) -> None:
@@ -196,6 +198,17 @@ async def test_all_is_dropped_or_what_one_salt_has(
     }
     (asked,) = world.running.of_kind(DropCache)
     assert (asked.scope, asked.namespace) == ("", expected)
+
+
+async def test_a_remote_cache_that_could_not_be_reached_is_told_beside_what_was_dropped(
+    world: HttpWorld,
+) -> None:
+    world.running.cache = lambda message: CacheDropped(message.query, 3, 47, 1, 2, None)
+    answer = (await world.http.delete("/cache")).json()
+    assert answer["freed"]["pages"] == 3
+    error = answer["tiers"].pop("remote_error")
+    assert answer["tiers"] == {"host": 1, "disk": 2, "remote": None}
+    assert "can't be reached" in error
 
 
 @pytest.mark.parametrize(

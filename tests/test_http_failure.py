@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 import pytest_asyncio
 from arbora.runtime.messages import Abort, Generate, Output, Outputs
 from fake_scheduler import packed
@@ -114,6 +115,7 @@ async def test_a_stream_with_a_token_out_ends_with_an_error(world: HttpWorld) ->
         await read_until_content(lines)
         await world.kill_replica()
         rest = [line async for line in lines if line]
+    assert 'arbora_requests_failed_total{status="503"} 1.0' in (await world.http.get("/metrics")).text
     assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "model_died"
     assert "data: [DONE]" not in rest
 
@@ -149,6 +151,19 @@ async def test_an_error_of_the_model_ends_a_stream_without_done(world: HttpWorld
     world.running.send(Outputs([Output(name, finish="error", error="The logits are not numbers.")]))
     last = (await request).text.rstrip().split("\n\n")[-1]
     assert json.loads(last.removeprefix("data: "))["error"]["message"] == "The logits are not numbers."
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_failure_is_counted_by_its_status_wherever_it_comes_in_a_reply(
+    world: HttpWorld, stream: bool
+) -> None:
+    world.running.gate.clear()
+    request = asyncio.create_task(world.http.post(CHAT, json={**BODY, "stream": stream}))
+    await eventually(lambda: bool(world.running.rows))
+    (name,) = world.running.rows
+    world.running.send(Outputs([Output(name, finish="error", error="The logits are not numbers.")]))
+    await request
+    assert 'arbora_requests_failed_total{status="500"} 1.0' in (await world.http.get("/metrics")).text
 
 
 async def test_an_error_in_one_choice_aborts_the_others(world: HttpWorld) -> None:

@@ -1,6 +1,6 @@
 """Decode steps replayed in buffers of fixed size against the same steps launched anew.
 
-On a GPU they are captured; without one a replay runs the same launches on the same buffers, interpreted.
+On a GPU they are captured; without one their launches are recorded, interpreted.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import pytest
 import torch
 from arbora.kernels.attention import cuda as attention_cuda
 from arbora.kernels.attention.fixed_decode import Scratch
-from arbora.runtime.errors import ConfigError
 from arbora.runtime.messages import RowGroup
 from arbora.runtime.model import graphs
-from arbora.runtime.model.graphs import Capture, CudaCapture, DecodeGraphs, Replay, capture_graphs, sizes
+from arbora.runtime.model.capture import sizes
+from arbora.runtime.model.graphs import DecodeGraphs
 from arbora.runtime.model.input_batch import InputBatch
 from checkpoints import WINDOWED, random_model, save_model
+from recorded_launches import capture
 from step_driver import StepDriver
 from triton_device import DEVICE, triton_kernels
 
@@ -43,10 +44,10 @@ class Compared:
     def __init__(self, driver: StepDriver) -> None:
         self.replayed: list[int] = []
         self._decoder, self._kvs = driver.runner._decoder, driver.runner._kvs
-        capture = CudaCapture() if DEVICE.type == "cuda" else lambda work: work
         pages = CONTEXT // PAGE
-        self._graphs = DecodeGraphs(self._decoder, self._decoder._config, self._kvs, SLOTS, pages, capture)
-        driver.runner.replay_with(self._forward)
+        self._graphs = DecodeGraphs(self._decoder._config, torch.float32, DEVICE, SLOTS, pages)
+        self._graphs.capture(self._decoder, self._kvs, capture())
+        driver.runner.replay_with(self._forward, lambda *_: None)
 
     def _forward(self, batch: InputBatch) -> torch.Tensor | None:
         before = [kv.clone() for kv in self._kvs]
@@ -116,21 +117,6 @@ def test_more_partial_results_than_a_graph_has_room_for_run_without(
 def test_rows_that_share_pages_within_a_window_run_without(tmp_path: Path) -> None:
     wide = save_model(random_model("qwen3", **{**WINDOWED, "sliding_window": CONTEXT}), tmp_path)
     assert replayed(wide, [([0, 1, 2], GROUPS), ([0, 1, 2], [])]) == [3]
-
-
-def test_graphs_that_cant_be_captured_are_an_error_that_names_the_way_out(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken() -> Capture:
-        def fail(work: Replay) -> Replay:
-            raise RuntimeError("operation not permitted when stream is capturing")
-
-        return fail
-
-    monkeypatch.setattr(graphs, "CudaCapture", broken)
-    runner = started(model).runner
-    with triton_kernels(), pytest.raises(ConfigError, match=r"stream is capturing .*--enforce-eager"):
-        capture_graphs(runner._decoder, runner._decoder._config, runner._kvs, SLOTS, CONTEXT // PAGE)
 
 
 def test_only_steps_in_which_all_rows_have_one_token_and_sample_are_replayed(model: Path) -> None:

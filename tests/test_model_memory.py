@@ -14,6 +14,8 @@ from arbora.runtime.errors import ConfigError
 from arbora.runtime.model import loading
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.devices import free_memory, physical_cores
+from arbora.runtime.model.graphs import DecodeGraphs
+from arbora.runtime.model.kv_pool import GRAPH_LAUNCH_BYTES, default_budget
 from checkpoints import random_model, save_model
 from step_driver import serve_config
 
@@ -60,6 +62,19 @@ def test_what_is_kept_in_host_memory_is_not_the_kv_caches_too(
     assert budget(host_cache=8 << 30, kv_memory=1 << 20) == 1 << 20
     with pytest.raises(ConfigError, match="--host-cache: 8,589,934,592 bytes are not there"):
         budget(host_cache=8 << 30)
+
+
+def test_what_graphs_will_take_is_not_the_kv_caches_too(tmp_path: Path) -> None:
+    save_model(random_model("qwen2"), tmp_path)
+    shape = load_decoder_config(tmp_path)
+    launches = DecodeGraphs(shape, torch.float32, torch.device("cpu"), 8, 4).launches(shape.layers)
+
+    def budget(free: int, launches: int) -> int:
+        return default_budget(shape, torch.bfloat16, torch.device("cuda"), free, launches)
+
+    assert launches == 2 * len([1, 2, 3, 4, 6, 8]) * (10 * shape.layers + 3)
+    assert budget(4 << 30, 0) - budget(4 << 30, launches) == launches * GRAPH_LAUNCH_BYTES
+    assert budget(1 << 20, launches) == 0
 
 
 def test_there_is_a_core_for_each_thread() -> None:

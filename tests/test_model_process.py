@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import graphless_model
 import msgspec
 import numpy as np
 import pytest
@@ -40,6 +41,7 @@ EPOCH = 3
 WAIT_MS = 60_000
 PROMPT = [9, 8, 7, 6, 5]
 WORDS = -(-VOCAB_SIZE // 32)
+PROGRAM = ("-m", "arbora.runtime.model.process")
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +52,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Peers:
     """The scheduler's and the supervisor's sockets around one model process."""
 
-    def __init__(self, directory: Path, model: Path, **fields: Any) -> None:
-        serve_config(model, **fields).save(directory)
+    def __init__(
+        self, directory: Path, model: Path, program: Sequence[str] = PROGRAM, stderr: int | None = None
+    ) -> None:
+        serve_config(model).save(directory)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.supervisor = self._inbox(sockets.supervisor_address(directory), SupervisorInbox)
         self.scheduler = self._inbox(sockets.scheduler_address(directory, EPOCH), SchedulerInbox)
         self.model = sockets.Outbox(self._context, sockets.model_address(directory, EPOCH), EPOCH)
-        command = [sys.executable, "-m", "arbora.runtime.model.process", str(directory), str(EPOCH), "0"]
+        command = [sys.executable, *program, str(directory), str(EPOCH), "0"]
         self.process = subprocess.Popen(
             [*command, str(os.getpid())],
+            stderr=stderr,
             env={**os.environ, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"},
         )
 
@@ -171,6 +176,22 @@ def test_a_model_that_cant_be_served_is_reported_to_the_supervisor(
     assert message.role == "model" and "BertModel" in message.message
     assert peers.process.wait(10) == 1
     peers.close()
+
+
+def test_a_model_whose_graphs_cant_be_captured_is_loaded_again_without_them(
+    directory: Path, model: Path
+) -> None:
+    peers = Peers(directory, model, (graphless_model.__file__,), subprocess.PIPE)
+    peers.ready()
+    peers.model.send(StepPlan(1, [first_row()], [SlotSetup(0, GREEDY)]))
+    assert peers.result().step == 1
+    peers.process.terminate()
+    _, said = peers.process.communicate(timeout=10)
+    peers.close()
+    warnings = [line for line in said.decode().splitlines() if line.startswith("WARNING")]
+    assert len(warnings) == 1
+    for words in ("there is no GPU", "one by one, which is slower", "--enforce-eager"):
+        assert words in warnings[0]
 
 
 class ScriptedInbox:

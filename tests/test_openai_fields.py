@@ -72,6 +72,17 @@ async def test_what_says_that_a_schema_is_enforced_as_always_needs_none(world: H
     assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
 
 
+@pytest.mark.parametrize("seed", [None, 0])
+async def test_a_reply_with_a_seed_waits_for_the_matcher_that_lasts(
+    world: HttpWorld, seed: int | None
+) -> None:
+    world.script = world.says("ok")
+    body = {"model": MODEL, "messages": HELLO, "regex": "ok", "seed": seed}
+    assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
+    grammar = last_generate(world).grammar
+    assert grammar is not None and grammar.reproducible == (seed is not None)
+
+
 @pytest.mark.parametrize("limit", [{}, {"max_tokens": 5}, {"max_completion_tokens": 5}], ids=str)
 async def test_a_conversation_that_is_too_long_by_itself_is_what_is_wrong(
     world: HttpWorld, limit: Any
@@ -95,6 +106,51 @@ async def test_a_reply_that_is_too_long_is_told_how_much_room_there_is(world: Ht
     assert "leaves 24 for the reply" in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "param", "says"),
+    [
+        ({"n": "2"}, "n", 'n is "2", but must be an integer.'),
+        ({"logprobs": 5}, "logprobs", "logprobs is 5, but must be true or false."),
+        ({"stop": ["a", 5]}, "stop[1]", "stop[1] is 5, but must be a string."),
+        ({"stop": {}}, "stop", "stop is an object, but must be a string or a list."),
+        ({"messages": None}, "messages", "messages is null, but must be a list."),
+        ({"tools": "x" * 99}, "tools", f'tools is "{"x" * 59}…, but must be a list.'),
+        (
+            {"logit_bias": {"5": "a"}},
+            "logit_bias[...]",
+            "logit_bias[...] is a string, but must be a number.",
+        ),
+    ],
+)
+async def test_a_value_of_another_type_is_told_with_the_types_that_may_be(
+    world: HttpWorld, fields: Any, param: str, says: str
+) -> None:
+    error = await refused(world, **fields)
+    assert (error["param"], error["message"]) == (param, says)
+
+
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [("temprature", "temperature"), ("max_token", "max_tokens"), ("tool_choce", "tool_choice")],
+)
+async def test_a_slip_of_the_pen_is_not_taken_for_a_field_of_somebody_else(
+    world: HttpWorld, slip: str, meant: str
+) -> None:
+    fields: Any = {slip: 1}
+    error = await refused(world, **fields)
+    assert (error["param"], error["code"]) == (slip, "unknown_parameter")
+    assert f"did you mean {meant}?" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"), [(b" ", "is empty"), (b'{"prompt": "\xff"}', "not valid UTF-8: it has the byte 0xff")]
+)
+async def test_a_body_that_is_no_text_is_told_as_such(world: HttpWorld, body: bytes, says: str) -> None:
+    response = await world.http.post("/v1/completions", content=body)
+    assert response.status_code == 400
+    assert says in response.json()["error"]["message"]
+
+
 async def test_two_tools_of_one_name_are_refused(world: HttpWorld) -> None:
     error = await refused(world, tools=[function("look"), function("go"), function("look")])
     assert error["param"] == "tools[2].function.name"
@@ -112,11 +168,31 @@ async def test_a_tool_s_schema_nested_too_deep_is_named(world: HttpWorld, choice
     assert "nested" in response.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("kind", ["array", None, ["null", "string"]])
+@pytest.mark.parametrize("kind", ["array", None, ["null", "string"], ["object", "nul"]])
 async def test_a_tools_parameters_are_of_an_object(world: HttpWorld, kind: Any) -> None:
     error = await refused(world, tools=[function("go"), function("look", parameters={"type": kind})])
     assert error["param"] == "tools[1].function.parameters.type"
     assert json.dumps(kind) in error["message"]
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", function("go"), allowed("auto", "go")], ids=str)
+async def test_where_a_tools_parameters_stand_is_known_to_whoever_reads_them(
+    world: HttpWorld, choice: Any
+) -> None:
+    world.script = world.says("Hm.")
+    body = {"messages": HELLO, "tools": [function("look"), function("go")], "tool_choice": choice}
+    assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
+    grammar = last_generate(world).grammar
+    assert grammar is not None and grammar.params["go"] == "tools[1].function.parameters"
+
+
+async def test_a_tool_that_has_no_form_in_the_models_language_is_named_by_its_place() -> None:
+    template = CHATML + "{# <|python_start|>[f(a=1)] #}{% if tools %}{{ tools | tojson }}{% endif %}"
+    async with http_world(template, context_length=1024) as pythonic:
+        odd = function("look", parameters={"type": "object", "properties": {"a-b": {}}})
+        error = await refused(pythonic, tools=[function("go"), odd], tool_choice="required")
+        assert error["param"] == "tools[1].function.parameters"
+        assert "'a-b'" in error["message"]
 
 
 @pytest.mark.parametrize(

@@ -29,23 +29,27 @@ def test_long_prefixes_go_before_short_ones_with_as_many_hits() -> None:
     assert found(cache, most=1) == [(12, 2)]
 
 
-def test_a_prefix_whose_every_hit_went_on_is_told_by_the_longer_one_alone() -> None:
+def test_of_a_branch_the_prefix_that_saved_most_is_told_and_not_its_own_beginnings() -> None:
     cache = new_cache()
-    serve(cache, DOCUMENT)
-    serve(cache, (*DOCUMENT, 1, 2, 3, 4))
-    serve(cache, (*DOCUMENT, 1, 2, 3, 4, 5))
-    serve(cache, (*DOCUMENT, 1, 2, 3, 4, 6))
-    assert found(cache) == [(12, 3), (16, 2)]
-    serve(cache, (*DOCUMENT[:8], 7, 7, 7, 7))
-    assert (8, 4) in found(cache)
+    for end in range(16, 40, 4):
+        serve(cache, (*DOCUMENT, *range(16, end)))
+    assert found(cache) == [(16, 4)]
 
 
-def test_a_prefix_is_shown_by_its_first_tokens_and_how_long_nobody_used_it() -> None:
+def test_what_many_branches_begin_with_is_told_beside_them() -> None:
+    cache = new_cache()
+    for last in range(50, 53):
+        for _ in range(2):
+            serve(cache, (*DOCUMENT, last, 1, 1, 1, 2))
+    assert found(cache) == [(12, 5), (16, 1), (16, 1), (16, 1)]
+
+
+def test_a_prefix_is_shown_by_its_first_and_last_tokens_and_how_long_nobody_used_it() -> None:
     cache = new_cache()
     serve(cache, DOCUMENT)
     start(cache, (*DOCUMENT, 1, 2))
     [used] = cache.popular([""], 1, 2)
-    assert used == Prefix("", pack(DOCUMENT[:2]), 12, 1, 0)
+    assert used == Prefix("", pack(DOCUMENT[:2]), pack(DOCUMENT[-2:]), 12, 1, 0)
 
 
 def test_only_so_many_nodes_are_looked_at_the_most_hit_first(monkeypatch: MonkeyPatch) -> None:

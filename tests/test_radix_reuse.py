@@ -73,6 +73,18 @@ def test_a_kind_never_seen_is_judged_by_each_of_its_traits() -> None:
     assert unseen[0].rates[0] < unseen[2].rates[0] < unseen[3].rates[0]
 
 
+def test_what_was_seen_of_a_kind_tells_of_it_at_near_ages_too() -> None:
+    table = ReuseTable(WIDTHS, weight=10, half_life=1e9)
+    kinds = {(hits, length): table.kind(Traits(hits, 0, length, 0)) for hits in (0, 1) for length in (0, 1)}
+    for (hits, length), kind in kinds.items():
+        count(kind, 1000, 600 if hits == length else 200)  # neither trait alone tells anything
+        kind.seen[1:] = [30, 20, 10]
+        kind.used[1:] = [3, 2, 1]
+    learn_all(table, 4)
+    more = [often / seldom for often, seldom in zip(kinds[0, 0].rates, kinds[0, 1].rates, strict=True)]
+    assert more[0] > more[1] > more[2] > more[3] > 1
+
+
 def test_little_evidence_changes_little() -> None:
     table = ReuseTable(WIDTHS, weight=1000, half_life=1e9)
     kind = table.kind(Traits(0, 0, 0, 0))

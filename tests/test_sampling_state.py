@@ -106,6 +106,20 @@ def test_penalties_take_memory_for_the_slots_that_use_them_only() -> None:
     assert batch.penalties.entry.tolist()[3:] == [-1] * 253
 
 
+def test_memory_that_was_reserved_for_penalties_stays_where_it_is() -> None:
+    state = SamplingState(9, VOCAB, "cpu")
+    state.set(0, SlotSettings(presence_penalty=1.0), tokens(1), tokens(7))
+    state.history.reserve(9)
+    places = state.history.prompt_seen.data_ptr(), state.history.output_counts.data_ptr()
+    for slot in range(1, 9):
+        state.set(slot, SlotSettings(presence_penalty=1.0), tokens(1), tokens(slot))
+    penalties = state.gather(np.arange(9, dtype=np.int32)).penalties
+    assert penalties is not None
+    assert (penalties.prompt_seen.data_ptr(), penalties.output_counts.data_ptr()) == places
+    counted = penalties.output_counts[penalties.entry.long()].argmax(dim=1)
+    assert counted.tolist() == [7, *range(1, 9)]
+
+
 def test_a_released_slot_leaves_nothing_to_its_successor() -> None:
     state = SamplingState(1, VOCAB, "cpu")
     for _ in range(20):

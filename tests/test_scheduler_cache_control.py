@@ -190,8 +190,11 @@ def test_a_report_shows_tokens_of_the_askers_own_namespace_alone() -> None:
     for namespace in ("mine", "theirs"):
         for name in ("one", "two"):
             served(bench, DOCUMENT, f"{namespace} {name}", namespace)
-    heads = {prefix.namespace: unpack(prefix.head) for prefix in bench.report(own="mine").prefixes}
-    assert heads == {"mine": DOCUMENT[:36], "theirs": []}
+    shown = {
+        prefix.namespace: (unpack(prefix.head), unpack(prefix.tail))
+        for prefix in bench.report(own="mine").prefixes
+    }
+    assert shown == {"mine": (DOCUMENT[:36], DOCUMENT[:36]), "theirs": ([], [])}
 
 
 def test_a_report_is_of_the_askers_scope() -> None:

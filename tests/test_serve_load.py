@@ -39,7 +39,7 @@ def asked(number: int) -> dict[str, Any]:
         case 2:
             fields |= {"extra_body": {"regex": "[a-z]{6,9}[0-9]"}, "seed": number, "temperature": 1}
         case 3:
-            fields |= {"extra_body": {"guided_json": SCHEMA}, "max_tokens": 60}
+            fields |= {"extra_body": {"guided_json": SCHEMA}, "max_tokens": 60, "seed": number}
     question = f"the cat number {number} sat on " + "the mat and " * (number % 7)
     return fields | {"messages": [{"role": "user", "content": question}]}
 

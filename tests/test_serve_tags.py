@@ -211,7 +211,20 @@ def uncovered_tools(**function: Any) -> Any:
 def test_a_strict_tool_that_can_not_be_enforced_is_refused_by_name(server: Served) -> None:
     with pytest.raises(openai.BadRequestError, match=r"uniqueItems.*odd#/properties/a") as caught:
         chat(server, tools=uncovered_tools(strict=True))
-    assert caught.value.param == "tools"
+    assert caught.value.param == "tools[2].function.parameters"
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "odd"}}])
+def test_a_tool_with_a_wrong_schema_is_refused_by_its_place_and_the_keyword_s(
+    server: Served, choice: Any
+) -> None:
+    wrong = {**UNCOVERED["properties"], "b": {"type": "strng"}}
+    odd = {"name": "odd", "parameters": {"type": "object", "properties": wrong}}
+    with pytest.raises(
+        openai.BadRequestError, match=r"parameters: the schema's keyword 'type' at odd#/properties/b/type is"
+    ) as caught:
+        chat(server, tools=[*TOOLS, {"type": "function", "function": odd}], tool_choice=choice)
+    assert caught.value.param == "tools[2].function.parameters"
 
 
 def test_a_tool_that_can_not_be_enforced_is_checked_when_it_is_called(server: Served) -> None:

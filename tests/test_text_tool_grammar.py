@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from typing import Any, get_args
 
 import pytest
 from arbora.frontend.text.tool_formats import Dialect, default_format
 from arbora.frontend.text.tool_grammar import (
+    ToolError,
     calls_or_answer,
     check_strict,
     enforced_names,
@@ -19,7 +21,6 @@ from arbora.grammars.errors import GrammarError, NotCoveredError
 from arbora.grammars.schema import SchemaCompiler
 from arbora.grammars.schema.compile import CompiledSchema
 from arbora.grammars.tags import TagCompiler, read_format
-from arbora.runtime.errors import RequestError
 
 CITY = {"type": "string", "maxLength": 9}
 
@@ -161,13 +162,73 @@ def test_arguments_that_can_not_be_enforced_are_any_object_unless_the_tool_is_st
         compiled(required_calls(format, [UNCOVERED], several=True))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "path"),
+    [
+        ({"b": {"type": "strng"}}, "b/type"),
+        ({"b": {"items": {"minLength": -1}}}, "b/items/minLength"),
+        ({"b": {"anyOf": {}}}, "b/anyOf"),
+        ({"b": {"contains": {"pattern": "("}}}, "b/contains/pattern"),
+        ({"b": {"$ref": "#/$defs/none"}}, "b/$ref"),
+    ],
+)
+@pytest.mark.parametrize("dialect", get_args(Dialect))
+def test_what_is_wrong_in_a_schema_is_refused_even_where_nobody_enforces_it(
+    dialect: Dialect, wrong: dict[str, Any], path: str
+) -> None:
+    uncovered = UNCOVERED["function"]["parameters"]["properties"]
+    for properties in (wrong, {**uncovered, **wrong}):
+        tools = [CLOCK, tool("f", parameters=taking(properties))]
+        with pytest.raises(GrammarError, match="f#/properties/" + re.escape(path)) as caught:
+            compiled(optional_calls(default_format(dialect), tools, several=True))
+        assert caught.value.function == "f"
+
+
+NO_OBJECT: dict[str, Any] = {
+    "alternatives": {"anyOf": [{"type": "string"}, {"type": "array"}]},
+    "a reference": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"type": "integer"}}},
+    "an older draft's reference": {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "$ref": "#/definitions/a",
+        "definitions": {"a": {"type": "string"}},
+    },
+    "a list": {"enum": ["a", 1]},
+    "nothing": {"not": {}},
+}
+
+
+@pytest.mark.parametrize("kind", list(NO_OBJECT))
+@pytest.mark.parametrize("make", [required_calls, optional_calls])
+def test_parameters_that_allow_no_object_are_refused(kind: str, make: Any) -> None:
+    wanted = make(default_format("hermes"), [tool("f", parameters=NO_OBJECT[kind])], several=True)
+    with pytest.raises(GrammarError, match="function 'f', which must allow an object") as caught:
+        compiled(wanted)
+    assert caught.value.function == "f"
+
+
+def test_of_parameters_that_allow_other_values_too_arguments_are_an_object() -> None:
+    format, nodes = (
+        default_format("llama_json"),
+        {"a": {"anyOf": [taking({"b": CITY}, "b"), {"type": "string"}]}},
+    )
+    for parameters in (nodes["a"], {"$ref": "#/$defs/a", "$defs": nodes}):
+        wanted = required_calls(format, [tool("f", parameters=parameters)], several=False)
+        texts = ['{"name": "f", "parameters": {"b": "x"}}', '{"name": "f", "parameters": "x"}']
+        assert accepts(wanted, *texts) == [True, False]
+
+
+def test_what_is_not_enforced_of_a_python_call_is_named_by_its_parameter() -> None:
+    format = optional_calls(default_format("pythonic"), [UNCOVERED], several=True)
+    assert compiled(format).left_out == (("uniqueItems", "f#/properties/a/uniqueItems"),)
+
+
 def test_a_python_call_that_has_no_form_is_left_free_or_refused() -> None:
     format, odd = default_format("pythonic"), tool("f", parameters=taking({"a-b": CITY}))
     assert enforced_names([odd, CLOCK], format, []) == {"clock"}
     assert accepts(optional_calls(format, [odd], several=True), "[f(5)]") == [True]
-    with pytest.raises(RequestError, match=r"'f'.*'a-b'"):
+    with pytest.raises(ToolError, match=r"'f'.*'a-b'"):
         required_calls(format, [odd], several=True)
-    with pytest.raises(RequestError, match="'a-b'"):
+    with pytest.raises(ToolError, match="'a-b'"):
         check_strict(format, [tool("f", strict=True, parameters=odd["function"]["parameters"])])
 
 
@@ -179,7 +240,7 @@ def test_a_python_call_with_parameters_that_are_no_schema_is_left_free_or_refuse
 ) -> None:
     format, odd = default_format("pythonic"), tool("f", parameters={"type": "object", **wrong})
     assert optional_calls(format, [odd], several=True) == {"type": "any_text"}
-    with pytest.raises(RequestError, match=f"'f'.*{next(iter(wrong))}"):
+    with pytest.raises(ToolError, match=f"'f'.*{next(iter(wrong))}"):
         required_calls(format, [odd], several=True)
 
 

@@ -44,8 +44,9 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=LISTEN_BACKLOG)
     except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (while")[0]  # the address is told before it
         raise ConfigError(
-            f"--host {host} --port {port}: can't listen there ({error.strerror or error}). "
+            f"--host {host} --port {port}: can't listen there ({reason}). "
             + _FIXES.get(error.errno or 0, "Choose an address of this machine with --host.")
         ) from error
 

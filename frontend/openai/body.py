@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+from difflib import get_close_matches
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -12,17 +14,16 @@ from starlette.requests import ClientDisconnect, Request
 
 from ...runtime.errors import RequestError
 from ..generation import ClientGoneError
+from .type_errors import type_error
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
+LIKENESS_OF_A_SLIP = 0.92  # max_token, temprature; not models or repeat_penalty, which other servers know
 T = TypeVar("T", bound=msgspec.Struct)
 U = TypeVar("U")
 log = logging.getLogger(__name__)
 
 _fields = msgspec.json.Decoder(dict[str, Raw])
-_path = re.compile(r"^(?P<message>.*) - at `(?P<path>[^`]*)`$", re.DOTALL)
 _whole_number = re.compile(rb"(-?\d+)\.0+")
-_unknown = re.compile(r"unknown field `(?P<field>[^`]*)`")
-_missing = re.compile(r"missing required field `(?P<field>[^`]*)`")
 
 # Known fields without effect: nothing is lost by not honouring any value of theirs.
 WITHOUT_EFFECT = frozenset(
@@ -99,15 +100,24 @@ class BodyReader:
         try:
             return decoder.decode(rewritten)
         except msgspec.ValidationError as error:
-            raise _type_error(error) from None
+            raise type_error(error, fields) from None
 
     def _check_names(self, fields: dict[str, Raw], known: frozenset[str]) -> None:
         for name in fields.keys() - known - WITHOUT_EFFECT:
             if name in FIXED_VALUES:
                 _check_fixed(name, bytes(fields[name]))
+            elif (meant := _meant(name, known)) is not None:
+                message = f"{name} is no known field: did you mean {meant}?"
+                raise RequestError(message, param=name, code="unknown_parameter")
             elif name not in self._warned and len(self._warned) < 1000:
                 self._warned.add(name)
                 log.warning("ignoring the unknown request field %r", name)
+
+
+@lru_cache(1000)
+def _meant(name: str, known: frozenset[str]) -> str | None:
+    """The known field that an unknown name is a slip of the pen away from."""
+    return next(iter(get_close_matches(name, known, 1, LIKENESS_OF_A_SLIP)), None)
 
 
 def _check_media_type(header: str) -> None:
@@ -127,7 +137,15 @@ def _decoded(decoder: msgspec.json.Decoder[U], body: bytes) -> U:
     except msgspec.ValidationError:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"The request's body is not valid JSON: {error}", code="invalid_json") from None
+        raise RequestError(_no_json(body, error), code="invalid_json") from None
+
+
+def _no_json(body: bytes, error: Exception) -> str:
+    if not body.strip():
+        return "The request's body is empty, but must be a JSON object."
+    if isinstance(error, UnicodeDecodeError):
+        return f"The request's body is not valid UTF-8: it has the byte 0x{error.object[error.start]:02x}."
+    return f"The request's body is not valid JSON: {error}."
 
 
 def _with_whole_numbers(fields: dict[str, Raw]) -> dict[str, Raw]:
@@ -169,21 +187,3 @@ def _check_fixed(name: str, value: bytes) -> None:
             param=name,
             code="unsupported_parameter",
         )
-
-
-def _type_error(error: msgspec.ValidationError) -> RequestError:
-    """msgspec's "Expected `int`, got `str` - at `$.max_tokens`" as OpenAI's message and param."""
-    text = str(error)
-    found = _path.match(text)
-    message, path = (found["message"], found["path"].removeprefix("$").lstrip(".")) if found else (text, "")
-    missing = _missing.search(message)
-    if missing:
-        path = f"{path}.{missing['field']}" if path else missing["field"]
-        return RequestError(f"The required field {path} is missing.", param=path, code="missing_field")
-    unknown = _unknown.search(message)
-    if unknown:
-        field = f"{path}.{unknown['field']}"
-        message = f"{field} is no known field: remove it or correct its name."
-        return RequestError(message, param=field, code="unknown_parameter")
-    message = f"{path or 'body'}: {message[:1].lower() + message[1:]}."
-    return RequestError(message, param=path or None, code="invalid_type")

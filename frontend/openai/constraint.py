@@ -41,6 +41,7 @@ def enforced_as_asked(spec: GrammarSpec | None, request: GenerationFields) -> Gr
         spec,
         property_order=cast(PropertyOrder, request.property_order or "schema"),
         unenforced=cast(Unenforced, request.unenforced or "refuse"),
+        reproducible=request.seed is not None,
     )
 
 
@@ -152,8 +153,9 @@ def _grammar(text: str | None, param: str) -> GrammarSpec | None:
 def _choice(options: list[str] | None, param: str) -> GrammarSpec | None:
     if options is None:
         return None
-    if not options:
-        raise RequestError(f"{param} must have at least one string.", param=param, code="invalid_value")
+    if not options or "" in options:
+        problem = f"{param} must have at least one string, none of them empty."
+        raise RequestError(problem, param=param, code="invalid_value")
     return GrammarSpec("choice", msgspec.json.encode(options).decode(), param)
 
 

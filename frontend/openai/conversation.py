@@ -13,6 +13,7 @@ from ..text.chat_template import ChatTemplate
 from .protocol import ChatMessage, ChatRequest, ContentPart, MessageToolCall, PromptFields, Tool
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+JSON_TYPES = ("null", "boolean", "number", "integer", "string", "object", "array")
 MAX_SCHEMA_DEPTH = 200
 Conversation = list[dict[str, object]]
 
@@ -138,7 +139,8 @@ def _check_parameters(param: str, schema: dict[str, Any] | None) -> None:
         message = f"{param} is nested more than {MAX_SCHEMA_DEPTH} levels deep."
         raise RequestError(message, param=param, code="invalid_value")
     kind = (schema or {}).get("type", "object")
-    if "object" not in (kind if isinstance(kind, list) else [kind]):
+    names = kind if isinstance(kind, list) else [kind]
+    if "object" not in names or any(name not in JSON_TYPES for name in names):
         raise RequestError(
             f'{param}.type is {json.dumps(kind)}, but arguments are an object: make it "object" or leave '
             "parameters out.",

@@ -110,13 +110,18 @@ async def _send_stream(job: Job, generation: Generation, timer: RequestTimer, se
             generation.token_left = True
             await send({"type": "http.response.body", "body": events, "more_body": True})
     except RequestError as error:
-        await send({"type": "http.response.body", "body": error_event(error), "more_body": True})
+        await _send_failure(error, timer, send)
     except ClientGoneError:
         raise
     except Exception:
         log.exception("a stream failed")
-        await send({"type": "http.response.body", "body": error_event(internal_error()), "more_body": True})
+        await _send_failure(internal_error(), timer, send)
     await send({"type": "http.response.body", "body": b""})
+
+
+async def _send_failure(error: RequestError, timer: RequestTimer, send: Send) -> None:
+    timer.failed(error.status)
+    await send({"type": "http.response.body", "body": error_event(error), "more_body": True})
 
 
 def _id_header(job: Job) -> tuple[bytes, bytes]:

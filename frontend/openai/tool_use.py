@@ -13,6 +13,7 @@ from ..text.answer_or_calls import AnswerOrCalls
 from ..text.tokenizer import Tokenizer
 from ..text.tool_calls import ToolCallParser, ToolFormat, check_against
 from ..text.tool_grammar import (
+    ToolError,
     calls_or_answer,
     check_strict,
     enforced_names,
@@ -63,6 +64,22 @@ def tool_use(
     request: ChatRequest, tools: list[dict[str, Any]] | None, format: ToolFormat, grammar: GrammarSpec | None
 ) -> ToolUse:
     """`grammar` is what the request's other fields constrain the reply to. Raises `RequestError`."""
+    params = {
+        tool["function"]["name"]: f"tools[{index}].function.parameters"
+        for index, tool in enumerate(tools or ())
+    }
+    try:
+        use = _tool_use(request, tools, format, grammar)
+    except ToolError as error:
+        raise RequestError(str(error), param=params[error.function], code="invalid_grammar") from None
+    if use.grammar is None:
+        return use
+    return use._replace(grammar=msgspec.structs.replace(use.grammar, params=params))
+
+
+def _tool_use(
+    request: ChatRequest, tools: list[dict[str, Any]] | None, format: ToolFormat, grammar: GrammarSpec | None
+) -> ToolUse:
     choice = request.tool_choice or "auto"
     if isinstance(choice, ToolChoice) and choice.type == "allowed_tools":
         choice, tools = _allowed(choice, tools or [])

@@ -136,7 +136,7 @@ def logit_bias(bias: dict[str, float] | None, vocab_size: int) -> dict[int, floa
                 code="invalid_value",
             )
         check_token_ids("logit_bias", [int(key)], vocab_size)
-        check_range("logit_bias", value, -100, 100)
+        check_range(f"logit_bias[{key}]", value, -100, 100)
         ids[int(key)] = value
     return ids
 

@@ -6,21 +6,30 @@ import keyword
 from collections.abc import Sequence
 from typing import Any
 
-from ...runtime.errors import RequestError
 from .tool_formats import ToolFormat
 
 Tool = dict[str, Any]
 Format = dict[str, Any]
 
-_DECIDES_TYPE = {"type", "$ref", "anyOf", "oneOf", "allOf", "const", "enum"}
 _AS_KEYWORDS = {"type", "properties", "required", "additionalProperties", "$defs", "definitions"}
 _SAYS_NOTHING = {"title", "description", "examples", "default", "$schema", "$id", "$comment", "strict"}
 _SEVERAL_SEPARATED_BY = {"hermes": "\n", "mistral_named": ""}
 _LEADS = ("", "\n\n")  # the second as reasoning leaves it
 
 
+class ToolError(ValueError):
+    """A tool that can't be served. `function` is its name."""
+
+    def __init__(self, function: str, problem: str) -> None:
+        super().__init__(
+            f"The call of the function {function!r} can't be enforced in this model's way of calling because "
+            f"of {problem}."
+        )
+        self.function = function
+
+
 def required_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) -> Format:
-    """A reply that is a call of one of the tools, or of several. Raises `RequestError` for a tool whose
+    """A reply that is a call of one of the tools, or of several. Raises `ToolError` for a tool whose
     parameters can't be enforced in this format. The tools' names are all different."""
     return _Calls(format, must_enforce=True).alone(tools, several=several)
 
@@ -107,19 +116,20 @@ class _Calls:
         fields = {"separators": self._format.separators, "function": function["name"]}
         if self._format.name != "pythonic":
             otherwise = "refuse" if refuse else "object"
-            return {"type": "json_schema", "json_schema": parameters, "otherwise": otherwise, **fields}
+            schema = _of_an_object(parameters)
+            return {"type": "json_schema", "json_schema": schema, "otherwise": otherwise, **fields}
         if (problem := _without_form(tool)) is not None:
-            raise _refusal(tool, problem)
+            raise ToolError(_name(tool), problem)
         otherwise = "refuse" if refuse else "value"
         return {"type": "keywords", "members": _members(parameters), "otherwise": otherwise, **fields}
 
 
 def check_strict(format: ToolFormat, tools: Sequence[Tool]) -> None:
-    """Raises `RequestError` for a strict tool that this format can't hold to its schema."""
+    """Raises `ToolError` for a strict tool that this format can't hold to its schema."""
     for tool in tools:
         problem = _without_form(tool) if format.name == "pythonic" else None
         if problem is not None and tool["function"].get("strict"):
-            raise _refusal(tool, problem)
+            raise ToolError(_name(tool), problem)
 
 
 def _tag(begin: str, content: Format, end: str) -> Format:
@@ -134,9 +144,15 @@ def _parameters(tool: Tool) -> dict[str, Any]:
     parameters = tool["function"].get("parameters")
     if parameters is None:
         return {"type": "object", "properties": {}, "additionalProperties": False}
-    if "type" in parameters:  # which may allow null too
-        return {**parameters, "type": "object"}
-    return parameters if parameters.keys() & _DECIDES_TYPE else {"type": "object", **parameters}
+    return {**parameters, "type": "object"}  # which may be missing, or allow null too
+
+
+def _of_an_object(parameters: dict[str, Any]) -> dict[str, Any]:
+    """With a reference where it leaves room for the type, which older drafts ignore beside it."""
+    if "$ref" not in parameters or "$schema" not in parameters or "allOf" in parameters:
+        return parameters
+    others = {name: value for name, value in parameters.items() if name != "$ref"}
+    return {**others, "allOf": [{"$ref": parameters["$ref"]}]}
 
 
 def _without_form(tool: Tool) -> str | None:
@@ -184,12 +200,3 @@ def _members(parameters: dict[str, Any]) -> list[dict[str, Any]]:
         }
         for name, schema in parameters.get("properties", {}).items()
     ]
-
-
-def _refusal(tool: Tool, problem: str) -> RequestError:
-    return RequestError(
-        f"The call of the function {_name(tool)!r} can't be enforced in this model's way of calling because "
-        f"of {problem}.",
-        param="tools",
-        code="invalid_grammar",
-    )

@@ -181,7 +181,7 @@ class Assembler:
         """What a declared name's closing quote leads to."""
         if not container.is_unordered:
             return target
-        return self._tables.action(SEE, target, container.names.index(name), (container.set_words,))
+        return self._tables.action(SEE, target, container.names[name], (container.set_words,))
 
     def _undeclared(self, container: Container, node: Node) -> _StampedNames:
         """The states of undeclared names, in which the declared ones are woven."""
@@ -283,4 +283,4 @@ def _bits(container: Container, names: Iterable[str | int | None]) -> int:
     """Of declared names whose order is free."""
     if not container.is_unordered:
         return 0
-    return sum(1 << container.names.index(str(name)) for name in names)
+    return sum(1 << container.names[str(name)] for name in names)

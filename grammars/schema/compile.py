@@ -86,10 +86,11 @@ class SchemaCompiler:
 def _assembled(goals: Goals, separators: tuple[str, str], value: Value) -> StackAutomaton:
     while True:
         nesting = Nesting(goals, value)
-        if nesting.can_get_stuck:
+        is_guarded = nesting.can_get_stuck()
+        if is_guarded:
             nesting.reserve_others()
         try:
-            return Assembler(goals, separators).built(value, guarded=nesting.can_get_stuck)
+            return Assembler(goals, separators).built(value, guarded=is_guarded)
         except StrandingError as error:
             goals.put_in_order([error.container])
 

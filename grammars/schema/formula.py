@@ -5,7 +5,7 @@ An atom speaks of values of one JSON type and holds for all others, as JSON sche
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import is_
 from typing import Any, Literal, TypeAlias
 
@@ -14,12 +14,19 @@ EVERY_TYPE = 63
 
 Kind = Literal["true", "false", "types", "atom", "not", "and", "or"]
 Payload: TypeAlias = tuple[Any, ...]
+SCHEMA, CHILD, LIST, OTHER = 1, 2, 4, 8
+EVERY_ATOM = 15
+_BIT_OF_ATOM = {"schema": SCHEMA, "child": CHILD, "in": LIST}
 
 
 class Formula:
-    """`payload` is an atom's content, its name first; `types` what it speaks of, or a set of types."""
+    """`payload` is an atom's content, its name first; `types` what it speaks of, or a set of types.
 
-    __slots__ = ("cache", "kind", "number", "parts", "payload", "types")
+    It holds for no value of a type that is not in `possible`, for every one of those in `certain`. `says` has
+    a bit for each kind of its atoms.
+    """
+
+    __slots__ = ("cache", "certain", "kind", "number", "parts", "payload", "possible", "says", "types")
 
     def __init__(
         self, number: int, kind: Kind, types: int, payload: Payload, parts: tuple[Formula, ...]
@@ -30,6 +37,20 @@ class Formula:
         self.payload = payload
         self.parts = parts
         self.cache: dict[Any, Formula] = {}
+        self.possible, self.certain = types, types if kind == "types" else 0
+        self.says = _BIT_OF_ATOM.get(payload[0], OTHER) if kind == "atom" else 0
+        if kind in ("true", "atom"):
+            self.possible, self.certain = EVERY_TYPE, EVERY_TYPE & ~types
+        elif kind == "and":
+            self.possible = self.certain = EVERY_TYPE
+        for part in parts:
+            self.says |= part.says
+            if kind == "and":
+                self.possible &= part.possible
+                self.certain &= part.certain
+            elif kind == "or":
+                self.possible |= part.possible
+                self.certain |= part.certain
 
     def atoms(self) -> Iterator[Formula]:
         """Every atom, in the order of writing."""
@@ -47,14 +68,15 @@ class Formulas:
 
     def __init__(self) -> None:
         self._known: dict[Any, Formula] = {}
+        self._conjunctions: dict[tuple[Formula, ...], Formula] = {}
+        self._disjunctions: dict[tuple[Formula, ...], Formula] = {}
         self.true = self._interned("true", 0, ("true",), ())
         self.false = self._interned("false", 0, ("false",), ())
 
     def dissolve(self) -> None:
         """Formulas refer to each other in circles: cut, they are gone with the last reference to them."""
         for formula in self._known.values():
-            formula.cache = {}
-            formula.parts = ()
+            formula.cache.clear()
 
     def types(self, mask: int) -> Formula:
         if mask & EVERY_TYPE == EVERY_TYPE:
@@ -89,49 +111,57 @@ class Formulas:
         return self._interned("not", formula.types, (), (formula,))
 
     def all_of(self, formulas: Iterable[Formula]) -> Formula:
+        joined = tuple(formulas)
+        known = self._conjunctions.get(joined)
+        if known is None:
+            known = self._conjunctions[joined] = self._all_of(joined)
+        return known
+
+    def _all_of(self, formulas: Iterable[Formula]) -> Formula:
         parts: dict[Formula, None] = {}
         mask = EVERY_TYPE
         for formula in formulas:
-            for part in formula.conjuncts():
-                if part.kind == "types":
-                    mask &= part.types
-                elif part.kind == "false":
-                    return part
-                elif part.kind != "true":
+            for part in formula.parts if formula.kind == "and" else (formula,):
+                if part.says:
                     parts[part] = None
+                else:
+                    mask &= part.possible
+        if not mask:
+            return self.false
         if len(parts) < 2 and mask == EVERY_TYPE:
             return next(iter(parts), self.true)
         if mask != EVERY_TYPE:
             restricted = [self.restricted(part, mask) for part in parts]
-            if any(after is not before for after, before in zip(restricted, parts, strict=True)):
+            if restricted != list(parts):
                 return self.all_of([self.types(mask), *restricted])
-        if any(part.kind == "not" and part.parts[0] in parts for part in parts):
+        if _contradict_each_other(parts):
             return self.false
-        kept = _intersected(self, parts)
-        if kept is None:
-            return self.all_of([self.types(mask & ~STRING), *parts])
-        if any(part.kind == "types" for part in kept):
-            return self.all_of([self.types(mask), *kept])
-        if mask != EVERY_TYPE:
-            kept = [self.types(mask), *kept]
-        if self.false in kept:
-            return self.false
+        if len([part for part in parts if part.says == LIST and part.kind in ("atom", "not")]) > 1:
+            return self.all_of([self.types(mask), *_intersected(self, parts)])
+        kept = [*parts] if mask == EVERY_TYPE else [self.types(mask), *parts]
         return self._joined("and", kept, self.true)
 
     def any_of(self, formulas: Iterable[Formula]) -> Formula:
+        joined = tuple(formulas)
+        known = self._disjunctions.get(joined)
+        if known is None:
+            known = self._disjunctions[joined] = self._any_of(joined)
+        return known
+
+    def _any_of(self, formulas: Iterable[Formula]) -> Formula:
         parts: dict[Formula, None] = {}
         mask = 0
         for formula in formulas:
             for part in formula.parts if formula.kind == "or" else (formula,):
-                if part.kind == "types":
-                    mask |= part.types
-                elif part.kind == "true":
-                    return part
-                elif part.kind != "false":
+                if part.says:
                     parts[part] = None
+                else:
+                    mask |= part.possible
+        if mask == EVERY_TYPE:
+            return self.true
         if len(parts) < 2 and (not mask or not parts):
             return next(iter(parts), self.types(mask))
-        if any(part.kind == "not" and part.parts[0] in parts for part in parts):
+        if _contradict_each_other(parts):
             return self.true
         listed = [part for part in parts if part.kind == "atom" and part.payload[0] in ("in", "numbers")]
         for name in ("in", "numbers"):
@@ -140,49 +170,50 @@ class Formulas:
                 together = frozenset().union(*(part.payload[1] for part in same))
                 rest = [part for part in parts if part not in same]
                 return self.any_of([self.types(mask), *rest, self.atom(same[0].types, name, together)])
-        if mask == EVERY_TYPE:
-            return self.true
         kept = [part for part in parts if not _is_implied(part, mask, parts)]
         kept = [self.types(mask), *kept] if mask else kept
         return self._joined("or", kept, self.false)
 
     def restricted(self, formula: Formula, mask: int) -> Formula:
         """What it says of values of these types: the same for them, anything for others."""
-        if formula.kind in ("true", "false"):
+        if formula.certain & mask == mask:
+            return self.true
+        if not formula.possible & mask:
+            return self.false
+        if formula.kind not in ("and", "or"):
             return formula
-        key = ("types", mask)
-        known = formula.cache.get(key)
+        known = formula.cache.get(mask)
         if known is None:
-            known = formula.cache[key] = self._restricted(formula, mask)
+            known = formula.cache[mask] = self._restricted(formula, mask)
         return known
 
     def _restricted(self, formula: Formula, mask: int) -> Formula:
-        if formula.kind == "types":
-            if formula.types & mask == mask:
-                return self.true
-            return formula if formula.types & mask else self.false
-        if formula.kind == "atom":
-            return formula if formula.types & mask else self.true
-        if formula.kind == "not":
-            return formula if formula.types & mask else self.false
-        joined = self._with_parts(formula, [self.restricted(part, mask) for part in formula.parts])
+        joined = self.with_parts(formula, [self.restricted(part, mask) for part in formula.parts])
         return joined if joined is formula else self.restricted(joined, mask)
 
-    def rewritten(self, formula: Formula, key: Any, change: Callable[[Formula], Formula]) -> Formula:
-        """Every atom replaced by `change(atom)`. `key` stands for the change."""
-        if formula.kind in ("true", "false", "types"):
+    def rewritten(
+        self, formula: Formula, key: Any, change: Callable[[Formula], Formula], about: int = EVERY_ATOM
+    ) -> Formula:
+        """Every atom replaced by `change(atom)`, which `key` stands for; only atoms of the kinds `about`."""
+        if not formula.says & about:
             return formula
         known = formula.cache.get(key)
         if known is None:
-            known = formula.cache[key] = self._rewritten(formula, key, change)
+            known = formula.cache[key] = self._rewritten(formula, key, change, about)
         return known
 
-    def _rewritten(self, formula: Formula, key: Any, change: Callable[[Formula], Formula]) -> Formula:
+    def _rewritten(
+        self, formula: Formula, key: Any, change: Callable[[Formula], Formula], about: int
+    ) -> Formula:
         if formula.kind == "atom":
             return change(formula)
-        return self._with_parts(formula, [self.rewritten(part, key, change) for part in formula.parts])
+        parts = [
+            self.rewritten(part, key, change, about) if part.says & about else part for part in formula.parts
+        ]
+        return self.with_parts(formula, parts)
 
-    def _with_parts(self, formula: Formula, parts: list[Formula]) -> Formula:
+    def with_parts(self, formula: Formula, parts: list[Formula]) -> Formula:
+        """The formula with others for its parts."""
         if all(map(is_, parts, formula.parts)):
             return formula
         if formula.kind == "not":
@@ -212,27 +243,24 @@ def _is_implied(part: Formula, mask: int, others: dict[Formula, None]) -> bool:
     )
 
 
-def _intersected(formulas: Formulas, parts: Iterable[Formula]) -> list[Formula] | None:
-    """Lists of strings in a conjunction become one list; None if no string is left."""
+def _contradict_each_other(parts: Mapping[Formula, None]) -> bool:
+    """Whether one is the negation of another."""
+    return any(part.parts[0] in parts for part in parts if part.kind == "not")
+
+
+def _intersected(formulas: Formulas, parts: Iterable[Formula]) -> list[Formula]:
+    """Lists of strings in a conjunction as one list."""
     allowed: frozenset[str] | None = None
     excluded: frozenset[str] = frozenset()
     kept: list[Formula] = []
-    lists = 0
     for part in parts:
-        atom = part.parts[0] if part.kind == "not" else part
-        if atom.kind != "atom" or atom.payload[0] != "in":
+        if part.says != LIST or part.kind not in ("atom", "not"):
             kept.append(part)
-            continue
-        lists += 1
-        if part.kind == "not":
-            excluded |= atom.payload[1]
+        elif part.kind == "not":
+            excluded |= part.parts[0].payload[1]
         else:
-            allowed = atom.payload[1] if allowed is None else allowed & atom.payload[1]
-    if lists < 2:
-        return list(parts)
+            allowed = part.payload[1] if allowed is None else allowed & part.payload[1]
     if allowed is None:
         return [*kept, formulas.negation(formulas.atom(STRING, "in", excluded))]
-    if not allowed - excluded:
-        return None
     left = formulas.atom(STRING, "in", allowed - excluded)
     return [*kept, formulas.types(STRING), left] if excluded else [*kept, left]

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from ..errors import TooLargeError
 from ..stack_automaton import WORD_NAMES
 from .dfa import Dfa
-from .formula import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, Formula
+from .formula import ARRAY, BOOLEAN, CHILD, NULL, NUMBER, OBJECT, STRING, Formula
 from .keywords import Keywords
 from .scalars import Content, Scalars, counted_lengths
 
@@ -67,8 +67,8 @@ class Container:
     def __init__(self, types: int, goal: Goal) -> None:
         self.is_array = types == ARRAY
         self.goal = goal
-        self.names: list[str] = []
-        """the declared ones, in order"""
+        self.names: dict[str, int] = {}
+        """the declared ones, in order, with their numbers"""
         self.is_unordered = False
         """an object of one node whose declared properties come in any order"""
         self.needed: list[Edge | None] = []
@@ -118,7 +118,7 @@ class Container:
     def number(self, edge: Edge) -> int | None:
         """Of a member in the set of names, if it is told apart there."""
         if isinstance(edge.name, str):
-            return self.names.index(edge.name)
+            return self.names[edge.name]
         return len(self.names) if self.has_deep_others else None
 
     def can_strand(self, has_room: Callable[[Edge], bool] = lambda edge: True) -> bool:
@@ -196,7 +196,6 @@ class Goals:
         self.scalars = scalars
         self._values: dict[Goal, Value] = {}
         self._containers: dict[tuple[int, Goal], Container] = {}
-        self._first_children: dict[Formula, Formula | None] = {}
         self._unsolved: list[Container] = []
         self._unread: list[Value] = []
         self._size = 0
@@ -215,6 +214,17 @@ class Goals:
             known = self._values[goal] = Value(goal)
             self._unread.append(known)
         return known
+
+    @property
+    def unread(self) -> int:
+        """How many values nobody has looked at."""
+        return len(self._unread)
+
+    def forget_after(self, unread: int) -> None:
+        """Those that came after so many: nothing refers to them."""
+        for value in self._unread[unread:]:
+            del self._values[value.goal]
+        del self._unread[unread:]
 
     def solved(self, formulas: Iterable[Formula]) -> Value:
         value = self.value(formulas)
@@ -279,51 +289,32 @@ class Goals:
         make = self.formulas
         if condition is make.false or all(formula is make.false for formula in goal):
             return
-        if len(goal) == 1:
-            needed = [part for part in goal[0].conjuncts() if _is_child(part)]
-            if needed:
-                rest = [part for part in goal[0].conjuncts() if not _is_child(part)]
-                children = [part.payload[1] for part in needed]
-                condition = make.all_of([condition, *map(self.keywords.expanded, children)])
-                left = make.all_of(rest)
-                for child in children:
-                    left = self._assumed(left, child, True)
-                self._split((left,), condition, found, depth)
-                return
-        children = [child for formula in goal if (child := self._first_child(formula)) is not None]
-        if not children:
+        open_formulas = [formula for formula in goal if formula.says & CHILD]
+        if not open_formulas:
             found.setdefault(goal, []).append(condition)
             if len(found) > MAX_OUTCOMES or depth > MAX_OUTCOMES:
                 raise TooLargeError(f"more than {MAX_OUTCOMES} ways in which a member can matter")
             return
-        child = children[0]
+        needed = _needed_children(goal[0]) if len(goal) == 1 else []
+        if needed:
+            condition = make.all_of([condition, *map(self.keywords.expanded, needed)])
+            for child in needed:
+                goal = (self._assumed(goal[0], child, True),)
+            self._split(goal, condition, found, depth)
+            return
+        child = _first_child(open_formulas[0])
         opened = self.keywords.expanded(child)
         for holds, said in ((True, opened), (False, make.negation(opened))):
-            left_over = tuple(self._assumed(formula, child, holds) for formula in goal)
+            left_over = tuple([self._assumed(formula, child, holds) for formula in goal])
             self._split(left_over, make.all_of([condition, said]), found, depth + 1)
 
-    def _first_child(self, formula: Formula) -> Formula | None:
-        """What the first `child` atom says."""
-        known = self._first_children.get(formula)
-        if known is None and formula not in self._first_children:
-            if formula.kind == "atom":
-                known = formula.payload[1] if _is_child(formula) else None
-            else:
-                found = map(self._first_child, formula.parts)
-                known = next((child for child in found if child is not None), None)
-            self._first_children[formula] = known
-        return known
-
     def _assumed(self, formula: Formula, child: Formula, holds: bool) -> Formula:
-        make = self.formulas
-        if self._first_child(formula) is None:
-            return formula
-        return make.rewritten(
+        said = self.formulas.true if holds else self.formulas.false
+        return self.formulas.rewritten(
             formula,
             ("assumed", child.number, holds),
-            lambda atom: (
-                (make.true if holds else make.false) if _is_child(atom) and atom.payload[1] is child else atom
-            ),
+            lambda atom: said if atom.payload[1] is child else atom,
+            CHILD,
         )
 
     def _read(self, value: Value) -> None:
@@ -364,19 +355,28 @@ class Goals:
         return decided is self.formulas.true
 
     def _container(self, value: Value, types: int) -> Container | None:
-        from .arrays import read_array
-        from .objects import read_object
-
         goal = tuple(self.formulas.restricted(formula, types) for formula in value.goal)
         if all(formula is self.formulas.false for formula in goal):
             return None
         known = self._containers.get((types, goal))
         if known is None:
+            from .arrays import read_array
+            from .objects import read_object
+
             known = self._containers[types, goal] = Container(types, goal)
             (read_object if types == OBJECT else read_array)(self, known)
             self._unsolved.append(known)
         return known
 
 
-def _is_child(formula: Formula) -> bool:
-    return formula.kind == "atom" and formula.payload[0] == "child"
+def _needed_children(formula: Formula) -> list[Formula]:
+    """What must hold of a member, whatever else does."""
+    return [part.payload[1] for part in formula.conjuncts() if part.says == CHILD and part.kind == "atom"]
+
+
+def _first_child(formula: Formula) -> Formula:
+    """What the first `child` atom says."""
+    while formula.kind != "atom":
+        formula = next(part for part in formula.parts if part.says & CHILD)
+    child: Formula = formula.payload[1]
+    return child

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from ..errors import GrammarError, NotCoveredError, WrongKeywordError
 from ..json_schema import Json
-from .formula import EVERY_TYPE, STRING, Formula, Formulas
+from .formula import EVERY_TYPE, SCHEMA, STRING, Formula, Formulas
 from .identities import Identities
 from .place import Place
 from .readers import READERS, REFERENCES
@@ -34,7 +34,7 @@ class Keywords:
         self.whole = self.schema(root, "#", self.references.base)
 
     def expanded(self, formula: Formula) -> Formula:
-        return self.formulas.rewritten(formula, "expanded", self._opened_atom)
+        return self.formulas.rewritten(formula, "expanded", self._opened_atom, SCHEMA)
 
     def schema(self, schema: Json, path: str, base: str) -> Formula:
         """An atom that stands for the subschema."""
@@ -93,8 +93,6 @@ class Keywords:
         return self.formulas.atom(STRING, "pattern", pattern)
 
     def _opened_atom(self, atom: Formula) -> Formula:
-        if atom.payload[0] != "schema":
-            return atom
         number: int = atom.payload[1]
         place = self._places[number]
         if number not in self._opened:

@@ -33,7 +33,6 @@ class Nesting:
                     inside[container] = is_needed or inside.get(container, False)
         return inside
 
-    @property
     def can_get_stuck(self) -> bool:
         """Whether a place that needs a container can come where the stack is full."""
         levels = {container: _places(container) for container in self._outermost}

@@ -30,7 +30,7 @@ class _Reader:
         self.names = _names(container.goal)
         self.own: dict[str, list[Formula]] = {}
         self.required: set[str] = set()
-        self._concerns: dict[Formula, frozenset[str]] = {}
+        self._concerns: dict[Formula, frozenset[str | None]] = {}
         self.core = self._core(container.goal)
         container.is_unordered = not in_order and 0 < len(self.names) <= MAX_SEEN
         self.last = 0 if container.is_unordered else len(self.names)
@@ -40,6 +40,7 @@ class _Reader:
             needed = [self.make.atom(OBJECT, "has", name) for name in followed]
             self.core = (self.make.all_of([*needed, self.core[0]]), *self.core[1:])
             self.required.difference_update(followed)
+        self._open: dict[Formula, frozenset[Formula]] = {}
         self._edges: dict[tuple[Goal, str | tuple[bool, ...]], Edge | None] = {}
         self._own_values: dict[str, Value | None] = {}
         self._classes: dict[tuple[Formula, ...], Dfa] = {}
@@ -100,18 +101,42 @@ class _Reader:
                 node.edges.append(edge)
             if name in self.required:
                 break
-            current = self._each(current, ("skipped", name), partial(self._skipped, name))
+            current = self._changed(current, name, ("skipped", name), partial(self._skipped, name))
             if all(formula is self.make.false for formula in current):
                 break
         else:
             node.verdict = self._verdict(current)
             self._read_others(node, current)
 
-    def _each(self, goal: Goal, key: object, change: Callable[[Formula], Formula]) -> Goal:
-        return tuple(self.make.rewritten(formula, key, change) for formula in goal)
+    def _changed(
+        self, goal: Goal, name: str | None, key: object, change: Callable[[Formula], Formula]
+    ) -> Goal:
+        """With every atom that a name concerns replaced by `change(atom)`, which `key` stands for."""
+        return tuple([self._rewritten(formula, name, key, change) for formula in goal])
+
+    def _rewritten(
+        self, formula: Formula, name: str | None, key: object, change: Callable[[Formula], Formula]
+    ) -> Formula:
+        if name not in self._concerned(formula):
+            return formula
+        known = formula.cache.get(key)
+        if known is None:
+            concerns = self._concerns
+            known = formula.cache[key] = (
+                change(formula)
+                if formula.kind == "atom"
+                else self.make.with_parts(
+                    formula,
+                    [
+                        self._rewritten(part, name, key, change) if name in concerns[part] else part
+                        for part in formula.parts
+                    ],
+                )
+            )
+        return known
 
     def _verdict(self, goal: Goal) -> int:
-        ended = self._each(goal, "ended", self._ended)
+        ended = [self.make.rewritten(formula, "ended", self._ended) for formula in goal]
         return next((number for number, formula in enumerate(ended) if formula is self.make.true), -1)
 
     def _ended(self, atom: Formula) -> Formula:
@@ -132,7 +157,7 @@ class _Reader:
         if not any(name in self._concerned(formula) for formula in goal):
             value = self._own_value(name)
             return Edge(name, value, (self.node(goal, position),)) if value is not None else None
-        taken = self._each(goal, ("taken", name), lambda atom: self._taken(atom, name))
+        taken = self._changed(goal, name, ("taken", name), lambda atom: self._taken(atom, name))
         children = self._own_children(name)
         if children:
             taken = (self.make.all_of([*children, taken[0]]),)
@@ -149,8 +174,8 @@ class _Reader:
             self._own_values[name] = self.goals.value(conditions) if conditions else None
         return self._own_values[name]
 
-    def _concerned(self, formula: Formula) -> frozenset[str]:
-        """The declared names whose presence or value may change what is left of the formula."""
+    def _concerned(self, formula: Formula) -> frozenset[str | None]:
+        """The declared names that may change what is left of the formula, None for undeclared ones."""
         known = self._concerns.get(formula)
         if known is None:
             parts = map(self._concerned, formula.parts)
@@ -158,15 +183,16 @@ class _Reader:
             self._concerns[formula] = known
         return known
 
-    def _names_of(self, atom: Formula) -> Iterable[str]:
+    def _names_of(self, atom: Formula) -> Iterable[str | None]:
         if atom.kind != "atom":
             return ()
         if atom.payload[0] == "count":
-            return self.names
+            return (*self.names, None)
         name = _only_name(atom)
         if name is not None:
             return (name,)
-        return (name for name in self.names if self._is_in(name, atom.payload[1]))
+        named = [name for name in self.names if self._is_in(name, atom.payload[1])]
+        return named if self._undeclared(atom.payload[1]) is self.make.false else (*named, None)
 
     def _made(self, taken: Goal, name: str | int, position: int) -> Edge | None:
         outcomes = self.goals.outcomes(taken)
@@ -204,13 +230,7 @@ class _Reader:
 
     def _read_others(self, node: Node, goal: Goal) -> None:
         """Edges for undeclared names: one for each way in which the formulas tell them apart."""
-        open_names = {
-            id(atom): self._undeclared(atom.payload[1])
-            for formula in goal
-            for atom in formula.atoms()
-            if atom.payload[0] == "every"
-        }
-        told_apart = {names for names in open_names.values() if names.kind not in ("true", "false")}
+        told_apart = frozenset[Formula]().union(*map(self._told_apart, goal))
         varying = tuple(sorted(told_apart, key=lambda names: names.number))
         if not varying:
             edge = self._other_edge(goal, {}, 0)
@@ -230,6 +250,22 @@ class _Reader:
         kept = np.where(dfa.labels >= 0, new_label[dfa.labels], REJECT).astype(np.int32)
         names_key = (tuple(map(content, varying)), tuple(sorted(self.names)), tuple(new_label.tolist()))
         node.names = UndeclaredNames(Dfa(dfa.cuts, dfa.class_of_cut, dfa.transitions, kept), names_key, False)
+
+    def _told_apart(self, formula: Formula) -> frozenset[Formula]:
+        """Formulas over undeclared names of which some but not all may satisfy them."""
+        if None not in self._concerned(formula):
+            return frozenset()
+        known = self._open.get(formula)
+        if known is None:
+            if formula.kind != "atom":
+                known = frozenset[Formula]().union(*map(self._told_apart, formula.parts))
+            elif formula.payload[0] == "every":
+                names = self._undeclared(formula.payload[1])
+                known = frozenset((names,)) - {self.make.true, self.make.false}
+            else:
+                known = frozenset()
+            self._open[formula] = known
+        return known
 
     def _classified(self, varying: tuple[Formula, ...]) -> Dfa:
         """Labels undeclared names with a bit for each of the formulas."""
@@ -266,17 +302,18 @@ class _Reader:
             return atom
 
         key = ("other", *((names.number, holds) for names, holds in known.items()))
-        return self._made(self._each(goal, key, taken), label, self.last)
+        return self._made(self._changed(goal, None, key, taken), label, self.last)
 
 
 def read_object(goals: Goals, container: Container) -> None:
     """Fills in the nodes of an object, from its start on."""
     if goals.any_order:
+        known = goals.unread
         try:
             _read(goals, container, in_order=False)
             return
         except TooLargeError:
-            pass
+            goals.forget_after(known)
     read_in_order(goals, container)
 
 
@@ -293,7 +330,7 @@ def _read(goals: Goals, container: Container, *, in_order: bool) -> None:
     if container.is_unordered:
         spelled = sum(len(name) + 2 for name in reader.names)
         most_nodes = max(MIN_UNORDERED_NODES, MAX_UNORDERED_STATES // spelled)
-    container.names = reader.names
+    container.names = {name: number for number, name in enumerate(reader.names)}
     container.start = reader.node(reader.core, 0)
     while reader.pending:
         reader.read(reader.pending.pop())

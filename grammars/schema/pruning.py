@@ -19,7 +19,7 @@ def pruned(graph, nodes, alive):  # type: ignore[no-untyped-def]
     Returns the place of each node in question for each state, int32 [states, n], `DEAD` where it leads
     nowhere; and the nodes, int32 [places, byte classes].
     """
-    sets, set_of = _distinct(alive.astype(np.int32))
+    sets, set_of = distinct(alive.astype(np.int32))
     rows, slots, used = np.empty((64, graph.shape[1]), np.int32), np.full(256, -1, np.int32), 0
     row, number = np.empty(graph.shape[1], np.int32), np.empty(len(graph), np.int32)
     places = np.full((len(sets), len(nodes)), DEAD, np.int32)
@@ -49,7 +49,7 @@ def _write_pruned(entries, number, alive, row):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _distinct(table):  # type: ignore[no-untyped-def]
+def distinct(table):  # type: ignore[no-untyped-def]
     """The distinct rows, and the place of each row among them."""
     rows, slots, used = np.empty((64, table.shape[1]), np.int32), np.full(256, -1, np.int32), 0
     place = np.empty(len(table), np.int32)

@@ -9,23 +9,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from ..errors import TooLargeError
-from ..stack_automaton import TAIL
+from ..stack_automaton import CALL, COUNT_CALL, TAIL
 from .code_points import Spelling, spelling_graph
-from .dfa import DEAD, Dfa, alive_states, minimal_table, spread
-from .pruning import pruned
+from .dfa import DEAD, Dfa, alive_states, first_of_each, minimal_table, spread
+from .pruning import distinct, pruned
 
 _MAX_CELLS = 4_000_000
+_NOTHING = -2
 
 
 PUSHES = -(1 << 20)
 KINDS: dict[Spelling, int] = {"any": 1, "usual": 2, "lower": 3}
 COUNTED = 4
+
+
+class Pushes(NamedTuple):
+    """What a copy of a block has for its entries that go to nodes, relative to the copy."""
+
+    numbers: NDArray[np.int32]  # [states, byte classes]
+    """the action of each of these entries"""
+    actions: NDArray[np.int64]  # [n, 3], kind, node and the place where it returns
+    returns: NDArray[np.int32]  # [m]
+    sizes: NDArray[np.int32]  # [m]
+    """how many of `returns` belong together, at the first of them"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,26 +62,33 @@ class Block:
     count: Count | None = None
 
     @cached_property
-    def pushes(self) -> list[tuple[int, list[int]]]:
-        """The states with entries that go to nodes, each with these, once and in order."""
-        nodes: dict[int, list[int]] = {}
-        for state, node in self._pushes[0]:
-            nodes.setdefault(state, []).append(node)
-        return list(nodes.items())
-
-    @cached_property
-    def push_numbers(self) -> NDArray[np.int32]:
-        """[states, byte classes] the place of entries that go to a node among all in `pushes`."""
-        return self._pushes[1]
-
-    @cached_property
-    def _pushes(self) -> tuple[list[tuple[int, int]], NDArray[np.int32]]:
+    def pushes(self) -> Pushes:
         states, columns = np.nonzero(self.transitions <= PUSHES)
         nodes = PUSHES - self.transitions[states, columns]
-        pairs, which = np.unique(states * (len(self.graph) + 1) + nodes, return_inverse=True)
+        pairs, pair_of_entry = np.unique(states * (len(self.graph) + 1) + nodes, return_inverse=True)
+        states, nodes = np.divmod(pairs, len(self.graph) + 1)
+        rows, row_of_state = distinct(self._returns[np.unique(states)])
+        row = row_of_state[np.unique(states, return_inverse=True)[1]]
+        firsts, action_of_pair = first_of_each(spread(row * (len(self.graph) + 1) + nodes))
+        sizes = (rows > _NOTHING).sum(axis=1)
+        starts = np.cumsum(sizes) - sizes
+        size_at = np.zeros(sizes.sum(), np.int32)
+        size_at[starts] = sizes
         numbers = np.full(self.transitions.shape, -1, np.int32)
-        numbers[states, columns] = which
-        return [divmod(pair, len(self.graph) + 1) for pair in pairs.tolist()], numbers
+        numbers[np.nonzero(self.transitions <= PUSHES)] = action_of_pair[pair_of_entry]
+        is_counted = states[firsts] == (-1 if self.count is None else self.count.loop)
+        kinds = np.where(is_counted, COUNT_CALL, CALL)
+        actions = np.stack([kinds, nodes[firsts], starts[row[firsts]]], axis=1)
+        return Pushes(numbers, actions, rows[rows > _NOTHING], size_at)
+
+    @property
+    def _returns(self) -> NDArray[np.int32]:
+        """Where each state goes on after a code point, `_NOTHING` beyond that."""
+        if self.count is None:
+            return self.ends
+        returns = np.pad(self.ends, ((0, 0), (0, 1)), constant_values=_NOTHING)
+        returns[self.count.loop] = self.count.loop, self.count.tail
+        return returns
 
     @cached_property
     def class_code(self) -> NDArray[np.uint64]:

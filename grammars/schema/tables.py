@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -15,7 +16,6 @@ from ..stack_automaton import (
     ACTION_COLUMNS,
     CALL,
     COUNT,
-    COUNT_CALL,
     DEAD,
     DROP,
     GO,
@@ -37,7 +37,17 @@ _ODD = np.uint64(0x5851F42D4C957F2D)
 _CODE_OF_BYTE = spread(np.arange(1, 257))
 _ROOM_OF_KIND = np.array([least_room(kind, 0) for kind in range(GO + 1)], np.int32)
 _NO_NAMES = (0,) * SET_WORDS
-_NO_PUSHES = np.empty(0, np.int32)
+
+
+class _Stamp(NamedTuple):
+    """A copy of a block, left to `following[label]`; where its graph, its actions and returns begin."""
+
+    first: int
+    block: Block
+    following: tuple[int, ...]
+    graph: int
+    first_action: int
+    first_return: int
 
 
 class Tables:
@@ -50,16 +60,18 @@ class Tables:
         self._path_states: list[int] = []
         """states that one byte of `_path_bytes` leads on from, each to the next state"""
         self._path_bytes = bytearray()
-        self._stamps: list[tuple[int, Block, tuple[int, ...]]] = []
+        self._stamps: list[_Stamp] = []
         self._stamped: dict[tuple[int, tuple[int, ...]], int] = {}
         self._graphs: dict[tuple[bytes, bytes], int] = {}
         self._graph_rows: list[tuple[int, Block, NDArray[np.int32]]] = []
-        self._pushes: dict[int, NDArray[np.int32]] = {}
-        """entries of a block's pushes, by the block's first state"""
         self._inheriting: list[int] = []
         self._inherited: list[int] = []
         self._actions: dict[tuple[int, ...], int] = {}
+        """those that don't belong to a stamp"""
+        self._action_count = 0
         self._returns: list[int] = []
+        self._return_sizes: list[int] = []
+        """how many states stand at a base, 0 at places that are none"""
         self._return_bases: dict[tuple[int, ...], int] = {}
         self._chains: dict[tuple[bytes, int], int] = {}
 
@@ -110,26 +122,17 @@ class Tables:
         known = self._stamped.get(key)
         if known is None:
             known = self._stamped[key] = self._reserved(len(block.transitions))
-            self._stamps.append((known, block, following))
             for state, label in block.labelled:
                 self.inherit(known + state, following[label])
-            if len(block.graph):
-                self._push_entries(known, block)
+            graph = self._graph(block) if len(block.graph) else 0
+            self._stamps.append(
+                _Stamp(known, block, following, graph, self._action_count, len(self._returns))
+            )
+            self._action_count += len(block.pushes.actions)
+            returns = block.pushes.returns
+            self._returns += np.where(returns >= 0, known + returns, DEAD).tolist()
+            self._return_sizes += block.pushes.sizes.tolist()
         return known
-
-    def _push_entries(self, first: int, block: Block) -> None:
-        graph = self._graph(block)
-        loop = -1 if block.count is None else block.count.loop
-        actions, entries = self._actions, list[int]()
-        for state, nodes in block.pushes:
-            if block.count is not None and state == loop:
-                kind, base = COUNT_CALL, self.returns((first + loop, first + block.count.tail))
-            else:
-                ends = block.ends[state].tolist()
-                kind, base = CALL, self.returns(tuple(first + end if end >= 0 else DEAD for end in ends))
-            for node in nodes:
-                entries.append(-2 - actions.setdefault((kind, graph + node, base, *_NO_NAMES), len(actions)))
-        self._pushes[first] = np.array(entries, np.int32)
 
     def _graph(self, block: Block) -> int:
         """The states of the block's nodes, shared by all blocks with the same ones."""
@@ -143,13 +146,18 @@ class Tables:
     def action(self, kind: int, target: int, operand: int, more: tuple[int, ...] = ()) -> int:
         """`more`: the columns behind its room, of which the last are 0 if there are fewer."""
         key = (kind, target, operand, *more, *_NO_NAMES[len(more) :])
-        return -2 - self._actions.setdefault(key, len(self._actions))
+        known = self._actions.get(key)
+        if known is None:
+            known = self._actions[key] = self._action_count
+            self._action_count += 1
+        return -2 - known
 
     def returns(self, following: tuple[int, ...]) -> int:
         """The base at which the states after each verdict stand."""
         if following not in self._return_bases:
             self._return_bases[following] = len(self._returns)
             self._returns += following
+            self._return_sizes += [len(following), *[0] * (len(following) - 1)]
         return self._return_bases[following]
 
     def automaton(self, start: int, max_depth: int, rooms: Rooms | None) -> StackAutomaton:
@@ -159,11 +167,11 @@ class Tables:
         if self._count * len(samples) > MAX_CELLS:
             raise TooLargeError(f"more than {MAX_CELLS} entries in a table")
         table = np.full((self._count, len(samples)), DEAD, np.int32)
-        for first, block, following in self._stamps:
-            self._stamp_rows(table, samples, first, block, following)
+        for stamp in self._stamps:
+            self._stamp_rows(table, samples, stamp)
         for first, block, pops in self._graph_rows:
             rows, columns = table[first : first + len(block.graph)], block.class_of_byte[samples]
-            _write_stamp(rows, first, block.graph, columns, pops, block.push_numbers, _NO_PUSHES, -1, DEAD)
+            _write_stamp(rows, first, block.graph, columns, pops, block.pushes.numbers, 0, -1, DEAD)
         table[states, class_of_byte[bytes_]] = targets
         automaton = replace(self._compressed(start, class_of_byte, table), max_depth=max_depth)
         return with_room(automaton, self._frames(rooms)) if rooms is not None else automaton
@@ -182,23 +190,14 @@ class Tables:
         )
 
     def _frames(self, rooms: Rooms) -> Frames:
-        sizes = np.zeros(len(self._returns), np.int32)
-        for following, base in self._return_bases.items():
-            sizes[base] = len(following)
         is_called = np.zeros(self._count, np.bool_)
         for first, block, _ in self._graph_rows:
             is_called[first : first + len(block.graph)] = True
         required = np.array(rooms.required(), np.int32).reshape(-1, 2)
-        return Frames(sizes, is_called, required, rooms.full_names)
+        return Frames(np.array(self._return_sizes, np.int32), is_called, required, rooms.full_names)
 
-    def _stamp_rows(
-        self,
-        table: NDArray[np.int32],
-        samples: NDArray[np.int64],
-        first: int,
-        block: Block,
-        following: tuple[int, ...],
-    ) -> None:
+    def _stamp_rows(self, table: NDArray[np.int32], samples: NDArray[np.int64], stamp: _Stamp) -> None:
+        first, block, following = stamp.first, stamp.block, stamp.following
         loop, counting = -1, DEAD
         if block.count is not None:
             loop = block.count.loop
@@ -210,8 +209,8 @@ class Tables:
             block.transitions,
             block.class_of_byte[samples],
             np.array(following, np.int32),
-            block.push_numbers,
-            self._pushes.get(first, _NO_PUSHES),
+            block.pushes.numbers,
+            stamp.first_action,
             loop,
             counting,
         )
@@ -223,9 +222,9 @@ class Tables:
         accepting = np.zeros(self._count, np.bool_)
         accepting[self.accepting] = True
         bodies = np.zeros(self._count, np.int8)
-        for first, block, _ in self._stamps:
-            if len(block.bodies):
-                bodies[first + block.bodies] = block.kind
+        for stamp in self._stamps:
+            if len(stamp.block.bodies):
+                bodies[stamp.first + stamp.block.bodies] = stamp.block.kind
         states, others = np.array(self._inheriting, np.int32), np.array(self._inherited, np.int32)
         like = _inherit(table, accepting, bodies, states, others)
         columns, inverse = distinct_columns(table)
@@ -242,16 +241,24 @@ class Tables:
 
     def _action_rows(self) -> NDArray[np.int32]:
         """With the room that each takes."""
-        known = np.fromiter(chain.from_iterable(self._actions), np.int32).reshape(-1, ACTION_COLUMNS - 1)
-        rooms = _ROOM_OF_KIND[known[:, 0]] + np.where(known[:, 0] == OPEN, known[:, 3], 0)
-        return np.insert(known, 3, rooms, axis=1)
+        rows = np.zeros((self._action_count, ACTION_COLUMNS), np.int32)
+        single = np.fromiter(chain.from_iterable(self._actions), np.int32).reshape(-1, ACTION_COLUMNS - 1)
+        numbers = np.fromiter(self._actions.values(), np.int64)
+        rows[numbers, :3], rows[numbers, 4:] = single[:, :3], single[:, 3:]
+        for stamp in self._stamps:
+            actions = stamp.block.pushes.actions
+            after = stamp.first_action + len(actions)
+            rows[stamp.first_action : after, :3] = np.add(actions, (0, stamp.graph, stamp.first_return))
+        rows[:, 3] = _ROOM_OF_KIND[rows[:, 0]] + np.where(rows[:, 0] == OPEN, rows[:, 4], 0)
+        return rows
 
     def _classes(self, named: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """A class for each byte, such that every row is constant on it, and a byte of each class; each of
         the bytes that are named has its own."""
         code = np.zeros(256, np.uint64)
         code[named] = _CODE_OF_BYTE[named]
-        for block in {id(block.class_of_byte): block for _, block, _ in self._stamps}.values():
+        blocks = [stamp.block for stamp in self._stamps]
+        for block in {id(block.class_of_byte): block for block in blocks}.values():
             code = code * _ODD + block.class_code
         samples, class_of_byte = first_of_each(code)
         return class_of_byte, samples
@@ -285,7 +292,7 @@ def _inherit(table, accepting, bodies, states, others):  # type: ignore[no-untyp
 
 
 @njit(cache=True)
-def _write_stamp(rows, first, transitions, columns, after, push_numbers, pushes, loop, counting):  # type: ignore[no-untyped-def]
+def _write_stamp(rows, first, transitions, columns, after, push_numbers, first_action, loop, counting):  # type: ignore[no-untyped-def]
     """A copy of a block from state `first` on. State `loop` counts where it would stay."""
     for state in range(len(transitions)):
         for k in range(len(columns)):
@@ -293,6 +300,6 @@ def _write_stamp(rows, first, transitions, columns, after, push_numbers, pushes,
             if entry >= 0:
                 rows[state, k] = counting if state == loop and entry == loop else first + entry
             elif entry <= PUSHES:
-                rows[state, k] = pushes[push_numbers[state, columns[k]]]
+                rows[state, k] = -2 - first_action - push_numbers[state, columns[k]]
             elif entry < DEAD:
                 rows[state, k] = after[-2 - entry]

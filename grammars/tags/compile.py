@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from ..byte_automaton import compile_regex
-from ..errors import GrammarError, NotCoveredError, TooLargeError
+from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, WrongKeywordError
 from ..regex import without_anchors
 from ..schema import PropertyOrder, SchemaCompiler, Unenforced
 from ..schema.compile import CompiledSchema
@@ -32,6 +32,7 @@ from .format import (
 from .free_text import Pattern, free_text
 from .linker import Linker
 from .linking import AmbiguousError
+from .mistakes import first_mistake
 
 Spell = Callable[[str], bytes]
 """the bytes of a text, in which the names of special tokens are those tokens"""
@@ -249,14 +250,14 @@ class _Builder:
     def _json(self, format: JsonSchema) -> StackAutomaton:
         made = self._machine(bytes(format.json_schema), format.separators)
         if isinstance(made, CompiledSchema):
-            self._left_out |= {(keyword, format.function + path): None for keyword, path in made.left_out}
+            self._left_out |= {(keyword, format.named(path)): None for keyword, path in made.left_out}
             return made.machine
-        if format.otherwise == "refuse":
-            raise _named(made, format.function)
+        if format.otherwise == "refuse" or not _makes_sense(made):
+            raise _named(made, format)
         keyword, path = ("parameters", "#")
         if isinstance(made, NotCoveredError):
             keyword, path = made.keyword, made.path
-        self._left_out[keyword, format.function + path] = None
+        self._left_out[keyword, format.named(path)] = None
         return self._compile_schema(_INSTEAD[format.otherwise], format.separators).machine
 
     def _machine(self, schema: bytes, separators: tuple[str, str]) -> _Made:
@@ -264,7 +265,7 @@ class _Builder:
             try:
                 made: _Made = self._compile_schema(schema.decode(), separators)
             except (GrammarError, TooLargeError) as error:
-                made = error
+                made = first_mistake(schema.decode()) or error
             self._machines[schema, separators] = made
         return self._machines[schema, separators]
 
@@ -309,9 +310,22 @@ def _trigger_of(tag: Tag, triggers: Sequence[str]) -> str:
     return min(found, key=len)
 
 
-def _named(error: GrammarError | TooLargeError, function: str) -> GrammarError | TooLargeError:
-    if isinstance(error, NotCoveredError):
-        return type(error)(error.keyword, function + error.path, error.reason)
-    if not function or isinstance(error, TooLargeError):
+def _makes_sense(error: GrammarError | TooLargeError) -> bool:
+    """Whether a schema that has no automaton says something all the same."""
+    is_uncovered = isinstance(error, NotCoveredError | NoValueError | TooLargeError)
+    return is_uncovered and not isinstance(error, WrongKeywordError)
+
+
+def _named(error: GrammarError | TooLargeError, format: JsonSchema) -> GrammarError | TooLargeError:
+    if not format.function:
         return error
-    return GrammarError(f"the parameters of the function {function!r}: {error}")
+    parameters = f"the parameters of the function {format.function!r}"
+    if isinstance(error, TooLargeError):
+        return TooLargeError(f"{parameters}: {error}")
+    if isinstance(error, NotCoveredError):
+        named: GrammarError = type(error)(error.keyword, format.named(error.path), error.reason)
+    else:
+        where = "which must allow an object" if format.root == "#" else f"at {format.root}"
+        named = type(error)(f"{parameters}, {where}: {error}")
+    named.function = format.function
+    return named

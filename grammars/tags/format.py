@@ -13,19 +13,27 @@ from msgspec import Raw, Struct
 
 from ..errors import GrammarError
 
+SHARED_BY_MEMBERS = ("#/$defs/", "#/definitions/")
+
 
 class ConstString(Struct, tag="const_string", frozen=True):
     value: str
 
 
 class JsonSchema(Struct, tag="json_schema", frozen=True):
-    """`function` is the one whose arguments these are. What can't be enforced is refused, or replaced by any
-    object or any value."""
+    """`function` is the one whose arguments these are, `root` where the schema stands in its parameters. What
+    can't be enforced is refused, or replaced by any object or any value. What is wrong is refused always."""
 
     json_schema: Raw
     separators: tuple[str, str] = (",", ":")
     function: str = ""
     otherwise: Literal["refuse", "object", "value"] = "refuse"
+    root: str = "#"
+
+    def named(self, path: str) -> str:
+        """A path in the schema, behind the function's name and as its parameters have it."""
+        is_shared = path.startswith(SHARED_BY_MEMBERS)
+        return self.function + (path if is_shared else self.root + path.removeprefix("#"))
 
 
 class Member(Struct, frozen=True):
@@ -46,7 +54,8 @@ class Keywords(Struct, tag="keywords", frozen=True):
     otherwise: Literal["refuse", "value"] = "refuse"
 
     def value(self, member: Member) -> JsonSchema:
-        return JsonSchema(member.json_schema, self.separators, self.function, self.otherwise)
+        root = f"#/properties/{member.name}"
+        return JsonSchema(member.json_schema, self.separators, self.function, self.otherwise, root)
 
 
 class Regex(Struct, tag="regex", frozen=True):

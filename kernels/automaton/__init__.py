@@ -7,6 +7,15 @@ different grammars are stepped by one kernel. A row's state and stack stay on th
 
 from .layout import ACTION_COLUMNS, DEAD, NO_AUTOMATON, STACK_DEPTH
 from .pool import AutomatonPool
+from .registers import SlotRegisters
 from .tables import Tables
 
-__all__ = ["ACTION_COLUMNS", "DEAD", "NO_AUTOMATON", "STACK_DEPTH", "AutomatonPool", "Tables"]
+__all__ = [
+    "ACTION_COLUMNS",
+    "DEAD",
+    "NO_AUTOMATON",
+    "STACK_DEPTH",
+    "AutomatonPool",
+    "SlotRegisters",
+    "Tables",
+]

@@ -33,50 +33,44 @@ OPENERS = tl.constexpr(layout.OPENERS)
 ROOMY_DEPTH = tl.constexpr(layout.ROOMY_DEPTH)
 DEPTH = tl.constexpr(layout.DEPTH)
 STACK = tl.constexpr(layout.STACK)
+SPANS = tl.constexpr(layout.SPANS)
+TOKEN_BYTES = tl.constexpr(layout.TOKEN_BYTES)
+STATE_ROWS = tl.constexpr(layout.STATE_ROWS)
+CLASS_MAPS = tl.constexpr(layout.CLASS_MAPS)
+ENTRIES = tl.constexpr(layout.ENTRIES)
+ACTIONS = tl.constexpr(layout.ACTIONS)
+RETURNS = tl.constexpr(layout.RETURNS)
+LISTS = tl.constexpr(layout.LISTS)
+LIST_TOKENS = tl.constexpr(layout.LIST_TOKENS)
+MASKS = tl.constexpr(layout.MASKS)
 
 
 @triton.jit
-def mask_kernel(
-    slots,
-    registers,
-    spans,
-    token_bytes,
-    state_rows,
-    class_maps,
-    entries,
-    actions,
-    returns,
-    lists,
-    list_tokens,
-    masks,
-    words,
-    own_masks,
-    index,
-    LANES: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """One program for each row: the place of its mask in masks [n, words], made where lists have a say."""
+def mask_kernel(slots, registers, tables, row_masks, words, index, LANES: tl.constexpr, TILE: tl.constexpr):
+    """One program for each row: what it may sample goes into its slot's own of row_masks [slots, words].
+
+    tables: int64 [TABLES], addresses; not read for rows without an automaton
+    """
     row = tl.program_id(0)
     slot = tl.load(slots + row)
     own = registers + slot * REGISTERS
     state = tl.load(own)
-    state_row = state_rows + STATE_COLUMNS * tl.maximum(state, 0)
-    chosen = tl.load(state_row + MASK)
-    shared = lists + LIST_COLUMNS * tl.load(state_row + SHARED)
-    differing = lists + LIST_COLUMNS * tl.load(state_row + OWN)
-    decided = lists + LIST_COLUMNS * tl.load(state_row + DECIDED)
-    count = tl.load(decided + TOKENS)
-    if tl.load(own + DEPTH) > tl.load(decided + ROOMY_DEPTH):
-        count += tl.load(decided + OPENERS)
-    if (state >= 0) & (tl.load(shared + TOKENS) + tl.load(differing + TOKENS) + count > 0):
-        base, chosen = masks + chosen.to(tl.int64) * words, own_masks + slot
-        mask = masks + chosen.to(tl.int64) * words
+    if state >= 0:
+        state_rows, lists = _ints(tables, STATE_ROWS), _ints(tables, LISTS)
+        list_tokens = _ints(tables, LIST_TOKENS)
+        state_row = state_rows + STATE_COLUMNS * state
+        decided = lists + LIST_COLUMNS * tl.load(state_row + DECIDED)
+        count = tl.load(decided + TOKENS)
+        if tl.load(own + DEPTH) > tl.load(decided + ROOMY_DEPTH):
+            count += tl.load(decided + OPENERS)
+        base = _ints(tables, MASKS) + tl.load(state_row + MASK).to(tl.int64) * words
+        mask = row_masks + slot.to(tl.int64) * words
         for start in range(0, words, TILE):
             word = start + tl.arange(0, TILE)
             tl.store(mask + word, tl.load(base + word, mask=word < words), mask=word < words)
         tl.debug_barrier()  # bits are changed by other threads than those that copied them
-        _flip(mask, list_tokens, shared, LANES)
-        _flip(mask, list_tokens, differing, LANES)
+        _flip(mask, list_tokens, lists + LIST_COLUMNS * tl.load(state_row + SHARED), LANES)
+        _flip(mask, list_tokens, lists + LIST_COLUMNS * tl.load(state_row + OWN), LANES)
         tl.debug_barrier()  # and set by others than those that flipped them
         tokens = list_tokens + tl.load(decided + START)
         level = tl.arange(0, STACK_PLACES)[None, :]
@@ -88,18 +82,23 @@ def mask_kernel(
                 tl.full((LANES,), 0, tl.int32) + tl.load(own + DEPTH),
                 tl.full((LANES, STACK_PLACES), 0, tl.int32) + tl.load(own + STACK + level),
                 token,
-                spans,
-                token_bytes,
-                state_rows,
-                class_maps + 256 * tl.load(state_row + CLASS_MAP),
-                entries,
-                actions,
-                returns,
+                tables,
+                tl.load(state_row + CLASS_MAP),
             )
             word, bit = mask + (token >> 5), tl.full((LANES,), 1, tl.int32) << (token & 31)
             tl.atomic_or(word, bit, mask=after > DEAD)
             tl.atomic_and(word, ~bit, mask=after == DEAD)
-    tl.store(index + row, tl.where(state < 0, -1, chosen))
+    tl.store(index + row, tl.where(state < 0, -1, slot))
+
+
+@triton.jit
+def _ints(tables, number):
+    return tl.load(tables + number).to(tl.pointer_type(tl.int32))
+
+
+@triton.jit
+def _bytes(tables, number):
+    return tl.load(tables + number).to(tl.pointer_type(tl.uint8))
 
 
 @triton.jit
@@ -114,59 +113,32 @@ def _flip(mask, list_tokens, tokens, LANES: tl.constexpr):
 
 
 @triton.jit
-def advance(
-    slot,
-    token,
-    registers,
-    spans,
-    token_bytes,
-    state_rows,
-    class_maps,
-    entries,
-    actions,
-    returns,
-):
+def advance(slot, token, registers, tables):
     """Move a slot's registers over one token; return the state after it."""
-    lane = tl.arange(0, 1)
-    own = registers + slot * REGISTERS + lane
-    place = registers + slot * REGISTERS + STACK + tl.arange(0, STACK_PLACES)[None, :]
-    state = tl.load(own)
-    class_map = tl.load(state_rows + STATE_COLUMNS * tl.maximum(state, 0) + CLASS_MAP)
-    state, depth, stack = _walk(
-        state,
-        tl.load(own + DEPTH),
-        tl.load(place),
-        token + lane,
-        spans,
-        token_bytes,
-        state_rows,
-        class_maps + 256 * class_map,
-        entries,
-        actions,
-        returns,
-    )
-    tl.debug_barrier()  # every warp has read the registers that one of them now changes
-    tl.store(own, state)
-    tl.store(own + DEPTH, depth)
-    tl.store(place, stack)
-    return tl.max(state)
+    after = tl.load(registers + slot * REGISTERS)
+    if after >= 0:
+        lane = tl.arange(0, 1)
+        own = registers + slot * REGISTERS + lane
+        place = registers + slot * REGISTERS + STACK + tl.arange(0, STACK_PLACES)[None, :]
+        state = tl.load(own)
+        class_map = tl.load(_ints(tables, STATE_ROWS) + STATE_COLUMNS * after + CLASS_MAP)
+        depth, stack = tl.load(own + DEPTH), tl.load(place)
+        state, depth, stack = _walk(state, depth, stack, token + lane, tables, class_map)
+        tl.debug_barrier()  # every warp has read the registers that one of them now changes
+        tl.store(own, state)
+        tl.store(own + DEPTH, depth)
+        tl.store(place, stack)
+        after = tl.max(state)
+    return after
 
 
 @triton.jit
-def _walk(
-    state,
-    depth,
-    stack,
-    token,
-    spans,
-    token_bytes,
-    state_rows,
-    class_of_byte,
-    entries,
-    actions,
-    returns,
-):
+def _walk(state, depth, stack, token, tables, class_map):
     """State and depth, int32 [lanes], and stack, int32 [lanes, depths], after each lane's token."""
+    spans, token_bytes = _ints(tables, SPANS), _bytes(tables, TOKEN_BYTES)
+    class_of_byte = _bytes(tables, CLASS_MAPS) + 256 * class_map
+    state_rows, entries = _ints(tables, STATE_ROWS), _ints(tables, ENTRIES)
+    actions, returns = _ints(tables, ACTIONS), _ints(tables, RETURNS)
     at, end = tl.load(spans + 2 * token), tl.load(spans + 2 * token + 1)
     for offset in range(tl.max(end - at)):
         live = (at + offset < end) & (state > DEAD)
@@ -192,11 +164,10 @@ def _entry(live, state, kind, state_rows, entries):
     return tl.where(found, tl.load(place, mask=found, other=DEAD), entry)
 
 
-def mask(
-    rows: AutomatonRows, lists: torch.Tensor, tokens: torch.Tensor, masks: torch.Tensor, own_masks: int
-) -> torch.Tensor:
-    """See `AutomatonPool.mask`; the rows' indices into masks, int32 [rows]."""
+def mask(rows: AutomatonRows, row_masks: torch.Tensor) -> torch.Tensor:
+    """What the rows allow goes into row_masks, int32 [slots, words]; their indices into it, int32 [rows]."""
     index = torch.empty_like(rows.slots)
-    parts = (rows.slots, rows.registers, *rows.tables, lists, tokens, masks, masks.shape[1], own_masks, index)
+    words = row_masks.shape[1]
+    parts = (rows.slots, rows.registers, rows.addresses, row_masks, words, index)
     mask_kernel[(len(index),)](*parts, LANES=LANES, TILE=TILE, num_warps=8)
     return index

@@ -33,6 +33,11 @@ START, TOKENS, OPENERS, ROOMY_DEPTH, LIST_COLUMNS = range(5)
 """columns of a list: where its tokens begin, how many there are, the openers that follow them, and the depth
 up to which none of these can fill the stack"""
 
+SPANS, TOKEN_BYTES, STATE_ROWS, CLASS_MAPS, ENTRIES, ACTIONS, RETURNS, LISTS, LIST_TOKENS, MASKS, TABLES = (
+    range(11)
+)
+"""places of the tables' addresses, for kernels on CUDA; the first seven are `AutomatonPool.tables`"""
+
 STATE, DEPTH, STACK = range(3)
 """columns of a slot's registers; the stack takes the rest"""
 REGISTERS = STACK + STACK_PLACES

@@ -43,6 +43,7 @@ from .layout import (
     TOKENS,
     WORDS,
 )
+from .registers import SlotRegisters
 from .tables import Tables
 
 FIRST_STATES = 1024
@@ -70,9 +71,8 @@ class _Loaded:
 
 
 class AutomatonPool:
-    """Tables of the loaded grammars and registers of the slots, on one device.
+    """Tables of the loaded grammars, and where the slots are in them, on one device.
 
-    slots: how many rows can be followed
     vocab_offsets: int32 [vocab + 1], the bytes of token i being vocab_bytes[offsets[i] : offsets[i + 1]];
     vocab_bytes: uint8; eos_ids: tokens that leave the state as it is (so do tokens without bytes).
     Loading more than fits doubles a table, which moves it: read `rows` and `mask` anew for each step.
@@ -81,7 +81,7 @@ class AutomatonPool:
     def __init__(
         self,
         device: torch.device | str,
-        slots: int,
+        registers: SlotRegisters,
         vocab_offsets: NDArray[np.int32],
         vocab_bytes: NDArray[np.uint8],
         eos_ids: NDArray[np.int32] | list[int],
@@ -92,7 +92,8 @@ class AutomatonPool:
         self._token_lengths = ends - starts
         self._spans = torch.from_numpy(np.stack([starts, ends], axis=1)).to(device)
         self._bytes = torch.from_numpy(vocab_bytes.copy()).to(device)
-        words = -(-len(starts) // 32)
+        slots, words = registers.masks.shape
+        assert words == -(-len(starts) // 32), (words, len(starts))
         self._entries = Arena(FIRST_ENTRIES, (2,), torch.int32, device)
         """the next pooled state, or -1 - a for action a; and the state whose entry it is"""
         self._states = Arena(FIRST_STATES, (STATE_COLUMNS,), torch.int32, device)
@@ -103,11 +104,11 @@ class AutomatonPool:
         self._masks = Arena(slots + FIRST_MASKS, (words,), torch.int32, device)
         self._class_maps = Arena(FIRST_GRAMMARS, (256,), torch.uint8, device)
         self._own_masks = self._masks.take(slots)
-        """a mask for each slot, for states that have lists"""
-        self._registers = torch.zeros(slots, REGISTERS, dtype=torch.int32, device=device)
-        self._registers[:, STATE] = NO_AUTOMATON
+        """a mask for each slot, for states that have lists; for the CPU"""
+        self._registers = registers
         self._loaded: dict[int, _Loaded] = {}
         self._put_dead_state(words)
+        self._addresses = self._find_tables()
 
     @property
     def tables(self) -> tuple[torch.Tensor, ...]:
@@ -124,6 +125,7 @@ class AutomatonPool:
         loaded = _Loaded(first_state, [(self._states, first_state, len(tables.row_starts))])
         self._put_states(loaded, tables)
         self._loaded[grammar_id] = loaded
+        self._addresses = self._find_tables()
 
     def drop(self, grammar_id: int) -> None:
         """Free a grammar's space. No row may be in its states."""
@@ -138,10 +140,15 @@ class AutomatonPool:
         registers[DEPTH] = len(stack)
         registers[STACK : STACK + len(stack)] = stack
         (on_device,) = upload([registers], self._device)
-        self._registers[slot] = on_device
+        self._registers.values[slot] = on_device
 
     def leave(self, slot: int) -> None:
-        self._registers[slot, STATE] = NO_AUTOMATON
+        self._registers.values[slot, STATE] = NO_AUTOMATON
+
+    @property
+    def addresses(self) -> NDArray[np.int64]:
+        """Of the tables, in the order of `layout`; until the next `load`."""
+        return self._addresses
 
     def grammar_states(self, grammar_ids: Sequence[int], pooled: NDArray[np.int32]) -> NDArray[np.int32]:
         """Pooled states [rows] as each row's grammar numbers them; -1 for DEAD."""
@@ -150,20 +157,25 @@ class AutomatonPool:
 
     def rows(self, slots: NDArray[np.int32]) -> AutomatonRows:
         """What sampling needs to step distinct slots [rows]."""
-        (on_device,) = upload([slots], self._device)
-        return AutomatonRows(on_device, self._registers, self.tables)
+        on_device, addresses = upload([slots, self._addresses], self._device)
+        return AutomatonRows(on_device, self._registers.values, self.tables, addresses)
 
     def mask(self, rows: AutomatonRows) -> TokenMask:
         """What the rows allow now; valid until the next call, which overwrites the slots' own masks."""
         masks = self._masks.tensor
-        parts = (rows, self._lists.tensor, self._list_tokens.tensor, masks, self._own_masks)
         if masks.is_cuda:
             from . import cuda
 
-            return TokenMask(cuda.mask(*parts), masks)
+            return TokenMask(cuda.mask(rows, self._registers.masks), self._registers.masks)
         from . import cpu
 
+        parts = (rows, self._lists.tensor, self._list_tokens.tensor, masks, self._own_masks)
         return TokenMask(cpu.mask(*parts), masks)
+
+    def _find_tables(self) -> NDArray[np.int64]:
+        arenas = (self._lists, self._list_tokens, self._masks)
+        tables = (*self.tables, *(arena.tensor for arena in arenas))
+        return np.array([table.data_ptr() for table in tables], np.int64)
 
     def _put_states(self, loaded: _Loaded, tables: Tables) -> None:
         first_return = loaded.put(self._returns, _pooled_states(tables.returns, loaded.first_state))

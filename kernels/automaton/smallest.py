@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from .pool import AutomatonPool
+from .registers import SlotRegisters
 from .tables import Tables
 
 
@@ -23,7 +24,8 @@ def smallest_pool(device: torch.device | str, vocab: int) -> AutomatonPool:
         list_tokens=np.zeros(0, np.int32),
         opener_counts=one,
     )
-    pool = AutomatonPool(device, 1, np.zeros(vocab + 1, np.int32), np.zeros(1, np.uint8), [])
+    registers = SlotRegisters(1, vocab, device)
+    pool = AutomatonPool(device, registers, np.zeros(vocab + 1, np.int32), np.zeros(1, np.uint8), [])
     pool.load(0, tables)
     pool.enter(0, 0, 0)
     return pool

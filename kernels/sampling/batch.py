@@ -28,7 +28,9 @@ class AutomatonRows:
     registers: torch.Tensor
     """int32 [slots, `automaton.layout.REGISTERS`]: state, depth and stack of each slot"""
     tables: tuple[torch.Tensor, ...]
-    """see `AutomatonPool.tables`"""
+    """see `AutomatonPool.tables`; for the CPU"""
+    addresses: torch.Tensor
+    """int64 [`automaton.layout.TABLES`]: where the tables are; for CUDA, and read anew by each launch"""
 
 
 @dataclass(frozen=True, slots=True)

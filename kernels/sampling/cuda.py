@@ -1,6 +1,8 @@
 # mypy: disable-error-code="no-untyped-call"
 """Sampling on CUDA: two launches for greedy rows, three for sampled ones, four where rows are filtered."""
 
+from dataclasses import replace
+
 import torch
 import triton
 
@@ -15,7 +17,10 @@ UNFUSED = {"enable_fp_fusion": False}
 """so that products and sums round as on the CPU"""
 
 
-def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None) -> Sampled:
+def sample(
+    logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None, out: Sampled | None = None
+) -> Sampled:
+    """See `sampling.sample`. out: where to write tokens, bad and states."""
     rows, vocab = logits.shape
     chunks = triton.cdiv(vocab, CHUNK)
     width = triton.next_power_of_2(chunks)
@@ -97,8 +102,9 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
             num_warps=8,
             **UNFUSED,
         )
-    tokens, bad = ints(rows), logits.new_empty(rows, dtype=torch.bool)
-    states = None if batch.automata is None else ints(rows)
+    if out is None:
+        states = None if batch.automata is None else ints(rows)
+        out = Sampled(ints(rows), logits.new_empty(rows, dtype=torch.bool), None, None, None, states)
     finish_kernel[(rows,)](
         logits,
         logits.stride(0),
@@ -111,24 +117,24 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
         *raw_parts,
         count,
         chunks,
-        tokens,
-        bad,
+        out.tokens,
+        out.bad,
         logprobs,
         top_ids,
         top_values,
         LOGPROB_FLOOR,
         *_automata(batch.automata),
-        states,
+        out.states,
         CHUNKS=width,
         TOPS=triton.next_power_of_2(max(1, chunks * count)),
         num_warps=8,
         **UNFUSED,
     )
-    return Sampled(tokens, bad, logprobs, top_ids, top_values, states)
+    return replace(out, logprobs=logprobs, top_ids=top_ids, top_logprobs=top_values)
 
 
 def _automata(rows: AutomatonRows | None) -> tuple[torch.Tensor | None, ...]:
-    return (None,) * 9 if rows is None else (rows.slots, rows.registers, *rows.tables)
+    return (None,) * 3 if rows is None else (rows.slots, rows.registers, rows.addresses)
 
 
 def _edits(batch: SamplingBatch) -> bool:

@@ -78,13 +78,7 @@ def finish_kernel(
     floor,
     slots,
     registers,
-    spans,
-    token_bytes,
-    state_rows,
-    class_maps,
-    entries,
-    actions,
-    returns,
+    tables,
     states,
     CHUNKS: tl.constexpr,
     TOPS: tl.constexpr,
@@ -108,19 +102,7 @@ def finish_kernel(
     tl.store(tokens + row, token)
     tl.store(bad + row, is_bad)
     if registers is not None:
-        state = advance(
-            tl.load(slots + row),
-            token,
-            registers,
-            spans,
-            token_bytes,
-            state_rows,
-            class_maps,
-            entries,
-            actions,
-            returns,
-        )
-        tl.store(states + row, state)
+        tl.store(states + row, advance(tl.load(slots + row), token, registers, tables))
     if raw_maxima is not None:
         peak = tl.load(raw_maxima + part, mask=inside, other=MINUS_INFINITY)
         highest = tl.max(peak)

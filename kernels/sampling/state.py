@@ -7,6 +7,7 @@ tokens seen and counted.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -21,10 +22,16 @@ from .batch import (
     SamplingBatch,
     TokenMask,
 )
+from .history import TokenHistory
 from .upload import upload
 
-FIRST_PENALTY_ENTRIES = 4
+Array: TypeAlias = NDArray[Any]
+
+NUMBERS = ("seed", "position", "temperature")
 FILTERS = ("top_k", "top_p", "min_p")
+BIAS = ("bias_start", "bias_ids", "bias_values")
+BANNED = ("banned_start", "banned_ids")
+PENALTIES = ("entry", "repetition", "presence", "frequency")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +60,13 @@ class SamplingState:
     """Slots 0 … slots - 1. set, gather → sample → record at each step, release."""
 
     def __init__(self, slots: int, vocab: int, device: torch.device | str) -> None:
-        self.last_tokens = torch.zeros(slots, dtype=torch.int32, device=device)
-        """int32 [slots]: the token that each slot sampled (or was given) last"""
-        self._vocab = vocab
+        self.nobody = slots
+        """the slot of rows that stand for none"""
+        self.last_tokens = torch.zeros(slots + 1, dtype=torch.int32, device=device)
+        """int32 [slots + 1]: the token that each slot sampled (or was given) last, and nobody's"""
+        self.history = TokenHistory(vocab, torch.device(device))
         self._settings = [SlotSettings(temperature=0.0)] * slots
         self._numbers = np.zeros(slots, _NUMBERS)
-        self._history = _TokenHistory(vocab, torch.device(device))
 
     def set(
         self, slot: int, settings: SlotSettings, prompt: NDArray[np.int32], output: NDArray[np.int32]
@@ -75,20 +83,20 @@ class SamplingState:
             bool(settings.logit_bias),
             settings.min_tokens if settings.stop_ids else 0,
         )
-        self._history.forget(slot)
+        self.history.forget(slot)
         if settings.has_penalties:
-            self._history.remember(slot, prompt, output)
+            self.history.remember(slot, prompt, output)
 
     def release(self, slot: int) -> None:
         self._settings[slot] = SlotSettings(temperature=0.0)
         self._numbers[slot] = 0
-        self._history.forget(slot)
+        self.history.forget(slot)
 
     def append(self, slot: int, tokens: NDArray[np.int32]) -> None:
         """Add tokens [n ≥ 1] that were not sampled (a forced run) to slot's output."""
         self._numbers["position"][slot] += len(tokens)
         self.last_tokens[slot] = int(tokens[-1])
-        self._history.count(slot, tokens)
+        self.history.count(slot, tokens)
 
     def gather(
         self,
@@ -98,59 +106,90 @@ class SamplingState:
         automata: AutomatonRows | None = None,
     ) -> SamplingBatch:
         """The batch whose row r samples for slots[r]; masks refer to rows of this batch."""
-        n = self._numbers[slots]
-        warm = n["temperature"] >= GREEDY_BELOW
-        filtered = warm & ((n["top_k"] > 0) | (n["top_p"] < 1) | (n["min_p"] > 0))
-        # All three or none: the kernels of a GPU are compiled for what there is.
-        names = ["seed", "position", "temperature", *(FILTERS if filtered.any() else ())]
-        tensors = upload([n[name].copy() for name in names], self.last_tokens.device)
-        return SamplingBatch(
-            **dict(zip(names, tensors, strict=True)),
-            all_greedy=not warm.any(),
-            bias=self._bias(slots),
-            banned=self._banned(slots),
+        arrays = self.arrays(slots)
+        tensors = upload(list(arrays.values()), self.last_tokens.device)
+        return assembled(
+            dict(zip(arrays, tensors, strict=True)),
+            self.history,
+            all_greedy=not (arrays["temperature"] >= GREEDY_BELOW).any(),
             mask=mask,
             host_mask=host_mask,
-            penalties=self._penalties(slots),
             automata=automata,
         )
 
+    def arrays(self, slots: NDArray[np.int32]) -> dict[str, Array]:
+        """What `assembled` takes for rows that sample for slots; parts that no row uses are left out."""
+        n = self._numbers[slots]
+        filtered = (n["top_k"] > 0) | (n["top_p"] < 1) | (n["min_p"] > 0)
+        # All three or none: the kernels of a GPU are compiled for what there is.
+        filters = FILTERS if (filtered & (n["temperature"] >= GREEDY_BELOW)).any() else ()
+        arrays = {name: n[name].copy() for name in (*NUMBERS, *filters)}
+        return arrays | self._bias(slots) | self._banned(slots) | self._penalties(slots)
+
     def record(self, slots: NDArray[np.int32], tokens: torch.Tensor) -> None:
         """Add sampled tokens, int32 [rows] on the device, to the outputs of distinct slots [rows]."""
-        self._numbers["position"][slots] += 1
+        self.move_on(slots)
         (index,) = upload([slots.astype(np.int64)], self.last_tokens.device)
         self.last_tokens[index] = tokens
-        self._history.count_sampled(slots, tokens)
+        self.history.count_sampled(slots, tokens)
 
-    def _bias(self, slots: NDArray[np.int32]) -> LogitBias | None:
+    def move_on(self, slots: NDArray[np.int32]) -> None:
+        """The host's part of `record`, where the device does its own."""
+        self._numbers["position"][slots] += 1
+
+    def _bias(self, slots: NDArray[np.int32]) -> dict[str, Array]:
         if not self._numbers["biased"][slots].any():
-            return None
+            return {}
         rows = [self._settings[slot].logit_bias for slot in slots]
         ids = np.array([token for row in rows for token in row], np.int32)
         values = np.array([value for row in rows for value in row.values()], np.float32)
-        return LogitBias(*upload([_starts(rows), ids, values], self.last_tokens.device))
+        return {"bias_start": _starts(rows), "bias_ids": ids, "bias_values": values}
 
-    def _banned(self, slots: NDArray[np.int32]) -> BannedTokens | None:
+    def _banned(self, slots: NDArray[np.int32]) -> dict[str, Array]:
         active = self._numbers["position"][slots] < self._numbers["banned_until"][slots]
         if not active.any():
-            return None
+            return {}
         rows = [self._settings[slot].stop_ids if on else () for slot, on in zip(slots, active, strict=True)]
         ids = np.array([token for row in rows for token in row], np.int32)
-        return BannedTokens(*upload([_starts(rows), ids], self.last_tokens.device))
+        return {"banned_start": _starts(rows), "banned_ids": ids}
 
-    def _penalties(self, slots: NDArray[np.int32]) -> Penalties | None:
-        entries = self._history.entries(slots)
+    def _penalties(self, slots: NDArray[np.int32]) -> dict[str, Array]:
+        entries = self.history.entries(slots)
         if entries is None:
-            return None
+            return {}
         settings = [self._settings[slot] for slot in slots]
-        numbers = (
-            np.array([s.repetition_penalty for s in settings], np.float32),
-            np.array([s.presence_penalty for s in settings], np.float32),
-            np.array([s.frequency_penalty for s in settings], np.float32),
+        return {
+            "entry": entries,
+            "repetition": np.array([s.repetition_penalty for s in settings], np.float32),
+            "presence": np.array([s.presence_penalty for s in settings], np.float32),
+            "frequency": np.array([s.frequency_penalty for s in settings], np.float32),
+        }
+
+
+def assembled(tensors: Mapping[str, torch.Tensor], history: TokenHistory, **parts: Any) -> SamplingBatch:
+    """The batch of named parameters and other parts; parameters that aren't there are None."""
+    t = tensors
+    return SamplingBatch(
+        temperature=t["temperature"],
+        seed=t["seed"],
+        position=t["position"],
+        top_k=t.get("top_k"),
+        top_p=t.get("top_p"),
+        min_p=t.get("min_p"),
+        bias=LogitBias(t["bias_start"], t["bias_ids"], t["bias_values"]) if "bias_start" in t else None,
+        banned=BannedTokens(t["banned_start"], t["banned_ids"]) if "banned_start" in t else None,
+        penalties=Penalties(
+            t["entry"],
+            t["repetition"],
+            t["presence"],
+            t["frequency"],
+            history.prompt_seen,
+            history.output_counts,
         )
-        entry, repetition, presence, frequency = upload([entries, *numbers], self.last_tokens.device)
-        seen, counts = self._history.prompt_seen, self._history.output_counts
-        return Penalties(entry, repetition, presence, frequency, seen, counts)
+        if "entry" in t
+        else None,
+        **parts,
+    )
 
 
 _NUMBERS = np.dtype(
@@ -174,64 +213,3 @@ def _as_int64(seed: int) -> int:
 
 def _starts(rows: Sequence[Mapping[int, float] | Sequence[int]]) -> NDArray[np.int32]:
     return np.cumsum([0, *map(len, rows)], dtype=np.int32)
-
-
-class _TokenHistory:
-    """Prompt bits and output counts of the slots with penalties; the tensors grow with their number."""
-
-    def __init__(self, vocab: int, device: torch.device) -> None:
-        self._vocab = vocab
-        words = -(-vocab // 32)
-        self.prompt_seen = torch.zeros(0, words, dtype=torch.int32, device=device)
-        self.output_counts = torch.zeros(0, vocab, dtype=torch.int32, device=device)
-        self._entry_of_slot: dict[int, int] = {}
-        self._free: list[int] = []
-
-    def remember(self, slot: int, prompt: NDArray[np.int32], output: NDArray[np.int32]) -> None:
-        entry = self._entry_of_slot[slot] = self._take()
-        words = self.prompt_seen.shape[1]
-        seen = np.zeros(words * 32, np.uint8)
-        seen[prompt] = 1
-        self.prompt_seen[entry] = torch.from_numpy(np.packbits(seen, bitorder="little").view(np.int32))
-        counts = np.bincount(output, minlength=self._vocab).astype(np.int32)
-        self.output_counts[entry] = torch.from_numpy(counts)
-
-    def forget(self, slot: int) -> None:
-        if slot in self._entry_of_slot:
-            self._free.append(self._entry_of_slot.pop(slot))
-
-    def count(self, slot: int, tokens: NDArray[np.int32]) -> None:
-        if slot in self._entry_of_slot:
-            counts = np.bincount(tokens, minlength=self._vocab).astype(np.int32)
-            self.output_counts[self._entry_of_slot[slot]] += torch.from_numpy(counts).to(
-                self.output_counts.device
-            )
-
-    def count_sampled(self, slots: NDArray[np.int32], tokens: torch.Tensor) -> None:
-        entries = self.entries(slots)
-        if entries is None:
-            return
-        rows = np.flatnonzero(entries >= 0)
-        row_index, start = upload([rows, entries[rows].astype(np.int64) * self._vocab], tokens.device)
-        self.output_counts.view(-1)[start + tokens[row_index]] += 1
-
-    def entries(self, slots: NDArray[np.int32]) -> NDArray[np.int32] | None:
-        """int32 [rows], -1 for slots without penalties; None if all are."""
-        if not self._entry_of_slot or self._entry_of_slot.keys().isdisjoint(slots.tolist()):
-            return None
-        return np.array([self._entry_of_slot.get(slot, -1) for slot in slots.tolist()], np.int32)
-
-    def _take(self) -> int:
-        if not self._free:
-            used = len(self.output_counts)
-            size = max(FIRST_PENALTY_ENTRIES, 2 * used)
-            self.prompt_seen = _grown(self.prompt_seen, size)
-            self.output_counts = _grown(self.output_counts, size)
-            self._free = list(range(used, size))
-        return self._free.pop()
-
-
-def _grown(tensor: torch.Tensor, rows: int) -> torch.Tensor:
-    grown = tensor.new_zeros(rows, tensor.shape[1])
-    grown[: len(tensor)] = tensor
-    return grown

@@ -1,6 +1,6 @@
 """One transfer for many small arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,51 @@ def upload(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[torch.T
     """Tensors on device with the dtypes and shapes of contiguous arrays, moved without a synchronisation."""
     if device.type == "cpu":
         return [torch.from_numpy(array) for array in arrays]
-    starts = np.cumsum([0, *(-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays)])
-    packed = torch.empty(int(starts[-1]), dtype=torch.uint8, pin_memory=True)
+    return _views(_packed(arrays, device).to(device, non_blocking=True), arrays)
+
+
+class FixedArrays:
+    """Named arrays that stand on a device at the same place for ever; one transfer sets all.
+
+    defaults: their dtypes and shapes, and what they hold where they are not set
+    """
+
+    def __init__(self, defaults: Mapping[str, NDArray[Any]], device: torch.device) -> None:
+        self._defaults = dict(defaults)
+        self._device = device
+        arrays = list(self._defaults.values())
+        self._buffer = _packed(arrays, device).to(device)
+        self.tensors = dict(zip(self._defaults, _views(self._buffer, arrays), strict=True))
+
+    def has_room(self, values: Mapping[str, NDArray[Any]]) -> bool:
+        return all(
+            len(values[name]) <= len(array) for name, array in self._defaults.items() if name in values
+        )
+
+    def set(self, values: Mapping[str, NDArray[Any]]) -> None:
+        """Values may be shorter than their arrays. Other names are left alone."""
+        arrays = [array.copy() for array in self._defaults.values()]
+        for name, array in zip(self._defaults, arrays, strict=True):
+            if name in values:
+                array[: len(values[name])] = values[name]
+        self._buffer.copy_(_packed(arrays, self._device), non_blocking=True)
+
+
+def _packed(arrays: Sequence[NDArray[Any]], device: torch.device) -> torch.Tensor:
+    """The arrays one after another, uint8, in memory of the host from where a device fetches them."""
+    starts = _starts(arrays)
+    packed = torch.empty(int(starts[-1]), dtype=torch.uint8, pin_memory=device.type != "cpu")
     for start, array in zip(starts, arrays, strict=False):
         packed[start : start + array.nbytes] = torch.from_numpy(array.reshape(-1).view(np.uint8))
-    moved = packed.to(device, non_blocking=True)
+    return packed
+
+
+def _views(packed: torch.Tensor, arrays: Sequence[NDArray[Any]]) -> list[torch.Tensor]:
     return [
-        moved[start : start + array.nbytes].view(torch.from_numpy(array[:0]).dtype).view(array.shape)
-        for start, array in zip(starts, arrays, strict=False)
+        packed[start : start + array.nbytes].view(torch.from_numpy(array[:0]).dtype).view(array.shape)
+        for start, array in zip(_starts(arrays), arrays, strict=False)
     ]
+
+
+def _starts(arrays: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    return np.cumsum([0, *(-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays)])

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import chain, product
+from itertools import product
 
 import numpy as np
 import torch
 
 from ...kernels.attention.cuda import Shape
 from ...kernels.attention.fixed_decode import Frame, Scratch, needs_large_groups
-from ..errors import ConfigError
+from .capture import Capture, Replay, holding, sizes
 from .decoder import Decoder
 from .decoder_config import DecoderConfig
 from .input_batch import InputBatch
@@ -21,74 +19,54 @@ from .input_batch import InputBatch
 SKIPPED = -1
 """the place of a token whose keys and values go nowhere"""
 MOST_PAGE_IDS = 1 << 24
-log = logging.getLogger(__name__)
-
-Replay = Callable[[], None]
-Capture = Callable[[Replay], Replay]
-
-
-class CudaCapture:
-    """Captures what a function launches; the graphs share the memory of what is between their launches.
-
-    Where that fails PyTorch is left in the middle of a capture, and the process can't go on.
-    """
-
-    def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
-
-    def __call__(self, work: Replay) -> Replay:
-        work()  # kernels are compiled, and libraries take their workspaces, before anything is captured
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            work()
-        return graph.replay
+LAYER_LAUNCHES, OTHER_LAUNCHES = 10, 3
 
 
 class DecodeGraphs:
     """The forward pass of steps in which every row has one token and samples, for some numbers of rows.
 
     A step runs in the smallest graph that holds it; rows beyond its own attend to nothing and write nothing.
-    Graphs are captured once, the largest first, so that the others fit into its memory.
     """
 
     @torch.inference_mode()
     def __init__(
-        self,
-        decoder: Decoder,
-        config: DecoderConfig,
-        kvs: Sequence[torch.Tensor],
-        rows: int,
-        pages_of_row: int,
-        capture: Capture,
+        self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, rows: int, pages_of_row: int
     ) -> None:
-        """
+        """Takes the memory that it needs beside that of the launches.
+
         rows: the most that a step may have
         pages_of_row: the most that one may have
         """
-        device = kvs[0].device
         heads = (config.heads, config.kv_heads, config.head_dim)
-        shapes = [Shape(*heads, window) for window in dict.fromkeys(config.windows)]
-        scratch = Scratch.allocate(shapes[0], rows, min(rows * pages_of_row, MOST_PAGE_IDS), device)
-        self._decoder = decoder
-        self._kvs = kvs
-        self._needs_large_groups = partial(needs_large_groups, shapes[0], element_size=kvs[0].element_size())
+        self._shapes = [Shape(*heads, window) for window in dict.fromkeys(config.windows)]
+        shape, page_ids = self._shapes[0], min(rows * pages_of_row, MOST_PAGE_IDS)
+        self._scratch = Scratch.allocate(shape, rows, page_ids, device)
+        self._needs_large_groups = partial(needs_large_groups, shape, element_size=dtype.itemsize)
         self._tokens = torch.zeros(rows, dtype=torch.int32, device=device)
         self._positions = torch.zeros(rows, dtype=torch.int64, device=device)
         self._places = torch.full((rows,), SKIPPED, dtype=torch.int64, device=device)
-        self._hidden = torch.empty(rows, config.hidden_size, dtype=kvs[0].dtype, device=device)
+        self._hidden = torch.empty(rows, config.hidden_size, dtype=dtype, device=device)
         self._sizes = sizes(rows)
         self._graphs: dict[tuple[int, bool], tuple[Frame, Replay]] = {}
+
+    @torch.inference_mode()
+    def capture(self, decoder: Decoder, kvs: Sequence[torch.Tensor], capture: Capture) -> None:
+        """Once, the largest first, so that the others fit into its memory."""
         for size, large_groups in product(reversed(self._sizes), (False, True)):
-            frame = Frame(shapes, size, scratch, kvs[0].element_size(), large_groups=large_groups)
-            self._graphs[size, large_groups] = frame, capture(partial(self._forward, size, frame))
+            frame = Frame(self._shapes, size, self._scratch, kvs[0].element_size(), large_groups=large_groups)
+            work = partial(self._forward, size, frame, decoder, kvs)
+            self._graphs[size, large_groups] = frame, capture(work)
+
+    def launches(self, layers: int) -> int:
+        """How many all graphs have, for a model of so many layers."""
+        return 2 * len(self._sizes) * (LAYER_LAUNCHES * layers + OTHER_LAUNCHES)
 
     def forward(self, batch: InputBatch) -> torch.Tensor | None:
         """As `Decoder.forward`, but the next call overwrites the result; None if no graph holds the step."""
         if batch.outputs is not None:
             return None
         rows = batch.size
-        size = next(size for size in self._sizes if size >= rows)
+        size = holding(rows, self._sizes)
         frame, replay = self._graphs[size, self._needs_large_groups(batch.attention.groups)]
         if not frame.load(batch.attention):
             return None
@@ -99,7 +77,7 @@ class DecodeGraphs:
         replay()
         return self._hidden[:rows]
 
-    def _forward(self, rows: int, frame: Frame) -> None:
+    def _forward(self, rows: int, frame: Frame, decoder: Decoder, kvs: Sequence[torch.Tensor]) -> None:
         batch = InputBatch(
             tokens=self._tokens[:rows],
             positions=self._positions[:rows],
@@ -109,30 +87,4 @@ class DecodeGraphs:
             sampled_rows=np.arange(rows),
             target_rows=np.zeros(0, np.int64),
         )
-        self._hidden[:rows].copy_(self._decoder.forward(batch, self._kvs))
-
-
-def capture_graphs(
-    decoder: Decoder, config: DecoderConfig, kvs: Sequence[torch.Tensor], rows: int, pages_of_row: int
-) -> DecodeGraphs:
-    """Raises ConfigError if that can't be done."""
-    started = time.perf_counter()
-    try:
-        graphs = DecodeGraphs(decoder, config, kvs, rows, pages_of_row, CudaCapture())
-    except torch.OutOfMemoryError as error:
-        raise ConfigError(
-            f"There is no memory left for CUDA graphs: {error} Lower --kv-memory or --max-running, or do "
-            "without graphs: --enforce-eager."
-        ) from error
-    except RuntimeError as error:
-        raise ConfigError(
-            f"CUDA graphs can't be captured here: {error} Do without them: --enforce-eager."
-        ) from error
-    log.info("captured CUDA graphs for up to %d rows in %.1f s", rows, time.perf_counter() - started)
-    return graphs
-
-
-def sizes(most: int) -> list[int]:
-    """1, 2, 3, 4, 6, 8, 12, … rows, and `most`."""
-    steps = chain.from_iterable((1 << n, 3 << n >> 1) for n in range(1, most.bit_length() + 1))
-    return sorted({1, most, *(size for size in steps if size < most)})
+        self._hidden[:rows].copy_(decoder.forward(batch, kvs))

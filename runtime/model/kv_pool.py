@@ -16,6 +16,8 @@ CPU_MOST = 4 << 30
 CUDA_SHARE = 0.9
 CUDA_STEP_TOKENS = 8192
 """tokens of a step whose activations must find room beside the pages"""
+GRAPH_LAUNCH_BYTES = 24 << 10
+"""that the driver keeps for a launch in a CUDA graph: an estimate, not measured yet"""
 
 
 class PoolSize(NamedTuple):
@@ -28,12 +30,18 @@ def page_bytes(config: DecoderConfig, page_size: int, dtype: torch.dtype) -> int
     return 2 * config.layers * config.kv_heads * page_size * config.head_dim * dtype.itemsize
 
 
-def default_budget(config: DecoderConfig, dtype: torch.dtype, device: torch.device, free: int) -> int:
-    """Bytes for the pages out of `free` bytes, the weights being loaded."""
+def default_budget(
+    config: DecoderConfig, dtype: torch.dtype, device: torch.device, free: int, graph_launches: int = 0
+) -> int:
+    """Bytes for the pages out of `free` bytes, the weights being loaded.
+
+    graph_launches: in CUDA graphs that are captured when the pages are there
+    """
     if device.type == "cpu":
         return min(CPU_MOST, int(free * CPU_SHARE))
     token = (4 * config.hidden_size + 4 * config.intermediate_size) * dtype.itemsize
-    return max(0, int(free * CUDA_SHARE) - CUDA_STEP_TOKENS * token)
+    others = CUDA_STEP_TOKENS * token + graph_launches * GRAPH_LAUNCH_BYTES
+    return max(0, int(free * CUDA_SHARE) - others)
 
 
 def context_length(config: DecoderConfig, asked: int | None) -> int:

@@ -36,7 +36,8 @@ class LoadedModel(NamedTuple):
 
 
 def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -> LoadedModel:
-    """Raises ConfigError for a model or settings that can't be served.
+    """Raises ConfigError for a model or settings that can't be served, CaptureError where it would serve
+    without CUDA graphs, in another process.
 
     `load_vocabulary` is called when the first grammar comes.
     """
@@ -44,12 +45,18 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         raise ConfigError(f"--page-size {config.page_size}: must be 1 to {MOST_PAGE_SIZE} tokens.")
     device = choose_device(config)
     shape = load_decoder_config(config.model)
-    context_length(shape, config.max_model_len)
+    context = context_length(shape, config.max_model_len)
     checkpoint = Checkpoint(config.model)
     checkpoint.check(expected_tensors(shape))
     dtype = choose_dtype(config.dtype, shape.dtype, checkpoint.dtype(EMBEDDING))
     weights = load_weights(checkpoint, shape, dtype, device)
-    pool = _size_pool(config, shape, dtype, device)
+    states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
+    graphs = None
+    if device.type == "cuda" and not config.enforce_eager:
+        from .step_graphs import StepGraphs  # Triton may be missing where there is no GPU
+
+        graphs = StepGraphs(shape, weights.head, states, dtype, -(-context // config.page_size))
+    pool = _size_pool(config, shape, dtype, device, 0 if graphs is None else graphs.forward_launches)
     bytes_per_page = page_bytes(shape, config.page_size, dtype)
     cos_sin = cos_sin_table(shape.rope, pool.max_model_len)
     kvs = allocate_pool(shape, pool.num_pages, config.page_size, dtype, device)
@@ -59,16 +66,13 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         decoder,
         kvs,
         PageTables(config.max_running, pool.max_model_len, config.page_size),
-        SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary),
+        states,
         shape.vocab_size,
         Transfers(kvs, store) if store is not None else None,
     )
     warm_up(runner, shape, pool, config)
-    if device.type == "cuda" and not config.enforce_eager:
-        from .graphs import capture_graphs  # Triton may be missing where there is no GPU
-
-        pages_of_row = -(-pool.max_model_len // config.page_size)
-        runner.replay_with(capture_graphs(decoder, shape, kvs, config.max_running, pages_of_row).forward)
+    if graphs is not None:
+        graphs.replay_in(runner, decoder, kvs)
     ready = ModelReady(
         num_pages=pool.num_pages,
         page_size=config.page_size,
@@ -85,10 +89,10 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
 
 
 def _size_pool(
-    config: ServeConfig, shape: DecoderConfig, dtype: torch.dtype, device: torch.device
+    config: ServeConfig, shape: DecoderConfig, dtype: torch.dtype, device: torch.device, graph_launches: int
 ) -> PoolSize:
     context = context_length(shape, config.max_model_len)
-    budget = _kv_budget(config, shape, dtype, device)
+    budget = _kv_budget(config, shape, dtype, device, graph_launches)
     pool = size_pool(
         budget=budget,
         bytes_per_page=page_bytes(shape, config.page_size, dtype),
@@ -107,7 +111,13 @@ def _size_pool(
     return pool
 
 
-def _kv_budget(config: ServeConfig, shape: DecoderConfig, dtype: torch.dtype, device: torch.device) -> int:
+def _kv_budget(
+    config: ServeConfig,
+    shape: DecoderConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    graph_launches: int = 0,
+) -> int:
     """Bytes for the KV cache. On the CPU the cache in host memory needs its part of the same memory."""
     if config.kv_memory is not None:
         return config.kv_memory
@@ -117,4 +127,4 @@ def _kv_budget(config: ServeConfig, shape: DecoderConfig, dtype: torch.dtype, de
         raise ConfigError(
             f"--host-cache: {kept:,} bytes are not there beside the model, which leaves {free:,}: lower it."
         )
-    return default_budget(shape, dtype, device, free - kept)
+    return default_budget(shape, dtype, device, free - kept, graph_launches)

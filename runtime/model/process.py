@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import time
 from collections import deque
 from functools import partial
+from typing import NoReturn
 
+import msgspec
 import torch
 import zmq
 
@@ -39,6 +42,7 @@ from ..sockets import (
     supervisor_address,
 )
 from ..vocabulary import load_vocabulary
+from .capture import CaptureError
 from .devices import use_all_cores
 from .loading import LoadedModel, load_model
 from .runner import Runner
@@ -46,7 +50,9 @@ from .tiers import PageStore
 
 MASKS_DEADLINE = 10.0
 """seconds"""
-
+WITHOUT_GRAPHS = "ARBORA_WITHOUT_GRAPHS"
+"""set in the environment of a process that starts again"""
+log = logging.getLogger(__name__)
 
 Work = StepPlan | LoadGrammar | DropGrammar | ToPageStore
 
@@ -104,6 +110,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     arguments = child_arguments()
     config = load_config(arguments.directory)
+    if WITHOUT_GRAPHS in os.environ:
+        config = msgspec.structs.replace(config, enforce_eager=True)
     logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     use_all_cores()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -130,6 +138,8 @@ def _load_or_exit(
 ) -> LoadedModel:
     try:
         return load_model(config, lambda: load_vocabulary(arguments.directory))
+    except CaptureError as error:
+        _start_again_without_graphs(error)
     except (ConfigError, torch.OutOfMemoryError, MemoryError) as error:
         supervisor = Outbox(context, supervisor_address(arguments.directory), arguments.epoch)
         supervisor.send(Failed(role="model", message=str(error)))
@@ -137,6 +147,17 @@ def _load_or_exit(
         context.term()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends by itself, and says no more
         sys.exit(1)
+
+
+def _start_again_without_graphs(error: CaptureError) -> NoReturn:
+    """The same program in this process, but with nothing left of what failed."""
+    log.warning(
+        "%s The model is loaded again without them: its kernels are launched one by one, which is slower. "
+        "--enforce-eager asks for that from the start.",
+        error,
+    )
+    os.environ[WITHOUT_GRAPHS] = "1"
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 if __name__ == "__main__":

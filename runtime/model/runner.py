@@ -44,6 +44,23 @@ MASK_LATE = "The grammar mask of this request did not come in time."
 MasksSource = Callable[[], StepMasks | None]
 """waits for the running step's masks; None: they did not come in time"""
 
+ForwardReplay = Callable[[InputBatch], torch.Tensor | None]
+"""hidden states"""
+SamplingReplay = Callable[[NDArray[np.int32], torch.Tensor], tuple[torch.Tensor, Sampled] | None]
+"""from slots and hidden states: logits, and what was sampled of them and recorded"""
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What was sampled of logits float32 [rows, vocab], and recorded."""
+
+    logits: torch.Tensor
+    sampled: Sampled
+    late: Sequence[int] = ()
+    """slots whose masks did not come in time"""
+    waited: float = 0.0
+    """seconds for the masks"""
+
 
 @dataclass(frozen=True)
 class _Outcome:
@@ -82,11 +99,12 @@ class Runner:
         self._states = states
         self._vocab_size = vocab_size
         self._transfers = transfers
-        self._replay: Callable[[InputBatch], torch.Tensor | None] = lambda _: None
+        self._replay: ForwardReplay = lambda _: None
+        self._replay_sampling: SamplingReplay = lambda *_: None
 
-    def replay_with(self, replay: Callable[[InputBatch], torch.Tensor | None]) -> None:
-        """`replay` gives the hidden states of steps that it can run; the others run as before."""
-        self._replay = replay
+    def replay_with(self, forward: ForwardReplay, sampling: SamplingReplay) -> None:
+        """These do what they can of a step; what they give None for runs as before."""
+        self._replay, self._replay_sampling = forward, sampling
 
     def load_grammar(self, message: LoadGrammar) -> None:
         self._states.load_grammar(message)
@@ -127,7 +145,7 @@ class Runner:
         outcome = _nothing_sampled()
         if to_sample:
             rows = [plan.rows[row] for row in batch.sampled_rows]
-            outcome = self._sample(rows, self._decoder.logits(hidden[:to_sample]), masks)
+            outcome = self._sample(rows, hidden[:to_sample], masks)
         outcome.errors.extend(errors)
         return _result(plan.step, outcome, prompts, batch.size, started)
 
@@ -173,26 +191,38 @@ class Runner:
                 reports.append(RowPromptLogprobs(row.slot, row.start + 1, logprobs))
         return reports, errors
 
-    def _sample(self, rows: list[Row], logits: torch.Tensor, masks: MasksSource) -> _Outcome:
-        """One token for each of rows, with logits float32 [rows, vocab]."""
+    def _sample(self, rows: list[Row], hidden: torch.Tensor, masks: MasksSource) -> _Outcome:
+        """One token for each of rows, with hidden states [rows, hidden]."""
         slots = np.array([row.slot for row in rows], np.int32)
-        host_mask, late, waited = self._await_masks(rows, slots, masks)
         wanted = self._states.logprobs[slots]
-        most = int(wanted.max())
-        sampled = sample(logits, self._states.gather(slots, host_mask), None if most == NONE else most)
-        self._states.sampling.record(slots, sampled.tokens)
+        choice = self._choose(rows, slots, hidden, masks)
+        sampled = choice.sampled
         states = sampled.tokens if sampled.states is None else sampled.states
         tokens, bad, pooled = to_host([sampled.tokens, sampled.bad, states])
-        errors = [RowError(slot, "mask_late", MASK_LATE) for slot in late]
-        errors += [_error(int(slots[row]), logits[row]) for row in np.flatnonzero(bad)]
+        errors = [RowError(slot, "mask_late", MASK_LATE) for slot in choice.late]
+        errors += [_error(int(slots[row]), choice.logits[row]) for row in np.flatnonzero(bad)]
         return _Outcome(
             slots=slots,
             tokens=tokens,
             states=self._states.grammar_states(slots, pooled),
-            logprobs=[] if most == NONE else _logprobs(slots, wanted, sampled),
+            logprobs=[] if sampled.logprobs is None else _logprobs(slots, wanted, sampled),
             errors=errors,
-            waited=waited,
+            waited=choice.waited,
         )
+
+    def _choose(
+        self, rows: list[Row], slots: NDArray[np.int32], hidden: torch.Tensor, masks: MasksSource
+    ) -> _Choice:
+        most = int(self._states.logprobs[slots].max())
+        if most == NONE and not any(row.host_mask for row in rows):
+            replayed = self._replay_sampling(slots, hidden)
+            if replayed is not None:
+                return _Choice(*replayed)
+        logits = self._decoder.logits(hidden)
+        host_mask, late, waited = self._await_masks(rows, slots, masks)
+        sampled = sample(logits, self._states.gather(slots, host_mask), None if most == NONE else most)
+        self._states.sampling.record(slots, sampled.tokens)
+        return _Choice(logits, sampled, late, waited)
 
     def _await_masks(
         self, rows: list[Row], slots: NDArray[np.int32], masks: MasksSource

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...kernels.automaton import ACTION_COLUMNS, AutomatonPool, Tables
+from ...kernels.automaton import ACTION_COLUMNS, AutomatonPool, SlotRegisters, Tables
+from ...kernels.automaton.layout import TABLES
 from ...kernels.sampling import SamplingBatch, TokenMask
 from ...kernels.sampling.state import SamplingState, SlotSettings
 from ..messages import DropGrammar, LoadGrammar, SlotSetup
@@ -26,6 +27,7 @@ class SlotStates:
         self, slots: int, vocab_size: int, device: torch.device, load_vocabulary: Callable[[], Vocabulary]
     ) -> None:
         self.sampling = SamplingState(slots, vocab_size, device)
+        self.registers = SlotRegisters(slots, vocab_size, device)
         self.logprobs = np.full(slots, NONE, np.int32)
         """alternatives to report with each sampled token"""
         self.prompt_logprobs = np.zeros(slots, np.int32)
@@ -83,6 +85,10 @@ class SlotStates:
         rows = self._pool.rows(slots)
         return self.sampling.gather(slots, self._pool.mask(rows), host_mask, rows)
 
+    def table_addresses(self) -> NDArray[np.int64]:
+        """Of the automata's tables; what they are before the first grammar is never read."""
+        return np.zeros(TABLES, np.int64) if self._pool is None else self._pool.addresses
+
     def grammar_states(self, slots: NDArray[np.int32], pooled: NDArray[np.int32]) -> NDArray[np.int32]:
         """The states as each slot's grammar numbers them, int32 [rows]; -1 for slots without one."""
         states = np.full(len(slots), -1, np.int32)
@@ -96,9 +102,7 @@ class SlotStates:
         vocabulary = self._load_vocabulary()
         assert vocabulary.size == self._vocab_size, (vocabulary.size, self._vocab_size)
         spelled = vocabulary.for_automata()
-        return AutomatonPool(
-            self._device, len(self._grammars), spelled.offsets, spelled.data, list(spelled.eos)
-        )
+        return AutomatonPool(self._device, self.registers, spelled.offsets, spelled.data, list(spelled.eos))
 
 
 def _ints(data: bytes) -> NDArray[np.int32]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import nlargest
 from typing import assert_never
 
-from ...radix_cache import PrefixCache
+from ...radix_cache import Prefix, PrefixCache
 from ..messages import (
     CacheAnswer,
     CacheControl,
@@ -25,7 +25,7 @@ from .pin_board import PinBoard
 
 MOST_NAMESPACES = 100
 MOST_PREFIXES = 20
-HEAD_TOKENS = 128
+SHOWN_TOKENS = 128  # at either end of a prefix
 
 
 class CacheDesk:
@@ -79,17 +79,8 @@ class CacheDesk:
         )
 
     def _popular(self, message: QueryCache) -> list[CachedPrefix]:
-        found = self._cache.popular(self._names(message.scope), MOST_PREFIXES, HEAD_TOKENS)
-        return [
-            CachedPrefix(
-                prefix.namespace,
-                prefix.head if prefix.namespace == message.own else b"",
-                prefix.tokens,
-                prefix.hits,
-                prefix.idle,
-            )
-            for prefix in found
-        ]
+        found = self._cache.popular(self._names(message.scope), MOST_PREFIXES, SHOWN_TOKENS)
+        return [_cached_prefix(prefix, is_shown=prefix.namespace == message.own) for prefix in found]
 
     def _drop(self, message: DropCache) -> CacheDropped:
         names = self._names(message.scope) if message.namespace is None else [message.namespace]
@@ -104,3 +95,8 @@ class CacheDesk:
             return PrefixPinned(message.query, ended)
         reason = f"There is no pin {message.pin}; it may have expired."
         return QueryRefused(message.query, 404, reason, "id", "pin_not_found")
+
+
+def _cached_prefix(prefix: Prefix, *, is_shown: bool) -> CachedPrefix:
+    head, tail = (prefix.head, prefix.tail) if is_shown else (b"", b"")
+    return CachedPrefix(prefix.namespace, head, tail, prefix.tokens, prefix.hits, prefix.idle)

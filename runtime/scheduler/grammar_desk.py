@@ -36,6 +36,10 @@ class GrammarDesk:
         """Requests whose grammars are being compiled."""
         return self._compiler.pending
 
+    def due_in(self) -> float | None:
+        """Seconds until `finished` has something to do, whether or not a grammar is ready."""
+        return self._compiler.due_in()
+
     def take_loads(self) -> list[LoadGrammar | DropGrammar]:
         """What the model process must do before the next step."""
         loads, self._loads = self._loads, []
@@ -51,6 +55,7 @@ class GrammarDesk:
             property_order=spec.property_order,
             unenforced=spec.unenforced,
             closing=closing,
+            reproducible=spec.reproducible,
         )
 
     def cancel(self, request: str) -> None:

@@ -117,7 +117,7 @@ class Loop:
                 return message
 
     def _receive(self) -> None:
-        """Waits for a message, a compiled grammar or a pin's end, then takes all messages that are there."""
+        """Waits for a message, a grammar or a pin's end, then takes all messages that are there."""
         message = self._inbox.receive(self._patience_ms())
         if message is not None:
             self._handle(message)
@@ -126,8 +126,10 @@ class Loop:
 
     def _patience_ms(self) -> int | None:
         """After how long there is something to do without a message."""
-        expiry = self._scheduler.next_expiry
-        return None if expiry is None else max(0, math.ceil((expiry - time.time()) * 1000))
+        expiry, grammars = self._scheduler.next_expiry, self._scheduler.grammars_due_in()
+        pins = None if expiry is None else expiry - time.time()
+        first = min((seconds for seconds in (pins, grammars) if seconds is not None), default=None)
+        return None if first is None else max(0, math.ceil(first * 1000))
 
     def _handle(self, message: SchedulerInbox) -> None:
         match message:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import takewhile
@@ -187,6 +187,7 @@ class Request:
     cached_tokens: int | None = None
     answered: bool = False
     grammar_param: str | None = None
+    grammar_params: Mapping[str, str] = field(default_factory=dict)
     prompt_logprobs: list[Logprobs] = field(default_factory=list)
 
     @classmethod
@@ -202,6 +203,7 @@ class Request:
             prompt_length=len(message.prompt) // TOKEN_BYTES,
             sent=len(message.prompt) // TOKEN_BYTES,
             grammar_param=message.grammar.param if message.grammar else None,
+            grammar_params=message.grammar.params if message.grammar else {},
             arrival=arrival,
         )
 

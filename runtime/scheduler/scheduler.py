@@ -108,12 +108,17 @@ class Scheduler:
             request = self._open.get(request_id)
             if isinstance(compiled, GrammarError):
                 if request is not None:
-                    param = request.grammar_param
-                    self._refuse(request, Refused(request_id, 400, str(compiled), param, "invalid_grammar"))
+                    param = request.grammar_params.get(compiled.function, request.grammar_param)
+                    message = f"{param}: {compiled}"
+                    self._refuse(request, Refused(request_id, 400, message, param, "invalid_grammar"))
             elif request is not None:
                 request.constraint = compiled
                 refused = self._results.completion.refusal(request)
                 self._accept(request) if refused is None else self._refuse(request, refused)
+
+    def grammars_due_in(self) -> float | None:
+        """Seconds until `take_grammars` has something to do, whether or not a grammar is ready."""
+        return self._grammars.due_in()
 
     def drop(self, request_id: str) -> None:
         """A stop string completed its reply, or nobody waits for it: plan nothing more, say nothing."""

@@ -75,13 +75,7 @@ LOGPROBS = {
 AUTOMATA = {
     "slots": "*i32",
     "registers": "*i32",
-    "spans": "*i32",
-    "token_bytes": "*u8",
-    "state_rows": "*i32",
-    "class_maps": "*u8",
-    "entries": "*i32",
-    "actions": "*i32",
-    "returns": "*i32",
+    "tables": "*i64",
     "states": "*i32",
 }
 
@@ -173,15 +167,22 @@ CASES.append(
         kernel="automaton.cuda:mask_kernel",
         signature={key: kind for key, kind in AUTOMATA.items() if key != "states"}
         | {
-            "lists": "*i32",
-            "list_tokens": "*i32",
-            "masks": "*i32",
+            "row_masks": "*i32",
             "words": "i32",
-            "own_masks": "i32",
             "index": "*i32",
         },
         constants={"LANES": 256, "TILE": 1024},
         num_warps=8,
         max_shared=48 * 1024,
+    )
+)
+CASES.append(
+    AotCase(
+        name="sampling-record",
+        kernel="sampling.record_cuda:record_kernel",
+        signature=dict.fromkeys(("tokens", "slots", "last_tokens", "entries", "output_counts"), "*i32")
+        | {"vocab": "i32"},
+        constants={},
+        num_warps=1,
     )
 )

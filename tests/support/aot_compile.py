@@ -3,16 +3,15 @@
 import importlib
 import json
 import re
-import subprocess
 import sys
-import tempfile
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
+from contextlib import redirect_stdout
+from io import StringIO
 
 import triton
 from aot_cases import AotCase, all_cases
+from triton import knobs
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 TARGETS = (80, 90, 100)
@@ -45,33 +44,21 @@ def _measure(case: AotCase, architecture: int) -> dict[str, int | str]:
         constexprs={(kernel.arg_names.index(key),): value for key, value in case.constants.items()},
         attrs={(kernel.arg_names.index(key),): [["tt.divisibility", 16]] for key in aligned},
     )
-    compiled = triton.compile(
-        source,
-        target=GPUTarget("cuda", architecture, 32),
-        options={"num_warps": case.num_warps, "num_stages": case.num_stages},
-    )
-    return {"shared": compiled.metadata.shared, **_registers(compiled.asm["ptx"], architecture)}
+    with redirect_stdout(StringIO()) as log, knobs.nvidia.scope(), knobs.compilation.scope():
+        knobs.nvidia.dump_ptxas_log = True
+        knobs.compilation.always_compile = True  # from Triton's cache there is no log
+        compiled = triton.compile(
+            source,
+            target=GPUTarget("cuda", architecture, 32),
+            options={"num_warps": case.num_warps, "num_stages": case.num_stages},
+        )
+    return {"shared": compiled.metadata.shared, **_registers(log.getvalue())}
 
 
-def _registers(ptx: str, architecture: int) -> dict[str, int | str]:
+def _registers(log: str) -> dict[str, int]:
     """Registers for each thread and bytes spilled, as ptxas reports them."""
-    target = re.search(r"\.target\s+(sm_\w+)", ptx)
-    assert target
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "kernel.ptx"
-        file.write_text(ptx)
-        command = [
-            get_ptxas(architecture).path,
-            "-v",
-            f"--gpu-name={target[1]}",
-            file,
-            "-o",
-            file.with_suffix(".cubin"),
-        ]
-        report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    spilled = sum(int(n) for n in re.findall(r"(\d+) bytes spill", report))
-    used = re.search(r"Used (\d+) registers", report)
-    return {"spilled": spilled, "registers": int(used[1]) if used else 0}
+    [used] = re.findall(r"Used (\d+) registers", log)
+    return {"spilled": sum(map(int, re.findall(r"(\d+) bytes spill", log))), "registers": int(used)}
 
 
 if __name__ == "__main__":

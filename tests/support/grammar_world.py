@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 
 import numpy as np
@@ -37,7 +38,8 @@ def vocabulary() -> Vocabulary:
     return build_vocabulary(tokens, special, (EOS,))
 
 
-def compiler(**options: object) -> GrammarCompiler:
+def compiler(grace_s: float = math.inf, **options: object) -> GrammarCompiler:
+    """Whoever asks waits for an automaton, unless they have only so much grace."""
     words = vocabulary()
     spelled = words.for_automata()
     made = GrammarCompiler(
@@ -49,6 +51,7 @@ def compiler(**options: object) -> GrammarCompiler:
         special_names=words.special_names,
         eos_tokens=words.eos,
         vocab_size=MODEL_VOCAB,
+        grace_s=grace_s,
         **options,  # type: ignore[arg-type]
     )
     made.start()

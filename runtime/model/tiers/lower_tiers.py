@@ -61,8 +61,9 @@ class LowerTiers:
         if self.remote is not None:
             self.remote.write(pages)
 
-    def forget(self, scope: str, namespace: str | None) -> tuple[int, int]:
-        """Gives up a namespace, or all that begin with `scope`; how many pages on disk and elsewhere."""
+    def forget(self, scope: str, namespace: str | None) -> tuple[int, int | None]:
+        """Gives up a namespace, or all that begin with `scope`; how many pages on disk and elsewhere. None:
+        the remote store failed."""
         remote = self.remote.forget(scope, namespace) if self.remote is not None else 0
         return self.disk.forget(scope, namespace) if self.disk is not None else 0, remote
 

@@ -74,13 +74,14 @@ class RemoteStore:
         if pages:
             self._ask(self._writing, lambda: self._write(pages), None)
 
-    def forget(self, scope: str, namespace: str | None) -> int:
-        """Gives up what is of `namespace`, or of all that begin with `scope`; how many pages that were."""
+    def forget(self, scope: str, namespace: str | None) -> int | None:
+        """Gives up what is of `namespace`, or of all that begin with `scope`; how many pages that were, or
+        None if the server failed and still has some."""
         if namespace is None:
             pattern = PREFIX + _escaped(_spelled(scope)) + b"*"
         else:
             pattern = PREFIX + _escaped(_spelled(namespace)) + b":*"
-        return self._ask(self._reading, lambda: self._unlink(pattern), 0, insist=True)
+        return self._ask(self._reading, lambda: self._unlink(pattern), None, insist=True)
 
     def discard(self, namespace: str, keys: Sequence[bytes]) -> None:
         """Gives up pages of a namespace."""

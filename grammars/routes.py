@@ -1,0 +1,191 @@
+"""What each kind of grammar becomes: an automaton where there can be one, else llguidance's matcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from .automaton import Automaton
+from .errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, WrongKeywordError
+from .grammar_files import GrammarFiles
+from .host import HostCompiler, HostGrammar
+from .host_start import HostStart, is_for_host
+from .host_threads import HostAttempt, HostThreads
+from .schema import Unenforced
+from .source import Source
+from .tags.format import Format, Grammar, Thinking, json_schemas, read_format
+from .worker import AutomatonWorkers, ContextFree, Job, Schema, StructuralTag
+
+Compiled: TypeAlias = Automaton | HostGrammar
+DEADLINE_S = 2.0
+_ANY_TEXT = '{"type":"any_text"}'
+Made = TypeVar("Made")
+
+
+class Routes:
+    """For use by several threads, which wait.
+
+    `special_spellings` are the bytes by which automata know special tokens, by name.
+    """
+
+    def __init__(
+        self,
+        workers: AutomatonWorkers,
+        host: HostThreads,
+        files: GrammarFiles | None,
+        special_spellings: Mapping[str, bytes],
+    ) -> None:
+        self._workers = workers
+        self._host = host
+        self._files = files
+        self._special_spellings = special_spellings
+
+    def compiled(self, source: Source, attempt: HostAttempt) -> Compiled:
+        """Raises GrammarError only where llguidance, by its `attempt`, can't have begun with the grammar:
+        so the answer is the same whether the automaton was waited for or not."""
+        try:
+            compiled = self._matcher_of(source, attempt)
+        except GrammarError:
+            if not is_for_host(source) or not (start := _outcome(attempt)) or not start.may_begin:
+                raise
+            return start.grammar
+        if source.closing and isinstance(compiled, Automaton):
+            compiled.find_ways_out()
+        return compiled
+
+    def _matcher_of(self, source: Source, attempt: HostAttempt) -> Compiled:
+        match source.kind:
+            case "json_schema" | "json_object":
+                return self._schema(source, attempt)
+            case "regex" | "choice":
+                return self._regex(source, attempt)
+            case "grammar":
+                return self._context_free(source)
+            case "structural_tag":
+                return self._structural_tag(source, attempt)
+
+    def _schema(self, source: Source, attempt: HostAttempt) -> Compiled:
+        """Keywords are left out, where that is allowed, once nobody enforces them."""
+
+        def enforced() -> HostGrammar:
+            return _in_time(attempt.begun()).grammar
+
+        def allowed() -> HostGrammar:
+            return self._by_host(
+                source, lambda host: host.json_schema(source.schema, source.separators, "allow")
+            )
+
+        if source.unenforced == "refuse":
+            return self._schema_enforcing("refuse", source, enforced)
+        try:
+            return self._schema_enforcing("refuse", source, enforced)
+        except (NoValueError, WrongKeywordError):
+            raise
+        except GrammarError:
+            return self._schema_enforcing("allow", source, allowed)
+
+    def _schema_enforcing(
+        self, unenforced: Unenforced, source: Source, by_host: Callable[[], HostGrammar]
+    ) -> Compiled:
+        """What has no automaton is left to the host, which refuses in its own words if it names a keyword."""
+        refusal: GrammarError | None = None
+        uncovered: NotCoveredError | None = None
+        try:
+            return self._built(Schema(source.schema, source.separators, source.property_order, unenforced))
+        except (NoValueError, WrongKeywordError) as error:
+            if isinstance(error, WrongKeywordError) and unenforced == "allow":
+                raise
+            refusal = error
+        except NotCoveredError as error:
+            uncovered = error
+        except TooLargeError:
+            pass
+        try:
+            return by_host()
+        except NotCoveredError as error:
+            raise refusal or error from None
+        except GrammarError as error:
+            raise refusal or uncovered or error from None
+
+    def _regex(self, source: Source, attempt: HostAttempt) -> Compiled:
+        try:
+            return self._built(source.regex())
+        except TooLargeError:
+            return _in_time(attempt.begun()).grammar
+
+    def _context_free(self, source: Source) -> Compiled:
+        lark = self._lark(source.text)
+        return self._by_host(source, lambda host: host.lark(lark))
+
+    def _lark(self, grammar: str) -> str:
+        """Read in a process that can be ended, as its reader can be slow."""
+        try:
+            lark = self._workers.build(Job("", ContextFree(grammar), DEADLINE_S))
+        except TooLargeError as error:
+            raise GrammarError(f"the grammar can't be read: {error}") from None
+        assert isinstance(lark, str)
+        return lark
+
+    def _structural_tag(self, source: Source, attempt: HostAttempt) -> Compiled:
+        """Where every schema may be loosened no tools are too many: at worst no call is enforced."""
+        format = read_format(source.text)
+        schemas = json_schemas(format)
+        try:
+            return self._built(self._tagged(source, source.text))
+        except (NotCoveredError, NoValueError) as error:
+            return self._tagged_by_host(source, format, attempt, error)
+        except TooLargeError as error:
+            if not schemas or any(schema.otherwise == "refuse" for schema in schemas):
+                refusal = GrammarError(f"the structural tag is too large: {error}")
+                return self._tagged_by_host(source, format, attempt, refusal)
+        free = self._built(self._tagged(source, _ANY_TEXT))
+        return replace(free, left_out=tuple(("parameters", f"{schema.function}#") for schema in schemas))
+
+    def _tagged(self, source: Source, text: str) -> StructuralTag:
+        return StructuralTag(text, self._special_spellings, source.property_order, source.unenforced)
+
+    def _tagged_by_host(
+        self, source: Source, format: Format, attempt: HostAttempt, refusal: GrammarError
+    ) -> HostGrammar:
+        """For what has no automaton and nothing that only automata follow."""
+        if isinstance(format, Thinking) and isinstance(format.content, Grammar):
+            read = msgspec.structs.replace(format, content=Grammar(self._lark(format.content.grammar)))
+            return self._by_host(source, lambda host: host.structural_tag(read))
+        try:
+            return _in_time(attempt.begun()).grammar
+        except GrammarError:
+            raise refusal from None
+
+    def _built(self, grammar: str | Schema | StructuralTag) -> Automaton:
+        key = repr(grammar)
+        kept = self._files.get(key) if self._files else None
+        if kept is not None:
+            return kept
+        automaton = self._workers.build(Job(key, grammar, DEADLINE_S))
+        assert isinstance(automaton, Automaton)
+        if self._files:
+            self._files.put(key, automaton)
+        return automaton
+
+    def _by_host(self, source: Source, compile_with: Callable[[HostCompiler], HostGrammar]) -> HostGrammar:
+        return _in_time(self._host.submit(len(source.text), compile_with))
+
+
+def _in_time(compiling: Future[Made]) -> Made:
+    """llguidance can't be stopped: past the deadline its thread goes on for nobody."""
+    try:
+        return compiling.result(DEADLINE_S)
+    except TimeoutError:
+        compiling.cancel()  # if others' grammars kept it from beginning
+        raise TimeoutError(f"it takes more than {DEADLINE_S:g} s") from None
+
+
+def _outcome(attempt: HostAttempt) -> HostStart | None:
+    try:
+        return _in_time(attempt.begun())
+    except (GrammarError, TimeoutError):
+        return None

@@ -1,0 +1,48 @@
+"""What is wrong in a schema that is not enforced: the client must learn of it all the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+
+from ..errors import GrammarError, TooLargeError
+from ..schema.formula import Formula, Formulas
+from ..schema.keywords import Keywords
+
+
+def first_mistake(text: str) -> GrammarError | None:
+    """The first keyword whose value makes no sense, also where the compiler did not come to; or that there is
+    no value, if that is plain to see."""
+    formulas = Formulas()
+    try:
+        keywords = Keywords(json.loads(text, parse_float=Decimal), formulas, allow_unenforced=True)
+        _read(keywords)
+        if keywords.expanded(keywords.whole) is formulas.false:
+            return GrammarError("the schema allows no value")
+    except GrammarError as error:
+        return error
+    except (TooLargeError, RecursionError):
+        return None
+    finally:
+        formulas.dissolve()
+    return None
+
+
+def _read(keywords: Keywords) -> None:
+    """Opens every subschema once."""
+    seen = {keywords.whole}
+    pending = [keywords.whole]
+    while pending:
+        for atom in keywords.expanded(pending.pop()).atoms():
+            found = set(_formulas_in(atom.payload)) - seen
+            seen |= found
+            pending += found
+
+
+def _formulas_in(payload: Iterable[object]) -> Iterator[Formula]:
+    for part in payload:
+        if isinstance(part, Formula):
+            yield part
+        elif isinstance(part, tuple):
+            yield from _formulas_in(part)

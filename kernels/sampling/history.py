@@ -1,0 +1,76 @@
+"""Tokens seen and counted, for penalties."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .upload import upload
+
+FIRST_PENALTY_ENTRIES = 4
+
+
+class TokenHistory:
+    """Prompt bits and output counts of the slots with penalties; the tensors grow with their number."""
+
+    def __init__(self, vocab: int, device: torch.device) -> None:
+        self._vocab = vocab
+        words = -(-vocab // 32)
+        self.prompt_seen = torch.zeros(0, words, dtype=torch.int32, device=device)
+        self.output_counts = torch.zeros(0, vocab, dtype=torch.int32, device=device)
+        self._entry_of_slot: dict[int, int] = {}
+        self._free: list[int] = []
+
+    def reserve(self, entries: int) -> None:
+        """Grow now, if at all: while there are no more slots with penalties than that, the tensors stay."""
+        if entries > len(self.output_counts):
+            self._grow(entries)
+
+    def remember(self, slot: int, prompt: NDArray[np.int32], output: NDArray[np.int32]) -> None:
+        entry = self._entry_of_slot[slot] = self._take()
+        words = self.prompt_seen.shape[1]
+        seen = np.zeros(words * 32, np.uint8)
+        seen[prompt] = 1
+        self.prompt_seen[entry] = torch.from_numpy(np.packbits(seen, bitorder="little").view(np.int32))
+        counts = np.bincount(output, minlength=self._vocab).astype(np.int32)
+        self.output_counts[entry] = torch.from_numpy(counts)
+
+    def forget(self, slot: int) -> None:
+        if slot in self._entry_of_slot:
+            self._free.append(self._entry_of_slot.pop(slot))
+
+    def count(self, slot: int, tokens: NDArray[np.int32]) -> None:
+        if slot in self._entry_of_slot:
+            counts = np.bincount(tokens, minlength=self._vocab).astype(np.int32)
+            self.output_counts[self._entry_of_slot[slot]] += torch.from_numpy(counts).to(
+                self.output_counts.device
+            )
+
+    def count_sampled(self, slots: NDArray[np.int32], tokens: torch.Tensor) -> None:
+        entries = self.entries(slots)
+        if entries is None:
+            return
+        rows = np.flatnonzero(entries >= 0)
+        row_index, start = upload([rows, entries[rows].astype(np.int64) * self._vocab], tokens.device)
+        self.output_counts.view(-1)[start + tokens[row_index]] += 1
+
+    def entries(self, slots: NDArray[np.int32]) -> NDArray[np.int32] | None:
+        """int32 [rows], -1 for slots without penalties; None if all are."""
+        if not self._entry_of_slot or self._entry_of_slot.keys().isdisjoint(slots.tolist()):
+            return None
+        return np.array([self._entry_of_slot.get(slot, -1) for slot in slots.tolist()], np.int32)
+
+    def _take(self) -> int:
+        if not self._free:
+            self._grow(max(FIRST_PENALTY_ENTRIES, 2 * len(self.output_counts)))
+        return self._free.pop()
+
+    def _grow(self, entries: int) -> None:
+        self._free += range(len(self.output_counts), entries)
+        self.prompt_seen = _grown(self.prompt_seen, entries)
+        self.output_counts = _grown(self.output_counts, entries)
+
+
+def _grown(tensor: torch.Tensor, rows: int) -> torch.Tensor:
+    grown = tensor.new_zeros(rows, tensor.shape[1])
+    grown[: len(tensor)] = tensor
+    return grown

@@ -1,0 +1,240 @@
+"""Sampling replayed in buffers of fixed size, interpreted without a GPU, against the CPU's launched anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from arbora.kernels.automaton import pool as automaton_pool
+from arbora.kernels.sampling import Sampled, fixed_sampling
+from arbora.runtime.errors import ConfigError
+from arbora.runtime.messages import StepMasks, StepResult
+from arbora.runtime.model import step_graphs
+from arbora.runtime.model.capture import CaptureError, Replay
+from arbora.runtime.model.decoder_config import load_decoder_config
+from arbora.runtime.model.loading import load_model
+from arbora.runtime.model.runner import NOTHING_ALLOWED
+from arbora.runtime.model.sampling_graphs import SamplingGraphs
+from arbora.runtime.model.step_graphs import StepGraphs
+from arbora.runtime.sampling_params import SamplingParams
+from byte_grammars import EOS, bits, byte_vocabulary, nested
+from checkpoints import VOCAB_SIZE, WINDOWED, random_model, save_model
+from numpy.typing import NDArray
+from recorded_launches import capture
+from stack_automata import load_message
+from step_driver import GREEDY, StepDriver, packed, serve_config, unpacked
+from triton_device import DEVICE, triton_kernels
+
+SLOTS = 6
+PROMPT = np.random.default_rng(0).integers(0, 256, 5).tolist()
+SAMPLED = SamplingParams(max_tokens=64, temperature=1.0, seed=3)
+FILTERED = SamplingParams(max_tokens=64, temperature=1.0, seed=5, top_k=20, top_p=0.9, min_p=0.02)
+PENALISED = SamplingParams(
+    max_tokens=64,
+    temperature=1.3,
+    seed=9,
+    repetition_penalty=1.3,
+    frequency_penalty=0.8,
+    presence_penalty=0.3,
+)
+BIASED = SamplingParams(max_tokens=64, temperature=0.7, seed=1, logit_bias={3: 4.0, 200: -2.0}, min_tokens=3)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(random_model("qwen3", **WINDOWED), tmp_path_factory.mktemp("model"))
+
+
+class Twins:
+    """The same steps on the CPU and, their sampling replayed, on the CUDA path."""
+
+    def __init__(self, model: Path, slots: int = SLOTS) -> None:
+        self.replayed: list[int] = []
+        self.expected, self.driver = (started(model, device, slots) for device in ("cpu", DEVICE.type))
+        runner = self.driver.runner
+        head = runner._decoder._weights.head
+        self._graphs = SamplingGraphs(head, runner._states, slots, torch.float32, capture())
+        runner.replay_with(lambda _: None, self._sample)
+
+    def _sample(self, slots: NDArray[np.int32], hidden: torch.Tensor) -> tuple[torch.Tensor, Sampled] | None:
+        replayed = self._graphs.sample(slots, hidden)
+        if replayed is not None:
+            self.replayed.append(len(slots))
+        return replayed
+
+    def load_grammar(self, number: int) -> None:
+        for driver in (self.expected, self.driver):
+            driver.runner.load_grammar(load_message(number, nested()))
+
+    def start(self, slot: int, params: SamplingParams = GREEDY, **setup: Any) -> None:
+        for driver in (self.expected, self.driver):
+            driver.start(slot, params, **setup)
+
+    def step(self, slots: list[int], tokens: list[int] | None = None, **masks: Any) -> StepResult:
+        """A step that must give the same on both."""
+        fields = {"host_mask": True} if masks else {}
+        want, got = (
+            driver.run([driver.row(slot, tokens or [], **fields) for slot in slots], **masks)
+            for driver in (self.expected, self.driver)
+        )
+        assert (unpacked(got.slots), unpacked(got.tokens)) == (unpacked(want.slots), unpacked(want.tokens))
+        assert unpacked(got.states) == unpacked(want.states)
+        assert [(error.slot, error.message) for error in got.errors] == [
+            (error.slot, error.message) for error in want.errors
+        ]
+        return got
+
+
+def started(model: Path, device: str, slots: int = SLOTS) -> StepDriver:
+    fields = {"page_size": 4, "max_model_len": 40, "max_running": slots, "enforce_eager": True}
+    loaded = load_model(serve_config(model, device=device, **fields), byte_vocabulary)
+    return StepDriver(loaded.runner, loaded.ready)
+
+
+@pytest.fixture
+def twins(model: Path) -> Iterator[Twins]:
+    with triton_kernels():
+        yield Twins(model)
+
+
+def test_rows_of_every_kind_sample_and_move_on_as_launched_ones_do(twins: Twins) -> None:
+    twins.load_grammar(4)
+    twins.start(0)
+    twins.start(1, SAMPLED)
+    twins.start(2, FILTERED, grammar=4)
+    twins.start(5, SAMPLED, grammar=4)
+    twins.step([0, 1, 2, 5], PROMPT)
+    twins.step([5, 2, 1])
+    twins.start(3, PENALISED, prompt=packed(PROMPT))
+    twins.start(4, BIASED, banned_tokens=packed([EOS, 3]))
+    twins.step([3, 4], PROMPT)
+    for _ in range(3):
+        twins.step([4, 2, 3, 0, 5])
+    twins.step([1, 3])
+    assert twins.replayed == [4, 3, 2, 5, 5, 5, 2]
+
+
+def test_grammars_may_move_the_tables_that_graphs_read(twins: Twins, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("STATES", "ENTRIES", "ACTIONS", "RETURNS", "LISTS", "LIST_TOKENS", "MASKS", "GRAMMARS"):
+        monkeypatch.setattr(automaton_pool, f"FIRST_{name}", 1)
+    twins.start(0, SAMPLED)
+    twins.step([0], PROMPT)
+    twins.load_grammar(1)
+    before = twins.driver.runner._states.table_addresses()
+    twins.start(1, SAMPLED, grammar=1)
+    twins.step([1], PROMPT)
+    for number in range(2, 8):
+        twins.load_grammar(number)
+    assert (twins.driver.runner._states.table_addresses() != before).sum() >= 8
+    twins.start(2, FILTERED, grammar=2)
+    twins.step([2], PROMPT)
+    twins.step([0, 1, 2])
+    assert twins.replayed == [1, 1, 1, 3]
+
+
+def test_steps_that_report_logprobs_or_have_masks_of_the_host_run_without_and_leave_all_as_it_is(
+    twins: Twins,
+) -> None:
+    twins.start(0, PENALISED, prompt=packed(PROMPT))
+    twins.start(1, SamplingParams(max_tokens=64, temperature=1.0, seed=7, logprobs=2))
+    twins.step([0], PROMPT)
+    twins.step([1], PROMPT)
+    twins.step([0], masks=lambda: StepMasks(1, packed([0]), bits([201, 202])))
+    twins.step([0, 1])
+    twins.step([0])
+    assert twins.replayed == [1, 1]
+
+
+def test_more_biases_than_a_graph_has_room_for_run_without(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fixed_sampling, "MOST_LISTED", 3)
+    with triton_kernels():
+        twins = Twins(model)
+        twins.start(0, BIASED)
+        twins.start(1, BIASED)
+        twins.step([0], PROMPT)
+        twins.step([1], PROMPT)
+        twins.step([0, 1])
+    assert twins.replayed == [1, 1]
+
+
+def test_a_row_for_which_no_token_is_allowed_ends_alone(twins: Twins) -> None:
+    none = SamplingParams(
+        max_tokens=64, temperature=0.0, logit_bias=dict.fromkeys(range(VOCAB_SIZE), -np.inf)
+    )
+    twins.start(0, none)
+    twins.start(1)
+    result = twins.step([0, 1], PROMPT)
+    assert [(error.slot, error.message) for error in result.errors] == [(0, NOTHING_ALLOWED)]
+    assert twins.replayed == [2]
+
+
+def test_decode_steps_are_replayed_whole_between_steps_with_prompts(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replays: list[Replay] = []
+
+    def counted(work: Replay) -> Replay:
+        captured = captures(work)
+
+        def replay() -> None:
+            replays.append(captured)
+            captured()
+
+        return replay
+
+    captures = capture()
+    monkeypatch.setattr(step_graphs, "CudaCapture", lambda: counted)
+    with triton_kernels():
+        twins = Twins(model, slots=2)
+        runner = twins.driver.runner
+        head, states = runner._decoder._weights.head, runner._states
+        graphs = StepGraphs(load_decoder_config(model), head, states, torch.float32, pages_of_row=10)
+        graphs.replay_in(runner, runner._decoder, runner._kvs)
+        twins.load_grammar(4)
+        twins.start(0, FILTERED, grammar=4)
+        twins.step([0], PROMPT)
+        twins.step([0])
+        twins.start(1, PENALISED, prompt=packed(PROMPT))
+        twins.step([1], PROMPT)
+        for _ in range(3):
+            twins.step([1, 0])
+    assert len(replays) == 1 + 2 + 1 + 3 * 2
+
+
+def failing(error: Exception) -> Any:
+    def capture_class() -> Any:
+        def fail(work: Replay) -> Replay:
+            raise error
+
+        return fail
+
+    return capture_class
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "words"),
+    [
+        (RuntimeError("not permitted when stream is capturing"), CaptureError, "stream is capturing"),
+        (torch.OutOfMemoryError("none left"), ConfigError, "--kv-memory .*--enforce-eager"),
+        (RuntimeError("CUDA error: out of memory"), ConfigError, "--kv-memory .*--enforce-eager"),
+    ],
+)
+def test_graphs_that_cant_be_captured_end_the_process_and_lack_of_memory_the_server(
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    raised: type[Exception],
+    words: str,
+) -> None:
+    monkeypatch.setattr(step_graphs, "CudaCapture", failing(error))
+    runner = started(model, "cpu").runner
+    head = runner._decoder._weights.head
+    with triton_kernels(), pytest.raises(ConfigError, match=words) as caught:
+        StepGraphs(load_decoder_config(model), head, runner._states, torch.float32, 10)
+    assert type(caught.value) is raised
