@@ -19,7 +19,7 @@ from arbora.runtime.model.kv_pool import GRAPH_LAUNCH_BYTES, default_budget
 from checkpoints import random_model, save_model
 from step_driver import serve_config
 
-PROCESS = 2 << 20  # bytes: what any process allocates beside
+PROCESS = 2 << 20  # bytes: what any process allocates or frees beside
 SHAPE = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, "vocab_size": 16_000}
 
 
@@ -37,7 +37,7 @@ def test_loading_takes_little_more_than_the_weights_and_a_tied_heads_packed_copy
         check=True,
     )
     peak, after = map(int, result.stdout.split())
-    assert weights <= after <= peak <= 1.15 * weights + head + PROCESS
+    assert weights - PROCESS <= after <= peak <= 1.15 * weights + head + PROCESS
 
 
 def test_free_memory_is_within_what_the_machine_has() -> None:

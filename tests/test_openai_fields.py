@@ -130,19 +130,6 @@ async def test_a_value_of_another_type_is_told_with_the_types_that_may_be(
 
 
 @pytest.mark.parametrize(
-    ("slip", "meant"),
-    [("temprature", "temperature"), ("max_token", "max_tokens"), ("tool_choce", "tool_choice")],
-)
-async def test_a_slip_of_the_pen_is_not_taken_for_a_field_of_somebody_else(
-    world: HttpWorld, slip: str, meant: str
-) -> None:
-    fields: Any = {slip: 1}
-    error = await refused(world, **fields)
-    assert (error["param"], error["code"]) == (slip, "unknown_parameter")
-    assert f"did you mean {meant}?" in error["message"]
-
-
-@pytest.mark.parametrize(
     ("body", "says"), [(b" ", "is empty"), (b'{"prompt": "\xff"}', "not valid UTF-8: it has the byte 0xff")]
 )
 async def test_a_body_that_is_no_text_is_told_as_such(world: HttpWorld, body: bytes, says: str) -> None:

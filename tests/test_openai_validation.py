@@ -296,9 +296,11 @@ async def test_fields_without_effect_and_unknown_ones_are_accepted(
 ) -> None:
     fields = {"user": "a", "metadata": {"a": "b"}, "service_tier": "auto", "store": False, "whim": 1}
     for _ in range(2):
-        await world.client.chat.completions.create(model=MODEL, messages=HELLO, extra_body=fields)
-    assert [record.getMessage() for record in caplog.records if "whim" in record.getMessage()] == [
-        "ignoring the unknown request field 'whim'"
+        more = {**fields, "temprature": 0.5}
+        await world.client.chat.completions.create(model=MODEL, messages=HELLO, extra_body=more)
+    assert sorted(record.getMessage() for record in caplog.records if "unknown" in record.getMessage()) == [
+        "ignoring the unknown request field 'temprature': did you mean temperature?",
+        "ignoring the unknown request field 'whim'",
     ]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from difflib import get_close_matches
-from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -17,7 +16,6 @@ from ..generation import ClientGoneError
 from .type_errors import type_error
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
-LIKENESS_OF_A_SLIP = 0.92  # max_token, temprature; not models or repeat_penalty, which other servers know
 T = TypeVar("T", bound=msgspec.Struct)
 U = TypeVar("U")
 log = logging.getLogger(__name__)
@@ -106,18 +104,10 @@ class BodyReader:
         for name in fields.keys() - known - WITHOUT_EFFECT:
             if name in FIXED_VALUES:
                 _check_fixed(name, bytes(fields[name]))
-            elif (meant := _meant(name, known)) is not None:
-                message = f"{name} is no known field: did you mean {meant}?"
-                raise RequestError(message, param=name, code="unknown_parameter")
             elif name not in self._warned and len(self._warned) < 1000:
                 self._warned.add(name)
-                log.warning("ignoring the unknown request field %r", name)
-
-
-@lru_cache(1000)
-def _meant(name: str, known: frozenset[str]) -> str | None:
-    """The known field that an unknown name is a slip of the pen away from."""
-    return next(iter(get_close_matches(name, known, 1, LIKENESS_OF_A_SLIP)), None)
+                meant = "".join(f": did you mean {near}?" for near in get_close_matches(name, known, 1))
+                log.warning("ignoring the unknown request field %r%s", name, meant)
 
 
 def _check_media_type(header: str) -> None:

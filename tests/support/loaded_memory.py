@@ -33,7 +33,7 @@ class Peak:
     def stop(self) -> int:
         self._stopped.set()
         self._thread.join()
-        return self.most
+        return max(self.most, anonymous())
 
     def _watch(self) -> None:
         while not self._stopped.wait(0.0005):
