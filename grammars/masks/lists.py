@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 _FIRST_TOKENS = 1 << 14
 _FIRST_LISTS = 1 << 9
-_BLOCK = 64  # tokens that are compared at once
 
 
 class Lists(NamedTuple):
@@ -229,10 +228,7 @@ def _is(lists, number, tokens, openers):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _are_equal(some, others):  # type: ignore[no-untyped-def]
-    for start in range(0, len(some), _BLOCK):
-        differing = np.int32(0)
-        for i in range(start, min(start + _BLOCK, len(some))):
-            differing |= some[i] ^ others[i]
-        if differing:
-            return False
-    return True
+    same = 0
+    while same < len(some) and some[same] == others[same]:
+        same += 1
+    return same == len(some)

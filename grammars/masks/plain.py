@@ -20,7 +20,6 @@ REMEMBERED = 2048  # masks of 16 KB over 131k tokens
 COMPARED = 8  # masks beside which one is tried before it is kept whole
 ALIKE = 8  # bytes on which states must agree for one's mask to be found from the other's
 _FIRST_NEAR = 64
-_BLOCK = 32  # words that are compared at once
 _NOTHING = np.empty(0, np.int32)
 
 
@@ -168,21 +167,15 @@ def _flip_bits(words, tokens):  # type: ignore[no-untyped-def]
 def _differences(words, others, tokens):  # type: ignore[no-untyped-def]
     """Puts the tokens with other bits into `tokens`; how many they are, -1 if there is no room."""
     found = 0
-    for start in range(0, len(words), _BLOCK):
-        stop, some = min(start + _BLOCK, len(words)), np.uint32(0)
-        for place in range(start, stop):
-            some |= words[place] ^ others[place]
-        if not some:
-            continue
-        for place in range(start, stop):
-            differing = words[place] ^ others[place]
-            bit = 0
-            while differing:
-                if differing & np.uint32(1):
-                    if found == len(tokens):
-                        return -1
-                    tokens[found] = 32 * place + bit
-                    found += 1
-                differing >>= np.uint32(1)
-                bit += 1
+    for place in range(len(words)):
+        differing = words[place] ^ others[place]
+        bit = 0
+        while differing:
+            if differing & np.uint32(1):
+                if found == len(tokens):
+                    return -1
+                tokens[found] = 32 * place + bit
+                found += 1
+            differing >>= np.uint32(1)
+            bit += 1
     return found
