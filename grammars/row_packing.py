@@ -59,11 +59,13 @@ def _defaults(transitions, like_state):  # type: ignore[no-untyped-def]
     default_state = np.arange(len(like_state)).astype(np.int32)
     for state in range(len(like_state)):
         like = like_state[state]
+        if like == state:
+            continue
         own = differing = 0
         for column in range(transitions.shape[1]):
             own += transitions[state, column] != DEAD
             differing += transitions[state, column] != transitions[like, column]
-        if like != state and differing < own:
+        if differing < own:
             default_state[state] = like
     return default_state
 

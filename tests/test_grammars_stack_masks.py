@@ -20,6 +20,8 @@ from arbora.grammars.masks.token_trie import (
     build_tries,
     tries_of,
 )
+from arbora.grammars.masks.walker import Walker
+from arbora.grammars.masks.walks import Machine, room_for
 from arbora.grammars.schema import PropertyOrder, SchemaCompiler
 from arbora.grammars.stack_automaton import StackAutomaton
 from hypothesis import given, settings
@@ -213,6 +215,21 @@ def test_a_vocabularys_tries_spell_each_token_once(texts: list[bytes]) -> None:
 SMALL = StackMasks(
     tries_of([(t, i) for i, t in enumerate(VOCABULARY) if t and i != EOS], (EOS,), MODEL_VOCAB)
 )
+
+
+def test_walks_that_run_out_of_room_find_the_same_with_more() -> None:
+    automaton = COMPILER.compile(json.dumps({"type": "array", "items": {"maxLength": 70}}))
+    machine = Machine(automaton.transitions, automaton.class_of_byte, automaton.actions, automaton.returns)
+    tries = tries_of([(text, token) for token, text in enumerate(TOKENS)], (len(TOKENS),), len(TOKENS) + 1)
+    states = np.arange(len(automaton.accepting), dtype=np.int32)
+    ample, scant = (Walker(tries, machine, room_for(len(TOKENS) + 1)) for _ in range(2))
+    rows, parts = (table[:3] for table in (scant.configurations.rows, scant.configurations.parts))
+    scant.configurations = scant.configurations._replace(rows=rows, parts=parts)
+    found = [walker.states(states, automaton.accepting, states < 0, 1024, 1024) for walker in (ample, scant)]
+    assert len(scant.configurations.parts) > 3
+    assert len(found[0].tokens)
+    for one, other in zip(*found, strict=True):
+        assert np.array_equal(one, other)
 
 
 @settings(max_examples=100, deadline=None)

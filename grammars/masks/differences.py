@@ -6,120 +6,119 @@ import numpy as np
 from numba import njit
 
 from ..stack_automaton import DEAD
-from .token_trie import PLAIN
-from .walks import FIRST_ROOM, UNDECIDED, acted, add_subtree, append, begin, keep, new_levels
+from .configurations import ASKED, FULL, NOT_YET, OPENS, UNDECIDED, follow
+from .token_trie import OTHER, PLAIN
+from .walks import FIRST_ROOM, add, append, keep
 
 
 @njit(cache=True, nogil=True)
-def walk_differences(tries, machine, rounds, states, likes, ends_apart, found):  # type: ignore[no-untyped-def]
+def walk_differences(tries, roots, machine, configurations, rounds, states, likes, ends_apart, found):  # type: ignore[no-untyped-def]
     """`Walked` of each state beside one that is like it: tokens that only one of the two allows, those
     undecided only from the state, and openers only from it. What is undecided from the other may be
-    decided from the state; it is left out. Where `ends_apart`, one of the two allows the ends of sequence."""
-    tokens = np.empty(FIRST_ROOM, np.int32)
-    ends = np.empty((len(states), 3), np.int32)
-    levels, others = new_levels(tries.max_bytes), new_levels(tries.max_bytes)
-    used = 0
+    decided from the state; it is left out. Where `ends_apart`, one of the two allows the ends of sequence.
+    And whether there was room for all configurations, without which the rest is worth nothing."""
+    tokens, ends, used = np.empty(FIRST_ROOM, np.int32), np.empty((len(states), 3), np.int32), 0
+    had_room = True
     for i in range(len(states)):
-        counts = (0, 0, 0)
-        for roots in tries.roots:
-            counts = _walk_both(
-                tries, roots, machine, rounds, states[i], likes[i], levels, others, found, counts
-            )
+        counts, has_room = _walk_both(
+            tries, roots, OTHER, machine, configurations, rounds, states[i], likes[i], found
+        )
+        had_room = had_room and has_room
         if ends_apart[i]:
             counts = (append(found.allowed, counts[0], tries.eos), counts[1], counts[2])
         tokens, used = keep(tokens, used, found, counts, ends[i])
-    return tokens[:used], ends, np.zeros(len(states), np.bool_)
+    return tokens[:used], ends, np.zeros(len(states), np.bool_), had_room
 
 
 @njit(cache=True, nogil=True)
-def walk_apart(tries, machine, rounds, state, like, found):  # type: ignore[no-untyped-def]
+def walk_apart(tries, roots, machine, configurations, rounds, state, like, found):  # type: ignore[no-untyped-def]
     """How many plain tokens only one of two states allows, which are in `found`: -1 if something is undecided
-    or an opener from `state`, as nothing is from the other."""
-    levels, others = new_levels(tries.max_bytes), new_levels(tries.max_bytes)
-    counts = _walk_both(
-        tries, tries.roots[PLAIN], machine, rounds, state, like, levels, others, found, (0, 0, 0)
+    or an opener from `state`, as nothing is from the other; and whether there was room for all
+    configurations."""
+    counts, had_room = _walk_both(
+        tries, roots, PLAIN, machine, configurations, rounds, np.int32(state), np.int32(like), found
     )
-    return counts[0] if counts[1] + counts[2] == 0 else -1
+    return counts[0] if counts[1] + counts[2] == 0 else -1, had_room
 
 
 @njit(cache=True, nogil=True)
-def _walk_both(tries, roots, machine, rounds, state, like, levels, others, found, counts):  # type: ignore[no-untyped-def]
-    """Two walks at once, which end where both would go on alike: to the same state, or as far as rounds
-    know.
-
-    A walk that has come to its end stays `DEAD` or `UNDECIDED` for all that follows below.
-    """
-    transitions, class_of_byte, actions, returns = machine
-    ends, token_starts, tokens = tries.ends, tries.token_starts, tries.tokens
+def _walk_both(tries, roots, first_trie, machine, configurations, rounds, state, like, found):  # type: ignore[no-untyped-def]
+    """Two walks at once, which end where both would go on alike: from the same configuration, or as far as
+    rounds know. A walk that has come to its end stays `DEAD` or `UNDECIDED` for all that follows below."""
+    child_ends, height, token_starts, tokens = tries.ends, tries.height, tries.token_starts, tries.tokens
     first_child, child, child_byte = tries.first_child, tries.child, tries.child_byte
-    places, known, acting = rounds
-    is_known = len(places) > 0
-    states, top, asked, pushed, units, value, below = levels
-    its_states, its_top, its_asked, its_pushed, its_units, its_value, its_below = others
+    transitions, class_of_byte = machine.transitions, machine.class_of_byte
+    after_action, rows, parts = configurations.after_action, configurations.rows, configurations.parts
+    known_places, known, acting = rounds
+    is_known = len(known_places) > 0
     differing, undecided, openers = found
-    apart, open_questions, opening = counts
-    at, until = np.empty(len(states), np.int32), np.empty(len(states), np.int32)
-    begin(state, states, top, asked, pushed, units)
-    begin(like, its_states, its_top, its_asked, its_pushed, its_units)
-    for first in range(256):
-        node, column, level = roots[first], class_of_byte[first], 0
-        while node >= 0:
-            here, there = states[level], its_states[level]
-            frame, asks, opens, counted = top[level], asked[level], pushed[level], units[level]
-            its_frame, its_asks = its_top[level], its_asked[level]
-            its_opens, its_counted = its_pushed[level], its_units[level]
-            is_alike = here >= 0 and there >= 0 and frame < 0 and its_frame < 0
-            is_alike = is_alike and (its_asks or not asks) and opens == its_opens and counted == its_counted
-            if here >= 0:
-                here = transitions[here, column]
-            if there >= 0:
-                there = transitions[there, column]
-            if is_alike and here != there:
-                length = tries.height[node]
-                is_alike = is_known and _signature(places, known, acting, length, here) == _signature(
-                    places, known, acting, length, there
-                )
-            if is_alike:
-                here = there = DEAD
-            if here < DEAD and states[level] >= 0:
-                here, frame, asks, opens, counted = acted(
-                    actions, returns, -2 - here, level, frame, asks, opens, counted, value, below
-                )
-            if there < DEAD and its_states[level] >= 0:
-                there, its_frame, its_asks, its_opens, its_counted = acted(
-                    actions, returns, -2 - there, level,
-                    its_frame, its_asks, its_opens, its_counted, its_value, its_below,
-                )  # fmt: skip
-            if here == UNDECIDED and there == DEAD:
-                open_questions = add_subtree(undecided, open_questions, ends, token_starts, tokens, node)
-            elif here >= 0 or there >= 0:
-                level += 1
-                at[level], until[level] = first_child[node], first_child[node + 1]
-                states[level], its_states[level] = here, there
-                top[level], asked[level], pushed[level], units[level] = frame, asks, opens, counted
-                its_top[level], its_asked[level] = its_frame, its_asks
-                its_pushed[level], its_units[level] = its_opens, its_counted
-                opens = opens and here >= 0 and not (its_opens and there >= 0)
-                for position in range(token_starts[node], token_starts[node + 1]):
-                    if there == UNDECIDED or (its_asks and there >= 0):
-                        continue
-                    if here == UNDECIDED or (asks and here >= 0):
-                        undecided[open_questions] = tokens[position]
-                        open_questions += 1
-                        continue
-                    if (here >= 0) != (there >= 0):
-                        differing[apart] = tokens[position]
-                        apart += 1
-                    if opens:
-                        openers[opening] = tokens[position]
-                        opening += 1
-            while level > 0 and at[level] == until[level]:
-                level -= 1
-            if level == 0:
-                break
-            node, column = child[at[level]], class_of_byte[child_byte[at[level]]]
-            at[level] += 1
-    return apart, open_questions, opening
+    root_nodes, first_root = roots.nodes, roots.first
+    places, its_places = np.empty(tries.max_bytes + 1, np.int32), np.empty(tries.max_bytes + 1, np.int32)
+    at, until = np.empty(len(places), np.int32), np.empty(len(places), np.int32)
+    places[0], its_places[0] = state, like
+    states, classes = transitions.shape
+    apart = open_questions = opening = 0
+    for trie in range(first_trie, PLAIN + 1):
+        for root_column in range(classes):
+            if transitions[state, root_column] == transitions[like, root_column]:
+                continue
+            for root in range(first_root[trie, root_column], first_root[trie, root_column + 1]):
+                node, column, level = root_nodes[root], root_column, 0
+                while True:
+                    here, there = places[level], its_places[level]
+                    is_alike = False
+                    if is_known and 0 <= here < states and 0 <= there < states:
+                        entry, other = transitions[here, column], transitions[there, column]
+                        length = height[node]
+                        is_alike = _signature(known_places, known, acting, length, entry) == _signature(
+                            known_places, known, acting, length, other
+                        )
+                    if not is_alike:
+                        here = _step(transitions, after_action, rows, here, column)
+                        there = _step(transitions, after_action, rows, there, column)
+                        if here == NOT_YET:
+                            here = follow(machine, configurations, places[level], column)
+                        if there == NOT_YET:
+                            there = follow(machine, configurations, its_places[level], column)
+                        if here == FULL or there == FULL:
+                            return (0, 0, 0), False
+                        is_alike = here == there
+                    if not is_alike and here == UNDECIDED and there == DEAD:
+                        first, last = token_starts[node], token_starts[child_ends[node]]
+                        open_questions = add(undecided, open_questions, tokens, first, last)
+                    elif not is_alike and (here >= 0 or there >= 0):
+                        level += 1
+                        places[level], its_places[level] = here, there
+                        at[level], until[level] = first_child[node], first_child[node + 1]
+                        first, last = token_starts[node], token_starts[node + 1]
+                        marks = parts[here - states, 2] if here >= states else 0
+                        its_marks = parts[there - states, 2] if there >= states else 0
+                        if there == UNDECIDED or its_marks & ASKED:
+                            pass
+                        elif here == UNDECIDED or marks & ASKED:
+                            open_questions = add(undecided, open_questions, tokens, first, last)
+                        else:
+                            if (here >= 0) != (there >= 0):
+                                apart = add(differing, apart, tokens, first, last)
+                            if marks & OPENS and not its_marks & OPENS:
+                                opening = add(openers, opening, tokens, first, last)
+                    while level > 0 and at[level] == until[level]:
+                        level -= 1
+                    if level == 0:
+                        break
+                    node, column = child[at[level]], class_of_byte[child_byte[at[level]]]
+                    at[level] += 1
+    return (apart, open_questions, opening), True
+
+
+@njit(nogil=True, forceinline=True)
+def _step(transitions, after_action, rows, here, column):  # type: ignore[no-untyped-def]
+    if here < 0:
+        return here
+    if here >= len(transitions):
+        return rows[here - len(transitions), column]
+    step = transitions[here, column]
+    return after_action[-2 - step] if step < DEAD else step
 
 
 @njit(nogil=True, forceinline=True)

@@ -208,10 +208,13 @@ def _slot(lists, tokens, openers):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _code(code, tokens):  # type: ignore[no-untyped-def]
+    """A sum, so that no token waits for the one before."""
+    total = np.uint64(0)
     for i in range(len(tokens)):
-        code = (code ^ np.uint64(tokens[i] + 1)) * np.uint64(0x9E3779B97F4A7C15)
-        code ^= code >> np.uint64(29)
-    return code
+        spread = np.uint64(tokens[i] + 1) * np.uint64(0x9E3779B97F4A7C15)
+        total += spread ^ (spread >> np.uint64(29))
+    code = (code ^ total) * np.uint64(0x9E3779B97F4A7C15)
+    return code ^ (code >> np.uint64(29))
 
 
 @njit(cache=True, nogil=True)

@@ -9,11 +9,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .differences import walk_apart
 from .lists import Kinds, apart
 from .signatures import Rounds, Signatures
 from .token_trie import PLAIN_BYTES, TokenTries
-from .walks import Found, Machine, room_for, walk_plain
+from .walker import Walker
+from .walks import Found, room_for
 
 LISTED_SHARE = 4  # a list takes at most this part of a mask's bytes
 REMEMBERED = 2048  # masks of 16 KB over 131k tokens
@@ -53,10 +53,10 @@ class Tools:
 class PlainMasks:
     """Those of one automaton."""
 
-    def __init__(self, tools: Tools, machine: Machine) -> None:
+    def __init__(self, tools: Tools, walker: Walker) -> None:
         self.masks: list[NDArray[np.uint32]] = []
         self._tools = tools
-        self._machine = machine
+        self._walker = walker
         self._kinds: dict[int, int] = {}
         """by signature"""
         self._placed: list[tuple[int, NDArray[np.int32]]] = []
@@ -69,7 +69,7 @@ class PlainMasks:
 
     def kinds(self, states: NDArray[np.int32]) -> tuple[Kinds, NDArray[np.int32]]:
         """All kinds so far, and those of these states."""
-        rounds = self._tools.signatures.of(self._machine, states)
+        rounds = self._tools.signatures.of(self._walker.machine, states)
         signatures = rounds.states[PLAIN_BYTES, rounds.place[states]].tolist()
         for state, signature in zip(states.tolist(), signatures, strict=True):
             if signature not in self._kinds:
@@ -106,10 +106,8 @@ class PlainMasks:
         self._near_count += 1
 
     def _walked(self, state: int) -> PlainMask:
-        tools = self._tools
-        tokens, ends, _ = walk_plain(tools.tries, self._machine, state, tools.found)
-        allowed, undecided, openers = np.split(tokens, ends[0, :2])
-        words = np.zeros(tools.tries.mask_words, np.uint32)
+        allowed, undecided, openers = self._walker.plain(state)
+        words = np.zeros(self._tools.tries.mask_words, np.uint32)
         _flip_bits(words, allowed)
         return PlainMask(words, undecided.copy(), openers.copy())
 
@@ -121,10 +119,9 @@ class PlainMasks:
             return None
         tools = self._tools
         like, kind = near[nearest].tolist()
-        count = walk_apart(tools.tries, self._machine, rounds, state, like, tools.found)
-        if count < 0:
+        differing = self._walker.apart(rounds, state, like)
+        if differing is None:
             return None
-        differing = tools.found.allowed[:count]
         words = self._plain[kind].words.copy()
         _flip_bits(words, differing)
         mask, its = self._placed[kind]

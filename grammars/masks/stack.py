@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from ..errors import TooLargeError
 from ..stack_automaton import StackAutomaton
-from .differences import walk_differences
 from .list_sharing import renumber, share_decided
 from .lists import Lists, no_lists, put_dear, put_like, put_listed
 from .plain import PlainMasks, Tools
-from .signatures import NO_ROUNDS
 from .token_trie import TokenTries
-from .walks import Machine, Walked, walk_states
+from .walker import Walker
+from .walks import Machine
 
 MAX_MASK_BYTES = 16 << 20  # of one grammar
 NODE_LIMIT = 1024  # beyond them it is sooner known what a state does
@@ -70,13 +69,14 @@ class _Making:
 
     def __init__(self, tools: Tools, automaton: StackAutomaton) -> None:
         self._tools = tools
-        self._machine = Machine(
+        machine = Machine(
             automaton.transitions, automaton.class_of_byte, automaton.actions, automaton.returns
         )
         self._accepting = automaton.accepting
         self._bodies = automaton.body_of_state
         self._like = automaton.like_state
-        self._plain = PlainMasks(tools, self._machine)
+        self._walker = Walker(tools.tries, machine, tools.found)
+        self._plain = PlainMasks(tools, self._walker)
         self._lists: Lists = no_lists()
         self._mask_of_state = np.full(len(self._like), EMPTY, np.int32)
         self._lists_of_state = np.zeros((len(self._like), 3), np.int32)
@@ -92,12 +92,11 @@ class _Making:
 
     def _put_walked(self, chosen: NDArray[np.bool_]) -> None:
         """Lists what these states allow. Those that are dear also get a mask, as there is too much."""
-        states, tools = np.flatnonzero(chosen).astype(np.int32), self._tools
+        states = np.flatnonzero(chosen).astype(np.int32)
         if not len(states):
             return
         is_dear = self._bodies[states] != 0
-        parts = (states, self._accepting[states], is_dear, tools.found, NODE_LIMIT, tools.few)
-        walked = Walked(*walk_states(tools.tries, self._machine, *parts))
+        walked = self._walker.states(states, self._accepting[states], is_dear, NODE_LIMIT, self._tools.few)
         self._keep(put_listed(self._lists, walked, states, self._lists_of_state, self._room()))
         if walked.dear.any():
             kinds, kind = self._plain.kinds(states[walked.dear])
@@ -110,8 +109,7 @@ class _Making:
         if not len(states):
             return
         ends_apart = self._accepting[states] != self._accepting[likes]
-        parts = (NO_ROUNDS, states, likes, ends_apart, tools.found)
-        walked = Walked(*walk_differences(tools.tries, self._machine, *parts))
+        walked = self._walker.differences(states, likes, ends_apart)
         of_state = (self._lists_of_state, self._mask_of_state)
         self._keep(put_like(self._lists, walked, states, likes, *of_state, tools.marks, self._room()))
 

@@ -28,6 +28,8 @@ class TokenTries(NamedTuple):
 
     roots: NDArray[np.int32]  # [2, 256], the node of each first byte, -1 for none: `OTHER`, then `PLAIN`
     ends: NDArray[np.int32]  # [nodes]
+    depth: NDArray[np.uint16]  # [nodes], bytes before the node's
+    byte: NDArray[np.uint8]  # [nodes]
     height: NDArray[np.int32]  # [nodes], of the longest way on
     token_starts: NDArray[np.int32]  # [nodes + 1]
     tokens: NDArray[np.int32]
@@ -35,6 +37,8 @@ class TokenTries(NamedTuple):
     child: NDArray[np.int32]
     child_byte: NDArray[np.uint8]
     eos: NDArray[np.int32]
+    first_plain: int
+    """node"""
     mask_words: int
     max_bytes: int
     """of a token"""
@@ -78,6 +82,8 @@ def tries_of(
     return TokenTries(
         roots=roots,
         ends=ends,
+        depth=depth.astype(np.uint16),
+        byte=byte,
         height=_heights(ends),
         token_starts=np.append(first_tokens, np.int32(len(ordered))),
         tokens=np.array([token for _, token in ordered], np.int32),
@@ -85,6 +91,7 @@ def tries_of(
         child=child,
         child_byte=byte[child],
         eos=np.array(eos_tokens, np.int32),
+        first_plain=int(np.searchsorted(first_tokens, len(other))),
         mask_words=-(-vocab_size // 32),
         max_bytes=max((len(text) for text, _ in spelled), default=0),
     )

@@ -14,26 +14,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..stack_automaton import (
-    CALL,
-    CLOSE,
-    COUNT,
-    COUNT_CALL,
-    DEAD,
-    DROP,
-    NEED,
-    OPEN,
-    POP,
-    PUSH,
-    SEE,
-    TAIL,
-)
+from ..stack_automaton import DEAD
+from .configurations import ASKED, FULL, NOT_YET, OPENS, UNDECIDED, follow
 from .token_trie import OTHER, PLAIN
 
-NO_LIMIT = 1 << 30
-UNDECIDED = -2
-UNKNOWN = -1  # a set of several words, whose names are left to the stack
 FIRST_ROOM = 1 << 14
+_NO_LIMIT = 1 << 30
 
 
 class Machine(NamedTuple):
@@ -69,47 +55,63 @@ class Walked(NamedTuple):
     dear: NDArray[np.bool_]  # [states]
 
 
-class Levels(NamedTuple):
-    """Where a walk is after the bytes before each level, and the frames that it pushed at level i, 2 i and
-    2 i + 1: each has a value and the frame below it."""
+class Roots(NamedTuple):
+    """Those of trie t for bytes of class c are `nodes[first[t, c]:first[t, c + 1]]`. With their children they
+    are `looked[t, c]` nodes."""
 
-    states: NDArray[np.int32]
-    top: NDArray[np.int32]  # the top frame, -1 for none
-    asked: NDArray[np.bool_]  # whether a set was that is not known
-    pushed: NDArray[np.bool_]
-    units: NDArray[np.int32]
-    value: NDArray[np.int32]
-    below: NDArray[np.int32]
+    nodes: NDArray[np.int32]
+    first: NDArray[np.int32]  # [2, classes + 1]
+    looked: NDArray[np.int32]  # [2, classes]
 
 
 @njit(cache=True, nogil=True)
-def walk_states(tries, machine, states, ends_here, is_dear, found, limit, few):  # type: ignore[no-untyped-def]
+def roots_by_class(tries, machine):  # type: ignore[no-untyped-def]
+    classes = machine.transitions.shape[1]
+    in_order = np.argsort(machine.class_of_byte, kind="mergesort")
+    nodes, first = np.empty(512, np.int32), np.empty((2, classes + 1), np.int32)
+    looked = np.zeros((2, classes), np.int32)
+    found = 0
+    for trie in (OTHER, PLAIN):
+        column = 0
+        for byte in in_order:
+            while column <= machine.class_of_byte[byte]:
+                first[trie, column] = found
+                column += 1
+            node = tries.roots[trie, byte]
+            if node >= 0:
+                nodes[found] = node
+                found += 1
+                looked[trie, column - 1] += 1 + tries.first_child[node + 1] - tries.first_child[node]
+        first[trie, column:] = found
+    return Roots(nodes, first, looked)
+
+
+@njit(cache=True, nogil=True)
+def walk_states(tries, roots, machine, configurations, states, ends_here, is_dear, found, limit, few):  # type: ignore[no-untyped-def]
     """`Walked` of states int32 [n]. A state is dear where its plain tokens take more than `limit` nodes or
-    are more than `few`, and where it `is_dear`. Where `ends_here`, ends of sequence are allowed."""
+    are more than `few`, and where it `is_dear`. Where `ends_here`, ends of sequence are allowed. And whether
+    there was room for all configurations, without which the rest is worth nothing."""
     dear = is_dear.copy()
-    tokens, ends = _walk(tries, OTHER, machine, states, ends_here, dear, found, limit, few)
-    return tokens, ends, dear
-
-
-@njit(cache=True, nogil=True)
-def walk_plain(tries, machine, state, found):  # type: ignore[no-untyped-def]
-    """`Walked` of plain tokens from one state."""
-    states, no = np.array([state], np.int32), np.zeros(1, np.bool_)
-    tokens, ends = _walk(tries, PLAIN, machine, states, no, no, found, NO_LIMIT, NO_LIMIT)
-    return tokens, ends, no
-
-
-@njit(cache=True, nogil=True)
-def new_levels(count):  # type: ignore[no-untyped-def]
-    return Levels(
-        np.empty(count + 1, np.int32),
-        np.empty(count + 1, np.int32),
-        np.empty(count + 1, np.bool_),
-        np.empty(count + 1, np.bool_),
-        np.empty(count + 1, np.int32),
-        np.empty(2 * count + 2, np.int32),
-        np.empty(2 * count + 2, np.int32),
+    for i in range(len(states)):
+        dear[i] |= _least_looked(roots, machine, configurations, states[i]) > limit
+    tokens, ends, had_room = _walk(
+        tries, roots, OTHER, machine, configurations, states, ends_here, dear, found, limit, few
     )
+    return tokens, ends, dear, had_room
+
+
+@njit(cache=True, nogil=True)
+def walk_plain(tries, roots, machine, configurations, state, found):  # type: ignore[no-untyped-def]
+    """How many plain tokens from one state are allowed, undecided, and openers, which are in `found`; and
+    whether there was room for all configurations."""
+    looked = _least_looked(roots, machine, configurations, state)
+    if 4 * looked > 3 * roots.looked[PLAIN].sum():
+        return _scan_plain(tries, machine, configurations, state, found)
+    states, no = np.array([state], np.int32), np.zeros(1, np.bool_)
+    _, ends, had_room = _walk(
+        tries, roots, PLAIN, machine, configurations, states, no, no, found, _NO_LIMIT, _NO_LIMIT
+    )
+    return (ends[0, 0], ends[0, 1] - ends[0, 0], ends[0, 2] - ends[0, 1]), had_room
 
 
 @njit(cache=True, nogil=True)
@@ -124,9 +126,9 @@ def keep(tokens, used, found, counts, ends):  # type: ignore[no-untyped-def]
     """The tokens with what was found behind them, and how many they are now; notes where each part ends."""
     total = used + counts[0] + counts[1] + counts[2]
     if total > len(tokens):
-        grown = np.empty(2 * total, np.int32)
-        grown[:used] = tokens[:used]
-        tokens = grown
+        longer = np.empty(2 * total, np.int32)
+        longer[:used] = tokens[:used]
+        tokens = longer
     used = append(tokens, used, found.allowed[: counts[0]])
     ends[0] = used
     used = append(tokens, used, found.undecided[: counts[1]])
@@ -137,176 +139,159 @@ def keep(tokens, used, found, counts, ends):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, forceinline=True)
-def acted(actions, returns, action, level, frame, asked, pushed, units, value, below):  # type: ignore[no-untyped-def]
-    """What an action at a level leads to: state, `DEAD` or `UNDECIDED`; top frame, asked, pushed, units.
-
-    It has scalars for what changes, which the compiler keeps in registers: the walk is twice as fast.
-    """
-    kind = actions[action, 0]
-    target = actions[action, 1]
-    operand = actions[action, 2]
-    is_count = kind in (COUNT, COUNT_CALL)
-    is_unknown = frame < 0 or (kind != POP and value[frame] == UNKNOWN)
-    if (is_unknown and kind in (POP, CLOSE)) or (frame < 0 and is_count and units == TAIL):
-        return UNDECIDED, frame, asked, pushed, units
-    if is_unknown and kind in (SEE, NEED):
-        return target, frame, True, pushed, units
-    entry = target
-    if kind == POP:
-        entry = returns[value[frame] + operand]
-        frame = below[frame]
-    elif kind == CLOSE:
-        entry = DEAD
-        if value[frame] & actions[action, 4] == actions[action, 4]:
-            frame = below[frame]
-            entry = returns[value[frame] + operand]
-            frame = below[frame]
-    elif kind == NEED:
-        if value[frame] & actions[action, 4] == actions[action, 4]:
-            entry = DEAD
-    elif kind == SEE:
-        if value[frame] >> operand & 1:
-            entry = DEAD
-        value[2 * level] = value[frame] | (1 << operand)
-        below[2 * level] = below[frame]
-        frame = 2 * level
-    elif kind == DROP:
-        frame = below[frame] if frame >= 0 else -1
-        units = 0
-    elif is_count and frame < 0:
-        units += 1
-    elif is_count or kind == OPEN:
-        left = value[frame] - 1 if is_count else operand
-        value[2 * level] = left
-        below[2 * level] = below[frame] if is_count else frame
-        frame = 2 * level
-        if kind == OPEN:
-            operand = 0 if actions[action, 4] == 1 else UNKNOWN
-        elif left == 0:
-            operand += 1
-            if kind == COUNT:
-                entry = operand - 1
-    pushed = pushed or actions[action, 3] >= 0
-    if kind in (PUSH, CALL, COUNT_CALL, OPEN):
-        value[2 * level + 1] = operand
-        below[2 * level + 1] = frame
-        frame = 2 * level + 1
-    return entry, frame, asked, pushed, units
-
-
-@njit(nogil=True, forceinline=True)
-def begin(state, states, top, asked, pushed, units):  # type: ignore[no-untyped-def]
-    states[0] = state
-    top[0] = -1
-    asked[0] = False
-    pushed[0] = False
-    units[0] = 0
-
-
-@njit(nogil=True, forceinline=True)
-def add_subtree(found, count, ends, token_starts, tokens, node):  # type: ignore[no-untyped-def]
-    """Adds the tokens that begin with the path to a node."""
-    for position in range(token_starts[node], token_starts[ends[node]]):
-        found[count] = tokens[position]
-        count += 1
-    return count
+def add(found, count, tokens, first, last):  # type: ignore[no-untyped-def]
+    """Adds the tokens from `first` on that come before `last`. A node has one or none as a rule: so the first
+    is written in any case, which is sooner done than asked, and counts only if it is there."""
+    found[count] = tokens[first]
+    for place in range(first + 1, last):
+        found[count + place - first] = tokens[place]
+    return count + last - first
 
 
 @njit(cache=True, nogil=True)
-def _roots_by_class(tries, machine):  # type: ignore[no-untyped-def]
-    """The nodes for first bytes, and where those of each trie and class begin: [2, classes + 1]."""
-    in_order = np.argsort(machine.class_of_byte, kind="mergesort")
-    roots, first = np.empty(512, np.int32), np.empty((2, machine.transitions.shape[1] + 1), np.int32)
-    found = 0
-    for trie in (OTHER, PLAIN):
-        column = 0
-        for byte in in_order:
-            while column <= machine.class_of_byte[byte]:
-                first[trie, column] = found
-                column += 1
-            if tries.roots[trie, byte] >= 0:
-                roots[found] = tries.roots[trie, byte]
-                found += 1
-        first[trie, column:] = found
-    return roots, first
+def _least_looked(roots, machine, configurations, state):  # type: ignore[no-untyped-def]
+    """How many nodes of the plain trie a walk looks at, or fewer."""
+    transitions, after_action, below = machine.transitions, configurations.after_action, roots.looked
+    looked = 0
+    for column in range(transitions.shape[1]):
+        step = transitions[state, column]
+        if step < DEAD:
+            step = after_action[-2 - step]
+        if step >= 0:
+            looked += below[PLAIN, column]
+    return looked
 
 
 @njit(cache=True, nogil=True)
-def _walk(tries, first_trie, machine, chosen, ends_here, dear, found, limit, few):  # type: ignore[no-untyped-def]
+def _scan_plain(tries, machine, configurations, state, found):  # type: ignore[no-untyped-def]
+    """As `walk_plain`. Takes nodes in their order, which is best where most of them lead somewhere."""
+    child_ends, depth, byte = tries.ends, tries.depth, tries.byte
+    token_starts, tokens = tries.token_starts, tries.tokens
+    transitions, class_of_byte = machine.transitions, machine.class_of_byte
+    after_action, rows, parts = configurations.after_action, configurations.rows, configurations.parts
+    allowed, undecided, openers = found
+    places = np.empty(tries.max_bytes + 1, np.int32)
+    places[0] = state
+    states = len(transitions)
+    alive = open_questions = opening = 0
+    node = tries.first_plain
+    while node < len(child_ends):
+        level = depth[node]
+        here, column = places[level], class_of_byte[byte[node]]
+        if here < states:
+            step = transitions[here, column]
+            if step < DEAD:
+                step = after_action[-2 - step]
+        else:
+            step = rows[here - states, column]
+        if step == NOT_YET:
+            step = follow(machine, configurations, here, column)
+            if step == FULL:
+                return (0, 0, 0), False
+        if step < 0:
+            if step == UNDECIDED:
+                first, last = token_starts[node], token_starts[child_ends[node]]
+                open_questions = add(undecided, open_questions, tokens, first, last)
+            node = child_ends[node]
+            continue
+        places[level + 1] = step
+        first, last = token_starts[node], token_starts[node + 1]
+        marks = parts[step - states, 2] if step >= states else 0
+        if marks & ASKED:
+            open_questions = add(undecided, open_questions, tokens, first, last)
+        else:
+            alive = add(allowed, alive, tokens, first, last)
+            if marks & OPENS:
+                opening = add(openers, opening, tokens, first, last)
+        node += 1
+    return (alive, open_questions, opening), True
+
+
+@njit(cache=True, nogil=True)
+def _walk(tries, roots, first_trie, machine, configurations, chosen, ends_here, dear, found, limit, few):  # type: ignore[no-untyped-def]
     """Tokens and the ends of what is allowed, undecided and openers of each state chosen, int32 [n, 3]; of
     dear ones nothing from the plain trie. It becomes dear where that takes more than `limit` nodes or `few`
-    tokens."""
-    child_ends, token_starts, tokens = tries.ends, tries.token_starts, tries.tokens
+    tokens. Of the children of each node it looks for those that lead somewhere, as most of them don't."""
+    child_ends, token_starts, tokens, eos = tries.ends, tries.token_starts, tries.tokens, tries.eos
     first_child, child, child_byte = tries.first_child, tries.child, tries.child_byte
-    transitions, class_of_byte, actions, returns = machine
-    states, top, asked, pushed, units, value, below = new_levels(tries.max_bytes)
-    at, until = np.empty(len(states), np.int32), np.empty(len(states), np.int32)
+    transitions, class_of_byte = machine.transitions, machine.class_of_byte
+    after_action, rows, parts = configurations.after_action, configurations.rows, configurations.parts
     allowed, undecided, openers = found
-    roots, first_root = _roots_by_class(tries, machine)
+    root_nodes, first_root = roots.nodes, roots.first
+    places = np.empty(tries.max_bytes + 1, np.int32)
+    at, until = np.empty(len(places), np.int32), np.empty(len(places), np.int32)
     kept, kept_ends, used = np.empty(FIRST_ROOM, np.int32), np.empty((len(chosen), 3), np.int32), 0
+    states, classes = transitions.shape
     for i in range(len(chosen)):
         state = chosen[i]
-        begin(state, states, top, asked, pushed, units)
         alive = open_questions = opening = 0
         counts = (0, 0, 0)
         for trie in range(first_trie, PLAIN + 1):
             if trie == PLAIN:
-                alive = append(allowed, alive, tries.eos) if ends_here[i] else alive
+                alive = append(allowed, alive, eos) if ends_here[i] else alive
                 counts = (alive, open_questions, opening)
-            visited, most = 0, limit if trie == PLAIN else NO_LIMIT
-            for column in range(transitions.shape[1]):
-                if transitions[state, column] == DEAD or (trie == PLAIN and dear[i]):
+                if dear[i]:
                     continue
-                for place in range(first_root[trie, column], first_root[trie, column + 1]):
-                    node, entry, level = roots[place], transitions[state, column], 0
-                    visited += 1
-                    while visited <= most:
-                        frame, asks, opens, counted = top[level], asked[level], pushed[level], units[level]
-                        if entry < DEAD:
-                            entry, frame, asks, opens, counted = acted(
-                                actions, returns, -2 - entry, level, frame, asks, opens, counted, value, below
-                            )
-                        if entry == UNDECIDED:
-                            open_questions = add_subtree(
-                                undecided, open_questions, child_ends, token_starts, tokens, node
-                            )
-                        elif entry >= 0:
+            looked, most = 0, limit if trie == PLAIN else _NO_LIMIT
+            for root_column in range(classes):
+                if transitions[state, root_column] == DEAD:
+                    continue
+                for root in range(first_root[trie, root_column], first_root[trie, root_column + 1]):
+                    node, column, here, level = root_nodes[root], root_column, state, 0
+                    looked += 1
+                    while looked <= most:
+                        if here < states:
+                            step = transitions[here, column]
+                            if step < DEAD:
+                                step = after_action[-2 - step]
+                        else:
+                            step = rows[here - states, column]
+                        if step == NOT_YET:
+                            step = follow(machine, configurations, here, column)
+                            if step == FULL:
+                                return kept, kept_ends, False
+                        if step == UNDECIDED:
+                            first, last = token_starts[node], token_starts[child_ends[node]]
+                            open_questions = add(undecided, open_questions, tokens, first, last)
+                        elif step >= 0:
+                            first, last = token_starts[node], token_starts[node + 1]
+                            marks = parts[step - states, 2] if step >= states else 0
+                            if marks & ASKED:
+                                open_questions = add(undecided, open_questions, tokens, first, last)
+                            else:
+                                alive = add(allowed, alive, tokens, first, last)
+                                if marks & OPENS:
+                                    opening = add(openers, opening, tokens, first, last)
                             level += 1
-                            states[level] = entry
-                            top[level], asked[level], pushed[level], units[level] = (
-                                frame,
-                                asks,
-                                opens,
-                                counted,
+                            places[level], at[level], until[level] = (
+                                step,
+                                first_child[node],
+                                first_child[node + 1],
                             )
-                            at[level], until[level] = first_child[node], first_child[node + 1]
-                            for position in range(token_starts[node], token_starts[node + 1]):
-                                if asks:
-                                    undecided[open_questions] = tokens[position]
-                                    open_questions += 1
-                                    continue
-                                allowed[alive] = tokens[position]
-                                alive += 1
-                                if opens:
-                                    openers[opening] = tokens[position]
-                                    opening += 1
-                        entry = DEAD
+                            looked += until[level] - at[level]
                         while level > 0:
-                            next_child, last, here = at[level], until[level], states[level]
-                            visited -= next_child
-                            while next_child < last and entry == DEAD:
-                                entry = transitions[here, class_of_byte[child_byte[next_child]]]
-                                next_child += 1
-                            visited += next_child
-                            if entry != DEAD:
-                                at[level] = next_child
-                                node = child[next_child - 1]
+                            here, place, last_child = places[level], at[level], until[level]
+                            if here < states:
+                                while (
+                                    place < last_child
+                                    and transitions[here, class_of_byte[child_byte[place]]] == DEAD
+                                ):
+                                    place += 1
+                            else:
+                                while (
+                                    place < last_child
+                                    and rows[here - states, class_of_byte[child_byte[place]]] == DEAD
+                                ):
+                                    place += 1
+                            at[level] = place + 1
+                            if place < last_child:
+                                node, column = child[place], class_of_byte[child_byte[place]]
                                 break
                             level -= 1
                         if level == 0:
                             break
-            if trie == PLAIN and (dear[i] or visited > limit or alive - counts[0] > few):
+            if trie == PLAIN and (looked > limit or alive - counts[0] > few):
                 dear[i] = True
                 alive, open_questions, opening = counts
         kept, used = keep(kept, used, found, (alive, open_questions, opening), kept_ends[i])
-    return kept[:used], kept_ends
+    return kept[:used], kept_ends, True
