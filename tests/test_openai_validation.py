@@ -191,6 +191,13 @@ async def test_a_value_of_the_wrong_type_is_named_by_its_path(
     assert (error["param"], error["code"]) == (param, "invalid_type")
 
 
+@pytest.mark.parametrize("value", [b"1e999", b'"\xff"', b'"\\ud800"'])
+async def test_a_wrong_type_is_told_also_before_what_can_not_be_read(world: HttpWorld, value: bytes) -> None:
+    body = b'{"messages": [{"role": 5, "content": %s}]}' % value
+    response = await world.http.post("/v1/chat/completions", content=body)
+    assert response.status_code == 400, response.text
+
+
 @pytest.mark.parametrize(
     "body",
     [

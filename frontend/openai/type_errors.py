@@ -56,12 +56,12 @@ def _in_words(types: str) -> str:
 def _shown(path: str, fields: Mapping[str, Raw]) -> str | None:
     """The value at a path, None if it is large or not to be found."""
     first, *steps = _step.findall(path)
-    value = msgspec.json.decode(fields[first])
-    for step in steps:
-        try:
+    try:
+        value = msgspec.json.decode(fields[first])
+        for step in steps:
             value = value[int(step)] if isinstance(value, list) else value[step]
-        except (LookupError, ValueError, TypeError):  # the path leaves out a key, or has one with a dot
-            return None
+    except (LookupError, ValueError, TypeError):  # the path leaves out a key, or what follows is no JSON
+        return None
     if isinstance(value, list | dict):
         return None
     text = json.dumps(value, ensure_ascii=False)
