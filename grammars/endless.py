@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from .json_schema import Json, objects
 
 _SAY_NOTHING_MORE = {"title", "description", "default", "examples"}
-_NO_PARTS = {"$defs", "definitions", "properties", "enum", "const", "default", "examples"}
+_MEMBERS = {"properties", "patternProperties", "additionalProperties"}
+_NO_PARTS = _MEMBERS | {"$defs", "definitions", "enum", "const", "default", "examples"}
 _OF_PLAIN = _SAY_NOTHING_MORE | {"type", "enum", "const", "pattern", "format"}
 _OF_ITEMS = {"items", "additionalItems", "prefixItems"}
-_OF_UNDECLARED = {"additionalProperties", "patternProperties"}
 
 
 def may_be_endless(schema: Json) -> bool:
@@ -25,13 +25,10 @@ class _Demands:
         self._schema = schema
         found = [fields for _, fields in objects(schema)]
         self._required = _names(fields.get("required") for fields in found)
-        declared = _names(fields.get("properties") for fields in found)
-        optional = set(_NO_PARTS)
+        self._may_be_empty = not any(fields.get("minProperties") for fields in found)
+        self._optional = _NO_PARTS
         if not any(fields.get("minItems") for fields in found):
-            optional |= _OF_ITEMS
-        if self._required <= declared and not any(fields.get("minProperties") for fields in found):
-            optional |= _OF_UNDECLARED
-        self._optional = optional
+            self._optional = _NO_PARTS | _OF_ITEMS
         self._above: set[int] = set()
         self._ended: set[int] = set()
 
@@ -63,9 +60,16 @@ class _Demands:
                 yield from self._alternatives(value)
             elif key not in self._optional:
                 yield value
-        declared = part.get("properties")
-        if isinstance(declared, dict):
-            yield from (value for name, value in declared.items() if name in self._required)
+        yield from self._members(part)
+
+    def _members(self, part: dict[str, Json]) -> Iterator[Json]:
+        """Patterns may be of any name, `additionalProperties` of those that are not declared beside it."""
+        declared = _named(part.get("properties"))
+        yield from (value for name, value in declared.items() if name in self._required)
+        if self._required or not self._may_be_empty:
+            yield from _named(part.get("patternProperties")).values()
+        if self._required - declared.keys() or not self._may_be_empty:
+            yield part.get("additionalProperties")
 
     def _alternatives(self, parts: Json) -> list[Json]:
         """None where one of them is plain, as the type null is."""
@@ -89,7 +93,11 @@ def _is_plain(part: dict[str, Json]) -> bool:
     return not part.keys() - _OF_PLAIN
 
 
+def _named(parts: Json) -> dict[str, Json]:
+    return parts if isinstance(parts, dict) else {}
+
+
 def _names(lists: Iterable[Json]) -> set[str]:
-    """Of lists of names, or of what objects declare; an object may also have such a name for a property."""
+    """Of lists of names; where a property is called `required`, of its schema's keywords."""
     found = (name for names in lists if isinstance(names, list | dict) for name in names)
     return {name for name in found if isinstance(name, str)}

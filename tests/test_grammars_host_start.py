@@ -263,6 +263,21 @@ def test_nothing_goes_on_when_the_compiler_is_closed(world: World) -> None:
         ({"type": "object", "additionalProperties": {"$ref": "#"}}, False),
         ({"type": "object", "additionalProperties": {"$ref": "#"}, "required": ["a"]}, True),
         ({"type": "object", "additionalProperties": {"$ref": "#"}, "minProperties": 1}, True),
+        (
+            {
+                "properties": {"b": {"properties": {"a": True}}},
+                "additionalProperties": {"$ref": "#"},
+                "required": ["a"],
+            },
+            True,
+        ),
+        (
+            {"properties": {"a": True}, "additionalProperties": {"$ref": "#"}, "required": ["a"]},
+            False,
+        ),
+        ({"properties": {"a": True}, "patternProperties": {"^a": {"$ref": "#"}}, "required": ["a"]}, True),
+        ({"patternProperties": {"enum": {"$ref": "#"}}, "required": ["enum"]}, True),
+        ({"patternProperties": {"^a": {"$ref": "#"}}}, False),
         ({"type": "object", "properties": {"a": {"$ref": "#"}}}, False),
         ({"properties": {"a": {"allOf": [{"$ref": "#"}]}}, "allOf": [{"required": ["a"]}]}, True),
         ({"anyOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"anyOf": [{"$ref": "#"}]}}}, True),
