@@ -75,11 +75,11 @@ class ReuseTable:
     def advance(self, now: int) -> None:
         self.scale = 2.0 ** ((now - self._origin) / self._half_life)
         if self.scale > LARGEST_SCALE:
+            largest, self._origin, self.scale = self.scale, now, 1.0
             for kind in self._kinds.values():
-                kind.seen = [count / self.scale for count in kind.seen]
-                kind.used = [count / self.scale for count in kind.used]
+                kind.seen = [count / largest for count in kind.seen]
+                kind.used = [count / largest for count in kind.used]
                 self._judge(kind)
-            self._origin, self.scale = now, 1.0
 
     def learn(self) -> Kind | None:
         """Judges the kind whose turn it is anew and returns it, if there is any."""

@@ -104,6 +104,20 @@ def test_what_was_learned_long_ago_yields_to_what_is_seen_now() -> None:
     assert kind.rates[0] < 0.1
 
 
+def test_a_judgement_is_the_same_where_counts_are_made_smaller() -> None:
+    table = ReuseTable(WIDTHS, weight=10, half_life=100)
+    table.advance(19_900)
+    used = {(0, 0): 10, (0, 1): 800, (1, 0): 800, (1, 1): 10}  # which no factors of traits suggest
+    kinds = [table.kind(Traits(hits, 0, length, 0)) for hits, length in used]
+    for kind, times in zip(kinds, used.values(), strict=True):
+        count(kind, 1000 * table.scale, times * table.scale)
+    learn_all(table, 4)
+    before = [kind.rates[0] for kind in kinds]
+    table.advance(20_000)
+    assert table.scale == 1
+    assert [kind.rates[0] for kind in kinds] == pytest.approx(before, rel=0.1)
+
+
 def test_a_very_long_run_changes_no_judgement() -> None:
     table = ReuseTable(WIDTHS, weight=10, half_life=100)
     kind = table.kind(Traits(0, 0, 0, 0))
