@@ -29,6 +29,10 @@ class HostThreads:
         """`size` is the grammar's number of characters."""
         return self._lanes.submit(size, lambda: compile_with(self._compiler.result()))
 
+    def wait(self) -> None:
+        """Until the compiler is there: large vocabularies take seconds, which are no grammar's fault."""
+        self._compiler.exception()
+
     def close(self) -> None:
         """Waits for what has begun."""
         self._lanes.close()

@@ -32,7 +32,7 @@ class Lanes:
     """Runs tasks in as many as `threads` at a time, of them at most `large` large ones.
 
     A task's turn is when it came and a delay for its size: the small go first, and nothing waits for ever.
-    `submit` and `close` are for one thread at a time.
+    After `close` nothing is submitted.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class Routes:
         try:
             compiled = self._matcher_of(source, attempt)
         except GrammarError:
-            if not is_for_host(source) or not (start := _outcome(attempt)) or not start.may_begin:
+            if not is_for_host(source) or not (start := self._outcome(attempt)) or not start.may_begin:
                 raise
             return start.grammar
         if source.closing and isinstance(compiled, Automaton):
@@ -72,7 +72,7 @@ class Routes:
         """Keywords are left out, where that is allowed, once nobody enforces them."""
 
         def enforced() -> HostGrammar:
-            return _in_time(attempt.begun()).grammar
+            return self._in_time(attempt.begun()).grammar
 
         def allowed() -> HostGrammar:
             return self._by_host(
@@ -115,7 +115,7 @@ class Routes:
         try:
             return self._built(source.regex())
         except TooLargeError:
-            return _in_time(attempt.begun()).grammar
+            return self._in_time(attempt.begun()).grammar
 
     def _context_free(self, source: Source) -> Compiled:
         lark = self._lark(source.text)
@@ -156,7 +156,7 @@ class Routes:
             read = msgspec.structs.replace(format, content=Grammar(self._lark(format.content.grammar)))
             return self._by_host(source, lambda host: host.structural_tag(read))
         try:
-            return _in_time(attempt.begun()).grammar
+            return self._in_time(attempt.begun()).grammar
         except GrammarError:
             raise refusal from None
 
@@ -172,20 +172,19 @@ class Routes:
         return automaton
 
     def _by_host(self, source: Source, compile_with: Callable[[HostCompiler], HostGrammar]) -> HostGrammar:
-        return _in_time(self._host.submit(len(source.text), compile_with))
+        return self._in_time(self._host.submit(len(source.text), compile_with))
 
+    def _outcome(self, attempt: HostAttempt) -> HostStart | None:
+        try:
+            return self._in_time(attempt.begun())
+        except (GrammarError, TimeoutError):
+            return None
 
-def _in_time(compiling: Future[Made]) -> Made:
-    """llguidance can't be stopped: past the deadline its thread goes on for nobody."""
-    try:
-        return compiling.result(DEADLINE_S)
-    except TimeoutError:
-        compiling.cancel()  # if others' grammars kept it from beginning
-        raise TimeoutError(f"it takes more than {DEADLINE_S:g} s") from None
-
-
-def _outcome(attempt: HostAttempt) -> HostStart | None:
-    try:
-        return _in_time(attempt.begun())
-    except (GrammarError, TimeoutError):
-        return None
+    def _in_time(self, compiling: Future[Made]) -> Made:
+        """llguidance can't be stopped: past the deadline its thread goes on for nobody."""
+        self._host.wait()
+        try:
+            return compiling.result(DEADLINE_S)
+        except TimeoutError:
+            compiling.cancel()  # if others' grammars kept it from beginning
+            raise TimeoutError(f"it takes more than {DEADLINE_S:g} s") from None

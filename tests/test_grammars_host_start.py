@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from arbora.grammars import Automaton, GrammarError, HostGrammar
+from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGrammar
 from arbora.grammars.compiler import THREADS
 from arbora.grammars.endless import may_be_endless
 from arbora.grammars.errors import TooLargeError
@@ -118,6 +118,32 @@ def test_a_request_is_served_while_the_first_process_is_still_starting(
     grammars.submit("seeded", "json_schema", json.dumps(CITY), reproducible=True)
     go.set()
     assert isinstance(answer(grammars, "seeded"), Automaton)
+    grammars.close()
+
+
+def test_no_grammar_is_blamed_for_the_time_that_llguidance_takes_to_be_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    go, make = threading.Event(), GrammarCompiler._host_compiler
+
+    def held(compiler: GrammarCompiler) -> HostCompiler:
+        assert go.wait(60)
+        return make(compiler)
+
+    def too_large(job: Job) -> Result:
+        raise TooLargeError("many states")
+
+    monkeypatch.setattr(GrammarCompiler, "_host_compiler", held)
+    grammars = compiler()
+    monkeypatch.setattr(grammars._workers, "build", too_large)
+    with monkeypatch.context() as patch:
+        patch.setattr("arbora.grammars.routes.DEADLINE_S", 0.01)
+        grammars.submit("early", "regex", "[ab]")
+        (work,) = grammars._works.values()
+        with pytest.raises(TimeoutError):
+            work.lasting.exception(0.3)
+    go.set()
+    assert isinstance(answer(grammars, "early"), HostGrammar)
     grammars.close()
 
 
