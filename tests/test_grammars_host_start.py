@@ -16,6 +16,7 @@ from arbora.grammars.host import HostCompiler
 from arbora.grammars.worker import AutomatonWorker, Job, Result
 from grammar_world import answer, compiled, compiler
 
+PATIENCE_S = 300.0  # also while a worker compiles its own code
 LIST = {
     "type": "object",
     "properties": {"next": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}},
@@ -45,7 +46,7 @@ class World:
         monkeypatch.setattr(self.grammars._workers, "build", self._held)
 
     def _held(self, job: Job) -> Result:
-        assert self._go.wait(60)
+        assert self._go.wait(PATIENCE_S)
         return self._build(job)
 
     def let_go(self) -> None:
@@ -59,7 +60,7 @@ class World:
         self.let_go()
         works = list(self.grammars._works.values())
         while self.grammars._works:
-            assert self.told.acquire(timeout=60)
+            assert self.told.acquire(timeout=PATIENCE_S)
             self.grammars.finished()
         assert all(work.lasting.done() for work in works)
 
@@ -69,7 +70,7 @@ class World:
         self.grammars.submit("waiting", kind, text, **options)  # type: ignore[arg-type]
         assert self.grammars.finished() == []
         (work,) = self.grammars._works.values()
-        work.attempt.begun().exception(60)
+        work.attempt.begun().exception(PATIENCE_S)
         return self.grammars.finished() == []
 
 
@@ -108,7 +109,7 @@ def test_a_request_is_served_while_the_first_process_is_still_starting(
     go, start = threading.Event(), AutomatonWorker.start
 
     def held(worker: AutomatonWorker) -> None:
-        assert go.wait(60)
+        assert go.wait(PATIENCE_S)
         start(worker)
 
     monkeypatch.setattr(AutomatonWorker, "start", held)
@@ -127,7 +128,7 @@ def test_no_grammar_is_blamed_for_the_time_that_llguidance_takes_to_be_there(
     go, make = threading.Event(), GrammarCompiler._host_compiler
 
     def held(compiler: GrammarCompiler) -> HostCompiler:
-        assert go.wait(60)
+        assert go.wait(PATIENCE_S)
         return make(compiler)
 
     def too_large(job: Job) -> Result:
