@@ -311,6 +311,16 @@ async def test_fields_without_effect_and_unknown_ones_are_accepted(
     ]
 
 
+async def test_of_a_long_unknown_name_only_the_beginning_is_looked_at(
+    world: HttpWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    for end in "ab":
+        extra = {"whim" * 100_000 + end: 1}
+        await world.client.chat.completions.create(model=MODEL, messages=HELLO, extra_body=extra)
+    (message,) = [record.getMessage() for record in caplog.records if record.name.endswith(".body")]
+    assert len(message) < 200
+
+
 TAG: Any = {"begin": "<a>", "content": {"type": "any_text"}, "end": "</a>"}
 
 

@@ -16,6 +16,7 @@ from ..generation import ClientGoneError
 from .type_errors import type_error
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
+MOST_SHOWN = 100  # characters of a name, which may be as long as the body
 T = TypeVar("T", bound=msgspec.Struct)
 U = TypeVar("U")
 log = logging.getLogger(__name__)
@@ -104,10 +105,14 @@ class BodyReader:
         for name in fields.keys() - known - WITHOUT_EFFECT:
             if name in FIXED_VALUES:
                 _check_fixed(name, bytes(fields[name]))
-            elif name not in self._warned and len(self._warned) < 1000:
-                self._warned.add(name)
-                meant = "".join(f": did you mean {near}?" for near in get_close_matches(name, known, 1))
-                log.warning("ignoring the unknown request field %r%s", name, meant)
+            else:
+                self._warn(name[:MOST_SHOWN], known)
+
+    def _warn(self, name: str, known: frozenset[str]) -> None:
+        if name not in self._warned and len(self._warned) < 1000:
+            self._warned.add(name)
+            meant = "".join(f": did you mean {near}?" for near in get_close_matches(name, known, 1))
+            log.warning("ignoring the unknown request field %r%s", name, meant)
 
 
 def _check_media_type(header: str) -> None:
