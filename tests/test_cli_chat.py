@@ -1,0 +1,70 @@
+"""A chat in the terminal, with a server that is already there."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from arbora.frontend.chat_cli import Server
+from arbora.frontend.cli import main
+from chat_stub import chat_server
+
+
+def say(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    waiting = iter(lines)
+    monkeypatch.setattr("builtins.input", lambda prompt: next(waiting))
+
+
+def test_a_chat_sends_the_whole_conversation_each_turn(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with chat_server(["Hello", " you"], ["Fine"]) as server:
+        say(monkeypatch, "hi", "how are you?", "/exit")
+        assert main(["chat", "--url", server.url, "--system", "be brief"]) == 0
+    assert "Hello you\nFine\n" in capsys.readouterr().out
+    assert [(turn["role"], turn["content"]) for turn in server.requests[1]["messages"]] == [
+        ("system", "be brief"),
+        ("user", "hi"),
+        ("assistant", "Hello you"),
+        ("user", "how are you?"),
+    ]
+
+
+def test_a_chat_can_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    with chat_server(["one"], ["two"]) as server:
+        say(monkeypatch, "hi", "/reset", "ho", "/exit")
+        main(["chat", "--url", server.url])
+    assert [turn["content"] for turn in server.requests[1]["messages"]] == ["ho"]
+
+
+def test_a_chat_says_which_commands_there_are_and_sends_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with chat_server(["one"], ["two"]) as server:
+        say(monkeypatch, "/help me", "//help", "5 / 2", "/exit")
+        main(["chat", "--url", server.url])
+    assert "There is no /help. /reset begins anew, /exit ends" in capsys.readouterr().out
+    assert [turn["content"] for turn in server.requests[1]["messages"]] == ["/help", "one", "5 / 2"]
+
+
+def test_a_chat_forgets_a_turn_that_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with chat_server("the model stopped", ["two"]) as server:
+        say(monkeypatch, "hi", "ho", "/exit")
+        main(["chat", "--url", server.url])
+    assert "(no reply: the model stopped)" in capsys.readouterr().err
+    assert [turn["content"] for turn in server.requests[1]["messages"]] == ["ho"]
+
+
+def test_a_chat_without_a_server_says_how_to_start_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    assert main(["chat", "--url", f"http://127.0.0.1:{port}"]) == 2
+    assert "Start one with `arbora serve`" in capsys.readouterr().err
+
+
+def test_a_chat_sends_its_key() -> None:
+    with chat_server() as stub:
+        Server(stub.url + "/v1/", "secret").model()
+    assert stub.keys == ["Bearer secret"]
