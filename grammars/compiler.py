@@ -206,7 +206,9 @@ class GrammarCompiler:
     def _leave(self, left: _Ticket) -> None:
         """What nobody waits for is not begun: who asks for it again finds fewer who wait before him."""
         work = self._works.get(left.answer)
-        if work is None or any(other.answer is left.answer for other in self._tickets.values()):
+        if work is None or work.lasting.running() or work.lasting.done():
+            return
+        if any(other.answer is left.answer for other in self._tickets.values()):
             return
         if work.lasting.cancel():
             work.attempt.cancel()

@@ -109,7 +109,7 @@ class BodyReader:
                 self._warn(name[:MOST_SHOWN], known)
 
     def _warn(self, name: str, known: frozenset[str]) -> None:
-        if name not in self._warned and len(self._warned) < 1000:
+        if name not in self._warned and len(self._warned) < 100:
             self._warned.add(name)
             meant = "".join(f": did you mean {near}?" for near in get_close_matches(name, known, 1))
             log.warning("ignoring the unknown request field %r%s", name, meant)
