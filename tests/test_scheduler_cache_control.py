@@ -246,6 +246,20 @@ def test_a_drop_takes_nothing_from_those_who_run_or_pinned() -> None:
     assert bench.cached("again") == 40
 
 
+def test_a_drop_asked_for_after_a_reply_takes_all_of_that_reply() -> None:
+    bench = SchedulerBench(64)
+    bench.submit("a", DOCUMENT, max_tokens=8)
+    while not bench.finish("a"):
+        while bench.plan():
+            pass
+        bench.step()
+    assert bench.report().pages_used
+    bench.scheduler.control_cache(DropCache(0, 1, "", None), bench.now)
+    bench.run()
+    assert isinstance(bench.answers.pop(), CacheDropped)
+    assert bench.report().pages_free == 64
+
+
 # Opting out
 
 

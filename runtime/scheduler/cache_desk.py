@@ -8,7 +8,6 @@ from typing import assert_never
 from ...radix_cache import Prefix, PrefixCache
 from ..messages import (
     CacheAnswer,
-    CacheControl,
     CachedPrefix,
     CacheDropped,
     CacheReport,
@@ -36,13 +35,13 @@ class CacheDesk:
         self.pins = PinBoard(cache, most_pinned)
         self._cache = cache
 
-    def answer(self, message: CacheControl, now: float, most_needed: int, store: StoreCounts) -> CacheAnswer:
+    def answer(
+        self, message: QueryCache | PinPrefix | UnpinPrefix, now: float, most_needed: int, store: StoreCounts
+    ) -> CacheAnswer:
         """`now` is in seconds since 1970, `most_needed` what the largest open request needs, in pages."""
         match message:
             case QueryCache():
                 return self._report(message, store)
-            case DropCache():
-                return self._drop(message)
             case PinPrefix():
                 return self.pins.pin(message, now, self._cache.stats().total - most_needed)
             case UnpinPrefix():
@@ -82,7 +81,7 @@ class CacheDesk:
         found = self._cache.popular(self._names(message.scope), MOST_PREFIXES, SHOWN_TOKENS)
         return [_cached_prefix(prefix, is_shown=prefix.namespace == message.own) for prefix in found]
 
-    def _drop(self, message: DropCache) -> CacheDropped:
+    def drop(self, message: DropCache) -> CacheDropped:
         names = self._names(message.scope) if message.namespace is None else [message.namespace]
         dropped = [self._cache.drop(name) for name in names]
         return CacheDropped(

@@ -14,7 +14,6 @@ from ...radix_cache import PrefixCache
 from ..messages import (
     Accepted,
     CacheControl,
-    CacheDropped,
     DropCache,
     Fetched,
     Forgotten,
@@ -76,6 +75,7 @@ class Scheduler:
         self._waiting = self._starter.waiting
         self._running: dict[int, Request] = {}  # by slot; ended ones too until their last step is over
         self._in_flight: deque[StepInFlight] = deque()
+        self._drops: deque[tuple[DropCache, set[str]]] = deque()  # with the requests that they wait for
         self._replies = Replies()
         self._to_model: list[Message] = []
         self._arrivals = 0
@@ -144,12 +144,25 @@ class Scheduler:
 
     def control_cache(self, message: CacheControl, now: float) -> None:
         """`now` is in seconds since 1970."""
+        if isinstance(message, DropCache):
+            ended = {request.id for request in self._running.values()} - self._open.keys()
+            self._drops.append((message, ended))
+            self._drop_what_is_free()
+            return
         needs = [pages_for(request.max_length, self._cache.page_size) for request in self._open.values()]
         answer = self._cache_desk.answer(message, now, max(needs, default=0), self._store_counts)
-        if isinstance(message, DropCache) and isinstance(answer, CacheDropped) and self._stored.enabled:
-            self._to_model.append(self._stored.forget(message, answer, self._open.values()))
-        else:
-            self._replies.add(message.client, answer)
+        self._replies.add(message.client, answer)
+
+    def _drop_what_is_free(self) -> None:
+        """A drop waits for those who were answered before it and still have pages."""
+        residents = {request.id for request in self._running.values()}
+        while self._drops and self._drops[0][1].isdisjoint(residents):
+            message, _ = self._drops.popleft()
+            dropped = self._cache_desk.drop(message)
+            if self._stored.enabled:
+                self._to_model.append(self._stored.forget(message, dropped, self._open.values()))
+            else:
+                self._replies.add(message.client, dropped)
 
     def found(self, message: Found) -> None:
         self._stored.found(message)
@@ -362,6 +375,7 @@ class Scheduler:
             )
         del self._running[home.slot]
         self._starter.leave(request)
+        self._drop_what_is_free()
         if request.phase is Phase.RETRACTING:
             request.phase = Phase.WAITING
             request.prompt_logprobs = []
