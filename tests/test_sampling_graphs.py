@@ -129,7 +129,7 @@ def test_grammars_may_move_the_tables_that_graphs_read(twins: Twins, monkeypatch
     twins.step([1], PROMPT)
     for number in range(2, 8):
         twins.load_grammar(number)
-    assert (twins.driver.runner._states.table_addresses() != before).sum() >= 8
+    assert (twins.driver.runner._states.table_addresses() != before).any()
     twins.start(2, FILTERED, grammar=2)
     twins.step([2], PROMPT)
     twins.step([0, 1, 2])
