@@ -16,7 +16,9 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from itertools import islice, pairwise
+from multiprocessing import get_context
 from pathlib import Path
 from resource import getpagesize
 from statistics import fmean, quantiles
@@ -163,10 +165,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=[1_000, 10_000], help="in the tree")
     arguments = parser.parse_args()
-    print(f"{'':42}" + "".join(f"{field:>9}" for field in (*Times._fields, "m+e+i")))
+    print(f"{'':42}" + "".join(f"{field:>9}" for field in (*Times._fields, "m+e+i")), flush=True)
     for name in POLICIES:
-        for nodes in arguments.nodes:
-            measure_size(name, nodes)
+        for nodes in arguments.nodes:  # in processes of their own, which reuse nobody's memory
+            with ProcessPoolExecutor(1, get_context("spawn")) as process:
+                process.submit(measure_size, name, nodes).result()
         for length in LENGTHS:
             measure_length(name, length)
         measure_mix(name)
