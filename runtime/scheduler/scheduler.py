@@ -155,9 +155,11 @@ class Scheduler:
 
     def _drop_what_is_free(self) -> None:
         """A drop waits for those who were answered before it and still have pages."""
-        residents = {request.id for request in self._running.values()}
-        while self._drops and self._drops[0][1].isdisjoint(residents):
-            message, _ = self._drops.popleft()
+        while self._drops:
+            message, ended = self._drops[0]
+            if any(request.id in ended for request in self._running.values()):
+                return
+            self._drops.popleft()
             dropped = self._cache_desk.drop(message)
             if self._stored.enabled:
                 self._to_model.append(self._stored.forget(message, dropped, self._open.values()))
