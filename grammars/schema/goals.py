@@ -197,6 +197,8 @@ class Goals:
         self._containers: dict[tuple[int, Goal], Container] = {}
         self._unsolved: list[Container] = []
         self._unread: list[Value] = []
+        self._unread_containers: tuple[list[Container], list[Container]] = [], []
+        """those that may have many nodes, and others, which come first: they may have to be refused"""
         self._size = 0
         self.free_order = FreeOrder()
 
@@ -244,7 +246,20 @@ class Goals:
         while self._unread or self._unsolved:
             while self._unread:
                 self._read(self._unread.pop())
-            self._solve()
+            container = self._next_container()
+            if container is None:
+                self._solve()
+            else:
+                self._read_container(container)
+
+    def _next_container(self) -> Container | None:
+        return next((unread.pop() for unread in reversed(self._unread_containers) if unread), None)
+
+    def _read_container(self, container: Container) -> None:
+        from .arrays import read_array
+        from .objects import read_object
+
+        (read_array if container.is_array else read_object)(self, container)
 
     def _solve(self) -> None:
         fresh, self._unsolved = self._unsolved[::-1], []
@@ -330,10 +345,8 @@ class Goals:
             return None
         known = self._containers.get((types, goal))
         if known is None:
-            from .arrays import read_array
-            from .objects import read_object
-
             known = self._containers[types, goal] = Container(types, goal)
-            (read_object if types == OBJECT else read_array)(self, known)
+            is_plain = len(goal) == 1 and all(part.kind != "or" for part in goal[0].conjuncts())
+            self._unread_containers[is_plain].append(known)
             self._unsolved.append(known)
         return known
