@@ -236,12 +236,16 @@ def test_a_tool_without_a_form_is_only_served_if_its_calls_can_be_checked() -> N
     format = default_format("pythonic")
     check_formless(format, [tool("f", parameters=taking({"a-b": CITY}))])
     check_formless(format, [tool("f", parameters=taking({"a-b": {"pattern": r"\p{L}"}}))])
-    with pytest.raises(ToolError) as caught:
-        check_formless(format, [CLOCK, tool("f", parameters=taking({"a-b": {"type": "strin"}}))])
-    assert str(caught.value) == (
-        "The parameters of the function 'f': the value at #/properties/a-b/type makes no sense: \"strin\"."
-    )
-    assert caught.value.function == "f"
+    check_formless(format, [tool("f", parameters={"type": "object", "anyOf": [{"$ref": "#"}]})])
+    for wrong, said in (
+        ({"type": "strin"}, 'the value at #/properties/a-b/type makes no sense: "strin"'),
+        ({"items": [{"$ref": "#/nowhere"}]}, "the value at #/properties/a-b/items makes no sense: "),
+        ({"items": {"$ref": "#/nowhere"}}, "the reference '#/nowhere' leads nowhere"),
+    ):
+        with pytest.raises(ToolError) as caught:
+            check_formless(format, [CLOCK, tool("f", parameters=taking({"a-b": wrong}))])
+        assert str(caught.value).startswith(f"The parameters of the function 'f': {said}")
+        assert caught.value.function == "f"
 
 
 @pytest.mark.parametrize(
