@@ -6,12 +6,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jsonschema.exceptions import SchemaError
+from jsonschema.exceptions import SchemaError, best_match
 from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
 
 from .call_syntax import Call
 
+MOST_SHOWN = 60  # characters of a value
 CallCheck = Callable[[Call], bool]
 
 
@@ -33,6 +34,16 @@ def check_against(tools: Sequence[Mapping[str, Any]]) -> CallCheck:
         return validator is None or _valid(validator, call.arguments)
 
     return fits
+
+
+def mistake_in(schema: Any) -> str | None:
+    """A place in a JSON schema with a value that makes no sense, and that value."""
+    kind = validator_for(schema)
+    error = best_match(kind(kind.META_SCHEMA).iter_errors(schema))
+    if error is None:
+        return None
+    place = "".join(f"/{part}" for part in error.absolute_path)
+    return f"the value at #{place} makes no sense: {json.dumps(error.instance)[:MOST_SHOWN]}"
 
 
 def _validator(schema: Any) -> Validator | None:
