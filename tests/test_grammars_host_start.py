@@ -287,7 +287,7 @@ def test_nothing_goes_on_when_the_compiler_is_closed(world: World) -> None:
     world.grammars.finished()
     world.let_go()
     world.grammars.close()
-    assert all(future.done() for future in (*attempts, *(work.lasting for work in works)))
+    assert all(work.lasting.done() for work in works) and all(attempt.done() for attempt in attempts)
     assert not [thread for thread in threading.enumerate() if "grammars" in thread.name]
 
 
