@@ -4,13 +4,15 @@ import pytest
 import torch
 from arbora.kernels import reference
 from arbora.kernels.attention import cpu as attention_cpu
-from arbora.kernels.attention import paged_attention
+from arbora.kernels.attention import paged_attention, tile_product
 from attention_cases import AttentionCase, Step, build_case, steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
-HEADS = [(4, 4), (4, 2), (6, 2), (8, 1)]
+HEADS = [(4, 4), (4, 2), (6, 2), (8, 1), (40, 1)]
+WAYS = {"flash": (0, False), "numba": (10**15, False), "as the processor is": (10**6, True)}
+"""from which number of operations flash attention is used, and whether tiles are where they can be"""
 
 
 def assert_matches_reference(case: AttentionCase) -> None:
@@ -20,12 +22,12 @@ def assert_matches_reference(case: AttentionCase) -> None:
     torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("flash_flops", [0, 10**15], ids=["flash", "numba"])
+@pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=60, deadline=None)
 @given(
     step=steps(),
     heads=st.sampled_from(HEADS),
-    head_dim=st.sampled_from([32, 80, 128]),
+    head_dim=st.sampled_from([32, 48, 80, 128]),
     window=st.sampled_from([None, None, 1, 7, 64]),
     dtype=st.sampled_from(list(TOLERANCE)),
     scattered=st.booleans(),
@@ -33,7 +35,7 @@ def assert_matches_reference(case: AttentionCase) -> None:
     seed=st.integers(0, 1000),
 )
 def test_every_step_matches_the_reference(
-    flash_flops: int,
+    way: str,
     step: Step,
     heads: tuple[int, int],
     head_dim: int,
@@ -44,7 +46,10 @@ def test_every_step_matches_the_reference(
     seed: int,
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
+        flash_flops, tiles = WAYS[way]
         patch.setattr(attention_cpu, "FLASH_FLOPS", flash_flops)
+        if not tiles:
+            patch.setattr(tile_product, "available", lambda: False)
         patch.setattr(attention_cpu, "_split", lambda batch, kv_heads: split)
         assert_matches_reference(build_case(step, heads, head_dim, window, dtype, scattered, seed))
 
