@@ -1,5 +1,10 @@
 """Attention on the CPU against its plain-PyTorch reference."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from arbora.kernels import reference
@@ -11,6 +16,7 @@ from hypothesis import strategies as st
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 HEADS = [(4, 4), (4, 2), (6, 2), (8, 1), (40, 1)]
+ONE_HEAP = Path(__file__).parent / "support" / "attention_in_one_heap.py"
 WAYS = {"flash": (0, False), "numba": (10**15, False), "as the processor is": (10**6, True)}
 """from which number of operations flash attention is used, and whether tiles are where they can be"""
 
@@ -86,3 +92,40 @@ def test_queries_may_be_a_view_of_a_fused_projection() -> None:
     got = paged_attention(fused[:, :4], case.kv, case.batch, case.scale)
     expected = reference.paged_attention(case.q, case.kv, case.batch, case.scale)
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_threads_that_allocate_from_one_heap_dont_overwrite_each_others_scratch() -> None:
+    command = [sys.executable, str(ONE_HEAP)]
+    environment = {**os.environ, "MALLOC_ARENA_MAX": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert float(done.stdout) < TOLERANCE[torch.bfloat16]
+
+
+@pytest.mark.parametrize("tiles", [True, False])
+@pytest.mark.parametrize("heads", [(8, 1), (2, 2)])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("overflow", [float("nan"), float("inf")])
+@pytest.mark.parametrize("part", [0, 1])
+def test_keys_and_values_that_overflow_do_so_in_the_output(
+    part: int,
+    overflow: float,
+    dtype: torch.dtype,
+    heads: tuple[int, int],
+    tiles: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not tiles:
+        monkeypatch.setattr(tile_product, "available", lambda: False)
+    case = build_case(Step(1, (), (100, 40), ((5, 60),)), heads, 48, None, dtype, False, 8)
+    case.kv[part, :, case.batch.page_tables[0][70]] = overflow
+    got = paged_attention(case.q, case.kv, case.batch, case.scale)
+    expected = reference.paged_attention(case.q, case.kv, case.batch, case.scale)
+    assert torch.equal(got.isnan(), expected.isnan()) and torch.equal(got.isinf(), expected.isinf())
+
+
+def test_tiles_are_left_out_where_numba_compiles_for_a_lesser_processor() -> None:
+    program = "from arbora.kernels.attention import tile_product\nprint(tile_product.available())"
+    environment = {**os.environ, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout == "False\n"

@@ -123,7 +123,8 @@ def _softmax(score, low, high, count, state, total, head_dim):
     correction = exp(state[0] - largest)
     summed = np.float32(0)
     for t in range(low, high):
-        weight = exp(score[t] - largest)
+        below = score[t] - largest
+        weight = exp(below) if below <= np.float32(0) else below
         score[t] = weight
         summed += weight
     for t in range(low):

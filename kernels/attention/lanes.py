@@ -11,6 +11,8 @@ LANES = 16
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
 _WORDS = ir.VectorType(ir.IntType(32), LANES)
 _LOG2E = 1.4426950408889634
+_LOWEST = -150.0
+"""Where e ** x is 0 in float32"""
 _POWER_OF_TWO = (1.5353362e-4, 1.3398874e-3, 9.6184374e-3, 5.5503325e-2, 2.4022648e-1, 6.931472e-1, 1.0)
 """2 ** x for |x| <= 0.5, highest power first"""
 
@@ -77,22 +79,19 @@ def times(typing, one, other):
 
 @intrinsic
 def exp_of_difference(typing, one, other, scale):
-    """exp((one - other) * scale), at most 1: see `numba_tools.exp`, whose precision it has."""
+    """exp((one - other) * scale), at most 1, with the precision of `numba_tools.exp`; NaN stays NaN."""
 
     def generate(context, builder, signature, arguments):
         one, other, scale = arguments
         scaled = builder.fmul(builder.fsub(one, other), splat(builder, scale, _FLOATS))
-        lowest = _floats(-87.0)
-        enough = builder.fcmp_ordered(">=", scaled, lowest)
-        exponent = builder.fmul(builder.select(enough, scaled, lowest), _floats(_LOG2E))
+        below = builder.fcmp_ordered("<", scaled, _floats(_LOWEST))
+        exponent = builder.fmul(builder.select(below, _floats(_LOWEST), scaled), _floats(_LOG2E))
         whole = _intrinsic(builder, "llvm.rint", exponent)
         part = builder.fsub(exponent, whole)
         power = _floats(_POWER_OF_TWO[0])
         for factor in _POWER_OF_TWO[1:]:
             power = _intrinsic(builder, "llvm.fma", power, part, _floats(factor))
-        biased = builder.add(builder.fptosi(whole, _WORDS), _words(127))
-        value = builder.fmul(power, builder.bitcast(builder.shl(biased, _words(23)), _FLOATS))
-        return builder.select(enough, value, _floats(0.0))
+        return _times_power_of_two(builder, power, whole)
 
     return lanes(lanes, lanes, types.float32), generate
 
@@ -140,6 +139,13 @@ def _intrinsic(builder: ir.IRBuilder, name: str, *arguments: ir.Value) -> ir.Val
     kind = ir.FunctionType(_FLOATS, [_FLOATS] * len(arguments))
     function = cgutils.get_or_insert_function(builder.module, kind, f"{name}.v{LANES}f32")
     return builder.call(function, arguments)
+
+
+def _times_power_of_two(builder: ir.IRBuilder, value: ir.Value, exponent: ir.Value) -> ir.Value:
+    kind = ir.FunctionType(_FLOATS, [_FLOATS] * 3 + [ir.IntType(16), ir.IntType(32)])
+    scale = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.mask.scalef.ps.512")
+    all_lanes, rounding = ir.Constant(ir.IntType(16), -1), ir.Constant(ir.IntType(32), 4)
+    return builder.call(scale, [value, exponent, value, all_lanes, rounding])
 
 
 def _floats(value: float) -> ir.Constant:

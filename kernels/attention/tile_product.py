@@ -9,6 +9,7 @@ from functools import cache
 from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from .lanes import LANES, read, splat, write
@@ -28,19 +29,17 @@ _PAIRS = ir.VectorType(_BFloat16(), 2 * LANES)
 _DOT = ir.FunctionType(_SUMS, [_SUMS, _PAIRS, _PAIRS])
 
 
+@cache
 def available() -> bool:
-    """Whether this processor has the instruction."""
-    return _has("avx512bf16")
-
-
-def has_matrix_unit() -> bool:
-    """Whether it has AMX too, with which PyTorch's flash attention multiplies bfloat16."""
-    return _has("amx-bf16")
+    """Whether the processor that numba compiles for has the instruction."""
+    _, _, features = cpu_target.target_context.codegen().magic_tuple()
+    return "+avx512bf16" in features.split(",")
 
 
 @cache
-def _has(feature: str) -> bool:
-    return bool(binding.get_host_cpu_features().get(feature))
+def has_matrix_unit() -> bool:
+    """Whether the processor has AMX too, with which PyTorch's flash attention multiplies bfloat16."""
+    return bool(binding.get_host_cpu_features().get("amx-bf16"))
 
 
 def _tile_product(vectors: int):

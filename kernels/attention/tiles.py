@@ -228,31 +228,44 @@ def _attend(arguments, item, run, head, words, floats, state, total):
         state[2 * lane + 1] = summed[lane]
 
 
-def _run_items(arguments):
-    head_dim, kv_heads, repeat = arguments[HEAD_DIM], arguments[KV_HEADS], arguments[REPEAT]
+@compiled
+def _scratch(arguments):
+    """Arrays for `_run_item`: words, scores with what is kept of each lane, totals, states."""
+    head_dim = arguments[HEAD_DIM]
     lanes = -(-arguments[MAX_QUERIES] // LANES) * LANES
-    scratch = np.empty(BLOCK * (head_dim + lanes // 2) + head_dim // 2 * lanes, np.uint32)
-    sums = np.empty((BLOCK + 3) * lanes, np.float32)
-    total = np.empty(lanes * head_dim, np.float32)
-    state = np.empty(2 * lanes, np.float32)
-    words = pointer(scratch.ctypes.data, np.uint32(0))
-    floats = pointer(sums.ctypes.data, np.float32(0))
-    total_at = pointer(total.ctypes.data, np.float32(0))
-    state_at = pointer(state.ctypes.data, np.float32(0))
-    columns = column.column_scratch(arguments)
+    words = np.empty(BLOCK * (head_dim + lanes // 2) + head_dim // 2 * lanes, np.uint32)
+    floats = np.empty((BLOCK + 3) * lanes, np.float32)
+    return words, floats, np.empty(lanes * head_dim, np.float32), np.empty(2 * lanes, np.float32)
+
+
+@compiled
+def _run_item(arguments, index, head, scratch):
+    """Item number `index` for the queries of one KV head."""
+    words = pointer(scratch[0].ctypes.data, np.uint32(0))
+    floats = pointer(scratch[1].ctypes.data, np.float32(0))
+    total = pointer(scratch[2].ctypes.data, np.float32(0))
+    state = pointer(scratch[3].ctypes.data, np.float32(0))
+    item = shifted(pointer(arguments[ITEMS], np.int64(0)), index * COLUMNS)
+    run = pointer(arguments[ITEM_RUNS], np.int64(0))[index]
+    runs = shifted(pointer(arguments[RUNS], np.int64(0)), run * RUN_COLUMNS)
+    _attend(arguments, item, runs, head, words, floats, state, total)
+    column.write(arguments, item, head, np.uint16(0), state, total)
+
+
+def _run_items(arguments):
+    tile_scratch = _scratch(arguments)
+    column_scratch = column.column_scratch(arguments)
     while True:
         work = fetch_add(arguments, 1)
-        if work >= arguments[ITEM_COUNT] * kv_heads:
+        if work >= arguments[ITEM_COUNT] * arguments[KV_HEADS]:
             break
         index, head = work % arguments[ITEM_COUNT], work // arguments[ITEM_COUNT]
-        item = shifted(pointer(arguments[ITEMS], np.int64(0)), index * COLUMNS)
-        if item[TOKENS] * repeat < FEW_QUERIES:
-            column.run_item(arguments, index, head, np.uint16(0), columns)
-            continue
-        run = pointer(arguments[ITEM_RUNS], np.int64(0))[index]
-        runs = shifted(pointer(arguments[RUNS], np.int64(0)), run * RUN_COLUMNS)
-        _attend(arguments, item, runs, head, words, floats, state_at, total_at)
-        column.write(arguments, item, head, np.uint16(0), state_at, total_at)
+        tokens = pointer(arguments[ITEMS], np.int64(0))[index * COLUMNS + TOKENS]
+        # The arrays are handed down, not pointers to them: they live as long as their names are used.
+        if tokens * arguments[REPEAT] < FEW_QUERIES:
+            column.run_item(arguments, index, head, np.uint16(0), column_scratch)
+        else:
+            _run_item(arguments, index, head, tile_scratch)
 
 
 @cache
