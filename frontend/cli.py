@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from importlib.metadata import version
 
 from ..runtime.config import ServeConfig
 from ..runtime.errors import ConfigError
+from ..runtime.logs import write_log
 from .chat_cli import DEFAULT_URL, chat
 from .launch.commands import server_commands
 from .launch.serve import serve
@@ -21,12 +22,15 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0, 1 for a server or conversation that failed, 2 for a setting that can't be used."""
-    parsed = build_parser().parse_args(arguments)
+    parser = build_parser()
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(unknown_arguments(unknown, parsed.command))
     try:
         if parsed.command == "chat":
             return chat(parsed.url, parsed.api_key, parsed.system)
         config = serve_config(vars(parsed), os.environ)
-        logging.basicConfig(level=config.log_level.upper(), format="arbora: %(message)s")
+        write_log(config.log_level)
         return serve(config, server_commands())
     except ConfigError as error:
         print(f"arbora: error: {error}", file=sys.stderr)
@@ -59,10 +63,21 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def unknown_arguments(unknown: Sequence[str], command: str) -> str:
+    """The message, with the options that may have been meant."""
+    options = [option.flag for option in OPTIONS] if command == "serve" else CHAT_OPTIONS
+    named = []
+    for argument in unknown:
+        near = get_close_matches(argument.partition("=")[0], options, 1)
+        named.append(f"{argument} (did you mean {near[0]}?)" if near else argument)
+    return f"unrecognized arguments: {' '.join(named)}"
+
+
 SERVE = "Start a server with OpenAI's HTTP API and print its address when it is ready."
 SERVE_EPILOG = (
     "Every option can be set by a variable too: --max-model-len by ARBORA_MAX_MODEL_LEN, and so on."
 )
+CHAT_OPTIONS = ("--url", "--api-key", "--system")
 CHAT = "Talk to a running server, turn by turn. /reset begins anew, /exit ends."
 
 

@@ -22,6 +22,7 @@ from ..runtime.messages import (
     CacheReport,
     Drain,
     Generate,
+    GiveUp,
     Message,
     ModelReady,
     Outputs,
@@ -50,7 +51,8 @@ class EngineClient:
     """Sends to whichever replica is up. `model` is what it said of itself, None before the first;
     `epoch` is its epoch, or that of the last one.
 
-    `drain_requested` is set when the supervisor wants the process to finish what is open.
+    `drain_requested` is set when the supervisor wants the process to finish what is open, `idle` while
+    nothing is.
     """
 
     def __init__(self, directory: Path, client: int) -> None:
@@ -58,6 +60,8 @@ class EngineClient:
         self.model: ModelReady | None = None
         self.epoch = ANY_EPOCH
         self.drain_requested = asyncio.Event()
+        self.idle = asyncio.Event()
+        self.idle.set()
         self._directory = directory
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox: AsyncInbox[TokenizerInbox] = AsyncInbox(
@@ -77,7 +81,7 @@ class EngineClient:
     def check_serving(self) -> ModelReady:
         """What the running model said of itself. Raises a 503 `RequestError` when none can take requests."""
         if self.drain_requested.is_set():
-            raise _unavailable("The server is shutting down.", "shutting_down")
+            raise _shutting_down()
         if self._outbox is None or self.model is None:
             raise _unavailable("The model is starting; try again in a moment.", "model_not_ready")
         return self.model
@@ -94,6 +98,8 @@ class EngineClient:
         generation.close()
         for request in generation.requests:
             self._choices.pop(request.request, None)
+        if not self._choices:
+            self.idle.set()
 
     @property
     def open_choices(self) -> int:
@@ -141,6 +147,9 @@ class EngineClient:
                     self._peer_down()
             case Drain():
                 self.drain_requested.set()
+            case GiveUp():
+                for generation in self._open_generations():
+                    generation.end(_shutting_down())
 
     def _deliver(self, outputs: Outputs) -> None:
         now = time.monotonic()
@@ -182,6 +191,7 @@ class EngineClient:
         return {choice.generation for choice in self._choices.values() if choice.generation.is_open}
 
     def _send_all(self, generation: Generation) -> None:
+        self.idle.clear()
         for index, request in enumerate(generation.requests):
             self._choices[request.request] = Choice(generation, index)
             self._send(request)
@@ -189,6 +199,10 @@ class EngineClient:
     def _send(self, message: Message) -> None:
         if self._outbox is not None:
             self._outbox.send(message)
+
+
+def _shutting_down() -> RequestError:
+    return _unavailable("The server is shutting down.", "shutting_down")
 
 
 def _unavailable(message: str, code: str) -> RequestError:

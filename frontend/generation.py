@@ -68,9 +68,7 @@ class Generation:
 
     def close(self) -> None:
         """Nobody reads any more: abort what still runs. Does no harm to a generation that has ended."""
-        for index in self._open:
-            self._send(Abort(self.requests[index].request))
-        self.fail(ClientGoneError())
+        self.end(ClientGoneError())
 
     @property
     def is_open(self) -> bool:
@@ -86,8 +84,12 @@ class Generation:
     def refuse(self, index: int, error: RequestError) -> None:
         """One refused choice ends them all."""
         self._open.discard(index)
-        for other in self._open:
-            self._send(Abort(self.requests[other].request))
+        self.end(error)
+
+    def end(self, error: RequestError | ClientGoneError) -> None:
+        """Abort what still runs."""
+        for index in self._open:
+            self._send(Abort(self.requests[index].request))
         self.fail(error)
 
     def arrive(self, index: int, output: Output, time: float) -> None:

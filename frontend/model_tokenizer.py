@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from ..runtime.errors import ConfigError
+from ..runtime.families import family_of
 from ..runtime.vocabulary import TOKENIZER_NAME, save_vocabulary
 from .text.tokenizer import Tokenizer
 
@@ -21,7 +22,9 @@ class _ModelSizes(msgspec.Struct):
 
 
 def load_tokenizer(model: Path, directory: Path) -> Tokenizer:
-    """Also writes it and the vocabulary file into `directory`. Raises `ConfigError`."""
+    """Also writes it and the vocabulary file into `directory`. Raises `ConfigError`, at once for a model that
+    is not served."""
+    family_of(model)
     tokenizer = Tokenizer.load(model)
     tokenizer.save(directory / TOKENIZER_NAME)
     save_vocabulary(tokenizer.vocabulary(model_vocab_size(model)), directory)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import os
 import socket
 import sys
@@ -19,6 +18,7 @@ import zmq
 from ..runtime.child import ChildArguments, child_arguments
 from ..runtime.config import ServeConfig, load_config
 from ..runtime.errors import ConfigError
+from ..runtime.logs import write_log
 from ..runtime.messages import Drained, Failed, Message, Ready
 from ..runtime.sockets import ANY_EPOCH, Outbox, supervisor_address
 from .engine_client import EngineClient
@@ -34,7 +34,7 @@ KEEP_ALIVE_SECONDS = 60
 def main() -> None:
     arguments = child_arguments()
     config = load_config(arguments.directory)
-    logging.basicConfig(level=config.log_level.upper())
+    write_log(config.log_level)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     supervisor = Outbox(context, supervisor_address(arguments.directory), ANY_EPOCH)
     try:
@@ -83,10 +83,12 @@ def http_server(service: Service) -> uvicorn.Server:
 
 
 async def _stop_when_drained(engine: EngineClient, server: uvicorn.Server) -> None:
+    """As long as requests are open, new ones are answered too: that the server shuts down."""
     await engine.drain_requested.wait()
     if engine.open_requests:
         open_requests = f"{engine.open_requests} open request{'s' if engine.open_requests > 1 else ''}"
         print(f"arbora: finishing {open_requests}; Ctrl-C again ends at once", file=sys.stderr, flush=True)
+    await engine.idle.wait()
     server.should_exit = True
 
 

@@ -37,10 +37,9 @@ MAX_TAGS_TEXT = 8 << 20  # a hundred tools and their schemas are read by a faste
 
 class _Work(NamedTuple):
     """A grammar that is being compiled. Those who ask now get `answer`: `lasting`, or what llguidance made of
-    it in its `attempt`, begun when it was `due`, if that comes first."""
+    it in its `attempt`, if that comes first."""
 
     source: Source
-    due: float
     answer: Future[Compiled]
     lasting: Future[Compiled]
     attempt: HostAttempt
@@ -99,7 +98,7 @@ class GrammarCompiler:
         self._cache: GrammarCache[Source, Compiled] = GrammarCache(CACHE_BYTES, on_finished)
         self._tickets: dict[str, _Ticket] = {}
         self._works: dict[Future[Compiled], _Work] = {}  # by their answers
-        self._in_grace: deque[_Work] = deque()  # whom llguidance may serve; in order of their ends
+        self._in_grace: dict[Future[Compiled], float] = {}  # answers that llguidance may give, and from when
         self._ended: deque[_Work] = deque()  # from other threads, not yet taken note of
 
     @property
@@ -127,6 +126,8 @@ class GrammarCompiler:
         source = Source(kind, text, separators, property_order, unenforced, closing)
         answer = self._cache.get(source, lambda: self._begun(source))
         work = self._works.get(answer)
+        if work and not reproducible and is_for_host(source):
+            self._in_grace.setdefault(answer, time.monotonic() + self._grace_s)
         self._tickets[ticket] = _Ticket(answer, work.lasting if work and reproducible else answer)
 
     def cancel(self, ticket: str) -> None:
@@ -152,9 +153,12 @@ class GrammarCompiler:
 
     def due_in(self) -> float | None:
         """Seconds until `finished` has something to begin."""
-        while self._in_grace and self._in_grace[0].answer.done():
-            self._in_grace.popleft()
-        return self._in_grace[0].due - time.monotonic() if self._in_grace else None
+        while self._in_grace:
+            answer, due = next(iter(self._in_grace.items()))
+            if not answer.done():
+                return due - time.monotonic()
+            del self._in_grace[answer]
+        return None
 
     def spelled(self, tokens: NDArray[np.int32]) -> bytes:
         """What tokens [n] spell for an automaton: an end of sequence nothing."""
@@ -175,16 +179,16 @@ class GrammarCompiler:
             return _refused(f"it has {size} characters; the most is {most}")
         attempt = HostAttempt(lambda: self._host.submit(size, lambda host: compiled_by_host(source, host)))
         lasting = self._threads.submit(size, lambda: self._routes.compiled(source, attempt))
-        work = _Work(source, time.monotonic() + self._grace_s, Future(), lasting, attempt)
+        work = _Work(source, Future(), lasting, attempt)
         self._works[work.answer] = work
-        if is_for_host(source):
-            self._in_grace.append(work)
         lasting.add_done_callback(lambda _: self._end(work))
         return work.answer
 
     def _begin_on_host(self) -> None:
         while (left := self.due_in()) is not None and left <= 0:
-            work = self._in_grace.popleft()
+            answer = next(iter(self._in_grace))
+            del self._in_grace[answer]
+            work = self._works[answer]
             work.attempt.begun().add_done_callback(partial(_begin, work))
 
     def _end(self, work: _Work) -> None:
@@ -196,7 +200,7 @@ class GrammarCompiler:
     def _take_ended(self) -> None:
         """What lasts takes the place of the answer; a fault may be the machine's, and gone next time."""
         while self._ended:
-            source, _, answer, lasting, _ = self._ended.popleft()
+            source, answer, lasting, _ = self._ended.popleft()
             del self._works[answer]
             if _is_of_use(lasting):
                 self._cache.replace(source, answer, lasting)

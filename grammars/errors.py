@@ -17,7 +17,12 @@ class NoValueError(GrammarError):
 
 
 class TooLargeError(Exception):
-    """An automaton over the limits of states, bytes or time. Another engine may still serve the grammar."""
+    """An automaton over the limits of states, bytes or time. Another engine may still serve the grammar.
+
+    `function` as of a `GrammarError`.
+    """
+
+    function = ""
 
 
 class NotCoveredError(GrammarError):

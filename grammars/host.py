@@ -12,7 +12,7 @@ from llguidance._tokenizer import TokenizerWrapper
 from numpy.typing import NDArray
 
 from .errors import GrammarError, NotCoveredError, WrongKeywordError
-from .json_schema import Json, explain, parse_schema, with_options, without_culprit
+from .json_schema import Json, explain, parse_schema, remove_culprit, with_options
 from .jump_forward import MAX_TEXT, ForcedText
 from .schema import Unenforced
 from .tags.format import Format, JsonSchema
@@ -89,9 +89,9 @@ class HostCompiler:
                 grammar = self._json_schema(schema, separators)
                 return replace(grammar, left_out=tuple(left_out))
             except NotCoveredError as error:
-                is_kept = unenforced == "refuse" or isinstance(error, WrongKeywordError)
-                if is_kept or not without_culprit(error.reason, schema):
+                if unenforced == "refuse" or isinstance(error, WrongKeywordError):
                     raise
+                remove_culprit(error, schema)
                 left_out.append((error.keyword, error.path))
 
     def _json_schema(self, schema: Json, separators: tuple[str, str]) -> HostGrammar:

@@ -22,8 +22,17 @@ _KEYWORDS_IN_ERRORS = (
     (re.compile(r"[Pp]atternProperty"), "patternProperties"),
     (re.compile(r"regex parse error"), "pattern"),
     (re.compile(r"Pointer '(?P<value>[^']*)'"), "$ref"),
-    (re.compile(r"Resource '(?P<value>[^']*)'"), "$ref"),
+    (re.compile(r"Resource '(?:json-schema:///)?(?P<value>[^']*)'"), "$ref"),
+    (re.compile(r"Invalid URI reference '(?P<value>[^']*)'"), "$id"),
+    (re.compile(r"Invalid URI reference '(?P<value>[^']*)'"), "$ref"),
 )
+_MISTAKES = {
+    "$id": "it is not a URI",
+    "type": "there is no such type",
+    "pattern": "it is not a regex",
+    "patternProperties": "one of its names is not a regex",
+    "$ref": "it leads nowhere",
+}
 
 
 def parse_schema(text: str) -> Json:
@@ -61,15 +70,17 @@ def explain(error: str, what: str, schema: Json) -> GrammarError:
     if found is None:
         return GrammarError(f"the {what} can't be enforced: {error}")
     path, keyword, value = found
-    kind = WrongKeywordError if _makes_no_sense(keyword, value) else NotCoveredError
-    return kind(keyword, "#" + "".join(f"/{part}" for part in (*path, keyword)), error)
+    if _makes_no_sense(keyword, value):
+        return WrongKeywordError(keyword, _pointer(path, keyword), _MISTAKES[keyword])
+    reason = "it leads out of the schema" if keyword == "$ref" else "it is enforced by automata alone"
+    return NotCoveredError(keyword, _pointer(path, keyword), reason)
 
 
 def _makes_no_sense(keyword: str, value: Json) -> bool:
     """Whether a value that llguidance refuses is wrong in itself, not only beyond what it can do."""
     if keyword in ("pattern", "patternProperties"):
         return any(map(_is_no_regex, [value] if isinstance(value, str) else value or ()))  # type: ignore[arg-type]
-    return keyword == "type" or (keyword == "$ref" and str(value).startswith("#"))
+    return keyword in ("type", "$id") or (keyword == "$ref" and str(value).startswith("#"))
 
 
 def _is_no_regex(pattern: str) -> bool:
@@ -80,16 +91,16 @@ def _is_no_regex(pattern: str) -> bool:
     return False
 
 
-def without_culprit(error: str, schema: Json) -> bool:
-    """Removes the keyword that llguidance's message is about; false if it names none."""
-    found = _culprit(error, schema)
-    if found is None:
-        return False
-    path, keyword, _ = found
-    for part in path:
-        schema = schema[int(part)] if isinstance(schema, list) else schema[part]  # type: ignore[index]
-    del schema[keyword]  # type: ignore[union-attr,arg-type]
-    return True
+def remove_culprit(error: NotCoveredError, schema: Json) -> None:
+    """Removes the keyword that the error, one of `explain`, is about."""
+    for path, fields in objects(schema):
+        if error.keyword in fields and _pointer(path, error.keyword) == error.path:
+            del fields[error.keyword]
+            return
+
+
+def _pointer(path: tuple[str, ...], keyword: str) -> str:
+    return "#" + "".join(f"/{part}" for part in (*path, keyword))
 
 
 def _culprit(error: str, schema: Json) -> tuple[tuple[str, ...], str, Json] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
@@ -17,7 +17,7 @@ from .host_start import HostStart, is_for_host
 from .host_threads import HostAttempt, HostThreads
 from .schema import Unenforced
 from .source import Source
-from .tags.format import Format, Grammar, Thinking, json_schemas, read_format
+from .tags.format import Format, Grammar, JsonSchema, Thinking, json_schemas, read_format
 from .worker import AutomatonWorkers, ContextFree, Job, Schema, StructuralTag
 
 Compiled: TypeAlias = Automaton | HostGrammar
@@ -91,25 +91,29 @@ class Routes:
     def _schema_enforcing(
         self, unenforced: Unenforced, source: Source, by_host: Callable[[], HostGrammar]
     ) -> Compiled:
-        """What has no automaton is left to the host, which refuses in its own words if it names a keyword."""
-        refusal: GrammarError | None = None
-        uncovered: NotCoveredError | None = None
+        """What has no automaton is left to the host. If that can't enforce it either, we say why we can't."""
+        refusal: GrammarError
         try:
             return self._built(Schema(source.schema, source.separators, source.property_order, unenforced))
-        except (NoValueError, WrongKeywordError) as error:
+        except (NoValueError, NotCoveredError) as error:
             if isinstance(error, WrongKeywordError) and unenforced == "allow":
                 raise
             refusal = error
-        except NotCoveredError as error:
-            uncovered = error
-        except TooLargeError:
-            pass
+        except TooLargeError as error:
+            return self._too_large_schema(str(error), by_host)
         try:
             return by_host()
+        except GrammarError:
+            raise refusal from None
+
+    def _too_large_schema(self, limit: str, by_host: Callable[[], HostGrammar]) -> HostGrammar:
+        try:
+            return by_host()
+        except WrongKeywordError:
+            raise
         except NotCoveredError as error:
-            raise refusal or error from None
-        except GrammarError as error:
-            raise refusal or uncovered or error from None
+            reason = f"{error.reason}, and the schema is too large for an automaton ({limit})"
+            raise NotCoveredError(error.keyword, error.path, reason) from None
 
     def _regex(self, source: Source, attempt: HostAttempt) -> Compiled:
         try:
@@ -141,6 +145,7 @@ class Routes:
         except TooLargeError as error:
             if not schemas or any(schema.otherwise == "refuse" for schema in schemas):
                 refusal = GrammarError(f"the structural tag is too large: {error}")
+                refusal.function = error.function or _only_function(schemas)
                 return self._tagged_by_host(source, format, attempt, refusal)
         free = self._built(self._tagged(source, _ANY_TEXT))
         return replace(free, left_out=tuple(("parameters", f"{schema.function}#") for schema in schemas))
@@ -188,3 +193,9 @@ class Routes:
         except TimeoutError:
             compiling.cancel()  # if others' grammars kept it from beginning
             raise TimeoutError(f"it takes more than {DEADLINE_S:g} s") from None
+
+
+def _only_function(schemas: Sequence[JsonSchema]) -> str:
+    """The one whose parameters must all be enforced, if it is one alone; "" for several, or other schemas."""
+    functions = {schema.function for schema in schemas if schema.otherwise == "refuse"}
+    return functions.pop() if len(functions) == 1 else ""

@@ -7,7 +7,7 @@ import torch
 
 from . import compiled_code
 from .activation import cpu as activation_cpu
-from .attention import AttentionBatch, blend, items, paged_attention
+from .attention import AttentionBatch, blend, items, paged_attention, tile_product, tiles
 from .automaton import cpu as automaton_cpu
 from .automaton.smallest import smallest_pool
 from .linear import dot_cpu
@@ -37,8 +37,11 @@ def compile_kernels() -> None:
 def _attention() -> None:
     pages_cpu.callback()
     for dtype in DTYPES:
-        items.callbacks(dtype)
+        items.run_callback(dtype)
+        items.merge_callback(dtype)
         blend.callback(dtype)
+    if tile_product.available():
+        tiles.callback()
     # A step with a group, for the functions that plan it.
     tables = [np.zeros(2, np.int32)] * 2
     batch = AttentionBatch.build([1, 1], [2, 2], tables, 1, torch.device("cpu"), [(0, 2, 1)])

@@ -13,7 +13,7 @@ class EvictionPolicy(Protocol):
 
     The tree reports what happens to nodes. Evicted nodes are remembered below what is left of their
     branch, up to `history` pages in all; one whose tokens come again is the same node as before, and is
-    reported as hit.
+    reported as hit. `Node.mark` is the policy's; both parts of a node that is cut have it.
     """
 
     history: int
@@ -26,9 +26,6 @@ class EvictionPolicy(Protocol):
 
     def rest(self, node: Node, generated: int) -> None:
         """Nobody uses the node any more; the last request that did has generated so many tokens."""
-
-    def split(self, upper: Node, lower: Node) -> None:
-        """`upper` is new and has got the first pages of `lower`."""
 
     def shorten(self, node: Node, size: int) -> None:
         """The last `size` bytes of the node's edge are going for good."""
@@ -82,9 +79,6 @@ class LeastRecentlyUsed:
         pass
 
     def rest(self, node: Node, generated: int) -> None:
-        pass
-
-    def split(self, upper: Node, lower: Node) -> None:
         pass
 
     def shorten(self, node: Node, size: int) -> None:

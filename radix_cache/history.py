@@ -29,30 +29,28 @@ class History:
         self._passed_over = 0  # nodes since the last that was remembered
 
     def keep(self, node: Node) -> None:
-        """Remembers a node that has just left its parent's children, if it may."""
+        """Remembers a node that has just left its parent's children, if it may and belongs to the sample."""
         size = len(node.tokens)
         self._evicted += size
-        if size < self._page_bytes or not self._chosen(node):
-            self._policy.forget(node)
-            return
+        if size >= self._page_bytes and self._horizon:
+            density = len(self.nodes) // MANY
+            self._passed_over += 1
+            if self._passed_over >= density * density or node.ghosts:
+                self._passed_over = 0
+                self._remember(node)
+                return
+        self._policy.forget(node)
+
+    def _remember(self, node: Node) -> None:
         node.pages, node.keys = (), b""
-        if size % self._page_bytes:
+        if len(node.tokens) % self._page_bytes:
             self.drop_tail(node)
         if len(node.ghosts) == 1:
-            self._join(node)
+            node = self._joined(node)
         assert node.parent is not None
         node.parent.link_ghost(node)
         self.nodes[node] = self._evicted + self._horizon
         self.num_pages += len(node.tokens) // self._page_bytes
-
-    def _chosen(self, node: Node) -> bool:
-        """Whether it belongs to the sample; what others are remembered below does."""
-        density = len(self.nodes) // MANY
-        self._passed_over += 1
-        if self._passed_over < density * density and not node.ghosts:
-            return False
-        self._passed_over = 0
-        return self._horizon > 0
 
     def drop_tail(self, node: Node) -> None:
         """Only whole pages are remembered."""
@@ -62,10 +60,11 @@ class History:
 
     def forget_oldest(self) -> None:
         """Keeps to what may be remembered."""
-        nodes = self.nodes
-        while nodes and (
-            nodes[oldest := next(iter(nodes))] < self._evicted or self.num_pages > self._policy.history
-        ):
+        nodes, evicted, most = self.nodes, self._evicted, self._policy.history
+        while nodes:
+            oldest = next(iter(nodes))
+            if nodes[oldest] >= evicted and self.num_pages <= most:
+                return
             self._drop(oldest)
 
     def recall(self, parent: Node, tokens: bytes, position: int) -> Node | None:
@@ -90,34 +89,34 @@ class History:
         parent, key = node.parent, node.key
         assert parent is not None
         upper = node.cut(position // self._page_bytes)
-        self._policy.split(upper, node)
         upper.link_ghost(node)
         del parent.ghosts[key]
         self.num_pages -= position // self._page_bytes
         return upper
 
-    def _join(self, node: Node) -> None:
-        """Takes in what was cut off the end of `node` before, if that has the same past."""
+    def _joined(self, node: Node) -> Node:
+        """`node` and what was cut off its end before, if that has the same past."""
         [below] = node.ghosts.values()
         if below.mark is not node.mark or (below.hits, below.last_use) != (node.hits, node.last_use):
-            return
+            return node
         self._leave(below)
-        node.tokens += below.tokens
-        node.ghosts = below.ghosts
-        for ghost in node.ghosts.values():
-            ghost.parent = node
+        below.parent, below.key, below.tokens = node.parent, node.key, node.tokens + below.tokens
+        return below
 
     def _drop(self, node: Node) -> None:
         assert node.parent is not None
         del node.parent.ghosts[node.key]
         self._forget(node)
+        if not node.ghosts:
+            return
         doomed = list(node.ghosts.values())
         for ghost in doomed:
             doomed += ghost.ghosts.values()
             self._forget(ghost)
 
     def _forget(self, node: Node) -> None:
-        self._leave(node)
+        del self.nodes[node]
+        self.num_pages -= len(node.tokens) // self._page_bytes
         self._policy.forget(node)
 
     def _leave(self, node: Node) -> None:

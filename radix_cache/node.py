@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .packed import KEY_BYTES, TOKEN_BYTES, common_bytes
+from .packed import KEY_BYTES, common_bytes
 from .sorted_keys import SortedKeys
 
 # Shared by the nodes that have none: most.
@@ -75,6 +75,7 @@ class Node:
             self.last_use,
         )
         upper.hits = upper.led_on = self.hits
+        upper.mark = self.mark
         self.parent = upper
         self.tokens = self.tokens[position:]
         self.key = self.tokens[: len(self.key)]
@@ -82,8 +83,26 @@ class Node:
         upper.keys, self.keys = self.keys[: pages * KEY_BYTES], self.keys[pages * KEY_BYTES :]
         return upper
 
+    def cut_end(self, pages: int) -> Node:
+        """Makes a node of what a leaf has behind its first `pages` pages, remembered nodes included.
+
+        Its parent is this one, which keeps its place and those pages. Linking it is the caller's.
+        """
+        size = len(self.key)
+        tokens = self.tokens[pages * size :]
+        end = Node(self.namespace, self, tokens[:size], tokens, self.pages[pages:], self.last_use)
+        end.hits, end.led_on, self.led_on = self.hits, self.led_on, self.hits
+        end.mark = self.mark
+        end.ghosts, self.ghosts = self.ghosts, _NO_CHILDREN
+        for ghost in end.ghosts.values():
+            ghost.parent = end
+        self.tokens = self.tokens[: pages * size]
+        self.pages = self.pages[:pages]
+        end.keys, self.keys = self.keys[pages * KEY_BYTES :], self.keys[: pages * KEY_BYTES]
+        return end
+
     def link(self, child: Node) -> Node | None:
-        """Returns the child whose key sorts just before the new one's."""
+        """Returns the child whose key sorts last before the new one's, if both begin with the same token."""
         if not self.children:
             self.children = {child.key: child}
             return None
@@ -99,7 +118,7 @@ class Node:
             return
         del self.children[child.key]
         if self.order is not None:
-            self.order.remove(child.key)
+            self.order.removed()
 
     def link_ghost(self, ghost: Node) -> None:
         if self.ghosts is _NO_CHILDREN:
@@ -113,9 +132,8 @@ class Node:
         differs in the first token shares none.
         """
         best, best_common = None, 0
-        first = tokens[:TOKEN_BYTES]
         for key in self._around(tokens):
-            if key and key.startswith(first):
+            if key:
                 common = common_bytes(key, tokens)
                 if common > best_common:
                     best, best_common = self.children[key], common
@@ -127,7 +145,7 @@ class Node:
         return key is not None and key.startswith(tokens)
 
     def _around(self, key: bytes) -> tuple[bytes | None, bytes | None]:
-        """The last child's key below `key`, and the first that is not below it."""
+        """The last child's key below `key`, and the first that is not; each only if it may share a token."""
         if self.order is not None:
             return self.order.around(key)
         for only in self.children:

@@ -94,9 +94,6 @@ class ReuseRate:
         group.kind.seen[0] += len(node.tokens) * self._table.scale
         node.mark = group
 
-    def split(self, upper: Node, lower: Node) -> None:
-        upper.mark = lower.mark
-
     def forget(self, node: Node) -> None:
         group = node.mark
         if isinstance(group, Group):
@@ -140,8 +137,11 @@ class ReuseRate:
             valid = rate == group.offered
             if valid and group.leaves and group.kind.rates[group.band] <= rate * TOLERATED:
                 leaf, _ = group.leaves.popitem(last=False)
-                self._lost_leaf(group)
-                self._tails.discard(leaf)
+                if self._tails.leaves:
+                    self._tails.discard(leaf)
+                self._num_leaves -= 1
+                if not group.leaves:
+                    del self._with_leaves[group.kind][group]
                 return leaf
             heappop(self._offers)
             if valid:

@@ -1,59 +1,105 @@
-"""A sorted collection whose changes stay cheap when it is large."""
+"""A dict's keys in order, in a form whose changes stay cheap when there are many."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 
-_CHUNK = 512
+from .packed import TOKEN_BYTES
+
+_CHUNK = 256
 
 
 class SortedKeys:
-    """Different keys in ascending order: a list of short sorted lists, so that no long one is ever moved."""
+    """The keys of a dict in ascending order: a list of short sorted lists, so that no long one is ever moved.
 
-    __slots__ = ("_chunks", "_firsts")
+    To find a key costs more than to skip it, so one that has left the dict stays until it is met or its list
+    is swept: one list after another, so that no more than half of the keys are such.
+    """
 
-    def __init__(self, keys: Iterable[bytes] = ()) -> None:
-        self._chunks = [sorted(keys)]  # none is empty, but for the only one
-        self._firsts: list[bytes] = []  # of each chunk but the first
+    __slots__ = ("_chunks", "_firsts", "_gone", "_members", "_swept_next")
+
+    def __init__(self, members: Collection[bytes]) -> None:
+        """`members` is the dict; `add` and `removed` are told of its changes."""
+        self._members = members
+        self._chunks = [sorted(members)]
+        self._firsts: list[bytes] = []  # where each chunk but the first begins
+        self._swept_next = 0
+        self._gone = 0  # keys that have left since a chunk was swept
 
     def __iter__(self) -> Iterator[bytes]:
         for chunk in self._chunks:
-            yield from chunk
+            yield from (key for key in chunk if key in self._members)
 
     def add(self, key: bytes) -> bytes | None:
-        """Returns the key just before it."""
+        """Returns the last key before it, if that begins with the same token."""
         index = bisect_right(self._firsts, key) if self._firsts else 0
         chunk = self._chunks[index]
         position = bisect_left(chunk, key)
-        before = self._last_before(index, position)
-        chunk.insert(position, key)
+        if position == len(chunk) or chunk[position] != key:
+            chunk.insert(position, key)
+        before = self._last_before(index, position, key[:TOKEN_BYTES])
         if len(chunk) > 2 * _CHUNK:
             self._chunks.insert(index + 1, chunk[_CHUNK:])
             self._firsts.insert(index, chunk[_CHUNK])
             del chunk[_CHUNK:]
         return before
 
-    def remove(self, key: bytes) -> None:
-        index = bisect_right(self._firsts, key) if self._firsts else 0
-        chunk = self._chunks[index]
-        del chunk[bisect_left(chunk, key)]
-        if not chunk and self._firsts:
-            del self._chunks[index]
-            del self._firsts[max(index - 1, 0)]
+    def removed(self) -> None:
+        """A key has left the dict."""
+        self._gone += 1
+        if 2 * self._gone > len(self._chunks[self._swept_next]):
+            self._sweep()
 
     def around(self, key: bytes) -> tuple[bytes | None, bytes | None]:
-        """The last key below `key`, and the first that is not below it."""
+        """The last key below `key`, and the first that is not; each only if it begins with the same token."""
         index = bisect_right(self._firsts, key) if self._firsts else 0
         position = bisect_left(self._chunks[index], key)
-        return self._last_before(index, position), self._first_from(index, position)
+        token = key[:TOKEN_BYTES]
+        after = self._first_from(index, position, token)
+        return self._last_before(index, position, token), after
 
-    def _last_before(self, index: int, position: int) -> bytes | None:
-        if position:
-            return self._chunks[index][position - 1]
-        return self._chunks[index - 1][-1] if index else None
+    def _last_before(self, index: int, position: int, token: bytes) -> bytes | None:
+        chunk = self._chunks[index]
+        while True:
+            if position:
+                position -= 1
+                key = chunk[position]
+                if not key.startswith(token):
+                    return None
+                if key in self._members:
+                    return key
+                del chunk[position]
+            elif index:
+                index -= 1
+                chunk = self._chunks[index]
+                position = len(chunk)
+            else:
+                return None
 
-    def _first_from(self, index: int, position: int) -> bytes | None:
-        if position < len(self._chunks[index]):
-            return self._chunks[index][position]
-        return self._chunks[index + 1][0] if index + 1 < len(self._chunks) else None
+    def _first_from(self, index: int, position: int, token: bytes) -> bytes | None:
+        chunk = self._chunks[index]
+        while True:
+            if position < len(chunk):
+                key = chunk[position]
+                if not key.startswith(token):
+                    return None
+                if key in self._members:
+                    return key
+                del chunk[position]
+            elif index < len(self._firsts):
+                index += 1
+                chunk = self._chunks[index]
+                position = 0
+            else:
+                return None
+
+    def _sweep(self) -> None:
+        index, self._gone = self._swept_next, 0
+        chunk = self._chunks[index]
+        chunk[:] = [key for key in chunk if key in self._members]
+        if chunk or not self._firsts:
+            index += 1
+        else:
+            del self._chunks[index], self._firsts[max(index - 1, 0)]
+        self._swept_next = index % len(self._chunks)

@@ -20,7 +20,7 @@ class Tails:
 
     def __init__(self) -> None:
         self._share = 1.0  # that was used of those that a request came to
-        self._leaves: OrderedDict[Node, None] = OrderedDict()
+        self.leaves: OrderedDict[Node, None] = OrderedDict()
         self._passed_over = 0
 
     def reached(self, share: float) -> None:
@@ -30,13 +30,13 @@ class Tails:
         if self._share < RARE:
             self._passed_over = (self._passed_over + 1) % SPARED
             if self._passed_over:
-                self._leaves[leaf] = None
+                self.leaves[leaf] = None
 
     def discard(self, leaf: Node) -> None:
-        self._leaves.pop(leaf, None)
+        self.leaves.pop(leaf, None)
 
     def pop(self) -> Node | None:
         """The one that has waited longest, if any is to go."""
-        if not self._leaves or self._share >= RARE:
+        if not self.leaves or self._share >= RARE:
             return None
-        return self._leaves.popitem(last=False)[0]
+        return self.leaves.popitem(last=False)[0]

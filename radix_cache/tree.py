@@ -81,12 +81,14 @@ class RadixTree:
                 return self._match(node, position, child, length)
             node = child
             position += length
-        if not node.children:
+        nearest = None
+        if node.children:
+            nearest, common = node.nearest_child(tokens[position : min(position + page_bytes, end)])
+        if nearest is None:
             return Match(node, position // TOKEN_BYTES, None, 0, 0)
-        nearest, common = node.nearest_child(tokens[position : min(position + page_bytes, end)])
         return self._match(node, position, nearest, common)
 
-    def _match(self, node: Node, position: int, inside: Node | None, common: int) -> Match:
+    def _match(self, node: Node, position: int, inside: Node, common: int) -> Match:
         pages, tail = divmod(common // TOKEN_BYTES, self.page_size)
         return Match(node, position // TOKEN_BYTES, inside, pages, tail)
 
@@ -109,7 +111,6 @@ class RadixTree:
         upper.locks = int(node.locks > 0)
         above.children[upper.key] = upper
         upper.link(node)
-        self.policy.split(upper, node)
         return upper
 
     def use(self, node: Node, tokens: int) -> None:
@@ -304,27 +305,31 @@ class RadixTree:
     def _evict_leaves(self, evicted: list[int], count: int) -> None:
         """Adds to `evicted` until it is `count` pages."""
         leaf = self.policy.pop()
-        while True:
-            surplus = len(evicted) + len(leaf.pages) - count
-            if surplus > 0:
-                self.split(leaf, surplus)
+        while (left := len(evicted) + len(leaf.pages) - count) < 0:
             evicted += leaf.pages
-            parent = self._retire(leaf)
-            if surplus >= 0:
-                break
-            leaf = self._next_leaf(parent)
-        self._settle(parent)
+            leaf = self._next_leaf(self._retire(leaf))
+        if left:
+            end = leaf.cut_end(left)
+            evicted += end.pages
+            self._remember(end)
+            self.policy.add(leaf)
+        else:
+            evicted += leaf.pages
+            self._settle(self._retire(leaf))
 
     def _retire(self, leaf: Node) -> Node:
         """Takes out an evicted leaf, and remembers it; returns its parent."""
-        if self.on_evict is not None:
-            self.on_evict(leaf)
         parent = leaf.parent
         assert parent is not None
-        self.pages_in[leaf.namespace] -= len(leaf.pages)
         parent.unlink(leaf)
-        self.history.keep(leaf)
+        self._remember(leaf)
         return parent
+
+    def _remember(self, leaf: Node) -> None:
+        if self.on_evict is not None:
+            self.on_evict(leaf)
+        self.pages_in[leaf.namespace] -= len(leaf.pages)
+        self.history.keep(leaf)
 
     def _next_leaf(self, parent: Node) -> Node:
         """The next to evict after one below `parent`."""

@@ -9,7 +9,7 @@
     scheduler → page store    FindPages, FetchPages, EndFetch, UsedPages
     model → scheduler         ModelReady, StepResult, Flushed
     page store → scheduler    Found, Fetched, Forgotten, StoreReport
-    supervisor → tokenizer    PeerUp, PeerDown, Drain
+    supervisor → tokenizer    PeerUp, PeerDown, Drain, GiveUp
     supervisor → scheduler    PeerDown, Drain
     any child → supervisor    Ready, Failed, Drained
 
@@ -617,6 +617,10 @@ class Drain(Message):
     """Take no new requests, finish the open ones, then answer `Drained` and exit."""
 
 
+class GiveUp(Message):
+    """The time to drain is over: end the open requests with an error."""
+
+
 # child → supervisor
 
 
@@ -642,7 +646,7 @@ class Drained(Message):
 
 CacheControl = QueryCache | DropCache | PinPrefix | UnpinPrefix
 CacheAnswer = CacheReport | CacheDropped | PrefixPinned | QueryRefused
-TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | PeerUp | PeerDown | Drain
+TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | PeerUp | PeerDown | Drain | GiveUp
 FromModel = ModelReady | StepResult | Found | Fetched | Forgotten | StoreReport | Flushed
 SchedulerInbox = Generate | Abort | Finish | QueryStats | CacheControl | FromModel | PeerDown | Drain
 ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages

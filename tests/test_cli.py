@@ -225,6 +225,23 @@ def test_a_wrong_setting_ends_the_program_with_one_line(capsys: pytest.CaptureFi
     assert capsys.readouterr().err == "arbora: error: --port -1: expected a whole number from 0 to 65535.\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("serve", "--prt", "8000"), "--prt (did you mean --port?)"),
+        (("serve", "--kv-memroy=1GiB"), "--kv-memroy=1GiB (did you mean --kv-memory?)"),
+        (("serve", "--zzzzz"), "--zzzzz"),
+        (("chat", "--sytem", "Be brief."), "--sytem (did you mean --system?) Be brief."),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_one_that_may_be_meant(
+    arguments: Sequence[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert capsys.readouterr().err.endswith(f"arbora: error: unrecognized arguments: {expected}\n")
+
+
 def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])

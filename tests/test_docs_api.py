@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from arbora.frontend.metrics import Metrics
-from arbora.frontend.openai.body import FIXED_VALUES, WITHOUT_EFFECT
+from arbora.frontend.openai.body import WITHOUT_EFFECT
+from arbora.frontend.openai.fixed_fields import FIXED_FIELDS
 from arbora.frontend.openai.protocol import ChatRequest, CompletionRequest
 from arbora.frontend.text.prompt_memo import PromptMemo
 from arbora.frontend.text.tokenizer import Tokenizer
@@ -36,7 +37,7 @@ def test_the_fields_of_one_endpoint_alone_are_listed() -> None:
 
 @pytest.mark.parametrize("title", ["accepted, with nothing", "refused with 400"])
 def test_the_fields_that_are_not_served_are_known_by_name(title: str) -> None:
-    assert row(title) - {"n"} <= {*FIXED_VALUES, *WITHOUT_EFFECT, "best_of"}
+    assert row(title) - {"n"} <= {*FIXED_FIELDS, *WITHOUT_EFFECT, "best_of"}
 
 
 def test_the_metrics_that_stand_for_vllms_are_there(tmp_path: Path) -> None:

@@ -304,3 +304,42 @@ def test_a_regex_with_a_part_that_matches_nothing_is_refused_in_plain_words(
 ) -> None:
     grammars.submit("odd", "regex", r"a[^\s\S]")
     assert str(answer(grammars, "odd")) == "the regex has a part that matches no text"
+
+
+def call_of(function: str, parameters: object) -> dict[str, object]:
+    content = {"type": "json_schema", "json_schema": parameters, "function": function}
+    return {"type": "tag", "begin": f"<{function}>", "content": content, "ends": ["</call>"]}
+
+
+LARGE_PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "string", "pattern": "^(a|b)*a(a|b){12}$"},
+        "b": {"not": {"type": "string"}},
+    },
+    "required": ["a", "b"],
+}
+
+
+@pytest.mark.parametrize("before", [[], [call_of("other", {"type": "object"})]], ids=["alone", "two"])
+def test_a_function_whose_parameters_are_too_large_is_named(
+    grammars: GrammarCompiler, before: list[dict[str, object]]
+) -> None:
+    tags = [*before, call_of("huge", LARGE_PARAMETERS)]
+    refused = compiled(grammars, "structural_tag", {"type": "or", "elements": tags})
+    assert isinstance(refused, GrammarError)
+    assert "too large: the parameters of the function 'huge'" in str(refused)
+    assert refused.function == "huge"
+
+
+def test_of_one_function_that_takes_too_long_the_parameters_are_at_fault(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_long(job: Job) -> Result:
+        raise TooLargeError("it took more than 2 s")
+
+    monkeypatch.setattr(grammars._workers, "build", too_long)
+    huge = call_of("huge", LARGE_PARAMETERS)
+    for tags, function in (([huge], "huge"), ([huge, call_of("other", {"type": "object"})], "")):
+        refused = compiled(grammars, "structural_tag", {"type": "or", "elements": tags})
+        assert isinstance(refused, GrammarError) and refused.function == function

@@ -157,6 +157,36 @@ def test_what_makes_sense_but_cant_be_enforced_is_left_out_and_how_is_said(
     assert isinstance(refused, GrammarError) and '"unenforced": "allow"' in str(refused)
 
 
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "array", "uniqueItems": True}, "it is supported for items of "),
+        ({"$ref": "http://other/schema"}, "'http://other/schema' leads out of the schema"),
+        ({"type": "string", "pattern": "a(?=b)"}, "'a(?=b)' "),
+        (
+            {
+                "type": "array",
+                "items": {"type": "string", "pattern": TOO_MANY_STATES},
+                "contains": {"const": 1},
+            },
+            "it is enforced by automata alone, and the schema is too large for an automaton (",
+        ),
+        (
+            {"allOf": [{"type": "string", "pattern": TOO_MANY_STATES}, {"$ref": "http://other/schema"}]},
+            "'http://other/schema' leads out of the schema",
+        ),
+    ],
+    ids=str,
+)
+def test_a_refusal_gives_our_own_reason_and_no_librarys(
+    grammars: GrammarCompiler, schema: dict[str, object], reason: str
+) -> None:
+    refused = compiled(grammars, "json_schema", schema)
+    assert isinstance(refused, GrammarError)
+    assert f" can't be enforced: {reason}" in str(refused)
+    assert str(refused).endswith('. With "unenforced": "allow" it is left out')
+
+
 def test_an_error_of_a_grammar_speaks_of_a_grammar(grammars: GrammarCompiler) -> None:
     refused = compiled(grammars, "grammar", "start: unknown")
     assert isinstance(refused, GrammarError)
@@ -285,7 +315,7 @@ def test_a_larger_schema_counts_for_more_memory(grammars: GrammarCompiler) -> No
     [
         ({"type": "number", "minimum": 1e20}, "numbers have up to 20 digits"),
         ({"type": "string", "pattern": "\\u{110000}"}, "'pattern'"),
-        ({"$id": "http://[", "type": "integer"}, "Invalid URI"),
+        ({"$id": "http://[", "type": "integer"}, "'$id' at #/$id is wrong: it is not a URI"),
     ],
     ids=["beyond spelled numbers", "no code point", "no address"],
 )

@@ -186,3 +186,20 @@ async def test_draining_finishes_what_is_open_and_takes_nothing_new(world: HttpW
     world.running.gate.set()
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
     assert (await request).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_is_open_when_the_time_to_drain_is_over_fails_and_is_aborted(
+    world: HttpWorld, stream: bool
+) -> None:
+    world.running.gate.clear()
+    request = asyncio.create_task(world.http.post(CHAT, json={**BODY, "stream": stream, "n": 2}))
+    await eventually(lambda: len(world.running.rows) == 2)
+    world.supervisor.drain()
+    world.supervisor.give_up()
+    answer = await request
+    last = answer.text.rstrip().split("\n\n")[-1]
+    assert answer.status_code == (200 if stream else 503)
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "shutting_down"
+    await eventually(lambda: len(world.running.of_kind(Abort)) == 2)
+    assert 'arbora_requests_failed_total{status="503"} 1.0' in (await world.http.get("/metrics")).text

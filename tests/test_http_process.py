@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import sys
@@ -95,6 +96,33 @@ async def test_it_serves_from_ready_to_drained(world: World) -> None:
         await scheduler.close()
 
 
+async def test_while_it_drains_new_connections_are_answered_and_at_the_end_streams_get_an_error(
+    world: World,
+) -> None:
+    process = await world.start()
+    await world.receive()
+    body = {"prompt": "Hello", "stream": True}
+    text = unpacked(load_tokenizer(world.model, world.directory).encode("the cat sat"))
+    async with httpx.AsyncClient(base_url=world.url) as http:
+        scheduler = FakeScheduler(world.directory, 1, lambda request: text, (), pauses=True)
+        world.supervisor.peer_up(1, ready(VOCAB_SIZE, 256))
+        await until_healthy(http)
+        async with http.stream("POST", "/v1/completions", json=body) as stream:
+            lines = stream.aiter_lines()
+            await anext(lines)
+            world.supervisor.drain()
+            await until_status(world.url, 503)
+            refused = httpx.post(f"{world.url}/v1/completions", json=body)
+            world.supervisor.give_up()
+            events = [line.removeprefix("data: ") async for line in lines if line]
+        assert int(refused.headers["retry-after"]) > 0
+        assert refused.json()["error"]["code"] == "shutting_down"
+        assert json.loads(events[-1])["error"]["code"] == "shutting_down"
+        assert await world.receive() == Drained("tokenizer", 0)
+        assert await process.wait() == 0
+        await scheduler.close()
+
+
 async def test_it_writes_the_vocabulary_before_it_is_ready(world: World) -> None:
     await world.start()
     await world.receive()
@@ -111,6 +139,22 @@ async def test_a_model_that_it_cannot_read_is_told_to_the_supervisor(world: Worl
     assert isinstance(failed, Failed)
     assert file in failed.message
     assert await process.wait() == 1
+
+
+async def test_an_architecture_that_is_not_served_is_told_before_what_else_is_missing(world: World) -> None:
+    (world.model / "tokenizer.json").unlink()
+    (world.model / "config.json").write_text('{"architectures": ["GPT2LMHeadModel"], "n_embd": 768}')
+    await world.start()
+    failed = await world.receive()
+    assert isinstance(failed, Failed)
+    assert "architecture GPT2LMHeadModel is not supported. Supported: LlamaForCausalLM" in failed.message
+
+
+async def until_status(url: str, status: int) -> None:
+    """Of `/health`, asked on a new connection each time."""
+    async with asyncio.timeout(10):
+        while httpx.get(f"{url}/health").status_code != status:
+            await asyncio.sleep(0.01)
 
 
 async def until_healthy(http: httpx.AsyncClient) -> None:

@@ -1,16 +1,24 @@
 """Attention on the CPU against its plain-PyTorch reference."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from arbora.kernels import reference
 from arbora.kernels.attention import cpu as attention_cpu
-from arbora.kernels.attention import paged_attention
+from arbora.kernels.attention import paged_attention, tile_product
 from attention_cases import AttentionCase, Step, build_case, steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
-HEADS = [(4, 4), (4, 2), (6, 2), (8, 1)]
+HEADS = [(4, 4), (4, 2), (6, 2), (8, 1), (40, 1)]
+ONE_HEAP = Path(__file__).parent / "support" / "attention_in_one_heap.py"
+WAYS = {"flash": (0, False), "numba": (10**15, False), "as the processor is": (10**6, True)}
+"""from which number of operations flash attention is used, and whether tiles are where they can be"""
 
 
 def assert_matches_reference(case: AttentionCase) -> None:
@@ -20,12 +28,12 @@ def assert_matches_reference(case: AttentionCase) -> None:
     torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("flash_flops", [0, 10**15], ids=["flash", "numba"])
+@pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=60, deadline=None)
 @given(
     step=steps(),
     heads=st.sampled_from(HEADS),
-    head_dim=st.sampled_from([32, 80, 128]),
+    head_dim=st.sampled_from([32, 48, 80, 128]),
     window=st.sampled_from([None, None, 1, 7, 64]),
     dtype=st.sampled_from(list(TOLERANCE)),
     scattered=st.booleans(),
@@ -33,7 +41,7 @@ def assert_matches_reference(case: AttentionCase) -> None:
     seed=st.integers(0, 1000),
 )
 def test_every_step_matches_the_reference(
-    flash_flops: int,
+    way: str,
     step: Step,
     heads: tuple[int, int],
     head_dim: int,
@@ -44,7 +52,10 @@ def test_every_step_matches_the_reference(
     seed: int,
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
+        flash_flops, tiles = WAYS[way]
         patch.setattr(attention_cpu, "FLASH_FLOPS", flash_flops)
+        if not tiles:
+            patch.setattr(tile_product, "available", lambda: False)
         patch.setattr(attention_cpu, "_split", lambda batch, kv_heads: split)
         assert_matches_reference(build_case(step, heads, head_dim, window, dtype, scattered, seed))
 
@@ -81,3 +92,40 @@ def test_queries_may_be_a_view_of_a_fused_projection() -> None:
     got = paged_attention(fused[:, :4], case.kv, case.batch, case.scale)
     expected = reference.paged_attention(case.q, case.kv, case.batch, case.scale)
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_threads_that_allocate_from_one_heap_dont_overwrite_each_others_scratch() -> None:
+    command = [sys.executable, str(ONE_HEAP)]
+    environment = {**os.environ, "MALLOC_ARENA_MAX": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert float(done.stdout) < TOLERANCE[torch.bfloat16]
+
+
+@pytest.mark.parametrize("tiles", [True, False])
+@pytest.mark.parametrize("heads", [(8, 1), (2, 2)])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("overflow", [float("nan"), float("inf")])
+@pytest.mark.parametrize("part", [0, 1])
+def test_keys_and_values_that_overflow_do_so_in_the_output(
+    part: int,
+    overflow: float,
+    dtype: torch.dtype,
+    heads: tuple[int, int],
+    tiles: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not tiles:
+        monkeypatch.setattr(tile_product, "available", lambda: False)
+    case = build_case(Step(1, (), (100, 40), ((5, 60),)), heads, 48, None, dtype, False, 8)
+    case.kv[part, :, case.batch.page_tables[0][70]] = overflow
+    got = paged_attention(case.q, case.kv, case.batch, case.scale)
+    expected = reference.paged_attention(case.q, case.kv, case.batch, case.scale)
+    assert torch.equal(got.isnan(), expected.isnan()) and torch.equal(got.isinf(), expected.isinf())
+
+
+def test_tiles_are_left_out_where_numba_compiles_for_a_lesser_processor() -> None:
+    program = "from arbora.kernels.attention import tile_product\nprint(tile_product.available())"
+    environment = {**os.environ, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout == "False\n"

@@ -14,7 +14,17 @@ import pytest
 
 ROOT = Path(arbora.__file__).parent
 FOLDERS = ("frontend", "grammars", "kernels", "radix_cache", "runtime")
-SHARED = ("child", "config", "errors", "messages", "sampling_params", "sockets", "vocabulary")
+SHARED = (
+    "child",
+    "config",
+    "errors",
+    "families",
+    "logs",
+    "messages",
+    "sampling_params",
+    "sockets",
+    "vocabulary",
+)
 SHARED_MODULES = {f"runtime.{name}" for name in SHARED}
 MAY_IMPORT = {
     "frontend": SHARED_MODULES,

@@ -15,7 +15,7 @@ from arbora.runtime.model import loading
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.devices import free_memory, physical_cores
 from arbora.runtime.model.graphs import DecodeGraphs
-from arbora.runtime.model.kv_pool import GRAPH_LAUNCH_BYTES, default_budget
+from arbora.runtime.model.kv_pool import GRAPH_LAUNCH_BYTES, default_budget, page_bytes
 from checkpoints import random_model, save_model
 from step_driver import serve_config
 
@@ -62,6 +62,30 @@ def test_what_is_kept_in_host_memory_is_not_the_kv_caches_too(
     assert budget(host_cache=8 << 30, kv_memory=1 << 20) == 1 << 20
     with pytest.raises(ConfigError, match="--host-cache: 8,589,934,592 bytes are not there"):
         budget(host_cache=8 << 30)
+
+
+def test_memory_that_no_number_of_requests_can_fill_is_told_with_the_flag_that_allows_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_model(random_model("qwen2", max_position_embeddings=256), tmp_path)
+    shape = load_decoder_config(tmp_path)
+
+    def pages(**fields: object) -> int:
+        config = serve_config(tmp_path, max_running=2, **fields)
+        return loading._size_pool(config, shape, torch.float32, torch.device("cpu"), 0).num_pages
+
+    taken = pages(kv_memory=1 << 30) * page_bytes(shape, 16, torch.float32)
+    (told,) = caplog.messages
+    for words in (
+        "--kv-memory of 1,073,741,824 bytes",
+        f" {taken:,} of them",
+        "--max-running 2 ",
+        "256 tokens",
+    ):
+        assert words in told
+    pages(kv_memory=taken)
+    pages(kv_memory=None)
+    assert caplog.messages == [told]
 
 
 def test_what_graphs_will_take_is_not_the_kv_caches_too(tmp_path: Path) -> None:

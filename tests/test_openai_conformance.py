@@ -146,7 +146,39 @@ async def test_what_is_not_done_is_refused_and_not_ignored(world: HttpWorld, fie
     assert response.status_code == 400
     error = response.json()["error"]
     assert (error["param"], error["code"]) == (field, "unsupported_parameter")
-    assert "use tools" in error["message"] or field != "functions"
+    assert f"{field} is {json.dumps(value, separators=(',', ':'))}, but" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        (
+            "functions",
+            [{"name": "f"}],
+            'functions is [{"name":"f"}], but only [] is supported. '
+            'Give each as one of tools: {"type": "function", "function": …}.',
+        ),
+        (
+            "bad_words",
+            ["x" * 99],
+            f'bad_words is ["{"x" * 58}…, but only [] is supported. '
+            "Give the ids of their tokens, which POST /tokenize tells, a logit_bias of -100.",
+        ),
+        (
+            "chat_template",
+            "{{ x }}",
+            'chat_template is "{{ x }}", but it is not supported. '
+            "The model's own is used: set its variables by chat_template_kwargs, or send the "
+            "rendered text to /v1/completions.",
+        ),
+        ("store", True, "store is true, but only false is supported. Leave it out."),
+    ],
+)
+async def test_what_is_refused_is_named_with_its_value_and_what_to_use(
+    world: HttpWorld, field: str, value: Any, message: str
+) -> None:
+    response = await world.http.post(CHAT, json={"messages": HELLO, field: value})
+    assert response.json()["error"]["message"] == message
 
 
 THOUGHTS = "<think>\nLet me see.\n</think>\n\nIt is fine."

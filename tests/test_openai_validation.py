@@ -98,6 +98,7 @@ async def test_a_value_out_of_range_is_named_with_its_range(
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [*HELLO, {"role": "tool", "content": "a"}]}, "messages[1].tool_call_id"),
         ({"messages": [{"content": "a"}]}, "messages[0].role"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),

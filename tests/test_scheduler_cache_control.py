@@ -102,8 +102,20 @@ def test_more_pages_than_the_quota_are_not_pinned() -> None:
     answer = bench.pin(DOCUMENT)
     assert code(answer) == "pin_quota_exceeded"
     assert isinstance(answer, QueryRefused) and answer.status == 409
-    assert "10 more pages" in answer.message and "0 of the 9" in answer.message
+    assert answer.message == (
+        "The prefix takes 10 pages (40 tokens) more of the KV cache, but 9 pages (36 tokens) may be pinned "
+        "in all, of which 0 are. Pin a shorter prefix, or start the server with a larger --pin-memory."
+    )
     assert isinstance(bench.pin(DOCUMENT[:36]), PrefixPinned)
+
+
+def test_who_would_have_room_without_others_pins_is_told_to_unpin_them() -> None:
+    bench = pinned_bench()
+    served(bench, OTHER[:8])
+    answer = bench.pin(OTHER[:8], name="another")
+    assert isinstance(answer, QueryRefused)
+    assert "2 pages (8 tokens) more" in answer.message and "of which 10 are" in answer.message
+    assert "Unpin others (DELETE /cache/pin/ID), or start" in answer.message
 
 
 def test_a_prefix_that_is_not_cached_to_its_end_is_not_pinned() -> None:

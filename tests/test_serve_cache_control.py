@@ -95,4 +95,5 @@ def test_more_than_the_quota_is_not_pinned(tenants: Served) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "pin_quota_exceeded")
     pinnable = tenants.http.get("/cache", headers=headers).json()["sizes"]["pinnable"]
     assert 0 < pinnable["bytes"] <= 40_000
-    assert f"of the {pinnable['pages']} that may be pinned" in answer.json()["error"]["message"]
+    room = f"{pinnable['pages']:,} pages ({pinnable['tokens']:,} tokens) may be pinned in all"
+    assert room in answer.json()["error"]["message"]

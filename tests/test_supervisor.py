@@ -230,6 +230,7 @@ async def test_draining_ends_at_the_deadline(directory: Path) -> None:
         await supervisor.drain(seconds=0.1)
         async with asyncio.timeout(PATIENCE):
             await supervisor.wait()
+        assert events(directory)[-2:] == ["tokenizer Drain", "tokenizer GiveUp"]
 
 
 async def test_the_cache_is_saved_though_requests_are_still_open_and_within_a_time_of_its_own(

@@ -12,7 +12,7 @@ from arbora.frontend.text.tool_formats import Dialect, default_format
 from arbora.frontend.text.tool_grammar import (
     ToolError,
     calls_or_answer,
-    check_strict,
+    check_formless,
     enforced_names,
     optional_calls,
     required_calls,
@@ -229,7 +229,23 @@ def test_a_python_call_that_has_no_form_is_left_free_or_refused() -> None:
     with pytest.raises(ToolError, match=r"'f'.*'a-b'"):
         required_calls(format, [odd], several=True)
     with pytest.raises(ToolError, match="'a-b'"):
-        check_strict(format, [tool("f", strict=True, parameters=odd["function"]["parameters"])])
+        check_formless(format, [tool("f", strict=True, parameters=odd["function"]["parameters"])])
+
+
+def test_a_tool_without_a_form_is_only_served_if_its_calls_can_be_checked() -> None:
+    format = default_format("pythonic")
+    check_formless(format, [tool("f", parameters=taking({"a-b": CITY}))])
+    check_formless(format, [tool("f", parameters=taking({"a-b": {"pattern": r"\p{L}"}}))])
+    check_formless(format, [tool("f", parameters={"type": "object", "anyOf": [{"$ref": "#"}]})])
+    for wrong, said in (
+        ({"type": "strin"}, 'the value at #/properties/a-b/type makes no sense: "strin"'),
+        ({"items": [{"$ref": "#/nowhere"}]}, "the value at #/properties/a-b/items makes no sense: "),
+        ({"items": {"$ref": "#/nowhere"}}, "the reference '#/nowhere' leads nowhere"),
+    ):
+        with pytest.raises(ToolError) as caught:
+            check_formless(format, [CLOCK, tool("f", parameters=taking({"a-b": wrong}))])
+        assert str(caught.value).startswith(f"The parameters of the function 'f': {said}")
+        assert caught.value.function == "f"
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ async def _serve(
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     supervisor = Supervisor(directory.path, commands, listener)
     signals = _Signals(supervisor)
-    logger.info("starting %s; the first start compiles and can take a minute", config.served_model_name)
+    logger.info("starting %s", config.served_model_name)
     try:
         ready = await supervisor.start()
         print(ready_line(config, ready, url), flush=True)

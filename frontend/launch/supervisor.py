@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import os
@@ -21,6 +20,7 @@ from ...runtime.messages import (
     Drain,
     Drained,
     Failed,
+    GiveUp,
     Message,
     ModelReady,
     PeerDown,
@@ -35,6 +35,7 @@ from .restarts import Restarts
 
 LISTEN_FD_VARIABLE = "ARBORA_LISTEN_FD"
 FAILED_GRACE_SECONDS = 0.2
+GIVING_UP_SECONDS = 2.0
 SAVING_SECONDS = 60.0
 logger = logging.getLogger(__name__)
 
@@ -119,11 +120,19 @@ class Supervisor:
             if self._listener is not None:
                 self._listener.close()
             self._tell_tokenizers(Drain())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await asyncio.gather(*(drained.wait() for drained in self._drained.values()))
+            if not await self._drained_within(seconds):
+                self._tell_tokenizers(GiveUp())
+                await self._drained_within(GIVING_UP_SECONDS)
             await self._save(saving_seconds)
         self.end()
+
+    async def _drained_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(*(drained.wait() for drained in self._drained.values()))
+        except TimeoutError:
+            return False
+        return True
 
     async def _save(self, seconds: float) -> None:
         """Lets the replica keep its pages for the next start. Requests that are still open are given up."""

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from ...runtime.errors import RequestError
 from ..generation import ClientGoneError
+from .fixed_fields import FIXED_FIELDS, check_fixed
 from .type_errors import type_error
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -41,40 +42,6 @@ WITHOUT_EFFECT = frozenset(
         "mm_processor_kwargs",
     )
 )
-# Known fields that are honoured for these values only, which ask for what is done anyway.
-FIXED_VALUES: dict[str, tuple[bytes, ...]] = {
-    "store": (b"false",),
-    "service_tier": (b'"auto"', b'"default"'),
-    "modalities": (b'["text"]',),
-    "functions": (b"[]",),
-    "function_call": (b'"none"',),
-    "audio": (),
-    "web_search_options": (),
-    "verbosity": (b'"medium"',),
-    "use_beam_search": (b"false",),
-    "length_penalty": (b"1", b"1.0"),
-    "truncate_prompt_tokens": (),
-    "allowed_token_ids": (b"[]",),
-    "bad_words": (b"[]",),
-    "logits_processors": (b"[]",),
-    "prompt_embeds": (),
-    "guided_whitespace_pattern": (),
-    "chat_template": (),
-    "documents": (b"[]",),
-    "return_tokens_as_token_ids": (b"false",),
-    "return_token_ids": (b"false",),
-    "kv_transfer_params": (),
-    "echo": (b"false",),
-    "suffix": (b'""',),
-    "thinking_token_budget": (b"-1",),
-    "repetition_detection": (),
-    "logprob_token_ids": (b"[]",),
-    "truncation_side": (),
-    "return_prompt_text": (b"false",),
-    "watermarking": (b"false",),
-    "vllm_xargs": (b"{}",),
-}
-_INSTEAD = {"functions": "tools", "function_call": "tool_choice"}
 
 
 class BodyReader:
@@ -103,8 +70,8 @@ class BodyReader:
 
     def _check_names(self, fields: dict[str, Raw], known: frozenset[str]) -> None:
         for name in fields.keys() - known - WITHOUT_EFFECT:
-            if name in FIXED_VALUES:
-                _check_fixed(name, bytes(fields[name]))
+            if name in FIXED_FIELDS:
+                check_fixed(name, bytes(fields[name]))
             else:
                 self._warn(name[:MOST_SHOWN], known)
 
@@ -170,15 +137,3 @@ def _too_large() -> RequestError:
     return RequestError(
         f"The request's body is larger than {MAX_BODY_BYTES} bytes.", status=413, code="body_too_large"
     )
-
-
-def _check_fixed(name: str, value: bytes) -> None:
-    allowed = FIXED_VALUES[name]
-    if value != b"null" and value.replace(b" ", b"") not in allowed:
-        only = f" other than {' or '.join(text.decode() for text in allowed)}" if allowed else ""
-        instead = f" and use {_INSTEAD[name]}" if name in _INSTEAD else ""
-        raise RequestError(
-            f"{name} is not supported with a value{only}. Remove the field{instead}.",
-            param=name,
-            code="unsupported_parameter",
-        )

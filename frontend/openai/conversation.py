@@ -61,6 +61,12 @@ def _template_message(message: ChatMessage, where: str) -> dict[str, object]:
             param=f"{where}.content",
             code="missing_field",
         )
+    if message.role == "tool" and message.tool_call_id is None:
+        raise RequestError(
+            f"{where}.tool_call_id is missing: a tool's message must name the call that it answers.",
+            param=f"{where}.tool_call_id",
+            code="missing_field",
+        )
     role = "system" if message.role == "developer" else message.role
     result: dict[str, object] = {"role": role, "content": _text(message.content, where)}
     reasoning = message.reasoning_content or message.reasoning

@@ -15,7 +15,7 @@ from ..text.tool_calls import ToolCallParser, ToolFormat, check_against
 from ..text.tool_grammar import (
     ToolError,
     calls_or_answer,
-    check_strict,
+    check_formless,
     enforced_names,
     optional_calls,
     required_calls,
@@ -108,7 +108,7 @@ def _tool_use(
 def _optional(
     format: ToolFormat, tools: list[dict[str, Any]], answer: GrammarSpec | None, several: bool
 ) -> ToolUse:
-    check_strict(format, tools)
+    check_formless(format, tools)
     if answer is None:
         return ToolUse("allowed", format, tools, _spec(optional_calls(format, tools, several=several)))
     calls_are_json = format.name == "llama_json" and answer.kind in ("json_schema", "json_object")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jsonschema.exceptions import SchemaError
+from jsonschema.exceptions import SchemaError, best_match
 from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
 
 from .call_syntax import Call
 
+MOST_SHOWN = 60  # characters of a value
 CallCheck = Callable[[Call], bool]
 
 
@@ -33,6 +34,39 @@ def check_against(tools: Sequence[Mapping[str, Any]]) -> CallCheck:
         return validator is None or _valid(validator, call.arguments)
 
     return fits
+
+
+def mistake_in(schema: Any) -> str | None:
+    """What is wrong in a JSON schema: a value that makes no sense, with its place, or a reference."""
+    kind = validator_for(schema)
+    error = best_match(kind(kind.META_SCHEMA).iter_errors(schema))
+    if error is not None:
+        place = "".join(f"/{part}" for part in error.absolute_path)
+        return f"the value at #{place} makes no sense: {json.dumps(error.instance)[:MOST_SHOWN]}"
+    for reference in _references_within(schema):
+        if not _leads_somewhere(kind(schema), reference):
+            return f"the reference {reference!r} leads nowhere"
+    return None
+
+
+def _references_within(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#"):
+            yield reference
+    if isinstance(schema, dict | list):
+        for part in schema.values() if isinstance(schema, dict) else schema:
+            yield from _references_within(part)
+
+
+def _leads_somewhere(validator: Validator, reference: str) -> bool:
+    try:
+        validator.evolve(schema={"$ref": reference}).is_valid(None)
+    except RecursionError:  # to itself
+        return True
+    except Exception:  # which comes from a library beneath jsonschema
+        return False
+    return True
 
 
 def _validator(schema: Any) -> Validator | None:

@@ -6,6 +6,7 @@ import keyword
 from collections.abc import Sequence
 from typing import Any
 
+from .tool_check import mistake_in
 from .tool_formats import ToolFormat
 
 Tool = dict[str, Any]
@@ -20,11 +21,8 @@ _LEADS = ("", "\n\n")  # the second as reasoning leaves it
 class ToolError(ValueError):
     """A tool that can't be served. `function` is its name."""
 
-    def __init__(self, function: str, problem: str) -> None:
-        super().__init__(
-            f"The call of the function {function!r} can't be enforced in this model's way of calling because "
-            f"of {problem}."
-        )
+    def __init__(self, function: str, message: str) -> None:
+        super().__init__(message)
         self.function = function
 
 
@@ -119,17 +117,31 @@ class _Calls:
             schema = _of_an_object(parameters)
             return {"type": "json_schema", "json_schema": schema, "otherwise": otherwise, **fields}
         if (problem := _without_form(tool)) is not None:
-            raise ToolError(_name(tool), problem)
+            raise _formless(tool, problem)
         otherwise = "refuse" if refuse else "value"
         return {"type": "keywords", "members": _members(parameters), "otherwise": otherwise, **fields}
 
 
-def check_strict(format: ToolFormat, tools: Sequence[Tool]) -> None:
-    """Raises `ToolError` for a strict tool that this format can't hold to its schema."""
+def check_formless(format: ToolFormat, tools: Sequence[Tool]) -> None:
+    """Raises `ToolError` for a tool that this format can't hold to its schema, if it is strict, or if the
+    schema is wrong: it could not be checked either."""
     for tool in tools:
         problem = _without_form(tool) if format.name == "pythonic" else None
-        if problem is not None and tool["function"].get("strict"):
-            raise ToolError(_name(tool), problem)
+        if problem is None:
+            continue
+        if (mistake := mistake_in(_parameters(tool))) is not None:
+            raise ToolError(_name(tool), f"The parameters of the function {_name(tool)!r}: {mistake}.")
+        if tool["function"].get("strict"):
+            raise _formless(tool, problem)
+
+
+def _formless(tool: Tool, problem: str) -> ToolError:
+    name = _name(tool)
+    return ToolError(
+        name,
+        f"The call of the function {name!r} can't be enforced in this model's way of calling because of "
+        f"{problem}.",
+    )
 
 
 def _tag(begin: str, content: Format, end: str) -> Format:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .formula import ARRAY, Formula, Formulas
-from .goals import Container, Edge, Goal, Goals, Node
+from .goals import Container, Edge, Goals, Node
+from .outcomes import Goal, outcomes
 from .uniqueness import after_distinct
 
 
@@ -33,10 +34,10 @@ def _read(goals: Goals, array: Container, node: Node) -> None:
     ended = [make.rewritten(formula, "ended", lambda atom: _ended(make, atom)) for formula in goal]
     node.verdict = next((number for number, formula in enumerate(ended) if formula is make.true), -1)
     taken = tuple(make.rewritten(formula, "item", lambda atom: _after_item(make, atom)) for formula in goal)
-    outcomes = goals.outcomes(taken)
-    if outcomes:
-        targets = tuple(_node(goals, array, left) for _, left in outcomes)
-        node.edges = [Edge(None, goals.value(condition for condition, _ in outcomes), targets)]
+    ways = outcomes(goals.keywords, taken)
+    if ways:
+        targets = tuple(_node(goals, array, left) for _, left in ways)
+        node.edges = [Edge(None, goals.value(condition for condition, _ in ways), targets)]
 
 
 def _ended(make: Formulas, atom: Formula) -> Formula:

@@ -1,6 +1,6 @@
 """What has to be known of a value while it is read, and which ways of reading it can still end well.
 
-A *goal* is a tuple of formulas of which exactly one must turn out true of a value; its index is the
+A *goal* is a tuple of formulas of which one must turn out true of a value; the index of the first is the
 *verdict*. An object or array is read through *nodes*: the formulas that are left of the goal after
 the members read so far. A member that several formulas see differently has a goal of its own, and its
 verdict chooses the next node. Verdicts that cannot happen are found by a least fixpoint over all
@@ -11,19 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from ..errors import TooLargeError
 from ..stack_automaton import WORD_NAMES
 from .dfa import Dfa
-from .formula import ARRAY, BOOLEAN, CHILD, NULL, NUMBER, OBJECT, STRING, Formula
+from .formula import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, Formula
+from .free_order import FreeOrder
 from .keywords import Keywords
+from .outcomes import Goal, decided
 from .scalars import Content, Scalars, counted_lengths
 
 MAX_NODES = 20_000
 MAX_EDGES = 200_000
-MAX_OUTCOMES = 64
-Goal: TypeAlias = tuple[Formula, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +197,10 @@ class Goals:
         self._containers: dict[tuple[int, Goal], Container] = {}
         self._unsolved: list[Container] = []
         self._unread: list[Value] = []
+        self._unread_containers: tuple[list[Container], list[Container]] = [], []
+        """those that may have many nodes, and others, which come first: they may have to be refused"""
         self._size = 0
+        self.free_order = FreeOrder()
 
     def dissolve(self) -> None:
         """Cuts the circles in which containers refer to each other."""
@@ -244,7 +246,20 @@ class Goals:
         while self._unread or self._unsolved:
             while self._unread:
                 self._read(self._unread.pop())
-            self._solve()
+            container = self._next_container()
+            if container is None:
+                self._solve()
+            else:
+                self._read_container(container)
+
+    def _next_container(self) -> Container | None:
+        return next((unread.pop() for unread in reversed(self._unread_containers) if unread), None)
+
+    def _read_container(self, container: Container) -> None:
+        from .arrays import read_array
+        from .objects import read_object
+
+        (read_array if container.is_array else read_object)(self, container)
 
     def _solve(self) -> None:
         fresh, self._unsolved = self._unsolved[::-1], []
@@ -271,51 +286,21 @@ class Goals:
             return None
         if len(kept) == len(edge.targets):
             return edge.value, edge.targets
-        value = self.solved(edge.value.goal[verdict] for verdict in kept)
+        value = self.solved(self._first(edge.value.goal, kept))
         return value, tuple(edge.targets[verdict] for verdict in kept)
+
+    def _first(self, goal: Goal, kept: list[int]) -> Iterable[Formula]:
+        """A goal of some of the verdicts, for values that have these under the whole goal."""
+        *first, last = (goal[verdict] for verdict in kept)
+        if last is self.formulas.true:
+            dropped = [goal[verdict] for verdict in range(kept[-1]) if verdict not in kept]
+            last = self.formulas.all_of(map(self.formulas.negation, dropped))
+        return *first, last
 
     def count(self, nodes: int, edges: int) -> None:
         self._size += nodes * (MAX_EDGES // MAX_NODES) + edges
         if self._size > MAX_EDGES:
             raise TooLargeError(f"more than {MAX_NODES} places or {MAX_EDGES} members to keep apart")
-
-    def outcomes(self, formulas: Goal) -> list[tuple[Formula, Goal]]:
-        """For each way in which `child` atoms can turn out: its condition on the child, what is left."""
-        found: dict[Goal, list[Formula]] = {}
-        self._split(formulas, self.formulas.true, found, 0)
-        return [(self.formulas.any_of(conditions), goal) for goal, conditions in found.items()]
-
-    def _split(self, goal: Goal, condition: Formula, found: dict[Goal, list[Formula]], depth: int) -> None:
-        make = self.formulas
-        if condition is make.false or all(formula is make.false for formula in goal):
-            return
-        open_formulas = [formula for formula in goal if formula.says & CHILD]
-        if not open_formulas:
-            found.setdefault(goal, []).append(condition)
-            if len(found) > MAX_OUTCOMES or depth > MAX_OUTCOMES:
-                raise TooLargeError(f"more than {MAX_OUTCOMES} ways in which a member can matter")
-            return
-        needed = _needed_children(goal[0]) if len(goal) == 1 else []
-        if needed:
-            condition = make.all_of([condition, *map(self.keywords.expanded, needed)])
-            for child in needed:
-                goal = (self._assumed(goal[0], child, True),)
-            self._split(goal, condition, found, depth)
-            return
-        child = _first_child(open_formulas[0])
-        opened = self.keywords.expanded(child)
-        for holds, said in ((True, opened), (False, make.negation(opened))):
-            left_over = tuple([self._assumed(formula, child, holds) for formula in goal])
-            self._split(left_over, make.all_of([condition, said]), found, depth + 1)
-
-    def _assumed(self, formula: Formula, child: Formula, holds: bool) -> Formula:
-        said = self.formulas.true if holds else self.formulas.false
-        return self.formulas.rewritten(
-            formula,
-            ("assumed", child.number, holds),
-            lambda atom: said if atom.payload[1] is child else atom,
-            CHILD,
-        )
 
     def _read(self, value: Value) -> None:
         make = self.formulas
@@ -335,7 +320,7 @@ class Goals:
         value.array = self._container(value, ARRAY)
 
     def _scalar(self, value: Value, types: int) -> Goal | None:
-        goal = tuple(self.formulas.restricted(formula, types) for formula in value.goal)
+        goal = decided(self.formulas, [self.formulas.restricted(formula, types) for formula in value.goal])
         if all(formula is self.formulas.false for formula in goal):
             return None
         is_any = len(goal) == 1 and goal[0] is self.formulas.true
@@ -355,28 +340,13 @@ class Goals:
         return decided is self.formulas.true
 
     def _container(self, value: Value, types: int) -> Container | None:
-        goal = tuple(self.formulas.restricted(formula, types) for formula in value.goal)
+        goal = decided(self.formulas, [self.formulas.restricted(formula, types) for formula in value.goal])
         if all(formula is self.formulas.false for formula in goal):
             return None
         known = self._containers.get((types, goal))
         if known is None:
-            from .arrays import read_array
-            from .objects import read_object
-
             known = self._containers[types, goal] = Container(types, goal)
-            (read_object if types == OBJECT else read_array)(self, known)
+            is_plain = len(goal) == 1 and all(part.kind != "or" for part in goal[0].conjuncts())
+            self._unread_containers[is_plain].append(known)
             self._unsolved.append(known)
         return known
-
-
-def _needed_children(formula: Formula) -> list[Formula]:
-    """What must hold of a member, whatever else does."""
-    return [part.payload[1] for part in formula.conjuncts() if part.says == CHILD and part.kind == "atom"]
-
-
-def _first_child(formula: Formula) -> Formula:
-    """What the first `child` atom says."""
-    while formula.kind != "atom":
-        formula = next(part for part in formula.parts if part.says & CHILD)
-    child: Formula = formula.payload[1]
-    return child

@@ -13,6 +13,8 @@ from .readers import READERS, REFERENCES
 from .references import References
 from .regex_dfa import MalformedError, RegexError, searching
 
+_RANK = {keyword: rank for rank, keyword in enumerate(READERS)}
+
 
 class Keywords:
     """Reads one schema document. `whole` is its formula, `expanded` opens the subschemas of one value.
@@ -108,9 +110,8 @@ class Keywords:
         if "$ref" in place.fields and self.references.ignores_siblings:
             readers = REFERENCES
         said: list[Formula] = []
-        for keyword, read in readers.items():
-            if keyword in place.fields:
-                said += self._read(read, place)
+        for keyword in sorted(place.fields.keys() & readers.keys(), key=_RANK.__getitem__):
+            said += self._read(readers[keyword], place)
         return self.formulas.all_of(said)
 
     def _read(self, read: Callable[[Keywords, Place], Iterator[Formula]], place: Place) -> list[Formula]:

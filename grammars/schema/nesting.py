@@ -35,6 +35,8 @@ class Nesting:
 
     def can_get_stuck(self) -> bool:
         """Whether a place that needs a container can come where the stack is full."""
+        if not any(is_needed for inside in self._inside.values() for is_needed in inside.values()):
+            return False
         levels = {container: _places(container) for container in self._outermost}
         pending = list(levels)
         while pending:

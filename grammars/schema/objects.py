@@ -6,7 +6,7 @@ independent properties then has one node for each of them, and the goal that tra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import numpy as np
@@ -15,11 +15,11 @@ from ..errors import TooLargeError
 from ..stack_automaton import MAX_SEEN
 from .dfa import ANYTHING, REJECT, Dfa, combined
 from .formula import OBJECT, STRING, Formula
-from .goals import MAX_NODES, Container, Edge, Goal, Goals, Node, UndeclaredNames, Value
+from .goals import MAX_NODES, Container, Edge, Goals, Node, UndeclaredNames, Value
+from .named import declared_names, names_to_violate, only_name
+from .outcomes import Goal, outcomes
 from .scalars import content
-
-MAX_UNORDERED_STATES = 8_000  # each place of an object whose order is free spells all names again
-MIN_UNORDERED_NODES = 128
+from .simplifying import simplified
 
 
 class _Reader:
@@ -27,7 +27,7 @@ class _Reader:
         self.goals = goals
         self.make = goals.formulas
         self.container = container
-        self.names = _names(container.goal)
+        self.names = declared_names(container.goal)
         self.own: dict[str, list[Formula]] = {}
         self.required: set[str] = set()
         self._concerns: dict[Formula, frozenset[str | None]] = {}
@@ -45,14 +45,16 @@ class _Reader:
         self._own_values: dict[str, Value | None] = {}
         self._classes: dict[tuple[Formula, ...], Dfa] = {}
         self.pending: list[Node] = []
+        self.to_violate = {name for formula in self.core for name in names_to_violate(formula)}
 
     def _core(self, goal: Goal) -> Goal:
         """The goal without what concerns one declared property alone."""
-        if len(goal) > 1:
-            return goal
+        said, *others = (simplified(self.make, formula) for formula in goal)
+        if others:
+            return said, *others
         rest = []
-        for part in goal[0].conjuncts():
-            name = _only_name(part)
+        for part in said.conjuncts():
+            name = only_name(part)
             if name is None:
                 rest.append(part)
             elif part.payload[0] == "has":
@@ -143,7 +145,7 @@ class _Reader:
         return self.make.true if atom.payload[0] == "every" else self.make.false
 
     def _skipped(self, name: str, atom: Formula) -> Formula:
-        if _only_name(atom) != name:
+        if only_name(atom) != name:
             return atom
         return self.make.false if atom.payload[0] == "has" else self.make.true
 
@@ -161,7 +163,18 @@ class _Reader:
         children = self._own_children(name)
         if children:
             taken = (self.make.all_of([*children, taken[0]]),)
-        return self._made(taken, name, position)
+        return self._made(taken, name, position, self._settled(goal, name))
+
+    def _settled(self, goal: Goal, name: str) -> dict[Goal, Goal]:
+        """Where the order is free, the goal may stay what it is after a value that changes nothing else: a
+        name that was seen can't come again."""
+        if not self.container.is_unordered or name in self.to_violate:
+            return {}
+        return {self._changed(goal, name, ("allowed", name), partial(self._allowed, name)): goal}
+
+    def _allowed(self, name: str, atom: Formula) -> Formula:
+        is_own = atom.payload[0] == "every" and only_name(atom) == name
+        return self.make.true if is_own else atom
 
     def _own_children(self, name: str) -> list[Formula]:
         return [self.make.atom(OBJECT, "child", child) for child in self.own.get(name, ())]
@@ -169,8 +182,8 @@ class _Reader:
     def _own_value(self, name: str) -> Value | None:
         """Of a name that the rest of the goal says nothing of."""
         if name not in self._own_values:
-            outcomes = self.goals.outcomes((self.make.all_of(self._own_children(name)),))
-            conditions = [condition for condition, _ in outcomes]
+            ways = outcomes(self.goals.keywords, (self.make.all_of(self._own_children(name)),))
+            conditions = [condition for condition, _ in ways]
             self._own_values[name] = self.goals.value(conditions) if conditions else None
         return self._own_values[name]
 
@@ -188,25 +201,26 @@ class _Reader:
             return ()
         if atom.payload[0] == "count":
             return (*self.names, None)
-        name = _only_name(atom)
+        name = only_name(atom)
         if name is not None:
             return (name,)
         named = [name for name in self.names if self._is_in(name, atom.payload[1])]
         return named if self._undeclared(atom.payload[1]) is self.make.false else (*named, None)
 
-    def _made(self, taken: Goal, name: str | int, position: int) -> Edge | None:
-        outcomes = self.goals.outcomes(taken)
-        if not outcomes:
+    def _made(self, taken: Goal, name: str | int, position: int, same: Mapping[Goal, Goal]) -> Edge | None:
+        """`same`: by goals that may be left others that do as well."""
+        ways = outcomes(self.goals.keywords, taken)
+        if not ways:
             return None
-        targets = tuple(self.node(left, position) for _, left in outcomes)
-        return Edge(name, self.goals.value(condition for condition, _ in outcomes), targets)
+        targets = tuple(self.node(same.get(left, left), position) for _, left in ways)
+        return Edge(name, self.goals.value(condition for condition, _ in ways), targets)
 
     def _taken(self, atom: Formula, name: str) -> Formula:
         kind = atom.payload[0]
         if kind == "every":
             if not self._is_in(name, atom.payload[1]):
                 return atom
-            later = self.make.true if _only_name(atom) == name else atom
+            later = self.make.true if only_name(atom) == name else atom
             return self.make.all_of([self.make.atom(OBJECT, "child", atom.payload[2]), later])
         if kind == "has":
             return self.make.true if atom.payload[1] == name else atom
@@ -302,7 +316,7 @@ class _Reader:
             return atom
 
         key = ("other", *((names.number, holds) for names, holds in known.items()))
-        return self._made(self._changed(goal, None, key, taken), label, self.last)
+        return self._made(self._changed(goal, None, key, taken), label, self.last, {})
 
 
 def read_object(goals: Goals, container: Container) -> None:
@@ -326,46 +340,17 @@ def read_in_order(goals: Goals, container: Container) -> None:
 
 def _read(goals: Goals, container: Container, *, in_order: bool) -> None:
     reader = _Reader(goals, container, in_order=in_order)
-    most_nodes = MAX_NODES
-    if container.is_unordered:
-        spelled = sum(len(name) + 2 for name in reader.names)
-        most_nodes = max(MIN_UNORDERED_NODES, MAX_UNORDERED_STATES // spelled)
     container.names = {name: number for number, name in enumerate(reader.names)}
     container.start = reader.node(reader.core, 0)
+    reader.read(reader.pending.pop())
+    most = goals.free_order.most_places(container.start) if container.is_unordered else MAX_NODES
     while reader.pending:
+        if len(container.nodes) > most:
+            raise TooLargeError(f"more than {most} places in an object")
         reader.read(reader.pending.pop())
-        if len(container.nodes) > most_nodes:
-            raise TooLargeError(f"more than {most_nodes} places in an object")
+    if container.is_unordered:
+        goals.free_order.take(container)
 
 
 def _with_bit(bit: int, known: int, now: int) -> int:
     return known | (now >= 0) << bit if known >= 0 else REJECT
-
-
-def _only_name(atom: Formula) -> str | None:
-    """The declared name that an atom is about, if it is one."""
-    if atom.kind != "atom":
-        return None
-    if atom.payload[0] == "has":
-        name: str = atom.payload[1]
-        return name
-    if atom.payload[0] == "every":
-        names = atom.payload[1]
-        if names.kind == "atom" and names.payload[0] == "in" and len(names.payload[1]) == 1:
-            return next(iter(names.payload[1]))  # type: ignore[no-any-return]
-    return None
-
-
-def _names(goal: Goal) -> list[str]:
-    """Every name that is listed: those of properties in the order of declaration, then others."""
-    said = [atom for formula in goal for atom in formula.atoms()]
-    properties = [_only_name(atom) for atom in said if atom.payload[0] == "every"]
-    declared = [name for name in properties if name is not None]
-    return list(dict.fromkeys([*declared, *(name for atom in said for name in _listed(atom))]))
-
-
-def _listed(atom: Formula) -> Iterable[str]:
-    if atom.payload[0] == "has":
-        return (atom.payload[1],)
-    lists = atom.payload[1].atoms() if atom.payload[0] == "every" else ()
-    return [name for each in lists if each.payload[0] == "in" for name in sorted(each.payload[1])]

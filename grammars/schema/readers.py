@@ -14,7 +14,7 @@ from .formats import FORMATS, HINTS
 from .formula import ARRAY, BOOLEAN, EVERY_TYPE, NULL, NUMBER, OBJECT, STRING, Formula
 from .object_readers import DEPENDENCIES, OBJECTS
 from .place import Fields, Place
-from .values import exact_number, is_number, name_formula, one_of_values
+from .values import exact_number, is_listed, is_number, one_of_values
 
 if TYPE_CHECKING:
     from .keywords import Keywords
@@ -125,12 +125,13 @@ def _one_of(keywords: Keywords, place: Place) -> Iterator[Formula]:
     """At least one, and no two: disjoint alternatives leave no trace."""
     make = keywords.formulas
     outer = make.types(_mask_of(place.fields))
+    required = [make.atom(OBJECT, "has", name) for name in _required_names(place.fields)]
     children = [make.all_of([outer, keywords.expanded(child)]) for child in keywords.children(place, "oneOf")]
     yield make.any_of(children)
     overlaps: dict[Formula, None] = {}
     for left, right in combinations(children, 2):
         both = make.all_of([left, right])
-        if _exclude_each_other(keywords, make.restricted(both, OBJECT)):
+        if _exclude_each_other(keywords, make.all_of([make.restricted(both, OBJECT), *required])):
             both = make.all_of([make.types(EVERY_TYPE & ~OBJECT), both])
         overlaps[both] = None
         if len(overlaps) > MAX_OVERLAPS:
@@ -147,21 +148,26 @@ def _mask_of(fields: Fields) -> int:
     return mask
 
 
+def _required_names(fields: Fields) -> list[str]:
+    listed = fields.get("required")
+    return [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+
+
 def _exclude_each_other(keywords: Keywords, both: Formula) -> bool:
-    """Whether a property that two objects both require has no value that both allow."""
+    """Whether a property that two objects require has no value that both allow."""
     make = keywords.formulas
-    conjuncts = both.conjuncts()
-    required = {part.payload[1] for part in conjuncts if part.kind == "atom" and part.payload[0] == "has"}
+    conjuncts = [part for part in both.conjuncts() if part.kind == "atom"]
+    required = [part.payload[1] for part in conjuncts if part.payload[0] == "has"]
     allowed: dict[str, list[Formula]] = {}
     for part in conjuncts:
-        if part.kind == "atom" and part.payload[0] == "every":
+        if part.payload[0] == "every":
             for name in required:
-                if part.payload[1] is name_formula(make, name):
+                if is_listed(make, name, part.payload[1]):
                     allowed.setdefault(name, []).append(part.payload[2])
     return any(
-        make.all_of(map(keywords.expanded, values)) is make.false
+        make.false in values
+        or (len(values) > 1 and make.all_of(map(keywords.expanded, values)) is make.false)
         for values in allowed.values()
-        if len(values) > 1
     )
 
 

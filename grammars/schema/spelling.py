@@ -36,8 +36,8 @@ class Pushes(NamedTuple):
     numbers: NDArray[np.int32]  # [states, byte classes]
     """the action of each of these entries"""
     actions: NDArray[np.int64]  # [n, 3], kind, node and the place where it returns
-    returns: NDArray[np.int32]  # [m]
-    sizes: NDArray[np.int32]  # [m]
+    returns: list[int]
+    sizes: list[int]
     """how many of `returns` belong together, at the first of them"""
 
 
@@ -79,7 +79,7 @@ class Block:
         is_counted = states[firsts] == (-1 if self.count is None else self.count.loop)
         kinds = np.where(is_counted, COUNT_CALL, CALL)
         actions = np.stack([kinds, nodes[firsts], starts[row[firsts]]], axis=1)
-        return Pushes(numbers, actions, rows[rows > _NOTHING], size_at)
+        return Pushes(numbers, actions, rows[rows > _NOTHING].tolist(), size_at.tolist())
 
     @property
     def _returns(self) -> NDArray[np.int32]:
@@ -96,10 +96,10 @@ class Block:
         return spread(self.class_of_byte)
 
     @cached_property
-    def labelled(self) -> list[tuple[int, int]]:
+    def labelled(self) -> tuple[list[int], list[int]]:
         """The states with labels, and these."""
         states = np.flatnonzero(self.labels >= 0)
-        return list(zip(states.tolist(), self.labels[states].tolist(), strict=True))
+        return states.tolist(), self.labels[states].tolist()
 
     @cached_property
     def graph_key(self) -> tuple[bytes, bytes]:

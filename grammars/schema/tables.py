@@ -122,16 +122,15 @@ class Tables:
         known = self._stamped.get(key)
         if known is None:
             known = self._stamped[key] = self._reserved(len(block.transitions))
-            for state, label in block.labelled:
-                self.inherit(known + state, following[label])
+            states, labels = block.labelled
+            self.inherit_all([known + state for state in states], [following[label] for label in labels])
             graph = self._graph(block) if len(block.graph) else 0
             self._stamps.append(
                 _Stamp(known, block, following, graph, self._action_count, len(self._returns))
             )
             self._action_count += len(block.pushes.actions)
-            returns = block.pushes.returns
-            self._returns += np.where(returns >= 0, known + returns, DEAD).tolist()
-            self._return_sizes += block.pushes.sizes.tolist()
+            self._returns += [known + state if state >= 0 else DEAD for state in block.pushes.returns]
+            self._return_sizes += block.pushes.sizes
         return known
 
     def _graph(self, block: Block) -> int:

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from ..errors import GrammarError
 from ..json_schema import Json
-from .formula import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, Formula, Formulas
+from .formula import ARRAY, BOOLEAN, LIST, NULL, NUMBER, OBJECT, STRING, Formula, Formulas
 
 
 def one_of_values(make: Formulas, values: Sequence[Json]) -> Formula:
@@ -59,6 +59,15 @@ def _object(make: Formulas, members: dict[str, Json]) -> Formula:
 def name_formula(make: Formulas, name: str) -> Formula:
     """The set of one name."""
     return make.atom(STRING, "in", frozenset([name]))
+
+
+def is_listed(make: Formulas, name: str, names: Formula) -> bool:
+    """Whether a formula over names is of lists alone and holds for this one."""
+
+    def decided(atom: Formula) -> Formula:
+        return make.true if name in atom.payload[1] else make.false
+
+    return names.says == LIST and make.rewritten(names, ("name", name), decided) is make.true
 
 
 def is_number(value: Json) -> bool:

@@ -320,10 +320,11 @@ def _named(error: GrammarError | TooLargeError, format: JsonSchema) -> GrammarEr
     if not format.function:
         return error
     parameters = f"the parameters of the function {format.function!r}"
+    named: GrammarError | TooLargeError
     if isinstance(error, TooLargeError):
-        return TooLargeError(f"{parameters}: {error}")
-    if isinstance(error, NotCoveredError):
-        named: GrammarError = type(error)(error.keyword, format.named(error.path), error.reason)
+        named = TooLargeError(f"{parameters}: {error}")
+    elif isinstance(error, NotCoveredError):
+        named = type(error)(error.keyword, format.named(error.path), error.reason)
     else:
         where = "which must allow an object" if format.root == "#" else f"at {format.root}"
         named = type(error)(f"{parameters}, {where}: {error}")

@@ -1,4 +1,5 @@
-"""Attention on CPUs: numba where reading memory rules, PyTorch's flash attention where arithmetic does."""
+"""Attention on CPUs: our own kernels where reading memory rules or the processor multiplies bfloat16,
+PyTorch's flash attention where arithmetic does."""
 
 import numpy as np
 import torch
@@ -6,13 +7,16 @@ import torch
 from ..numba_tools import float_bits
 from ..threads import thread_count
 from . import items as column
+from . import tile_product, tiles
 from .batch import AttentionBatch, Group
 from .flash import Chunk, SharedPart, attend_chunk, attend_shared, plan_chunk, plan_shared
+from .lanes import LANES
 from .plan import BEGIN, END, NO_WINDOW, ItemPlan, Share, plan_items
 from .runs import Runs
 
 MAX_ITEM_QUERIES = 16
-"""Query heads that share one pass over the keys: more amortise no more, and leave the first-level cache."""
+"""Query heads that share one pass over the keys, without tiles: more amortise no more, and leave the
+first-level cache."""
 
 MIN_SPLIT = 512
 """Keys below which an item is not split for the sake of more threads."""
@@ -51,10 +55,12 @@ class CpuAttention:
         # A window hides a different part of the shared keys from each row, and leaves little to share.
         groups = batch.groups if window is None else ()
         flops = 4 * heads * head_dim
-        flash_rows = _flash_rows(batch, flops, repeat)
-        flash_groups = _flash_groups(groups, flops, repeat)
+        tiled = q.dtype == torch.bfloat16 and head_dim % LANES == 0 and tile_product.available()
+        flash_rows = _flash_rows(batch, flops, repeat) & (not tiled or tile_product.has_matrix_unit())
+        flash_groups = _flash_groups(groups, flops, repeat) & (not tiled)
         covered = Share(~flash_rows, ~flash_groups)
-        tokens = max(1, MAX_ITEM_QUERIES // repeat)
+        self._item_queries = max(repeat, tiles.QUERIES if tiled else MAX_ITEM_QUERIES)
+        tokens = self._item_queries // repeat
         split = _split(batch, kv_heads)
         self._items = plan_items(batch, groups, covered, tokens, split, window)
         self._runs = Runs.find(batch)
@@ -66,7 +72,8 @@ class CpuAttention:
         keys_read = int((self._items.items[:, END] - self._items.items[:, BEGIN]).sum())
         threaded = keys_read * kv_heads * head_dim * 2 * q.element_size() >= THREADED_BYTES
         self._threads = thread_count() if threaded else 1
-        self._attend, self._merge = column.callbacks(q.dtype)
+        self._attend = tiles.callback() if tiled else column.run_callback(q.dtype)
+        self._merge = column.merge_callback(q.dtype)
         self._arguments = self._fixed_arguments(kv, repeat, window)
 
     def _fixed_arguments(self, kv: torch.Tensor, repeat: int, window: int | None) -> list[int]:
@@ -81,7 +88,7 @@ class CpuAttention:
         arguments[column.REPEAT] = repeat
         arguments[column.HEAD_DIM] = kv.shape[4]
         arguments[column.SLOTS] = kv.shape[2] * kv.shape[3]
-        arguments[column.MAX_QUERIES] = max(MAX_ITEM_QUERIES, repeat) + 1
+        arguments[column.MAX_QUERIES] = self._item_queries
         arguments[column.WINDOW] = NO_WINDOW if window is None else window
         arguments[column.MERGES] = self._items.merges.ctypes.data
         arguments[column.MERGE_COUNT] = len(self._items.merges)

@@ -123,7 +123,8 @@ def _softmax(score, low, high, count, state, total, head_dim):
     correction = exp(state[0] - largest)
     summed = np.float32(0)
     for t in range(low, high):
-        weight = exp(score[t] - largest)
+        below = score[t] - largest
+        weight = exp(below) if below <= np.float32(0) else below
         score[t] = weight
         summed += weight
     for t in range(low):
@@ -204,7 +205,7 @@ def _load_queries(arguments, item, head, kind, scale, query, state, total):
 
 
 @compiled
-def _write(arguments, item, head, kind, state, total):
+def write(arguments, item, head, kind, state, total):
     """Write an item's output, or its partial result."""
     head_dim, repeat = arguments[HEAD_DIM], arguments[REPEAT]
     heads = arguments[KV_HEADS] * repeat
@@ -228,43 +229,52 @@ def _write(arguments, item, head, kind, state, total):
 
 
 @compiled
-def _run_items(arguments, kind):
-    head_dim, slots, kv_heads = arguments[HEAD_DIM], arguments[SLOTS], arguments[KV_HEADS]
-    queries = arguments[MAX_QUERIES]
+def column_scratch(arguments):
+    """Arrays for `run_item`: queries, totals, scores, states."""
+    queries, head_dim = arguments[MAX_QUERIES] + 1, arguments[HEAD_DIM]
     query = np.zeros(queries * head_dim, np.float32)
     total = np.empty(queries * head_dim, np.float32)
-    score = np.empty(queries * BLOCK, np.float32)
-    state = np.empty(queries * 2, np.float32)
-    query_at = pointer(query.ctypes.data, np.float32(0))
-    total_at = pointer(total.ctypes.data, np.float32(0))
-    score_at = pointer(score.ctypes.data, np.float32(0))
-    state_at = pointer(state.ctypes.data, np.float32(0))
-    scale = float_of(arguments[SCALE])
+    return query, total, np.empty(queries * BLOCK, np.float32), np.empty(queries * 2, np.float32)
+
+
+@compiled
+def run_item(arguments, index, head, kind, scratch):
+    """Item number `index` for the queries of one KV head."""
+    head_dim, slots = arguments[HEAD_DIM], arguments[SLOTS]
+    query = pointer(scratch[0].ctypes.data, np.float32(0))
+    total = pointer(scratch[1].ctypes.data, np.float32(0))
+    score = pointer(scratch[2].ctypes.data, np.float32(0))
+    state = pointer(scratch[3].ctypes.data, np.float32(0))
+    item = shifted(pointer(arguments[ITEMS], np.int64(0)), index * COLUMNS)
+    _load_queries(arguments, item, head, kind, float_of(arguments[SCALE]), query, state, total)
+    keys = shifted(pointer(arguments[KEYS], kind), head * slots * head_dim)
+    values = shifted(pointer(arguments[VALUES], kind), head * slots * head_dim)
+    run = pointer(arguments[ITEM_RUNS], np.int64(0))[index]
+    runs = shifted(pointer(arguments[RUNS], np.int64(0)), run * RUN_COLUMNS)
+    _attend(
+        item,
+        runs,
+        keys,
+        values,
+        head_dim,
+        arguments[REPEAT],
+        arguments[WINDOW],
+        query,
+        score,
+        state,
+        total,
+    )
+    write(arguments, item, head, kind, state, total)
+
+
+@compiled
+def _run_items(arguments, kind):
+    scratch = column_scratch(arguments)
     while True:
         work = fetch_add(arguments, 1)
-        if work >= arguments[ITEM_COUNT] * kv_heads:
+        if work >= arguments[ITEM_COUNT] * arguments[KV_HEADS]:
             break
-        head = work % kv_heads
-        item = shifted(pointer(arguments[ITEMS], np.int64(0)), work // kv_heads * COLUMNS)
-        _load_queries(arguments, item, head, kind, scale, query_at, state_at, total_at)
-        keys = shifted(pointer(arguments[KEYS], kind), head * slots * head_dim)
-        values = shifted(pointer(arguments[VALUES], kind), head * slots * head_dim)
-        run = pointer(arguments[ITEM_RUNS], np.int64(0))[work // kv_heads]
-        runs = shifted(pointer(arguments[RUNS], np.int64(0)), run * RUN_COLUMNS)
-        _attend(
-            item,
-            runs,
-            keys,
-            values,
-            head_dim,
-            arguments[REPEAT],
-            arguments[WINDOW],
-            query_at,
-            score_at,
-            state_at,
-            total_at,
-        )
-        _write(arguments, item, head, kind, state_at, total_at)
+        run_item(arguments, work // arguments[KV_HEADS], work % arguments[KV_HEADS], kind, scratch)
 
 
 @compiled
@@ -321,15 +331,17 @@ def _merge_float32(arguments):
     _merge_partials(arguments, np.float32(0))
 
 
-_CALLBACKS = {
-    torch.bfloat16: (_items_bfloat16, _merge_bfloat16),
-    torch.float16: (_items_float16, _merge_float16),
-    torch.float32: (_items_float32, _merge_float32),
-}
+_RUN = {torch.bfloat16: _items_bfloat16, torch.float16: _items_float16, torch.float32: _items_float32}
+_MERGE = {torch.bfloat16: _merge_bfloat16, torch.float16: _merge_float16, torch.float32: _merge_float32}
 
 
 @cache
-def callbacks(dtype: torch.dtype) -> tuple[Callback, Callback]:
-    """What runs items, and what merges partial results."""
-    items, merge = _CALLBACKS[dtype]
-    return Callback(items), Callback(merge)
+def run_callback(dtype: torch.dtype) -> Callback:
+    """Runs the items."""
+    return Callback(_RUN[dtype])
+
+
+@cache
+def merge_callback(dtype: torch.dtype) -> Callback:
+    """Merges their partial results."""
+    return Callback(_MERGE[dtype])

@@ -1,39 +1,18 @@
-"""What a checkpoint's config.json says of the decoder, checked and reduced to what the forward pass needs.
-
-One decoder serves all families; `FAMILIES` says how they differ.
-"""
+"""What a checkpoint's config.json says of the decoder, checked and reduced to what the forward pass needs."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any
 
 import msgspec
 
 from ..errors import ConfigError
+from ..families import CONFIG_FILE, Family, config_text, family_of
 from .rope_config import RopeConfig, parse_rope
 
-CONFIG_FILE = "config.json"
-T = TypeVar("T")
 STRETCHED = ("linear", "dynamic", "yarn")
 """kinds whose `max_position_embeddings` does not yet count the stretching"""
-
-
-class Family(NamedTuple):
-    """`None`: config.json's `attention_bias` decides."""
-
-    qkv_bias: bool | None
-    output_bias: bool | None
-    qk_norm: bool
-    window: Literal["never", "all layers", "by layer"]
-
-
-FAMILIES = {
-    "LlamaForCausalLM": Family(None, None, False, "never"),
-    "MistralForCausalLM": Family(False, False, False, "all layers"),
-    "Qwen2ForCausalLM": Family(True, False, False, "by layer"),
-    "Qwen3ForCausalLM": Family(None, None, True, "by layer"),
-}
 
 
 class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,18 +75,11 @@ class _ConfigFile(msgspec.Struct, kw_only=True):
 def load_decoder_config(model: Path) -> DecoderConfig:
     """Read `model`/config.json. Raises ConfigError for what can't be served, naming it and what could."""
     path = model / CONFIG_FILE
+    family = family_of(model)
     try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: can't be read ({error.strerror}). A model is a directory with it."
-        ) from None
-    return _decoder_config(path, text)
-
-
-def _decoder_config(path: Path, text: bytes) -> DecoderConfig:
-    family = _family(path, text)
-    file = _decode(path, text, _ConfigFile)
+        file = msgspec.json.decode(config_text(model), type=_ConfigFile)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path}: {error}") from None
     _check(path, file)
     head_dim = file.head_dim or file.hidden_size // file.num_attention_heads
     rope = parse_rope(
@@ -139,28 +111,6 @@ def _decoder_config(path: Path, text: bytes) -> DecoderConfig:
         default_positions=stretched if rope.kind in ("linear", "yarn") else file.max_position_embeddings,
         dtype=file.dtype or file.torch_dtype,
     )
-
-
-class _Names(msgspec.Struct):
-    architectures: list[str] | None = None
-    model_type: str = "missing"
-
-
-def _family(path: Path, text: bytes) -> Family:
-    names = _decode(path, text, _Names)
-    architecture = (names.architectures or [f"none (model_type {names.model_type})"])[0]
-    if architecture not in FAMILIES:
-        raise ConfigError(
-            f"{path}: architecture {architecture} is not supported. Supported: {', '.join(sorted(FAMILIES))}."
-        )
-    return FAMILIES[architecture]
-
-
-def _decode(path: Path, text: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{path}: {error}") from None
 
 
 def _check(path: Path, file: _ConfigFile) -> None:

@@ -93,14 +93,24 @@ def _size_pool(
 ) -> PoolSize:
     context = context_length(shape, config.max_model_len)
     budget = _kv_budget(config, shape, dtype, device, graph_launches)
+    bytes_per_page = page_bytes(shape, config.page_size, dtype)
     pool = size_pool(
         budget=budget,
-        bytes_per_page=page_bytes(shape, config.page_size, dtype),
+        bytes_per_page=bytes_per_page,
         page_size=config.page_size,
         slots=config.max_running,
         context=context,
         context_was_asked=config.max_model_len is not None,
     )
+    if config.kv_memory is not None and pool.num_pages < budget // bytes_per_page:
+        log.warning(
+            "--kv-memory of %s bytes: %s of them are used, which --max-running %d requests of %s tokens each "
+            "can fill; for more raise --max-running",
+            f"{budget:,}",
+            f"{pool.num_pages * bytes_per_page:,}",
+            config.max_running,
+            f"{context:,}",
+        )
     if pool.max_model_len < context:
         log.warning(
             "the context is cut from %d to %d tokens: that is what %d bytes of KV memory hold (--kv-memory)",

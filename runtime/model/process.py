@@ -18,6 +18,7 @@ import zmq
 from ..child import ChildArguments, child_arguments
 from ..config import ServeConfig, load_config
 from ..errors import ConfigError
+from ..logs import write_log
 from ..messages import (
     DiscardPages,
     DropGrammar,
@@ -43,6 +44,7 @@ from ..sockets import (
 )
 from ..vocabulary import load_vocabulary
 from .capture import CaptureError
+from .compiling import announce_compilation
 from .devices import use_all_cores
 from .loading import LoadedModel, load_model
 from .runner import Runner
@@ -112,7 +114,8 @@ def main() -> None:
     config = load_config(arguments.directory)
     if WITHOUT_GRAPHS in os.environ:
         config = msgspec.structs.replace(config, enforce_eager=True)
-    logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    write_log(config.log_level)
+    announce_compilation(config.device)
     use_all_cores()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     model = _load_or_exit(config, arguments, context)

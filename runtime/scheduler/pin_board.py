@@ -113,11 +113,7 @@ class PinBoard:
         if len(self._pins) >= MOST_PINS:
             return Obstacle("too_many_pins", f"{MOST_PINS} prefixes are pinned, which is the limit.")
         if pinned + more > self.limit:
-            return Obstacle(
-                "pin_quota_exceeded",
-                f"The prefix takes {more} more pages of KV cache, but {pinned} of the {self.limit} that may "
-                "be pinned are taken. Unpin others, or start the server with a larger --pin-memory.",
-            )
+            return Obstacle("pin_quota_exceeded", self._over_quota(wanted, more, pinned))
         if pinned + more > spare:
             return Obstacle(
                 "kv_cache_in_use",
@@ -131,3 +127,13 @@ class PinBoard:
                 status=503,
             )
         return None
+
+    def _over_quota(self, wanted: int, more: int, pinned: int) -> str:
+        fix = "Pin a shorter prefix" if wanted > self.limit else "Unpin others (DELETE /cache/pin/ID)"
+        return (
+            f"The prefix takes {self._amount(more)} more of the KV cache, but {self._amount(self.limit)} may "
+            f"be pinned in all, of which {pinned} are. {fix}, or start the server with a larger --pin-memory."
+        )
+
+    def _amount(self, pages: int) -> str:
+        return f"{pages:,} pages ({pages * self._cache.page_size:,} tokens)"

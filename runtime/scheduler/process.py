@@ -17,6 +17,7 @@ from ...grammars import GrammarCompiler, GrammarFiles, Segmenter, default_direct
 from ...radix_cache import PrefixCache
 from ..child import ChildArguments, child_arguments
 from ..config import ServeConfig, load_config
+from ..logs import write_log
 from ..messages import (
     Abort,
     Drain,
@@ -257,7 +258,7 @@ def _most_pinned(ready: ModelReady, pin_memory: int | None) -> int:
 def main() -> None:
     arguments = child_arguments()
     config = load_config(arguments.directory)
-    logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    write_log(config.log_level)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     Loop(arguments, config).run()
 

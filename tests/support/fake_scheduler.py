@@ -21,6 +21,7 @@ from arbora.runtime.messages import (
     Finish,
     FinishReason,
     Generate,
+    GiveUp,
     Logprobs,
     Message,
     ModelReady,
@@ -214,6 +215,9 @@ class FakeSupervisor:
 
     def drain(self) -> None:
         self._outbox.send(Drain())
+
+    def give_up(self) -> None:
+        self._outbox.send(GiveUp())
 
     def close(self) -> None:
         self._outbox.close(linger_ms=0)

@@ -18,7 +18,7 @@ def check(cache: PrefixCache) -> None:
     evictable = [node for node in cached if not node.children and not node.locks]
     _check_leaves(policy, evictable)
     not_full = {leaf for leaf in evictable if len(leaf.tokens) % tree.page_bytes}
-    assert policy._tails._leaves.keys() <= not_full, "a leaf in that queue has a tail to lose"
+    assert policy._tails.leaves.keys() <= not_full, "a leaf in that queue has a tail to lose"
 
 
 def _check_marks(policy: ReuseRate, nodes: list[Node]) -> None:

@@ -30,7 +30,8 @@ def write_tiny_model(directory: Path, template: str | None = CHATML) -> Path:
     if template is not None:
         config["chat_template"] = template
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
-    (directory / "config.json").write_text(json.dumps({"vocab_size": VOCAB_SIZE, "model_type": "llama"}))
+    sizes = {"vocab_size": VOCAB_SIZE, "architectures": ["LlamaForCausalLM"]}
+    (directory / "config.json").write_text(json.dumps(sizes))
     return directory
 
 

@@ -1,0 +1,74 @@
+"""Known fields that are honoured for few values or none, and what serves in their place."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...runtime.errors import RequestError
+from .type_errors import SHOWN_CHARACTERS
+
+
+class FixedField(NamedTuple):
+    """`values` are the JSON texts of what is done anyway."""
+
+    values: tuple[str, ...] = ()
+    instead: str = "Leave it out."
+
+
+_SHORTEN = "Shorten the prompt: POST /tokenize counts its tokens."
+_TEXT_ALONE = "Leave it out: replies are text alone."
+_IDS = "Leave it out: POST /tokenize gives the ids of a text."
+
+FIXED_FIELDS = {
+    "store": FixedField(("false",)),
+    "service_tier": FixedField(('"auto"', '"default"')),
+    "modalities": FixedField(('["text"]',), _TEXT_ALONE),
+    "audio": FixedField((), _TEXT_ALONE),
+    "functions": FixedField(("[]",), 'Give each as one of tools: {"type": "function", "function": …}.'),
+    "function_call": FixedField(('"none"',), "Use tools with tool_choice."),
+    "web_search_options": FixedField((), "Give a search of your own as one of tools."),
+    "verbosity": FixedField(('"medium"',), "Ask for it in a message."),
+    "use_beam_search": FixedField(("false",), "Use n for several replies."),
+    "length_penalty": FixedField(("1", "1.0")),
+    "truncate_prompt_tokens": FixedField((), _SHORTEN),
+    "truncation_side": FixedField((), _SHORTEN),
+    "allowed_token_ids": FixedField(("[]",), "Use choice or regex, or a logit_bias of 100 for these ids."),
+    "bad_words": FixedField(
+        ("[]",), "Give the ids of their tokens, which POST /tokenize tells, a logit_bias of -100."
+    ),
+    "logits_processors": FixedField(("[]",), "Use logit_bias."),
+    "prompt_embeds": FixedField((), "Give the prompt as text or token ids."),
+    "guided_whitespace_pattern": FixedField((), "Leave it out: JSON is compact."),
+    "chat_template": FixedField(
+        (),
+        "The model's own is used: set its variables by chat_template_kwargs, or send the rendered text to "
+        "/v1/completions.",
+    ),
+    "documents": FixedField(("[]",), "Put them into a message."),
+    "return_tokens_as_token_ids": FixedField(("false",), _IDS),
+    "return_token_ids": FixedField(("false",), _IDS),
+    "return_prompt_text": FixedField(("false",)),
+    "kv_transfer_params": FixedField(),
+    "echo": FixedField(("false",), "Use /v1/completions, which has it."),
+    "suffix": FixedField(
+        ('""',), "Write it into the prompt, in the model's own form for what is to be filled in."
+    ),
+    "thinking_token_budget": FixedField(("-1",), "Use reasoning_effort or max_tokens."),
+    "repetition_detection": FixedField((), "Use repetition_penalty or frequency_penalty."),
+    "logprob_token_ids": FixedField(("[]",), "Use logprobs, in chats with top_logprobs."),
+    "watermarking": FixedField(("false",)),
+    "vllm_xargs": FixedField(("{}",)),
+}
+
+
+def check_fixed(name: str, value: bytes) -> None:
+    """Raises a `RequestError` that names the field, its value and what to use."""
+    values, instead = FIXED_FIELDS[name]
+    text = " ".join(value.decode(errors="replace").split())
+    if text == "null" or text.replace(" ", "") in values:
+        return
+    shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+    served = f"only {' or '.join(values)} is supported" if values else "it is not supported"
+    raise RequestError(
+        f"{name} is {shown}, but {served}. {instead}", param=name, code="unsupported_parameter"
+    )

@@ -1,0 +1,59 @@
+"""The model families that are served, and how they differ. One decoder serves all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from .errors import ConfigError
+
+CONFIG_FILE = "config.json"
+
+
+class Family(NamedTuple):
+    """`None`: config.json's `attention_bias` decides."""
+
+    qkv_bias: bool | None
+    output_bias: bool | None
+    qk_norm: bool
+    window: Literal["never", "all layers", "by layer"]
+
+
+FAMILIES = {
+    "LlamaForCausalLM": Family(None, None, False, "never"),
+    "MistralForCausalLM": Family(False, False, False, "all layers"),
+    "Qwen2ForCausalLM": Family(True, False, False, "by layer"),
+    "Qwen3ForCausalLM": Family(None, None, True, "by layer"),
+}
+
+
+class _Names(msgspec.Struct):
+    architectures: list[str] | None = None
+    model_type: str = "missing"
+
+
+def family_of(model: Path) -> Family:
+    """By `model`/config.json. Raises ConfigError for what is not served, naming it and what is."""
+    path = model / CONFIG_FILE
+    try:
+        names = msgspec.json.decode(config_text(model), type=_Names)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    architecture = (names.architectures or [f"none (model_type {names.model_type})"])[0]
+    if architecture not in FAMILIES:
+        raise ConfigError(
+            f"{path}: architecture {architecture} is not supported. Supported: {', '.join(sorted(FAMILIES))}."
+        )
+    return FAMILIES[architecture]
+
+
+def config_text(model: Path) -> bytes:
+    path = model / CONFIG_FILE
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: can't be read ({error.strerror}). A model is a directory with it."
+        ) from None

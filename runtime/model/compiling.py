@@ -1,0 +1,42 @@
+"""Says that kernels are being compiled, if they are: later starts find them compiled."""
+
+from __future__ import annotations
+
+import logging
+
+from numba.core.event import Event, Listener, register
+
+log = logging.getLogger(__name__)
+
+
+def announce_compilation(device: str) -> None:
+    """Comes before the first kernel is called."""
+    notice = CompilationNotice()
+    register("numba:compile", notice)  # type: ignore[no-untyped-call]
+    if device == "cuda":
+        from triton import knobs  # may be missing where there is no GPU
+
+        knobs.compilation.listener = notice.on_triton
+
+
+class CompilationNotice(Listener):
+    """Writes one line, however many kernels there are. Loading compiled ones is none of its events."""
+
+    def __init__(self) -> None:
+        self._is_written = False
+
+    def on_start(self, event: Event) -> None:
+        self._write()
+
+    def on_end(self, event: Event) -> None:
+        """Nothing is left to say."""
+
+    def on_triton(self, *, cache_hit: bool, **_: object) -> None:
+        """Of one kernel, when it is there."""
+        if not cache_hit:
+            self._write()
+
+    def _write(self) -> None:
+        if not self._is_written:
+            self._is_written = True
+            log.info("compiling kernels, which can take a minute; the next start finds them compiled")

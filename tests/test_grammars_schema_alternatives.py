@@ -1,0 +1,123 @@
+"""Alternatives of objects: what they have in common, and in which order their properties may come."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from arbora.grammars.schema import PropertyOrder, SchemaCompiler
+from arbora.grammars.schema.formula import OBJECT, Formula, Formulas
+from arbora.grammars.schema.scalars import is_true
+from arbora.grammars.schema.simplifying import simplified
+from hypothesis import given
+from hypothesis import strategies as st
+from json_automata import walked
+
+COMPILER = SchemaCompiler()
+MAKE = Formulas()
+ATOMS = [MAKE.atom(OBJECT, "has", name) for name in "abcd"]
+
+formulas = st.recursive(
+    st.sampled_from([*ATOMS, *map(MAKE.negation, ATOMS), MAKE.true, MAKE.false]),
+    lambda inner: (
+        st.lists(inner, min_size=2, max_size=4).map(MAKE.all_of)
+        | st.lists(inner, min_size=2, max_size=4).map(MAKE.any_of)
+    ),
+    max_leaves=16,
+)
+
+
+@given(formulas, st.fixed_dictionaries({atom: st.booleans() for atom in ATOMS}))
+def test_a_simplified_formula_holds_where_the_formula_does(
+    formula: Formula, facts: Mapping[Formula, bool]
+) -> None:
+    assert is_true(simplified(MAKE, formula), facts.__getitem__) == is_true(formula, facts.__getitem__)
+
+
+def test_what_all_alternatives_say_is_said_once() -> None:
+    a, b, c, d = ATOMS
+    both = MAKE.any_of([MAKE.all_of([a, b]), MAKE.all_of([c, b])])
+    not_both = MAKE.negation(MAKE.all_of([a, b, c, d]))
+    said = simplified(MAKE, MAKE.all_of([both, not_both])).conjuncts()
+    assert set(said) == {b, MAKE.any_of([a, c]), MAKE.negation(MAKE.all_of([a, c, d]))}
+
+
+def alternatives(keyword: str, *, closed: bool) -> dict[str, Any]:
+    """Two kinds of object with twelve optional properties each, of which they share four."""
+    shared = {f"s{number}": {"type": "integer"} for number in range(4)}
+    kinds = [
+        {
+            "properties": {kind: True, **{f"{kind}{i}": {"type": "boolean"} for i in range(8)}, **shared},
+            "required": [kind],
+            "additionalProperties": not closed,
+        }
+        for kind in "ab"
+    ]
+    return {"type": "object", keyword: kinds}
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+def test_optional_properties_of_alternatives_may_come_in_any_order(keyword: str) -> None:
+    automaton = COMPILER.compile(json.dumps(alternatives(keyword, closed=True)), property_order="any")
+    names = ["b", *(f"b{number}" for number in range(8)), *(f"s{number}" for number in range(4))]
+    for seed in range(5):
+        random.Random(seed).shuffle(names)
+        members = [f'"{name}":{1 if name[0] == "s" else "true"}' for name in names]
+        assert automaton.accepts(f"{{{','.join(members)}}}".encode())
+        assert not automaton.accepts(f'{{{",".join(members)},"a":1}}'.encode())
+        assert not automaton.accepts(f"{{{','.join([*members, members[0]])}}}".encode())
+        walked(automaton, random.Random(seed), 80)  # which asserts that it isn't stuck
+
+
+def test_an_object_of_too_many_places_keeps_the_declared_order() -> None:
+    schema = alternatives("oneOf", closed=False)
+    automaton = COMPILER.compile(json.dumps(schema), property_order="any")
+    assert automaton.accepts(b'{"a":1,"a0":true,"s1":2,"b0":0}')
+    assert not automaton.accepts(b'{"a0":true,"a":1}')
+
+
+@pytest.mark.parametrize("order", ["schema", "any"])
+def test_many_objects_of_many_places_are_no_more_than_fits(order: PropertyOrder) -> None:
+    def kind(number: int) -> dict[str, Any]:
+        names = [f"property {number} {place}" for place in range(8)]
+        pairs = {name: [other] for name, other in zip(names[::2], names[1::2], strict=True)}
+        return {
+            "type": "object",
+            "properties": {name: {"type": "string"} for name in names},
+            "dependentRequired": pairs,
+            "additionalProperties": False,
+        }
+
+    schema = {"type": "object", "properties": {f"k{number}": kind(number) for number in range(12)}}
+    automaton = COMPILER.compile(json.dumps(schema), property_order=order)
+    for number in range(12):
+        first, second = (f'"property {number} {place}":""' for place in range(2))
+        assert automaton.accepts(f'{{"k{number}":{{{first},{second}}}}}'.encode())
+        assert not automaton.accepts(f'{{"k{number}":{{{first}}}}}'.encode())
+
+
+@pytest.mark.parametrize("order", ["schema", "any"])
+def test_one_of_closed_objects_may_require_what_another_has_not(order: PropertyOrder) -> None:
+    closed = [
+        {"properties": {"x": {}, name: {}}, "required": [name], "additionalProperties": False}
+        for name in ("a", "b")
+    ]
+    automaton = COMPILER.compile(json.dumps({"type": "object", "oneOf": closed}), property_order=order)
+    for text in ('{"x":1,"a":1}', '{"x":1,"b":1}', '{"a":1}'):
+        assert automaton.accepts(text.encode()), text
+    for text in ('{"x":1}', '{"a":1,"b":1}', '{"x":1,"a":1,"b":1}', "{}"):
+        assert not automaton.accepts(text.encode()), text
+
+
+def test_what_an_object_requires_tells_alternatives_apart() -> None:
+    kinds = [
+        {"properties": {"kind": {"const": kind}, kind: {"type": "null"}}} for kind in ("first", "second")
+    ]
+    schema = {"type": "object", "required": ["kind"], "oneOf": kinds}
+    automaton = COMPILER.compile(json.dumps(schema))
+    assert automaton.accepts(b'{"kind":"first","first":null,"second":1}')
+    for text in ('{"kind":"first","first":1}', '{"kind":"third"}', '{"first":null}'):
+        assert not automaton.accepts(text.encode()), text

@@ -1,0 +1,62 @@
+"""What a server's processes write into its log, and when."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from arbora.runtime.model.compiling import CompilationNotice
+from numba.core.event import install_listener
+
+COMPILED = "from numba import njit\n\n\n@njit(cache=True)\ndef double(x):\n    return 2 * x\n"
+SAYS = """
+import logging
+from arbora.runtime.logs import write_log
+write_log("info")
+for name in ("arbora.scheduler", "uvicorn.error"):
+    logging.getLogger(name).debug("details")
+    logging.getLogger(name).info("news")
+    logging.getLogger(name).warning("worries")
+"""
+
+
+def call_doubles(source: Path) -> None:
+    """With two types, in a fresh module: what was compiled before is found on disk alone."""
+    spec = importlib.util.spec_from_file_location("doubles", source)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (module.double(1), module.double(1.5)) == (2, 3.0)
+
+
+def test_every_line_has_the_same_form_whoever_writes_it() -> None:
+    said = subprocess.run([sys.executable, "-c", SAYS], capture_output=True, text=True, check=True)
+    assert said.stderr == 2 * "arbora: news\narbora: warning: worries\n"
+
+
+def test_that_kernels_are_compiled_is_told_once_and_only_if_they_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = tmp_path / "doubles.py"
+    source.write_text(COMPILED)
+    with caplog.at_level(logging.INFO), install_listener("numba:compile", CompilationNotice()):
+        call_doubles(source)
+        assert [message.partition(",")[0] for message in caplog.messages] == ["compiling kernels"]
+    caplog.clear()
+    with caplog.at_level(logging.INFO), install_listener("numba:compile", CompilationNotice()):
+        call_doubles(source)
+        assert caplog.messages == []
+
+
+def test_that_triton_finds_its_kernels_compiled_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    notice = CompilationNotice()
+    with caplog.at_level(logging.INFO):
+        notice.on_triton(cache_hit=True, src=None)
+        assert caplog.messages == []
+        for _ in range(2):
+            notice.on_triton(cache_hit=False, src=None)
+        assert len(caplog.messages) == 1
