@@ -101,7 +101,6 @@ class History:
             return node
         self._leave(below)
         below.parent, below.key, below.tokens = node.parent, node.key, node.tokens + below.tokens
-        below.led_on = node.led_on
         return below
 
     def _drop(self, node: Node) -> None:

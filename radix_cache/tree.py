@@ -81,12 +81,14 @@ class RadixTree:
                 return self._match(node, position, child, length)
             node = child
             position += length
-        if not node.children:
+        nearest = None
+        if node.children:
+            nearest, common = node.nearest_child(tokens[position : min(position + page_bytes, end)])
+        if nearest is None:
             return Match(node, position // TOKEN_BYTES, None, 0, 0)
-        nearest, common = node.nearest_child(tokens[position : min(position + page_bytes, end)])
         return self._match(node, position, nearest, common)
 
-    def _match(self, node: Node, position: int, inside: Node | None, common: int) -> Match:
+    def _match(self, node: Node, position: int, inside: Node, common: int) -> Match:
         pages, tail = divmod(common // TOKEN_BYTES, self.page_size)
         return Match(node, position // TOKEN_BYTES, inside, pages, tail)
 

@@ -79,6 +79,34 @@ def test_an_object_of_too_many_places_keeps_the_declared_order() -> None:
     assert not automaton.accepts(b'{"a0":true,"a":1}')
 
 
+def test_properties_that_depend_on_none_of_too_many_others_may_come_in_any_order() -> None:
+    pairs = {f"a{number}": [f"b{number}"] for number in range(8)}
+    names = [name for first, (second,) in pairs.items() for name in (first, second)]
+    schema = {
+        "type": "object",
+        "properties": {**dict.fromkeys(names, True), "x": True, "y": {"type": "integer"}},
+        "dependentRequired": pairs,
+        "required": ["x"],
+        "additionalProperties": False,
+    }
+    automaton = COMPILER.compile(json.dumps(schema), property_order="any")
+    for text in (
+        '{"y":1,"a1":0,"x":2,"b1":0,"a7":0,"b7":0}',
+        '{"a0":0,"b0":0,"y":1,"x":2}',
+        '{"x":1,"b3":1}',
+    ):
+        assert automaton.accepts(text.encode()), text
+    for text in (
+        '{"x":2,"b1":0,"a1":0}',
+        '{"y":1,"a1":0,"x":2}',
+        '{"a1":0,"b1":0}',
+        '{"x":1,"a1":0,"b1":0,"x":1}',
+    ):
+        assert not automaton.accepts(text.encode()), text
+    for seed in range(10):
+        walked(automaton, random.Random(seed), 80)
+
+
 @pytest.mark.parametrize("order", ["schema", "any"])
 def test_many_objects_of_many_places_are_no_more_than_fits(order: PropertyOrder) -> None:
     def kind(number: int) -> dict[str, Any]:

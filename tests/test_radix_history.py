@@ -56,6 +56,22 @@ def test_a_tail_that_was_evicted_page_by_page_is_one_memory() -> None:
     assert len(node.tokens) // 4 == 8
 
 
+def test_a_node_evicted_page_by_page_keeps_count_of_those_who_went_on_from_it() -> None:
+    cache = new_cache(num_pages=6)
+    longer = (*DOCUMENT, 7, 7, 7, 7)
+    serve(cache, DOCUMENT)
+    serve(cache, longer)
+    serve(cache, (*longer, 8))
+    document = only_child(cache)
+    assert (document.hits, document.led_on) == (2, 1)
+    serve(cache, OTHER[:4])
+    for _ in range(5):
+        cache.allocate(1)
+    [memory] = [node for node in remembered(cache) if node.sequence() == pack(DOCUMENT)]
+    assert memory.tokens == pack(DOCUMENT)
+    assert (memory.hits, memory.led_on) == (2, 1)
+
+
 def test_what_is_remembered_below_a_leaf_stays_behind_it_when_the_leaf_loses_its_end() -> None:
     cache = new_cache(num_pages=4)
     longer = (*DOCUMENT, 7, 7, 7, 7)

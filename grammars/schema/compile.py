@@ -46,7 +46,7 @@ class SchemaCompiler:
         """Exactly the compact JSON texts that the schema allows.
 
         Declared properties come in the schema's order, undeclared ones after them; or in any order,
-        except in objects where they depend on each other or are more than `MAX_SEEN`.
+        except in objects where they depend on each other too much or are more than `MAX_SEEN`.
 
         Raises GrammarError for a wrong schema, NotCoveredError for a keyword without an automaton,
         TooLargeError past a limit.

@@ -6,8 +6,9 @@ independent properties then has one node for each of them, and the goal that tra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -21,9 +22,13 @@ from .outcomes import Goal, outcomes
 from .scalars import content
 from .simplifying import simplified
 
+_Order = Literal["any", "any for others", "declared"]
+"""that of declared properties; "any for others" than those that depend on each other"""
+_LOOSE_ORDERS: tuple[_Order, ...] = ("any", "any for others")
+
 
 class _Reader:
-    def __init__(self, goals: Goals, container: Container, *, in_order: bool) -> None:
+    def __init__(self, goals: Goals, container: Container, order: _Order) -> None:
         self.goals = goals
         self.make = goals.formulas
         self.container = container
@@ -32,16 +37,15 @@ class _Reader:
         self.required: set[str] = set()
         self._concerns: dict[Formula, frozenset[str | None]] = {}
         self.core = self._core(container.goal)
-        container.is_unordered = not in_order and 0 < len(self.names) <= MAX_SEEN
-        self.last = 0 if container.is_unordered else len(self.names)
-        """the position of undeclared names"""
+        container.is_unordered = order != "declared" and 0 < len(self.names) <= MAX_SEEN
+        self.in_order = self._names_in_order(order)
         if container.is_unordered:
             followed = [name for name in self.names if name in self.required and self._varies(name)]
             needed = [self.make.atom(OBJECT, "has", name) for name in followed]
             self.core = (self.make.all_of([*needed, self.core[0]]), *self.core[1:])
             self.required.difference_update(followed)
         self._open: dict[Formula, frozenset[Formula]] = {}
-        self._edges: dict[tuple[Goal, str | tuple[bool, ...]], Edge | None] = {}
+        self._edges: dict[tuple[Goal, str, int], Edge | None] = {}
         self._own_values: dict[str, Value | None] = {}
         self._classes: dict[tuple[Formula, ...], Dfa] = {}
         self.pending: list[Node] = []
@@ -62,6 +66,16 @@ class _Reader:
             else:
                 self.own.setdefault(name, []).append(part.payload[2])
         return (self.make.all_of(rest),)
+
+    def _names_in_order(self, order: _Order) -> list[str]:
+        if not self.container.is_unordered:
+            return self.names
+        if order == "any":
+            return []
+        found = [name for name in self.names if len(self.core) > 1 or self._varies(name)]
+        if len(found) in (0, len(self.names)):
+            raise TooLargeError("no property may come in any order")
+        return found
 
     def _varies(self, name: str) -> bool:
         """Whether what the goal says of a name, or whether there is room for it, depends on other members."""
@@ -85,13 +99,26 @@ class _Reader:
         self.goals.count(0, len(node.edges) + len(node.others))
 
     def _read_unordered(self, node: Node) -> None:
-        goal = node.key[0]
-        edges = {name: self._edge(goal, name, 0) for name in self.names}
+        goal, position = node.key
+        free = [name for name in self.names if name not in self.in_order]
+        edges = {name: self._edge(goal, name, position) for name in free}
         node.edges = [edge for edge in edges.values() if edge is not None]
         if node is self.container.start:
-            self.container.needed = [edges[name] for name in self.names if name in self.required]
+            self.container.needed = [edges[name] for name in free if name in self.required]
+        for name, current in self._skipping(goal, position):
+            edge = self._edge(current, name, self.in_order.index(name) + 1)
+            if edge is not None:
+                node.edges.append(edge)
         node.verdict = self._verdict(goal)
         self._read_others(node, goal)
+
+    def _skipping(self, goal: Goal, position: int) -> Iterator[tuple[str, Goal]]:
+        """The names from a position on, and what is left without those before."""
+        for name in self.in_order[position:]:
+            yield name, goal
+            goal = self._changed(goal, name, ("skipped", name), partial(self._skipped, name))
+            if all(formula is self.make.false for formula in goal):
+                return
 
     def _read_ordered(self, node: Node) -> None:
         goal, position = node.key
@@ -150,7 +177,7 @@ class _Reader:
         return self.make.false if atom.payload[0] == "has" else self.make.true
 
     def _edge(self, goal: Goal, name: str, position: int) -> Edge | None:
-        key = (goal, name)
+        key = (goal, name, position)
         if key not in self._edges:
             self._edges[key] = self._new_edge(goal, name, position)
         return self._edges[key]
@@ -244,10 +271,11 @@ class _Reader:
 
     def _read_others(self, node: Node, goal: Goal) -> None:
         """Edges for undeclared names: one for each way in which the formulas tell them apart."""
+        position = node.key[1] if self.container.is_unordered else len(self.names)
         told_apart = frozenset[Formula]().union(*map(self._told_apart, goal))
         varying = tuple(sorted(told_apart, key=lambda names: names.number))
         if not varying:
-            edge = self._other_edge(goal, {}, 0)
+            edge = self._other_edge(goal, position, {}, 0)
             if edge is not None:
                 node.others = [edge]
                 node.names = UndeclaredNames(ANYTHING, ("any",), True)
@@ -257,7 +285,7 @@ class _Reader:
         new_label = np.full(1 << len(varying), REJECT, np.int32)
         for label in labels:
             known = {names: bool(label >> bit & 1) for bit, names in enumerate(varying)}
-            edge = self._other_edge(goal, known, len(node.others))
+            edge = self._other_edge(goal, position, known, len(node.others))
             if edge is not None:
                 new_label[label] = len(node.others)
                 node.others.append(edge)
@@ -303,7 +331,7 @@ class _Reader:
             names, "undeclared", lambda atom: self.make.false if atom.payload[0] == "in" else atom
         )
 
-    def _other_edge(self, goal: Goal, known: dict[Formula, bool], label: int) -> Edge | None:
+    def _other_edge(self, goal: Goal, position: int, known: dict[Formula, bool], label: int) -> Edge | None:
         def taken(atom: Formula) -> Formula:
             kind = atom.payload[0]
             if kind == "has":
@@ -316,15 +344,15 @@ class _Reader:
             return atom
 
         key = ("other", *((names.number, holds) for names, holds in known.items()))
-        return self._made(self._changed(goal, None, key, taken), label, self.last, {})
+        return self._made(self._changed(goal, None, key, taken), label, position, {})
 
 
 def read_object(goals: Goals, container: Container) -> None:
     """Fills in the nodes of an object, from its start on."""
-    if goals.any_order:
+    for order in _LOOSE_ORDERS if goals.any_order else ():
         known = goals.unread
         try:
-            _read(goals, container, in_order=False)
+            _read(goals, container, order)
             return
         except TooLargeError:
             goals.forget_after(known)
@@ -333,13 +361,13 @@ def read_object(goals: Goals, container: Container) -> None:
 
 def read_in_order(goals: Goals, container: Container) -> None:
     """Anew, with the declared order of properties."""
+    _read(goals, container, "declared")
+
+
+def _read(goals: Goals, container: Container, order: _Order) -> None:
     container.needed = []
     container.nodes = {}
-    _read(goals, container, in_order=True)
-
-
-def _read(goals: Goals, container: Container, *, in_order: bool) -> None:
-    reader = _Reader(goals, container, in_order=in_order)
+    reader = _Reader(goals, container, order)
     container.names = {name: number for number, name in enumerate(reader.names)}
     container.start = reader.node(reader.core, 0)
     reader.read(reader.pending.pop())
