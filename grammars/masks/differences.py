@@ -2,49 +2,84 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from ..stack_automaton import DEAD
 from .configurations import ASKED, FULL, NOT_YET, OPENS, UNDECIDED, follow
 from .token_trie import OTHER, PLAIN
-from .walks import FIRST_ROOM, add, append, keep
+from .unowned import unowned
+from .walks import NO_LIMIT, add, append
+
+_FIRST_ROOM = 1 << 14
+
+
+class Apart(NamedTuple):
+    """What walks from several states found: three spans of `tokens` for each.
+
+    `ends[i]` are the ends of what differs, is undecided and openers for state i; each begins where the one
+    before ends.
+    """
+
+    tokens: NDArray[np.int32]
+    ends: NDArray[np.int32]  # [states, 3]
 
 
 @njit(cache=True, nogil=True)
 def walk_differences(tries, roots, machine, configurations, rounds, states, likes, ends_apart, found):  # type: ignore[no-untyped-def]
-    """`Walked` of each state beside one that is like it: tokens that only one of the two allows, those
+    """`Apart` of each state beside one that is like it: tokens that only one of the two allows, those
     undecided only from the state, and openers only from it. What is undecided from the other may be
     decided from the state; it is left out. Where `ends_apart`, one of the two allows the ends of sequence.
     And whether there was room for all configurations, without which the rest is worth nothing."""
-    tokens, ends, used = np.empty(FIRST_ROOM, np.int32), np.empty((len(states), 3), np.int32), 0
-    had_room = True
+    tokens, ends, used = np.empty(_FIRST_ROOM, np.int32), np.empty((len(states), 3), np.int32), 0
+    levels = np.empty((4, tries.max_bytes + 1), np.int32)
+    tables = unowned((tries, roots, machine, configurations, rounds, found))
     for i in range(len(states)):
-        counts, has_room = _walk_both(
-            tries, roots, OTHER, machine, configurations, rounds, states[i], likes[i], found
-        )
-        had_room = had_room and has_room
+        counts, has_room = _walk_both(*tables, levels, OTHER, states[i], likes[i], NO_LIMIT)  # type: ignore[call-arg]
+        if not has_room:
+            return tokens, ends, False
         if ends_apart[i]:
             counts = (append(found.allowed, counts[0], tries.eos), counts[1], counts[2])
-        tokens, used = keep(tokens, used, found, counts, ends[i])
-    return tokens[:used], ends, np.zeros(len(states), np.bool_), had_room
+        tokens, used = _keep(tokens, used, found, counts, ends[i])
+    return tokens[:used], ends, True
 
 
 @njit(cache=True, nogil=True)
-def walk_apart(tries, roots, machine, configurations, rounds, state, like, found):  # type: ignore[no-untyped-def]
+def _keep(tokens, used, found, counts, ends):  # type: ignore[no-untyped-def]
+    """The tokens with what was found behind them, and how many they are now; notes where each part ends."""
+    total = used + counts[0] + counts[1] + counts[2]
+    if total > len(tokens):
+        longer = np.empty(2 * total, np.int32)
+        longer[:used] = tokens[:used]
+        tokens = longer
+    used = append(tokens, used, found.allowed[: counts[0]])
+    ends[0] = used
+    used = append(tokens, used, found.undecided[: counts[1]])
+    ends[1] = used
+    used = append(tokens, used, found.openers[: counts[2]])
+    ends[2] = used
+    return tokens, used
+
+
+@njit(cache=True, nogil=True)
+def walk_apart(tries, roots, machine, configurations, rounds, state, like, found, most):  # type: ignore[no-untyped-def]
     """How many plain tokens only one of two states allows, which are in `found`: -1 if something is undecided
-    or an opener from `state`, as nothing is from the other; and whether there was room for all
-    configurations."""
-    counts, had_room = _walk_both(
-        tries, roots, PLAIN, machine, configurations, rounds, np.int32(state), np.int32(like), found
-    )
+    or an opener from `state`, as nothing is from the other, or if that looks at more than `most` nodes; and
+    whether there was room for all configurations."""
+    levels = np.empty((4, tries.max_bytes + 1), np.int32)
+    tables = unowned((tries, roots, machine, configurations, rounds, found))
+    counts, had_room = _walk_both(*tables, levels, PLAIN, np.int32(state), np.int32(like), most)  # type: ignore[call-arg]
     return counts[0] if counts[1] + counts[2] == 0 else -1, had_room
 
 
 @njit(cache=True, nogil=True)
-def _walk_both(tries, roots, first_trie, machine, configurations, rounds, state, like, found):  # type: ignore[no-untyped-def]
+def _walk_both(tries, roots, machine, configurations, rounds, found, levels, first_trie, state, like, most):  # type: ignore[no-untyped-def]
     """Two walks at once, which end where both would go on alike: from the same configuration, or as far as
-    rounds know. A walk that has come to its end stays `DEAD` or `UNDECIDED` for all that follows below."""
+    rounds know. A walk that has come to its end stays `DEAD` or `UNDECIDED` for all that follows below. If
+    they look at more than `most` nodes something is undecided, and that is all that is found."""
     child_ends, height, token_starts, tokens = tries.ends, tries.height, tries.token_starts, tries.tokens
     first_child, child, child_byte = tries.first_child, tries.child, tries.child_byte
     transitions, class_of_byte = machine.transitions, machine.class_of_byte
@@ -53,11 +88,10 @@ def _walk_both(tries, roots, first_trie, machine, configurations, rounds, state,
     is_known = len(known_places) > 0
     differing, undecided, openers = found
     root_nodes, first_root = roots.nodes, roots.first
-    places, its_places = np.empty(tries.max_bytes + 1, np.int32), np.empty(tries.max_bytes + 1, np.int32)
-    at, until = np.empty(len(places), np.int32), np.empty(len(places), np.int32)
+    places, its_places, at, until = levels[0], levels[1], levels[2], levels[3]
     places[0], its_places[0] = state, like
     states, classes = transitions.shape
-    apart = open_questions = opening = 0
+    apart = open_questions = opening = looked = 0
     for trie in range(first_trie, PLAIN + 1):
         for root_column in range(classes):
             if transitions[state, root_column] == transitions[like, root_column]:
@@ -65,6 +99,9 @@ def _walk_both(tries, roots, first_trie, machine, configurations, rounds, state,
             for root in range(first_root[trie, root_column], first_root[trie, root_column + 1]):
                 node, column, level = root_nodes[root], root_column, 0
                 while True:
+                    looked += 1
+                    if looked > most:
+                        return (0, 1, 0), True
                     here, there = places[level], its_places[level]
                     is_alike = False
                     if is_known and 0 <= here < states and 0 <= there < states:

@@ -1,4 +1,4 @@
-"""Lists of tokens, each kept once, and those of each state."""
+"""Lists of tokens, each kept once."""
 
 from __future__ import annotations
 
@@ -23,15 +23,6 @@ class Lists(NamedTuple):
     used: NDArray[np.int64]  # [1], how many lists there are
 
 
-class Kinds(NamedTuple):
-    """What states in strings do with plain tokens. `ends[i]` are the ends of the spans of `tokens` that
-    differ from the kind's mask, are undecided, and are openers; each begins where the one before ends."""
-
-    masks: NDArray[np.int32]  # [kinds]
-    tokens: NDArray[np.int32]
-    ends: NDArray[np.int64]  # [kinds, 3]
-
-
 @njit(cache=True, nogil=True)
 def no_lists():  # type: ignore[no-untyped-def]
     lists = Lists(
@@ -47,102 +38,12 @@ def no_lists():  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def put_listed(lists, walked, states, of_state, room):  # type: ignore[no-untyped-def]
-    """Notes in `of_state`, int32 [all states, 3], the lists of what was walked from states [n]. Of dear ones
-    only what is allowed: `put_dear` sees to the rest. Stops where there are more than `room` tokens."""
-    lists = _with_room(lists, len(walked.tokens), 2 * len(states))
-    for i in range(len(states)):
-        allowed, undecided, openers = _spans(walked.tokens, walked.ends, i)
-        of_state[states[i], 0] = _put(lists, allowed, openers[:0])
-        if not walked.dear[i]:
-            of_state[states[i], 2] = _put(lists, undecided, openers)
-        if lists.offsets[lists.used[0]] > room:
-            break
-    return lists
-
-
-@njit(cache=True, nogil=True)
-def put_dear(lists, walked, states, kinds, kind, of_state, mask_of_state, room):  # type: ignore[no-untyped-def]
-    """Adds to what was walked from states [n] what their kinds do; `kind` is that of each dear one."""
-    dear = np.flatnonzero(walked.dear)
-    for number in range(len(dear)):
-        state = states[dear[number]]
-        _, undecided, openers = _spans(walked.tokens, walked.ends, dear[number])
-        differing, plain_undecided, plain_openers = _spans(kinds.tokens, kinds.ends, kind[number])
-        mask_of_state[state] = kinds.masks[kind[number]]
-        if len(plain_undecided) or len(plain_openers):
-            undecided = np.concatenate((undecided, plain_undecided))
-            openers = np.concatenate((openers, plain_openers))
-        lists = _with_room(lists, len(differing) + len(undecided) + len(openers), 2)
-        of_state[state, 1] = _put(lists, differing, openers[:0])
-        of_state[state, 2] = _put(lists, undecided, openers)
-        if lists.offsets[lists.used[0]] > room:
-            break
-    return lists
-
-
-@njit(cache=True, nogil=True)
-def put_like(lists, walked, states, likes, of_state, mask_of_state, marks, room):  # type: ignore[no-untyped-def]
-    """Gives states [n] all that those have which they are like, and what differs. `marks`, bool [tokens], are
-    false before and after."""
-    for i in range(len(states)):
-        state, like = states[i], likes[i]
-        differing, undecided, openers = _spans(walked.tokens, walked.ends, i)
-        mask_of_state[state] = mask_of_state[like]
-        of_state[state, 0] = of_state[like, 0]
-        own = _list(lists, of_state[like, 1])
-        if len(own):
-            differing = apart(own, differing, marks)
-        decided = of_state[like, 2]
-        if len(undecided) or len(openers):
-            both = _list(lists, decided)
-            below = len(both) - lists.openers[decided]
-            undecided = np.concatenate((both[:below], undecided))
-            openers = np.concatenate((both[below:], openers))
-            lists = _with_room(lists, len(undecided) + len(openers), 1)
-            decided = _put(lists, undecided, openers)
-        lists = _with_room(lists, len(differing), 1)
-        of_state[state, 1] = _put(lists, differing, openers[:0])
-        of_state[state, 2] = decided
-        if lists.offsets[lists.used[0]] > room:
-            break
-    return lists
-
-
-@njit(cache=True, nogil=True)
-def apart(tokens, others, marks):  # type: ignore[no-untyped-def]
-    """The tokens that only one of two lists has."""
-    for token in tokens:
-        marks[token] = True
-    found = np.empty(len(tokens) + len(others), np.int32)
-    count = 0
-    for token in others:
-        if not marks[token]:
-            found[count] = token
-            count += 1
-        marks[token] = False
-    for token in tokens:
-        if marks[token]:
-            found[count] = token
-            count += 1
-            marks[token] = False
-    return found[:count]
-
-
-@njit(cache=True, nogil=True)
-def _spans(tokens, ends, number):  # type: ignore[no-untyped-def]
-    start = ends[number - 1, 2] if number else 0
-    first, second, third = ends[number]
-    return tokens[start:first], tokens[first:second], tokens[second:third]
-
-
-@njit(cache=True, nogil=True)
-def _list(lists, number):  # type: ignore[no-untyped-def]
+def list_of(lists, number):  # type: ignore[no-untyped-def]
     return lists.tokens[lists.offsets[number] : lists.offsets[number + 1]]
 
 
 @njit(cache=True, nogil=True)
-def _put(lists, tokens, openers):  # type: ignore[no-untyped-def]
+def put(lists, tokens, openers):  # type: ignore[no-untyped-def]
     """The number of this list, for which there must be room."""
     if len(tokens) + len(openers) == 0:
         return np.int32(0)
@@ -165,14 +66,20 @@ def _put(lists, tokens, openers):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _with_room(lists, tokens, count):  # type: ignore[no-untyped-def]
+def with_room(lists, tokens, count):  # type: ignore[no-untyped-def]
     """The lists with room for so many tokens in so many lists more."""
     kept, most = lists.tokens, lists.used[0] + count
     end = lists.offsets[lists.used[0]] + tokens
     if end > len(kept):
-        kept = _longer(kept, 2 * end)
+        kept = longer(kept, 2 * end)
     lists = Lists(kept, lists.offsets, lists.openers, lists.slots, lists.used)
     return lists if most < len(lists.openers) else _rehashed(lists, 2 * most)
+
+
+@njit(cache=True, nogil=True)
+def has_room(lists, tokens, count):  # type: ignore[no-untyped-def]
+    used = lists.used[0]
+    return lists.offsets[used] + tokens <= len(lists.tokens) and used + count < len(lists.openers)
 
 
 @njit(cache=True, nogil=True)
@@ -180,17 +87,17 @@ def _rehashed(lists, size):  # type: ignore[no-untyped-def]
     slots = 1
     while slots < 4 * size:
         slots *= 2
-    offsets, openers = _longer(lists.offsets, size + 1), _longer(lists.openers, size)
+    offsets, openers = longer(lists.offsets, size + 1), longer(lists.openers, size)
     lists = Lists(lists.tokens, offsets, openers, np.full(slots, -1, np.int32), lists.used)
     for number in range(lists.used[0]):
-        tokens = _list(lists, number)
+        tokens = list_of(lists, number)
         middle = len(tokens) - openers[number]
         lists.slots[_slot(lists, tokens[:middle], tokens[middle:])] = number
     return lists
 
 
 @njit(cache=True, nogil=True)
-def _longer(array, size):  # type: ignore[no-untyped-def]
+def longer(array, size):  # type: ignore[no-untyped-def]
     longer = np.empty(size, array.dtype)
     longer[: len(array)] = array
     return longer
@@ -199,22 +106,36 @@ def _longer(array, size):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _slot(lists, tokens, openers):  # type: ignore[no-untyped-def]
     """Where the list is among those by hash, or would be."""
-    code = _code(_code(np.uint64(len(openers)), tokens), openers)
+    code = code_of_sums(len(openers), sum_of(tokens), sum_of(openers))
     slot = np.int64(code & np.uint64(len(lists.slots) - 1))
     while lists.slots[slot] >= 0 and not _is(lists, lists.slots[slot], tokens, openers):
         slot = (slot + 1) & (len(lists.slots) - 1)
     return slot
 
 
+@njit(nogil=True, forceinline=True)
+def code_of(token):  # type: ignore[no-untyped-def]
+    spread = np.uint64(token + 1) * np.uint64(0x9E3779B97F4A7C15)
+    return spread ^ (spread >> np.uint64(29))
+
+
 @njit(cache=True, nogil=True)
-def _code(code, tokens):  # type: ignore[no-untyped-def]
-    """A sum, so that no token waits for the one before."""
+def sum_of(tokens):  # type: ignore[no-untyped-def]
+    """A sum of codes, so that no token waits for the one before."""
     total = np.uint64(0)
     for i in range(len(tokens)):
-        spread = np.uint64(tokens[i] + 1) * np.uint64(0x9E3779B97F4A7C15)
-        total += spread ^ (spread >> np.uint64(29))
-    code = (code ^ total) * np.uint64(0x9E3779B97F4A7C15)
-    return code ^ (code >> np.uint64(29))
+        total += code_of(tokens[i])
+    return total
+
+
+@njit(cache=True, nogil=True)
+def code_of_sums(count, total, opener_total):  # type: ignore[no-untyped-def]
+    """Of a list with so many openers."""
+    code = np.uint64(count)
+    for each in (total, opener_total):
+        code = (code ^ each) * np.uint64(0x9E3779B97F4A7C15)
+        code ^= code >> np.uint64(29)
+    return code
 
 
 @njit(cache=True, nogil=True)

@@ -9,9 +9,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .lists import Kinds, apart
 from .signatures import Rounds, Signatures
+from .state_lists import Kinds, apart
 from .token_trie import PLAIN_BYTES, TokenTries
+from .unowned import unowned
 from .walker import Walker
 from .walks import Found, room_for
 
@@ -20,6 +21,7 @@ REMEMBERED = 2048  # masks of 16 KB over 131k tokens
 COMPARED = 8  # masks beside which one is tried before it is kept whole
 ALIKE = 8  # bytes on which states must agree for one's mask to be found from the other's
 _FIRST_NEAR = 64
+_BLOCK = 256  # words
 _NOTHING = np.empty(0, np.int32)
 
 
@@ -166,16 +168,29 @@ def _flip_bits(words, tokens):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _differences(words, others, tokens):  # type: ignore[no-untyped-def]
     """Puts the tokens with other bits into `tokens`; how many they are, -1 if there is no room."""
+    words, others, tokens = unowned((words, others, tokens))
+    count = 0
+    for start in range(0, len(words), _BLOCK):
+        for place in range(start, min(start + _BLOCK, len(words))):
+            count += _bits(words[place] ^ others[place])
+        if count > len(tokens):
+            return -1
     found = 0
     for place in range(len(words)):
-        differing = words[place] ^ others[place]
-        bit = 0
+        differing = np.int64(words[place] ^ others[place])
         while differing:
-            if differing & np.uint32(1):
-                if found == len(tokens):
-                    return -1
-                tokens[found] = 32 * place + bit
-                found += 1
-            differing >>= np.uint32(1)
-            bit += 1
+            lowest = differing & -differing
+            tokens[found] = 32 * place + _bits(lowest - 1)
+            found += 1
+            differing ^= lowest
     return found
+
+
+@njit(nogil=True, forceinline=True)
+def _bits(word):  # type: ignore[no-untyped-def]
+    """How many are set of 32."""
+    bits = np.uint64(word)
+    bits -= (bits >> np.uint64(1)) & np.uint64(0x55555555)
+    bits = (bits & np.uint64(0x33333333)) + ((bits >> np.uint64(2)) & np.uint64(0x33333333))
+    bits = (bits + (bits >> np.uint64(4))) & np.uint64(0x0F0F0F0F)
+    return np.int64(((bits * np.uint64(0x01010101)) >> np.uint64(24)) & np.uint64(0xFF))

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from ..errors import TooLargeError
 from ..stack_automaton import StackAutomaton
 from .list_sharing import renumber, share_decided
-from .lists import Lists, no_lists, put_dear, put_like, put_listed
+from .lists import Lists, no_lists
 from .plain import PlainMasks, Tools
+from .state_lists import put_dear, put_like, put_listed
 from .token_trie import TokenTries
 from .walker import Walker
 from .walks import Machine
@@ -97,11 +98,12 @@ class _Making:
             return
         is_dear = self._bodies[states] != 0
         walked = self._walker.states(states, self._accepting[states], is_dear, NODE_LIMIT, self._tools.few)
-        self._keep(put_listed(self._lists, walked, states, self._lists_of_state, self._room()))
+        branches = self._walker.branches
+        self._keep(put_listed(self._lists, branches, walked, states, self._lists_of_state, self._room()))
         if walked.dear.any():
             kinds, kind = self._plain.kinds(states[walked.dear])
             of_state = (self._lists_of_state, self._mask_of_state)
-            self._keep(put_dear(self._lists, walked, states, kinds, kind, *of_state, self._room()))
+            self._keep(put_dear(self._lists, branches, walked, states, kinds, kind, *of_state, self._room()))
 
     def _put_like(self, states: NDArray[np.int32]) -> None:
         """For states that are like dear ones: what those have, and what differs."""
