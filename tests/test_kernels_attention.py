@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 HEADS = [(4, 4), (4, 2), (6, 2), (8, 1), (40, 1)]
-ONE_HEAP = Path(__file__).parent / "support" / "attention_in_one_heap.py"
+ONE_HEAP = Path(__file__).parent / "support" / "kernels_in_one_heap.py"
 WAYS = {"flash": (0, False), "numba": (10**15, False), "as the processor is": (10**6, True)}
 """from which number of operations flash attention is used, and whether tiles are where they can be"""
 
@@ -104,8 +104,9 @@ def test_queries_may_be_a_view_of_a_fused_projection(dtype: torch.dtype) -> None
     assert_matches_reference(replace(case, q=fused[:, :4]))
 
 
-def test_threads_that_allocate_from_one_heap_dont_overwrite_each_others_scratch() -> None:
-    command = [sys.executable, str(ONE_HEAP)]
+@pytest.mark.parametrize("kernel", ["attention", "rotary"])
+def test_threads_that_allocate_from_one_heap_dont_overwrite_each_others_scratch(kernel: str) -> None:
+    command = [sys.executable, str(ONE_HEAP), kernel]
     environment = {**os.environ, "MALLOC_ARENA_MAX": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     assert float(done.stdout) < TOLERANCE[torch.bfloat16]

@@ -78,38 +78,43 @@ def _rotate(head, cos_sin, half, head_dim, target):
 
 
 @compiled
-def _rotate_and_write(arguments, kind):
-    """Arguments as in `rotary_write_kv`, after the counter of tokens."""
-    tokens, heads, kv_heads = arguments[1], arguments[2], arguments[3]
+def _rotate_token(arguments, token, kind, buffer):
+    """buffer: float32 [2 * head_dim]; its owner keeps it, as no pointer does."""
+    heads, kv_heads = arguments[2], arguments[3]
     head_dim, half, slots = arguments[4], arguments[5], arguments[6]
-    integer = np.int64(0)
     normal, eps = arguments[17] != 0, float_of(arguments[19])
     q_weight, k_weight = pointer(arguments[17], kind), pointer(arguments[18], kind)
-    buffer = np.empty(2 * head_dim, np.float32)
     floats = pointer(buffer.ctypes.data, np.float32(0))
+    position = pointer(arguments[14], np.int64(0))[token]
+    slot = pointer(arguments[15], np.int64(0))[token]
+    if slot < 0:
+        return
+    cos_sin = shifted(pointer(arguments[13], np.float32(0)), position * 2 * half)
+    q = shifted(pointer(arguments[7], kind), token * arguments[8])
+    for head in range(heads):
+        query = shifted(q, head * head_dim)
+        _read(query, q_weight, normal, eps, head_dim, floats)
+        _rotate(floats, cos_sin, half, head_dim, query)
+    k = shifted(pointer(arguments[9], kind), token * arguments[10])
+    v = shifted(pointer(arguments[11], kind), token * arguments[12])
+    for head in range(kv_heads):
+        keys = shifted(pointer(arguments[16], kind), (head * slots + slot) * head_dim)
+        _read(shifted(k, head * head_dim), k_weight, normal, eps, head_dim, floats)
+        _rotate(floats, cos_sin, half, head_dim, keys)
+        values = shifted(keys, kv_heads * slots * head_dim)
+        for i in range(head_dim):
+            values[i] = v[head * head_dim + i]
+
+
+@compiled
+def _rotate_and_write(arguments, kind):
+    """Arguments as in `rotary_write_kv`, after the counter of tokens."""
+    buffer = np.empty(2 * arguments[4], np.float32)
     while True:
         token = fetch_add(arguments, 1)
-        if token >= tokens:
+        if token >= arguments[1]:
             break
-        position = pointer(arguments[14], integer)[token]
-        slot = pointer(arguments[15], integer)[token]
-        if slot < 0:
-            continue
-        cos_sin = shifted(pointer(arguments[13], np.float32(0)), position * 2 * half)
-        q = shifted(pointer(arguments[7], kind), token * arguments[8])
-        for head in range(heads):
-            query = shifted(q, head * head_dim)
-            _read(query, q_weight, normal, eps, head_dim, floats)
-            _rotate(floats, cos_sin, half, head_dim, query)
-        k = shifted(pointer(arguments[9], kind), token * arguments[10])
-        v = shifted(pointer(arguments[11], kind), token * arguments[12])
-        for head in range(kv_heads):
-            keys = shifted(pointer(arguments[16], kind), (head * slots + slot) * head_dim)
-            _read(shifted(k, head * head_dim), k_weight, normal, eps, head_dim, floats)
-            _rotate(floats, cos_sin, half, head_dim, keys)
-            values = shifted(keys, kv_heads * slots * head_dim)
-            for i in range(head_dim):
-                values[i] = v[head * head_dim + i]
+        _rotate_token(arguments, token, kind, buffer)
 
 
 def _bfloat16(arguments):

@@ -1,0 +1,44 @@
+"""Prints how far a kernel on two threads is off: the largest of many turns, NaN if one has it."""
+
+import sys
+
+import numpy as np
+import torch
+from arbora.kernels import reference
+from arbora.kernels.attention import AttentionBatch, paged_attention
+from arbora.kernels.rotary import rotary_write_kv
+
+TOKENS, PAGE_SIZE, TURNS = 200, 16, 50
+
+
+def attention_error() -> float:
+    length = 900
+    pages = -(-length // PAGE_SIZE)
+    table = np.arange(pages, dtype=np.int32)
+    batch = AttentionBatch.build([TOKENS], [length], [table], PAGE_SIZE, torch.device("cpu"))
+    q = torch.randn(TOKENS, 16, 64).bfloat16()
+    kv = torch.randn(2, 2, pages, PAGE_SIZE, 64).bfloat16()
+    expected = reference.paged_attention(q, kv, batch, 0.125)
+    got = paged_attention(q, kv, batch, 0.125)
+    return float((got - expected).abs().max())
+
+
+def rotary_error() -> float:
+    head_dim = 256
+    cos_sin = torch.randn(TOKENS, head_dim)
+    places = torch.arange(TOKENS)
+    results = []
+    qkv = torch.randn(TOKENS, 8, head_dim)
+    for rotate in (rotary_write_kv, reference.rotary_write_kv):
+        heads = qkv.clone()
+        kv = torch.zeros(2, 2, -(-TOKENS // PAGE_SIZE), PAGE_SIZE, head_dim)
+        rotate(*torch.split(heads, [4, 2, 2], dim=1), cos_sin, places, places, kv)
+        results.append(torch.cat([heads[:, :4].flatten(), kv.flatten()]))
+    return float((results[0] - results[1]).abs().max())
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    torch.set_num_threads(2)
+    turn = {"attention": attention_error, "rotary": rotary_error}[sys.argv[1]]
+    print(float(torch.tensor([turn() for _ in range(TURNS)]).max()))
