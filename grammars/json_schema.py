@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import TypeAlias
 
 from .errors import GrammarError, NotCoveredError, WrongKeywordError
@@ -35,18 +36,27 @@ _MISTAKES = {
 }
 
 
-def parse_schema(text: str) -> Json:
+def parse_schema(text: str, parse_float: Callable[[str], float | Decimal] = float) -> Json:
     """Raises GrammarError if `text` isn't a JSON object or a boolean, or is nested too deep."""
     try:
-        schema: Json = json.loads(text)
+        schema: Json = json.loads(text, parse_float=parse_float)
     except (ValueError, RecursionError) as error:
         raise GrammarError(f"the schema is not valid JSON: {error}") from None
     if not isinstance(schema, dict | bool):
         raise GrammarError(f"a JSON schema is an object or a boolean, not {json.dumps(schema)[:80]}")
-    for path, _ in objects(schema):
-        if len(path) > MAX_DEPTH:
-            raise GrammarError(f"the schema is nested more than {MAX_DEPTH} levels deep")
+    if _is_too_deep(schema):
+        raise GrammarError(f"the schema is nested more than {MAX_DEPTH} levels deep")
     return schema
+
+
+def _is_too_deep(schema: Json) -> bool:
+    level: list[dict[str, Json] | list[Json]] = [schema] if isinstance(schema, dict) else []
+    for _ in range(MAX_DEPTH + 1):
+        if not level:
+            return False
+        inner = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]
+        level = [child for child in inner if isinstance(child, dict | list)]
+    return any(True for each in level for _ in objects(each))
 
 
 def with_options(schema: Json, separators: tuple[str, str]) -> dict[str, Json]:

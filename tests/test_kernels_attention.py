@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,17 @@ WAYS = {"flash": (0, False), "numba": (10**15, False), "as the processor is": (1
 """from which number of operations flash attention is used, and whether tiles are where they can be"""
 
 
+def poison_unused_slots(case: AttentionCase) -> None:
+    unused = torch.ones(case.kv.shape[2:4], dtype=torch.bool)
+    for table, length in zip(case.batch.page_tables, case.batch.kv_lengths.tolist(), strict=True):
+        position = torch.arange(length)
+        page = torch.from_numpy(table).long()[position // case.batch.page_size]
+        unused[page, position % case.batch.page_size] = False
+    case.kv[:, :, unused] = float("nan")
+
+
 def assert_matches_reference(case: AttentionCase) -> None:
+    poison_unused_slots(case)
     got = paged_attention(case.q, case.kv, case.batch, case.scale, case.window)
     expected = reference.paged_attention(case.q, case.kv, case.batch, case.scale, case.window)
     tolerance = TOLERANCE[case.q.dtype]
@@ -85,13 +96,12 @@ def test_layers_of_one_shape_share_a_plan_and_other_shapes_get_their_own() -> No
     assert len(case.batch.plans) == 2
 
 
-def test_queries_may_be_a_view_of_a_fused_projection() -> None:
-    case = build_case(LONG, (4, 2), 32, None, torch.float32, False, 7)
-    fused = torch.randn(case.batch.tokens, 8, 32)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_queries_may_be_a_view_of_a_fused_projection(dtype: torch.dtype) -> None:
+    case = build_case(LONG, (4, 2), 32, None, dtype, False, 7)
+    fused = torch.randn(case.batch.tokens, 8, 32).to(dtype)
     fused[:, :4] = case.q
-    got = paged_attention(fused[:, :4], case.kv, case.batch, case.scale)
-    expected = reference.paged_attention(case.q, case.kv, case.batch, case.scale)
-    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+    assert_matches_reference(replace(case, q=fused[:, :4]))
 
 
 def test_threads_that_allocate_from_one_heap_dont_overwrite_each_others_scratch() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from decimal import Decimal
 from typing import Literal, NamedTuple
 
@@ -62,8 +61,7 @@ class SchemaCompiler:
         property_order: PropertyOrder,
     ) -> CompiledSchema:
         """As `compile`; where it is allowed, keywords without an automaton are left out and listed."""
-        parse_schema(text)
-        schema: Json = json.loads(text, parse_float=Decimal)
+        schema = parse_schema(text, Decimal)
         keywords = Keywords(schema, Formulas(), allow_unenforced=unenforced == "allow")
         goals = Goals(keywords, self._scalars, any_order=property_order == "any")
         try:

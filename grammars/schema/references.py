@@ -24,7 +24,7 @@ class References:
         self._resources: dict[str, Json] = {"": root}
         self._bases: dict[int, str] = {}
         self._anchors: Counter[tuple[str, str]] = Counter()
-        self._collect(root, "")
+        self._is_collected = False
 
     def base_of(self, schema: Json, base: str) -> str:
         """The base of references inside of `schema`, which stands where `base` holds."""
@@ -53,6 +53,9 @@ class References:
 
     def _found(self, reference: str, base: str) -> tuple[Json, str] | str:
         """Or what is wrong with the reference."""
+        if not self._is_collected:
+            self._is_collected = True
+            self._collect(self._root, "")
         whole = urljoin(base, reference)
         target, fragment = urldefrag(whole)
         if fragment and not fragment.startswith("/"):

@@ -96,6 +96,7 @@ class CpuAttention:
         return arguments
 
     def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
+        assert scale >= 0, "tiles look for the largest score before they scale"
         out = torch.empty(q.shape, dtype=q.dtype)
         for shared in self._shared:
             attend_shared(q, kv, shared, scale, self._partial, self._partial_sum)

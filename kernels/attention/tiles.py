@@ -191,6 +191,15 @@ def _load_queries(arguments, item, head, lanes, query):
 
 
 @compiled
+def _clear(lanes, head_dim, largest, summed, total):
+    for lane in range(lanes):
+        largest[lane] = np.float32(-3e38)
+        summed[lane] = np.float32(0)
+    for d in range(lanes * head_dim):
+        total[d] = np.float32(0)
+
+
+@compiled
 def _attend(arguments, item, run, head, words, floats, state, total):
     """Run one item for the queries of one KV head."""
     head_dim, repeat, window = arguments[HEAD_DIM], arguments[REPEAT], arguments[WINDOW]
@@ -207,11 +216,7 @@ def _attend(arguments, item, run, head, words, floats, state, total):
     summed = shifted(largest, lanes)
     correction = shifted(summed, lanes)
     _load_queries(arguments, item, head, lanes, query)
-    for lane in range(lanes):
-        largest[lane] = np.float32(-3e38)
-        summed[lane] = np.float32(0)
-    for d in range(lanes * head_dim):
-        total[d] = np.float32(0)
+    _clear(lanes, head_dim, largest, summed, total)
     head_keys = shifted(pointer(arguments[KEYS], np.uint32(0)), head * arguments[SLOTS] * half)
     head_values = shifted(pointer(arguments[VALUES], np.uint32(0)), head * arguments[SLOTS] * half)
     for begin in range(item[BEGIN], item[END], BLOCK):
@@ -261,7 +266,7 @@ def _run_items(arguments):
             break
         index, head = work % arguments[ITEM_COUNT], work // arguments[ITEM_COUNT]
         tokens = pointer(arguments[ITEMS], np.int64(0))[index * COLUMNS + TOKENS]
-        # The arrays are handed down, not pointers to them: they live as long as their names are used.
+        # Arrays are handed down, not pointers to them: numba frees one after the last use of its name.
         if tokens * arguments[REPEAT] < FEW_QUERIES:
             column.run_item(arguments, index, head, np.uint16(0), column_scratch)
         else:
