@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..stack_automaton import CALL, COUNT, COUNT_CALL, DEAD, POP
 from .token_trie import PLAIN_BYTES, QUOTE
+from .unowned import unowned
 from .walks import Machine
 
 _MAX_VERDICTS = 64  # kinds of code points that a pattern tells apart; with more it has signatures of its own
@@ -53,6 +54,7 @@ def _random(count: int) -> NDArray[np.uint64]:
 @njit(cache=True, nogil=True)
 def _rounds(machine, states, weights, places, own):  # type: ignore[no-untyped-def]
     """What depends on more than bytes and code points is told apart by `own`, which is never the same."""
+    machine, weights, places = unowned((machine, weights, places))
     actions = machine.actions
     verdicts = np.full(len(actions), -1, np.int32)
     place, reached = _reached(machine, _plain_columns(machine), states, verdicts)
