@@ -32,7 +32,8 @@ def rotary_error() -> float:
     for rotate in (rotary_write_kv, reference.rotary_write_kv):
         heads = qkv.clone()
         kv = torch.zeros(2, 2, -(-TOKENS // PAGE_SIZE), PAGE_SIZE, head_dim)
-        rotate(*torch.split(heads, [4, 2, 2], dim=1), cos_sin, places, places, kv)
+        q, k, v = torch.split(heads, [4, 2, 2], dim=1)
+        rotate(q, k, v, cos_sin, places, places, kv)
         results.append(torch.cat([heads[:, :4].flatten(), kv.flatten()]))
     return float((results[0] - results[1]).abs().max())
 
