@@ -266,7 +266,8 @@ def test_a_schema_that_is_refused_names_its_function(grammars: GrammarCompiler) 
     refused = compiled(
         grammars, "structural_tag", {"type": "tag", "begin": "", "content": content, "ends": [""]}
     )
-    assert isinstance(refused, GrammarError) and "f#/type" in str(refused) and "strin" in str(refused)
+    assert isinstance(refused, GrammarError)
+    assert "#/type of the function 'f'" in str(refused) and "strin" in str(refused)
 
 
 UNIQUE = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
