@@ -96,10 +96,12 @@ class Tiers(Struct):
 
 
 class CacheStatus(Struct):
+    """The hit rates are of everyone's requests: isolated keys are not shown them."""
+
     page_tokens: int
     sizes: Sizes
-    hit_rate: HitRate
-    recent_hit_rate: HitRate
+    hit_rate: HitRate | UnsetType
+    recent_hit_rate: HitRate | UnsetType
     evicted_pages: int
     tiers: Tiers
     namespaces: list[NamespaceSize]
@@ -127,9 +129,16 @@ class PinDeleted(Struct):
 
 
 def cache_status(
-    report: CacheReport, model: ModelReady, own: str, decode: Callable[[Tokens], str] | None
+    report: CacheReport,
+    model: ModelReady,
+    own: str,
+    decode: Callable[[Tokens], str] | None,
+    *,
+    is_isolated: bool,
 ) -> CacheStatus:
-    """`own` is the asker's namespace: texts are shown of no other, and without `decode` not of that."""
+    """`own` is the asker's namespace: texts are shown of no other, and without `decode` not of that.
+    `is_isolated`: nor is what others' requests found.
+    """
     return CacheStatus(
         page_tokens=model.page_size,
         sizes=Sizes(
@@ -140,10 +149,10 @@ def cache_status(
             pinned=amount(report.pages_pinned, model),
             pinnable=amount(report.pages_pinnable, model),
         ),
-        hit_rate=_hit_rate(report.prompt_tokens, report.cached_tokens),
-        recent_hit_rate=_hit_rate(
-            report.recent_prompt_tokens, report.recent_cached_tokens, report.recent_requests
-        ),
+        hit_rate=UNSET if is_isolated else _hit_rate(report.prompt_tokens, report.cached_tokens),
+        recent_hit_rate=UNSET
+        if is_isolated
+        else _hit_rate(report.recent_prompt_tokens, report.recent_cached_tokens, report.recent_requests),
         evicted_pages=report.evicted_pages,
         tiers=_tiers(report.store),
         namespaces=[

@@ -31,7 +31,7 @@ from .cache_answers import Freed, PinDeleted, amount, cache_status, freed_pages,
 from .openai.protocol import PinRequest
 from .openai.requests import new_id
 from .openai.tokenize import prompt_tokens
-from .openai.validation import check_range, check_token_ids
+from .openai.validation import check_range, check_salt, check_token_ids
 from .service import Service, room_for_reply
 from .tenants import cache_namespace, cache_scope, tenant_of
 
@@ -47,7 +47,9 @@ _decoder = msgspec.json.Decoder(PinRequest)
 async def show_cache(service: Service, request: Request) -> Response:
     model = service.engine.check_serving()
     scope = cache_scope(request, service.config)
-    own = cache_namespace(scope, _salt(request))
+    salt = _salt(request)
+    check_salt(salt)
+    own = cache_namespace(scope, salt)
     client = service.engine.client
     report = await _ask(service, CacheReport, lambda query: QueryCache(client, query, scope, own))
 
@@ -55,11 +57,12 @@ async def show_cache(service: Service, request: Request) -> Response:
         return service.tokenizer.decode(tokens, skip_special_tokens=False)
 
     is_shared = own == "" and len(service.config.api_keys) > 1  # by keys that may be strangers
-    return _json(cache_status(report, model, own, None if is_shared else decode))
+    shown = None if is_shared else decode
+    return _json(cache_status(report, model, own, shown, is_isolated=service.config.isolate_keys))
 
 
 async def drop_cache(service: Service, request: Request) -> Response:
-    """What is cached and not in use: of one salt, or all that the key may use."""
+    """What is cached and not in use: of one salt, which may be empty, or all that the key may use."""
     model = service.engine.check_serving()
     scope = cache_scope(request, service.config)
     salt = _salt(request)
@@ -78,6 +81,7 @@ async def pin_prefix(service: Service, http_request: Request) -> Response:
     service.check_model(request.model)
     model = service.engine.check_serving()
     check_range("ttl_s", request.ttl_s, 0, MOST_TTL_SECONDS, above_low=True)
+    check_salt(request.cache_salt)
     tokens = await _prefix(service, request, model)
     namespace = cache_namespace(cache_scope(http_request, service.config), request.cache_salt)
     computing = Generate(

@@ -34,7 +34,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str | int | None
     logprobs: Sequence[TokenLogprob]
     usage: Usage
-    unenforced: Sequence[UnenforcedKeyword] = ()
+    unenforced: list[UnenforcedKeyword] = []
 
 
 class CompletionPart(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,7 +60,7 @@ class EngineReply:
             stop_reason=choice.stop_reason,
             logprobs=logprobs,
             usage=self._usage(),
-            unenforced=self._reply.unenforced() or (),
+            unenforced=self._reply.unenforced() or [],
         )
 
     def _part(self, piece: Piece) -> CompletionPart:

@@ -37,12 +37,34 @@ class Sampling(TypedDict, total=False):
     """How a reply is sampled and when it ends. What is left out has the default of the HTTP API,
     except that a reply without `max_tokens` may fill the context.
 
-    `logprobs` is the number of alternatives to report with each token. At most one of `json_schema`
-    (a schema, or true for any JSON object), `regex`, `choice` and `grammar` (Lark or GBNF) says what the
-    reply must match; with `complete_json` it does so even where `max_tokens` ends it. With `property_order`
-    "any" a schema's properties come in any order, else in the schema's. With `unenforced` "allow" keywords
-    that can't be enforced are left out and listed in the reply's `unenforced`, else they are refused. With
-    `cache_prompt=False` nothing is read from the cache and nothing left in it.
+    max_tokens: the most tokens of the reply
+    min_tokens: the fewest tokens before it may end
+    temperature: 0 takes the most likely token, 1 samples as the model predicts
+    top_p: sample from the most likely tokens that together have this probability
+    top_k: sample from so many of the most likely tokens
+    min_p: leave out tokens less likely than this part of the most likely one
+    repetition_penalty: above 1, what the prompt or the reply has is less likely
+    presence_penalty: taken from the logits of tokens that the reply has
+    frequency_penalty: the same for each time it has them
+    logit_bias: added to the logits, by token id
+    seed: with the same one the reply is the same
+    stop: the reply ends before the first of these strings
+    stop_token_ids: the reply ends with the first of these tokens
+    include_stop_str_in_output: it ends behind the string instead
+    skip_special_tokens: false to have special tokens in the text
+    ignore_eos: go on behind the model's own end
+    logprobs: how many alternatives to report with each token
+    json_schema: what the reply must match: a schema, or true for any JSON object
+    regex: what the reply must match
+    choice: the texts of which the reply must be one
+    grammar: what the reply must match, in Lark or GBNF; at most one of these four may be given
+    property_order: "any" for a schema's properties in any order, else they come in the schema's
+    unenforced: "allow" to leave out of a schema what can't be enforced, and list it in the reply's
+        `unenforced`; else it is refused
+    complete_json: the reply matches even where `max_tokens` ends it
+    cache_salt: what is cached is shared only with requests that have the same one
+    cache_prompt: false to read nothing from the cache and leave nothing in it
+    priority: lower is served earlier
     """
 
     max_tokens: int

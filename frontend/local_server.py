@@ -33,7 +33,7 @@ class LocalServer:
         self._service = service
         self._owned = owned
         self._ended = asyncio.create_task(supervisor.wait())
-        self._room = asyncio.Semaphore(max(1, service.config.max_waiting))
+        self._room = asyncio.Semaphore(service.config.max_waiting)
         self._requests: set[asyncio.Task[object]] = set()
 
     @classmethod

@@ -39,11 +39,11 @@ def main() -> None:
     supervisor = Outbox(context, supervisor_address(arguments.directory), ANY_EPOCH)
     try:
         tokenizer = load_tokenizer(config.model, arguments.directory)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(arguments, config, tokenizer, supervisor))
     except ConfigError as error:
         _tell(context, supervisor, Failed("tokenizer", str(error)))
         sys.exit(1)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(arguments, config, tokenizer, supervisor))
     _tell(context, supervisor, Drained("tokenizer", arguments.client))
 
 

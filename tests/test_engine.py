@@ -39,6 +39,7 @@ def test_a_completion_tells_its_tokens_and_how_it_ended(engine: arbora.Engine) -
     assert completion.text
     assert completion.finish_reason == "length"
     assert completion.usage.completion_tokens == 8
+    assert completion.unenforced == []
 
 
 def test_a_prompt_may_be_token_ids(engine: arbora.Engine) -> None:
@@ -165,6 +166,11 @@ def test_a_request_that_can_not_be_served_says_why(
 ) -> None:
     with pytest.raises(arbora.RequestError, match=re.escape(expected)):
         engine.generate("Hello", **sampling)
+
+
+def test_the_sampling_fields_are_all_described() -> None:
+    described = re.findall(r"^    (\w+): ", arbora.Sampling.__doc__ or "", re.MULTILINE)
+    assert described == list(arbora.Sampling.__annotations__)
 
 
 @pytest.mark.parametrize(

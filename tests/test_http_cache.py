@@ -312,6 +312,7 @@ async def test_a_prefix_that_can_not_be_computed_is_not_pinned(world: HttpWorld)
         ({"ttl_s": "long"}, "ttl_s"),
         ({"prompt": "Hello"}, "prompt"),
         ({"prompt": None}, "prompt"),
+        ({"cache_salt": ""}, "cache_salt"),
         ({"prompt": [1 << 30] * 20}, "prompt"),
         ({"model": "other"}, "model"),
     ],

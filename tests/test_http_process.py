@@ -141,6 +141,15 @@ async def test_a_model_that_it_cannot_read_is_told_to_the_supervisor(world: Worl
     assert await process.wait() == 1
 
 
+async def test_a_chat_template_that_cannot_be_read_is_told_to_the_supervisor(world: World) -> None:
+    (world.model / "tokenizer_config.json").write_text('{"chat_template": "{% if %}"}')
+    process = await world.start()
+    failed = await world.receive()
+    assert isinstance(failed, Failed)
+    assert "chat template" in failed.message
+    assert await process.wait() == 1
+
+
 async def test_an_architecture_that_is_not_served_is_told_before_what_else_is_missing(world: World) -> None:
     (world.model / "tokenizer.json").unlink()
     (world.model / "config.json").write_text('{"architectures": ["GPT2LMHeadModel"], "n_embd": 768}')

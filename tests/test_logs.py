@@ -24,6 +24,14 @@ for name in ("arbora.scheduler", "uvicorn.error"):
 """
 
 
+WITHOUT_TRITON = """
+import sys
+sys.modules["triton"] = None
+from arbora.runtime.model.compiling import announce_compilation
+announce_compilation("cuda")
+"""
+
+
 def call_doubles(source: Path) -> None:
     """With two types, in a fresh module: what was compiled before is found on disk alone."""
     spec = importlib.util.spec_from_file_location("doubles", source)
@@ -60,3 +68,7 @@ def test_that_triton_finds_its_kernels_compiled_is_not_told(caplog: pytest.LogCa
         for _ in range(2):
             notice.on_triton(cache_hit=False, src=None)
         assert len(caplog.messages) == 1
+
+
+def test_a_gpu_that_was_asked_for_without_triton_is_left_to_who_chooses_the_device() -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT_TRITON], check=True)

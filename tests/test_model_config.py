@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,15 @@ def test_a_gpu_that_cannot_be_used_is_explained(
     monkeypatch.setattr(torch.version, "cuda", built_for)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match=reason):
+        choose_device(serve_config(tmp_path, device="cuda"))
+
+
+def test_a_gpu_without_triton_is_refused_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(ConfigError, match="pip install triton"):
         choose_device(serve_config(tmp_path, device="cuda"))
 
 

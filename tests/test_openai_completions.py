@@ -84,6 +84,33 @@ async def test_several_prompts_give_n_choices_each(world: HttpWorld) -> None:
     assert completion.usage.prompt_tokens == len(world.ids("The quick")) + len(world.ids("the cat"))
 
 
+async def test_more_choices_than_may_ever_wait_at_once_are_refused_with_the_limit() -> None:
+    async with http_world(max_waiting=2) as small:
+        chat = {"messages": [{"role": "user", "content": "Hi"}]}
+        error = await refusal(small, "/v1/chat/completions", **chat, n=3)
+        assert error["param"] == "n"
+        assert error["message"].startswith("n is 3, but a request may have at most 2, ")
+        assert "--max-waiting" in error["message"]
+        error = await refusal(small, "/v1/completions", prompt=["a"] * 3)
+        assert error["param"] == "prompt"
+        assert error["message"].startswith("3 prompts with n of 1 make 3 choices, but")
+        answer = await small.http.post("/v1/chat/completions", json={**chat, "n": 2})
+        assert answer.status_code == 200
+
+
+async def test_a_request_may_have_1024_choices_at_most(world: HttpWorld) -> None:
+    error = await refusal(world, "/v1/completions", prompt=["a"] * 33, n=32)
+    assert error["message"] == (
+        "33 prompts with n of 32 make 1056 choices, but a request may have at most 1024."
+    )
+
+
+async def refusal(world: HttpWorld, path: str, **body: Any) -> Any:
+    answer = await world.http.post(path, json=body)
+    assert answer.status_code == 400
+    return answer.json()["error"]
+
+
 async def test_several_prompts_may_be_token_ids(world: HttpWorld) -> None:
     completion = await create(world, prompt=[[7, 8], [9]])
     assert [unpacked(message.prompt) for message in world.running.of_kind(Generate)] == [[7, 8], [9]]

@@ -6,11 +6,13 @@ import pytest
 from arbora.runtime.messages import (
     CacheDropped,
     DropCache,
+    ModelReady,
     PrefixPinned,
     QueryRefused,
     RowError,
     UnpinPrefix,
 )
+from arbora.runtime.scheduler import process
 from fake_model import long_reply_prompt, reply_alone, unpack
 from scheduler_bench import SchedulerBench
 
@@ -166,6 +168,17 @@ def test_a_request_that_may_not_read_the_cache_has_no_use_of_the_pinned_pages() 
     bench.submit("opted out", [*DOCUMENT, 9], max_tokens=8, namespace=None)
     bench.submit("recomputed", [*DOCUMENT, 9], max_tokens=8, prompt_logprobs=0)
     assert bench.refused.keys() == {"opted out", "recomputed"}
+
+
+def test_a_quota_over_the_whole_cache_is_told_and_is_the_whole_cache(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ready = ModelReady(64, 16, 256, 8, 512, "cpu", 1024)
+    assert process._most_pinned(ready, 64 * 1024) == 64
+    assert caplog.messages == []
+    assert process._most_pinned(ready, 1 << 20) == 64
+    (told,) = caplog.messages
+    assert "--pin-memory of 1,048,576 bytes: the KV cache has 65,536" in told
 
 
 # What the cache holds

@@ -89,6 +89,20 @@ def test_keys_that_are_isolated_find_and_drop_only_what_is_theirs(tenants: Serve
         assert cached_of(tenants.client, tenants.model, system("tenants"), cache_salt="x") == 0
 
 
+def test_an_isolated_key_is_not_shown_what_the_requests_of_others_found(
+    tenants: Served, served: Served
+) -> None:
+    rates = {"hit_rate", "recent_hit_rate"}
+    assert rates <= served.http.get("/cache").json().keys()
+    headers = {"authorization": "Bearer one"}
+    assert not rates & tenants.http.get("/cache", headers=headers).json().keys()
+
+
+def test_an_empty_salt_is_none_to_look_at(served: Served) -> None:
+    answer = served.http.get("/cache", params={"cache_salt": ""})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "cache_salt")
+
+
 def test_more_than_the_quota_is_not_pinned(tenants: Served) -> None:
     headers = {"authorization": "Bearer one"}
     answer = tenants.http.post("/cache/pin", json={"ttl_s": 60, "prompt": LONG * 8}, headers=headers)

@@ -169,8 +169,9 @@ def test_every_name_of_a_constraint_works(served: Served, extra: Any) -> None:
     ],
     ids=["Lark", "GBNF"],
 )
-def test_a_context_free_grammar_works_under_vllms_names(served: Served, grammar: str) -> None:
-    for extra in ({"guided_grammar": grammar}, {"structured_outputs": {"grammar": grammar}}):
+def test_a_context_free_grammar_works_under_all_its_names(served: Served, grammar: str) -> None:
+    names = ("guided_grammar", "grammar", "ebnf")
+    for extra in (*({name: grammar} for name in names), {"structured_outputs": {"grammar": grammar}}):
         text = text_of(chat(served, extra_body=extra, temperature=1, max_tokens=9))
         assert re.match("[ab]=[0-9](,|$)", text)
 

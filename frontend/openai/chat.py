@@ -27,6 +27,7 @@ from .requests import choice_reply, generate_messages, new_id
 from .tool_use import ToolUse, tool_use
 from .validation import (
     MAX_LOGPROBS,
+    check_choices,
     check_common,
     check_range,
     check_word,
@@ -95,6 +96,7 @@ async def prepare_chat(service: Service, http_request: Request) -> ChatJob:
     service.check_model(request.model)
     model = service.engine.check_serving()
     _check(request)
+    check_choices(1, request.n or 1, service.config.max_waiting)
     stop = stop_strings(request)
     asked = constraint(request)
     tools = tool_definitions(request.tools)

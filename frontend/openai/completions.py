@@ -154,7 +154,7 @@ async def _prompts(service: Service, request: CompletionRequest, vocab_size: int
         items = given  # type: ignore[assignment]
     if not items:
         raise _prompt_error("prompt must not be empty: it has no texts and no tokens.", "invalid_value")
-    check_choices(len(items), request.n or 1)
+    check_choices(len(items), request.n or 1, service.config.max_waiting)
     add_special_tokens = request.add_special_tokens is not False
     return [await _prompt(service, item, add_special_tokens, vocab_size) for item in items]
 

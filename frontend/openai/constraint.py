@@ -86,6 +86,9 @@ def _asked(request: GenerationFields) -> Sequence[GrammarSpec | None]:
         _choice(request.guided_choice, "guided_choice"),
         _guided_json(request.guided_json, "guided_json"),
         _grammar(request.guided_grammar, "guided_grammar"),
+        _guided_json(request.json_schema, "json_schema"),
+        _grammar(request.grammar, "grammar"),
+        _grammar(request.ebnf, "ebnf"),
     )
 
 
@@ -164,7 +167,7 @@ def _structural_tag(value: Raw, param: str) -> GrammarSpec | None:
 
 
 def _guided_json(schema: Raw, param: str) -> GrammarSpec | None:
-    """vLLM takes a schema as an object or as a string that holds JSON."""
+    """A schema as an object or as a string that holds JSON."""
     if _is_null(schema):
         return None
     if bytes(schema).lstrip().startswith(b'"'):

@@ -38,6 +38,7 @@ FIXED_FIELDS = {
     ),
     "logits_processors": FixedField(("[]",), "Use logit_bias."),
     "prompt_embeds": FixedField((), "Give the prompt as text or token ids."),
+    "structural_tag": FixedField((), "Give it as response_format."),
     "guided_whitespace_pattern": FixedField((), "Leave it out: JSON is compact."),
     "chat_template": FixedField(
         (),

@@ -68,8 +68,7 @@ def check_common(request: GenerationFields) -> None:
             param="best_of",
             code="unsupported_parameter",
         )
-    if request.cache_salt == "":
-        raise RequestError("cache_salt must not be empty.", param="cache_salt", code="invalid_value")
+    check_salt(request.cache_salt)
     if request.stream_options is not None and not request.stream:
         raise RequestError(
             "stream_options is only allowed when stream is true.",
@@ -84,15 +83,23 @@ def check_common(request: GenerationFields) -> None:
         )
 
 
-def check_choices(prompts: int, choices: int) -> None:
-    """All choices of a request are taken or refused together, so there must be a bound."""
-    if prompts * choices > MAX_CHOICES_IN_ALL:
-        raise RequestError(
-            f"{prompts} prompts with n of {choices} make {prompts * choices} choices, but a request may have "
-            f"at most {MAX_CHOICES_IN_ALL}.",
-            param="prompt",
-            code="invalid_value",
-        )
+def check_salt(salt: str | None) -> None:
+    if salt == "":
+        raise RequestError("cache_salt must not be empty.", param="cache_salt", code="invalid_value")
+
+
+def check_choices(prompts: int, n: int, max_waiting: int) -> None:
+    """All choices of a request wait at once, and are taken or refused together."""
+    most = min(MAX_CHOICES_IN_ALL, max_waiting)
+    if prompts * n <= most:
+        return
+    given = f"n is {n}" if prompts == 1 else f"{prompts} prompts with n of {n} make {prompts * n} choices"
+    why = ", as no more may wait at once (--max-waiting)" if most < MAX_CHOICES_IN_ALL else ""
+    raise RequestError(
+        f"{given}, but a request may have at most {most}{why}.",
+        param="n" if prompts == 1 else "prompt",
+        code="invalid_value",
+    )
 
 
 def stop_strings(request: GenerationFields) -> list[str]:

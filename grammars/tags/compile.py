@@ -324,7 +324,8 @@ def _named(error: GrammarError | TooLargeError, format: JsonSchema) -> GrammarEr
     if isinstance(error, TooLargeError):
         named = TooLargeError(f"{parameters}: {error}")
     elif isinstance(error, NotCoveredError):
-        named = type(error)(error.keyword, format.named(error.path), error.reason)
+        place = f"{format.place(error.path)} of the function {format.function!r}"
+        named = type(error)(error.keyword, place, error.reason)
     else:
         where = "which must allow an object" if format.root == "#" else f"at {format.root}"
         named = type(error)(f"{parameters}, {where}: {error}")

@@ -32,8 +32,12 @@ class JsonSchema(Struct, tag="json_schema", frozen=True):
 
     def named(self, path: str) -> str:
         """A path in the schema, behind the function's name and as its parameters have it."""
+        return self.function + self.place(path)
+
+    def place(self, path: str) -> str:
+        """A path in the schema, as the function's parameters have it."""
         is_shared = path.startswith(SHARED_BY_MEMBERS)
-        return self.function + (path if is_shared else self.root + path.removeprefix("#"))
+        return path if is_shared else self.root + path.removeprefix("#")
 
 
 class Member(Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from importlib.util import find_spec
 
 from numba.core.event import Event, Listener, register
 
@@ -13,8 +14,8 @@ def announce_compilation(device: str) -> None:
     """Comes before the first kernel is called."""
     notice = CompilationNotice()
     register("numba:compile", notice)  # type: ignore[no-untyped-call]
-    if device == "cuda":
-        from triton import knobs  # may be missing where there is no GPU
+    if device == "cuda" and find_spec("triton") is not None:  # without it the device is refused soon
+        from triton import knobs
 
         knobs.compilation.listener = notice.on_triton
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ _CGROUP = Path("/sys/fs/cgroup")
 def choose_device(config: ServeConfig) -> torch.device:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"--device cuda: {_why_no_cuda()} Or use --device cpu.")
+    if config.device == "cuda" and find_spec("triton") is None:
+        raise ConfigError("--device cuda: Triton is missing: pip install triton. Or use --device cpu.")
     return torch.device(config.device)
 
 

@@ -29,7 +29,8 @@ class Completion:
             return Refused(request.id, 400, message, "complete_json", "unsupported_value")
         if len(end) > most:
             message = (
-                f"max_tokens is {most}, but the shortest reply that fits the grammar has {len(end)} tokens."
+                f"max_tokens is {most}, but the text that complete_json would close the reply with has "
+                f"{len(end)} tokens: raise max_tokens to that at least."
             )
             return Refused(request.id, 400, message, "max_tokens", "invalid_value")
         return None

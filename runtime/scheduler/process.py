@@ -252,6 +252,13 @@ def _scheduler(
 def _most_pinned(ready: ModelReady, pin_memory: int | None) -> int:
     if pin_memory is None:
         return ready.num_pages // DEFAULT_PIN_PART
+    whole = ready.num_pages * ready.page_bytes
+    if pin_memory > whole:
+        log.warning(
+            "--pin-memory of %s bytes: the KV cache has %s, and all of it may be pinned",
+            f"{pin_memory:,}",
+            f"{whole:,}",
+        )
     return min(pin_memory // ready.page_bytes, ready.num_pages)
 
 

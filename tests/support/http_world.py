@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import httpx
-import msgspec
 import openai
 from arbora.frontend.engine_client import EngineClient
 from arbora.frontend.process import http_server
@@ -108,12 +107,19 @@ async def http_world(
     isolate_keys: bool = False,
     replica: bool = True,
     context_length: int = 256,
+    max_waiting: int = 1024,
 ) -> AsyncIterator[HttpWorld]:
     with tempfile.TemporaryDirectory(prefix="arb") as name:
         directory = Path(name)
         model = write_tiny_model(directory / "model", template)
-        config = ServeConfig(model=model, served_model_name=MODEL, api_keys=tuple(api_keys))
-        config = msgspec.structs.replace(config, log_level="warning", isolate_keys=isolate_keys)
+        config = ServeConfig(
+            model=model,
+            served_model_name=MODEL,
+            api_keys=tuple(api_keys),
+            log_level="warning",
+            isolate_keys=isolate_keys,
+            max_waiting=max_waiting,
+        )
         engine = EngineClient(directory, 0)
         service = Service.load(config, engine, Tokenizer.load(model))
         listener = socket.create_server(("127.0.0.1", 0))
