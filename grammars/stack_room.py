@@ -55,22 +55,32 @@ class Frames(NamedTuple):
     object begins whose order is free, and the least room with which they don't"""
 
 
-class _Machine(NamedTuple):
-    transitions: NDArray[np.int32]
-    actions: NDArray[np.int32]
-    returns: NDArray[np.int32]
-    accepting: NDArray[np.bool_]
-    sizes: NDArray[np.int32]
-    is_called: NDArray[np.bool_]
-    required: NDArray[np.int32]
+class _Ways(NamedTuple):
+    """What entries do: way a is action a, way actions + s the plain step to state s.
+
+    A way leads to the states `after[first[w]:first[w] + counts[w]]` on the same level, of which those that
+    are `DEAD` are none: the one for each verdict where it pushes or calls, else any of them.
+    """
+
+    first: NDArray[np.int64]
+    counts: NDArray[np.int32]
+    after: NDArray[np.int32]
+    like: NDArray[np.int64]
+    """a way with the same states after it, or itself; calls into code points have many"""
+    inside: NDArray[np.int32]
+    """where it begins what it pushes for, -1 if it doesn't push"""
+    places: NDArray[np.int32]
+    """that it takes with that"""
+    popped: NDArray[np.uint64]
+    """its verdict as a bit, 0 if it doesn't pop"""
 
 
 class _Graph(NamedTuple):
-    """The entries of state s are `entries[first_entry[s]:first_entry[s + 1]]`, those that return to the
-    same places once; the states on its level with an entry to it are found likewise in `sources`."""
+    """State s has `ways[first_way[s]:first_way[s + 1]]`; the states on its level with a way to it are found
+    likewise in `sources`."""
 
-    first_entry: NDArray[np.int64]
-    entries: NDArray[np.int32]
+    first_way: NDArray[np.int64]
+    ways: NDArray[np.int32]
     first_source: NDArray[np.int64]
     sources: NDArray[np.int32]
 
@@ -80,12 +90,12 @@ def with_room(automaton: StackAutomaton, frames: Frames) -> StackAutomaton:
 
     Raises TooLargeError if the start needs more than `MAX_DEPTH`.
     """
-    tables = (automaton.transitions, automaton.actions, automaton.returns, automaton.accepting)
-    machine = _Machine(*tables, frames.sizes, frames.is_called, frames.required)
-    needs = _needs(machine, MAX_DEPTH)
+    ways = _ways(automaton, frames)
+    needs = _needs(automaton.transitions, automaton.accepting, frames.required, ways, MAX_DEPTH)
     if needs[automaton.start] > MAX_DEPTH:
         raise TooLargeError(f"it requires more than {MAX_DEPTH} levels of nesting")
-    rooms, rises = _guards(machine, needs)
+    needs_of_ways = _needs_of_ways(ways, frames.required, needs)
+    rooms, rises = _guards(automaton.transitions, automaton.actions, needs, needs_of_ways)
     targets, which = np.unique(automaton.transitions[rises], return_inverse=True)
     steps = np.zeros((len(targets), ACTION_COLUMNS), np.int32)
     steps[:, 0], steps[:, 1], steps[:, 3] = GO, targets, needs[targets]
@@ -114,47 +124,118 @@ def _with_full_names(actions: NDArray[np.int32], names: Mapping[int, Mapping[int
     return np.concatenate(rows)
 
 
+def _ways(automaton: StackAutomaton, frames: Frames) -> _Ways:
+    steps = np.zeros((len(automaton.transitions), ACTION_COLUMNS), np.int32)
+    steps[:, 0], steps[:, 1] = GO, np.arange(len(steps))
+    actions = np.concatenate([automaton.actions, steps])
+    kinds, targets, operands = actions[:, :3].T
+    pushes, pops = np.isin(kinds, (PUSH, OPEN)), np.isin(kinds, (POP, CLOSE))
+    calls = np.flatnonzero(np.isin(kinds, (CALL, COUNT_CALL)))
+    calls = calls[frames.is_called[targets[calls]]]  # the others set a count and don't come back
+    returns = pushes.copy()
+    returns[calls] = True
+    first = np.arange(len(automaton.returns), len(automaton.returns) + 2 * len(actions), 2)
+    first[returns] = operands[returns]
+    counts = np.where(pops, 0, np.where(kinds == COUNT, 2, 1)).astype(np.int32)
+    counts[returns] = frames.sizes[operands[returns]]
+    popped = np.zeros(len(actions), np.uint64)
+    popped[pops] = np.uint64(1) << np.minimum(operands[pops], _LAST_VERDICT).astype(np.uint64)
+    return _Ways(
+        first,
+        counts,
+        after=np.concatenate([automaton.returns, actions[:, 1:3].ravel()]),
+        like=_like(len(actions), calls, operands[calls]),
+        inside=np.where(pushes, targets, -1).astype(np.int32),
+        places=np.where(kinds == OPEN, 1 + actions[:, 4], 1).astype(np.int32),
+        popped=popped,
+    )
+
+
+def _like(ways: int, calls: NDArray[np.int64], bases: NDArray[np.int32]) -> NDArray[np.int64]:
+    """One of the calls with the same base for each of them, itself for any other way."""
+    like = np.arange(ways)
+    call_of_base = np.zeros(1 + bases.max(initial=0), np.int64)
+    call_of_base[bases] = calls
+    like[calls] = call_of_base[bases]
+    return like
+
+
 @njit(cache=True)
-def _needs(machine, most):  # type: ignore[no-untyped-def]
+def _needs(transitions, accepting, required, ways, most):  # type: ignore[no-untyped-def]
     """The need of each state, `most` + 1 where it is more than `most`."""
-    graph = _graph(machine)
-    states = len(machine.transitions)
+    graph = _graph(transitions, ways)
+    states = len(transitions)
     needs = np.full(states, most + 1, np.int32)
-    ends = np.zeros((most + 1, states), np.uint64)
+    inside = np.zeros((most + 1, states), np.uint64)
+    before, pushes = _alone(accepting, graph, ways)
+    may_gain = np.ones(states, np.bool_)
     unchanged = 0
     for room in range(most + 1):
-        allowed = np.ones(states, np.bool_)
-        lost = True
-        while lost:
-            ends[room] = 0
-            if room:
-                ends[room] = ends[room - 1]
-            _find_ends(machine, graph, ends, room, allowed)
-            lost = False
-            for state in range(states):
-                if allowed[state] and ends[room, state] == 0:
-                    allowed[state] = False
-                    lost = True
+        inner = _inner_ends(ways, inside, room)
+        ends, allowed = _settled(graph, ways, before, inner, may_gain)
         for state in range(states):
             if allowed[state] and needs[state] > room:
                 needs[state] = room
-        unchanged = unchanged + 1 if room and (ends[room] == ends[room - 1]).all() else 0
+        unchanged = unchanged + 1 if room and (ends == before).all() else 0
         if allowed.all() or unchanged == 1 + SET_WORDS:  # an object that is opened looks so far down
             break
+        inside[room] = ends
+        for pair in range(len(required)):
+            if ends[required[pair, 1]] == 0:
+                inside[room, required[pair, 0]] = 0
+        before, may_gain = ends, pushes | (ends == 0)
     return needs
 
 
 @njit(cache=True)
-def _find_ends(machine, graph, ends, room, allowed):  # type: ignore[no-untyped-def]
-    """Sets ends[room, state] to the verdicts with which a state's level can end, a bit for each."""
-    states = len(allowed)
-    pending = np.empty(states, np.int32)
-    waits = np.zeros(states, np.bool_)
+def _alone(accepting, graph, ways):  # type: ignore[no-untyped-def]
+    """The verdicts with which each state ends its level at once, a bit for each; which states push."""
+    ends = accepting.astype(np.uint64)
+    pushes = np.zeros(len(ends), np.bool_)
+    for state in range(len(ends)):
+        for number in range(graph.first_way[state], graph.first_way[state + 1]):
+            way = graph.ways[number]
+            ends[state] |= ways.popped[way]
+            pushes[state] |= ways.inside[way] >= 0
+    return ends, pushes
+
+
+@njit(cache=True)
+def _inner_ends(ways, inside, room):  # type: ignore[no-untyped-def]
+    """The verdicts with which each way may come back, none where it has no room for what it pushes for."""
+    inner = np.full(len(ways.inside), ~np.uint64(0))
+    for way in range(len(inner)):
+        if ways.inside[way] >= 0:
+            left = room - ways.places[way]
+            inner[way] = inside[left, ways.inside[way]] if left >= 0 else np.uint64(0)
+    return inner
+
+
+@njit(cache=True)
+def _settled(graph, ways, before, inner, may_gain):  # type: ignore[no-untyped-def]
+    """The verdicts with which each state's level can end, and the states where it can, from which no step
+    may lead to others. `before`: the verdicts with less room; `may_gain`: the states that may have more."""
+    allowed = np.ones(len(before), np.bool_)
+    while True:
+        ends = before.copy()
+        _find_ends(graph, ways, ends, inner, allowed, may_gain)
+        lost = allowed & (ends == 0)
+        if not lost.any():
+            return ends, allowed
+        allowed &= ~lost
+
+
+@njit(cache=True)
+def _find_ends(graph, ways, ends, inner, allowed, to_begin):  # type: ignore[no-untyped-def]
+    """Adds the verdicts that are found from the states `to_begin` on."""
+    first_way, ways_of, first_source, sources = graph
+    first, counts, after = ways.first, ways.counts, ways.after  # passing `ways` on takes longer than the rest
+    waits = to_begin.copy()
+    pending = np.empty(len(ends), np.int32)
     count = 0
-    for state in range(states - 1, -1, -1):
-        if ends[room, state] == 0 or _pushes(machine, graph, state):
+    for state in range(len(ends) - 1, -1, -1):
+        if waits[state]:
             pending[count] = state
-            waits[state] = True
             count += 1
     while count:
         count -= 1
@@ -162,16 +243,15 @@ def _find_ends(machine, graph, ends, room, allowed):  # type: ignore[no-untyped-
         waits[state] = False
         if not allowed[state]:
             continue
-        found = ends[room, state]
-        if machine.accepting[state]:
-            found |= np.uint64(1)
-        for number in range(graph.first_entry[state], graph.first_entry[state + 1]):
-            found |= _ends_through(machine, graph.entries[number], ends, room, allowed)
-        if found == ends[room, state]:
+        found = ends[state]
+        for number in range(first_way[state], first_way[state + 1]):
+            way = ways_of[number]
+            found |= _ends_after(after, first[way], counts[way], inner[way], ends, allowed)
+        if found == ends[state]:
             continue
-        ends[room, state] = found
-        for number in range(graph.first_source[state], graph.first_source[state + 1]):
-            source = graph.sources[number]
+        ends[state] = found
+        for number in range(first_source[state], first_source[state + 1]):
+            source = sources[number]
             if not waits[source]:
                 waits[source] = True
                 pending[count] = source
@@ -179,186 +259,96 @@ def _find_ends(machine, graph, ends, room, allowed):  # type: ignore[no-untyped-
 
 
 @njit(cache=True, forceinline=True)
-def _pushes(machine, graph, state):  # type: ignore[no-untyped-def]
-    for number in range(graph.first_entry[state], graph.first_entry[state + 1]):
-        entry = graph.entries[number]
-        if entry < DEAD and _action(machine, entry)[0] in (PUSH, OPEN):
-            return True
-    return False
-
-
-@njit(cache=True, forceinline=True)
-def _ends_through(machine, entry, ends, room, allowed):  # type: ignore[no-untyped-def]
-    """The verdicts that are left to a state whose entry is taken."""
-    if entry >= 0:
-        return ends[room, entry]
-    nothing = np.uint64(0)
-    kind, target, operand = _action(machine, entry)
-    if kind in (POP, CLOSE):
-        return np.uint64(1) << np.uint64(min(operand, _LAST_VERDICT))
-    if kind == COUNT:
-        both = allowed[target] and allowed[operand]
-        return ends[room, target] | ends[room, operand] if both else nothing
-    inner = ~nothing
-    if kind in (PUSH, OPEN):
-        inner = _ends_inside(machine, target, ends, room - _places(machine, entry))
-    elif not _is_call(machine, entry):
-        return ends[room, target]
-    found = nothing
-    for verdict in range(machine.sizes[operand]):
-        after = machine.returns[operand + verdict]
-        if after >= 0 and not allowed[after]:
-            return nothing
-        if after >= 0 and inner >> np.uint64(min(verdict, _LAST_VERDICT)) & np.uint64(1):
-            found |= ends[room, after]
+def _ends_after(after, first, count, inner, ends, allowed):  # type: ignore[no-untyped-def]
+    """The verdicts that are left to a state that takes a way."""
+    found = np.uint64(0)
+    for verdict in range(count):
+        state = after[first + verdict]
+        if state >= 0 and not allowed[state]:
+            return np.uint64(0)
+        if state >= 0 and inner >> np.uint64(min(verdict, _LAST_VERDICT)) & np.uint64(1):
+            found |= ends[state]
     return found
 
 
-@njit(cache=True, forceinline=True)
-def _ends_inside(machine, start, ends, room):  # type: ignore[no-untyped-def]
-    """The verdicts of a container that begins at `start`, none if it has no room for what it must have."""
-    if room < 0:
-        return np.uint64(0)
-    for pair in range(len(machine.required)):
-        if machine.required[pair, 0] == start and ends[room, machine.required[pair, 1]] == 0:
-            return np.uint64(0)
-    return ends[room, start]
-
-
-@njit(cache=True, forceinline=True)
-def _action(machine, entry):  # type: ignore[no-untyped-def]
-    actions, number = machine.actions, -2 - entry
-    return actions[number, 0], actions[number, 1], actions[number, 2]
-
-
-@njit(cache=True, forceinline=True)
-def _places(machine, entry):  # type: ignore[no-untyped-def]
-    """That a push or an opened object takes."""
-    action = machine.actions[-2 - entry]
-    return 1 + action[4] if action[0] == OPEN else 1
-
-
-@njit(cache=True, forceinline=True)
-def _is_call(machine, entry):  # type: ignore[no-untyped-def]
-    """Into a code point, from which it comes back."""
-    kind, target, _ = _action(machine, entry)
-    return (kind in (CALL, COUNT_CALL)) and machine.is_called[target]
-
-
 @njit(cache=True)
-def _graph(machine):  # type: ignore[no-untyped-def]
-    first, entries = _entries(machine)
-    states = len(first) - 1
-    longest = 2
-    for size in machine.sizes:
-        longest = max(longest, size)
-    after = np.empty(longest, np.int32)
+def _graph(transitions, ways):  # type: ignore[no-untyped-def]
+    first_way, ways_of = _ways_of_states(transitions, ways)
+    first, counts, after = ways.first, ways.counts, ways.after
+    states = len(transitions)
     starts = np.zeros(states + 1, np.int64)
-    for entry in entries:
-        for place in range(_write_after(machine, entry, after)):
-            starts[after[place] + 1] += 1
+    for way in ways_of:
+        for place in range(first[way], first[way] + counts[way]):
+            if after[place] >= 0:
+                starts[after[place] + 1] += 1
     starts = np.cumsum(starts)
     filled = starts[:-1].copy()
     sources = np.empty(starts[-1], np.int32)
     for state in range(states):
-        for number in range(first[state], first[state + 1]):
-            for place in range(_write_after(machine, entries[number], after)):
-                sources[filled[after[place]]] = state
-                filled[after[place]] += 1
-    return _Graph(first, entries, starts, sources)
+        for way in ways_of[first_way[state] : first_way[state + 1]]:
+            for place in range(first[way], first[way] + counts[way]):
+                if after[place] >= 0:
+                    sources[filled[after[place]]] = state
+                    filled[after[place]] += 1
+    return _Graph(first_way, ways_of, starts, sources)
 
 
 @njit(cache=True)
-def _entries(machine):  # type: ignore[no-untyped-def]
-    """[states + 1], and the entries of all states."""
-    states, classes = machine.transitions.shape
+def _ways_of_states(transitions, ways):  # type: ignore[no-untyped-def]
+    """[states + 1], and the ways of all states."""
+    states, classes = transitions.shape
+    like = ways.like
+    actions = len(like) - states
     first = np.zeros(states + 1, np.int64)
-    entries = np.empty(states * classes, np.int32)
-    entry_of = np.full(states + len(machine.actions), -1, np.int32)
-    base_of = np.full(len(machine.returns), -1, np.int32)
+    ways_of = np.empty(states * classes, np.int32)
+    state_of = np.full(len(like), -1, np.int32)
     found = 0
     for state in range(states):
         for column in range(classes):
-            entry = machine.transitions[state, column]
-            place = entry if entry >= 0 else states - 2 - entry
-            if entry == DEAD or entry_of[place] == state:
+            entry = transitions[state, column]
+            if entry == DEAD:
                 continue
-            entry_of[place] = state
-            if entry < DEAD and _is_call(machine, entry):
-                base = machine.actions[-2 - entry, 2]
-                if base_of[base] == state:
-                    continue
-                base_of[base] = state
-            entries[found] = entry
-            found += 1
+            way = like[actions + entry if entry >= 0 else -2 - entry]
+            if state_of[way] != state:
+                state_of[way] = state
+                ways_of[found] = way
+                found += 1
         first[state + 1] = found
-    return first, entries[:found].copy()
-
-
-@njit(cache=True, forceinline=True)
-def _write_after(machine, entry, after):  # type: ignore[no-untyped-def]
-    """Writes the states on the same level that an entry leads to; returns how many there are."""
-    if entry >= 0:
-        after[0] = entry
-        return 1
-    kind, target, operand = _action(machine, entry)
-    if kind in (POP, CLOSE):
-        return 0
-    if kind in (PUSH, OPEN) or _is_call(machine, entry):
-        count = 0
-        for verdict in range(machine.sizes[operand]):
-            if machine.returns[operand + verdict] >= 0:
-                after[count] = machine.returns[operand + verdict]
-                count += 1
-        return count
-    after[0] = target
-    after[1] = operand
-    return 2 if kind == COUNT else 1
+    return first, ways_of[:found].copy()
 
 
 @njit(cache=True)
-def _guards(machine, needs):  # type: ignore[no-untyped-def]
+def _needs_of_ways(ways, required, needs):  # type: ignore[no-untyped-def]
+    inside = needs.copy()
+    for pair in range(len(required)):
+        start, value = required[pair]
+        inside[start] = max(inside[start], needs[value])
+    found = np.zeros(len(ways.first), np.int32)  # of a pop too: who pushed has seen to it
+    for way in range(len(found)):
+        if ways.inside[way] >= 0:
+            found[way] = inside[ways.inside[way]] + ways.places[way]
+        for place in range(ways.first[way], ways.first[way] + ways.counts[way]):
+            if ways.after[place] >= 0:
+                found[way] = max(found[way], needs[ways.after[place]])
+    return found
+
+
+@njit(cache=True)
+def _guards(transitions, actions, needs, needs_of_ways):  # type: ignore[no-untyped-def]
     """The room of each action, and which plain steps lead from less need to more: [states, classes]."""
-    states, classes = machine.transitions.shape
-    rooms = machine.actions[:, 3].copy()
+    states, classes = transitions.shape
+    rooms = actions[:, 3].copy()
     rises = np.zeros((states, classes), np.bool_)
-    needs_of_action = np.empty(len(rooms), np.int32)
-    for action in range(len(rooms)):
-        needs_of_action[action] = _need_of(machine, -2 - action, needs)
     for state in range(states):
         for column in range(classes):
-            entry = machine.transitions[state, column]
+            entry = transitions[state, column]
             if entry >= 0:
                 rises[state, column] = needs[entry] > needs[state]
             elif entry < DEAD:
                 action = -2 - entry
-                kind = machine.actions[action, 0]
-                need = needs_of_action[action]
+                kind = actions[action, 0]
+                need = needs_of_ways[action]
                 if kind in (PUSH, OPEN) or need > needs[state]:
                     # a drop happens with a count on the stack
                     rooms[action] = max(rooms[action], need - 1 if kind == DROP else need)
     return rooms, rises
-
-
-@njit(cache=True)
-def _need_of(machine, entry, needs):  # type: ignore[no-untyped-def]
-    """Of an action."""
-    kind, target, operand = _action(machine, entry)
-    if kind in (POP, CLOSE):
-        return 0  # who pushed has seen to it
-    if kind == COUNT:
-        return max(needs[target], needs[operand])
-    need = np.int32(0)
-    if kind in (PUSH, OPEN):
-        need = needs[target]
-        for pair in range(len(machine.required)):
-            if machine.required[pair, 0] == target:
-                need = max(need, needs[machine.required[pair, 1]])
-        need += _places(machine, entry)
-    elif not _is_call(machine, entry):
-        return needs[target]
-    for verdict in range(machine.sizes[operand]):
-        after = machine.returns[operand + verdict]
-        if after >= 0:
-            need = max(need, needs[after])
-    return need
