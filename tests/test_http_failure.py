@@ -193,13 +193,22 @@ async def test_what_is_open_when_the_time_to_drain_is_over_fails_and_is_aborted(
     world: HttpWorld, stream: bool
 ) -> None:
     world.running.gate.clear()
-    request = asyncio.create_task(world.http.post(CHAT, json={**BODY, "stream": stream, "n": 2}))
+    begun = asyncio.Event()
+
+    async def ask() -> tuple[int, str]:
+        async with world.http.stream("POST", CHAT, json={**BODY, "stream": stream, "n": 2}) as response:
+            begun.set()
+            return response.status_code, (await response.aread()).decode()
+
+    request = asyncio.create_task(ask())
     await eventually(lambda: len(world.running.rows) == 2)
+    if stream:
+        await begun.wait()
     world.supervisor.drain()
     world.supervisor.give_up()
-    answer = await request
-    last = answer.text.rstrip().split("\n\n")[-1]
-    assert answer.status_code == (200 if stream else 503)
+    status, text = await request
+    last = text.rstrip().split("\n\n")[-1]
+    assert status == (200 if stream else 503)
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "shutting_down"
     await eventually(lambda: len(world.running.of_kind(Abort)) == 2)
     assert 'arbora_requests_failed_total{status="503"} 1.0' in (await world.http.get("/metrics")).text
