@@ -25,6 +25,7 @@ LLGUIDANCE_ALONE = re.compile(
     | [0-9]{17}          # more digits than a double has
     | \. 0 \b            # of a number that may be an integer
     | :60 | -02-29       # leap seconds at any time of the day, leap days in any year
+    | 0000-              # the year 0, which many readers of dates don't have
     """,
     re.VERBOSE,
 )
