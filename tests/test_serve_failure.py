@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from processes import descendants_of, is_alive, processor_ticks
 from served import HELLO, Served, eventually, serve
 
 ENDLESS: Any = {"messages": HELLO, "max_tokens": 3500, "ignore_eos": True}
@@ -71,24 +72,6 @@ class Asking:
         return self.answer
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def all_pids(served: Served) -> set[int]:
-    """The server's processes and what they started."""
-    found, new = set(), {served.process.pid}
-    while new:
-        found |= new
-        children = (Path(f"/proc/{pid}/task/{pid}/children") for pid in new)
-        new = {int(child) for path in children for child in path.read_text().split()}
-    return found
-
-
 @pytest.mark.parametrize("role", ["scheduler", "model"])
 def test_when_a_replica_dies_streams_end_with_an_error_and_the_rest_is_answered(
     victim: Served, role: str
@@ -96,7 +79,7 @@ def test_when_a_replica_dies_streams_end_with_an_error_and_the_rest_is_answered(
     streaming = Streaming(victim)
     asking = Asking(victim, max_tokens=600)
     eventually(lambda: victim.metrics()["arbora_requests_running"] == 2)
-    before, pids = victim.metrics(), all_pids(victim)
+    before, pids = victim.metrics(), descendants_of(victim.process.pid)
     os.kill(victim.children[role], signal.SIGKILL)
     *_, last = streaming.end()
     assert last.startswith('data: {"error":')
@@ -109,7 +92,7 @@ def test_when_a_replica_dies_streams_end_with_an_error_and_the_rest_is_answered(
     after = victim.metrics()
     counters = [name for name in before if name.endswith(("_total", "_count"))]
     assert all(after[name] >= before[name] for name in counters)
-    replaced = pids - all_pids(victim)
+    replaced = pids - descendants_of(victim.process.pid)
     assert len(replaced) >= 2
     assert not any(map(is_alive, replaced))
 
@@ -144,17 +127,19 @@ def test_an_idle_server_uses_no_processor_time(victim: Served) -> None:
     eventually(lambda: victim.is_quiet)
 
     def ticks() -> int:
-        stats = [Path(f"/proc/{pid}/stat").read_text() for pid in all_pids(victim)]
-        return sum(int(field) for stat in stats for field in stat.rpartition(")")[2].split()[11:13])
+        return sum(map(processor_ticks, descendants_of(victim.process.pid)))
 
-    before = ticks()
-    time.sleep(2)
-    assert ticks() - before <= 0.02 * 2 * os.sysconf("SC_CLK_TCK")
+    def is_idle() -> bool:
+        before = ticks()
+        time.sleep(2)
+        return ticks() - before <= 0.02 * 2 * os.sysconf("SC_CLK_TCK")
+
+    eventually(is_idle, 300)  # what compiles grammars may first have to compile itself
 
 
 def test_a_signal_lets_open_streams_end_and_leaves_nothing_behind(served_model: Path, home: Path) -> None:
     with serve(served_model, home=home) as server:
-        pids = all_pids(server)
+        pids = descendants_of(server.process.pid)
         asking = Asking(server, max_tokens=600)
         eventually(lambda: server.metrics()["arbora_requests_running"] == 1)
         server.process.send_signal(signal.SIGTERM)
@@ -170,7 +155,7 @@ def test_a_signal_lets_open_streams_end_and_leaves_nothing_behind(served_model: 
 
 def test_a_second_interrupt_ends_open_streams_at_once(served_model: Path, home: Path) -> None:
     with serve(served_model, home=home) as server:
-        pids = all_pids(server)
+        pids = descendants_of(server.process.pid)
         Asking(server, max_tokens=4000)
         eventually(lambda: server.metrics()["arbora_requests_running"] == 1)
         server.process.send_signal(signal.SIGINT)
@@ -187,4 +172,6 @@ def refuses_connections(served: Served) -> bool:
         socket.create_connection((address.hostname, address.port)).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # accepted into the queue of a listener that was just closing
+        return False
     return False

@@ -13,9 +13,11 @@ from typing import Any
 import openai
 import pytest
 import pytest_asyncio
-from served import HELLO, Served, eventually, serve
+from arbora.runtime.scheduler.budget import MAX_CHUNK
+from served import HELLO, Served, eventually, serve, write_served_checkpoint
 
 STREAMS = 64
+CONTINUOUS = {"include_usage": True, "continuous_usage_stats": True}
 SCHEMA = {
     "type": "object",
     "properties": {"kind": {"enum": ["cat", "dog"]}, "age": {"type": "integer", "minimum": 0, "maximum": 30}},
@@ -131,23 +133,38 @@ async def test_a_stream_goes_on_while_a_grammar_is_compiled(
     await stream.close()
 
 
-async def test_a_stream_goes_on_while_a_long_prompt_is_read(
-    served: Served, client: openai.AsyncOpenAI
-) -> None:
-    stream = await client.chat.completions.create(
-        model="tiny", messages=HELLO, max_tokens=3000, stream=True, extra_body={"ignore_eos": True}
-    )
-    await anext(stream)
-    document: Any = [{"role": "user", "content": "a dog and a log, a fox and a box: " * 90}]
-    reading = asyncio.create_task(
-        client.chat.completions.create(model="tiny", messages=document, max_tokens=1)
-    )
-    steps = 0
-    while not reading.done():
-        await anext(stream)
-        steps += 1
-    assert steps > 1
-    usage = (await reading).usage
-    assert usage is not None
-    assert usage.prompt_tokens > 1000
-    await stream.close()
+@pytest.fixture(scope="module")
+def roomy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server that reads prompts of many times what a step may take."""
+    model = write_served_checkpoint(tmp_path_factory.mktemp("roomy") / "tiny", context=8 * MAX_CHUNK)
+    with serve(model, "--kv-memory", "8MiB") as server:
+        yield server
+
+
+def tokens_so_far(chunk: openai.types.Completion) -> int:
+    assert chunk.usage is not None
+    return chunk.usage.completion_tokens
+
+
+async def test_a_stream_goes_on_while_a_long_prompt_is_read(roomy: Served) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{roomy.url}/v1", api_key="none", max_retries=0) as client:
+        stream = await client.completions.create(
+            model=roomy.model,
+            prompt="Once",
+            max_tokens=5000,
+            stream=True,
+            extra_body={"ignore_eos": True, "stream_options": CONTINUOUS},
+        )
+        before = during = tokens_so_far(await anext(stream))
+        document = roomy.token_ids("a dog and a log, a fox and a box: ")
+        document *= 1 + 6 * MAX_CHUNK // len(document)
+        reading = asyncio.create_task(
+            client.completions.create(model=roomy.model, prompt=document, max_tokens=1)
+        )
+        while not reading.done():
+            during = tokens_so_far(await anext(stream))
+        assert during >= before + 4
+        usage = (await reading).usage
+        assert usage is not None
+        assert usage.prompt_tokens > 6 * MAX_CHUNK
+        await stream.close()

@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import openai
+from processes import children_of, command_line
 from prometheus_client.parser import text_string_to_metric_families
 from safetensors.numpy import load_file, save_file
 from tiny_checkpoint import write_tiny_checkpoint
@@ -56,8 +57,8 @@ class Served:
     @property
     def children(self) -> dict[str, int]:
         found = {}
-        for pid in child_pids(self.process.pid):
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        for pid in children_of(self.process.pid):
+            command = command_line(pid)
             for role, module in (("tokenizer", "frontend"), ("scheduler", "scheduler"), ("model", "model")):
                 if any(part.endswith(f"{module}.process") for part in command):
                     found[role] = pid
@@ -97,10 +98,6 @@ def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < end, "the condition did not come true"
         time.sleep(0.02)
-
-
-def child_pids(parent: int) -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
 
 
 def write_served_checkpoint(directory: Path, context: int = CONTEXT) -> Path:
