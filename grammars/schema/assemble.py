@@ -39,7 +39,7 @@ class Assembler:
     def built(self, value: Value, *, guarded: bool) -> StackAutomaton:
         """`guarded`: what is required may be nested too deep; steps that can't come to an end are dead.
 
-        Raises StrandingError for an object whose order must not be free then.
+        Raises StrandingError for objects whose order must not be free then.
         """
         self._is_guarded = guarded
         tables = self._tables

@@ -90,7 +90,7 @@ def _assembled(goals: Goals, separators: tuple[str, str], value: Value) -> Stack
         try:
             return Assembler(goals, separators).built(value, guarded=is_guarded)
         except StrandingError as error:
-            goals.put_in_order([error.container])
+            goals.put_in_order(error.containers)
 
 
 def _no_value(schema: Json) -> GrammarError:

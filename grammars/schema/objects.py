@@ -48,7 +48,8 @@ class _Reader:
         self._edges: dict[tuple[Goal, str, int], Edge | None] = {}
         self._own_values: dict[str, Value | None] = {}
         self._classes: dict[tuple[Formula, ...], Dfa] = {}
-        self.pending: list[Node] = []
+        self.found: list[Node] = []
+        """read in this order: if there are too many, that is soon known"""
         self.to_violate = {name for formula in self.core for name in names_to_violate(formula)}
 
     def _core(self, goal: Goal) -> Goal:
@@ -88,7 +89,7 @@ class _Reader:
         if node is None:
             node = self.container.nodes[key] = Node(key)
             self.goals.count(1, 0)
-            self.pending.append(node)
+            self.found.append(node)
         return node
 
     def read(self, node: Node) -> None:
@@ -370,12 +371,13 @@ def _read(goals: Goals, container: Container, order: _Order) -> None:
     reader = _Reader(goals, container, order)
     container.names = {name: number for number, name in enumerate(reader.names)}
     container.start = reader.node(reader.core, 0)
-    reader.read(reader.pending.pop())
-    most = goals.free_order.most_places(container.start) if container.is_unordered else MAX_NODES
-    while reader.pending:
+    most = MAX_NODES
+    for node in reader.found:
+        reader.read(node)
+        if node is container.start and container.is_unordered:
+            most = goals.free_order.most_places(node)
         if len(container.nodes) > most:
             raise TooLargeError(f"more than {most} places in an object")
-        reader.read(reader.pending.pop())
     if container.is_unordered:
         goals.free_order.take(container)
 

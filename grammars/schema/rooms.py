@@ -5,7 +5,7 @@ Without them the object must still come to its end, whatever was seen of the oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,11 @@ from .goals import Container, Edge
 
 
 class StrandingError(Exception):
-    """An object whose order is free can't end where names lack room: its order must not be."""
+    """Objects whose order is free can't end where names lack room: their order must not be."""
 
-    def __init__(self, container: Container) -> None:
+    def __init__(self, containers: Sequence[Container]) -> None:
         super().__init__()
-        self.container = container
+        self.containers = containers
 
 
 class Rooms:
@@ -46,19 +46,21 @@ class Rooms:
 
         Raises StrandingError. `needs`: of each state, the places that it takes to come to an end.
         """
-        return {
-            start: found
-            for container, start in self._starts.items()
-            if needs[start] <= MAX_DEPTH and (found := self._full_in(container, needs))
-        }
+        ending = {container: at for container, at in self._starts.items() if needs[at] <= MAX_DEPTH}
+        full = {container: self._full_in(container, needs) for container in ending}
+        stranding = [container for container, names in full.items() if names is None]
+        if stranding:
+            raise StrandingError(stranding)
+        return {ending[container]: names for container, names in full.items() if names}
 
-    def _full_in(self, container: Container, needs: NDArray[np.int32]) -> dict[int, int]:
+    def _full_in(self, container: Container, needs: NDArray[np.int32]) -> dict[int, int] | None:
+        """None if the object can't end without them."""
         members = _Members(container, {edge: int(needs[at]) for edge, at in self._values[container].items()})
         always = int(max(needs[[self._starts[container], *self._needed_values(container)]]))
         rooms = sorted({always, *(need for need in members.needs.values() if need > always)})
         enough = [room for room in rooms if not container.can_strand(members.having(room))]
         if always not in enough:
-            raise StrandingError(container)
+            return None
         full: dict[int, int] = {}
         for number, need in members.need_of_name.items():
             if need > always:
