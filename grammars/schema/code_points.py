@@ -239,4 +239,4 @@ def _with_byte_classes(table: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDA
     order = np.argsort(columns != 0x22, kind="stable")  # the quote's comes first
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    return rank[class_of_byte].astype(np.int32), np.ascontiguousarray(table[:, columns[order]])
+    return rank[class_of_byte].astype(np.int32), np.take(table, columns[order], axis=1)

@@ -234,7 +234,7 @@ def minimal(dfa: Dfa) -> Dfa:
     columns, inverse = distinct_columns(transitions)
     class_of_cut = inverse.astype(np.int32)[dfa.class_of_cut]
     changed = np.concatenate(([True], class_of_cut[1:] != class_of_cut[:-1]))
-    rows = np.ascontiguousarray(transitions[:, columns])
+    rows = np.take(transitions, columns, axis=1)
     return Dfa(dfa.cuts[changed], class_of_cut[changed], rows, labels)
 
 

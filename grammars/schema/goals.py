@@ -130,27 +130,31 @@ class Container:
         reached = self.alive & seen.keys()
         sources: dict[Node, list[Node]] = {}
         for node in reached:
-            free = [edge for edge in node.edges if edge.name not in seen[node]]
+            free = [edge for edge in node.edges if not self._bit(edge) & seen[node]]
             for edge in filter(has_room, (*free, *node.others)):
                 for verdict in edge.value.possible:
                     sources.setdefault(edge.targets[verdict], []).append(node)
         ended = {node for node in reached if self.verdict(node) >= 0}
         return len(_leading_to(ended, sources, reached)) < len(reached)
 
-    def _names_seen(self, has_room: Callable[[Edge], bool]) -> dict[Node, set[str | int | None]]:
-        """The declared names that some way to a node has seen, of each node that there is a way to."""
-        seen: dict[Node, set[str | int | None]] = {self.start: set()}
+    def _names_seen(self, has_room: Callable[[Edge], bool]) -> dict[Node, int]:
+        """The declared names, as bits, that some way to a node has seen, of nodes that there is a way to."""
+        seen = {self.start: 0}
         pending = [self.start]
         while pending:
             node = pending.pop()
             for edge in filter(has_room, (*node.edges, *node.others)):
-                name = {edge.name} if isinstance(edge.name, str) else set()
+                names = seen[node] | self._bit(edge)
                 for verdict in edge.value.possible:
                     target = edge.targets[verdict]
-                    if target not in seen or not (seen[node] <= seen[target] and name <= seen[target]):
-                        seen.setdefault(target, set()).update(seen[node], name)
+                    if target not in seen or names & ~seen[target]:
+                        seen[target] = seen.get(target, 0) | names
                         pending.append(target)
         return seen
+
+    def _bit(self, edge: Edge) -> int:
+        """Of a declared name, 0 for others."""
+        return 1 << self.names[edge.name] if isinstance(edge.name, str) else 0
 
 
 def _leading_to(ended: set[Node], sources: Mapping[Node, list[Node]], among: set[Node]) -> set[Node]:
@@ -277,10 +281,9 @@ class Goals:
 
     def reduced(self, edge: Edge, alive: set[Node]) -> tuple[Value, tuple[Node, ...]] | None:
         """The edge's value and targets without verdicts that lead nowhere; None if none is left."""
+        possible = edge.value.possible
         kept = [
-            verdict
-            for verdict in range(len(edge.targets))
-            if verdict in edge.value.possible and edge.targets[verdict] in alive
+            verdict for verdict, target in enumerate(edge.targets) if verdict in possible and target in alive
         ]
         if not kept:
             return None

@@ -6,6 +6,7 @@ with the value `TAKEN` where undeclared names are allowed, so that they can't co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from .spelling import Block
@@ -116,6 +117,7 @@ class Names:
         return known if known is not None else NameTrie({}, None, self.following(trie.base, byte))
 
 
+_ONE_BYTE_EACH = re.compile(r"[ !#-\[\]-~]*")
 _SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -135,7 +137,7 @@ def _spellings(letter: str) -> list[bytes]:
 
 def has_one_spelling(name: str) -> bool:
     """Whether each of its code points is spelled by one byte."""
-    return all(0x20 <= ord(letter) < 0x7F and letter not in _SHORT for letter in name)
+    return _ONE_BYTE_EACH.fullmatch(name) is not None
 
 
 def materialized(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
@@ -57,15 +58,15 @@ class Tables:
         self.accepting: list[int] = []
         self._count = 0
         self._entries: dict[int, dict[int, int]] = {}
-        self._path_states: list[int] = []
+        self._path_states = array("i")
         """states that one byte of `_path_bytes` leads on from, each to the next state"""
         self._path_bytes = bytearray()
         self._stamps: list[_Stamp] = []
         self._stamped: dict[tuple[int, tuple[int, ...]], int] = {}
         self._graphs: dict[tuple[bytes, bytes], int] = {}
         self._graph_rows: list[tuple[int, Block, NDArray[np.int32]]] = []
-        self._inheriting: list[int] = []
-        self._inherited: list[int] = []
+        self._inheriting = array("i")
+        self._inherited = array("i")
         self._actions: dict[tuple[int, ...], int] = {}
         """those that don't belong to a stamp"""
         self._action_count = 0
@@ -87,7 +88,7 @@ class Tables:
     def path(self, text: bytes, entries: dict[int, int]) -> int:
         """New states along a text, the last with these entries. Returns the first."""
         first = self._reserved(len(text) + 1)
-        self._path_states += range(first, first + len(text))
+        self._path_states.extend(range(first, first + len(text)))
         self._path_bytes += text
         self._entries[first + len(text)] = entries
         return first
@@ -108,8 +109,8 @@ class Tables:
 
     def inherit_all(self, states: Iterable[int], others: Iterable[int]) -> None:
         """As `inherit` for each state and the other in its place."""
-        self._inheriting += states
-        self._inherited += others
+        self._inheriting.extend(states)
+        self._inherited.extend(others)
 
     def entry(self, block: Block, following: tuple[int, ...]) -> int:
         """What leads into a copy of the block: its start, or an action that sets its count."""
@@ -177,7 +178,7 @@ class Tables:
 
     def _cells(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """States, bytes and entries of what did not come in blocks, paths first."""
-        path = np.array(self._path_states, np.int64)
+        path = np.frombuffer(self._path_states, np.int32)
         entries = self._entries.values()
         states = np.repeat(np.fromiter(self._entries, np.int64), np.fromiter(map(len, entries), np.int64))
         bytes_ = np.fromiter(chain.from_iterable(entries), np.int64)
@@ -224,13 +225,13 @@ class Tables:
         for stamp in self._stamps:
             if len(stamp.block.bodies):
                 bodies[stamp.first + stamp.block.bodies] = stamp.block.kind
-        states, others = np.array(self._inheriting, np.int32), np.array(self._inherited, np.int32)
+        states, others = np.frombuffer(self._inheriting, np.int32), np.frombuffer(self._inherited, np.int32)
         like = _inherit(table, accepting, bodies, states, others)
         columns, inverse = distinct_columns(table)
         return StackAutomaton(
             start=start,
             class_of_byte=inverse[class_of_byte].astype(np.uint8),
-            transitions=np.ascontiguousarray(table[:, columns]),
+            transitions=np.take(table, columns, axis=1),
             actions=self._action_rows(),
             returns=np.array(self._returns or [DEAD], np.int32),
             accepting=accepting,
