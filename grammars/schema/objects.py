@@ -10,17 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Literal
 
-import numpy as np
-
 from ..errors import TooLargeError
 from ..stack_automaton import MAX_SEEN
-from .dfa import ANYTHING, REJECT, Dfa, combined
-from .formula import OBJECT, STRING, Formula
+from .dfa import ANYTHING
+from .formula import OBJECT, Formula
 from .goals import MAX_NODES, Container, Edge, Goals, Node, UndeclaredNames, Value
 from .named import declared_names, names_to_violate, only_name
 from .outcomes import Goal, outcomes
-from .scalars import content
 from .simplifying import simplified
+from .undeclared import UndeclaredKinds
 
 _Order = Literal["any", "any for others", "declared"]
 """that of declared properties; "any for others" than those that depend on each other"""
@@ -47,7 +45,7 @@ class _Reader:
         self._open: dict[Formula, frozenset[Formula]] = {}
         self._edges: dict[tuple[Goal, str, int], Edge | None] = {}
         self._own_values: dict[str, Value | None] = {}
-        self._classes: dict[tuple[Formula, ...], Dfa] = {}
+        self._kinds = UndeclaredKinds(goals.scalars, goals.formulas, self.names)
         self.found: list[Node] = []
         """read in this order: if there are too many, that is soon known"""
         self.to_violate = {name for formula in self.core for name in names_to_violate(formula)}
@@ -281,18 +279,13 @@ class _Reader:
                 node.others = [edge]
                 node.names = UndeclaredNames(ANYTHING, ("any",), True)
             return
-        dfa = self._classified(varying)
-        labels = np.unique(dfa.labels[dfa.labels >= 0])
-        new_label = np.full(1 << len(varying), REJECT, np.int32)
-        for label in labels:
-            known = {names: bool(label >> bit & 1) for bit, names in enumerate(varying)}
-            edge = self._other_edge(goal, position, known, len(node.others))
+        kept: list[int] = []
+        for label, known in self._kinds.of(varying):
+            edge = self._other_edge(goal, position, known, len(kept))
             if edge is not None:
-                new_label[label] = len(node.others)
+                kept.append(label)
                 node.others.append(edge)
-        kept = np.where(dfa.labels >= 0, new_label[dfa.labels], REJECT).astype(np.int32)
-        names_key = (tuple(map(content, varying)), tuple(sorted(self.names)), tuple(new_label.tolist()))
-        node.names = UndeclaredNames(Dfa(dfa.cuts, dfa.class_of_cut, dfa.transitions, kept), names_key, False)
+        node.names = self._kinds.named(varying, tuple(kept))
 
     def _told_apart(self, formula: Formula) -> frozenset[Formula]:
         """Formulas over undeclared names of which some but not all may satisfy them."""
@@ -309,22 +302,6 @@ class _Reader:
                 known = frozenset()
             self._open[formula] = known
         return known
-
-    def _classified(self, varying: tuple[Formula, ...]) -> Dfa:
-        """Labels undeclared names with a bit for each of the formulas."""
-        known = self._classes.get(varying)
-        if known is None:
-            known = self._classes[varying] = self._newly_classified(varying)
-        return known
-
-    def _newly_classified(self, varying: tuple[Formula, ...]) -> Dfa:
-        if varying:
-            one = self.goals.scalars.string_dfa(varying[-1:])
-            return combined(self._classified(varying[:-1]), one, partial(_with_bit, len(varying) - 1))
-        if not self.names:
-            return ANYTHING
-        negated = self.make.negation(self.make.atom(STRING, "in", frozenset(self.names)))
-        return self.goals.scalars.string_dfa((negated,))
 
     def _undeclared(self, names: Formula) -> Formula:
         """What a formula over names says of undeclared ones: every list is of declared names."""
@@ -380,7 +357,3 @@ def _read(goals: Goals, container: Container, order: _Order) -> None:
             raise TooLargeError(f"more than {most} places in an object")
     if container.is_unordered:
         goals.free_order.take(container)
-
-
-def _with_bit(bit: int, known: int, now: int) -> int:
-    return known | (now >= 0) << bit if known >= 0 else REJECT

@@ -47,7 +47,7 @@ class _Ways:
         make = self._make
         if condition is make.false:
             return True
-        if all(formula is make.false for formula in goal):
+        if goal.count(make.false) == len(goal):
             return False
         unknown = next((formula for formula in goal if formula.says & CHILD), None)
         if unknown is None:
