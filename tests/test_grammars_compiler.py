@@ -343,3 +343,10 @@ def test_of_one_function_that_takes_too_long_the_parameters_are_at_fault(
     for tags, function in (([huge], "huge"), ([huge, call_of("other", {"type": "object"})], "")):
         refused = compiled(grammars, "structural_tag", {"type": "or", "elements": tags})
         assert isinstance(refused, GrammarError) and refused.function == function
+
+
+def test_a_grammar_in_lark_goes_to_llguidance_without_a_process(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammars._workers, "build", None)
+    assert isinstance(compiled(grammars, "grammar", '// a comment\nstart: "a" | "b"'), HostGrammar)
