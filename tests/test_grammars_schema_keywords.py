@@ -137,6 +137,37 @@ CASES: list[tuple[str, Any, list[Any], list[Any]]] = [
         [1],
     ),
     (
+        "an $id that is relative to another",
+        {
+            "$id": "http://x.test/root",
+            "$ref": "nested/a",
+            "$defs": {
+                "a": {"$id": "nested/a", "$ref": "./b"},
+                "b": {"$id": "nested/b", "type": "null"},
+            },
+        },
+        [None],
+        [1],
+    ),
+    (
+        "a pointer into a URN",
+        {
+            "$ref": "urn:x:1",
+            "$defs": {"a": {"$id": "urn:x:1", "$defs": {"b": {"type": "null"}}, "$ref": "#/$defs/b"}},
+        },
+        [None],
+        [1],
+    ),
+    (
+        "a value with a member $anchor",
+        {
+            "$defs": {"a": {"enum": [{"$anchor": "here"}]}, "enum": {"$anchor": "here", "type": "null"}},
+            "$ref": "#here",
+        },
+        [None],
+        [{"$anchor": "here"}],
+    ),
+    (
         "a recursion without an end",
         {
             "properties": {"a": {"$ref": "#/$defs/b"}},
@@ -169,6 +200,12 @@ CASES: list[tuple[str, Any, list[Any], list[Any]]] = [
         },
         [{"k": 1, "x": 2}, {"y": 1}, {"k": None, "x": None}],
         [{"k": 1, "y": 1}, {"k": 2}, {"x": 1}],
+    ),
+    (
+        "additionalItems without a list of items, which evaluate nothing",
+        {"type": "array", "additionalItems": {}, "unevaluatedItems": {"type": "null"}},
+        [[], [None]],
+        [[1], [None, 1]],
     ),
     (
         "unevaluatedItems",

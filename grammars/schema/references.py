@@ -10,6 +10,9 @@ from ..json_schema import Json
 
 _OLD_DRAFTS = ("draft-03", "draft-04", "draft-05", "draft-06", "draft-07")
 _OUTSIDE = "leads out of the schema"
+_DATA = ("const", "default", "enum", "examples")
+_NAMED = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
+"""Keywords whose objects hold subschemas by names, which are no keywords"""
 
 
 class References:
@@ -20,7 +23,7 @@ class References:
         self.ignores_siblings = isinstance(root, dict) and any(
             draft in str(root.get("$schema")) for draft in _OLD_DRAFTS
         )
-        self.base = _identifier(root) or ""
+        self.base = urldefrag(_identifier(root) or "")[0]
         self._resources: dict[str, Json] = {"": root}
         self._bases: dict[int, str] = {}
         self._anchors: Counter[tuple[str, str]] = Counter()
@@ -28,8 +31,12 @@ class References:
 
     def base_of(self, schema: Json, base: str) -> str:
         """The base of references inside of `schema`, which stands where `base` holds."""
-        identifier = _identifier(schema)
-        return base if identifier is None else urldefrag(urljoin(base, identifier))[0]
+        if schema is self._root:
+            return self.base
+        if _identifier(schema) is None:
+            return base
+        self._collect_once()
+        return self._bases.get(id(schema), base)
 
     def resolve(self, keyword: str, reference: Json, base: str, path: str) -> tuple[Json, str]:
         """The schema referred to and the base that holds there. Raises NotCoveredError."""
@@ -53,10 +60,8 @@ class References:
 
     def _found(self, reference: str, base: str) -> tuple[Json, str] | str:
         """Or what is wrong with the reference."""
-        if not self._is_collected:
-            self._is_collected = True
-            self._collect(self._root, "")
-        whole = urljoin(base, reference)
+        self._collect_once()
+        whole = _joined(base, reference)
         target, fragment = urldefrag(whole)
         if fragment and not fragment.startswith("/"):
             named = self._resources.get(whole, self._resources.get(f"#{fragment}"))
@@ -78,20 +83,26 @@ class References:
                 base = self._bases[id(value)]
         return (value, base) if isinstance(value, dict | bool) else "points at no schema"
 
-    def _collect(self, root: Json, base: str) -> None:
-        pending: list[tuple[Json, str]] = [(root, base)]
+    def _collect_once(self) -> None:
+        """Find all resources and anchors, the first time."""
+        pending: list[tuple[Json, str, bool]] = [] if self._is_collected else [(self._root, "", False)]
+        self._is_collected = True
         while pending:
-            value, base = pending.pop()
+            value, base, is_named = pending.pop()
             if isinstance(value, list):
-                pending += [(child, base) for child in value]
+                pending += [(child, base, False) for child in value]
             elif isinstance(value, dict):
-                base = self._registered(value, base)
-                pending += [(child, base) for child in value.values() if isinstance(child, dict | list)]
+                base = base if is_named else self._registered(value, base)
+                pending += [
+                    (child, base, not is_named and key in _NAMED)
+                    for key, child in value.items()
+                    if isinstance(child, dict | list) and (is_named or key not in _DATA)
+                ]
 
     def _registered(self, schema: dict[str, Json], base: str) -> str:
         identifier = _identifier(schema)
         if identifier is not None:
-            whole = urljoin(base, identifier)
+            whole = _joined(base, identifier)
             self._resources.setdefault(whole, schema)
             if identifier.startswith("#"):
                 self._resources.setdefault(identifier, schema)
@@ -108,6 +119,11 @@ class References:
             self._anchors["$recursiveAnchor", ""] += 1
         self._bases[id(schema)] = base
         return base
+
+
+def _joined(base: str, reference: str) -> str:
+    """As RFC 3986 says, also where `urljoin` does not know the scheme, as that of a URN."""
+    return urldefrag(base)[0] + reference if reference.startswith("#") else urljoin(base, reference)
 
 
 def _identifier(schema: Json) -> str | None:

@@ -69,12 +69,11 @@ def unevaluated_items(keywords: Keywords, place: Place) -> Iterator[Formula]:
         if "contains" in at.fields:
             raise place.refusal("unevaluatedItems", "it is not supported beside contains")
         items, first = at.fields.get("items"), at.fields.get("prefixItems")
-        is_whole = items is not None and not isinstance(items, list)
-        if (
-            is_whole
-            or "additionalItems" in at.fields
-            or (at is not place and "unevaluatedItems" in at.fields)
-        ):
+        if isinstance(items, list):
+            is_whole = "additionalItems" in at.fields and first is None
+        else:
+            is_whole = items is not None
+        if is_whole or (at is not place and "unevaluatedItems" in at.fields):
             return None
         return max(len(each) for each in (items, first, []) if isinstance(each, list))
 

@@ -18,13 +18,14 @@ from typing import Any
 
 import httpx
 import openai
+from processes import children_of, command_line
 from prometheus_client.parser import text_string_to_metric_families
 from safetensors.numpy import load_file, save_file
 from tiny_checkpoint import write_tiny_checkpoint
 
 CONTEXT = 4096
 HELLO: Any = [{"role": "user", "content": "Hello, how are you today?"}]
-READY_SECONDS = 120.0
+PATIENCE = 120.0  # seconds: a guard against waiting for ever, also where all is slow
 TEMPLATE = Path(__file__).parents[2] / "bench" / "train_builtin" / "chat_template.jinja"
 _ADDRESS = re.compile(r" at (http://\S+) on ")
 
@@ -36,8 +37,8 @@ class Served:
         self.process = process
         self.url = url
         self.log = log
-        self.client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=60)
-        self.http = httpx.Client(base_url=url, timeout=60)
+        self.client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=PATIENCE)
+        self.http = httpx.Client(base_url=url, timeout=PATIENCE)
         self.model = self.client.models.list().data[0].id
 
     def metrics(self) -> dict[str, float]:
@@ -56,8 +57,8 @@ class Served:
     @property
     def children(self) -> dict[str, int]:
         found = {}
-        for pid in child_pids(self.process.pid):
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        for pid in children_of(self.process.pid):
+            command = command_line(pid)
             for role, module in (("tokenizer", "frontend"), ("scheduler", "scheduler"), ("model", "model")):
                 if any(part.endswith(f"{module}.process") for part in command):
                     found[role] = pid
@@ -68,11 +69,16 @@ class Served:
         return self.http.get("/health").status_code == 200
 
     @property
+    def running(self) -> int:
+        """How many requests generate; 0 too before the scheduler has answered."""
+        return int(self.metrics().get("arbora_requests_running", 0))
+
+    @property
     def is_quiet(self) -> bool:
         """Nothing runs or waits, and nobody holds a page."""
         metrics = self.metrics()
         names = ("arbora_requests_running", "arbora_requests_waiting", "arbora_kv_pages_used")
-        return all(metrics[name] == 0 for name in names)
+        return all(metrics.get(name) == 0 for name in names)
 
     def close(self) -> None:
         self.client.close()
@@ -80,7 +86,7 @@ class Served:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(45)
+            self.process.wait(PATIENCE)
         finally:
             self.process.kill()
 
@@ -91,16 +97,12 @@ def text_of(completion: Any) -> str:
     return text
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait until the condition holds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "the condition did not come true"
         time.sleep(0.02)
-
-
-def child_pids(parent: int) -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
 
 
 def write_served_checkpoint(directory: Path, context: int = CONTEXT) -> Path:
@@ -149,7 +151,7 @@ def _read_log(process: subprocess.Popen[str], log: list[str]) -> None:
 
 
 def _address(process: subprocess.Popen[str], log: list[str]) -> str:
-    eventually(lambda: bool(_ADDRESS.search("".join(log))) or process.poll() is not None, READY_SECONDS)
+    eventually(lambda: bool(_ADDRESS.search("".join(log))) or process.poll() is not None)
     found = _ADDRESS.search("".join(log))
     assert found is not None, "".join(log)
     return found[1]
