@@ -12,26 +12,28 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ..stack_automaton import DEAD
-from .configurations import ASKED, FULL, NOT_YET, OPENS, UNDECIDED, follow
+from .configurations import FULL
 from .lists import code_of, longer, sum_of
 from .token_trie import OTHER, PLAIN, TokenTries
 from .unowned import unowned
-from .walks import NO_LIMIT, Machine, add
+from .walks import Machine, Roots, sort_tokens, step_of, walk_in_order
 
+ENDS, NOTHING = 1, 2
+_NO_ROOM = -1
 _FIRST_BRANCHES = 1 << 10
 _FIRST_TOKENS = 1 << 14
 _FIRST_MET = 1 << 13
 
 
 class Branches(NamedTuple):
-    """What a walk of trie t by branch b found are three spans of `tokens`: what is allowed, undecided, and
-    openers. They end at `ends[b, t, 1:]`; each begins where the one before does, and the first at
-    `ends[b, t, 0]`. Branch 0 is the ends of sequence."""
+    """What a walk by branch b found are three spans of `tokens`: what is allowed, undecided, and openers.
+    They end at `ends[b, 1:]`; each begins where the one before does, and the first at `ends[b, 0]`. Branch
+    `ENDS` is the ends of sequence, `NOTHING` each in the trie of other tokens that leads to none."""
 
-    of_entry: NDArray[np.int32]  # [states + actions, classes], 0 for none so far
-    looked: NDArray[np.int32]  # [room, 2], nodes that a walk looks at; before it ~(at least so many)
-    ends: NDArray[np.int32]  # [room, 2, 4]
-    codes: NDArray[np.uint64]  # [room, 2, 3], of those spans
+    of_entry: NDArray[np.int32]  # [states + actions, ways into the tries], 0 for none so far
+    looked: NDArray[np.int32]  # [room], nodes of plain tokens that a walk looks at
+    ends: NDArray[np.int32]  # [room, 4]
+    codes: NDArray[np.uint64]  # [room, 3], of those spans
     tokens: NDArray[np.int32]
     used: NDArray[np.int64]  # [2], how many branches and tokens there are
 
@@ -45,20 +47,19 @@ class Walked(NamedTuple):
     dear: NDArray[np.bool_]
 
 
-def no_branches(tries: TokenTries, machine: Machine) -> Branches:
-    states, classes = machine.transitions.shape
+def no_branches(tries: TokenTries, roots: Roots, machine: Machine) -> Branches:
     count = len(tries.eos)
     branches = Branches(
-        np.zeros((states + len(machine.actions), classes), np.int32),
-        np.zeros((_FIRST_BRANCHES, 2), np.int32),
-        np.empty((_FIRST_BRANCHES, 2, 4), np.int32),
-        np.zeros((_FIRST_BRANCHES, 2, 3), np.uint64),
+        np.zeros((len(machine.transitions) + len(machine.actions), len(roots.columns)), np.int32),
+        np.zeros(_FIRST_BRANCHES, np.int32),
+        np.zeros((_FIRST_BRANCHES, 4), np.int32),
+        np.zeros((_FIRST_BRANCHES, 3), np.uint64),
         np.empty(_FIRST_TOKENS + count, np.int32),
-        np.array([1, count], np.int64),
+        np.array([NOTHING + 1, count], np.int64),
     )
     branches.tokens[:count] = tries.eos
-    branches.ends[0] = [[0, count, count, count], [count] * 4]
-    branches.codes[0, OTHER, 0] = sum_of(tries.eos)
+    branches.ends[ENDS, 1:] = count
+    branches.codes[ENDS, 0] = sum_of(tries.eos)
     return branches
 
 
@@ -75,7 +76,7 @@ def walk_states(  # type: ignore[no-untyped-def]
     while 0 <= done < len(states):
         walked, branches = _with_room(walked, branches, done, 2 * len(found.allowed))
         tables = (tries, roots, machine, configurations, branches, walked, states, ends_here, found)
-        done = _walk_on(*unowned(tables), done, limit, few)  # type: ignore[call-arg]
+        done = _walk_on(*tables, done, limit, few)
     return walked, branches, done >= 0
 
 
@@ -96,181 +97,203 @@ def _with_room(walked, branches, done, tokens):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _walk_on(  # type: ignore[no-untyped-def]
-    tries, roots, machine, configurations, branches, walked, states, ends_here, found, done, limit, few
-):
-    """Walks from further states, until there is no room: how many are done then. `FULL` if there is no room
-    for all configurations. Of the trie of plain tokens it looks for the children of each node that lead
-    somewhere, as most of them don't; of the other one it takes nodes in their order, as most of them do."""
-    child_ends, token_starts, trie_tokens = tries.ends, tries.token_starts, tries.tokens
-    first_child, child, child_byte = tries.first_child, tries.child, tries.child_byte
-    depth, byte = tries.depth, tries.byte
-    transitions, class_of_byte = machine.transitions, machine.class_of_byte
-    after_action, rows, parts = configurations.after_action, configurations.rows, configurations.parts
-    allowed, undecided, openers = found
-    root_nodes, first_root, below = roots.nodes, roots.first, roots.looked
-    places = np.empty(tries.max_bytes + 1, np.int32)
-    at, until = np.empty_like(places), np.empty_like(places)
-    of_entry, looked_by, ends, codes, tokens, used = branches
-    met, met_ends, dear = walked
-    known, classes = transitions.shape
-    columns = np.empty(classes, np.int32)
-    for i in range(done, len(states)):
-        met_end = met_ends[i - 1] if i else 0
-        if met_end + classes >= len(met) or used[0] + classes > len(looked_by):
-            return i
-        state, met_start, least = states[i], met_end, 0
-        for column in range(classes):
-            entry = transitions[state, column]
-            if entry == DEAD:
-                continue
-            row = entry if entry >= 0 else known - 2 - entry
-            if of_entry[row, column] == 0:
-                of_entry[row, column] = used[0]
-                step = entry if entry >= 0 else after_action[-2 - entry]
-                looked_by[used[0], OTHER] = ~0
-                looked_by[used[0], PLAIN] = ~(below[PLAIN, column] if step >= 0 else 0)
-                used[0] += 1
-            columns[met_end - met_start] = column
-            met[met_end] = of_entry[row, column]
-            looked = looked_by[met[met_end], PLAIN]
-            least += looked if looked >= 0 else ~looked
-            met_end += 1
-        if ends_here[i]:
-            met[met_end] = 0
-            met_end += 1
-        met_ends[i] = met_end
-        dear[i] |= least > limit
-        for trie in (OTHER, PLAIN):
-            if trie == PLAIN and dear[i]:
-                break
-            most = limit if trie == PLAIN else NO_LIMIT
-            total = total_allowed = 0
-            for number in range(met_start, met_end):
-                branch = met[number]
-                if looked_by[branch, trie] < 0:
-                    root_column = columns[number - met_start]
-                    alive = open_questions = opening = looked = 0
-                    for root in range(first_root[trie, root_column], first_root[trie, root_column + 1]):
-                        node, column, here, level = root_nodes[root], root_column, state, 0
-                        looked += 1
-                        if trie == OTHER:
-                            places[0] = state
-                            stop = child_ends[node]
-                            while node < stop:
-                                level = depth[node]
-                                here, column = places[level], class_of_byte[byte[node]]
-                                if here < known:
-                                    step = transitions[here, column]
-                                    if step < DEAD:
-                                        step = after_action[-2 - step]
-                                else:
-                                    step = rows[here - known, column]
-                                if step == NOT_YET:
-                                    step = follow(machine, configurations, here, column)
-                                    if step == FULL:
-                                        return FULL
-                                if step < 0:
-                                    if step == UNDECIDED:
-                                        first, last = token_starts[node], token_starts[child_ends[node]]
-                                        open_questions = add(
-                                            undecided, open_questions, trie_tokens, first, last
-                                        )
-                                    node = child_ends[node]
-                                    continue
-                                places[level + 1] = step
-                                first, last = token_starts[node], token_starts[node + 1]
-                                marks = parts[step - known, 2] if step >= known else 0
-                                if marks & ASKED:
-                                    open_questions = add(undecided, open_questions, trie_tokens, first, last)
-                                else:
-                                    alive = add(allowed, alive, trie_tokens, first, last)
-                                    if marks & OPENS:
-                                        opening = add(openers, opening, trie_tokens, first, last)
-                                node += 1
-                            continue
-                        while looked <= most:
-                            if here < known:
-                                step = transitions[here, column]
-                                if step < DEAD:
-                                    step = after_action[-2 - step]
-                            else:
-                                step = rows[here - known, column]
-                            if step == NOT_YET:
-                                step = follow(machine, configurations, here, column)
-                                if step == FULL:
-                                    return FULL
-                            if step == UNDECIDED:
-                                first, last = token_starts[node], token_starts[child_ends[node]]
-                                open_questions = add(undecided, open_questions, trie_tokens, first, last)
-                            elif step >= 0:
-                                first, last = token_starts[node], token_starts[node + 1]
-                                marks = parts[step - known, 2] if step >= known else 0
-                                if marks & ASKED:
-                                    open_questions = add(undecided, open_questions, trie_tokens, first, last)
-                                else:
-                                    alive = add(allowed, alive, trie_tokens, first, last)
-                                    if marks & OPENS:
-                                        opening = add(openers, opening, trie_tokens, first, last)
-                                level += 1
-                                places[level], at[level], until[level] = (
-                                    step,
-                                    first_child[node],
-                                    first_child[node + 1],
-                                )
-                                looked += until[level] - at[level]
-                            while level > 0:
-                                here, place, last_child = places[level], at[level], until[level]
-                                if here < known:
-                                    while (
-                                        place < last_child
-                                        and transitions[here, class_of_byte[child_byte[place]]] == DEAD
-                                    ):
-                                        place += 1
-                                else:
-                                    while (
-                                        place < last_child
-                                        and rows[here - known, class_of_byte[child_byte[place]]] == DEAD
-                                    ):
-                                        place += 1
-                                at[level] = place + 1
-                                if place < last_child:
-                                    node, column = child[place], class_of_byte[child_byte[place]]
-                                    break
-                                level -= 1
-                            if level == 0:
-                                break
-                    if looked <= most:
-                        end = used[1]
-                        if end + alive + open_questions + opening > len(tokens):
-                            return i
-                        ends[branch, trie, 0] = end
-                        end, codes[branch, trie, 0] = _append(tokens, end, allowed, alive)
-                        ends[branch, trie, 1] = end
-                        end, codes[branch, trie, 1] = _append(tokens, end, undecided, open_questions)
-                        ends[branch, trie, 2] = end
-                        end, codes[branch, trie, 2] = _append(tokens, end, openers, opening)
-                        ends[branch, trie, 3] = end
-                        used[1] = end
-                    looked_by[branch, trie] = looked
-                total += looked_by[branch, trie]
-                if total > most:
-                    break
-                if trie == PLAIN:
-                    total_allowed += ends[branch, PLAIN, 1] - ends[branch, PLAIN, 0]
-            if trie == PLAIN and (total > limit or total_allowed > few):
-                dear[i] = True
-    return len(states)
-
-
-@njit(cache=True, nogil=True)
 def _with_rows(looked, ends, codes, room):  # type: ignore[no-untyped-def]
-    more_looked, more_ends = np.empty((room, 2), np.int32), np.empty((room, 2, 4), np.int32)
-    more_codes = np.empty((room, 2, 3), np.uint64)
+    more_looked, more_ends = np.empty(room, np.int32), np.empty((room, 4), np.int32)
+    more_codes = np.empty((room, 3), np.uint64)
     more_looked[: len(looked)] = looked
     more_ends[: len(ends)] = ends
     more_codes[: len(codes)] = codes
     return more_looked, more_ends, more_codes
+
+
+@njit(cache=True, nogil=True)
+def _walk_on(  # type: ignore[no-untyped-def]
+    tries, roots, machine, configurations, branches, walked, states, ends_here, found, done, limit, few
+):
+    """Walks from further states, until there is no room: how many are done then. `FULL` if there is no room
+    for all configurations."""
+    levels = np.empty((3, tries.max_bytes + 1), np.int32)
+    tables = unowned((tries, roots, machine, configurations, branches, found, levels))
+    met, met_ends, dear = unowned(walked)
+    most = len(roots.columns)
+    for i in range(done, len(states)):
+        count = met_ends[i - 1] if i else 0
+        if count + most >= len(met) or branches.used[0] + most > len(branches.looked):
+            return i
+        levels[0, 0] = states[i]
+        count = _meet_others(*tables, met, count)  # type: ignore[call-arg]
+        if count < 0:
+            return i if count == _NO_ROOM else FULL
+        if ends_here[i]:
+            met[count] = ENDS
+            count += 1
+        met_ends[i] = count
+        dear[i] = dear[i] or _least(*tables[1:4], states[i]) > limit  # type: ignore[call-arg]
+        if not dear[i]:
+            count, dear[i] = _meet_plain(*tables, met, count, limit, few)  # type: ignore[call-arg]
+            if count < 0:
+                return i if count == _NO_ROOM else FULL
+            met_ends[i] = met_ends[i] if dear[i] else count
+    return len(states)
+
+
+@njit(nogil=True, forceinline=True)
+def _meet_others(tries, roots, machine, configurations, branches, found, levels, met, count):  # type: ignore[no-untyped-def]
+    """Notes the branches of the state `levels[0, 0]` in the trie of other tokens, with those before them:
+    how many they are now, `FULL` or `_NO_ROOM`."""
+    for way in range(roots.ways[OTHER], roots.ways[PLAIN]):
+        row = _row(machine, levels[0, 0], roots.columns[way])
+        if row < 0:
+            continue
+        branch = np.int64(branches.of_entry[row, way])
+        if branch == 0:
+            branch = _walk_others(tries, roots, machine, configurations, branches, found, levels, way)
+            if branch < 0:
+                return branch
+            branches.of_entry[row, way] = branch
+        met[count] = branch
+        count += branch != NOTHING
+    return count
+
+
+@njit(nogil=True, forceinline=True)
+def _meet_plain(  # type: ignore[no-untyped-def]
+    tries, roots, machine, configurations, branches, found, levels, met, count, limit, few
+):
+    """The same for plain tokens; and whether there is too much."""
+    looked = allowed = 0
+    for way in range(roots.ways[PLAIN], roots.ways[PLAIN + 1]):
+        row = _row(machine, levels[0, 0], roots.columns[way])
+        if row < 0:
+            continue
+        branch = np.int64(branches.of_entry[row, way])
+        if branch == 0:
+            branch = _walk_plain(tries, roots, machine, configurations, branches, found, levels, way, limit)
+            if branch < 0:
+                return branch, False
+            branches.of_entry[row, way] = branch
+        met[count] = branch
+        count += 1
+        looked += branches.looked[branch]
+        allowed += branches.ends[branch, 1] - branches.ends[branch, 0]
+        if looked > limit:
+            break
+    return count, looked > limit or allowed > few
+
+
+@njit(nogil=True, forceinline=True)
+def _row(machine, state, column):  # type: ignore[no-untyped-def]
+    """Of branches by entry, -1 where nothing leads on."""
+    entry = machine.transitions[state, column]
+    return entry if entry >= DEAD else len(machine.transitions) - 2 - entry
+
+
+@njit(nogil=True, forceinline=True)
+def _least(roots, machine, configurations, state):  # type: ignore[no-untyped-def]
+    """At least so many nodes are looked at for the plain tokens of a state."""
+    least = 0
+    for way in range(roots.ways[PLAIN], roots.ways[PLAIN + 1]):
+        entry = machine.transitions[state, roots.columns[way]]
+        if entry >= 0 or (entry < DEAD and configurations.after_action[-2 - entry] >= 0):
+            least += roots.looked[way]
+    return least
+
+
+@njit(nogil=True, forceinline=True)
+def _walk_others(tries, roots, machine, configurations, branches, found, levels, way):  # type: ignore[no-untyped-def]
+    """Takes nodes in their order, as most of them lead on. The branch, `FULL` or `_NO_ROOM`."""
+    counts = (0, 0, 0)
+    for root in range(roots.first[way], roots.first[way + 1]):
+        node = roots.nodes[root]
+        counts, has_room = walk_in_order(
+            tries, machine, configurations, found, counts, levels[0], node, tries.ends[node]
+        )
+        if not has_room:
+            return np.int64(FULL)
+    return _kept(branches, found, counts, 0) if counts != (0, 0, 0) else np.int64(NOTHING)
+
+
+@njit(nogil=True, forceinline=True)
+def _walk_plain(tries, roots, machine, configurations, branches, found, levels, way, most):  # type: ignore[no-untyped-def]
+    """Looks for the children of each node that lead somewhere, as most of them don't. The branch, which holds
+    nothing if more than `most` nodes were looked at, `FULL` or `_NO_ROOM`."""
+    counts, looked = (0, 0, 0), 0
+    for root in range(roots.first[way], roots.first[way + 1]):
+        counts, looked = _walk_by_child(
+            tries,
+            machine,
+            configurations,
+            found,
+            counts,
+            levels,
+            roots.nodes[root],
+            roots.columns[way],
+            looked + 1,
+            most,
+        )
+        if looked == FULL:
+            return np.int64(FULL)
+    return _kept(branches, found, counts if looked <= most else (0, 0, 0), looked)
+
+
+@njit(nogil=True, forceinline=True)
+def _walk_by_child(tries, machine, configurations, found, counts, levels, node, column, looked, most):  # type: ignore[no-untyped-def]
+    """What is found, and how many nodes were looked at, or `FULL`."""
+    places, at, until = levels[0], levels[1], levels[2]
+    states, level = len(machine.transitions), 0
+    while looked <= most:
+        step = step_of(machine, configurations, places[level], column)
+        if step == FULL:
+            return counts, FULL
+        if step != DEAD:
+            counts = sort_tokens(tries, configurations.parts, states, found, counts, node, step)
+        if step >= 0:
+            level += 1
+            places[level], at[level], until[level] = (
+                step,
+                tries.first_child[node],
+                tries.first_child[node + 1],
+            )
+            looked += until[level] - at[level]
+        level = _next_level(tries, machine, configurations, levels, level)
+        if level == 0:
+            break
+        node, column = tries.child[at[level]], machine.class_of_byte[tries.child_byte[at[level]]]
+        at[level] += 1
+    return counts, looked
+
+
+@njit(nogil=True, forceinline=True)
+def _next_level(tries, machine, configurations, levels, level):  # type: ignore[no-untyped-def]
+    """Where there is a child that leads somewhere, at or above a level; 0 if there is none."""
+    places, at, until = levels[0], levels[1], levels[2]
+    states = len(machine.transitions)
+    while level > 0:
+        here = places[level]
+        row = machine.transitions[here] if here < states else configurations.rows[here - states]
+        place = at[level]
+        while place < until[level] and row[machine.class_of_byte[tries.child_byte[place]]] == DEAD:
+            place += 1
+        at[level] = place
+        if place < until[level]:
+            return level
+        level -= 1
+    return 0
+
+
+@njit(nogil=True, forceinline=True)
+def _kept(branches, found, counts, looked):  # type: ignore[no-untyped-def]
+    """A new branch with what was found, `_NO_ROOM` if there is none."""
+    branch, end = branches.used[0], branches.used[1]
+    if end + counts[0] + counts[1] + counts[2] > len(branches.tokens):
+        return np.int64(_NO_ROOM)
+    branches.looked[branch] = looked
+    branches.ends[branch, 0] = end
+    for part in range(3):
+        end, branches.codes[branch, part] = _append(branches.tokens, end, found[part], counts[part])
+        branches.ends[branch, part + 1] = end
+    branches.used[0], branches.used[1] = branch + 1, end
+    return branch
 
 
 @njit(nogil=True, forceinline=True)

@@ -9,10 +9,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ..stack_automaton import DEAD
-from .configurations import ASKED, FULL, NOT_YET, OPENS, UNDECIDED, follow
+from .configurations import ASKED, FULL, OPENS, UNDECIDED
 from .token_trie import OTHER, PLAIN
 from .unowned import unowned
-from .walks import NO_LIMIT, add, append
+from .walks import NO_LIMIT, add, append, step_of
 
 _FIRST_ROOM = 1 << 14
 
@@ -36,9 +36,9 @@ def walk_differences(tries, roots, machine, configurations, rounds, states, like
     And whether there was room for all configurations, without which the rest is worth nothing."""
     tokens, ends, used = np.empty(_FIRST_ROOM, np.int32), np.empty((len(states), 3), np.int32), 0
     levels = np.empty((4, tries.max_bytes + 1), np.int32)
-    tables = unowned((tries, roots, machine, configurations, rounds, found))
+    tables = (tries, roots, machine, configurations, rounds, found)
     for i in range(len(states)):
-        counts, has_room = _walk_both(*tables, levels, OTHER, states[i], likes[i], NO_LIMIT)  # type: ignore[call-arg]
+        counts, has_room = _walk_both(*tables, levels, OTHER, states[i], likes[i], NO_LIMIT)
         if not has_room:
             return tokens, ends, False
         if ends_apart[i]:
@@ -70,8 +70,8 @@ def walk_apart(tries, roots, machine, configurations, rounds, state, like, found
     or an opener from `state`, as nothing is from the other, or if that looks at more than `most` nodes; and
     whether there was room for all configurations."""
     levels = np.empty((4, tries.max_bytes + 1), np.int32)
-    tables = unowned((tries, roots, machine, configurations, rounds, found))
-    counts, had_room = _walk_both(*tables, levels, PLAIN, np.int32(state), np.int32(like), most)  # type: ignore[call-arg]
+    tables = (tries, roots, machine, configurations, rounds, found)
+    counts, had_room = _walk_both(*tables, levels, PLAIN, np.int32(state), np.int32(like), most)
     return counts[0] if counts[1] + counts[2] == 0 else -1, had_room
 
 
@@ -80,86 +80,96 @@ def _walk_both(tries, roots, machine, configurations, rounds, found, levels, fir
     """Two walks at once, which end where both would go on alike: from the same configuration, or as far as
     rounds know. A walk that has come to its end stays `DEAD` or `UNDECIDED` for all that follows below. If
     they look at more than `most` nodes something is undecided, and that is all that is found."""
-    child_ends, height, token_starts, tokens = tries.ends, tries.height, tries.token_starts, tries.tokens
-    first_child, child, child_byte = tries.first_child, tries.child, tries.child_byte
-    transitions, class_of_byte = machine.transitions, machine.class_of_byte
-    after_action, rows, parts = configurations.after_action, configurations.rows, configurations.parts
-    known_places, known, acting = rounds
-    is_known = len(known_places) > 0
-    differing, undecided, openers = found
-    root_nodes, first_root = roots.nodes, roots.first
+    tables = (tries, roots, machine, configurations, rounds, found, levels)
+    tries, roots, machine, configurations, rounds, found, levels = unowned(tables)
+    transitions = machine.transitions
+    levels[0, 0], levels[1, 0] = state, like
+    counts, looked = (0, 0, 0), 0
+    for way in range(roots.ways[first_trie], roots.ways[PLAIN + 1]):
+        column = roots.columns[way]
+        if transitions[state, column] == transitions[like, column]:
+            continue
+        for root in range(roots.first[way], roots.first[way + 1]):
+            node = roots.nodes[root]
+            counts, looked = _walk_root(
+                tries, machine, configurations, rounds, found, levels, node, column, counts, looked, most
+            )
+            if looked == FULL:
+                return (0, 0, 0), False
+            if looked > most:
+                return (0, 1, 0), True
+    return counts, True
+
+
+@njit(nogil=True, forceinline=True)
+def _walk_root(  # type: ignore[no-untyped-def]
+    tries, machine, configurations, rounds, found, levels, node, column, counts, looked, most
+):
+    """The counts of what was found so far, and of nodes that were looked at, or `FULL`."""
     places, its_places, at, until = levels[0], levels[1], levels[2], levels[3]
-    places[0], its_places[0] = state, like
-    states, classes = transitions.shape
-    apart = open_questions = opening = looked = 0
-    for trie in range(first_trie, PLAIN + 1):
-        for root_column in range(classes):
-            if transitions[state, root_column] == transitions[like, root_column]:
-                continue
-            for root in range(first_root[trie, root_column], first_root[trie, root_column + 1]):
-                node, column, level = root_nodes[root], root_column, 0
-                while True:
-                    looked += 1
-                    if looked > most:
-                        return (0, 1, 0), True
-                    here, there = places[level], its_places[level]
-                    is_alike = False
-                    if is_known and 0 <= here < states and 0 <= there < states:
-                        entry, other = transitions[here, column], transitions[there, column]
-                        length = height[node]
-                        is_alike = _signature(known_places, known, acting, length, entry) == _signature(
-                            known_places, known, acting, length, other
-                        )
-                    if not is_alike:
-                        here = _step(transitions, after_action, rows, here, column)
-                        there = _step(transitions, after_action, rows, there, column)
-                        if here == NOT_YET:
-                            here = follow(machine, configurations, places[level], column)
-                        if there == NOT_YET:
-                            there = follow(machine, configurations, its_places[level], column)
-                        if here == FULL or there == FULL:
-                            return (0, 0, 0), False
-                        is_alike = here == there
-                    if not is_alike and here == UNDECIDED and there == DEAD:
-                        first, last = token_starts[node], token_starts[child_ends[node]]
-                        open_questions = add(undecided, open_questions, tokens, first, last)
-                    elif not is_alike and (here >= 0 or there >= 0):
-                        level += 1
-                        places[level], its_places[level] = here, there
-                        at[level], until[level] = first_child[node], first_child[node + 1]
-                        first, last = token_starts[node], token_starts[node + 1]
-                        marks = parts[here - states, 2] if here >= states else 0
-                        its_marks = parts[there - states, 2] if there >= states else 0
-                        if there == UNDECIDED or its_marks & ASKED:
-                            pass
-                        elif here == UNDECIDED or marks & ASKED:
-                            open_questions = add(undecided, open_questions, tokens, first, last)
-                        else:
-                            if (here >= 0) != (there >= 0):
-                                apart = add(differing, apart, tokens, first, last)
-                            if marks & OPENS and not its_marks & OPENS:
-                                opening = add(openers, opening, tokens, first, last)
-                    while level > 0 and at[level] == until[level]:
-                        level -= 1
-                    if level == 0:
-                        break
-                    node, column = child[at[level]], class_of_byte[child_byte[at[level]]]
-                    at[level] += 1
-    return (apart, open_questions, opening), True
+    states, level = len(machine.transitions), 0
+    while looked < most:
+        looked += 1
+        here, there = places[level], its_places[level]
+        if not _are_alike(machine, rounds, tries.height[node], here, there, column):
+            here = _step_on(machine, configurations, here, column)
+            there = _step_on(machine, configurations, there, column)
+            if here == FULL or there == FULL:
+                return counts, FULL
+            if here != there:
+                counts = _sort_apart(tries, configurations.parts, states, found, counts, node, here, there)
+            if here != there and (here >= 0 or there >= 0):
+                level += 1
+                places[level], its_places[level] = here, there
+                at[level], until[level] = tries.first_child[node], tries.first_child[node + 1]
+        while level > 0 and at[level] == until[level]:
+            level -= 1
+        if level == 0:
+            return counts, looked
+        node, column = tries.child[at[level]], machine.class_of_byte[tries.child_byte[at[level]]]
+        at[level] += 1
+    return counts, looked + 1
 
 
 @njit(nogil=True, forceinline=True)
-def _step(transitions, after_action, rows, here, column):  # type: ignore[no-untyped-def]
-    if here < 0:
-        return here
-    if here >= len(transitions):
-        return rows[here - len(transitions), column]
-    step = transitions[here, column]
-    return after_action[-2 - step] if step < DEAD else step
+def _are_alike(machine, rounds, length, here, there, column):  # type: ignore[no-untyped-def]
+    """Whether rounds know that a class of bytes leads to the same from both, for texts up to a length."""
+    states = len(machine.transitions)
+    if len(rounds.place) == 0 or not (0 <= here < states and 0 <= there < states):
+        return False
+    entry, other = machine.transitions[here, column], machine.transitions[there, column]
+    return _signature(rounds, length, entry) == _signature(rounds, length, other)
 
 
 @njit(nogil=True, forceinline=True)
-def _signature(places, known, acting, length, entry):  # type: ignore[no-untyped-def]
+def _signature(rounds, length, entry):  # type: ignore[no-untyped-def]
     if entry >= 0:
-        return known[length, places[entry]]
-    return acting[length, -2 - entry] if entry < DEAD else np.uint64(0)
+        return rounds.states[length, rounds.place[entry]]
+    return rounds.actions[length, -2 - entry] if entry < DEAD else np.uint64(0)
+
+
+@njit(nogil=True, forceinline=True)
+def _step_on(machine, configurations, here, column):  # type: ignore[no-untyped-def]
+    return step_of(machine, configurations, here, column) if here >= 0 else here
+
+
+@njit(nogil=True, forceinline=True)
+def _sort_apart(tries, parts, states, found, counts, node, here, there):  # type: ignore[no-untyped-def]
+    """Adds the tokens of a node that steps tell apart to what was found: `counts` are how many, before and
+    after."""
+    differing, undecided, openers = counts
+    first, last = tries.token_starts[node], tries.token_starts[node + 1]
+    if here == UNDECIDED and there == DEAD:
+        last = tries.token_starts[tries.ends[node]]
+        return differing, add(found.undecided, undecided, tries.tokens, first, last), openers
+    marks = parts[here - states, 2] if here >= states else 0
+    its_marks = parts[there - states, 2] if there >= states else 0
+    if there == UNDECIDED or its_marks & ASKED:
+        return counts
+    if here == UNDECIDED or marks & ASKED:
+        return differing, add(found.undecided, undecided, tries.tokens, first, last), openers
+    if (here >= 0) != (there >= 0):
+        differing = add(found.allowed, differing, tries.tokens, first, last)
+    if marks & OPENS and not its_marks & OPENS:
+        openers = add(found.openers, openers, tries.tokens, first, last)
+    return differing, undecided, openers

@@ -9,7 +9,6 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .lists import code_of_sums, list_of, put, with_room
-from .token_trie import OTHER
 from .unowned import unowned
 
 
@@ -39,7 +38,7 @@ def _put_on(lists, branches, walked, states, of_state, done, room):  # type: ign
     many states are done when there is no room, or too much."""
     met, met_ends, dear = walked
     ends, codes, found = branches.ends, branches.codes, branches.tokens
-    spans = np.empty((4 * branches.of_entry.shape[1] + 1, 2), np.int32)
+    spans = np.empty((2 * branches.of_entry.shape[1] + 2, 2), np.int32)
     tokens, offsets, openers, slots, used = lists
     for i in range(done, len(states)):
         first = met_ends[i - 1] if i else 0
@@ -47,17 +46,16 @@ def _put_on(lists, branches, walked, states, of_state, done, room):  # type: ign
             count = size = opening = 0
             total = opener_total = np.uint64(0)
             for part in range(1, 3) if place else range(1):
-                for trie in range(1 if dear[i] else 2):
-                    for number in range(first, met_ends[i]):
-                        branch = met[number]
-                        length = ends[branch, trie, part + 1] - ends[branch, trie, part]
-                        if length:
-                            spans[count, 0], spans[count, 1] = ends[branch, trie, part], length
-                            count += 1
-                            size += length
-                            opening += length if part == 2 else 0
-                            total += np.uint64(0) if part == 2 else codes[branch, trie, part]
-                            opener_total += codes[branch, trie, part] if part == 2 else np.uint64(0)
+                for number in range(first, met_ends[i]):
+                    branch = met[number]
+                    length = ends[branch, part + 1] - ends[branch, part]
+                    if length:
+                        spans[count, 0], spans[count, 1] = ends[branch, part], length
+                        count += 1
+                        size += length
+                        opening += length if part == 2 else 0
+                        total += np.uint64(0) if part == 2 else codes[branch, part]
+                        opener_total += codes[branch, part] if part == 2 else np.uint64(0)
             if size == 0:
                 continue
             if offsets[used[0]] + size > len(tokens) or used[0] + 1 >= len(openers):
@@ -123,11 +121,11 @@ def _others(branches, walked, number, part):  # type: ignore[no-untyped-def]
     ends = branches.ends
     size = 0
     for branch in met:
-        size += ends[branch, OTHER, part + 1] - ends[branch, OTHER, part]
+        size += ends[branch, part + 1] - ends[branch, part]
     tokens = np.empty(size, np.int32)
     size = 0
     for branch in met:
-        for place in range(ends[branch, OTHER, part], ends[branch, OTHER, part + 1]):
+        for place in range(ends[branch, part], ends[branch, part + 1]):
             tokens[size] = branches.tokens[place]
             size += 1
     return tokens

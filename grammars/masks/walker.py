@@ -21,9 +21,9 @@ class Walker:
     def __init__(self, tries: TokenTries, machine: Machine, found: Found) -> None:
         self.machine = machine
         self.configurations = Configurations(*no_configurations(machine))
-        self.branches = no_branches(tries, machine)
         self._tries = tries
         self._roots = Roots(*roots_by_class(tries, machine))
+        self.branches = no_branches(tries, self._roots, machine)
         self._found = found
 
     def states(

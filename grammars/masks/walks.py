@@ -44,34 +44,36 @@ def room_for(tokens: int) -> Found:
 
 
 class Roots(NamedTuple):
-    """Those of trie t for bytes of class c are `nodes[first[t, c]:first[t, c + 1]]`. With their children they
-    are `looked[t, c]` nodes."""
+    """Way w into a trie takes bytes of class `columns[w]`, to the nodes `nodes[first[w]:first[w + 1]]`. With
+    their children those are `looked[w]`. Trie t has the ways from `ways[t]` up to `ways[t + 1]`."""
 
     nodes: NDArray[np.int32]
-    first: NDArray[np.int32]  # [2, classes + 1]
-    looked: NDArray[np.int32]  # [2, classes]
+    first: NDArray[np.int32]  # [ways + 1]
+    columns: NDArray[np.int32]  # [ways]
+    looked: NDArray[np.int32]  # [ways]
+    ways: NDArray[np.int32]  # [3]
 
 
 @njit(cache=True, nogil=True)
 def roots_by_class(tries, machine):  # type: ignore[no-untyped-def]
-    classes = machine.transitions.shape[1]
     in_order = np.argsort(machine.class_of_byte, kind="mergesort")
-    nodes, first = np.empty(512, np.int32), np.empty((2, classes + 1), np.int32)
-    looked = np.zeros((2, classes), np.int32)
-    found = 0
+    nodes, first, columns = np.empty(512, np.int32), np.empty(513, np.int32), np.empty(512, np.int32)
+    looked, ways = np.zeros(512, np.int32), np.zeros(3, np.int32)
+    found = way = 0
     for trie in (OTHER, PLAIN):
-        column = 0
         for byte in in_order:
-            while column <= machine.class_of_byte[byte]:
-                first[trie, column] = found
-                column += 1
-            node = tries.roots[trie, byte]
-            if node >= 0:
-                nodes[found] = node
-                found += 1
-                looked[trie, column - 1] += 1 + tries.first_child[node + 1] - tries.first_child[node]
-        first[trie, column:] = found
-    return Roots(nodes, first, looked)
+            node, column = tries.roots[trie, byte], machine.class_of_byte[byte]
+            if node < 0:
+                continue
+            if way == ways[trie] or columns[way - 1] != column:
+                first[way], columns[way] = found, column
+                way += 1
+            nodes[found] = node
+            found += 1
+            looked[way - 1] += 1 + tries.first_child[node + 1] - tries.first_child[node]
+        ways[trie + 1] = way
+    first[way] = found
+    return Roots(nodes, first[: way + 1], columns[:way], looked[:way], ways)
 
 
 @njit(cache=True, nogil=True)
@@ -91,48 +93,60 @@ def add(found, count, tokens, first, last):  # type: ignore[no-untyped-def]
     return count + last - first
 
 
+@njit(nogil=True, forceinline=True)
+def step_of(machine, configurations, here, column):  # type: ignore[no-untyped-def]
+    """Where a class of bytes leads from a configuration; `FULL` if there is no room for it."""
+    states = len(machine.transitions)
+    if here < states:
+        step = machine.transitions[here, column]
+        if step < DEAD:
+            step = configurations.after_action[-2 - step]
+    else:
+        step = configurations.rows[here - states, column]
+    return follow(machine, configurations, here, column) if step == NOT_YET else step
+
+
+@njit(nogil=True, forceinline=True)
+def sort_tokens(tries, parts, states, found, counts, node, step):  # type: ignore[no-untyped-def]
+    """Adds the tokens of a node to which a step led, and of those below where that is undecided, to what was
+    found: `counts` are how many, before and after."""
+    alive, undecided, openers = counts
+    first = tries.token_starts[node]
+    if step == UNDECIDED:
+        last = tries.token_starts[tries.ends[node]]
+        return alive, add(found.undecided, undecided, tries.tokens, first, last), openers
+    last = tries.token_starts[node + 1]
+    marks = parts[step - states, 2] if step >= states else 0
+    if marks & ASKED:
+        return alive, add(found.undecided, undecided, tries.tokens, first, last), openers
+    if marks & OPENS:
+        openers = add(found.openers, openers, tries.tokens, first, last)
+    return add(found.allowed, alive, tries.tokens, first, last), undecided, openers
+
+
+@njit(nogil=True, forceinline=True)
+def walk_in_order(tries, machine, configurations, found, counts, places, node, stop):  # type: ignore[no-untyped-def]
+    """Adds what is found from `places[0]` by the nodes up to `stop`, in their order; and whether there was
+    room for all configurations."""
+    states = len(machine.transitions)
+    while node < stop:
+        level = tries.depth[node]
+        step = step_of(machine, configurations, places[level], machine.class_of_byte[tries.byte[node]])
+        if step == FULL:
+            return counts, False
+        if step != DEAD:
+            counts = sort_tokens(tries, configurations.parts, states, found, counts, node, step)
+        places[level + 1] = step
+        node = node + 1 if step >= 0 else tries.ends[node]
+    return counts, True
+
+
 @njit(cache=True, nogil=True)
 def walk_plain(tries, roots, machine, configurations, state, found):  # type: ignore[no-untyped-def]
     """How many plain tokens from one state are allowed, undecided, and openers, which are in `found`; and
     whether there was room for all configurations. Takes nodes in their order, as many of them lead on."""
-    machine, configurations = unowned((machine, configurations))
-    child_ends, depth, byte = tries.ends, tries.depth, tries.byte
-    token_starts, tokens = tries.token_starts, tries.tokens
-    transitions, class_of_byte = machine.transitions, machine.class_of_byte
-    after_action, rows, parts = configurations.after_action, configurations.rows, configurations.parts
-    allowed, undecided, openers = found
+    tries, machine, configurations, found = unowned((tries, machine, configurations, found))
     places = np.empty(tries.max_bytes + 1, np.int32)
     places[0] = state
-    states = len(transitions)
-    alive = open_questions = opening = 0
-    node = tries.first_plain
-    while node < len(child_ends):
-        level = depth[node]
-        here, column = places[level], class_of_byte[byte[node]]
-        if here < states:
-            step = transitions[here, column]
-            if step < DEAD:
-                step = after_action[-2 - step]
-        else:
-            step = rows[here - states, column]
-        if step == NOT_YET:
-            step = follow(machine, configurations, here, column)
-            if step == FULL:
-                return (0, 0, 0), False
-        if step < 0:
-            if step == UNDECIDED:
-                first, last = token_starts[node], token_starts[child_ends[node]]
-                open_questions = add(undecided, open_questions, tokens, first, last)
-            node = child_ends[node]
-            continue
-        places[level + 1] = step
-        first, last = token_starts[node], token_starts[node + 1]
-        marks = parts[step - states, 2] if step >= states else 0
-        if marks & ASKED:
-            open_questions = add(undecided, open_questions, tokens, first, last)
-        else:
-            alive = add(allowed, alive, tokens, first, last)
-            if marks & OPENS:
-                opening = add(openers, opening, tokens, first, last)
-        node += 1
-    return (alive, open_questions, opening), True
+    first, stop = tries.first_plain, len(tries.ends)
+    return walk_in_order(tries, machine, configurations, found, (0, 0, 0), places, first, stop)
