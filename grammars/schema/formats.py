@@ -7,11 +7,12 @@ Sources: RFC 3339 (dates, times and, in its appendix A, durations), 5321 (email)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from ..errors import GrammarError
 from .dfa import Dfa
+from .formula import Formula
 from .regex_dfa import matching
 from .regex_format import regexes
 
@@ -152,3 +153,15 @@ class OneSidedError(GrammarError):
 
     def __reduce__(self) -> tuple[type[OneSidedError], tuple[str]]:
         return type(self), (self.name,)
+
+
+def refuse_one_sided(formulas: Iterable[Formula]) -> None:
+    """Where they ask for what has not a format of which only a part is known."""
+    for formula in formulas:
+        if formula.kind == "not" and is_one_sided(formula.parts[0]):
+            raise OneSidedError(formula.parts[0].payload[1])
+        refuse_one_sided(formula.parts)
+
+
+def is_one_sided(atom: Formula) -> bool:
+    return bool(atom.payload[0] == "format" and atom.payload[1] in ONE_SIDED)

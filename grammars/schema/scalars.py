@@ -26,7 +26,7 @@ from .dfa import (
     minimal,
     union,
 )
-from .formats import FORMATS, ONE_SIDED, OneSidedError
+from .formats import FORMATS, OneSidedError, is_one_sided, refuse_one_sided
 from .formula import Formula
 from .numbers import canonical, compared, multiples, one_of, spellings
 from .regex_dfa import searching
@@ -71,7 +71,7 @@ class Scalars:
         key = ("string", *map(content, formulas))
         known = self._dfas.get(key)
         if known is None:
-            _refuse_one_sided(formulas)
+            refuse_one_sided(formulas)
         if known is None and _lists_some(formulas):
             known = self._dfas[key] = self._with_lists(formulas)
         return known or self._labelled(key, formulas, _string_atom, lambda _: (ANYTHING, None))
@@ -230,18 +230,6 @@ def _atoms(formulas: Sequence[Formula]) -> list[Formula]:
     return [atom for formula in formulas for atom in formula.atoms()]
 
 
-def _refuse_one_sided(formulas: Iterable[Formula]) -> None:
-    """Where they ask for what has not a format of which only a part is known."""
-    for formula in formulas:
-        if formula.kind == "not" and _is_one_sided(formula.parts[0]):
-            raise OneSidedError(formula.parts[0].payload[1])
-        _refuse_one_sided(formula.parts)
-
-
-def _is_one_sided(atom: Formula) -> bool:
-    return bool(atom.payload[0] == "format" and atom.payload[1] in ONE_SIDED)
-
-
 def _is_list(atom: Formula) -> bool:
     return bool(atom.payload[0] == "in")
 
@@ -259,7 +247,7 @@ def _string_satisfies(text: str, atom: Formula) -> bool:
     if name == "characters":
         return bool(len(text) >= argument)
     found = _string_atom(atom.payload).label(text) >= 0
-    if not found and _is_one_sided(atom):
+    if not found and is_one_sided(atom):
         raise OneSidedError(argument)
     return found
 
