@@ -2,7 +2,7 @@
 
 from .automaton import Automaton
 from .compiler import GrammarCompiler
-from .errors import GrammarError
+from .errors import CompilerError, GrammarError
 from .grammar_files import GrammarFiles, default_directory
 from .host import HostGrammar, HostMatcher
 from .jump_forward import ForcedText, Segmenter, forced_text, load_segmenter
@@ -12,6 +12,7 @@ __all__ = [
     "CHOICE",
     "DEAD",
     "Automaton",
+    "CompilerError",
     "ForcedText",
     "GrammarCompiler",
     "GrammarError",

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import GrammarError
+from .errors import CompilerError, GrammarError, TooLargeError
 from .grammar_cache import GrammarCache
 from .grammar_files import GrammarFiles
 from .host import HostCompiler
@@ -33,6 +34,11 @@ THREADS = 4  # each sees to one grammar, at a worker or at llguidance
 LARGE_THREADS = 2  # of them for large grammars: one at a worker, one at llguidance
 MAX_TEXT = 1 << 20  # characters; parsing more would hold up the loop
 MAX_TAGS_TEXT = 8 << 20  # a hundred tools and their schemas are read by a faster parser
+
+log = logging.getLogger(__name__)
+
+
+Answer: TypeAlias = Compiled | GrammarError | CompilerError
 
 
 class _Work(NamedTuple):
@@ -136,16 +142,13 @@ class GrammarCompiler:
         if cancelled is not None:
             self._leave(cancelled)
 
-    def finished(self) -> list[tuple[str, Compiled | GrammarError]]:
+    def finished(self) -> list[tuple[str, Answer]]:
         self._begin_on_host()
         ready = [(name, ticket) for name, ticket in self._tickets.items() if ticket.future.done()]
-        results: list[tuple[str, Compiled | GrammarError]] = []
+        results: list[tuple[str, Answer]] = []
         for name, ticket in ready:
             del self._tickets[name]
-            error = ticket.future.exception()
-            if error is not None and not isinstance(error, GrammarError):
-                error = GrammarError(f"the grammar can't be compiled: {error}")
-            results.append((name, error or ticket.future.result()))
+            results.append((name, _answer(ticket.future)))
             self._leave(ticket)
         self._take_ended()
         self._cache.trim()
@@ -206,6 +209,7 @@ class GrammarCompiler:
                 self._cache.replace(source, answer, lasting)
             else:
                 self._cache.forget(source, answer)
+                _log_fault(lasting)
 
     def _leave(self, left: _Ticket) -> None:
         """What nobody waits for is not begun: who asks for it again finds fewer who wait before him."""
@@ -241,6 +245,25 @@ def _hand_over(made: Future[Compiled], answer: Future[Compiled]) -> None:
     error = made.exception()
     with suppress(InvalidStateError):
         answer.set_result(made.result()) if error is None else answer.set_exception(error)
+
+
+def _answer(made: Future[Compiled]) -> Answer:
+    error = made.exception()
+    match error:
+        case None:
+            return made.result()
+        case GrammarError() | CompilerError():
+            return error
+        case TooLargeError() | TimeoutError():
+            return GrammarError(f"the grammar can't be compiled: {error}")
+    return CompilerError(str(error))
+
+
+def _log_fault(made: Future[Compiled]) -> None:
+    """Those of the processes are in the log already."""
+    error = None if made.cancelled() else made.exception()
+    if not isinstance(error, CompilerError | TooLargeError | TimeoutError | None):
+        log.warning("compiling a grammar failed", exc_info=error)
 
 
 def _is_of_use(made: Future[Compiled]) -> bool:

@@ -25,6 +25,10 @@ class TooLargeError(Exception):
     function = ""
 
 
+class CompilerError(Exception):
+    """Our compiler failed, which says nothing of the grammar. Another engine may still serve it."""
+
+
 class NotCoveredError(GrammarError):
     """A keyword that has no automaton. The message names the keyword and its path in the schema."""
 

@@ -108,7 +108,7 @@ class HostCompiler:
         def schema_of(part: JsonSchema) -> dict[str, Json]:
             return with_options(parse_schema(bytes(part.json_schema).decode()), part.separators)
 
-        return self._compile(in_lark(format, self._literal, schema_of), "structural tag")
+        return self._compile(in_lark(format, self._literal, schema_of, self._in_text), "structural tag")
 
     def _compile(self, grammar: str, what: str, schema: Json = None) -> HostGrammar:
         """`what` it is to whoever sent it; `schema` is the one it comes from, if any."""
@@ -147,6 +147,11 @@ class HostCompiler:
             terms.append(f"<[{token}]>")
             text = text[position + len(name) :]
         return terms
+
+    @cached_property
+    def _in_text(self) -> set[int]:
+        """Special tokens that free text may hold."""
+        return set(self._named.values()) - set(self._eos_tokens)
 
     @cached_property
     def _named(self) -> dict[str, int]:

@@ -9,18 +9,23 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .endless import may_be_endless
+from .errors import GrammarError
 from .host import HostCompiler, HostGrammar
 from .json_schema import parse_schema
 from .source import Source
 from .tags.format import (
+    AnyText,
     ConstString,
     Elements,
     Format,
+    Grammar,
     JsonSchema,
     Or,
     Regex,
     Tag,
     TagsWithSeparator,
+    Thinking,
+    TriggeredTags,
     json_schemas,
     read_format,
 )
@@ -31,6 +36,22 @@ class HostStart(NamedTuple):
 
     grammar: HostGrammar
     may_begin: bool
+
+
+def may_begin(source: Source) -> bool:
+    """Whether a request may start with what llguidance makes of it, if it makes anything."""
+    if not is_for_host(source):
+        return False
+    try:
+        match source.kind:
+            case "regex" | "choice":
+                source.regex()
+                return True
+            case "structural_tag":
+                return _is_alike(read_format(source.text))
+        return not may_be_endless(parse_schema(source.schema))
+    except GrammarError:  # neither engine reads it
+        return False
 
 
 def is_for_host(source: Source) -> bool:
@@ -47,29 +68,38 @@ def is_for_host(source: Source) -> bool:
 
 def compiled_by_host(source: Source, host: HostCompiler) -> HostStart:
     """Enforces all of the grammar. Raises GrammarError."""
-    if source.kind in ("regex", "choice"):
-        return HostStart(host.regex(source.regex()), is_for_host(source))
-    if source.kind == "structural_tag":
-        format = read_format(source.text)
-        return HostStart(host.structural_tag(format), is_for_host(source) and _is_alike(format))
-    grammar = host.json_schema(source.schema, source.separators)
-    return HostStart(grammar, is_for_host(source) and not may_be_endless(parse_schema(source.schema)))
+    match source.kind:
+        case "regex" | "choice":
+            grammar = host.regex(source.regex())
+        case "structural_tag":
+            grammar = host.structural_tag(read_format(source.text))
+        case _:
+            grammar = host.json_schema(source.schema, source.separators)
+    return HostStart(grammar, may_begin(source))
 
 
 def _is_alike(format: Format) -> bool:
-    """Whether llguidance follows it as automata do, with each call that can't be enforced refused."""
-    schemas = json_schemas(format)
-    if any(schema.otherwise != "refuse" for schema in schemas) or not _has_no_free_text(format):
+    """Whether llguidance follows it as automata do."""
+    if not _is_read_alike(format, is_last=True):
         return False
-    return not any(may_be_endless(parse_schema(bytes(schema.json_schema).decode())) for schema in schemas)
+    return not any(
+        may_be_endless(parse_schema(bytes(schema.json_schema).decode())) for schema in json_schemas(format)
+    )
 
 
-def _has_no_free_text(format: Format) -> bool:
+def _is_read_alike(format: Format, *, is_last: bool) -> bool:
+    """`is_last`: nothing follows it. Else what does says where free text ends, and that isn't alike."""
     match format:
-        case ConstString() | JsonSchema() | Regex():
+        case ConstString() | JsonSchema() | Regex() | Grammar():
             return True
+        case AnyText():
+            return is_last
+        case TriggeredTags(tags=tags, at_start=at_start):
+            return is_last and all(_is_read_alike(tag, is_last=False) for tag in (*tags, *at_start))
         case Elements(parts) | Or(parts) | TagsWithSeparator(tags=parts):
-            return all(map(_has_no_free_text, parts))
+            return all(_is_read_alike(part, is_last=False) for part in parts)
         case Tag(content=content):
-            return _has_no_free_text(content)
+            return _is_read_alike(content, is_last=False)
+        case Thinking(content=content):
+            return _is_read_alike(content, is_last=is_last)
     return False

@@ -7,13 +7,15 @@ ours. An alarm without a handler ends it when a job takes too long, also inside 
 from __future__ import annotations
 
 import gc
+import logging
 import pickle
 import re
 import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +23,11 @@ from threading import Condition
 from typing import NamedTuple, TypeAlias
 
 from llguidance.gbnf_to_lark import any_to_lark
+from numba.core.event import Event, Listener, register
 
 from .automaton import Automaton, with_masks
 from .byte_automaton import compile_regex
-from .errors import GrammarError, TooLargeError
+from .errors import CompilerError, GrammarError, TooLargeError
 from .lanes import LARGE
 from .masks.stack import StackMasks
 from .masks.token_trie import Spellings, TokenTries, build_tries
@@ -33,8 +36,12 @@ from .tags import TagCompiler, read_format
 
 _START = "from arbora.grammars.worker import main; main()"
 START_DEADLINE_S = 60.0
+END_DEADLINE_S = 5.0  # for a process that has closed its pipes
 MEMORY_LIMIT = 8 << 30  # bytes of address space
 KEEP_BELOW = 1 << 30  # bytes of memory; a process that has more, for what it remembers, ends with its job
+_COMPILING = "compiling"  # may come before a result
+
+log = logging.getLogger(__name__)
 
 
 class Schema(NamedTuple):
@@ -79,8 +86,12 @@ class Job(NamedTuple):
     deadline_s: float
 
     @property
+    def text(self) -> str:
+        return self.grammar if isinstance(self.grammar, str) else self.grammar.text
+
+    @property
     def is_large(self) -> bool:
-        return len(self.grammar if isinstance(self.grammar, str) else self.grammar.text) > LARGE
+        return len(self.text) > LARGE
 
 
 Result: TypeAlias = Automaton | str
@@ -94,7 +105,8 @@ class AutomatonWorkers:
     """
 
     def __init__(self, spellings: Spellings, size: int) -> None:
-        self._workers = [AutomatonWorker(spellings) for _ in range(size)]
+        self._workers = [AutomatonWorker(spellings, self._announce) for _ in range(size)]
+        self._is_announced = False
         self._idle: set[int] = set()
         self._changed = Condition()
 
@@ -130,25 +142,31 @@ class AutomatonWorkers:
         for worker in self._workers:
             worker.close()
 
+    def _announce(self) -> None:
+        """A process compiles its own code. One line tells of all."""
+        if not self._is_announced:
+            self._is_announced = True
+            log.info("compiling grammar kernels, which can take minutes; the next start finds them compiled")
+
 
 class AutomatonWorker:
-    """Starts the process when it is first needed and again after it died. For use by one thread."""
+    """Starts the process when it is first needed and again after it died. For use by one thread.
 
-    def __init__(self, spellings: Spellings) -> None:
+    `on_compiling` is called when the process begins to compile its own code.
+    """
+
+    def __init__(self, spellings: Spellings, on_compiling: Callable[[], None]) -> None:
         self._spellings = spellings
+        self._on_compiling = on_compiling
         self._process: subprocess.Popen[bytes] | None = None
 
     def build(self, job: Job) -> Result:
         """Raises GrammarError for a wrong grammar, NotCoveredError for a keyword without an automaton,
-        TooLargeError past a limit of states, masks or time."""
+        TooLargeError past a limit of states, masks or time, CompilerError for what is no grammar's doing."""
         try:
-            process = self._started()
-            assert process.stdin is not None and process.stdout is not None
-            _write(process.stdin, job)
-            result, is_last = pickle.load(process.stdout)
-        except (EOFError, OSError, pickle.UnpicklingError):
-            self.close()
-            raise TooLargeError(f"it took more than {job.deadline_s:g} s") from None
+            result, is_last = self._answer(job)
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            raise self._reason(job, error) from None
         if is_last:
             self.close()
         if isinstance(result, Exception):
@@ -158,7 +176,7 @@ class AutomatonWorker:
 
     def start(self) -> None:
         """Returns when the process is ready for jobs. If it fails, the first job tries again."""
-        with suppress(GrammarError, TooLargeError):
+        with suppress(GrammarError, TooLargeError, CompilerError):
             self.build(Job("", "a", START_DEADLINE_S))
 
     def close(self) -> None:
@@ -167,7 +185,32 @@ class AutomatonWorker:
             self._process.wait()
             self._process = None
 
+    def _answer(self, job: Job) -> tuple[Result | Exception, bool]:
+        process = self._started()
+        assert process.stdin is not None and process.stdout is not None
+        _write(process.stdin, job)
+        while (answer := pickle.load(process.stdout)) == _COMPILING:
+            self._on_compiling()
+        result, is_last = answer
+        return result, is_last
+
+    def _reason(self, job: Job, error: Exception) -> TooLargeError | CompilerError:
+        """Why a job has no result. The next one has a new process."""
+        status: int | None = None
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                status = self._process.wait(END_DEADLINE_S)
+        self.close()
+        if status is None:
+            return CompilerError(f"its process could not be used: {error!r}")
+        if status == -signal.SIGALRM:
+            return TooLargeError(f"it took more than {job.deadline_s:g} s")
+        end = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+        return CompilerError(f"its process ended with {end}")
+
     def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is not None:
+            self.close()  # it died while it had no job
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START],
@@ -251,15 +294,33 @@ def _answer(job: Job, builder: Builder) -> Result | Exception:
         return error
     except MemoryError:
         return TooLargeError("it took too much memory")
-    except Exception as error:  # a fault of ours; llguidance may do better
-        return TooLargeError(f"{type(error).__name__}: {error}")
+    except RecursionError:
+        return TooLargeError("it is nested too deep")
+    except Exception:  # a fault of ours; llguidance may do better
+        return CompilerError(traceback.format_exc())
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class _CompilationNotice(Listener):
+    """Tells once that this process compiles its own code, if it does."""
+
+    def __init__(self) -> None:
+        self._is_told = False
+
+    def on_start(self, event: Event) -> None:
+        if not self._is_told:
+            self._is_told = True
+            _write(sys.stdout.buffer, _COMPILING)
+
+    def on_end(self, event: Event) -> None:
+        """Nothing is left to say."""
 
 
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    register("numba:compile", _CompilationNotice())  # type: ignore[no-untyped-call]
     builder = Builder(build_tries(pickle.load(sys.stdin.buffer)))
     builder.warm_up()
     gc.collect()

@@ -1,4 +1,4 @@
-"""Fixtures that several files share."""
+"""Fixtures that several files share, and what keeps a slow or loaded machine from failing tests by chance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,29 @@ from pathlib import Path
 
 import interpreted_triton  # noqa: F401 (first: others may import Triton)
 import pytest
-from served import Served, serve, write_served_checkpoint
+import torch
+from arbora.grammars import routes
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
+from served import Served, eventually, serve, write_served_checkpoint
+
+# In CI hypothesis draws the same examples each time, but for constants that it finds in whichever modules
+# of ours are imported by then: there those are left out. Elsewhere each run explores. No machine is too slow.
+if settings.get_current_profile_name() == "ci":
+    providers._get_local_constants = lambda: providers._local_constants
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+
+@pytest.fixture(autouse=True)
+def same_random_tensors() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def patient_grammars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grammar that should have an automaton gets the time; tests of the deadline set one."""
+    monkeypatch.setattr(routes, "DEADLINE_S", 60.0)
 
 
 @pytest.fixture(scope="session")
@@ -16,7 +38,19 @@ def served_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def served(served_model: Path) -> Iterator[Served]:
-    """One server with all its processes, for every test that leaves it as it was."""
+def roomy_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One whose requests may go on for longer than a loaded machine keeps a test waiting."""
+    return write_served_checkpoint(tmp_path_factory.mktemp("roomy") / "tiny", context=1 << 15)
+
+
+@pytest.fixture(scope="session")
+def server(served_model: Path) -> Iterator[Served]:
     with serve(served_model) as server:
         yield server
+
+
+@pytest.fixture
+def served(server: Served) -> Iterator[Served]:
+    """One server with all its processes, for tests that leave it as it was; their requests end with them."""
+    yield server
+    eventually(lambda: server.is_quiet)

@@ -18,9 +18,10 @@ from arbora.frontend.launch.directory import PREFIX
 from arbora.frontend.options import OPTIONS, from_environment
 from arbora.runtime.config import ServeConfig, load_config
 from arbora.runtime.errors import ConfigError
+from processes import is_alive
 
 FAKE_SERVER = Path(__file__).parent / "support" / "fake_server.py"
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @pytest.fixture
@@ -290,13 +291,6 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def test_a_ready_server_prints_one_line_with_its_address(short_directory: Path) -> None:
     server = Process(short_directory)
     assert server.first_line.startswith("Arbora serves fake at http://127.0.0.1:")
@@ -311,7 +305,7 @@ def test_a_signal_drains_the_server_and_leaves_nothing(short_directory: Path, nu
     children = server.children()
     server.popen.send_signal(number)
     assert server.finish() == (0, "")
-    assert not any(map(is_running, children))
+    assert not any(map(is_alive, children))
     assert list(short_directory.iterdir()) == []
 
 
@@ -331,7 +325,7 @@ def test_children_do_not_outlive_a_killed_server_and_the_next_start_tidies_up(sh
     left_over = server.private
     server.popen.kill()
     server.popen.wait()
-    until(lambda: not any(map(is_running, children)))
+    until(lambda: not any(map(is_alive, children)))
     following = Process(short_directory)
     assert not left_over.exists()
     following.popen.terminate()

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from arbora.grammars import Automaton, GrammarError
+from arbora.grammars import Automaton, CompilerError, GrammarError
 from arbora.grammars.automaton import LIST_BYTES
 from arbora.grammars.source import GrammarKind
 from arbora.kernels.automaton import ACTION_COLUMNS, Tables
@@ -178,7 +178,7 @@ def test_a_request_that_need_not_wait_is_followed_by_the_host_from_a_known_time_
     grammars.close()
 
 
-def finished(desk: GrammarDesk) -> list[tuple[str, Constraint | GrammarError]]:
+def finished(desk: GrammarDesk) -> list[tuple[str, Constraint | GrammarError | CompilerError]]:
     while not (made := list(desk.finished())):
         time.sleep(0.001)
     return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -33,6 +34,12 @@ CALL = {
     "begin": "<tool_call>",
     "content": {"type": "json_schema", "json_schema": CITY},
     "ends": ["</tool_call>"],
+}
+
+KEYWORDS = {
+    "type": "keywords",
+    "members": [{"name": "city", "json_schema": {"type": "string"}, "required": True}],
+    "separators": [", ", ": "],
 }
 
 
@@ -76,7 +83,6 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr("arbora.grammars.routes.DEADLINE_S", 60.0)  # a busy machine is no reason to fail
     made = World(monkeypatch)
     yield made
     made.let_go()
@@ -92,6 +98,12 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         ("regex", "[ab]{3}"),
         ("choice", ["yes", "no"]),
         ("structural_tag", {"type": "tags_with_separator", "tags": [CALL], "separator": "\n"}),
+        ("structural_tag", {"type": "triggered_tags", "triggers": ["<tool_call>"], "tags": [CALL]}),
+        ("structural_tag", {**CALL, "content": {**CALL["content"], "otherwise": "object"}}),  # type: ignore[dict-item]
+        (
+            "structural_tag",
+            {"type": "thinking", "start": "(", "end": ")", "is_open": True, "content": CALL["content"]},
+        ),
     ],
 )
 def test_a_request_begins_with_llguidance_and_the_next_one_has_the_automaton(
@@ -158,14 +170,13 @@ def test_no_grammar_is_blamed_for_the_time_that_llguidance_takes_to_be_there(
         ("json_schema", {"not": {"type": "string"}}, {}),
         ("json_schema", {"type": "string", "format": "no-such"}, {"unenforced": "allow"}),
         ("json_schema", ENDLESS, {}),
-        ("structural_tag", {**CALL, "content": {**CALL["content"], "otherwise": "object"}}, {}),  # type: ignore[dict-item]
         ("structural_tag", CALL, {"unenforced": "allow"}),
-        ("structural_tag", {"type": "triggered_tags", "triggers": ["<tool_call>"], "tags": [CALL]}, {}),
         (
             "structural_tag",
-            {"type": "thinking", "start": "(", "end": ")", "is_open": True, "content": CALL["content"]},
+            {"type": "sequence", "elements": [{"type": "any_text"}, {"type": "const_string", "value": "a"}]},
             {},
         ),
+        ("structural_tag", KEYWORDS, {}),
     ],
     ids=json.dumps,
 )
@@ -184,6 +195,18 @@ def test_what_is_left_out_is_told_to_everyone(world: World) -> None:
     world.let_go()
     lasting = answer(world.grammars, "waiting")
     assert isinstance(lasting, Automaton) and lasting.left_out
+
+
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [("json_schema", "{"), ("regex", "("), ("choice", []), ("structural_tag", {"type": "no such"})],
+)
+def test_what_neither_engine_can_read_is_refused_without_a_word_from_llguidance(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str, source: object
+) -> None:
+    monkeypatch.setattr(world.grammars._host, "submit", lambda *_: Future())
+    world.let_go()
+    assert isinstance(compiled(world.grammars, kind, source), GrammarError)
 
 
 def test_who_wants_the_same_reply_again_waits_beside_one_who_began(world: World) -> None:

@@ -331,7 +331,10 @@ def test_a_string_of_too_many_letters_for_a_table_is_left_to_the_host(grammars: 
     assert isinstance(compiled(grammars, "json_schema", {"enum": [TOO_MANY_LETTERS]}), HostGrammar)
 
 
-def test_a_grammar_that_is_slow_to_read_holds_up_nobody(grammars: GrammarCompiler) -> None:
+def test_a_grammar_that_is_slow_to_read_holds_up_nobody(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arbora.grammars.routes.DEADLINE_S", 4.0)
     grammars.submit("slow", "grammar", "\n" * 100_000 + "x")
     assert isinstance(compiled_beside(grammars, "json_schema", {"type": "integer"}), Automaton)
 

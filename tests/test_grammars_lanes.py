@@ -15,6 +15,7 @@ from arbora.grammars.worker import AutomatonWorkers, Job
 from grammar_world import EOS, MODEL_VOCAB, vocabulary
 
 THREADS, LARGE_THREADS = 3, 2
+PATIENCE_S = 300.0
 
 
 class World:
@@ -37,7 +38,7 @@ class World:
 
     def all_begun(self, *names: str) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: set(names) <= set(self.began), timeout=30)
+            return self._changed.wait_for(lambda: set(names) <= set(self.began), timeout=PATIENCE_S)
 
     def _run(self, name: str) -> None:
         with self._changed:
@@ -114,8 +115,8 @@ def test_whoever_waits_gets_the_error_and_the_thread_takes_the_next() -> None:
 
     lanes = Lanes("test", 1, 1)
     failed, made = lanes.submit(LARGE + 1, fail), lanes.submit(LARGE + 1, lambda: "made")
-    assert isinstance(failed.exception(30), GrammarError)
-    assert made.result(30) == "made"
+    assert isinstance(failed.exception(PATIENCE_S), GrammarError)
+    assert made.result(PATIENCE_S) == "made"
     lanes.close()
 
 
@@ -140,7 +141,7 @@ class HeldWorker:
 
     def build(self, job: Job) -> str:
         self.jobs.put(job.key)
-        assert self.end.wait(30)
+        assert self.end.wait(PATIENCE_S)
         return job.key
 
 
@@ -151,13 +152,13 @@ def test_large_grammars_leave_a_process_to_small_ones() -> None:
     workers.start()
     with ThreadPoolExecutor() as threads:
         large = [threads.submit(workers.build, Job(f"large{n}", "a" * (LARGE + 1), 1.0)) for n in range(3)]
-        assert first.jobs.get(timeout=30).startswith("large")
+        assert first.jobs.get(timeout=PATIENCE_S).startswith("large")
         small = threads.submit(workers.build, Job("small", "a", 1.0))
-        assert last.jobs.get(timeout=30) == "small"
+        assert last.jobs.get(timeout=PATIENCE_S) == "small"
         last.end.set()
-        assert small.result(30) == "small"
+        assert small.result(PATIENCE_S) == "small"
         first.end.set()
-        assert [job.result(30) for job in large] == ["large0", "large1", "large2"]
+        assert [job.result(PATIENCE_S) for job in large] == ["large0", "large1", "large2"]
     assert last.jobs.empty()
 
 
@@ -168,9 +169,9 @@ def test_small_grammars_take_the_first_process_when_the_last_is_busy() -> None:
     workers.start()
     with ThreadPoolExecutor() as threads:
         threads.submit(workers.build, Job("one", "a", 1.0))
-        assert last.jobs.get(timeout=30) == "one"
+        assert last.jobs.get(timeout=PATIENCE_S) == "one"
         threads.submit(workers.build, Job("two", "a", 1.0))
-        assert first.jobs.get(timeout=30) == "two"
+        assert first.jobs.get(timeout=PATIENCE_S) == "two"
         first.end.set()
         last.end.set()
 

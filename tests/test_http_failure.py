@@ -89,7 +89,8 @@ async def test_tokens_of_the_dead_replica_are_forgotten(world: HttpWorld) -> Non
     await eventually(lambda: bool(first.rows))
     (name,) = first.rows
     first.send(Outputs([Output(name, packed(world.ids("Hello,")))]))
-    await asyncio.sleep(0.05)
+    while "arbora_time_to_first_token_seconds_count 1.0" not in (await world.http.get("/metrics")).text:
+        await asyncio.sleep(0.002)
     await world.kill_replica()
     await world.start_replica()
     answer = (await request).json()

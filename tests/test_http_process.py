@@ -24,6 +24,8 @@ from arbora.runtime.vocabulary import load_vocabulary
 from fake_scheduler import FakeScheduler, FakeSupervisor, ready, unpacked
 from tiny_model import VOCAB_SIZE, write_tiny_model
 
+PATIENCE = 60.0  # seconds
+
 
 class World:
     """A directory with a configuration, and the supervisor's two ends."""
@@ -52,7 +54,7 @@ class World:
         return self.process
 
     async def receive(self) -> SupervisorInbox:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             return await self.inbox.receive()
 
     async def close(self) -> None:
@@ -77,7 +79,7 @@ async def test_it_serves_from_ready_to_drained(world: World) -> None:
     process = await world.start()
     assert await world.receive() == Ready("tokenizer", 0)
     tokenizer = load_tokenizer(world.model, world.directory)
-    async with httpx.AsyncClient(base_url=world.url) as http:
+    async with httpx.AsyncClient(base_url=world.url, timeout=PATIENCE) as http:
         assert (await http.get("/health")).status_code == 503
         text = tokenizer.encode("the cat sat")
         scheduler = FakeScheduler(
@@ -103,7 +105,7 @@ async def test_while_it_drains_new_connections_are_answered_and_at_the_end_strea
     await world.receive()
     body = {"prompt": "Hello", "stream": True}
     text = unpacked(load_tokenizer(world.model, world.directory).encode("the cat sat"))
-    async with httpx.AsyncClient(base_url=world.url) as http:
+    async with httpx.AsyncClient(base_url=world.url, timeout=PATIENCE) as http:
         scheduler = FakeScheduler(world.directory, 1, lambda request: text, (), pauses=True)
         world.supervisor.peer_up(1, ready(VOCAB_SIZE, 256))
         await until_healthy(http)
@@ -112,7 +114,7 @@ async def test_while_it_drains_new_connections_are_answered_and_at_the_end_strea
             await anext(lines)
             world.supervisor.drain()
             await until_status(world.url, 503)
-            refused = httpx.post(f"{world.url}/v1/completions", json=body)
+            refused = httpx.post(f"{world.url}/v1/completions", json=body, timeout=PATIENCE)
             world.supervisor.give_up()
             events = [line.removeprefix("data: ") async for line in lines if line]
         assert int(refused.headers["retry-after"]) > 0
@@ -161,12 +163,12 @@ async def test_an_architecture_that_is_not_served_is_told_before_what_else_is_mi
 
 async def until_status(url: str, status: int) -> None:
     """Of `/health`, asked on a new connection each time."""
-    async with asyncio.timeout(10):
-        while httpx.get(f"{url}/health").status_code != status:
+    async with asyncio.timeout(PATIENCE):
+        while httpx.get(f"{url}/health", timeout=PATIENCE).status_code != status:
             await asyncio.sleep(0.01)
 
 
 async def until_healthy(http: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while (await http.get("/health")).status_code != 200:
             await asyncio.sleep(0.01)

@@ -128,7 +128,7 @@ def test_it_runs_queued_plans_in_order_until_it_is_told_to_stop(peers: Peers, mo
     peers.model.send(StepPlan(9, []))
     assert peers.result().step == 9
     peers.process.terminate()
-    assert peers.process.wait(10) == 0
+    assert peers.process.wait(WAIT_MS / 1000) == 0
 
 
 def test_masks_may_come_before_or_after_their_plan(peers: Peers) -> None:
@@ -174,7 +174,7 @@ def test_a_model_that_cant_be_served_is_reported_to_the_supervisor(
     message = peers.supervisor.receive(WAIT_MS)
     assert isinstance(message, Failed)
     assert message.role == "model" and "BertModel" in message.message
-    assert peers.process.wait(10) == 1
+    assert peers.process.wait(WAIT_MS / 1000) == 1
     peers.close()
 
 
@@ -186,7 +186,7 @@ def test_a_model_whose_graphs_cant_be_captured_is_loaded_again_without_them(
     peers.model.send(StepPlan(1, [first_row()], [SlotSetup(0, GREEDY)]))
     assert peers.result().step == 1
     peers.process.terminate()
-    _, said = peers.process.communicate(timeout=10)
+    _, said = peers.process.communicate(timeout=WAIT_MS / 1000)
     peers.close()
     warnings = [line for line in said.decode().splitlines() if line.startswith("arbora: warning: CUDA")]
     assert len(warnings) == 1

@@ -20,8 +20,9 @@ from arbora.runtime.messages import (
     SavedPages,
     UsedPages,
 )
-from arbora.runtime.model.tiers import open_page_store
+from arbora.runtime.model.tiers import open_page_store, page_store
 from arbora.runtime.model.tiers.disk import FILE_NAME, FILE_PAGE_BYTES, DiskStore
+from arbora.runtime.model.tiers.fetches import Fetches
 from arbora.runtime.model.tiers.host_pool import HostPool
 from arbora.runtime.model.tiers.uses import Uses
 from hypothesis import settings
@@ -74,29 +75,43 @@ def test_a_fetch_ends_at_the_first_page_that_is_missing(world: World) -> None:
     assert world.fetch([2, 3])[1] == 0
 
 
-def test_who_wants_little_does_not_wait_for_who_wants_much(tmp_path: Path) -> None:
+def hold_until(monkeypatch: pytest.MonkeyPatch, fetches: Fetches, name: str, times: int) -> None:
+    """Nothing is brought before that method of theirs was called so often."""
+    method, advance, called = getattr(fetches, name), fetches.advance, list[int]()
+
+    def counted(number: int) -> None:
+        method(number)
+        called.append(number)
+
+    monkeypatch.setattr(fetches, name, counted)
+    monkeypatch.setattr(fetches, "advance", lambda: advance() if len(called) >= times else None)
+
+
+def test_who_wants_little_does_not_wait_for_who_wants_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(tmp_path, places=32, disk=False)
     pages = list(range(PAGES))
     world.save(pages, pages)
     much, little = world.find(pages), world.find([5])
-    with world.store.pool._changed:  # nothing is brought before both were asked for
-        for number, _ in (much, little):
-            world.outbox.send(FetchPages(number))
-        time.sleep(0.3)
+    hold_until(monkeypatch, world.store._fetches, "bring", times=2)
+    for number, _ in (much, little):
+        world.outbox.send(FetchPages(number))
     assert [world.fetched(), world.fetched()] == [little, much]
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_what_a_fetch_holds_is_let_go_when_nobody_wants_it_any_more(tmp_path: Path, asked: bool) -> None:
+def test_what_a_fetch_holds_is_let_go_when_nobody_wants_it_any_more(
+    tmp_path: Path, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(tmp_path, places=32, disk=False)
     pages = list(range(PAGES))
     world.save(pages, pages)
     number, _ = world.find(pages)
-    with world.store.pool._changed:  # the end comes before all is brought
-        if asked:
-            world.outbox.send(FetchPages(number))
-        world.outbox.send(EndFetch(number))
-        time.sleep(0.3)
+    hold_until(monkeypatch, world.store._fetches, "end", times=1)  # the end comes before all is brought
+    if asked:
+        world.outbox.send(FetchPages(number))
+    world.outbox.send(EndFetch(number))
     other, _ = world.fetch([1])
     assert world.store.pool._entries.keys() - world.store.pool._idle.keys() == {key_bytes([1])}
     world.outbox.send(EndFetch(other))
@@ -183,7 +198,10 @@ def test_on_disk_what_was_used_on_the_device_counts_as_used_and_a_prefix_before_
     assert [int.from_bytes(key, "big") for key in keys_by_use(tmp_path, last=1)] == [1, 2, 3, 4, 9]
 
 
-def test_uses_on_the_device_are_written_down_many_at_a_time(tmp_path: Path) -> None:
+def test_uses_on_the_device_are_written_down_many_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_store, "IDLE_MS", 3000)  # ten times that is more than all the uses take
     world = World(tmp_path, places=8, disk=True)
     world.transfers.save_computed([SavedPages("", key_bytes([1, 9]), packed([1, 9]))])
     world.store.finish()
@@ -209,7 +227,7 @@ def test_of_uses_that_the_disk_does_not_know_of_the_last_are_kept() -> None:
 
 def keys_by_use(directory: Path, last: int) -> list[bytes]:
     """Those used last first, once that is page `last`."""
-    for _ in range(500):
+    for _ in range(3000):
         with sqlite3.connect(directory / FILE_NAME) as database:
             keys = [key for (key,) in database.execute("SELECT key FROM pages ORDER BY used DESC")]
         if keys[:1] == [key_bytes([last])]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -57,10 +58,27 @@ def _answers(url: str) -> bool:
         return False
 
 
+@pytest.fixture(autouse=True)
+def patient_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "ANSWER_SECONDS", 120.0)
+
+
 @pytest.fixture(params=SERVERS)
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with running(request.param, tmp_path_factory.mktemp("r")) as url:
         yield url
+
+
+@pytest.fixture
+def kept_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """An imitation may listen there several times, and nobody else in between."""
+    with socket.socket() as keeper:
+        for name in ("address", "port"):
+            monkeypatch.setattr(TcpFakeServer, f"allow_reuse_{name}", True)
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        keeper.bind(("127.0.0.1", 0))
+        yield keeper.getsockname()[1]
 
 
 def content(number: int) -> bytes:
@@ -216,14 +234,12 @@ def test_a_server_that_is_full_is_still_read(
 
 
 def test_a_server_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-
     monkeypatch.setattr(remote, "ANSWER_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         store = RemoteStore(f"redis://127.0.0.1:{mute.getsockname()[1]}/0")
         started = time.monotonic()
         assert not read(store, 1)
-        assert time.monotonic() - started < 5.0
+        assert time.monotonic() - started < 30.0
 
 
 def test_at_the_end_it_gets_what_it_lacks_and_another_finds_all(url: str, tmp_path: Path) -> None:
@@ -243,21 +259,23 @@ def test_at_the_end_it_gets_what_it_lacks_and_another_finds_all(url: str, tmp_pa
 
 @pytest.mark.parametrize("kind", SERVERS)
 def test_a_server_that_comes_back_is_used_again(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kept_port: int,
 ) -> None:
-    monkeypatch.setattr(TcpFakeServer, "allow_reuse_address", True)
-    with running(kind, tmp_path) as url:
+    with running(kind, tmp_path, kept_port) as url:
         store = RemoteStore(url)
         store.write([page(1)])
         assert read(store, 1)
-    port = int(url.rpartition(":")[2].removesuffix("/0")) if kind == "imitation" else 0
-    with running(kind, tmp_path, port) as url:
+    with running(kind, tmp_path, kept_port) as url:
         store.write([page(1)])
         assert read(store, 1)
         assert caplog.text == ""
     assert not read(store, 1)
     assert "not read for" in caplog.text
-    with running(kind, tmp_path, port) as url:
+    with running(kind, tmp_path, kept_port) as url:
         store.write([page(1)])
         assert not read(store, 1)  # it is left in peace yet
         later = time.monotonic() + remote.SILENCE_SECONDS
@@ -305,19 +323,24 @@ def test_a_server_elsewhere_finds_what_the_first_computed(served_model: Path, tm
         check_sharing(served_model, url)
 
 
+def await_pages(stored: redis.Redis, pages: int) -> None:
+    eventually(lambda: stored.dbsize() >= pages)
+
+
 def check_sharing(served_model: Path, url: str) -> None:
     prompt = "The fox and the crow met by the river, and this is what they said to each other. " * 6
     body = {"prompt": prompt, "max_tokens": 16, "temperature": 0}
     answers = []
+    stored = redis.Redis.from_url(url)
     with contextlib.ExitStack() as stack:
         for _ in range(2):
             flags = ("--remote-cache", url, "--write-policy", "write_through")
             server = stack.enter_context(serve(served_model, *flags))
             answer = server.http.post("/v1/completions", json=body).json()
             answers.append((answer["choices"][0]["text"], answer["usage"]["prompt_tokens_details"]))
-    usage = answer["usage"]["prompt_tokens"]
+            usage = answer["usage"]["prompt_tokens"]
+            await_pages(stored, usage // 16)
     assert answers[0][0] == answers[1][0]
     assert answers[0][1]["cached_tokens"] == 0
     assert answers[1][1]["cached_tokens"] == (usage - 1) // 16 * 16
-    stored = redis.Redis.from_url(url)
     assert len(list(stored.scan_iter(match=PREFIX + b"*"))) == stored.dbsize() > 0

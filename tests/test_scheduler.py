@@ -280,3 +280,13 @@ def test_many_requests_at_once_each_get_their_own_text(page_size: int) -> None:
 def test_the_helpers_agree_on_packing() -> None:
     assert unpack(pack([1, 2, 3])) == [1, 2, 3]
     assert next_token([1, 2]) == next_token([1, 2])
+
+
+def test_a_fault_of_the_grammar_compiler_is_told_as_the_servers() -> None:
+    bench = SchedulerBench()
+    bench.submit("a", [1, 2], grammar="fault")
+    bench.compiler.finish_all()
+    bench.run()
+    refused = bench.refused["a"]
+    assert (refused.status, refused.code) == (500, "internal_error")
+    assert "compiler failed" in refused.message and "too large" not in refused.message

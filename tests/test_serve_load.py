@@ -9,21 +9,44 @@ import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import openai
 import pytest
 import pytest_asyncio
 from arbora.runtime.scheduler.budget import MAX_CHUNK
-from served import HELLO, Served, eventually, serve, write_served_checkpoint
+from served import HELLO, Served, eventually, serve
 
 STREAMS = 64
-CONTINUOUS = {"include_usage": True, "continuous_usage_stats": True}
+ENDLESS = 10_000
+FOLLOWED: Any = {
+    "model": "tiny",
+    "max_tokens": ENDLESS,
+    "stream": True,
+    "extra_body": {
+        "ignore_eos": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    },
+}
 SCHEMA = {
     "type": "object",
     "properties": {"kind": {"enum": ["cat", "dog"]}, "age": {"type": "integer", "minimum": 0, "maximum": 30}},
     "required": ["kind", "age"],
     "additionalProperties": False,
 }
+
+
+@pytest.fixture(scope="module")
+def roomy(roomy_model: Path) -> Iterator[Served]:
+    """A server that reads prompts of many times what a step may take."""
+    with serve(roomy_model, "--kv-memory", "24MiB") as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def roomy_client(roomy: Served) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{roomy.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
 
 
 @pytest_asyncio.fixture
@@ -88,83 +111,65 @@ async def test_many_streams_at_once_give_what_each_gives_alone(
             assert json.loads(text)["kind"] in ("cat", "dog")
 
 
-async def test_a_client_that_goes_away_leaves_nothing_running(
-    served: Served, client: openai.AsyncOpenAI
-) -> None:
-    endless: Any = {
-        "model": "tiny",
-        "messages": HELLO,
-        "max_tokens": 3000,
-        "extra_body": {"ignore_eos": True},
-    }
-    stream = await client.chat.completions.create(stream=True, **endless)
-    await anext(stream)
-    whole = asyncio.create_task(client.chat.completions.create(**endless))
-    several = asyncio.create_task(client.chat.completions.create(n=4, **endless))
-    await asyncio.to_thread(eventually, lambda: served.metrics()["arbora_requests_running"] == 6)
-    await stream.close()
-    for task in (whole, several):
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-    await asyncio.to_thread(eventually, lambda: served.is_quiet)
-
-
-async def test_a_stream_goes_on_while_a_grammar_is_compiled(
-    served: Served, client: openai.AsyncOpenAI
-) -> None:
-    received = 0
-
-    async def receive() -> None:
-        nonlocal received
-        async for _ in stream:
-            received += 1
-
-    stream = await client.chat.completions.create(
-        model="tiny", messages=HELLO, max_tokens=3000, stream=True, extra_body={"ignore_eos": True}
-    )
-    receiving = asyncio.create_task(receive())
-    before = received
-    hard = {"regex": "(([a-z]{1,40}[0-9]{1,40}){1,12}[A-Z]{0,60}){1,2}"}
-    answer = await client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=5, extra_body=hard)
-    assert re.match("[a-z][a-z0-9A-Z]*", answer.choices[0].message.content or "")
-    assert received >= before + 5
-    receiving.cancel()
-    await stream.close()
-
-
-@pytest.fixture(scope="module")
-def roomy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server that reads prompts of many times what a step may take."""
-    model = write_served_checkpoint(tmp_path_factory.mktemp("roomy") / "tiny", context=8 * MAX_CHUNK)
-    with serve(model, "--kv-memory", "8MiB") as server:
-        yield server
-
-
 def tokens_so_far(chunk: openai.types.Completion) -> int:
     assert chunk.usage is not None
     return chunk.usage.completion_tokens
 
 
-async def test_a_stream_goes_on_while_a_long_prompt_is_read(roomy: Served) -> None:
-    async with openai.AsyncOpenAI(base_url=f"{roomy.url}/v1", api_key="none", max_retries=0) as client:
-        stream = await client.completions.create(
-            model=roomy.model,
-            prompt="Once",
-            max_tokens=5000,
-            stream=True,
-            extra_body={"ignore_eos": True, "stream_options": CONTINUOUS},
+async def test_a_client_that_goes_away_leaves_nothing_running(
+    roomy: Served, roomy_client: openai.AsyncOpenAI
+) -> None:
+    endless: Any = {
+        "model": "tiny",
+        "messages": HELLO,
+        "max_tokens": ENDLESS,
+        "extra_body": {"ignore_eos": True},
+    }
+    stream = await roomy_client.chat.completions.create(stream=True, **endless)
+    await anext(stream)
+    whole = asyncio.create_task(roomy_client.chat.completions.create(**endless))
+    several = asyncio.create_task(roomy_client.chat.completions.create(n=4, **endless))
+    await asyncio.to_thread(eventually, lambda: roomy.running == 6)
+    await stream.close()
+    for task in (whole, several):
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    await asyncio.to_thread(eventually, lambda: roomy.is_quiet)
+
+
+async def test_a_stream_goes_on_while_a_grammar_is_compiled(
+    roomy: Served, roomy_client: openai.AsyncOpenAI
+) -> None:
+    stream = await roomy_client.completions.create(prompt="Once", **FOLLOWED)
+    before = tokens_so_far(await anext(stream))
+    never_seen = {"regex": f"(([a-z]{{1,40}}[0-9]{{1,40}}){{1,12}}[A-Z]{{0,60}}){{1,2}}({uuid4().hex})?"}
+    asking = asyncio.create_task(
+        roomy_client.chat.completions.create(
+            model="tiny", messages=HELLO, max_tokens=5, seed=1, extra_body=never_seen
         )
-        before = during = tokens_so_far(await anext(stream))
-        document = roomy.token_ids("a dog and a log, a fox and a box: ")
-        document *= 1 + 6 * MAX_CHUNK // len(document)
-        reading = asyncio.create_task(
-            client.completions.create(model=roomy.model, prompt=document, max_tokens=1)
-        )
-        while not reading.done():
-            during = tokens_so_far(await anext(stream))
-        assert during >= before + 4
-        usage = (await reading).usage
-        assert usage is not None
-        assert usage.prompt_tokens > 6 * MAX_CHUNK
-        await stream.close()
+    )
+    while not asking.done():
+        during = tokens_so_far(await anext(stream))
+    assert re.match("[a-z][a-z0-9A-Z]*", (await asking).choices[0].message.content or "")
+    assert during >= before + 5
+    await stream.close()
+
+
+async def test_a_stream_goes_on_while_a_long_prompt_is_read(
+    roomy: Served, roomy_client: openai.AsyncOpenAI
+) -> None:
+    stream = await roomy_client.completions.create(prompt="Once", **FOLLOWED)
+    before = during = tokens_so_far(await anext(stream))
+    document = roomy.token_ids("a dog and a log, a fox and a box: ")
+    document *= 1 + 6 * MAX_CHUNK // len(document)
+    reading = asyncio.create_task(
+        roomy_client.completions.create(model=roomy.model, prompt=document, max_tokens=1)
+    )
+    while not reading.done():
+        during = tokens_so_far(await anext(stream))
+    assert during >= before + 4
+    usage = (await reading).usage
+    assert usage is not None
+    assert usage.prompt_tokens > 6 * MAX_CHUNK
+    await stream.close()

@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from served import HELLO, Served, eventually, serve
+from served import CONTEXT, HELLO, PATIENCE, Served, eventually, serve
 
 
 def chat(served: Served, **fields: Any) -> Any:
@@ -74,7 +74,7 @@ def test_text_survives_tokenizing_and_detokenizing(served: Served, text: str) ->
 def test_a_conversation_tokenizes_to_the_prompt_of_its_completion(served: Served) -> None:
     answer = served.http.post("/tokenize", json={"messages": HELLO}).json()
     assert answer["count"] == chat(served).usage.prompt_tokens
-    assert answer["max_model_len"] == 4096
+    assert answer["max_model_len"] == CONTEXT
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_an_unknown_model_is_not_found(served: Served) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_more_than_the_context_is_refused_with_the_numbers(served: Served, stream: bool) -> None:
-    with pytest.raises(openai.BadRequestError, match="4096") as caught:
-        chat(served, max_tokens=4090, stream=stream)
+    with pytest.raises(openai.BadRequestError, match=str(CONTEXT)) as caught:
+        chat(served, max_tokens=CONTEXT - 6, stream=stream)
     assert caught.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError) as caught:
         chat(served, messages=[{"role": "user", "content": "the cat sat " * 4000}], stream=stream)
@@ -180,9 +180,11 @@ def test_a_refused_request_leaves_the_connection_usable(served: Served) -> None:
 
 
 @pytest.fixture(scope="module")
-def guarded(served_model: Path) -> Any:
+def guarded(roomy_model: Path) -> Any:
     with serve(
-        served_model,
+        roomy_model,
+        "--kv-memory",
+        "16MiB",
         "--api-key",
         "secret",
         "--api-key",
@@ -210,10 +212,10 @@ def test_a_server_with_keys_asks_for_one(guarded: Served) -> None:
 
 
 def test_too_many_waiting_requests_are_turned_away(guarded: Served) -> None:
-    body = {"model": "mine", "prompt": "Hello", "max_tokens": 3000, "ignore_eos": True, "stream": True}
+    body = {"model": "mine", "prompt": "Hello", "max_tokens": 30_000, "ignore_eos": True, "stream": True}
     headers = {"Authorization": "Bearer other"}
     with (
-        httpx.Client(base_url=guarded.url, headers=headers, timeout=60) as http,
+        httpx.Client(base_url=guarded.url, headers=headers, timeout=PATIENCE) as http,
         http.stream("POST", "/v1/completions", json=body) as running,
     ):
         lines = running.iter_lines()

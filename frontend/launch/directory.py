@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 
@@ -31,23 +33,35 @@ class PrivateDirectory:
         remove_stale_directories(parent)
         while True:
             path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-            lock = os.open(path, os.O_RDONLY)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if path.exists():
+            lock = _locked(path)
+            if lock is not None:
                 check_directory(path)
                 return cls(path, lock)
-            os.close(lock)  # another server found it before it was locked and took it for a stale one
 
     def close(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
 
+def _locked(path: Path) -> int | None:
+    """None if another server took it for a stale one, and removed it, before it was locked."""
+    try:
+        lock = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if path.exists():
+        return lock
+    os.close(lock)
+    return None
+
+
 def remove_stale_directories(parent: Path) -> None:
     """Remove what killed servers of this user left in `parent`."""
     for path in parent.glob(PREFIX + "*"):
-        if path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid():
-            _remove_if_stale(path)
+        with contextlib.suppress(FileNotFoundError):  # its owner ends just now
+            if stat.S_ISDIR((found := path.lstat()).st_mode) and found.st_uid == os.getuid():
+                _remove_if_stale(path)
 
 
 def _remove_if_stale(path: Path) -> None:

@@ -34,7 +34,7 @@ from .errors import ServerError
 from .restarts import Restarts
 
 LISTEN_FD_VARIABLE = "ARBORA_LISTEN_FD"
-FAILED_GRACE_SECONDS = 0.2
+FAILED_GRACE_SECONDS = 1.0
 GIVING_UP_SECONDS = 2.0
 SAVING_SECONDS = 60.0
 logger = logging.getLogger(__name__)

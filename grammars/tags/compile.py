@@ -171,7 +171,7 @@ class _Builder:
             for lead in format.leads
         ]
         for trigger in format.triggers:
-            tags = [tag for tag in format.tags if _trigger_of(tag, format.triggers) == trigger]
+            tags = [tag for tag in format.tags if trigger_of(tag, format.triggers) == trigger]
             if tags:
                 rests = [self._tag(tag, self._behind(trigger, tag), behind) for tag in tags]
                 found.append((Pattern(self._spell(trigger)), self._any_of(rests).state))
@@ -302,7 +302,7 @@ def rebased(schema: Any, root: str) -> Any:
     return moved
 
 
-def _trigger_of(tag: Tag, triggers: Sequence[str]) -> str:
+def trigger_of(tag: Tag, triggers: Sequence[str]) -> str:
     """The one that is complete first."""
     found = [trigger for trigger in triggers if tag.begin.startswith(trigger)]
     if not found:

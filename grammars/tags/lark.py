@@ -1,14 +1,18 @@
-"""Structural tags in llguidance's way, for what no automaton follows: grammars, and some schemas."""
+"""Structural tags in llguidance's way: to begin with, and for what no automaton follows.
+
+A lexeme that is lazy ends the text around it as soon as it is complete, as triggers do.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import product
 from typing import Any
 
 from ..errors import NotCoveredError
 from ..regex import without_anchors
-from .compile import merged
+from .compile import merged, trigger_of
 from .format import (
     AnyText,
     ConstString,
@@ -21,17 +25,20 @@ from .format import (
     Tag,
     TagsWithSeparator,
     Thinking,
+    TriggeredTags,
 )
 
+_TEXT = "/(?s:.+)/"
 Terms = Callable[[str], list[str]]
-"""a literal text in Lark, in which the names of special tokens are those tokens"""
+"""a literal text in Lark, in which the names of special tokens are those tokens, as <[7]>"""
 SchemaOf = Callable[[JsonSchema], dict[str, Any]]
 """a schema with llguidance's options"""
 
 
-def in_lark(format: Format, terms: Terms, schema_of: SchemaOf) -> str:
-    """Grammars as JSON. Raises NotCoveredError for text with triggers and for Python's keywords."""
-    writer = _Writer(terms, schema_of)
+def in_lark(format: Format, terms: Terms, schema_of: SchemaOf, special: Collection[int]) -> str:
+    """Grammars as JSON. `special` are the tokens that free text may hold beside text. Raises NotCoveredError
+    for Python's keywords."""
+    writer = _Writer(terms, schema_of, special)
     start = writer.written(format, [])
     rules = [f"start: {start}", *writer.rules]
     return json.dumps({"grammars": [{"lark_grammar": "\n".join(rules)}, *writer.grammars]})
@@ -40,9 +47,10 @@ def in_lark(format: Format, terms: Terms, schema_of: SchemaOf) -> str:
 class _Writer:
     """`after`, where it matters, is the fixed text behind a format."""
 
-    def __init__(self, terms: Terms, schema_of: SchemaOf) -> None:
+    def __init__(self, terms: Terms, schema_of: SchemaOf, special: Collection[int]) -> None:
         self._terms = terms
         self._schema_of = schema_of
+        self._special = frozenset(special)
         self.rules: list[str] = []
         self.grammars: list[dict[str, Any]] = []
 
@@ -67,9 +75,11 @@ class _Writer:
                 return self._separated(format)
             case Thinking():
                 return self._thinking(format, after)
+            case TriggeredTags() if not after:
+                return self._triggered(format)
             case AnyText() if not after:
-                return "/(?s:.*)/"
-        raise NotCoveredError(type(format).__name__, "the structural tag", "only automata follow it")
+                return self._free([])
+        raise _not_covered(format)
 
     def _sequence(self, elements: Sequence[Format], after: Sequence[str]) -> str:
         written: list[str] = []
@@ -83,22 +93,85 @@ class _Writer:
 
     def _until(self, ends: Sequence[str]) -> str:
         """Any text up to the first of these, and that."""
-        found = []
-        for end in ends:
-            first, *rest = self._terms(end)
-            if first.startswith("<"):
-                found.append(" ".join(["/(?s:.*)/", first, *rest]))
-                continue
-            rule = f"until_{len(self.rules)}"
-            self.rules.append(f"{rule}[suffix={first}]: /(?s:.*)/")
-            found.append(" ".join([rule, *rest]))
-        return self._any_of(found)
+        free = self._free(ends)
+        return self._any_of([f"{free} {self._stop(end)}" for end in ends])
+
+    def _free(self, stops: Sequence[str], not_first: Sequence[str] = ()) -> str:
+        """Any text up to where a stop begins. A special token that one of `not_first` begins with does not
+        begin it."""
+        tokens = self._special - self._tokens(stops)
+        part = self._rule(_part(tokens))
+        if tokens.isdisjoint(early := self._tokens(not_first)):
+            return f"{part}*"
+        return f"({_part(tokens - early)} {part}*)?"
+
+    def _tokens(self, texts: Sequence[str]) -> set[int]:
+        """The special tokens that they begin with."""
+        return {token for text in texts for token in _tokens_in(self._terms(text)[:1])}
+
+    def _stop(self, text: str) -> str:
+        """Ends free text as soon as it is complete."""
+        first, *rest = self._terms(text)
+        if not _is_token(first):
+            first = self._rule("/(?s:.*)/", f"suffix={first}")
+        return " ".join([first, *rest])
+
+    def _early(self, text: str) -> str:
+        """Where free text may begin: it is none once this is complete, but for the spaces at its end."""
+        known = text.rstrip(" ") or text
+        first, *rest = self._terms(known)
+        if not _is_token(first):
+            first = self._rule(first, "lazy")
+        return " ".join([first, *rest, self._literal([text[len(known) :]])])
+
+    def _triggered(self, format: TriggeredTags, thinking: Thinking | None = None) -> str:
+        """With `thinking` the text may also begin with that."""
+        begins = [(lead + tag.begin, tag) for tag in format.at_start for lead in format.leads]
+        starts = [] if thinking is None else [thinking.start]
+        triggered = list(self._behind(format))
+        stops = [trigger for trigger, _ in triggered]
+        known = [*stops, *starts, *(begin.rstrip(" ") for begin, _ in begins)]
+        if _end_together(known, stops) or any(
+            isinstance(tag.content, TagsWithSeparator) for tag in format.at_start
+        ):
+            raise _not_covered(format)
+        free = self._rule(self._free(stops, [*starts, *(begin for begin, _ in begins)]))
+        found = [f"{self._early(begin)} {self._inside(tag)}" for begin, tag in begins]
+        found += [f"{free} {self._stop(trigger)} {rest}" for trigger, rest in triggered]
+        thoughts = [f"{self._early(start)} {self._until([thinking.end])}" for start in starts if thinking]
+        return self._in_turns(format, found, thoughts, free)
+
+    def _in_turns(
+        self, format: TriggeredTags, found: Sequence[str], thoughts: Sequence[str], free: str
+    ) -> str:
+        first = self._any_of([self._tag(tag) for tag in (*format.tags, *format.at_start)])
+        if format.stop_after_first:
+            thought = f"({self._any_of(thoughts)})* " if thoughts else ""
+            return first if format.at_least_one else f"{thought}{self._any_of([*found, free])}"
+        more = f"({self._any_of([*found, *thoughts])})* {free}"
+        return f"{first} {more}" if format.at_least_one else more
+
+    def _behind(self, format: TriggeredTags) -> Iterator[tuple[str, str]]:
+        """Each trigger that has tags, with what may come behind it."""
+        for trigger in format.triggers:
+            tags = [tag for tag in format.tags if trigger_of(tag, format.triggers) == trigger]
+            if tags:
+                yield trigger, self._any_of([self._rest(tag, trigger) for tag in tags])
+
+    def _rest(self, tag: Tag, trigger: str) -> str:
+        first, rest = self._terms(trigger), self._terms(tag.begin.removeprefix(trigger))
+        if _tokens_in([*first, *rest]) != _tokens_in(self._terms(tag.begin)):
+            raise NotCoveredError("triggers", "the structural tag", "one ends within a special token")
+        return " ".join([*rest, self._inside(tag)])
 
     def _tag(self, tag: Tag) -> str:
-        begin = self._literal([tag.begin])
+        return f"{self._literal([tag.begin])} {self._inside(tag)}"
+
+    def _inside(self, tag: Tag) -> str:
+        """What follows the tag's beginning."""
         if isinstance(tag.content, AnyText):
-            return f"{begin} {self._until(tag.ends)}"
-        return f"{begin} {self.written(tag.content, [])} {self._literal(tag.ends)}"
+            return self._until(tag.ends)
+        return f"{self.written(tag.content, [])} {self._literal(tag.ends)}"
 
     def _separated(self, format: TagsWithSeparator) -> str:
         tags = self._any_of([self._tag(tag) for tag in format.tags])
@@ -106,6 +179,10 @@ class _Writer:
         return f"({tags}{more})" + ("" if format.at_least_one else "?")
 
     def _thinking(self, format: Thinking, after: Sequence[str]) -> str:
+        if isinstance(format.content, TriggeredTags):
+            if not format.is_open:
+                return self._triggered(format.content, format)
+            return f"{self._until([format.end])} {self._triggered(format.content)}"
         thought = f'{self._until([format.end])} "\\n"{{0,2}}'
         if not format.is_open:
             thought = f"({self._literal([format.start])} {thought})?"
@@ -121,3 +198,30 @@ class _Writer:
         name = f"part_{len(self.grammars)}"
         self.grammars.append({"name": name, **grammar})
         return f"@{name}"
+
+    def _rule(self, body: str, attribute: str = "") -> str:
+        name = f"rule_{len(self.rules)}"
+        self.rules.append(f"{name}{f'[{attribute}]' if attribute else ''}: {body}")
+        return name
+
+
+def _part(tokens: Collection[int]) -> str:
+    """A part of free text: one of these tokens, which are special, or text."""
+    return f"({_TEXT} | <[{','.join(map(str, sorted(tokens)))}]>)" if tokens else _TEXT
+
+
+def _end_together(texts: Iterable[str], stops: Iterable[str]) -> bool:
+    """Whether a text may end with another one that counts too: the longest would have to count alone."""
+    return any(text != stop and text.endswith(stop) for text, stop in product(texts, stops))
+
+
+def _is_token(term: str) -> bool:
+    return term.startswith("<[")
+
+
+def _tokens_in(terms: Iterable[str]) -> list[int]:
+    return [int(term[2:-2]) for term in terms if _is_token(term)]
+
+
+def _not_covered(format: Format) -> NotCoveredError:
+    return NotCoveredError(type(format).__name__, "the structural tag", "only automata follow it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ...grammars import CompilerError, GrammarError
 from ...radix_cache import Lease, PrefixCache
 from ..messages import Generate, Refused
 from .request import TOKEN_BYTES, Request, Residence
@@ -57,6 +58,17 @@ def refusal(message: Generate, limits: Limits, waiting: int, withheld: int) -> R
             "rate_limit_exceeded",
         )
     return None
+
+
+def without_grammar(request: Request, error: GrammarError | CompilerError) -> Refused:
+    """A grammar that is wrong or can't be enforced, or that our compiler failed at."""
+    if isinstance(error, CompilerError):
+        message = "the server's grammar compiler failed, and the grammar can't be enforced without it."
+        return Refused(
+            request.id, 500, f"{request.grammar_param}: {message}", request.grammar_param, "internal_error"
+        )
+    param = request.grammar_params.get(error.function, request.grammar_param)
+    return Refused(request.id, 400, f"{param}: {error}", param, "invalid_grammar")
 
 
 def pages_for(tokens: int, page_size: int) -> int:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...grammars import Automaton, GrammarCompiler, GrammarError
+from ...grammars import Automaton, CompilerError, GrammarCompiler, GrammarError
 from ..messages import DropGrammar, GrammarSpec, LoadGrammar
 from .constraint import AutomatonConstraint, Constraint, MatcherConstraint
 
@@ -61,10 +61,10 @@ class GrammarDesk:
     def cancel(self, request: str) -> None:
         self._compiler.cancel(request)
 
-    def finished(self) -> Iterator[tuple[str, Constraint | GrammarError]]:
-        """The requests whose grammars are ready, with a constraint of their own, or refused."""
+    def finished(self) -> Iterator[tuple[str, Constraint | GrammarError | CompilerError]]:
+        """The requests whose grammars are ready, with a constraint of their own, or why they have none."""
         for request, compiled in self._compiler.finished():
-            if isinstance(compiled, GrammarError):
+            if isinstance(compiled, GrammarError | CompilerError):
                 yield request, compiled
             elif not isinstance(compiled, Automaton):
                 yield request, MatcherConstraint(compiled.matcher(), compiled.left_out)

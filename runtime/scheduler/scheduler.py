@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import asdict
 
-from ...grammars import GrammarError
+from ...grammars import CompilerError, GrammarError
 from ...radix_cache import PrefixCache
 from ..messages import (
     Accepted,
@@ -28,7 +28,7 @@ from ..messages import (
     StoreCounts,
     StoreReport,
 )
-from .admission import Limits, pages_for, refusal
+from .admission import Limits, pages_for, refusal, without_grammar
 from .budget import StepBudget
 from .cache_desk import CacheDesk
 from .counts import Counts
@@ -106,12 +106,11 @@ class Scheduler:
         """Takes in the grammars that were compiled meanwhile."""
         for request_id, compiled in self._grammars.finished():
             request = self._open.get(request_id)
-            if isinstance(compiled, GrammarError):
-                if request is not None:
-                    param = request.grammar_params.get(compiled.function, request.grammar_param)
-                    message = f"{param}: {compiled}"
-                    self._refuse(request, Refused(request_id, 400, message, param, "invalid_grammar"))
-            elif request is not None:
+            if request is None:
+                continue
+            if isinstance(compiled, GrammarError | CompilerError):
+                self._refuse(request, without_grammar(request, compiled))
+            else:
                 request.constraint = compiled
                 refused = self._results.completion.refusal(request)
                 self._accept(request) if refused is None else self._refuse(request, refused)

@@ -34,7 +34,7 @@ class HttpWorld:
         self.supervisor = FakeSupervisor(directory)
         self.url = url
         self.client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-        self.http = httpx.AsyncClient(base_url=url, timeout=20)
+        self.http = httpx.AsyncClient(base_url=url, timeout=60)
         self.epoch = 0
         self.context_length = context_length
         self.scheduler: FakeScheduler | None = None
@@ -93,7 +93,7 @@ def last_generate(world: HttpWorld) -> Generate:
     return world.running.of_kind(Generate)[-1]
 
 
-async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait until the condition holds."""
     async with asyncio.timeout(seconds):
         while not condition():

@@ -99,7 +99,7 @@ class World:
         return torch.stack([kv[:, :, page] for kv in self.kvs])
 
     def receive(self) -> Answer:
-        message = self._inbox.receive(10_000)
+        message = self._inbox.receive(60_000)
         assert message is not None, "the page store said nothing"
         if isinstance(message, StoreReport):
             self.counts = message.counts

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
-from arbora.grammars import Automaton, ForcedText, GrammarError
+from arbora.grammars import Automaton, CompilerError, ForcedText, GrammarError
 from arbora.radix_cache import PrefixCache
 from arbora.runtime.messages import (
     Accepted,
@@ -60,7 +60,8 @@ class EvenTokens:
     def finished(self) -> list[tuple[str, object]]:
         done = [(ticket, self.waiting.pop(ticket)) for ticket in self.ready if ticket in self.waiting]
         self.ready = []
-        answers: dict[str, object] = {"bad": GrammarError("no"), "automaton": self.automaton}
+        answers: dict[str, object] = {"bad": GrammarError("no"), "fault": CompilerError("a trace")}
+        answers["automaton"] = self.automaton
         answers |= {text: self.copy(text) for _, text in done if text.startswith("copy")}
         return [(ticket, answers.get(text, self)) for ticket, text in done]
 

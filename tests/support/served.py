@@ -25,7 +25,7 @@ from tiny_checkpoint import write_tiny_checkpoint
 
 CONTEXT = 4096
 HELLO: Any = [{"role": "user", "content": "Hello, how are you today?"}]
-READY_SECONDS = 120.0
+PATIENCE = 120.0  # seconds: a guard against waiting for ever, also where all is slow
 TEMPLATE = Path(__file__).parents[2] / "bench" / "train_builtin" / "chat_template.jinja"
 _ADDRESS = re.compile(r" at (http://\S+) on ")
 
@@ -37,8 +37,8 @@ class Served:
         self.process = process
         self.url = url
         self.log = log
-        self.client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=60)
-        self.http = httpx.Client(base_url=url, timeout=60)
+        self.client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=PATIENCE)
+        self.http = httpx.Client(base_url=url, timeout=PATIENCE)
         self.model = self.client.models.list().data[0].id
 
     def metrics(self) -> dict[str, float]:
@@ -69,11 +69,16 @@ class Served:
         return self.http.get("/health").status_code == 200
 
     @property
+    def running(self) -> int:
+        """How many requests generate; 0 too before the scheduler has answered."""
+        return int(self.metrics().get("arbora_requests_running", 0))
+
+    @property
     def is_quiet(self) -> bool:
         """Nothing runs or waits, and nobody holds a page."""
         metrics = self.metrics()
         names = ("arbora_requests_running", "arbora_requests_waiting", "arbora_kv_pages_used")
-        return all(metrics[name] == 0 for name in names)
+        return all(metrics.get(name) == 0 for name in names)
 
     def close(self) -> None:
         self.client.close()
@@ -81,7 +86,7 @@ class Served:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(45)
+            self.process.wait(PATIENCE)
         finally:
             self.process.kill()
 
@@ -92,7 +97,7 @@ def text_of(completion: Any) -> str:
     return text
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait until the condition holds."""
     end = time.monotonic() + seconds
     while not condition():
@@ -146,7 +151,7 @@ def _read_log(process: subprocess.Popen[str], log: list[str]) -> None:
 
 
 def _address(process: subprocess.Popen[str], log: list[str]) -> str:
-    eventually(lambda: bool(_ADDRESS.search("".join(log))) or process.poll() is not None, READY_SECONDS)
+    eventually(lambda: bool(_ADDRESS.search("".join(log))) or process.poll() is not None)
     found = _ADDRESS.search("".join(log))
     assert found is not None, "".join(log)
     return found[1]
