@@ -33,7 +33,7 @@ class Keywords:
         self._allow_unenforced = allow_unenforced
         self.unenforced: dict[str, str] = {}
         self.path_of_pattern: dict[str, tuple[str, str]] = {}
-        self.whole = self.schema(root, "#", self.references.base)
+        self.whole = self.schema(root, "#", "")
 
     def expanded(self, formula: Formula) -> Formula:
         return self.formulas.rewritten(formula, "expanded", self._opened_atom, SCHEMA)
