@@ -316,8 +316,9 @@ def test_a_larger_schema_counts_for_more_memory(grammars: GrammarCompiler) -> No
         ({"type": "number", "minimum": 1e20}, "numbers have up to 20 digits"),
         ({"type": "string", "pattern": "\\u{110000}"}, "'pattern'"),
         ({"$id": "http://[", "type": "integer"}, "'$id' at #/$id is wrong: it is not a URI"),
+        ({"items": {"$ref": "http://["}}, "'$ref' at #/items/$ref is wrong: 'http://[' is no URI"),
     ],
-    ids=["beyond spelled numbers", "no code point", "no address"],
+    ids=["beyond spelled numbers", "no code point", "no address", "a reference to no address"],
 )
 def test_a_schema_that_no_engine_takes_is_refused_and_others_are_served(
     grammars: GrammarCompiler, schema: object, said: str

@@ -43,7 +43,7 @@ class Keywords:
         self.unenforced: dict[str, str] = {}
         self.path_of_pattern: dict[str, tuple[str, str]] = {}
         self.path_of_format: dict[str, str] = {}
-        self.whole = self.schema(root, "#", self.references.base)
+        self.whole = self.schema(root, "#", "")
 
     def expanded(self, formula: Formula) -> Formula:
         return self.formulas.rewritten(formula, "expanded", self._opened_atom, SCHEMA)

@@ -14,6 +14,7 @@ from .formats import FORMATS, HINTS, OneSidedError
 from .formula import ARRAY, BOOLEAN, EVERY_TYPE, NULL, NUMBER, OBJECT, STRING, Formula
 from .object_readers import DEPENDENCIES, OBJECTS
 from .place import Fields, Place
+from .references import is_uri
 from .values import exact_number, is_listed, is_number, one_of_values
 
 if TYPE_CHECKING:
@@ -187,6 +188,13 @@ def _if(keywords: Keywords, place: Place) -> Iterator[Formula]:
         yield make.any_of([condition, keywords.child(place, "else")])
 
 
+def _identifier(keywords: Keywords, place: Place) -> Iterator[Formula]:
+    identifier = place.fields["$id"]
+    if not isinstance(identifier, str) or not is_uri(identifier):
+        raise place.mistake("$id", "it is not a URI")
+    yield keywords.formulas.true
+
+
 def _referred(keyword: str, keywords: Keywords, place: Place) -> Iterator[Formula]:
     yield keywords.referred(place, keyword)
 
@@ -196,6 +204,7 @@ READERS: dict[str, Reader] = {
     **OBJECTS,  # first, for their order of properties
     **ARRAYS,
     **REFERENCES,
+    "$id": _identifier,
     "$dynamicRef": partial(_referred, "$dynamicRef"),
     "$recursiveRef": partial(_referred, "$recursiveRef"),
     "type": _type,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from ..errors import NotCoveredError, WrongKeywordError
 from ..json_schema import Json
@@ -23,7 +23,6 @@ class References:
         self.ignores_siblings = isinstance(root, dict) and any(
             draft in str(root.get("$schema")) for draft in _OLD_DRAFTS
         )
-        self.base = urldefrag(_identifier(root) or "")[0]
         self._resources: dict[str, Json] = {"": root}
         self._bases: dict[int, str] = {}
         self._anchors: Counter[tuple[str, str]] = Counter()
@@ -31,10 +30,11 @@ class References:
 
     def base_of(self, schema: Json, base: str) -> str:
         """The base of references inside of `schema`, which stands where `base` holds."""
-        if schema is self._root:
-            return self.base
-        if _identifier(schema) is None:
+        identifier = _identifier(schema)
+        if identifier is None or not is_uri(identifier):
             return base
+        if schema is self._root:
+            return urldefrag(identifier)[0]
         self._collect_once()
         return self._bases.get(id(schema), base)
 
@@ -60,6 +60,8 @@ class References:
 
     def _found(self, reference: str, base: str) -> tuple[Json, str] | str:
         """Or what is wrong with the reference."""
+        if not is_uri(reference):
+            return "is no URI"
         self._collect_once()
         whole = _joined(base, reference)
         target, fragment = urldefrag(whole)
@@ -101,7 +103,7 @@ class References:
 
     def _registered(self, schema: dict[str, Json], base: str) -> str:
         identifier = _identifier(schema)
-        if identifier is not None:
+        if identifier is not None and is_uri(identifier):
             whole = _joined(base, identifier)
             self._resources.setdefault(whole, schema)
             if identifier.startswith("#"):
@@ -119,6 +121,15 @@ class References:
             self._anchors["$recursiveAnchor", ""] += 1
         self._bases[id(schema)] = base
         return base
+
+
+def is_uri(text: str) -> bool:
+    """Whether it can be resolved against another, or another against it."""
+    try:
+        urlsplit(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _joined(base: str, reference: str) -> str:
