@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import exp2, floor, log2
 from operator import mul
 from typing import NamedTuple
 
 ASSUMED = 0.1  # the chance of reuse in each band of age before anything is known: equal, as if LRU were right
 MOST = 0.9  # chances above are taken for that
 NEAR = 0.6  # what counts 1 in its own band of age counts so much in the next, and so on
+NODES = 16  # seen at least, before they count for more than what was assumed
 OWN = 1 / 4  # of what must be seen to change a trait's factor changes a kind's own
 COMPARED_EVERY = 16  # lessons at least
+STEPS = 4  # in a doubling of worth: what differs by less is taken for equal
 LARGEST_SCALE = 1e60
 
 
@@ -26,13 +29,24 @@ class Traits(NamedTuple):
 class Kind:
     """Nodes of equal traits: how much of them lived to see each band of age, and how much was used in it."""
 
-    __slots__ = ("rates", "seen", "traits", "used")
+    __slots__ = ("nodes", "rates", "seen", "traits", "used")
 
     def __init__(self, traits: Traits, bands: int) -> None:
         self.traits = traits
         self.seen = [0.0] * bands
         self.used = [0.0] * bands
+        self.nodes = 0.0  # that made up what was seen in the first band
         self.rates: list[float] = []  # what keeping a token is worth, by band
+
+    def rested(self, size: float, scale: float) -> None:
+        """A node of that size is out of use, and enters the first band."""
+        self.seen[0] += size * scale
+        self.nodes += scale
+
+    def shrink(self, times: float) -> None:
+        self.seen = [count / times for count in self.seen]
+        self.used = [count / times for count in self.used]
+        self.nodes /= times
 
 
 class ReuseTable:
@@ -47,7 +61,7 @@ class ReuseTable:
     def __init__(self, widths: Sequence[float], weight: float, half_life: float) -> None:
         """
         widths: of the bands of age, in accesses
-        weight: how much must be seen before it counts for more than what was assumed
+        weight: how much must be seen at least before it counts for more than what was assumed
         half_life: of counts, in accesses
         """
         self.scale = 1.0
@@ -77,8 +91,7 @@ class ReuseTable:
         if self.scale > LARGEST_SCALE:
             largest, self._origin, self.scale = self.scale, now, 1.0
             for kind in self._kinds.values():
-                kind.seen = [count / largest for count in kind.seen]
-                kind.used = [count / largest for count in kind.used]
+                kind.shrink(largest)
                 self._judge(kind)
 
     def learn(self) -> Kind | None:
@@ -98,17 +111,17 @@ class ReuseTable:
     def _judge(self, kind: Kind) -> None:
         factor = self._factor(kind.traits)
         suggested = [factor * chance for chance in self._base]
-        assumed = OWN * self._weight * self.scale * ASSUMED
+        assumed = OWN * self._needed(_node_size([kind])) * ASSUMED
         expected = list(map(mul, kind.seen, suggested))
         chances = list(map(mul, suggested, _near_ratios(kind.used, expected, assumed)))
-        kind.rates = worth(chances, self._widths)
+        kind.rates = [_step_below(rate) for rate in worth(chances, self._widths)]
 
     def _compare(self) -> None:
         """Learns the chances of all kinds together, then the factors of one trait after another."""
         kinds = list(self._kinds.values())
         if not kinds:
             return
-        weight = self._weight * self.scale
+        weight = self._needed(_node_size(kinds))
         totals = zip(_totals(kind.used for kind in kinds), _totals(kind.seen for kind in kinds), strict=True)
         self._base = [(used + weight * ASSUMED) / (seen + weight) for used, seen in totals]
         used = [sum(kind.used) for kind in kinds]
@@ -118,12 +131,25 @@ class ReuseTable:
             factors = self._factors[trait] = _ratios(levels, used, expected, weight * ASSUMED)
             expected = [tokens * factors[level] for tokens, level in zip(expected, levels, strict=True)]
 
+    def _needed(self, node_size: float) -> float:
+        """How much must be seen before it counts for more than what was assumed.
+
+        The tokens of a node are used together: however many they are, they are one example.
+        """
+        return max(self._weight, NODES * node_size) * self.scale
+
     def _factor(self, traits: Traits) -> float:
         """How much more often nodes of these traits are used than all together."""
         factor = 1.0
         for level, factors in zip(traits, self._factors, strict=True):
             factor *= factors.get(level, 1.0)
         return factor
+
+
+def _node_size(kinds: Sequence[Kind]) -> float:
+    """The mean of all nodes that came to rest."""
+    nodes = sum([kind.nodes for kind in kinds])
+    return sum([kind.seen[0] for kind in kinds]) / nodes if nodes else 0.0
 
 
 def _ratios(
@@ -159,6 +185,11 @@ def _near_ratios(used: Sequence[float], expected: Sequence[float], assumed: floa
 
 def _totals(rows: Iterable[Sequence[float]]) -> list[float]:
     return [sum(column) for column in zip(*rows, strict=True)]
+
+
+def _step_below(rate: float) -> float:
+    """Small differences of what was learned are chance: among equals the oldest goes."""
+    return exp2(floor(log2(rate) * STEPS) / STEPS)
 
 
 def worth(chances: Sequence[float], widths: Sequence[float]) -> list[float]:

@@ -21,8 +21,6 @@ HISTORY = 32  # evicted, and remembered
 TICKS = 16  # in which a cache is filled: the resolution of ages
 CYCLE = 1 / 2  # accessed before a kind is judged anew, if there are enough requests for one lesson each
 
-TOLERATED = 1.02  # by how much the order may be wrong, so that small changes of a kind's rates cost nothing
-
 
 class Group:
     """Nodes of one kind that nobody has used since the same tick."""
@@ -91,7 +89,7 @@ class ReuseRate:
         self._grow_older(node.last_use)
         group = self._youngest(_traits(node, generated))
         group.packed += len(node.tokens)
-        group.kind.seen[0] += len(node.tokens) * self._table.scale
+        group.kind.rested(len(node.tokens), self._table.scale)
         node.mark = group
 
     def forget(self, node: Node) -> None:
@@ -135,7 +133,7 @@ class ReuseRate:
         while True:
             rate, _, _, group = self._offers[0]
             valid = rate == group.offered
-            if valid and group.leaves and group.kind.rates[group.band] <= rate * TOLERATED:
+            if valid and group.leaves and group.kind.rates[group.band] <= rate:
                 leaf, _ = group.leaves.popitem(last=False)
                 if self._tails.leaves:
                     self._tails.discard(leaf)
@@ -192,7 +190,7 @@ class ReuseRate:
     def _offer(self, group: Group) -> None:
         """Queues a group at its rate. A rate that has grown is seen to when its turn comes."""
         rate = group.kind.rates[group.band]
-        if rate * TOLERATED >= group.offered:
+        if rate >= group.offered:
             return
         group.offered = rate
         self._ties += 1

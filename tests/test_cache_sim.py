@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from itertools import pairwise
 from pathlib import Path
+from statistics import mean
 
 import pytest
-from arbora.radix_cache import LeastRecentlyUsed
+from arbora.radix_cache import LeastRecentlyUsed, ReuseRate
 
 sys.path.append(str(Path(__file__).parent.parent / "bench"))
-from cache_sim import belady, compare, replay
+from cache_sim import PAGE, belady, compare, replay
 from service_traces import SERVICES
 from traces import KINDS, Request, Trace, generate, read_trace
 
@@ -36,6 +37,13 @@ def test_a_block_always_follows_the_same_prefix(kind: str) -> None:
 def test_no_order_hits_more_than_the_one_that_knows_the_future(kind: str) -> None:
     row = compare(generate(kind, BLOCKS), BLOCKS)
     assert 0 <= min(row["lru"], row["ours"]) <= max(row["lru"], row["ours"]) <= row["belady"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_a_cache_of_a_dozen_prompts_it_keeps_up_with_lru(kind: str) -> None:
+    traces = [generate(kind, BLOCKS, seed) for seed in range(4)]
+    lru = mean(replay(trace, BLOCKS, LeastRecentlyUsed()) for trace in traces)
+    assert mean(replay(trace, BLOCKS, ReuseRate(BLOCKS, PAGE)) for trace in traces) > lru - 0.01
 
 
 def test_belady_keeps_what_is_asked_for_first() -> None:

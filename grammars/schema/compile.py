@@ -9,6 +9,7 @@ from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError,
 from ..json_schema import Json, parse_schema
 from ..stack_automaton import StackAutomaton
 from .assemble import Assembler
+from .formats import ONE_SIDED, OneSidedError
 from .formula import Formulas
 from .goals import Goals, Value
 from .keywords import Keywords
@@ -62,8 +63,22 @@ class SchemaCompiler:
     ) -> CompiledSchema:
         """As `compile`; where it is allowed, keywords without an automaton are left out and listed."""
         schema = parse_schema(text, Decimal)
-        keywords = Keywords(schema, Formulas(), allow_unenforced=unenforced == "allow")
-        goals = Goals(keywords, self._scalars, any_order=property_order == "any")
+        allowed = unenforced == "allow"
+        any_order = property_order == "any"
+        keywords = Keywords(schema, Formulas(), allow_unenforced=allowed)
+        try:
+            return self._compiled(schema, keywords, separators, any_order)
+        except OneSidedError as error:
+            if not allowed:
+                path = keywords.path_of_format[error.name]
+                raise NotCoveredError("format", path, str(error)) from None
+        keywords = Keywords(schema, Formulas(), allow_unenforced=True, without_formats=ONE_SIDED)
+        return self._compiled(schema, keywords, separators, any_order)
+
+    def _compiled(
+        self, schema: Json, keywords: Keywords, separators: tuple[str, str], any_order: bool
+    ) -> CompiledSchema:
+        goals = Goals(keywords, self._scalars, any_order=any_order)
         try:
             value = goals.solved([keywords.whole])
             if not value.possible:

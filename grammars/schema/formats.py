@@ -1,10 +1,20 @@
-"""The `format`s that are enforced, as regexes for whole texts.
+"""The `format`s that are enforced, most of them as regexes for whole texts.
 
-Sources: RFC 3339 (dates, times and, in its appendix A, durations), 5321 (email), 1123 (hostname), 4291
-(ipv6), 3986 (uri), 3987 (iri), 6570 (uri-template), 9562 (uuid), 6901 (json-pointer), 4648 (byte).
+Sources: RFC 3339 (dates, times and, in its appendix A, durations), 5321 (email), 6531 (idn-email), 1123
+(hostname), 5891 and 5892 (idn-hostname), 4291 (ipv6), 3986 (uri), 3987 (iri), 6570 (uri-template), 9562
+(uuid), 6901 (json-pointer), 4648 (byte), ECMA-262 (regex).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from ..errors import GrammarError
+from .dfa import Dfa
+from .formula import Formula
+from .regex_dfa import matching
+from .regex_format import regexes
 
 _FOURTH = r"(?:0[48]|[2468][048]|[13579][26])"
 _DATE = (
@@ -71,25 +81,49 @@ _URI_TEMPLATE = (
     rf"(?:[!#$&(-;=?-\[\]_a-z~{_BEYOND_ASCII}{_PRIVATE}]|{_ENCODED}"
     rf"|\{{[+#./;?&=,!@|]?{_VARIABLE}(?:,{_VARIABLE})*\}})*"
 )
-_ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
-_QUOTED = r'"(?:[ !#-\[\]-~]|\\[ -~])*"'
-_EMAIL = (
-    rf"(?:{_ATOM}(?:\.{_ATOM})*|{_QUOTED})"
-    rf"@(?:{_HOSTNAME}|\[(?:{_IPV4}|[Ii][Pp][Vv]6:{_ipv6(2)})\])"
-)
+
+
+def _email(beyond_ascii: str, hostname: str) -> str:
+    atom = rf"[A-Za-z0-9!#$%&'*+/=?^_`{{|}}~\-{beyond_ascii}]+"
+    quoted = rf'"(?:[ !#-\[\]-~{beyond_ascii}]|\\[ -~])*"'
+    literal = rf"\[(?:{_IPV4}|[Ii][Pp][Vv]6:{_ipv6(2)})\]"
+    return rf"(?:{atom}(?:\.{atom})*|{quoted})@(?:{hostname}|{literal})"
+
+
+# Letters that no others stand for or join, written from left to right: lower case of Latin, Greek and
+# Cyrillic, kana, Han and Hangul. The most of a label are those whose punycode is sure to be short enough.
+_LOWER = r"a-z0-9\u00DF-\u00F6\u00F8-\u00FF\u03AC-\u03CE\u0430-\u045F"
+_WIDE = r"\u3041-\u3096\u30A1-\u30FA\u30FC\u4E00-\u9FFF\uAC00-\uD7A3"
+
+
+def _label(letters: str, most: int) -> str:
+    """Without two hyphens in the third and fourth place, which mark punycode."""
+    one, some = f"[{letters}]", rf"[{letters}\-]"
+    return rf"{one}(?:{some}{{0,2}}{one}|{some}(?:{one}{some}|-{one}){some}{{0,{most - 5}}}{one})?"
+
+
+_U_LABEL = rf"{_label(_LOWER, 17)}|{_label(_LOWER + _WIDE, 11)}"
+
+
+def _names(label: str) -> str:
+    return rf"(?:{label})(?:\.(?:{label}))*"
+
+
 _POINTER = r"(?:/(?:[^~/]|~[01])*)*"
 _CLOCK = r"T(?:\d+H(?:\d+M(?:\d+S)?)?|\d+M(?:\d+S)?|\d+S)"
 _DURATION = rf"P(?:\d+W|(?:\d+Y(?:\d+M(?:\d+D)?)?|\d+M(?:\d+D)?|\d+D)(?:{_CLOCK})?|{_CLOCK})"
 
 HINTS = frozenset(("password", "binary"))
 """formats of OpenAPI that ask nothing of a string"""
-FORMATS = {
+_REGULAR = {
     "date": _DATE,
     "time": _TIME,
     "date-time": rf"{_DATE}[Tt]{_TIME}",
     "duration": _DURATION,
-    "email": _EMAIL,
+    "email": _email("", _HOSTNAME),
+    "idn-email": _email(_BEYOND_ASCII, _names(rf"{_LABEL}|{_U_LABEL}")),
     "hostname": _HOSTNAME,
+    "idn-hostname": _names(rf"{_label('A-Za-z0-9', 63)}|{_U_LABEL}"),
     "ipv4": _IPV4,
     "ipv6": _IPV6,
     "uri": _URI,
@@ -102,3 +136,32 @@ FORMATS = {
     "relative-json-pointer": rf"(?:0|[1-9]\d*)(?:#|{_POINTER})",
     "byte": r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?",
 }
+FORMATS: dict[str, Callable[[], Dfa]] = {
+    **{name: partial(matching, regex) for name, regex in _REGULAR.items()},
+    "regex": regexes,
+}
+ONE_SIDED = frozenset(("regex", "idn-hostname", "idn-email"))
+"""Their automata know only a part of what is right: nothing may rest on what they refuse."""
+
+
+class OneSidedError(GrammarError):
+    """Something rests on what such a format refuses."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"of some texts it is not known here whether they have the format {name!r}")
+        self.name = name
+
+    def __reduce__(self) -> tuple[type[OneSidedError], tuple[str]]:
+        return type(self), (self.name,)
+
+
+def refuse_one_sided(formulas: Iterable[Formula]) -> None:
+    """Where they ask for what has not a format of which only a part is known."""
+    for formula in formulas:
+        if formula.kind == "not" and is_one_sided(formula.parts[0]):
+            raise OneSidedError(formula.parts[0].payload[1])
+        refuse_one_sided(formula.parts)
+
+
+def is_one_sided(atom: Formula) -> bool:
+    return bool(atom.payload[0] == "format" and atom.payload[1] in ONE_SIDED)

@@ -21,9 +21,17 @@ class Keywords:
 
     With `allow_unenforced` a keyword that has no automaton is left out and its path kept in `unenforced`;
     else it raises NotCoveredError, and always for one that makes no sense.
+    So it is with `without_formats`.
     """
 
-    def __init__(self, root: Json, formulas: Formulas, *, allow_unenforced: bool = False) -> None:
+    def __init__(
+        self,
+        root: Json,
+        formulas: Formulas,
+        *,
+        allow_unenforced: bool = False,
+        without_formats: frozenset[str] = frozenset(),
+    ) -> None:
         self.formulas = formulas
         self.references = References(root)
         self._places: list[Place] = []
@@ -31,8 +39,10 @@ class Keywords:
         self._identities = Identities()
         self._opened: dict[int, Formula | None] = {}
         self._allow_unenforced = allow_unenforced
+        self.without_formats = without_formats
         self.unenforced: dict[str, str] = {}
         self.path_of_pattern: dict[str, tuple[str, str]] = {}
+        self.path_of_format: dict[str, str] = {}
         self.whole = self.schema(root, "#", "")
 
     def expanded(self, formula: Formula) -> Formula:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import TooLargeError
 from .array_readers import ARRAYS
-from .formats import FORMATS, HINTS
+from .formats import FORMATS, HINTS, OneSidedError
 from .formula import ARRAY, BOOLEAN, EVERY_TYPE, NULL, NUMBER, OBJECT, STRING, Formula
 from .object_readers import DEPENDENCIES, OBJECTS
 from .place import Fields, Place
@@ -77,6 +77,9 @@ def _format(keywords: Keywords, place: Place) -> Iterator[Formula]:
         if "string" not in (types if isinstance(types, list) else [types]):
             return
         raise place.refusal("format", f"the format {name!r} is not known")
+    if name in keywords.without_formats:
+        raise place.refusal("format", str(OneSidedError(name)))
+    keywords.path_of_format.setdefault(name, f"{place.path}/format")
     yield keywords.formulas.atom(STRING, "format", name)
 
 

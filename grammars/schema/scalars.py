@@ -26,10 +26,10 @@ from .dfa import (
     minimal,
     union,
 )
-from .formats import FORMATS
+from .formats import FORMATS, OneSidedError, is_one_sided, refuse_one_sided
 from .formula import Formula
 from .numbers import canonical, compared, multiples, one_of, spellings
-from .regex_dfa import matching, searching
+from .regex_dfa import searching
 from .spelling import Block, counted, inlined, plain, spelled
 
 MAX_UNITS = 256  # larger counts would be so many copies of a character's states
@@ -70,6 +70,8 @@ class Scalars:
         """Labels texts with the index of the formula that they satisfy."""
         key = ("string", *map(content, formulas))
         known = self._dfas.get(key)
+        if known is None:
+            refuse_one_sided(formulas)
         if known is None and _lists_some(formulas):
             known = self._dfas[key] = self._with_lists(formulas)
         return known or self._labelled(key, formulas, _string_atom, lambda _: (ANYTHING, None))
@@ -203,7 +205,7 @@ def _string_atom(payload: Content) -> Dfa:
     if name == "pattern":
         return searching(argument)
     if name == "format":
-        return matching(FORMATS[argument])
+        return FORMATS[argument]()
     assert name == "characters"
     return at_least(argument)
 
@@ -242,7 +244,12 @@ def _string_satisfies(text: str, atom: Formula) -> bool:
     name, argument = atom.payload
     if name == "in":
         return text in argument
-    return len(text) >= argument if name == "characters" else _string_atom(atom.payload).label(text) >= 0
+    if name == "characters":
+        return bool(len(text) >= argument)
+    found = _string_atom(atom.payload).label(text) >= 0
+    if not found and is_one_sided(atom):
+        raise OneSidedError(argument)
+    return found
 
 
 def _without_lists(formula: Formula) -> Formula:
