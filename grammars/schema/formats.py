@@ -78,7 +78,7 @@ _IRI, _IRI_REFERENCE = _uri(_BEYOND_ASCII, _PRIVATE)
 _NAME_CHARACTER = rf"(?:[A-Za-z0-9_]|{_ENCODED})"
 _VARIABLE = rf"{_NAME_CHARACTER}(?:\.?{_NAME_CHARACTER})*(?::[1-9]\d{{0,3}}|\*)?"
 _URI_TEMPLATE = (
-    rf"(?:[!#$&(-;=?-\[\]_a-z~{_BEYOND_ASCII}{_PRIVATE}]|{_ENCODED}"
+    rf"(?:[!#$&-;=?-\[\]_a-z~{_BEYOND_ASCII}{_PRIVATE}]|{_ENCODED}"
     rf"|\{{[+#./;?&=,!@|]?{_VARIABLE}(?:,{_VARIABLE})*\}})*"
 )
 
