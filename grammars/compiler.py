@@ -27,6 +27,7 @@ from .schema import PropertyOrder, Unenforced
 from .source import GrammarKind, Source
 from .worker import AutomatonWorkers
 
+Answer: TypeAlias = Compiled | GrammarError | CompilerError
 GRACE_S = 0.025  # for an automaton; a reply's masks cost llguidance about as much, and most are there by then
 CACHE_BYTES = 256 << 20
 WORKERS = 2  # a slow grammar holds up nobody else's
@@ -36,9 +37,6 @@ MAX_TEXT = 1 << 20  # characters; parsing more would hold up the loop
 MAX_TAGS_TEXT = 8 << 20  # a hundred tools and their schemas are read by a faster parser
 
 log = logging.getLogger(__name__)
-
-
-Answer: TypeAlias = Compiled | GrammarError | CompilerError
 
 
 class _Work(NamedTuple):

@@ -108,7 +108,9 @@ class HostCompiler:
         def schema_of(part: JsonSchema) -> dict[str, Json]:
             return with_options(parse_schema(bytes(part.json_schema).decode()), part.separators)
 
-        return self._compile(in_lark(format, self._literal, schema_of, self._in_text), "structural tag")
+        return self._compile(
+            in_lark(format, self._literal, schema_of, self._named.values()), "structural tag"
+        )
 
     def _compile(self, grammar: str, what: str, schema: Json = None) -> HostGrammar:
         """`what` it is to whoever sent it; `schema` is the one it comes from, if any."""
@@ -131,7 +133,8 @@ class HostCompiler:
             probe.compute_bitmask()
 
     def _literal(self, text: str) -> list[str]:
-        """Lark terms for literal text, in which the vocabulary's special tokens are themselves."""
+        """Lark terms for literal text, in which the vocabulary's special tokens are themselves, but for ends
+        of sequence."""
         terms: list[str] = []
         while text:
             found = [
@@ -149,17 +152,10 @@ class HostCompiler:
         return terms
 
     @cached_property
-    def _in_text(self) -> set[int]:
-        """Special tokens that free text may hold."""
-        return set(self._named.values()) - set(self._eos_tokens)
-
-    @cached_property
     def _named(self) -> dict[str, int]:
-        return {
-            self._tokens[token].decode(errors="ignore"): token
-            for token in self._special
-            if self._tokens[token]
-        }
+        """Special tokens that a structural tag may name and free text may hold."""
+        named = [token for token in self._special if self._tokens[token] and token not in self._eos_tokens]
+        return {self._tokens[token].decode(errors="replace"): token for token in reversed(named)}
 
 
 def _in_plain_words(error: str) -> str:

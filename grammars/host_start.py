@@ -1,7 +1,7 @@
 """Which requests llguidance may begin with while their automaton is still being compiled.
 
-What is asked must be the same with both: declared order, nothing left out, no ways out, no free text (in
-which automata allow special tokens) and no value within itself for ever (which only our compiler refuses).
+What is asked must be the same with both: declared order, nothing left out, no ways out, free text only where
+both end it alike, and no value within itself for ever (which only our compiler refuses).
 """
 
 from __future__ import annotations

@@ -58,11 +58,6 @@ class HostAttempt:
                 self._future = self._begin()
             return self._future
 
-    @property
-    def is_done(self) -> bool:
-        with self._lock:
-            return self._future is not None and self._future.done()
-
     def cancel(self) -> None:
         """Unless it runs."""
         with self._lock:

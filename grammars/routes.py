@@ -33,7 +33,7 @@ from .worker import AutomatonWorkers, ContextFree, Job, Result, Schema, Structur
 Compiled: TypeAlias = Automaton | HostGrammar
 DEADLINE_S = 2.0
 _ANY_TEXT = '{"type":"any_text"}'
-_LARK = re.compile(r"\s*(%llguidance\b|start\s*:)")
+_LARK = re.compile(r"\s*(%llguidance\b|start\s*:(?!:=))")
 _SHOWN = 80  # characters of a grammar in the log
 Made = TypeVar("Made")
 
@@ -148,7 +148,7 @@ class Routes:
         return self._by_host(source, lambda host: host.lark(lark))
 
     def _lark(self, grammar: str) -> str:
-        """What isn't plainly Lark is read in a process that can be ended, as its reader can be slow."""
+        """What isn't Lark is read in a process that can be ended, as its reader can be slow."""
         if any(map(_LARK.match, grammar.split("\n"))):
             return grammar
         try:
@@ -175,11 +175,12 @@ class Routes:
     def _tagged_otherwise(
         self, source: Source, format: Format, attempt: HostAttempt, refusal: GrammarError | CompilerError
     ) -> Compiled:
-        """Where every schema may be loosened no tools are too many: at worst no call is enforced."""
+        """Where every schema may be loosened no tools are too many: no call is enforced then, whether
+        llguidance has begun with them or not."""
         schemas = json_schemas(format)
         if not schemas or any(schema.otherwise == "refuse" for schema in schemas):
             return self._tagged_by_host(source, format, attempt, refusal)
-        if attempt.is_done or isinstance(refusal, CompilerError):
+        if isinstance(refusal, CompilerError):
             with suppress(GrammarError, CompilerError, TimeoutError):
                 return self._tagged_by_host(source, format, attempt, refusal)
         free = self._built(self._tagged(source, _ANY_TEXT))

@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Condition
 from typing import NamedTuple, TypeAlias
 
-from llguidance.gbnf_to_lark import any_to_lark
+from llguidance.gbnf_to_lark import gbnf_to_lark
 from numba.core.event import Event, Listener, register
 
 from .automaton import Automaton, with_masks
@@ -40,6 +40,8 @@ END_DEADLINE_S = 5.0  # for a process that has closed its pipes
 MEMORY_LIMIT = 8 << 30  # bytes of address space
 KEEP_BELOW = 1 << 30  # bytes of memory; a process that has more, for what it remembers, ends with its job
 _COMPILING = "compiling"  # may come before a result
+_START_RULE = re.compile(r'("(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#.*)|(?<![\w-])start(?![\w-])')
+"""a rule of GBNF that is called as the converter calls the first one; as a group all that may look like it"""
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +73,7 @@ class StructuralTag(NamedTuple):
 
 
 class ContextFree(NamedTuple):
-    """A grammar in Lark's syntax, or GBNF, which is converted to it."""
+    """A grammar in GBNF, which is converted to Lark's syntax."""
 
     text: str
 
@@ -165,13 +167,12 @@ class AutomatonWorker:
         TooLargeError past a limit of states, masks or time, CompilerError for what is no grammar's doing."""
         try:
             result, is_last = self._answer(job)
-        except (EOFError, OSError, pickle.UnpicklingError) as error:
+        except Exception as error:  # garbled bytes raise all kinds
             raise self._reason(job, error) from None
         if is_last:
             self.close()
         if isinstance(result, Exception):
             raise result
-        assert isinstance(result, Automaton | str)
         return result
 
     def start(self) -> None:
@@ -192,6 +193,7 @@ class AutomatonWorker:
         while (answer := pickle.load(process.stdout)) == _COMPILING:
             self._on_compiling()
         result, is_last = answer
+        assert isinstance(result, Automaton | str | Exception)
         return result, is_last
 
     def _reason(self, job: Job, error: Exception) -> TooLargeError | CompilerError:
@@ -205,8 +207,7 @@ class AutomatonWorker:
             return CompilerError(f"its process could not be used: {error!r}")
         if status == -signal.SIGALRM:
             return TooLargeError(f"it took more than {job.deadline_s:g} s")
-        end = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        return CompilerError(f"its process ended with {end}")
+        return CompilerError(f"its process ended with {_end(status)}")
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is not None:
@@ -220,6 +221,13 @@ class AutomatonWorker:
             assert self._process.stdin is not None
             _write(self._process.stdin, self._spellings)
         return self._process
+
+
+def _end(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    names = {number.value: number.name for number in signal.Signals}  # real-time signals have none
+    return names.get(-status, f"signal {-status}")
 
 
 def _write(pipe: object, value: object) -> None:
@@ -281,7 +289,7 @@ class Builder:
 
 def _in_lark(text: str) -> str:
     try:
-        return any_to_lark(text)
+        return gbnf_to_lark(_START_RULE.sub(lambda found: found[1] or "start-rule", text))
     except Exception as error:  # the converter raises no narrower class
         raise GrammarError(f"the grammar is neither Lark nor GBNF: {error}") from None
 

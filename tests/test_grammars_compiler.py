@@ -19,7 +19,7 @@ from arbora.grammars.host import HostCompiler
 from arbora.grammars.lanes import LARGE
 from arbora.grammars.stack_automaton import StackAutomaton
 from arbora.grammars.worker import Job, Result
-from grammar_world import CALL_TOKEN, EOS, answer, compiled, compiler, vocabulary
+from grammar_world import CALL_TOKEN, EOS, answer, compiled, compiler, random_output, vocabulary
 from mask_tables import state_mask
 
 PATIENCE_S = 300.0  # also while a worker compiles its own code
@@ -359,3 +359,11 @@ def test_a_grammar_in_lark_goes_to_llguidance_without_a_process(
 ) -> None:
     monkeypatch.setattr(grammars._workers, "build", None)
     assert isinstance(compiled(grammars, "grammar", '// a comment\nstart: "a" | "b"'), HostGrammar)
+
+
+def test_a_grammar_in_gbnf_may_have_a_rule_that_is_called_as_the_first_one_in_lark(
+    grammars: GrammarCompiler,
+) -> None:
+    grammar = compiled(grammars, "grammar", 'root ::= start "\\"start" # start\nstart ::= "a"')
+    assert isinstance(grammar, HostGrammar)
+    assert random_output(grammar, seed=0) == b'a"start'

@@ -15,7 +15,7 @@ from arbora.grammars.lanes import LARGE
 from grammar_world import compiled, compiler
 
 START = """
-import os, signal
+import os, signal, sys
 from numba import njit
 from arbora.grammars import worker
 
@@ -24,6 +24,10 @@ def odd(builder, key, grammar):
         raise LookupError("no such state")
     if "dies" in repr(grammar):
         os.kill(os.getpid(), signal.SIGKILL)
+    if "leaves" in repr(grammar):
+        os.kill(os.getpid(), signal.SIGRTMIN + 1)
+    if "babbles" in repr(grammar):
+        sys.stdout.buffer.write(b"cnowhere\\nnothing\\n.")
     if "compiles" in repr(grammar):
         njit(lambda number: number + 1)(1)
     return build(builder, key, grammar)
@@ -31,7 +35,11 @@ def odd(builder, key, grammar):
 build, worker.Builder.build = worker.Builder.build, odd
 worker.main()
 """
-CAUSES = {"fails": "LookupError: no such state", "dies": "SIGKILL"}
+CAUSES = {
+    "fails": "LookupError: no such state",
+    "dies": "SIGKILL",
+    "leaves": f"signal {signal.SIGRTMIN + 1}",
+}
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +64,7 @@ def only_warning(caplog: pytest.LogCaptureFixture) -> str:
         ("json_schema", {"const": "{}"}, "fails"),
         ("json_schema", {"const": "{}"}, "dies"),
         ("regex", "{}", "fails"),
+        ("regex", "{}", "leaves"),
         ("choice", ["{}"], "dies"),
         ("structural_tag", {"type": "const_string", "value": "{}"}, "fails"),
     ],
@@ -108,6 +117,15 @@ def test_a_process_that_died_between_two_grammars_is_neithers_fault(
     process.wait()
     assert isinstance(compiled(grammars, "regex", "behind"), Automaton)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_process_whose_answer_can_not_be_read_is_not_asked_again(
+    grammars: GrammarCompiler, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "END_DEADLINE_S", 0.0)
+    assert isinstance(compiled(grammars, "regex", "babbles"), HostGrammar)
+    assert "could not be used: ModuleNotFoundError" in only_warning(caplog)
+    assert isinstance(compiled(grammars, "regex", "speaks"), Automaton)
 
 
 def test_a_process_that_can_not_be_started_is_no_grammars_fault(

@@ -29,13 +29,20 @@ ENDLESS = {
     "required": ["a", "b"],
 }
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+CONTENT = {"type": "json_schema", "json_schema": CITY}
 CALL = {
     "type": "tag",
     "begin": "<tool_call>",
-    "content": {"type": "json_schema", "json_schema": CITY},
+    "content": CONTENT,
     "ends": ["</tool_call>"],
 }
 
+LLAMA = {
+    "type": "tag",
+    "begin": '<tool_call>{"name": "f", "parameters": ',
+    "content": CONTENT,
+    "ends": ["}"],
+}
 KEYWORDS = {
     "type": "keywords",
     "members": [{"name": "city", "json_schema": {"type": "string"}, "required": True}],
@@ -99,10 +106,10 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         ("choice", ["yes", "no"]),
         ("structural_tag", {"type": "tags_with_separator", "tags": [CALL], "separator": "\n"}),
         ("structural_tag", {"type": "triggered_tags", "triggers": ["<tool_call>"], "tags": [CALL]}),
-        ("structural_tag", {**CALL, "content": {**CALL["content"], "otherwise": "object"}}),  # type: ignore[dict-item]
+        ("structural_tag", {**CALL, "content": {**CONTENT, "otherwise": "object"}}),
         (
             "structural_tag",
-            {"type": "thinking", "start": "(", "end": ")", "is_open": True, "content": CALL["content"]},
+            {"type": "thinking", "start": "(", "end": ")", "is_open": True, "content": CONTENT},
         ),
     ],
 )
@@ -177,6 +184,7 @@ def test_no_grammar_is_blamed_for_the_time_that_llguidance_takes_to_be_there(
             {},
         ),
         ("structural_tag", KEYWORDS, {}),
+        ("structural_tag", {"type": "triggered_tags", "triggers": ["<tool_call>{"], "tags": [LLAMA]}, {}),
     ],
     ids=json.dumps,
 )
@@ -215,6 +223,24 @@ def test_who_wants_the_same_reply_again_waits_beside_one_who_began(world: World)
     assert world.grammars.finished() == []
     world.let_go()
     assert isinstance(answer(world.grammars, "seeded"), Automaton)
+
+
+def test_tools_that_are_too_large_are_left_free_for_who_wants_the_same_reply_again_whoever_began(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_large(job: Job) -> Result:
+        if "triggers" in job.text:
+            raise TooLargeError("many states")
+        return build(job)
+
+    build = world._build
+    monkeypatch.setattr(world, "_build", too_large)
+    tag = {**CALL, "content": {**CONTENT, "function": "f", "otherwise": "object"}}
+    tools = {"type": "triggered_tags", "triggers": ["<tool_call>"], "tags": [tag]}
+    assert isinstance(compiled(world.grammars, "structural_tag", tools), HostGrammar)
+    world.settle()
+    lasting = compiled(world.grammars, "structural_tag", tools, reproducible=True)
+    assert isinstance(lasting, Automaton) and lasting.left_out == (("parameters", "f#"),)
 
 
 def test_llguidance_is_not_asked_while_all_who_wait_want_the_same_reply_again(world: World) -> None:

@@ -319,8 +319,13 @@ def test_what_neither_can_follow_is_refused_with_keyword_and_path(grammars: Gram
         and "uniqueItems" in str(refused)
         and "#/uniqueItems" in str(refused)
     )
-    refused = compiled(grammars, "structural_tag", json_tag("<t>", "", UNIQUE))
-    assert isinstance(refused, GrammarError) and "uniqueItems" in str(refused)
+    free = {"type": "tag", "begin": "<", "content": {"type": "any_text"}, "ends": [""]}
+    for format in (
+        json_tag("<t>", "", UNIQUE),
+        {"type": "or", "elements": [free, json_tag("(", ")", UNIQUE)]},
+    ):
+        refused = compiled(grammars, "structural_tag", format)
+        assert isinstance(refused, GrammarError) and "uniqueItems" in str(refused)
 
 
 def test_a_grammar_behind_reasoning_that_is_none_is_refused_in_its_readers_words(

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 CALL = "<tool_call>"
 SPECIAL = {CALL: b"\xff\x01\xfe"}
-TRIGGERS = st.sampled_from([CALL, "ab", "b", "aab"])
+TRIGGERS = st.sampled_from([CALL, "ab", "b", "aab", "a" + CALL, CALL + "a"])
+ENDS = st.sampled_from(["c", ")", CALL, "\n" + CALL, CALL + "\n", "<end>"])
 CONTENTS: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
     [
         {"type": "const_string", "value": "ba"},
@@ -30,7 +31,7 @@ CONTENTS: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
         {"type": "json_schema", "json_schema": {"enum": [1, 2]}},
     ]
 )
-PARTS = [CALL, *"abc1()", "\n", "(a ", "aa", "ab", "ba", "bac", "aac)", "1c", CALL + "aba)"]
+PARTS = [CALL, *"abc1()", "\n", "(a ", "aa", "ab", "ba", "bac", "aac)", "1c", "<end>", CALL + "aba)"]
 TEXTS = st.lists(st.sampled_from(PARTS), max_size=9)
 
 
@@ -42,11 +43,12 @@ def triggered(draw: st.DrawFn) -> dict[str, Any]:
             "type": "tag",
             "begin": draw(st.sampled_from(triggers)) + draw(st.sampled_from(["", "a", "c"])),
             "content": draw(CONTENTS),
-            "ends": [draw(st.sampled_from(["c", ")", CALL]))],
+            "ends": [draw(ENDS)],
         }
         for _ in range(draw(st.integers(1, 2)))
     ]
-    early = [{"type": "tag", "begin": "(a ", "content": draw(CONTENTS), "ends": [")"]}]
+    begin = draw(st.sampled_from(["(a ", CALL, CALL + "a"]))
+    early = [{"type": "tag", "begin": begin, "content": draw(CONTENTS), "ends": [")"]}]
     return {
         "type": "triggered_tags",
         "triggers": triggers,
@@ -54,7 +56,7 @@ def triggered(draw: st.DrawFn) -> dict[str, Any]:
         "stop_after_first": draw(st.booleans()),
         "at_least_one": draw(st.booleans()),
         "at_start": early if draw(st.booleans()) else [],
-        "leads": draw(st.sampled_from([[""], ["", "\n\n"]])),
+        "leads": draw(st.sampled_from([[""], ["", "\n"], ["", "\n\n"]])),
     }
 
 
@@ -62,16 +64,17 @@ FREE = st.one_of(triggered(), st.just({"type": "any_text"}))
 FORMATS = st.one_of(
     FREE,
     st.builds(
-        lambda content, is_open, start: {
+        lambda content, is_open, start, end: {
             "type": "thinking",
             "start": start,
-            "end": ")",
+            "end": end,
             "is_open": is_open,
             "content": content,
         },
         st.one_of(FREE, CONTENTS),
         st.booleans(),
-        st.sampled_from(["(", CALL]),
+        st.sampled_from(["(", CALL, "(" + CALL]),
+        ENDS,
     ),
 )
 
@@ -122,6 +125,26 @@ def test_llguidance_begins_with_what_it_follows_as_our_automata_do(
     except GrammarError:
         assume(False)
     assert by_host == by_automaton
+
+
+@pytest.mark.parametrize("mark", ["a" + CALL, CALL + "a"])
+def test_free_text_that_stops_at_a_special_token_beside_text_waits_for_the_automaton(mark: str) -> None:
+    free, call = {"type": "any_text"}, {"type": "const_string", "value": "x"}
+    tag = {"type": "tag", "begin": mark, "content": call, "ends": [""]}
+    formats = [
+        {"type": "triggered_tags", "triggers": [mark], "tags": [tag]},
+        {"type": "triggered_tags", "triggers": [], "tags": [], "at_start": [tag]},
+        {"type": "thinking", "start": "(", "end": mark, "is_open": True, "content": free},
+    ]
+    for format in formats:
+        with pytest.raises(NotCoveredError):
+            host().structural_tag(read_format(json.dumps(format)))
+
+
+def test_the_text_of_an_end_of_sequence_is_text() -> None:
+    content = {"type": "json_schema", "json_schema": {"const": 1}}
+    text = json.dumps({"type": "tag", "begin": "(", "content": content, "ends": ["<end>"]})
+    assert ends_by_host(text, ["(1", "<end>"]) == ends_by_automaton(text, ["(1", "<end>"]) == [False, True]
 
 
 def test_a_trigger_that_ends_within_a_special_token_is_not_taken_for_text() -> None:

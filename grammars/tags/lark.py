@@ -37,7 +37,7 @@ SchemaOf = Callable[[JsonSchema], dict[str, Any]]
 
 def in_lark(format: Format, terms: Terms, schema_of: SchemaOf, special: Collection[int]) -> str:
     """Grammars as JSON. `special` are the tokens that free text may hold beside text. Raises NotCoveredError
-    for Python's keywords."""
+    for Python's keywords, and for free text that stops at a special token beside text, or at nothing."""
     writer = _Writer(terms, schema_of, special)
     start = writer.written(format, [])
     rules = [f"start: {start}", *writer.rules]
@@ -111,18 +111,23 @@ class _Writer:
 
     def _stop(self, text: str) -> str:
         """Ends free text as soon as it is complete."""
-        first, *rest = self._terms(text)
-        if not _is_token(first):
-            first = self._rule("/(?s:.*)/", f"suffix={first}")
-        return " ".join([first, *rest])
+        term = self._only_term(text)
+        return term if _is_token(term) else self._rule("/(?s:.*)/", f"suffix={term}")
 
     def _early(self, text: str) -> str:
         """Where free text may begin: it is none once this is complete, but for the spaces at its end."""
         known = text.rstrip(" ") or text
-        first, *rest = self._terms(known)
-        if not _is_token(first):
-            first = self._rule(first, "lazy")
-        return " ".join([first, *rest, self._literal([text[len(known) :]])])
+        term = self._only_term(known)
+        if not _is_token(term):
+            term = self._rule(term, "lazy")
+        return f"{term} {self._literal([text[len(known) :]])}"
+
+    def _only_term(self, text: str) -> str:
+        """A lexeme has text or a special token. Of several each would count before the whole is complete."""
+        match self._terms(text):
+            case [term]:
+                return term
+        raise _not_covered(AnyText())
 
     def _triggered(self, format: TriggeredTags, thinking: Thinking | None = None) -> str:
         """With `thinking` the text may also begin with that."""
