@@ -91,8 +91,7 @@ class ReuseTable:
         if self.scale > LARGEST_SCALE:
             largest, self._origin, self.scale = self.scale, now, 1.0
             for kind in self._kinds.values():
-                kind.shrink(largest)
-                self._judge(kind)
+                kind.shrink(largest)  # worth is a matter of ratios, and stays
 
     def learn(self) -> Kind | None:
         """Judges the kind whose turn it is anew and returns it, if there is any."""

@@ -15,7 +15,7 @@ from served import Served, eventually, serve, write_served_checkpoint
 
 # In CI hypothesis draws the same examples each time, but for constants that it finds in whichever modules
 # of ours are imported by then: there those are left out. Elsewhere each run explores. No machine is too slow.
-if settings.get_current_profile_name() == "ci":
+if settings.get_current_profile_name() == "ci" and hasattr(providers, "_local_constants"):
     providers._get_local_constants = lambda: providers._local_constants
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")

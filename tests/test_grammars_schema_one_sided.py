@@ -86,6 +86,13 @@ def without_empty_class(found: re.Match[str]) -> str:
         ({"oneOf": [REGEX, {"type": "integer"}]}, ["a", 1], [")", 1.5]),
         ({"allOf": [REGEX, {"maxLength": 1}]}, ["a", "|"], ["*", "ab"]),
         ({"properties": {"p": REGEX}, "required": ["p"]}, [{"p": "[a-z]"}], [{"p": "[z-a]"}, {}]),
+        ({"type": "string", "not": {"not": REGEX}}, ["a"], ["("]),
+        ({"contains": REGEX, "minContains": 2}, [["a", "b"], ["(", "a", "b"]], [["a", "("]]),
+        (
+            {"anyOf": [{"properties": {"a": REGEX}, "required": ["a"]}, {"required": ["b"]}]},
+            [{"a": "a"}, {"a": "(", "b": 1}, {"b": 1}],
+            [{"a": "("}, {}],
+        ),
     ],
 )
 def test_a_format_goes_with_other_keywords(
@@ -103,12 +110,30 @@ def test_a_format_goes_with_other_keywords(
         (lambda schema: {"type": "string", "not": schema}, "#/not"),
         (lambda schema: {"oneOf": [schema, {"type": "string", "maxLength": 9}]}, "#/oneOf/0"),
         (lambda schema: {"if": schema, "then": {"const": 1}, "else": {"maxLength": 2}}, "#/if"),
+        (lambda schema: {"not": {"properties": {"a": schema}, "required": ["a"]}}, "#/not/properties/a"),
+        (
+            lambda schema: {"if": {"properties": {"a": schema}}, "then": {"required": ["b"]}},
+            "#/if/properties/a",
+        ),
+        (lambda schema: {"if": {"contains": schema}, "then": {"minItems": 2}}, "#/if/contains"),
+        (lambda schema: {"contains": schema, "maxContains": 1}, "#/contains"),
+        (lambda schema: {"propertyNames": schema}, "#/propertyNames"),
+        (lambda schema: {"propertyNames": {"not": schema}}, "#/propertyNames/not"),
+        (lambda schema: {"properties": {"a": {"not": {"allOf": [schema]}}}}, "#/properties/a/not/allOf/0"),
         (lambda schema: {"items": schema | {"enum": ["((((((a))))))"]}}, "#/items"),
     ],
 )
 def test_nothing_rests_on_what_such_a_format_refuses(name: str, around: Any, path: str) -> None:
     with pytest.raises(NotCoveredError, match=f"'format' at {path}/format.*{name}"):
         COMPILER.compile(json.dumps(around({"format": name})))
+
+
+@pytest.mark.parametrize(
+    "beside", [{"pattern": r"^\\1"}, {"pattern": r"^\(\?<a>"}, {"const": "(?<a>b)"}, {"pattern": r"^\(+$"}]
+)
+def test_where_no_known_text_is_left_nobody_says_that_there_is_none(beside: dict[str, str]) -> None:
+    with pytest.raises(NotCoveredError, match=r"'format' at #/format.*regex"):
+        COMPILER.compile(json.dumps(REGEX | beside))
 
 
 def test_such_a_format_may_be_left_out_where_it_would_be_ruled_out() -> None:

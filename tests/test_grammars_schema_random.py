@@ -21,6 +21,7 @@ from llguidance_bytes import Peer
 COMPILER = SchemaCompiler()
 LONG_NUMBER = re.compile(rb"[\d.]{14}|[eE][+]?\d{3}")  # which a double rounds, or has no room for
 NAMES = ("a", "ab", "b")
+UNKNOWN_REGEX = "(?<a>b)"  # to our automaton
 SLOW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
 scalars = st.sampled_from([None, True, False, 0, 1, 2, -1, 1.5, "", "a", "ab", "bb"])
@@ -101,16 +102,17 @@ plain_leaves = st.one_of(
         {}, optional={"minLength": small, "maxLength": small, "pattern": st.sampled_from(["^a", "b", "^a*$"])}
     ),
 )
-leaves = plain_leaves | st.just({"$ref": "#/$defs/again"})
-subschemas = st.recursive(
-    leaves, lambda inner: st.one_of(objects(inner), arrays(inner), combined(inner)), max_leaves=6
-)
 
 
 @st.composite
-def schemas(draw: st.DrawFn) -> dict[str, Any]:
+def schemas(draw: st.DrawFn, leaves: st.SearchStrategy[Any] = plain_leaves) -> dict[str, Any]:
+    subschemas = st.recursive(
+        leaves | st.just({"$ref": "#/$defs/again"}),
+        lambda inner: st.one_of(objects(inner), arrays(inner), combined(inner)),
+        max_leaves=6,
+    )
     whole = draw(subschemas)
-    again = draw(st.one_of(objects(subschemas), arrays(subschemas), plain_leaves))
+    again = draw(st.one_of(objects(subschemas), arrays(subschemas), leaves))
     fields = {"allOf": [whole]} if isinstance(whole, bool) or "$ref" in whole else dict(whole)
     return {**fields, "$defs": {"again": again}}
 
@@ -143,6 +145,31 @@ def test_a_value_is_accepted_if_and_only_if_it_is_valid(
     for value in values:
         is_accepted = automaton is not None and accepts_in_some_order(automaton, value)
         assert is_accepted == validator.is_valid(value), value
+
+
+FORMATS = jsonschema.FormatChecker(formats=())
+FORMATS.checks("regex")(lambda text: text != "(")
+in_part = plain_leaves | st.sampled_from([{"format": "regex"}, {"type": "string", "format": "regex"}])
+texts = st.sampled_from(["a", UNKNOWN_REGEX, "("])
+with_texts = st.recursive(
+    texts | scalars,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(texts | st.sampled_from(NAMES), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@SLOW
+@given(schemas(in_part), st.lists(with_texts, min_size=6, max_size=18), orders)
+def test_what_is_accepted_is_valid_where_a_format_is_known_in_part(
+    schema: Any, values: list[Any], order: PropertyOrder
+) -> None:
+    automaton = compiled(schema, order)
+    validator = jsonschema.Draft202012Validator(schema, format_checker=FORMATS)
+    for value in values:
+        if automaton is not None and accepts_in_some_order(automaton, value):
+            validator.validate(value)
 
 
 @SLOW

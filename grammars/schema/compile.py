@@ -9,11 +9,11 @@ from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError,
 from ..json_schema import Json, parse_schema
 from ..stack_automaton import StackAutomaton
 from .assemble import Assembler
-from .formats import ONE_SIDED, OneSidedError
 from .formula import Formulas
 from .goals import Goals, Value
 from .keywords import Keywords
 from .nesting import Nesting
+from .one_sided import ONE_SIDED, OneSidedError, refuse_one_sided
 from .regex_dfa import MalformedError, RegexError
 from .rooms import StrandingError
 from .scalars import Scalars
@@ -65,15 +65,15 @@ class SchemaCompiler:
         schema = parse_schema(text, Decimal)
         allowed = unenforced == "allow"
         any_order = property_order == "any"
-        keywords = Keywords(schema, Formulas(), allow_unenforced=allowed)
-        try:
-            return self._compiled(schema, keywords, separators, any_order)
-        except OneSidedError as error:
-            if not allowed:
-                path = keywords.path_of_format[error.name]
-                raise NotCoveredError("format", path, str(error)) from None
-        keywords = Keywords(schema, Formulas(), allow_unenforced=True, without_formats=ONE_SIDED)
-        return self._compiled(schema, keywords, separators, any_order)
+        without: frozenset[str] = frozenset()
+        while True:
+            keywords = Keywords(schema, Formulas(), allow_unenforced=allowed, without_formats=without)
+            try:
+                return self._compiled(schema, keywords, separators, any_order)
+            except OneSidedError as error:
+                if not allowed:
+                    raise NotCoveredError("format", _path_of(error, keywords), str(error)) from None
+                without |= {error.name}
 
     def _compiled(
         self, schema: Json, keywords: Keywords, separators: tuple[str, str], any_order: bool
@@ -81,8 +81,11 @@ class SchemaCompiler:
         goals = Goals(keywords, self._scalars, any_order=any_order)
         try:
             value = goals.solved([keywords.whole])
+            known_in_part = keywords.paths_of_format.keys() & ONE_SIDED
+            if known_in_part:
+                refuse_one_sided(keywords)
             if not value.possible:
-                raise _no_value(schema)
+                raise OneSidedError(min(known_in_part)) if known_in_part else _no_value(schema)
             machine = _assembled(goals, separators, value)
         except RegexError as error:
             kind = WrongKeywordError if isinstance(error, MalformedError) else NotCoveredError
@@ -94,6 +97,11 @@ class SchemaCompiler:
             keywords.formulas.dissolve()
         left_out = tuple((keyword, path) for path, keyword in keywords.unenforced.items())
         return CompiledSchema(machine, left_out)
+
+
+def _path_of(error: OneSidedError, keywords: Keywords) -> str:
+    paths = keywords.paths_of_format[error.name]
+    return next((path for path in paths if path.startswith(f"{error.below}/")), paths[0])
 
 
 def _assembled(goals: Goals, separators: tuple[str, str], value: Value) -> StackAutomaton:

@@ -7,12 +7,10 @@ Sources: RFC 3339 (dates, times and, in its appendix A, durations), 5321 (email)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
-from ..errors import GrammarError
 from .dfa import Dfa
-from .formula import Formula
 from .regex_dfa import matching
 from .regex_format import regexes
 
@@ -140,28 +138,3 @@ FORMATS: dict[str, Callable[[], Dfa]] = {
     **{name: partial(matching, regex) for name, regex in _REGULAR.items()},
     "regex": regexes,
 }
-ONE_SIDED = frozenset(("regex", "idn-hostname", "idn-email"))
-"""Their automata know only a part of what is right: nothing may rest on what they refuse."""
-
-
-class OneSidedError(GrammarError):
-    """Something rests on what such a format refuses."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"of some texts it is not known here whether they have the format {name!r}")
-        self.name = name
-
-    def __reduce__(self) -> tuple[type[OneSidedError], tuple[str]]:
-        return type(self), (self.name,)
-
-
-def refuse_one_sided(formulas: Iterable[Formula]) -> None:
-    """Where they ask for what has not a format of which only a part is known."""
-    for formula in formulas:
-        if formula.kind == "not" and is_one_sided(formula.parts[0]):
-            raise OneSidedError(formula.parts[0].payload[1])
-        refuse_one_sided(formula.parts)
-
-
-def is_one_sided(atom: Formula) -> bool:
-    return bool(atom.payload[0] == "format" and atom.payload[1] in ONE_SIDED)

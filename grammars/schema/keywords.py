@@ -20,8 +20,8 @@ class Keywords:
     """Reads one schema document. `whole` is its formula, `expanded` opens the subschemas of one value.
 
     With `allow_unenforced` a keyword that has no automaton is left out and its path kept in `unenforced`;
-    else it raises NotCoveredError, and always for one that makes no sense.
-    So it is with `without_formats`.
+    else it raises NotCoveredError, and always for one that makes no sense. `without_formats` are formats that
+    count as having no automaton.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Keywords:
         self.without_formats = without_formats
         self.unenforced: dict[str, str] = {}
         self.path_of_pattern: dict[str, tuple[str, str]] = {}
-        self.path_of_format: dict[str, str] = {}
+        self.paths_of_format: dict[str, list[str]] = {}
         self.whole = self.schema(root, "#", "")
 
     def expanded(self, formula: Formula) -> Formula:

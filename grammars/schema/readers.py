@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import TooLargeError
 from .array_readers import ARRAYS
-from .formats import FORMATS, HINTS, OneSidedError
+from .formats import FORMATS, HINTS
 from .formula import ARRAY, BOOLEAN, EVERY_TYPE, NULL, NUMBER, OBJECT, STRING, Formula
 from .object_readers import DEPENDENCIES, OBJECTS
+from .one_sided import OneSidedError
 from .place import Fields, Place
 from .references import is_uri
 from .values import exact_number, is_listed, is_number, one_of_values
@@ -79,7 +80,7 @@ def _format(keywords: Keywords, place: Place) -> Iterator[Formula]:
         raise place.refusal("format", f"the format {name!r} is not known")
     if name in keywords.without_formats:
         raise place.refusal("format", str(OneSidedError(name)))
-    keywords.path_of_format.setdefault(name, f"{place.path}/format")
+    keywords.paths_of_format.setdefault(name, []).append(f"{place.path}/format")
     yield keywords.formulas.atom(STRING, "format", name)
 
 

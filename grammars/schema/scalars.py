@@ -26,9 +26,10 @@ from .dfa import (
     minimal,
     union,
 )
-from .formats import FORMATS, OneSidedError, is_one_sided, refuse_one_sided
+from .formats import FORMATS
 from .formula import Formula
 from .numbers import canonical, compared, multiples, one_of, spellings
+from .one_sided import OneSidedError, is_one_sided
 from .regex_dfa import searching
 from .spelling import Block, counted, inlined, plain, spelled
 
@@ -70,8 +71,6 @@ class Scalars:
         """Labels texts with the index of the formula that they satisfy."""
         key = ("string", *map(content, formulas))
         known = self._dfas.get(key)
-        if known is None:
-            refuse_one_sided(formulas)
         if known is None and _lists_some(formulas):
             known = self._dfas[key] = self._with_lists(formulas)
         return known or self._labelled(key, formulas, _string_atom, lambda _: (ANYTHING, None))
