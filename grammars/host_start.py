@@ -1,7 +1,8 @@
 """Which requests llguidance may begin with while their automaton is still being compiled.
 
 What is asked must be the same with both: declared order, nothing left out, no ways out, free text only where
-both end it alike, and no value within itself for ever (which only our compiler refuses).
+both end it alike, no format of which llguidance allows more, and no value within itself for ever (which only
+our compiler refuses).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 from .endless import may_be_endless
 from .errors import GrammarError
 from .host import HostCompiler, HostGrammar
-from .json_schema import parse_schema
+from .json_schema import Json, objects, parse_schema
 from .source import Source
 from .tags.format import (
     AnyText,
@@ -29,6 +30,9 @@ from .tags.format import (
     json_schemas,
     read_format,
 )
+
+LAXER_FORMATS = ("date", "date-time", "time")
+"""llguidance knows neither leap years nor when there are leap seconds."""
 
 
 class HostStart(NamedTuple):
@@ -49,7 +53,7 @@ def may_begin(source: Source) -> bool:
                 return True
             case "structural_tag":
                 return _is_alike(read_format(source.text))
-        return not may_be_endless(parse_schema(source.schema))
+        return _has_same_values(parse_schema(source.schema))
     except GrammarError:  # neither engine reads it
         return False
 
@@ -82,9 +86,15 @@ def _is_alike(format: Format) -> bool:
     """Whether llguidance follows it as automata do."""
     if not _is_read_alike(format, is_last=True):
         return False
-    return not any(
-        may_be_endless(parse_schema(bytes(schema.json_schema).decode())) for schema in json_schemas(format)
+    return all(
+        _has_same_values(parse_schema(bytes(schema.json_schema).decode())) for schema in json_schemas(format)
     )
+
+
+def _has_same_values(schema: Json) -> bool:
+    """Whether llguidance allows values of the schema only, and has an end to write."""
+    formats = [fields.get("format") for _, fields in objects(schema)]
+    return not any(name in formats for name in LAXER_FORMATS) and not may_be_endless(schema)
 
 
 def _is_read_alike(format: Format, *, is_last: bool) -> bool:

@@ -195,6 +195,7 @@ def test_no_grammar_is_blamed_for_the_time_that_llguidance_takes_to_be_there(
             {},
         ),
         ("structural_tag", KEYWORDS, {}),
+        ("json_schema", {"type": "array", "items": {"type": "string", "format": "date"}}, {}),
         ("structural_tag", {"type": "triggered_tags", "triggers": ["<tool_call>{"], "tags": [LLAMA]}, {}),
     ],
     ids=json.dumps,

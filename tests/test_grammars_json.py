@@ -315,10 +315,22 @@ def test_a_larger_schema_counts_for_more_memory(grammars: GrammarCompiler) -> No
     [
         ({"type": "number", "minimum": 1e20}, "numbers have up to 20 digits"),
         ({"type": "string", "pattern": "\\u{110000}"}, "'pattern'"),
+        (
+            {"type": "string", "format": "date", "pattern": "^2026-02-29"},
+            "the schema allows no value, or none",
+        ),
+        ({"type": "string", "format": "time", "enum": ["22:59:60Z"]}, "allows no value, or none"),
         ({"$id": "http://[", "type": "integer"}, "'$id' at #/$id is wrong: it is not a URI"),
         ({"items": {"$ref": "http://["}}, "'$ref' at #/items/$ref is wrong: 'http://[' is no URI"),
     ],
-    ids=["beyond spelled numbers", "no code point", "no address", "a reference to no address"],
+    ids=[
+        "beyond spelled numbers",
+        "no code point",
+        "no such day",
+        "no such second",
+        "no address",
+        "a reference to no address",
+    ],
 )
 def test_a_schema_that_no_engine_takes_is_refused_and_others_are_served(
     grammars: GrammarCompiler, schema: object, said: str
@@ -336,7 +348,7 @@ def test_a_grammar_that_is_slow_to_read_holds_up_nobody(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("arbora.grammars.routes.DEADLINE_S", 4.0)
-    grammars.submit("slow", "grammar", "\n" * 100_000 + "x")
+    grammars.submit("slow", "grammar", "root ::= " + "[" * 200_000)
     assert isinstance(compiled_beside(grammars, "json_schema", {"type": "integer"}), Automaton)
 
 

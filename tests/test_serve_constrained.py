@@ -134,6 +134,22 @@ def test_a_keyword_that_cant_be_enforced_is_refused_or_left_out_and_told(served:
     assert "unenforced" not in chat(served).model_extra
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "pay"}}], ids=str)
+def test_a_call_need_not_keep_what_was_left_out_of_its_parameters(served: Served, choice: Any) -> None:
+    parameters = {
+        "type": "object",
+        "properties": {"pair": {"type": "string", "pattern": r"^(a|b)\1$", "maxLength": 2}},
+        "required": ["pair"],
+        "additionalProperties": False,
+    }
+    tools: Any = [{"type": "function", "function": {"name": "pay", "parameters": parameters}}]
+    asked = {"tools": tools, "tool_choice": choice, "parallel_tool_calls": False, "temperature": 0}
+    completion = chat(served, **asked, extra_body={"unenforced": "allow"})
+    [call] = completion.choices[0].message.tool_calls
+    assert len(json.loads(call.function.arguments)["pair"]) <= 2
+    assert completion.model_extra["unenforced"][0]["path"] == "pay#/properties/pair/pattern"
+
+
 @pytest.mark.parametrize("options", [None, {"include_usage": True}])
 def test_a_stream_tells_at_its_end_what_was_left_out(served: Served, options: Any) -> None:
     asked = {"response_format": format_of(UNKNOWN_FORMAT), "extra_body": {"unenforced": "allow"}}

@@ -14,6 +14,7 @@ from arbora.frontend.text.tool_grammar import (
     calls_or_answer,
     check_formless,
     enforced_names,
+    loosened_names,
     optional_calls,
     required_calls,
 )
@@ -152,7 +153,8 @@ def test_arguments_that_can_not_be_enforced_are_any_object_unless_the_tool_is_st
     format = default_format("hermes")
     made = compiled(optional_calls(format, [UNCOVERED, CLOCK], several=True))
     assert [path.partition("#")[0] for _, path in made.left_out] == ["f"]
-    assert enforced_names([UNCOVERED, CLOCK], format, [path for _, path in made.left_out]) == {"clock"}
+    loosened = loosened_names([path for _, path in made.left_out])
+    assert enforced_names([UNCOVERED, CLOCK], format, loosened) == {"clock"}
     call = '<tool_call>\n{"name": "f", "arguments": {"b": 1}}\n</tool_call>'
     assert made.machine.accepts(call.encode())
     strict = tool("f", strict=True, parameters=UNCOVERED["function"]["parameters"])
@@ -226,7 +228,7 @@ def test_what_is_not_enforced_of_a_python_call_is_named_by_its_parameter() -> No
 
 def test_a_python_call_that_has_no_form_is_left_free_or_refused() -> None:
     format, odd = default_format("pythonic"), tool("f", parameters=taking({"a-b": CITY}))
-    assert enforced_names([odd, CLOCK], format, []) == {"clock"}
+    assert enforced_names([odd, CLOCK], format, frozenset()) == {"clock"}
     assert accepts(optional_calls(format, [odd], several=True), "[f(5)]") == [True]
     with pytest.raises(ToolError, match=r"'f'.*'a-b'"):
         required_calls(format, [odd], several=True)

@@ -170,7 +170,7 @@ def _context(
     def new_parser(left_out: Sequence[LeftOut]) -> MessageParser:
         inside = reasoning is not None and reasoning.open_at_end_of(text)
         thoughts = ReasoningParser(reasoning, inside) if reasoning is not None else None
-        return MessageParser(thoughts, use.new_parser(left_out))
+        return MessageParser(thoughts, use.new_parser(left_out, allowed=request.unenforced == "allow"))
 
     return ChatContext(
         request_id=new_id("chatcmpl"),

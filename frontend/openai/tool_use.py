@@ -17,6 +17,7 @@ from ..text.tool_grammar import (
     calls_or_answer,
     check_formless,
     enforced_names,
+    loosened_names,
     optional_calls,
     required_calls,
 )
@@ -42,15 +43,16 @@ class ToolUse(NamedTuple):
     grammar: GrammarSpec | None = None
     finish_reason: str = "tool_calls"
 
-    def new_parser(self, left_out: Sequence[LeftOut]) -> ToolReader | None:
-        """`left_out` is what the grammar doesn't enforce."""
+    def new_parser(self, left_out: Sequence[LeftOut], *, allowed: bool) -> ToolReader | None:
+        """`left_out` is what the grammar doesn't enforce. If that is `allowed`, no call is held to it."""
         if self.mode == "none":
             return None
+        loosened = loosened_names([each.path for each in left_out])
         names = [tool["function"]["name"] for tool in self.tools]
         calls = ToolCallParser(
             self.format,
-            check_against(self.tools),
-            enforced_names(self.tools, self.format, [each.path for each in left_out]),
+            check_against(self.tools, loosened if allowed else ()),
+            enforced_names(self.tools, self.format, loosened),
             names=names,
             calls_only=self.mode == "required",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from jsonschema.exceptions import SchemaError, best_match
@@ -16,13 +16,14 @@ MOST_SHOWN = 60  # characters of a value
 CallCheck = Callable[[Call], bool]
 
 
-def check_against(tools: Sequence[Mapping[str, Any]]) -> CallCheck:
+def check_against(tools: Sequence[Mapping[str, Any]], unchecked: Collection[str] = ()) -> CallCheck:
     """A check of the call's name and of its arguments against that tool's JSON schema.
 
-    A tool without parameters, or with parameters that are no schema, takes any object. Nothing
-    outside a schema is fetched: a reference that leads there fails the call.
+    A tool without parameters, or with parameters that are no schema, takes any object, and so do those with
+    `unchecked` names. Nothing outside a schema is fetched: a reference that leads there fails the call.
     """
     functions = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
+    functions |= dict.fromkeys(functions.keys() & unchecked)
     validators: dict[str, Validator | None] = {}
 
     def fits(call: Call) -> bool:

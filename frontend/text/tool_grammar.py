@@ -65,10 +65,13 @@ def optional_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) 
     return found | {"triggers": [format.tag], "tags": tags}
 
 
-def enforced_names(tools: Sequence[Tool], format: ToolFormat, left_out: Sequence[str]) -> frozenset[str]:
-    """The tools whose calls `optional_calls` holds to their form; `left_out` are paths of what isn't
-    enforced, behind the tool's name."""
-    loosened = {path.partition("#")[0] for path in left_out}
+def loosened_names(left_out: Sequence[str]) -> frozenset[str]:
+    """The tools of which something isn't enforced; `left_out` are paths, behind the tool's name."""
+    return frozenset(path.partition("#")[0] for path in left_out)
+
+
+def enforced_names(tools: Sequence[Tool], format: ToolFormat, loosened: frozenset[str]) -> frozenset[str]:
+    """The tools whose calls `optional_calls` holds to their form."""
     calls = _Calls(format, must_enforce=False)
     return frozenset(_name(tool) for tool in tools if calls.has_form(tool)) - loosened
 

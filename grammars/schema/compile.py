@@ -17,11 +17,12 @@ from .one_sided import ONE_SIDED, OneSidedError, refuse_one_sided
 from .regex_dfa import MalformedError, RegexError
 from .rooms import StrandingError
 from .scalars import Scalars
+from .values import is_number
 
 PropertyOrder = Literal["schema", "any"]
 Unenforced = Literal["refuse", "allow"]
 
-_OF_NUMBERS = {"const", "enum", "maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum", "multipleOf"}
+_OF_NUMBERS = {"maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum", "multipleOf"}
 
 
 class CompiledSchema(NamedTuple):
@@ -125,5 +126,14 @@ def _no_value(schema: Json) -> GrammarError:
 
 def _bounds_numbers(schema: Json) -> bool:
     if isinstance(schema, dict):
-        return any(key in _OF_NUMBERS or _bounds_numbers(part) for key, part in schema.items())
+        return any(
+            _lists_numbers(part) if key in ("const", "enum") else key in _OF_NUMBERS or _bounds_numbers(part)
+            for key, part in schema.items()
+        )
     return isinstance(schema, list) and any(map(_bounds_numbers, schema))
+
+
+def _lists_numbers(value: Json) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_lists_numbers, value.values() if isinstance(value, dict) else value))
+    return is_number(value)
