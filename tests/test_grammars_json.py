@@ -112,6 +112,7 @@ WRONG: list[dict[str, object]] = [
     {"pattern": "[a"},
     {"pattern": "*"},
     {"pattern": 3},
+    {"format": 3},
     {"patternProperties": {"a)": {}}},
     {"minLength": -1},
     {"maximum": "3"},

@@ -71,9 +71,11 @@ def _pattern(keywords: Keywords, place: Place) -> Iterator[Formula]:
 
 def _format(keywords: Keywords, place: Place) -> Iterator[Formula]:
     name = place.fields["format"]
-    if isinstance(name, str) and name in HINTS:
+    if not isinstance(name, str):
+        raise place.mistake("format", "it must be a string")
+    if name in HINTS:
         return
-    if not isinstance(name, str) or name not in FORMATS:
+    if name not in FORMATS:
         types = place.fields.get("type", "string")
         if "string" not in (types if isinstance(types, list) else [types]):
             return
