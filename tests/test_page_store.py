@@ -263,6 +263,18 @@ def test_a_flush_copies_nothing_that_is_on_disk_already(tmp_path: Path) -> None:
     world.wait_for_counts(saved_pages=5, disk_pages=5)
 
 
+def test_a_flush_writes_what_memory_still_has_and_the_disk_has_lost(tmp_path: Path) -> None:
+    world = World(tmp_path, places=1000, disk=True, limit=16 * FILE_PAGE_BYTES)
+    for key in range(0, 200, 8):
+        world.save(list(range(key, key + 8)), list(range(8)))
+        world.store.finish()
+    lost = key_bytes([0, 1])
+    assert world.find([0, 1])[1] == 2
+    world.flush([SavedPages("", lost, packed([0, 1]))])
+    world.wait_for_counts(saved_pages=200)
+    assert {lost[:16], lost[16:]} <= DiskStore(tmp_path, LIMIT).keys
+
+
 def test_a_flush_does_not_wait_for_places_that_fetches_held(tmp_path: Path) -> None:
     world = World(tmp_path, places=2, disk=True)
     world.save([1, 2], [1, 2])

@@ -69,6 +69,13 @@ class PageStore:
     def saved(self, entries: list[Entry]) -> None:
         """Pages that follow each other have their contents."""
         self._saved_pages += len(entries)
+        self._keep(entries)
+
+    def write_again(self, keys: list[bytes]) -> None:
+        """Those that are in memory, of pages that follow each other, are to be written too."""
+        self._keep([entry for key in keys if (entry := self.pool.hold(key)) is not None])
+
+    def _keep(self, entries: list[Entry]) -> None:
         for entry in reversed(entries):
             to_write = self.tiers.needs(entry.key)
             if to_write:
