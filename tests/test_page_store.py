@@ -311,6 +311,44 @@ def test_a_namespace_is_forgotten_in_memory_and_on_disk(world: World) -> None:
     assert world.fetch([2], "bob/")[1] == 1
 
 
+def test_prompts_are_answered_while_what_was_forgotten_is_erased(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, places=8, disk=True)
+    disk = world.store.tiers.disk
+    assert disk is not None
+    erase, answered = disk.erase, list[int]()
+    monkeypatch.setattr(disk, "erase", lambda: erase() or not answered)
+    world.save([1], [1], "ann/")
+    world.save([2], [2], "bob/")
+    world.store.finish()
+    world.transfers.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
+    world.wait_for_counts(host_pages=1, disk_pages=1)
+    answered += world.fetch([2], "bob/")
+    while not isinstance(message := world.receive(), Forgotten):
+        pass
+    assert (answered[1], message.dropped.disk_pages) == (1, 1)
+
+
+def test_who_forgets_is_told_that_the_disk_failed_and_may_still_have_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, places=8, disk=True)
+    world.save([1], [1], "ann/")
+    world.store.finish()
+
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    assert world.store.tiers.disk is not None
+    monkeypatch.setattr(world.store.tiers.disk, "erase", fail)
+    for host_pages in (1, 0):
+        world.transfers.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
+        while not isinstance(message := world.receive(), Forgotten):
+            pass
+        assert message.dropped == CacheDropped(7, 3, 48, host_pages, disk_pages=None)
+
+
 def test_what_a_fetch_holds_of_a_forgotten_namespace_is_whole_until_it_is_given_back(world: World) -> None:
     expected = world.content(1)
     world.save([1], [1], "ann/")

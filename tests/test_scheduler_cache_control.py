@@ -377,7 +377,7 @@ def test_pages_that_are_no_numbers_stay_so_whatever_the_step_behind_fails_at() -
     assert bench.plan() and bench.plan()
     for kind in ("not_a_number", "nothing_allowed"):
         result = bench.model.run_step()
-        result.errors = [RowError(0, kind, "it went wrong")]  # type: ignore[arg-type]
+        result.errors = [RowError(0, kind, "it went wrong")]
         bench.scheduler.apply(result)
     bench.submit("again", [*prompt, 3], max_tokens=1)
     bench.run()
