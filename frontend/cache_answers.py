@@ -18,6 +18,7 @@ from ..runtime.messages import (
 from .tenants import shown_namespace
 
 TEXT_CHARACTERS = 80
+DISK_ERROR = "The disk cache failed; its file may still have some of this. Delete it when the server is down."
 REMOTE_ERROR = "The remote cache can't be reached; what it has of this stays there. Delete it again later."
 
 
@@ -110,11 +111,12 @@ class CacheStatus(Struct):
 
 
 class FreedPages(Struct):
-    """Of the tiers beside the KV cache. `remote` is null if there was an error."""
+    """Of the tiers beside the KV cache. `disk` and `remote` are null if there was an error."""
 
     host: int
-    disk: int
+    disk: int | None
     remote: int | None
+    disk_error: str | UnsetType = UNSET
     remote_error: str | UnsetType = UNSET
 
 
@@ -165,8 +167,13 @@ def cache_status(
 
 
 def freed_pages(dropped: CacheDropped) -> FreedPages:
-    error = REMOTE_ERROR if dropped.remote_pages is None else UNSET
-    return FreedPages(dropped.host_pages, dropped.disk_pages, dropped.remote_pages, error)
+    return FreedPages(
+        dropped.host_pages,
+        dropped.disk_pages,
+        dropped.remote_pages,
+        disk_error=DISK_ERROR if dropped.disk_pages is None else UNSET,
+        remote_error=REMOTE_ERROR if dropped.remote_pages is None else UNSET,
+    )
 
 
 def _tiers(store: StoreCounts) -> Tiers:

@@ -36,6 +36,7 @@ from .service import Service, room_for_reply
 from .tenants import cache_namespace, cache_scope, tenant_of
 
 ANSWER_SECONDS = 10.0
+DROP_SECONDS = 600.0  # what is on disk is overwritten before the answer: some GB in ten seconds
 MOST_TTL_SECONDS = 7 * 24 * 3600
 PIN_ATTEMPTS = 3  # what was computed may be evicted before it is pinned
 NOT_CACHED = "prefix_not_cached"
@@ -68,7 +69,9 @@ async def drop_cache(service: Service, request: Request) -> Response:
     salt = _salt(request)
     namespace = None if salt is None else cache_namespace(scope, salt)
     client = service.engine.client
-    dropped = await _ask(service, CacheDropped, lambda query: DropCache(client, query, scope, namespace))
+    dropped = await _ask(
+        service, CacheDropped, lambda query: DropCache(client, query, scope, namespace), DROP_SECONDS
+    )
     freed = amount(dropped.pages, model)
     freed.tokens = dropped.tokens
     return _json(Freed(freed, freed_pages(dropped)))
@@ -171,8 +174,13 @@ async def _compute(service: Service, request: Generate) -> None:
             raise RequestError(output.error or "The prefix was not computed.", status=500, code=output.finish)
 
 
-async def _ask(service: Service, kind: type[Answer], question: Callable[[int], CacheControl]) -> Answer:
-    answer = await service.engine.ask(question, ANSWER_SECONDS)
+async def _ask(
+    service: Service,
+    kind: type[Answer],
+    question: Callable[[int], CacheControl],
+    seconds: float = ANSWER_SECONDS,
+) -> Answer:
+    answer = await service.engine.ask(question, seconds)
     if isinstance(answer, QueryRefused):
         raise RequestError(answer.message, status=answer.status, param=answer.param, code=answer.code)
     if not isinstance(answer, kind):

@@ -115,7 +115,7 @@ class EngineClient:
         return answer if isinstance(answer, Stats) else None
 
     async def ask(self, question: Callable[[int], Message], seconds: float) -> Answer | None:
-        """The answer to what `question` makes of a number; None when the scheduler gives none in time."""
+        """The answer to what `question` makes of a number; None if none comes in time, or at all."""
         return None if self._outbox is None else await self._questions.ask(question, self._send, seconds)
 
     async def run(self) -> None:
@@ -181,6 +181,7 @@ class EngineClient:
             self._outbox.close(linger_ms=0)
             self._outbox = None
         self._inbox.move_to(ANY_EPOCH)
+        self._questions.give_up()
         for generation in self._open_generations():
             if generation.can_restart():
                 generation.restart()

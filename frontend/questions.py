@@ -14,13 +14,13 @@ Answer: TypeAlias = Stats | CacheAnswer
 
 class Questions:
     def __init__(self) -> None:
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, asyncio.Future[Answer | None]] = {}
         self._numbers = itertools.count(1)
 
     async def ask(
         self, question: Callable[[int], Message], send: Callable[[Message], None], seconds: float
     ) -> Answer | None:
-        """`question` makes the message for a number. None: no answer came in time."""
+        """`question` makes the message for a number. None: no answer came in time, or none will."""
         number = next(self._numbers)
         self._waiting[number] = asyncio.get_running_loop().create_future()
         send(question(number))
@@ -35,3 +35,9 @@ class Questions:
         waiting = self._waiting.get(message.query)
         if waiting is not None and not waiting.done():
             waiting.set_result(message)
+
+    def give_up(self) -> None:
+        """Who was asked is gone."""
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_result(None)

@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush, nlargest
 from itertools import count
+from operator import attrgetter
 from typing import NamedTuple
 
 from .node import Node
@@ -60,8 +61,8 @@ def _best_of_branches(roots: Iterable[Node]) -> Iterator[_Found]:
 
     def put(parents: Iterable[_Found], begun: Container[Node] = ()) -> None:
         for each in parents:
-            for child in each.node.children.values():
-                if child.hits and child not in begun:
+            for child in _most_hit(each.node):
+                if child not in begun:
                     heappush(waiting, (-child.hits, next(ties), _below(each, child)))
 
     put(_Found(root, 0) for root in roots)
@@ -73,6 +74,12 @@ def _best_of_branches(roots: Iterable[Node]) -> Iterator[_Found]:
         yield max(branch, key=lambda each: each.saved)
 
 
+def _most_hit(node: Node) -> list[Node]:
+    """Of its children as many as are looked at."""
+    hit = [child for child in node.children.values() if child.hits]
+    return hit if len(hit) <= MOST_NODES else nlargest(MOST_NODES, hit, key=attrgetter("hits"))
+
+
 def _branch(first: _Found) -> list[_Found]:
     branch = [first]
     while (longer := _continued(branch[-1])) is not None:
@@ -82,7 +89,7 @@ def _branch(first: _Found) -> list[_Found]:
 
 def _continued(found: _Found) -> _Found | None:
     """Where at least half of the hits go on."""
-    most_hit = max(found.node.children.values(), key=lambda child: child.hits, default=None)
+    most_hit = max(found.node.children.values(), key=attrgetter("hits"), default=None)
     return _below(found, most_hit) if most_hit and 2 * most_hit.hits >= found.node.hits else None
 
 

@@ -284,14 +284,14 @@ class CacheReport(Message):
 
 
 class CacheDropped(Message):
-    """Pages and tokens given up in the KV cache, and pages in the page store's tiers. `remote_pages` is None
-    if the remote store could not be reached, which then still has them."""
+    """Pages and tokens given up in the KV cache, and pages in the page store's tiers. `disk_pages` is None if
+    the disk failed, `remote_pages` if the remote store could not be reached, which then still has them."""
 
     query: int
     pages: int
     tokens: int
     host_pages: int = 0
-    disk_pages: int = 0
+    disk_pages: int | None = 0
     remote_pages: int | None = 0
 
 

@@ -166,6 +166,16 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
         DiskStore(tmp_path, LIMIT)
 
 
+def test_a_full_disk_is_named_and_leaves_what_was_there(tmp_path: Path) -> None:
+    disk = DiskStore(tmp_path, LIMIT)
+    disk.write([page(1)])
+    [pages] = disk._database.execute("PRAGMA page_count").fetchone()
+    disk._database.execute(f"PRAGMA max_page_count = {pages + 2}")
+    with pytest.raises(sqlite3.Error, match="full"):
+        disk.write([page(number) for number in range(2, 9)])
+    assert [read(disk, number) for number in (1, 2)] == [True, False]
+
+
 def test_another_format_is_left_alone(tmp_path: Path) -> None:
     DiskStore(tmp_path, LIMIT).close()
     with sqlite3.connect(tmp_path / FILE_NAME) as database:
@@ -185,22 +195,82 @@ def test_two_servers_share_a_file(tmp_path: Path) -> None:
 def test_namespaces_are_forgotten_alone_or_by_what_they_begin_with(tmp_path: Path) -> None:
     disk = DiskStore(tmp_path, LIMIT)
     disk.write([page(1, "ann/"), page(2, "ann/x"), page(3, "bob/"), page(4, "bob/%"), page(5, "bob/xy")])
-    disk.forget("ann/", "ann/x")
+    assert disk.forget("ann/", "ann/x") == 1
     assert disk.keys == {key(number) for number in (1, 3, 4, 5)}
-    disk.forget("bob/%", None)
+    assert disk.forget("bob/%", None) == 1
     assert disk.keys == {key(number) for number in (1, 3, 5)}
-    disk.forget("bob/", None)
+    assert disk.forget("bob/", None) == 2
+    erase(disk)
     disk.close()
     assert DiskStore(tmp_path, LIMIT).keys == {key(1)}
+
+
+def erase(disk: DiskStore) -> int:
+    """How many more calls it took."""
+    calls = 0
+    while disk.erase():
+        calls += 1
+    return calls
+
+
+def numbers_in(directory: Path, most: int) -> list[int]:
+    """The pages of which some bytes stand in the file."""
+    file = (directory / FILE_NAME).read_bytes()
+    return [number for number in range(1, most) if content(number)[:64] in file]
 
 
 def test_no_byte_of_what_was_forgotten_stays_in_the_file(tmp_path: Path) -> None:
     disk = DiskStore(tmp_path, LIMIT)
     disk.write([page(1, "ann/"), page(2, "bob/")])
     disk.forget("ann/", None)
-    file = (tmp_path / FILE_NAME).read_bytes()
-    assert content(1)[:500] not in file
-    assert content(2)[:500] in file
+    erase(disk)
+    assert numbers_in(tmp_path, 3) == [2]
+
+
+@pytest.mark.parametrize("opened_again", [False, True])
+def test_nor_of_what_made_room_or_was_discarded_before(tmp_path: Path, opened_again: bool) -> None:
+    disk = DiskStore(tmp_path, 20 * SIZE)
+    disk.forget("ann/", None)
+    erase(disk)
+    for number in range(1, 60):
+        disk.write([page(number, "ann/")])
+    disk.discard([key(58)])
+    if opened_again:
+        disk.close()
+        disk = DiskStore(tmp_path, 20 * SIZE)
+    kept = {int.from_bytes(each, "big") for each in disk.keys}
+    assert set(numbers_in(tmp_path, 60)) > kept
+    assert disk.forget("ann/", None) == len(kept)
+    erase(disk)
+    assert numbers_in(tmp_path, 60) == []
+    assert (tmp_path / FILE_NAME).stat().st_size <= 20 * SIZE
+
+
+def test_nor_of_what_another_server_gave_up(tmp_path: Path) -> None:
+    one, other = DiskStore(tmp_path, LIMIT), DiskStore(tmp_path, LIMIT)
+    one.write([page(1, "ann/"), page(2, "ann/"), page(3, "bob/")])
+    other.discard([key(1)])
+    one.forget("ann/", None)
+    erase(one)
+    assert numbers_in(tmp_path, 4) == [3]
+
+
+def test_much_is_forgotten_at_once_and_erased_some_at_a_time(tmp_path: Path) -> None:
+    disk = DiskStore(tmp_path, LIMIT)
+    disk.write([page(number, "ann/") for number in range(1, 41)])
+    assert disk.forget("ann/", None) == 40
+    assert not disk.keys
+    disk.write([page(100, "bob/")])
+    assert erase(disk) == 2
+    assert numbers_in(tmp_path, 101) == [100]
+
+
+def test_zeros_that_were_left_behind_are_gone_when_the_file_is_opened_again(tmp_path: Path) -> None:
+    disk = DiskStore(tmp_path, LIMIT)
+    before = disk.bytes_used
+    disk._database.execute("INSERT INTO contents VALUES (-1, zeroblob(1000000))")
+    disk.close()
+    assert DiskStore(tmp_path, LIMIT).bytes_used == before
 
 
 def test_the_limit_holds_for_what_others_wrote_and_for_what_is_larger_than_it(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -29,7 +30,7 @@ from arbora.runtime.messages import (
     UnpinPrefix,
 )
 from fake_scheduler import packed, unpacked
-from http_world import MODEL, HttpWorld, http_world, last_generate
+from http_world import MODEL, HttpWorld, eventually, http_world, last_generate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 TEXT = "the cat sat on the mat and the dog sat on the cat again"
@@ -209,6 +210,23 @@ async def test_a_remote_cache_that_could_not_be_reached_is_told_beside_what_was_
     error = answer["tiers"].pop("remote_error")
     assert answer["tiers"] == {"host": 1, "disk": 2, "remote": None}
     assert "can't be reached" in error
+
+
+async def test_a_disk_cache_that_failed_is_told_beside_what_was_dropped(world: HttpWorld) -> None:
+    world.running.cache = lambda message: CacheDropped(message.query, 3, 47, 1, None, 4)
+    tiers = (await world.http.delete("/cache")).json()["tiers"]
+    assert "may still have some" in tiers.pop("disk_error")
+    assert tiers == {"host": 1, "disk": None, "remote": 4}
+
+
+async def test_who_drops_a_cache_is_told_at_once_when_the_replica_dies() -> None:
+    async with http_world() as world:
+        world.running.cache = lambda message: CacheDropped(message.query + 1, 0, 0)  # to someone else
+        dropping = asyncio.create_task(world.http.delete("/cache"))
+        await eventually(lambda: bool(world.running.of_kind(DropCache)))
+        await world.kill_replica()
+        await eventually(dropping.done)
+    assert (dropping.result().status_code, dropping.result().json()["error"]["code"]) == (503, "no_answer")
 
 
 @pytest.mark.parametrize(

@@ -263,6 +263,18 @@ def test_a_flush_copies_nothing_that_is_on_disk_already(tmp_path: Path) -> None:
     world.wait_for_counts(saved_pages=5, disk_pages=5)
 
 
+def test_a_flush_writes_what_memory_still_has_and_the_disk_has_lost(tmp_path: Path) -> None:
+    world = World(tmp_path, places=1000, disk=True, limit=16 * FILE_PAGE_BYTES)
+    for key in range(0, 200, 8):
+        world.save(list(range(key, key + 8)), list(range(8)))
+        world.store.finish()
+    lost = key_bytes([0, 1])
+    assert world.find([0, 1])[1] == 2
+    world.flush([SavedPages("", lost, packed([0, 1]))])
+    world.wait_for_counts(saved_pages=200)
+    assert {lost[:16], lost[16:]} <= DiskStore(tmp_path, LIMIT).keys
+
+
 def test_a_flush_does_not_wait_for_places_that_fetches_held(tmp_path: Path) -> None:
     world = World(tmp_path, places=2, disk=True)
     world.save([1, 2], [1, 2])
@@ -297,6 +309,44 @@ def test_a_namespace_is_forgotten_in_memory_and_on_disk(world: World) -> None:
     assert message == Forgotten(0, CacheDropped(7, 3, 48, host_pages=1, disk_pages=on_disk))
     assert world.fetch([1], "ann/")[1] == 0
     assert world.fetch([2], "bob/")[1] == 1
+
+
+def test_prompts_are_answered_while_what_was_forgotten_is_erased(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, places=8, disk=True)
+    disk = world.store.tiers.disk
+    assert disk is not None
+    erase, answered = disk.erase, list[int]()
+    monkeypatch.setattr(disk, "erase", lambda: erase() or not answered)
+    world.save([1], [1], "ann/")
+    world.save([2], [2], "bob/")
+    world.store.finish()
+    world.transfers.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
+    world.wait_for_counts(host_pages=1, disk_pages=1)
+    answered += world.fetch([2], "bob/")
+    while not isinstance(message := world.receive(), Forgotten):
+        pass
+    assert (answered[1], message.dropped.disk_pages) == (1, 1)
+
+
+def test_who_forgets_is_told_that_the_disk_failed_and_may_still_have_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, places=8, disk=True)
+    world.save([1], [1], "ann/")
+    world.store.finish()
+
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    assert world.store.tiers.disk is not None
+    monkeypatch.setattr(world.store.tiers.disk, "erase", fail)
+    for host_pages in (1, 0):
+        world.transfers.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
+        while not isinstance(message := world.receive(), Forgotten):
+            pass
+        assert message.dropped == CacheDropped(7, 3, 48, host_pages, disk_pages=None)
 
 
 def test_what_a_fetch_holds_of_a_forgotten_namespace_is_whole_until_it_is_given_back(world: World) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from heapq import heappush
+
 from arbora.radix_cache import Prefix, PrefixCache, popular
 from prefix_requests import DOCUMENT, new_cache, serve, start
 from prefix_world import pack
@@ -61,3 +63,22 @@ def test_only_so_many_nodes_are_looked_at_the_most_hit_first(monkeypatch: Monkey
             serve(cache, (first, 0, 0, 0, 1))
     assert found(cache)[0] == (4, 11)
     assert len(found(cache)) < 10
+
+
+def test_of_many_children_no_more_are_put_in_order_than_are_looked_at(monkeypatch: MonkeyPatch) -> None:
+    cache = new_cache(num_pages=100)
+    for first in range(40):
+        for _ in range(first % 7 + 2):
+            serve(cache, (first, 0, 0, 0, 1))
+    expected = found(cache, most=5)
+    assert expected == [(4, 7)] * 5
+    queued: list[object] = []
+
+    def count(heap: list[object], item: object) -> None:
+        queued.append(item)
+        heappush(heap, item)  # type: ignore[type-var]
+
+    monkeypatch.setattr(popular, "MOST_NODES", 12)
+    monkeypatch.setattr(popular, "heappush", count)
+    assert found(cache, most=5) == expected
+    assert len(queued) == 12

@@ -368,3 +368,17 @@ def test_a_reply_that_fails_keeps_its_pages_unless_they_are_no_numbers(kind: str
     bench.submit("again", [*prompt, 3], max_tokens=1)
     bench.run()
     assert bench.cached("again") == kept
+
+
+def test_pages_that_are_no_numbers_stay_so_whatever_the_step_behind_fails_at() -> None:
+    bench = SchedulerBench()
+    prompt = long_reply_prompt(12, 8)
+    bench.submit("a", prompt)
+    assert bench.plan() and bench.plan()
+    for kind in ("not_a_number", "nothing_allowed"):
+        result = bench.model.run_step()
+        result.errors = [RowError(0, kind, "it went wrong")]
+        bench.scheduler.apply(result)
+    bench.submit("again", [*prompt, 3], max_tokens=1)
+    bench.run()
+    assert bench.cached("again") == 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from arbora.runtime.messages import EndFetch, FindPages
+from arbora.runtime.messages import EndFetch, FindPages, Found
 from arbora.runtime.scheduler.queue import Turn
+from arbora.runtime.scheduler.request import Request
 from evicted_prompts import PROMPT, evict_all, with_evicted_prompt
 from fake_model import long_reply_prompt, reply_alone
 from scheduler_bench import SchedulerBench
@@ -105,6 +106,23 @@ def test_ahead_of_turns_no_more_is_fetched_than_half_of_host_memory(host_pages: 
     bench.run()
     assert not bench.model.store.held
     assert bench.scheduler._stored._held_pages == 0
+
+
+def test_to_fetch_for_many_each_is_given_its_turn_once() -> None:
+    bench = with_stored_prompts(host_pages=1000)
+    for salt in range(6):
+        bench.submit(f"again{salt}", prompt_of(salt), max_tokens=1)
+    for answer in bench.model.store.answer():
+        assert isinstance(answer, Found)
+        bench.scheduler.found(answer)
+    ordered: list[str] = []
+
+    def order(request: Request) -> int:
+        ordered.append(request.id)
+        return request.arrival
+
+    bench.scheduler._stored.fetch_ahead(order)
+    assert sorted(ordered) == sorted(asked_for(bench)) == [f"again{salt}" for salt in range(6)]
 
 
 def asked_for(bench: SchedulerBench) -> set[str]:

@@ -120,7 +120,7 @@ class Results:
         home.prefill_end = request.length - 1
 
     def _take_error(self, request: Request, error: RowError) -> None:
-        request.residence.faulty = error.kind == "not_a_number"
+        request.residence.faulty |= error.kind == "not_a_number"
         complete = request.constraint is not None and request.output_length < request.sampling.min_tokens
         if error.kind == "nothing_allowed" and complete and not request.is_answered:
             self._replies.end(request, "stop")  # the grammar allows the end alone, `min_tokens` not even that

@@ -92,12 +92,12 @@ class StoredPages:
         if not self._may_bring:
             return
         self._may_bring = False
-        while waiting := [each for each in self._found.values() if each.phase is Phase.WAITING]:
-            first = min(waiting, key=order)  # type: ignore[arg-type]
-            assert first.fetch is not None
-            if self._held_pages and self._held_pages + first.fetch.size > self._most_ahead:
+        waiting = [each for each in self._found.values() if each.phase is Phase.WAITING]
+        for request in sorted(waiting, key=order):  # type: ignore[arg-type]
+            assert request.fetch is not None
+            if self._held_pages and self._held_pages + request.fetch.size > self._most_ahead:
                 return
-            self._bring(first.fetch)
+            self._bring(request.fetch)
 
     def _bring(self, fetch: Fetch) -> None:
         fetch.asked = True

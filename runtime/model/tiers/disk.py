@@ -14,6 +14,8 @@ FILE_NAME = "pages.sqlite"
 APPLICATION = int.from_bytes(b"arbo", "big")
 FORMAT = 1
 FILE_PAGE_BYTES = 16384
+FREE_PAGES_AT_ONCE = 1 << 14  # overwritten by one row of zeros
+ERASED_AT_ONCE = 16  # pages, which SQLite copies into its journal first
 BUSY_SECONDS = 10.0  # another server may use the same file
 NEVER = (1 << 63) - 1  # later than any use
 log = logging.getLogger(__name__)
@@ -55,6 +57,8 @@ class DiskStore:
         self._database = sqlite3.connect(
             self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
+        self._to_erase: set[bytes] = set()
+        self._clean_since: int | None = None  # see `_has_remains`
         self._open()
         self._use = self._number("SELECT coalesce(max(used), 0) FROM pages")
         self._touched: dict[bytes, int] = {}
@@ -120,17 +124,27 @@ class DiskStore:
         self.keys.update(page.key for page in pages)
 
     def forget(self, scope: str, namespace: str | None) -> int:
-        """Gives up what is of `namespace`, or of all that begin with `scope`, so that none stays in the file.
+        """Gives up what is of `namespace`, or of all that begin with `scope`; returns how many pages.
 
-        Returns how many pages that were.
+        Nobody finds them any more. `erase` until it returns False, so that none stays in the file.
         """
         where = "substr(namespace, 1, length(?1)) = ?1" if namespace is None else "namespace = ?1"
         wanted = scope if namespace is None else namespace
-        doomed = self._database.execute(f"SELECT key FROM pages WHERE {where}", (wanted,)).fetchall()
-        self._database.execute("PRAGMA secure_delete = ON")
-        self._delete([key for (key,) in doomed])
-        self._database.execute("PRAGMA secure_delete = OFF")
-        return len(doomed)
+        doomed = {key for (key,) in self._database.execute(f"SELECT key FROM pages WHERE {where}", (wanted,))}
+        self.keys -= doomed
+        before = len(self._to_erase)
+        self._to_erase |= doomed
+        return len(self._to_erase) - before
+
+    def erase(self) -> bool:
+        """Overwrites some of what was forgotten, at last what was given up before. Is there more?"""
+        if self._to_erase:
+            some = [self._to_erase.pop() for _ in range(min(ERASED_AT_ONCE, len(self._to_erase)))]
+            self._delete(some, overwrite=True)
+            return bool(self._to_erase) or self._has_remains()
+        if self._has_remains():
+            self._overwrite_free_pages()
+        return False
 
     def discard(self, keys: Sequence[bytes]) -> None:
         self._delete(keys)
@@ -151,6 +165,9 @@ class DiskStore:
         if self._number("PRAGMA user_version") != FORMAT:
             raise ForeignFileError(f"it was written in another format than {FORMAT}")
         self._database.executescript(_TABLES)
+        self._delete_zeros()
+        if not self._number("PRAGMA freelist_count"):
+            self._clean_since = self._number("PRAGMA data_version")
 
     def _insert(self, page: StoredPage, used: int) -> None:
         replaced = self._database.execute("SELECT content FROM pages WHERE key = ?", (page.key,)).fetchone()
@@ -173,7 +190,11 @@ class DiskStore:
             self._delete([key for (key,) in oldest])
         return True
 
-    def _delete(self, keys: Iterable[bytes]) -> None:
+    def _delete(self, keys: Iterable[bytes], overwrite: bool = False) -> None:
+        """Without `overwrite` SQLite writes a third, but contents stay readable in the file's free pages."""
+        if not overwrite:
+            self._clean_since = None
+        self._database.execute(f"PRAGMA secure_delete = {'ON' if overwrite else 'FAST'}")
         with self._transaction():
             for key in keys:
                 self.keys.discard(key)
@@ -182,6 +203,26 @@ class DiskStore:
                     "DELETE FROM contents WHERE id = (SELECT content FROM pages WHERE key = ?)", (key,)
                 )
                 self._database.execute("DELETE FROM pages WHERE key = ?", (key,))
+
+    def _has_remains(self) -> bool:
+        """Whether free parts of the file may be readable: we left some, or another server may have."""
+        return self._clean_since != self._number("PRAGMA data_version")
+
+    def _overwrite_free_pages(self) -> None:
+        """With rows of zeros, of which all but some bytes stand in pages of their own."""
+        with self._transaction():
+            while free := self._number("PRAGMA freelist_count"):
+                size = min(free, FREE_PAGES_AT_ONCE) * (FILE_PAGE_BYTES - 4) + FILE_PAGE_BYTES // 4
+                self._database.execute(
+                    "INSERT INTO contents SELECT min(coalesce(min(id), 0), 0) - 1, zeroblob(?) FROM contents",
+                    (size,),
+                )
+        self._delete_zeros()
+        self._clean_since = self._number("PRAGMA data_version")
+
+    def _delete_zeros(self) -> None:
+        self._database.execute("PRAGMA secure_delete = FAST")
+        self._database.execute("DELETE FROM contents WHERE id < 0")
 
     def _transaction(self) -> _Transaction:
         return _Transaction(self._database)
@@ -200,7 +241,10 @@ class _Transaction:
         self._database.execute("BEGIN IMMEDIATE")
 
     def __exit__(self, error: object, *_: object) -> None:
-        self._database.execute("COMMIT" if error is None else "ROLLBACK")
+        if error is None:
+            self._database.execute("COMMIT")
+        elif self._database.in_transaction:  # a full disk has ended it already
+            self._database.execute("ROLLBACK")
 
 
 def _checksum(key: bytes, content: bytes | memoryview) -> int:

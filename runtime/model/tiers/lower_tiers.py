@@ -23,6 +23,7 @@ class LowerTiers:
         self.remote = remote
         self.disk_hits = 0
         self.remote_hits = 0
+        self._has_lost_disk = False
 
     def __bool__(self) -> bool:
         return self.disk is not None or self.remote is not None
@@ -61,11 +62,19 @@ class LowerTiers:
         if self.remote is not None:
             self.remote.write(pages)
 
-    def forget(self, scope: str, namespace: str | None) -> tuple[int, int | None]:
-        """Gives up a namespace, or all that begin with `scope`; how many pages on disk and elsewhere. None:
-        the remote store failed."""
-        remote = self.remote.forget(scope, namespace) if self.remote is not None else 0
-        return self.disk.forget(scope, namespace) if self.disk is not None else 0, remote
+    def forget_remote(self, scope: str, namespace: str | None) -> int | None:
+        """Gives up a namespace, or all that begin with `scope`; how many pages. None: the store failed."""
+        return self.remote.forget(scope, namespace) if self.remote is not None else 0
+
+    def forget_on_disk(self, scope: str, namespace: str | None) -> int | None:
+        """The same. None: the disk has failed, and may still have some. `erase` until it returns False."""
+        if self.disk is None:
+            return None if self._has_lost_disk else 0
+        return self.disk.forget(scope, namespace)
+
+    def erase(self) -> bool:
+        """Overwrites some of what was forgotten on disk. Is there more?"""
+        return self.disk is not None and self.disk.erase()
 
     def discard(self, namespace: str, keys: Sequence[bytes]) -> None:
         if self.remote is not None:
@@ -76,3 +85,4 @@ class LowerTiers:
     def give_up_disk(self, error: sqlite3.Error) -> None:
         log.warning("the disk cache can't be used any more: %s", error)
         self.disk = None
+        self._has_lost_disk = True

@@ -50,6 +50,7 @@ class PageStore:
         self._fetches = Fetches(pool, tiers)
         self._wake: Callable[[], None] = lambda: None
         self._to_forget: deque[ForgetPages | DiscardPages] = deque()
+        self._forgotten: list[ForgetPages] = []  # to be answered when it is erased
         self._uses = Uses(MOST_USED_KEYS)
         self._uses_due = 0.0  # when they may be saved next, on the monotonic clock
         self._unwritten = 0
@@ -69,6 +70,13 @@ class PageStore:
     def saved(self, entries: list[Entry]) -> None:
         """Pages that follow each other have their contents."""
         self._saved_pages += len(entries)
+        self._keep(entries)
+
+    def write_again(self, keys: list[bytes]) -> None:
+        """Those that are in memory, of pages that follow each other, are to be written too."""
+        self._keep([entry for key in keys if (entry := self.pool.hold(key)) is not None])
+
+    def _keep(self, entries: list[Entry]) -> None:
         for entry in reversed(entries):
             to_write = self.tiers.needs(entry.key)
             if to_write:
@@ -141,7 +149,7 @@ class PageStore:
 
     def _patience_ms(self) -> int | None:
         """How long nobody needs to ask for anything before there is something to do."""
-        if self._fetches.busy or self.pool.to_write or self._order is not None:
+        if self._fetches.busy or self.pool.to_write or self._order is not None or self._forgotten:
             return 0
         disk = self.tiers.disk
         if self._uses or (disk is not None and disk.has_news):
@@ -168,6 +176,7 @@ class PageStore:
             scheduler.send(Fetched(*brought))
 
     def _forget(self, scheduler: Outbox) -> None:
+        """Nobody finds it from now on. On disk it is erased some at a time, as prompts may want an answer."""
         while self._to_forget:
             doomed = self._to_forget.popleft()
             if isinstance(doomed, DiscardPages):
@@ -176,9 +185,14 @@ class PageStore:
                 self.tiers.discard(doomed.namespace, keys)
                 continue
             dropped, names = doomed.dropped, (doomed.scope, doomed.namespace)
+            self._forgotten.append(doomed)
             dropped.host_pages = self.pool.forget(*names)
-            dropped.disk_pages, dropped.remote_pages = self.tiers.forget(*names)
-            scheduler.send(Forgotten(doomed.client, dropped))
+            dropped.remote_pages = self.tiers.forget_remote(*names)
+            dropped.disk_pages = self.tiers.forget_on_disk(*names)
+        if self._forgotten and not self.tiers.erase():
+            for done in self._forgotten:
+                scheduler.send(Forgotten(done.client, done.dropped))
+            self._forgotten.clear()
 
     def _write(self) -> None:
         """A few pages; then somebody may want an answer."""
@@ -226,6 +240,8 @@ class PageStore:
 
     def _give_up_disk(self, error: sqlite3.Error) -> None:
         self.tiers.give_up_disk(error)
+        for doomed in self._forgotten:
+            doomed.dropped.disk_pages = None
         while self.pool.to_write:
             self._write()
 

@@ -103,6 +103,7 @@ class Transfers:
         self._store.expect([key for part in message.saves for key in split_keys(part.keys)])
         for part in message.saves:
             for few in _pieces(self._unsaved(part), at_once):
+                self._store.write_again(split_keys(few.keys))
                 self.save([few], patience=FLUSH_PATIENCE)
                 self.settle([])
         self._store.finish()
