@@ -83,3 +83,11 @@ def test_a_chat_sends_its_key() -> None:
     with chat_server() as stub:
         Server(stub.url + "/v1/", "secret").model()
     assert stub.keys == ["Bearer secret"]
+
+
+def test_a_chat_takes_the_first_of_the_servers_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARBORA_API_KEY", "one,two")
+    with chat_server() as stub:
+        say(monkeypatch, "/exit")
+        main(["chat", "--url", stub.url])
+    assert stub.keys == ["Bearer one"]
