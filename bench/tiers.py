@@ -1,9 +1,10 @@
 """What a prompt's first token costs when its prefix is computed, cached, or restored from a slower tier.
 
-    PYTHONSAFEPATH=1 python bench/tiers.py [MODEL] --tokens 1500 --rounds 3
+    PYTHONSAFEPATH=1 python bench/tiers.py [MODEL] --tokens 1500 --rounds 3 [--remote-cache URL]
 
-Memory for one context makes each prompt push out the one before it. Columns: computed from nothing; found in
-the KV cache; restored from host memory; restored from disk, by a server started anew.
+Memory for one context makes each prompt push out the one before it. Rows: computed from nothing; found in
+the KV cache; restored from host memory; restored from disk, and from a remote server if one is named, by
+servers started anew.
 Milliseconds, medians of the rounds, and as a share of computing.
 """
 
@@ -13,13 +14,14 @@ import argparse
 import random
 import tempfile
 import time
+from collections import defaultdict
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from arbora import Engine
 
-WAYS = ("computed", "cached", "host", "disk")
+Times = dict[str, list[float]]
 
 
 def prompt_of(tokens: int, seed: int) -> list[int]:
@@ -36,21 +38,32 @@ def first_token_ms(engine: Engine, prompt: list[int], cached: bool) -> float:
     return elapsed
 
 
-def measure(model: str | None, tokens: int, rounds: int) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {way: [] for way in WAYS}
+def warm_up(engine: Engine, prompt: list[int], cached: bool) -> None:
+    """Also waits for the grammar compiler, which takes a core to itself while a server starts."""
+    engine.generate(prompt[:8], json_schema={"type": "integer"}, property_order="any", max_tokens=4)
+    first_token_ms(engine, prompt, cached)
+
+
+def measure(model: str | None, tokens: int, rounds: int, remote: str | None) -> Times:
+    """Milliseconds to the first token, by where the prefix comes from."""
+    times: Times = defaultdict(list)
     with tempfile.TemporaryDirectory() as directory:
         options: Any = {"max_model_len": tokens + 64, "max_running": 1, "host_cache": "4GiB"}
-        with Engine(model, disk_cache=directory, **options) as engine:
-            first_token_ms(engine, prompt_of(tokens, rounds), cached=False)
+        with Engine(model, disk_cache=directory, remote_cache=remote or "", **options) as engine:
+            warm_up(engine, prompt_of(tokens, rounds), cached=False)
             for seed in range(rounds):
                 times["computed"].append(first_token_ms(engine, prompt_of(tokens, seed), cached=False))
                 times["cached"].append(first_token_ms(engine, prompt_of(tokens, seed), cached=True))
             for seed in range(rounds):
                 times["host"].append(first_token_ms(engine, prompt_of(tokens, seed), cached=True))
-        with Engine(model, disk_cache=directory, **options) as engine:
-            first_token_ms(engine, prompt_of(tokens, rounds), cached=True)
-            for seed in range(rounds):
-                times["disk"].append(first_token_ms(engine, prompt_of(tokens, seed), cached=True))
+        restarts: dict[str, Any] = {"disk": {"disk_cache": directory}}
+        if remote:
+            restarts["remote"] = {"remote_cache": remote}
+        for way, tier in restarts.items():
+            with Engine(model, **options, **tier) as engine:
+                warm_up(engine, prompt_of(tokens, rounds), cached=True)
+                for seed in range(rounds):
+                    times[way].append(first_token_ms(engine, prompt_of(tokens, seed), cached=True))
     return times
 
 
@@ -59,9 +72,10 @@ def main() -> None:
     parser.add_argument("model", nargs="?", type=Path)
     parser.add_argument("--tokens", type=int, default=1500)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--remote-cache", metavar="URL", help="of an empty Valkey or Redis server")
     arguments = parser.parse_args()
     model = str(arguments.model) if arguments.model else None
-    times = measure(model, arguments.tokens, arguments.rounds)
+    times = measure(model, arguments.tokens, arguments.rounds, arguments.remote_cache)
     computed = median(times["computed"])
     print(f"{arguments.tokens} prompt tokens, {arguments.rounds} rounds")
     for way, taken in times.items():

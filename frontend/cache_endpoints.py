@@ -116,6 +116,12 @@ def _salt(request: Request) -> str | None:
 def _check_query(request: Request, *known: str) -> None:
     """A name that is mistyped must not widen what a request means: without a salt all is dropped."""
     for name in request.query_params:
+        if len(request.query_params.getlist(name)) > 1:
+            raise RequestError(
+                f"The query parameter {name!r} is there more than once: give one request for each.",
+                param=name,
+                code="invalid_value",
+            )
         if name not in known:
             there = f"there is {', '.join(known)}" if known else "none is known here"
             raise RequestError(

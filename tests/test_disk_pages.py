@@ -265,6 +265,22 @@ def test_much_is_forgotten_at_once_and_erased_some_at_a_time(tmp_path: Path) -> 
     assert numbers_in(tmp_path, 101) == [100]
 
 
+def test_a_file_that_is_clean_is_not_overwritten_again(tmp_path: Path) -> None:
+    disk = DiskStore(tmp_path, LIMIT)
+    disk.write([page(number, "ann/") for number in range(1, 9)])
+    disk.forget("ann/", None)
+    erase(disk)
+    disk.close()
+    again = DiskStore(tmp_path, LIMIT)
+    again.write([page(9, "ann/")])
+    again.forget("ann/", None)
+    statements: list[str] = []
+    again._database.set_trace_callback(statements.append)
+    erase(again)
+    assert any("DELETE FROM contents" in statement for statement in statements)
+    assert not any("zeroblob" in statement for statement in statements)
+
+
 def test_zeros_that_were_left_behind_are_gone_when_the_file_is_opened_again(tmp_path: Path) -> None:
     disk = DiskStore(tmp_path, LIMIT)
     before = disk.bytes_used

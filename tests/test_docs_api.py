@@ -26,13 +26,13 @@ def row(title: str) -> set[str]:
 
 def test_the_fields_that_are_served_are_all_listed() -> None:
     served = row("OpenAI's |") | row("vLLM's |") | row("Arbora's |")
-    assert served == KNOWN - {"best_of", "suffix"}
+    assert served == KNOWN - {"best_of"}
 
 
 def test_the_fields_of_one_endpoint_alone_are_listed() -> None:
     chat, text = set(ChatRequest.__struct_fields__), set(CompletionRequest.__struct_fields__)
     assert row("of these in chats alone |") == chat - text
-    assert row("of these in text completions alone |") == text - chat - {"suffix"}
+    assert row("of these in text completions alone |") == text - chat
 
 
 @pytest.mark.parametrize("title", ["accepted, with nothing", "refused with 400"])

@@ -249,6 +249,14 @@ async def test_a_query_parameter_that_is_unknown_does_nothing_but_say_so(
     assert world.running.received == []
 
 
+async def test_a_query_parameter_may_be_given_once(world: HttpWorld) -> None:
+    answer = await world.http.delete("/cache?cache_salt=a&cache_salt=b")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "cache_salt")
+    assert "more than once" in error["message"]
+    assert world.running.received == []
+
+
 # Pinning
 
 

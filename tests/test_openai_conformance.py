@@ -113,12 +113,17 @@ async def test_another_content_type_is_refused_with_the_right_one(
     assert media_type in error["message"] and "application/json" in error["message"]
 
 
-async def test_a_whole_number_may_be_written_with_a_point(world: HttpWorld) -> None:
+async def test_a_whole_number_may_be_written_with_a_point_or_an_exponent(world: HttpWorld) -> None:
     world.script = world.says("the cat sat on the mat")
-    content = b'{"prompt": "a", "max_tokens": 3.0, "n": 1.00, "seed": -5.0, "temperature": 1.0}'
-    response = await world.http.post(COMPLETIONS, content=content)
-    assert response.json()["usage"]["completion_tokens"] == 3
-    for wrong in (b"3.5", b'"3"', b"1e3", b"true"):
+    numbers = b'"max_tokens": 3.0, "n": 10e-1, "seed": -5E0, "temperature": 1.0, "stop_token_ids": [9.0]'
+    response = await world.http.post(COMPLETIONS, content=b'{"prompt": [[5.0, 6], [1e1]], %s}' % numbers)
+    assert response.json()["usage"] | {"prompt_tokens_details": None} == {
+        "prompt_tokens": 3,
+        "completion_tokens": 6,
+        "total_tokens": 9,
+        "prompt_tokens_details": None,
+    }
+    for wrong in (b"3.5", b'"3"', b"1e30", b"1e999", b"true", b"[3.0]"):
         response = await world.http.post(COMPLETIONS, content=b'{"prompt": "a", "max_tokens": %s}' % wrong)
         assert response.status_code == 400
         assert response.json()["error"]["param"] == "max_tokens"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -81,6 +81,30 @@ async def test_a_reply_with_a_seed_waits_for_the_matcher_that_lasts(
     assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
     grammar = last_generate(world).grammar
     assert grammar is not None and grammar.reproducible == (seed is not None)
+
+
+@pytest.mark.parametrize("spelled", [{"type": "integer"}, '{"type": "integer"}'], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        lambda schema: {"json_schema": schema},
+        lambda schema: {"structured_outputs": {"json": schema}},
+        lambda schema: {"response_format": {"type": "json_object", "schema": schema}},
+        lambda schema: {
+            "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+        },
+    ],
+    ids=["json_schema", "structured_outputs", "json_object", "response_format"],
+)
+async def test_a_schema_is_an_object_or_a_string_that_holds_it(
+    world: HttpWorld, fields: Callable[[object], Any], spelled: object
+) -> None:
+    world.script = world.says("1")
+    body = {"model": MODEL, "messages": HELLO, **fields(spelled)}
+    assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
+    grammar = last_generate(world).grammar
+    assert grammar is not None
+    assert (grammar.kind, json.loads(grammar.text)) == ("json_schema", {"type": "integer"})
 
 
 @pytest.mark.parametrize("limit", [{}, {"max_tokens": 5}, {"max_completion_tokens": 5}], ids=str)

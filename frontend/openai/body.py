@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import re
+from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import TypeVar
+from functools import cache
+from typing import TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import Raw
@@ -14,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from ...runtime.errors import RequestError
 from ..generation import ClientGoneError
 from .fixed_fields import FIXED_FIELDS, check_fixed
+from .protocol import NULL
 from .type_errors import type_error
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -22,8 +24,10 @@ T = TypeVar("T", bound=msgspec.Struct)
 U = TypeVar("U")
 log = logging.getLogger(__name__)
 
+Number: TypeAlias = int | float
+
 _fields = msgspec.json.Decoder(dict[str, Raw])
-_whole_number = re.compile(rb"(-?\d+)\.0+")
+_numbers = msgspec.json.Decoder(Number | list[Number | list[Number]])
 
 # Known fields without effect: nothing is lost by not honouring any value of theirs.
 WITHOUT_EFFECT = frozenset(
@@ -58,7 +62,7 @@ class BodyReader:
             fields = _decoded(_fields, body)
         except msgspec.ValidationError:
             raise RequestError("The request's body must be a JSON object.", code="invalid_json") from None
-        self._check_names(fields, frozenset(kind.__struct_fields__))
+        self._check_names(fields, kind)
         try:
             return _decoded(decoder, body)
         except msgspec.ValidationError:
@@ -68,18 +72,44 @@ class BodyReader:
         except msgspec.ValidationError as error:
             raise type_error(error, fields) from None
 
-    def _check_names(self, fields: dict[str, Raw], known: frozenset[str]) -> None:
-        for name in fields.keys() - known - WITHOUT_EFFECT:
+    def _check_names(self, fields: dict[str, Raw], kind: type[msgspec.Struct]) -> None:
+        known = kind.__struct_fields__
+        for name in fields.keys() - set(known) - WITHOUT_EFFECT:
             if name in FIXED_FIELDS:
                 check_fixed(name, bytes(fields[name]))
             else:
-                self._warn(name[:MOST_SHOWN], known)
+                self._warn("", name, known)
+        self._check_inner_names("", fields, kind)
 
-    def _warn(self, name: str, known: frozenset[str]) -> None:
-        if name not in self._warned and len(self._warned) < 100:
-            self._warned.add(name)
-            meant = "".join(f": did you mean {near}?" for near in get_close_matches(name, known, 1))
-            log.warning("ignoring the unknown request field %r%s", name, meant)
+    def _check_inner_names(self, path: str, fields: dict[str, Raw], kind: type[msgspec.Struct]) -> None:
+        for outer, inner_kind in _inner_kinds(kind).items():
+            try:
+                inner = _fields.decode(fields.get(outer, NULL))
+            except msgspec.ValidationError:
+                continue
+            for name in inner.keys() - set(inner_kind.__struct_fields__):
+                self._warn(f"{path}{outer}.", name, inner_kind.__struct_fields__)
+            self._check_inner_names(f"{path}{outer}.", inner, inner_kind)
+
+    def _warn(self, path: str, name: str, known: Sequence[str]) -> None:
+        field = path + name[:MOST_SHOWN]
+        if field not in self._warned and len(self._warned) < 100:
+            self._warned.add(field)
+            meant = "".join(f": did you mean {path}{near}?" for near in get_close_matches(name, known, 1))
+            log.warning("ignoring the unknown request field %r%s", field, meant)
+
+
+@cache
+def _inner_kinds(kind: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
+    """The fields that may be objects of a known kind, which tells itself if it allows no other fields."""
+    return {
+        name: inner
+        for name, hint in get_type_hints(kind).items()
+        for inner in get_args(hint)
+        if isinstance(inner, type)
+        and issubclass(inner, msgspec.Struct)
+        and not inner.__struct_config__.forbid_unknown_fields
+    }
 
 
 def _check_media_type(header: str) -> None:
@@ -111,9 +141,21 @@ def _no_json(body: bytes, error: Exception) -> str:
 
 
 def _with_whole_numbers(fields: dict[str, Raw]) -> dict[str, Raw]:
-    """With 5.0 as 5, as some languages write whole numbers so."""
-    found = {name: _whole_number.fullmatch(value) for name, value in fields.items()}
-    return {name: Raw(match[1]) if match else fields[name] for name, match in found.items()}
+    """With 5.0 and 5e0 as 5, as some languages write whole numbers so; in lists of numbers too."""
+    return {name: _in_whole_numbers(value) for name, value in fields.items()}
+
+
+def _in_whole_numbers(value: Raw) -> Raw:
+    try:
+        return Raw(msgspec.json.encode(_whole(_numbers.decode(value))))
+    except (msgspec.ValidationError, OverflowError):  # neither, or an integer of more than 64 bits
+        return value
+
+
+def _whole(value: object) -> object:
+    if isinstance(value, list):
+        return [_whole(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 async def _bytes_within_limit(request: Request) -> bytes:

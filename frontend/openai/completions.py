@@ -117,10 +117,6 @@ def _check(request: CompletionRequest) -> None:
     check_common(request)
     check_range("max_tokens", request.max_tokens, 0, None)
     check_range("logprobs", request.logprobs, 0, MAX_LOGPROBS)
-    if request.suffix:
-        raise RequestError(
-            "suffix is not supported. Leave it out.", param="suffix", code="unsupported_parameter"
-        )
 
 
 def _sampling(request: CompletionRequest, prompts: Sequence[Prompt], model: ModelReady) -> SamplingParams:

@@ -96,7 +96,8 @@ def _response_format(wanted: ResponseFormat | None) -> GrammarSpec | None:
     if wanted is None or wanted.type == "text":
         return None
     if wanted.type == "json_object":
-        return GrammarSpec("json_object", "", "response_format")
+        schema = _guided_json(wanted.schema, "response_format.schema")
+        return schema or GrammarSpec("json_object", "", "response_format")
     if wanted.type == "structural_tag":
         parts = {"format": wanted.format, "structures": wanted.structures, "triggers": wanted.triggers}
         return structural_tag(Raw(msgspec.json.encode(parts)), "response_format")
@@ -111,9 +112,10 @@ def _response_format(wanted: ResponseFormat | None) -> GrammarSpec | None:
         raise _missing("response_format.json_schema")
     if not wanted.json_schema.name:
         raise _missing("response_format.json_schema.name")
-    if _is_null(wanted.json_schema.schema):
+    schema = _guided_json(wanted.json_schema.schema, "response_format.json_schema.schema")
+    if schema is None:
         raise _missing("response_format.json_schema.schema")
-    return _json_schema(wanted.json_schema.schema, "response_format.json_schema.schema")
+    return schema
 
 
 def _structured_outputs(wanted: StructuredOutputs | None) -> GrammarSpec | None:

@@ -13,17 +13,18 @@ JsonObject = dict[str, object]
 
 
 class JsonSchemaFormat(Struct, kw_only=True):
-    name: str
+    name: str | None = None
     description: str | None = None
     schema: Raw = NULL
     strict: bool | None = None
 
 
 class ResponseFormat(Struct, kw_only=True):
-    """The last three are a structural tag's."""
+    """`schema` is llama.cpp's, beside json_object; the last three are a structural tag's."""
 
     type: str
     json_schema: JsonSchemaFormat | None = None
+    schema: Raw = NULL
     format: Raw = NULL
     structures: Raw = NULL
     triggers: Raw = NULL
@@ -99,7 +100,6 @@ class CompletionRequest(GenerationFields, kw_only=True):
     prompt: str | list[str | int | list[int]]
     logprobs: int | None = None
     echo: bool | None = None
-    suffix: str | None = None
 
 
 class FunctionDefinition(Struct, kw_only=True, omit_defaults=True):

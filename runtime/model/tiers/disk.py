@@ -26,6 +26,7 @@ CREATE TABLE IF NOT EXISTS pages (
     key BLOB PRIMARY KEY, namespace TEXT NOT NULL, used INTEGER NOT NULL, checksum INTEGER NOT NULL,
     content INTEGER NOT NULL
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS clean (id INTEGER PRIMARY KEY); -- a row while free pages hold nothing but zeros
 CREATE INDEX IF NOT EXISTS pages_by_use ON pages (used);
 CREATE INDEX IF NOT EXISTS pages_by_namespace ON pages (namespace);
 """
@@ -58,7 +59,6 @@ class DiskStore:
             self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
         self._to_erase: set[bytes] = set()
-        self._clean_since: int | None = None  # see `_has_remains`
         self._open()
         self._use = self._number("SELECT coalesce(max(used), 0) FROM pages")
         self._touched: dict[bytes, int] = {}
@@ -166,8 +166,8 @@ class DiskStore:
             raise ForeignFileError(f"it was written in another format than {FORMAT}")
         self._database.executescript(_TABLES)
         self._delete_zeros()
-        if not self._number("PRAGMA freelist_count"):
-            self._clean_since = self._number("PRAGMA data_version")
+        if tables == 0:
+            self._database.execute("INSERT OR IGNORE INTO clean VALUES (1)")
 
     def _insert(self, page: StoredPage, used: int) -> None:
         replaced = self._database.execute("SELECT content FROM pages WHERE key = ?", (page.key,)).fetchone()
@@ -182,7 +182,7 @@ class DiskStore:
     def _make_room(self, more: int, before: int) -> bool:
         """For `more` bytes, and what SQLite needs to keep them, out of what was used before `before`."""
         self.save_uses()
-        while self.bytes_used + more * 17 // 16 > self._limit:
+        while self.bytes_used + more * 17 // 16 + FILE_PAGE_BYTES > self._limit:
             older = "SELECT key FROM pages WHERE used < ? ORDER BY used LIMIT 8"
             oldest = self._database.execute(older, (before,)).fetchall()
             if not oldest:
@@ -192,10 +192,10 @@ class DiskStore:
 
     def _delete(self, keys: Iterable[bytes], overwrite: bool = False) -> None:
         """Without `overwrite` SQLite writes a third, but contents stay readable in the file's free pages."""
-        if not overwrite:
-            self._clean_since = None
         self._database.execute(f"PRAGMA secure_delete = {'ON' if overwrite else 'FAST'}")
         with self._transaction():
+            if not overwrite:
+                self._database.execute("DELETE FROM clean")
             for key in keys:
                 self.keys.discard(key)
                 self._touched.pop(key, None)
@@ -205,8 +205,8 @@ class DiskStore:
                 self._database.execute("DELETE FROM pages WHERE key = ?", (key,))
 
     def _has_remains(self) -> bool:
-        """Whether free parts of the file may be readable: we left some, or another server may have."""
-        return self._clean_since != self._number("PRAGMA data_version")
+        """Whether free pages may hold what was given up, by this server or another."""
+        return not self._number("SELECT count(*) FROM clean")
 
     def _overwrite_free_pages(self) -> None:
         """With rows of zeros, of which all but some bytes stand in pages of their own."""
@@ -217,8 +217,10 @@ class DiskStore:
                     "INSERT INTO contents SELECT min(coalesce(min(id), 0), 0) - 1, zeroblob(?) FROM contents",
                     (size,),
                 )
-        self._delete_zeros()
-        self._clean_since = self._number("PRAGMA data_version")
+        with self._transaction():
+            if not self._number("PRAGMA freelist_count"):  # else another server has just given something up
+                self._database.execute("INSERT OR IGNORE INTO clean VALUES (1)")
+            self._delete_zeros()
 
     def _delete_zeros(self) -> None:
         self._database.execute("PRAGMA secure_delete = FAST")
