@@ -72,6 +72,7 @@ async def drop_cache(service: Service, request: Request) -> Response:
     dropped = await _ask(
         service, CacheDropped, lambda query: DropCache(client, query, scope, namespace), DROP_SECONDS
     )
+    service.memo.drop(lambda name: name.startswith(scope) if namespace is None else name == namespace)
     freed = amount(dropped.pages, model)
     freed.tokens = dropped.tokens
     return _json(Freed(freed, freed_pages(dropped)))
@@ -85,8 +86,9 @@ async def pin_prefix(service: Service, http_request: Request) -> Response:
     model = service.engine.check_serving()
     check_range("ttl_s", request.ttl_s, 0, MOST_TTL_SECONDS, above_low=True)
     check_salt(request.cache_salt)
-    tokens = await _prefix(service, request, model)
-    namespace = cache_namespace(cache_scope(http_request, service.config), request.cache_salt)
+    scope = cache_scope(http_request, service.config)
+    tokens = await _prefix(service, scope, request, model)
+    namespace = cache_namespace(scope, request.cache_salt)
     computing = Generate(
         f"{new_id('pinning')}-0",
         service.engine.client,
@@ -129,7 +131,7 @@ def _check_query(request: Request, *known: str) -> None:
             )
 
 
-async def _prefix(service: Service, request: PinRequest, model: ModelReady) -> Tokens:
+async def _prefix(service: Service, scope: str, request: PinRequest, model: ModelReady) -> Tokens:
     if isinstance(request.prompt, list):
         check_token_ids("prompt", request.prompt, model.vocab_size)
         tokens = array("i", request.prompt).tobytes()
@@ -137,7 +139,7 @@ async def _prefix(service: Service, request: PinRequest, model: ModelReady) -> T
         # What follows in a conversation need not be a reply.
         continued = request.add_generation_prompt is True
         fields = msgspec.structs.replace(request, add_generation_prompt=continued)
-        tokens = await prompt_tokens(service, fields, request.prompt)
+        tokens = await prompt_tokens(service, scope, fields, request.prompt)
     count = len(tokens) // 4
     if count < model.page_size:
         raise RequestError(

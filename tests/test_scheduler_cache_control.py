@@ -279,9 +279,7 @@ def test_a_drop_asked_for_after_a_reply_takes_all_of_that_reply() -> None:
             pass
         bench.step()
     assert bench.report().pages_used
-    bench.scheduler.control_cache(DropCache(0, 1, "", None), bench.now)
-    bench.run()
-    assert isinstance(bench.answers.pop(), CacheDropped)
+    assert isinstance(bench.control(DropCache(0, 1, "", None)), CacheDropped)
     assert bench.report().pages_free == 64
 
 

@@ -166,9 +166,12 @@ class SchedulerBench:
     def control(self, message: CacheControl) -> CacheAnswer:
         self.scheduler.control_cache(message, self.now)
         self.deliver()
-        while self.model.store.forgotten:
-            self.scheduler.forgotten(self.model.store.forgotten.pop())
-            self.deliver()
+        while not self.answers:
+            if self.model.store.forgotten:
+                self.scheduler.forgotten(self.model.store.forgotten.pop())
+                self.deliver()
+            else:
+                self.step()  # a drop waits for who ended with a step in flight
         return self.answers.pop()
 
     def pin(
