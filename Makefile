@@ -1,7 +1,7 @@
 # make serve            install what is needed, then serve the built-in model (MODEL=… another, ARGS=… more options)
 # make test             every check: lint, types, tests
 # make lint             ruff and mypy alone
-# make bench            the benchmarks; URL=… is the running server to measure
+# make bench            the benchmarks; URL=… is the server to measure, which must run
 # make clean            remove what the others made
 
 PYTHON ?= python3
@@ -38,9 +38,9 @@ lint: $(VENV)/.installed-for-tests $(TYPING)/arbora
 	MYPYPATH=$(TYPING):tests/support:bench $(BIN)/mypy tests bench
 
 bench: $(VENV)/.installed-for-tests
+	$(BIN)/python bench/serve.py --url $(URL)
 	$(BIN)/python bench/radix.py
 	$(BIN)/python bench/memo.py
-	$(BIN)/python bench/serve.py --url $(URL)
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -78,11 +78,11 @@ class Chats:
         start = self._chance.randrange(len(self._text) - QUESTION_CHARACTERS)
         messages.append({"role": "user", "content": self._text[start : start + QUESTION_CHARACTERS]})
         text, render = timed(lambda: self._template.render(messages))
-        prompt, encode = timed(lambda: self._memo.encode(text))
+        prompt, encode = timed(lambda: self._memo.encode("", text))
         afresh = timed(lambda: self._tokenizer.encode(text, add_special_tokens=False))[1] if compare else 0.0
         reply = np.array(self._chance.choices(self._plain, k=REPLY_TOKENS), "<i4").tobytes()
         said = Detokenizer(self._tokenizer, continues_text=False).push(reply, final=True).text
-        _, remember = timed(lambda: self._memo.remember(text, prompt, said, reply))
+        _, remember = timed(lambda: self._memo.remember("", text, prompt, said, reply))
         messages.append({"role": "assistant", "content": said})
         conversation.before = prompt + reply
         reusable = common_tokens(before, prompt) / (len(before) // 4) if before else 1.0

@@ -51,7 +51,10 @@ class Client:
             self.model = answer.json()["data"][0]["id"]
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError) as error:
             await self.close()
-            raise SystemExit(f"no server at {self._http.base_url} lists a model: {error}") from None
+            raise SystemExit(
+                f"no server at {self._http.base_url} lists a model: {error}. "
+                "Start one, or name another with --url (make bench URL=…)."
+            ) from None
 
     async def close(self) -> None:
         await self._http.aclose()

@@ -75,6 +75,7 @@ async def drop_cache(service: Service, request: Request) -> Response:
     dropped = await _ask(
         service, CacheDropped, lambda query: DropCache(client, query, scope, namespace), DROP_SECONDS
     )
+    service.memo.drop(lambda name: name.startswith(scope) if namespace is None else name == namespace)
     freed = amount(dropped.pages, model)
     freed.tokens = dropped.tokens
     return _json(Freed(freed, freed_pages(dropped)))
@@ -88,9 +89,8 @@ async def pin_prefix(service: Service, http_request: Request) -> Response:
     model = service.engine.check_serving()
     check_range("ttl_s", request.ttl_s, 0, MOST_TTL_SECONDS, above_low=True)
     check_salt(request.cache_salt)
-    prompt_param = "prompt" if request.messages is None else "messages"
-    tokens = await _prefix(service, request, model, prompt_param)
     scope = cache_scope(http_request, service.config)
+    tokens = await _prefix(service, scope, request, model)
     namespace = cache_namespace(scope, request.cache_salt)
     order = PinPrefix(service.engine.client, 0, new_id("pin"), scope, namespace, tokens, request.ttl_s)
     computing = Generate(
@@ -101,7 +101,7 @@ async def pin_prefix(service: Service, http_request: Request) -> Response:
         namespace=namespace,
         tenant=tenant_of(http_request, None, service.config),
     )
-    pin = await _pin(service, computing, order, prompt_param)
+    pin = await _pin(service, computing, order, _prompt_param(request))
     return _json(shown_pin(pin, model))
 
 
@@ -135,7 +135,7 @@ def _check_query(request: Request, *known: str) -> None:
             )
 
 
-async def _prefix(service: Service, request: PinRequest, model: ModelReady, param: str) -> Tokens:
+async def _prefix(service: Service, scope: str, request: PinRequest, model: ModelReady) -> Tokens:
     if isinstance(request.prompt, list):
         check_token_ids("prompt", request.prompt, model.vocab_size)
         tokens = array("i", request.prompt).tobytes()
@@ -143,17 +143,21 @@ async def _prefix(service: Service, request: PinRequest, model: ModelReady, para
         # What follows in a conversation need not be a reply.
         continued = request.add_generation_prompt is True
         fields = replace(request, add_generation_prompt=continued)
-        tokens = await prompt_tokens(service, fields, request.prompt)
+        tokens = await prompt_tokens(service, scope, fields, request.prompt)
     count = len(tokens) // 4
     if count < model.page_size:
         raise RequestError(
             f"The prefix has {count} tokens, but only full pages of {model.page_size} tokens are "
             f"pinned: pin at least {model.page_size} tokens.",
-            param=param,
+            param=_prompt_param(request),
             code="prefix_too_short",
         )
-    room_for_reply(model, count, None, "", param)
+    room_for_reply(model, count, None, "", _prompt_param(request))
     return tokens
+
+
+def _prompt_param(request: PinRequest) -> str:
+    return "prompt" if request.messages is None else "messages"
 
 
 async def _pin(service: Service, computing: Generate, order: PinPrefix, param: str) -> PinnedPrefix:

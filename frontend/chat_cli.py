@@ -16,11 +16,16 @@ from ..runtime.errors import ConfigError
 DEFAULT_URL = "http://127.0.0.1:8000"
 TIMEOUT_SECONDS = 600.0
 COMMANDS = "/reset begins anew, /exit ends"
+FULL = "(this turn is forgotten: a shorter one may fit, and /reset starts a new conversation)"
 Turn = dict[str, str]
 
 
 class ReplyError(Exception):
-    """The server could not answer, or not to the end. The message is its own."""
+    """The server could not answer, or not to the end. The message is its own, and so is the code, if any."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Server:
@@ -70,7 +75,7 @@ class Server:
             connection.request(method, self._path + path, body, self._headers)
             response = connection.getresponse()
             if response.status != http.HTTPStatus.OK:
-                raise ReplyError(f"status {response.status}: {_error_message(response.read())}")
+                raise _refusal(response.status, response.read())
             yield response
         finally:
             connection.close()
@@ -109,6 +114,8 @@ def _take_turn(server: Server, model: str, turns: list[Turn], text: str) -> None
         print("\n(interrupted: this turn is forgotten)")
     except ReplyError as error:
         print(f"\n(no reply: {error})", file=sys.stderr)
+        if error.code == "context_length_exceeded":
+            print(FULL, file=sys.stderr)
 
 
 def _read_line() -> str:
@@ -130,8 +137,9 @@ def _pieces(lines: http.client.HTTPResponse) -> Iterator[str]:
             yield choice["delta"].get("content") or ""
 
 
-def _error_message(body: bytes) -> str:
+def _refusal(status: int, body: bytes) -> ReplyError:
     try:
-        return str(msgspec.json.decode(body)["error"]["message"])
+        error = msgspec.json.decode(body)["error"]
+        return ReplyError(f"status {status}: {error['message']}", str(error.get("code")))
     except (msgspec.DecodeError, LookupError, TypeError):
-        return body.decode(errors="replace")[:200]
+        return ReplyError(f"status {status}: {body.decode(errors='replace')[:200]}")

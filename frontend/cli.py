@@ -15,17 +15,16 @@ from ..runtime.logs import write_log
 from .chat_cli import DEFAULT_URL, chat
 from .launch.commands import server_commands
 from .launch.serve import serve
-from .options import OPTIONS, Option, Setting, build_config, from_environment
+from .options import OPTIONS, Option, Setting, build_config, from_environment, split_keys
 
 INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0, 1 for a server or conversation that failed, 2 for a setting that can't be used."""
-    parser = build_parser()
-    parsed, unknown = parser.parse_known_args(arguments)
+    parsed, unknown = build_parser().parse_known_args(arguments)
     if unknown:
-        parser.error(unknown_arguments(unknown, parsed.command))
+        parsed.fail(unknown_arguments(unknown, parsed.command))
     try:
         if parsed.command == "chat":
             return chat(parsed.url, parsed.api_key, parsed.system)
@@ -82,6 +81,7 @@ CHAT = "Talk to a running server, turn by turn. /reset begins anew, /exit ends."
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(fail=parser.error)
     parser.add_argument(
         "model",
         nargs="?",
@@ -100,7 +100,9 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_chat(parser: argparse.ArgumentParser) -> None:
-    url, key = os.environ.get("ARBORA_URL", DEFAULT_URL), os.environ.get("ARBORA_API_KEY")
+    parser.set_defaults(fail=parser.error)
+    url = os.environ.get("ARBORA_URL", DEFAULT_URL)
+    key = next(iter(split_keys(os.environ.get("ARBORA_API_KEY", ""))), None)
     parser.add_argument("--url", default=url, metavar="URL", help=f"the server's address (default: {url})")
     parser.add_argument("--api-key", default=key, metavar="KEY", help="the key that the server asks for")
     parser.add_argument("--system", metavar="TEXT", help="a system message to begin with")

@@ -83,8 +83,9 @@ class EngineReply:
     def _remember(self) -> None:
         """So that the conversation's next turn begins with exactly these tokens."""
         if self._asked.rendered is not None:
+            text, namespace = "".join(self._text), self._asked.request.namespace
             self._service.memo.remember(
-                self._asked.rendered, self._asked.prompt, "".join(self._text), self._choice.tokens
+                namespace, self._asked.rendered, self._asked.prompt, text, self._choice.tokens
             )
 
     def _usage(self) -> Usage:

@@ -15,7 +15,7 @@ from ..runtime.messages import Generate, GrammarSpec, ModelReady, Tokens
 from .openai.constraint import behind_reasoning, enforced_as_asked
 from .openai.conversation import render
 from .openai.protocol import ChatMessage, ChatRequest, GenerationFields
-from .openai.requests import generate_messages, new_id
+from .openai.requests import generate_messages, namespace_of, new_id
 from .openai.validation import (
     MAX_LOGPROBS,
     check_common,
@@ -150,7 +150,8 @@ async def ask_chat(
     """Raises `RequestError` for what can't be served."""
     request = ChatRequest(messages=_messages(messages))
     text = render(service.template, request, tools=None)
-    tokens = await service.encode_rendered(text, add_special_tokens=False)
+    namespace = namespace_of(_fields(sampling), scope="")
+    tokens = await service.encode_rendered(text, add_special_tokens=False, namespace=namespace)
     return _ask(service, model, sampling, tokens, text, "messages")
 
 
@@ -192,7 +193,7 @@ def _ask(
         fields,
         request_id=new_id("engine"),
         client=service.engine.client,
-        scope="",
+        namespace=namespace_of(fields, scope=""),
         prompts=[prompt],
         sampling=params,
         grammar=grammar,

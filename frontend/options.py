@@ -142,8 +142,12 @@ def remote_url(text: str) -> str:
     return text
 
 
+def split_keys(text: str) -> tuple[str, ...]:
+    return tuple(text.replace(",", " ").split())
+
+
 def keys(text: str) -> tuple[str, ...]:
-    found = tuple(text.replace(",", " ").split())
+    found = split_keys(text)
     if not found:
         raise ValueError("there is no key in it. Leave it out for a server that asks for none.")
     return found
@@ -255,7 +259,7 @@ OPTIONS = (
     Option("served_model_name", "the model's name in the API (default: MODEL's own)", host, None, "NAME"),
     Option(
         "api_key",
-        "a key that clients must send; repeat the flag for more (default: none needed)",
+        "a key that clients must send; for more, repeat it or put commas between (default: none needed)",
         keys,
         (),
         "KEY",

@@ -57,13 +57,13 @@ class Service:
             return self.tokenizer.encode(text, add_special_tokens)
         return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens)
 
-    async def encode_rendered(self, text: str, add_special_tokens: bool) -> Tokens:
-        """The ids of a rendered conversation, those of earlier replies as they were sampled."""
+    async def encode_rendered(self, text: str, add_special_tokens: bool, namespace: str | None) -> Tokens:
+        """The ids of a rendered conversation, those of the namespace's replies as they were sampled."""
         if add_special_tokens:
             return await self.encode(text, add_special_tokens=True)
         if len(text) < LONG_TEXT:
-            return self.memo.encode(text)
-        return await asyncio.to_thread(self.memo.encode, text)
+            return self.memo.encode(namespace, text)
+        return await asyncio.to_thread(self.memo.encode, namespace, text)
 
     def check_model(self, name: str | None) -> None:
         """Raises a 404 `RequestError` for a model that isn't served."""

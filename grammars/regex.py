@@ -28,14 +28,22 @@ _NEGATED = {
 _STARTS = {op.AT_BEGINNING, op.AT_BEGINNING_STRING}
 _ENDS = {op.AT_END, op.AT_END_STRING}
 _REFUSED = {
-    op.ASSERT: "look-around (?=…)",
-    op.ASSERT_NOT: "negative look-around (?!…)",
     op.GROUPREF: "a back-reference",
     op.GROUPREF_EXISTS: "a conditional group",
     op.ATOMIC_GROUP: "an atomic group (?>…)",
     op.POSSESSIVE_REPEAT: "a possessive quantifier",
 }
+_LOOK_AROUND = {
+    (op.ASSERT, 1): "look-ahead (?=…)",
+    (op.ASSERT, -1): "look-behind (?<=…)",
+    (op.ASSERT_NOT, 1): "negative look-ahead (?!…)",
+    (op.ASSERT_NOT, -1): "negative look-behind (?<!…)",
+}
 _MAX_REPEAT = 10_000
+_NO_PROPERTIES = (
+    r"has a Unicode property \p, which is not supported: "
+    "write its characters as a class, such as [A-Za-zÀ-ÖØ-öø-ɏ]"
+)
 _FLAGS = re.IGNORECASE | re.DOTALL | re.VERBOSE | re.ASCII
 Item = tuple[Any, Any]
 _MALFORMED = (
@@ -61,10 +69,12 @@ def without_anchors(pattern: str) -> str:
     try:
         parsed = parser.parse(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        raise GrammarError(f"{pattern!r} is not a regex: {error}") from None
+        property_named = isinstance(error, re.error) and error.msg in (r"bad escape \p", r"bad escape \P")
+        reason = _NO_PROPERTIES if property_named else f"is not a regex: {error}"
+        raise GrammarError(f"{pattern!r} {reason}") from None
     flags = parsed.state.flags & ~re.UNICODE
     if flags & ~_FLAGS:
-        raise GrammarError(f"{pattern!r} uses a flag that is not supported; (?i) and (?s) are")
+        raise GrammarError(f"{pattern!r} uses a flag that is not supported; (?i), (?s) and (?x) are")
     return _Writer(pattern).sequence(list(parsed), flags, at_start=True, at_end=True)
 
 
@@ -91,6 +101,8 @@ class _Writer:
         kind, value = item
         if kind in _REFUSED:
             raise self._refusal(_REFUSED[kind])
+        if kind in (op.ASSERT, op.ASSERT_NOT):
+            raise self._refusal(_LOOK_AROUND[kind, value[0]])
         if kind is op.AT:
             return self._anchor(value, at_start, at_end)
         if kind is op.BRANCH:

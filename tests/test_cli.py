@@ -232,15 +232,19 @@ def test_a_wrong_setting_ends_the_program_with_one_line(capsys: pytest.CaptureFi
         (("serve", "--prt", "8000"), "--prt (did you mean --port?)"),
         (("serve", "--kv-memroy=1GiB"), "--kv-memroy=1GiB (did you mean --kv-memory?)"),
         (("serve", "--zzzzz"), "--zzzzz"),
+        (("serve", "one-model", "another"), "another"),
         (("chat", "--sytem", "Be brief."), "--sytem (did you mean --system?) Be brief."),
     ],
 )
-def test_an_unknown_option_is_refused_with_the_one_that_may_be_meant(
+def test_an_unknown_argument_is_refused_with_the_usage_and_what_may_be_meant(
     arguments: Sequence[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
-    assert capsys.readouterr().err.endswith(f"arbora: error: unrecognized arguments: {expected}\n")
+    said = capsys.readouterr().err
+    command = f"arbora {arguments[0]}"
+    assert said.startswith(f"usage: {command} [-h]")
+    assert said.endswith(f"{command}: error: unrecognized arguments: {expected}\n")
 
 
 def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
@@ -300,11 +304,13 @@ def test_a_ready_server_prints_one_line_with_its_address(short_directory: Path) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_drains_the_server_and_leaves_nothing(short_directory: Path, number: signal.Signals) -> None:
+def test_a_signal_drains_the_server_which_says_so_and_leaves_nothing(
+    short_directory: Path, number: signal.Signals
+) -> None:
     server = Process(short_directory)
     children = server.children()
     server.popen.send_signal(number)
-    assert server.finish() == (0, "")
+    assert server.finish() == (0, "arbora: starting fake\narbora: stopped\n")
     assert not any(map(is_alive, children))
     assert list(short_directory.iterdir()) == []
 
@@ -336,7 +342,7 @@ def test_a_server_that_can_not_start_says_why_and_leaves_nothing(short_directory
     server = Process(short_directory, "work", "refuse")
     returncode, errors = server.finish()
     assert returncode == 1
-    assert errors == "arbora: error: the model has a field that no one can read\n"
+    assert errors == "arbora: starting fake\narbora: error: the model has a field that no one can read\n"
     assert list(short_directory.iterdir()) == []
 
 

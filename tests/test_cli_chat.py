@@ -57,6 +57,21 @@ def test_a_chat_forgets_a_turn_that_failed(
     assert [turn["content"] for turn in server.requests[1]["messages"]] == ["ho"]
 
 
+def test_a_chat_forgets_a_turn_that_did_not_fit_and_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = {"message": "the context is full", "code": "context_length_exceeded"}
+    busy = {"message": "the server is busy", "code": "overloaded"}
+    with chat_server(["one"], full, busy, ["two"]) as server:
+        say(monkeypatch, "hi", "a long story", "and", "ho", "/exit")
+        main(["chat", "--url", server.url])
+    said = capsys.readouterr().err
+    assert "(no reply: status 400: the context is full)\n(this turn is forgotten:" in said
+    assert "/reset starts a new conversation)\n" in said
+    assert said.endswith("(no reply: status 400: the server is busy)\n")
+    assert [turn["content"] for turn in server.requests[3]["messages"]] == ["hi", "one", "ho"]
+
+
 def test_a_chat_without_a_server_says_how_to_start_one(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
@@ -68,3 +83,11 @@ def test_a_chat_sends_its_key() -> None:
     with chat_server() as stub:
         Server(stub.url + "/v1/", "secret").model()
     assert stub.keys == ["Bearer secret"]
+
+
+def test_a_chat_takes_the_first_of_the_servers_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARBORA_API_KEY", "one,two")
+    with chat_server() as stub:
+        say(monkeypatch, "/exit")
+        main(["chat", "--url", stub.url])
+    assert stub.keys == ["Bearer one"]

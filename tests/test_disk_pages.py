@@ -9,9 +9,10 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from arbora.runtime.model.tiers.disk import FILE_NAME, DiskStore, ForeignFileError, StoredPage
+from arbora.runtime.model.tiers.disk import FILE_NAME, DiskStore, ForeignFileError, StoredPage, least_limit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,6 +70,46 @@ def test_it_stays_within_its_limit_and_gives_up_what_was_used_longest_ago(tmp_pa
     assert len(kept) * SIZE > limit / 2
 
 
+@pytest.mark.parametrize(("short_by", "kept"), [(0, 8), (1, 0)])
+def test_the_least_limit_is_what_pages_together_need(tmp_path: Path, short_by: int, kept: int) -> None:
+    disk = DiskStore(tmp_path, least_limit(8 * SIZE) - short_by)
+    disk.write([page(number) for number in range(8)])
+    assert len(disk.keys) == kept
+
+
+def test_a_lower_limit_holds_from_when_the_file_is_opened(tmp_path: Path) -> None:
+    disk = DiskStore(tmp_path, LIMIT)
+    disk.write([page(number) for number in range(100)])
+    disk.touch([key(0)])
+    disk.close()
+    limit = (tmp_path / FILE_NAME).stat().st_size // 2
+    small = DiskStore(tmp_path, limit)
+    assert limit / 2 < (tmp_path / FILE_NAME).stat().st_size <= limit
+    kept = sorted(int.from_bytes(each, "big") for each in small.keys)
+    assert kept == [0, *range(100 - len(kept) + 1, 100)]
+    assert all(read(small, number) for number in kept)
+
+
+def test_a_file_that_can_not_be_made_smaller_is_used_within_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Full(sqlite3.Connection):
+        def execute(self, *query: Any) -> sqlite3.Cursor:
+            if query == ("VACUUM",):
+                raise sqlite3.OperationalError("database or disk is full")
+            return super().execute(*query)
+
+    connect = sqlite3.connect
+    disk = DiskStore(tmp_path, LIMIT)
+    disk.write([page(number) for number in range(40)])
+    disk.close()
+    monkeypatch.setattr(sqlite3, "connect", lambda *where, **how: connect(*where, factory=Full, **how))
+    small = DiskStore(tmp_path, 20 * SIZE)
+    assert "could not be made smaller, database or disk is full" in caplog.text
+    assert small.bytes_used <= 20 * SIZE
+    assert read(small, 39)
+
+
 def test_the_order_of_use_outlives_the_store(tmp_path: Path) -> None:
     disk = DiskStore(tmp_path, LIMIT)
     disk.write([page(number) for number in range(20)])
@@ -85,8 +126,9 @@ def test_a_later_page_of_a_prefix_goes_before_an_earlier_one(tmp_path: Path) -> 
     disk = DiskStore(tmp_path, LIMIT)
     disk.write([page(number) for number in range(20)])
     disk.touch([key(number) for number in range(20)])
-    small = DiskStore(tmp_path, disk.bytes_used - (1 << 18))
+    limit = disk.bytes_used - (1 << 18)
     disk.close()
+    small = DiskStore(tmp_path, limit)
     small.write([page(20)])
     assert read(small, 0)
     assert not read(small, 19)

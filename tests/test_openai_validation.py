@@ -316,13 +316,13 @@ async def test_fields_without_effect_and_unknown_ones_are_accepted(
     fields = {"user": "a", "metadata": {"a": "b"}, "service_tier": "auto", "store": False, "whim": 1}
     for _ in range(2):
         schema = {"name": "a", "schema": {}, "strickt": True}
-        format = {"type": "json_schema", "json_schema": schema, "name": "a"}
+        format = {"type": "json_schema", "json_schema": schema, "whim": 1}
         more = {**fields, "temprature": 0.5, "response_format": format}
         await world.client.chat.completions.create(model=MODEL, messages=HELLO, extra_body=more)
     assert sorted(record.getMessage() for record in caplog.records if record.name.endswith(".body")) == [
         "ignoring the unknown request field 'response_format.json_schema.strickt': did you mean "
         "response_format.json_schema.strict?",
-        "ignoring the unknown request field 'response_format.name'",
+        "ignoring the unknown request field 'response_format.whim'",
         "ignoring the unknown request field 'temprature': did you mean temperature?",
         "ignoring the unknown request field 'whim'",
     ]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.model.tiers import open_page_store, page_model
+from arbora.runtime.model.tiers.disk import DiskStore, StoredPage
 from arbora.runtime.model.tiers.file_hashes import FileHashes
 from page_world import PAGE_BYTES
 from step_driver import serve_config
@@ -19,6 +20,18 @@ def test_host_memory_too_small_for_a_page_is_refused(tmp_path: Path) -> None:
     config = serve_config(tmp_path, host_cache=PAGE_BYTES - 1)
     with pytest.raises(ConfigError, match=f"--host-cache {PAGE_BYTES - 1}: a page .* takes"):
         open_page_store(config, PAGE_BYTES, torch.device("cpu"))
+
+
+def test_a_disk_cache_too_small_for_what_is_written_together_is_refused_and_loses_nothing(
+    tmp_path: Path,
+) -> None:
+    disk = DiskStore(tmp_path, 1 << 30)
+    disk.write([StoredPage(bytes(16), "", memoryview(bytes(PAGE_BYTES)))])
+    disk.close()
+    config = serve_config(tmp_path, disk_cache=tmp_path, disk_cache_size=10)
+    with pytest.raises(ConfigError, match=r"--disk-cache-size 10: 8 pages .* take"):
+        open_page_store(config, PAGE_BYTES, torch.device("cpu"))
+    assert DiskStore(tmp_path, 1 << 30).keys == {bytes(16)}
 
 
 def test_pages_of_another_model_dtype_or_shape_have_other_names(tmp_path: Path) -> None:

@@ -145,3 +145,17 @@ def test_a_batch_prompt_that_is_begun_is_put_back_so_often_and_no_more() -> None
         bench.run(steps=1)
         served += 1
         assert served < 80
+
+
+def test_a_batch_prompt_is_computed_as_soon_as_an_interactive_one_that_shares_it_waits() -> None:
+    bench = SchedulerBench(num_pages=4000, page_size=PAGE)
+    shared = long_reply_prompt(800, 1)
+    bench.submit("batch", [*shared, 5, 5], max_tokens=1, priority=1)
+    bench.run(steps=1)
+    bench.submit("interactive", [*shared, 7, 7], max_tokens=1, tenant="a")
+    steps = 0
+    while bench.finish("interactive") is None:
+        bench.submit(f"{steps}", long_reply_prompt(200, 1, salt=steps), max_tokens=1, tenant="b")
+        bench.run(steps=1)
+        steps += 1
+        assert steps < 30

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 
-import numpy as np
 import pytest
 import tokenizers
 from arbora.frontend.text.cut_points import CutPoints
@@ -16,42 +16,11 @@ from arbora.frontend.text.tokenizer import Tokenizer
 from conversations import ChatTokenizer, chat_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rendered_texts import packed, rendered_text, spelled_out, turn
 from tokenizers import AddedToken, decoders, models, normalizers
 from tokenizers_for_tests import KINDS, byte_level_json, tokenizer_of_kind
 
 each_kind = pytest.mark.parametrize("kind", list(KINDS))
-SPECIAL = ("<s>", "<|im_start|>", "<|im_end|>", "<tool_call>", "<think>")
-PLAIN = (
-    "<|im_",
-    "<",
-    "</think",
-    "|>",
-    " ",
-    "\n\n",
-    "▁",
-    "assistant",
-    "The quick",
-    "fox",
-    "é",
-    "你好",
-    "😀",
-    "\u0301",
-)
-rendered_text = st.lists(st.sampled_from(SPECIAL + PLAIN), max_size=14).map("".join)
-
-
-def packed(*tokens: int) -> bytes:
-    return np.array(tokens, "<i4").tobytes()
-
-
-def spelled_out(tokenizer: Tokenizer, text: str) -> bytes:
-    """The text in tokens of one byte each: never what the tokenizer itself would choose."""
-    single = {tokenizer.token_bytes(token): token for token in range(tokenizer.vocab_size)}
-    return packed(*(single[bytes([byte])] for byte in text.encode()))
-
-
-def turn(messages: list[tuple[str, str]]) -> str:
-    return "".join(f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in messages)
 
 
 @each_kind
@@ -61,7 +30,7 @@ def test_a_memo_that_knows_no_reply_tokenizes_as_the_tokenizer_does(kind: str, t
     tokenizer = tokenizer_of_kind(kind)
     memo = PromptMemo(tokenizer)
     for text in texts * 2:
-        assert memo.encode(text) == tokenizer.encode(text, add_special_tokens=False)
+        assert memo.encode("", text) == tokenizer.encode(text, add_special_tokens=False)
 
 
 @each_kind
@@ -71,7 +40,7 @@ def test_a_text_cut_short_is_tokenized_as_the_tokenizer_does(kind: str) -> None:
     question = "Hello there, the weather in Paris and Berlin: the quick brown fox jumps over the lazy dog."
     for length in range(len(question), 0, -1):
         text = turn([("user", question[:length]), ("user", "And?")])
-        assert memo.encode(text) == tokenizer.encode(text, add_special_tokens=False)
+        assert memo.encode("", text) == tokenizer.encode(text, add_special_tokens=False)
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -87,11 +56,11 @@ def test_the_next_turn_begins_with_the_ids_that_were_really_produced(kind: str, 
     memo = PromptMemo(tokenizer)
     question = turn([("user", "Hello")])
     prompt_text = question + "<|im_start|>assistant\n"
-    prompt = memo.encode(prompt_text)
+    prompt = memo.encode("", prompt_text)
     produced = spelled_out(tokenizer, reply)
-    memo.remember(prompt_text, prompt, reply, produced + packed(4))
+    memo.remember("", prompt_text, prompt, reply, produced + packed(4))
     following = question + turn([("assistant", reply), ("user", "And?")])
-    assert memo.encode(following).startswith(prompt + produced + packed(4))
+    assert memo.encode("", following).startswith(prompt + produced + packed(4))
 
 
 @each_kind
@@ -108,9 +77,9 @@ def test_a_reply_with_marks_in_it_is_found_again_piece_by_piece(kind: str) -> No
         + packed(close_mark)
     )
     prompt_text = "<|im_start|>assistant\n"
-    prompt = memo.encode(prompt_text)
-    memo.remember(prompt_text, prompt, reply, produced)
-    assert memo.encode(prompt_text + reply + "<|im_end|>\n").startswith(prompt + produced)
+    prompt = memo.encode("", prompt_text)
+    memo.remember("", prompt_text, prompt, reply, produced)
+    assert memo.encode("", prompt_text + reply + "<|im_end|>\n").startswith(prompt + produced)
 
 
 @each_kind
@@ -119,10 +88,10 @@ def test_special_tokens_that_the_model_spelled_out_stay_as_it_spelled_them(kind:
     tokenizer = tokenizer_of_kind(kind)
     memo = PromptMemo(tokenizer)
     prompt_text = turn([("user", "Hello")]) + "<|im_start|>assistant\n"
-    prompt = memo.encode(prompt_text)
+    prompt = memo.encode("", prompt_text)
     produced = spelled_out(tokenizer, reply)
-    memo.remember(prompt_text, prompt, reply, produced)
-    following = memo.encode(prompt_text + reply + "<|im_end|>\n" + turn([("user", "And?")]))
+    memo.remember("", prompt_text, prompt, reply, produced)
+    following = memo.encode("", prompt_text + reply + "<|im_end|>\n" + turn([("user", "And?")]))
     assert following.startswith(prompt + produced + packed(4))
 
 
@@ -134,8 +103,8 @@ def test_after_a_stop_string_only_tokens_whose_text_was_returned_whole_are_remem
         memo = PromptMemo(tokenizer)
         produced = spelled_out(tokenizer, "the ") + tokenizer.encode("world", False)
         delta = Detokenizer(tokenizer, [stop]).push(produced + spelled_out(tokenizer, "STOP"), True)
-        memo.remember(prompt_text, prompt, delta.text, produced + spelled_out(tokenizer, "STOP"))
-        found = memo.encode(prompt_text + delta.text + "<|im_end|>")
+        memo.remember("", prompt_text, prompt, delta.text, produced + spelled_out(tokenizer, "STOP"))
+        found = memo.encode("", prompt_text + delta.text + "<|im_end|>")
         assert found.startswith(prompt + produced) is remembered
 
 
@@ -153,7 +122,7 @@ def test_tokens_that_eat_spaces_are_no_cuts_but_may_stand_between_them(text: str
     memo = PromptMemo(tokenizer)
     assert memo.enabled
     whole = "".join(pieces) + text + "".join(pieces)
-    assert memo.encode(whole) == tokenizer.encode(whole, add_special_tokens=False)
+    assert memo.encode("", whole) == tokenizer.encode(whole, add_special_tokens=False)
 
 
 def test_a_tokenizer_that_matches_whole_words_only_has_no_memo() -> None:
@@ -161,8 +130,8 @@ def test_a_tokenizer_that_matches_whole_words_only_has_no_memo() -> None:
     memo = PromptMemo(tokenizer)
     assert not memo.enabled
     prompt = tokenizer.encode("a word<s>word", add_special_tokens=False)
-    assert memo.encode("a word<s>word") == prompt
-    memo.remember("a word<s>word", prompt, " fox", spelled_out(tokenizer, " fox"))
+    assert memo.encode("", "a word<s>word") == prompt
+    memo.remember("", "a word<s>word", prompt, " fox", spelled_out(tokenizer, " fox"))
     assert memo.bytes_used == 0
 
 
@@ -173,11 +142,11 @@ def test_ids_that_the_memo_did_not_give_are_not_remembered(kind: str) -> None:
     text = turn([("user", "Hello")])
     for known in ("", text):
         memo = PromptMemo(tokenizer)
-        prompt = memo.encode(known)
-        memo.remember(text, packed(1) + prompt, "fox", spelled_out(tokenizer, "fox"))
-        memo.remember(text, prompt + packed(2), "fox", spelled_out(tokenizer, "fox"))
+        prompt = memo.encode("", known)
+        memo.remember("", text, packed(1) + prompt, "fox", spelled_out(tokenizer, "fox"))
+        memo.remember("", text, prompt + packed(2), "fox", spelled_out(tokenizer, "fox"))
         whole = text + "fox<|im_end|>"
-        assert memo.encode(whole) == tokenizer.encode(whole, add_special_tokens=False)
+        assert memo.encode("", whole) == tokenizer.encode(whole, add_special_tokens=False)
 
 
 def test_text_that_normalizes_to_a_special_token_is_not_taken_for_one() -> None:
@@ -189,7 +158,7 @@ def test_text_that_normalizes_to_a_special_token_is_not_taken_for_one() -> None:
     tokenizer = Tokenizer(backend, {}, ())
     memo = PromptMemo(tokenizer)
     for text in ("<s>ab＜s＞<s>b", "<s>ab＜s＞<s>b<s>", "<s>ab＜s＞<s>ba"):
-        assert memo.encode(text) == tokenizer.encode(text, add_special_tokens=False)
+        assert memo.encode("", text) == tokenizer.encode(text, add_special_tokens=False)
     assert memo.tokens_remembered == 2 * 4
 
 
@@ -227,11 +196,11 @@ def test_ids_are_always_those_of_the_text(kind: str, data: st.DataObject) -> Non
     texts = [""]
     for _ in range(6):
         text = data.draw(st.sampled_from(texts)) + data.draw(rendered_text)
-        prompt = memo.encode(text)
+        prompt = memo.encode("", text)
         assert comparable(kind, tokenizer.decode(prompt, False)) == comparable(kind, text)
         reply = data.draw(st.lists(st.integers(5, tokenizer.vocab_size - 1), max_size=6))
         told = tokenizer.decode(packed(*reply), continues_text=True)
-        memo.remember(text, prompt, told, packed(*reply))
+        memo.remember("", text, prompt, told, packed(*reply))
         texts += [text, text + told, text + told[:-1]]
 
 
@@ -245,9 +214,9 @@ def test_the_least_recently_used_texts_are_forgotten_first() -> None:
     tokenizer = chat_tokenizer("byte-level")
     memo = PromptMemo(tokenizer, max_bytes=20_000)
     same = [("user", "always the same"), ("user", "asked again and again " * 10)]
-    memo.encode(turn(same))
+    memo.encode("", turn(same))
     for number in range(200):
-        memo.encode(turn([("user", "always the same"), ("user", f"new {number} " * 20)]))
+        memo.encode("", turn([("user", "always the same"), ("user", f"new {number} " * 20)]))
         assert memo.bytes_used <= 20_000
         assert characters(tokenizer, memo, same) == 0
     assert characters(tokenizer, memo, [("user", "always the same"), ("user", "new 199 " * 20)]) == 0
@@ -257,16 +226,16 @@ def test_the_least_recently_used_texts_are_forgotten_first() -> None:
 def test_a_text_too_large_for_the_memo_drives_nothing_out() -> None:
     tokenizer = chat_tokenizer("byte-level")
     memo = PromptMemo(tokenizer, max_bytes=20_000)
-    memo.encode(turn([("user", "Hello")]) + "<s>")
+    memo.encode("", turn([("user", "Hello")]) + "<s>")
     used = memo.bytes_used
-    memo.encode(turn([("user", "much " * 10_000)]) + "<s>")
+    memo.encode("", turn([("user", "much " * 10_000)]) + "<s>")
     assert memo.bytes_used == used
 
 
 def characters(tokenizer: ChatTokenizer, memo: PromptMemo, messages: list[tuple[str, str]]) -> int:
     """How many of the text up to its last special token are tokenized."""
     tokenizer.characters = 0
-    memo.encode(turn(messages).removesuffix("\n"))
+    memo.encode("", turn(messages).removesuffix("\n"))
     return max(0, tokenizer.characters - len("<|im_end|>"))
 
 
@@ -275,5 +244,5 @@ def test_a_memo_may_be_used_from_several_threads() -> None:
     memo = PromptMemo(tokenizer, max_bytes=60_000)
     texts = [turn([("user", f"Question {n % 7}"), ("assistant", f"answer {n % 3}")]) * 9 for n in range(150)]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(memo.encode, texts))
+        found = list(pool.map(partial(memo.encode, ""), texts))
     assert found == [tokenizer.encode(text, add_special_tokens=False) for text in texts]

@@ -70,6 +70,8 @@ async def _serve(
         return 1
     finally:
         await supervisor.close()
+        if signals.received:
+            logger.info("stopped")
     return signals.exit_code
 
 

@@ -23,7 +23,7 @@ from .conversation import render, tool_definitions
 from .message_parser import MessageParser
 from .protocol import ChatRequest
 from .reply import ChoiceReply, Reply
-from .requests import choice_reply, generate_messages, new_id
+from .requests import choice_reply, generate_messages, namespace_of, new_id
 from .tool_use import ToolUse, tool_use
 from .validation import (
     MAX_LOGPROBS,
@@ -103,15 +103,16 @@ async def prepare_chat(service: Service, http_request: Request) -> ChatJob:
     use = tool_use(request, tools, service.tool_format, asked)
     grammar = enforced_as_asked(use.grammar or asked, request)
     text = render(service.template, request, tools)
-    prompt = await service.encode_rendered(text, bool(request.add_special_tokens))
+    namespace = namespace_of(request, cache_scope(http_request, service.config))
+    prompt = await service.encode_rendered(text, bool(request.add_special_tokens), namespace)
     reasoned = _behind_reasoning(service, grammar, text, calls=use.mode != "none")
     reasons = grammar is None or reasoned is not None or use.mode == "allowed"
-    context = _context(service, request, text, prompt, use, reasons=reasons)
+    context = _context(service, request, namespace, text, prompt, use, reasons=reasons)
     requests = generate_messages(
         request,
         request_id=context.request_id,
         client=service.engine.client,
-        scope=cache_scope(http_request, service.config),
+        namespace=namespace,
         prompts=[prompt],
         sampling=_sampling(request, len(prompt) // 4, model),
         grammar=reasoned or grammar,
@@ -162,7 +163,13 @@ def _behind_reasoning(
 
 
 def _context(
-    service: Service, request: ChatRequest, text: str, prompt: Tokens, use: ToolUse, reasons: bool
+    service: Service,
+    request: ChatRequest,
+    namespace: str | None,
+    text: str,
+    prompt: Tokens,
+    use: ToolUse,
+    reasons: bool,
 ) -> ChatContext:
     """`reasons`: the reply has room for reasoning."""
     reasoning = service.reasoning if reasons else None
@@ -179,6 +186,7 @@ def _context(
         fingerprint=service.fingerprint,
         tokenizer=service.tokenizer,
         memo=service.memo,
+        namespace=namespace,
         prompt_text=text,
         prompt=prompt,
         new_parser=new_parser,

@@ -45,6 +45,7 @@ class ChatContext:
     fingerprint: str
     tokenizer: Tokenizer
     memo: PromptMemo
+    namespace: str | None
     prompt_text: str
     prompt: Tokens
     new_parser: Callable[[Sequence[LeftOut]], MessageParser]
@@ -91,7 +92,8 @@ class ChatChoiceState:
 
     def _remember(self, tokens: Tokens) -> None:
         context = self._context
-        context.memo.remember(context.prompt_text, context.prompt, "".join(self._texts), tokens)
+        text = "".join(self._texts)
+        context.memo.remember(context.namespace, context.prompt_text, context.prompt, text, tokens)
 
 
 class ChatStream:

@@ -21,7 +21,7 @@ from .completion_answers import CompletionContext, CompletionStream, CompletionW
 from .constraint import constraint, enforced_as_asked
 from .protocol import CompletionRequest
 from .reply import ChoiceReply, Reply
-from .requests import choice_reply, generate_messages, new_id
+from .requests import choice_reply, generate_messages, namespace_of, new_id
 from .validation import (
     MAX_LOGPROBS,
     check_choices,
@@ -104,7 +104,7 @@ async def prepare_completion(service: Service, http_request: Request) -> Complet
         request,
         request_id=context.request_id,
         client=service.engine.client,
-        scope=cache_scope(http_request, service.config),
+        namespace=namespace_of(request, cache_scope(http_request, service.config)),
         prompts=[prompt.tokens for prompt in prompts],
         sampling=_sampling(request, prompts, model),
         grammar=enforced_as_asked(constraint(request), request),

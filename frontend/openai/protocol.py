@@ -186,6 +186,7 @@ class PromptFields(Struct, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: JsonObject | None = None
+    cache_salt: str | None = None
 
 
 class TokenizeRequest(PromptFields, kw_only=True):
@@ -196,7 +197,6 @@ class TokenizeRequest(PromptFields, kw_only=True):
 class PinRequest(PromptFields, kw_only=True):
     prompt: str | list[int] | None = None
     ttl_s: float
-    cache_salt: str | None = None
 
 
 class DetokenizeRequest(Struct, kw_only=True):

@@ -21,22 +21,23 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{secrets.token_hex(16)}"
 
 
+def namespace_of(request: GenerationFields, scope: str) -> str | None:
+    """Where the cache looks for the prompt and keeps it, None for nowhere. Its name begins with `scope`."""
+    return None if request.cache_prompt is False else cache_namespace(scope, request.cache_salt)
+
+
 def generate_messages(
     request: GenerationFields,
     *,
     request_id: str,
     client: int,
-    scope: str,
+    namespace: str | None,
     prompts: Sequence[Tokens],
     sampling: SamplingParams,
     grammar: GrammarSpec | None,
     tenant: str,
 ) -> list[Generate]:
-    """Prompt by prompt, `n` choices each; choice i of every prompt samples with the seed plus i.
-
-    `scope` is what the name of the cache's namespace begins with.
-    """
-    namespace = None if request.cache_prompt is False else cache_namespace(scope, request.cache_salt)
+    """Prompt by prompt, `n` choices each; choice i of every prompt samples with the seed plus i."""
     choices = request.n or 1
     return [
         Generate(

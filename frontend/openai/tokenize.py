@@ -11,10 +11,11 @@ from starlette.responses import Response
 from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady, Tokens
 from ..service import Service
+from ..tenants import cache_namespace, cache_scope
 from .conversation import render, tool_definitions
 from .protocol import DetokenizeRequest, PromptFields, TokenizeRequest
 from .responses import DetokenizeResponse, TokenizeResponse
-from .validation import check_token_ids
+from .validation import check_salt, check_token_ids
 
 _tokenize_decoder = msgspec.json.Decoder(TokenizeRequest)
 _detokenize_decoder = msgspec.json.Decoder(DetokenizeRequest)
@@ -25,21 +26,27 @@ async def tokenize(service: Service, http_request: Request) -> Response:
     request = await service.bodies.read(http_request, _tokenize_decoder, TokenizeRequest)
     service.check_model(request.model)
     model = _known_model(service)
-    ids = array("i", await prompt_tokens(service, request, request.prompt)).tolist()
+    scope = cache_scope(http_request, service.config)
+    ids = array("i", await prompt_tokens(service, scope, request, request.prompt)).tolist()
     strings = [service.tokenizer.token_text(token) for token in ids] if request.return_token_strs else None
     return _json(
         TokenizeResponse(count=len(ids), max_model_len=model.max_model_len, tokens=ids, token_strs=strings)
     )
 
 
-async def prompt_tokens(service: Service, request: PromptFields, prompt: str | None) -> Tokens:
-    """Raises `RequestError` unless there is either a prompt or a conversation."""
+async def prompt_tokens(service: Service, scope: str, request: PromptFields, prompt: str | None) -> Tokens:
+    """`scope` is what the names of the caller's namespaces begin with.
+
+    Raises `RequestError` unless there is either a prompt or a conversation.
+    """
+    check_salt(request.cache_salt)
     if (prompt is None) == (request.messages is None):
         raise RequestError("Give either prompt or messages.", param="prompt", code="invalid_value")
     if prompt is not None:
         return await service.encode(prompt, request.add_special_tokens is not False)
     text = render(service.template, request, tool_definitions(request.tools))
-    return await service.encode_rendered(text, bool(request.add_special_tokens))
+    namespace = cache_namespace(scope, request.cache_salt)
+    return await service.encode_rendered(text, bool(request.add_special_tokens), namespace)
 
 
 async def detokenize(service: Service, http_request: Request) -> Response:

@@ -7,6 +7,7 @@ with the whole text before them, and tokenizes only what comes behind the text t
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -24,6 +25,9 @@ _MAX_BYTES = 64 << 20
 
 class PromptMemo:
     """Holds about `max_bytes`; what was used least recently leaves first. Safe to use from threads.
+
+    What is remembered in one namespace is found in that alone, and in the namespace None nothing is: the ids
+    that others sampled, and how long a text takes, tell what they said.
 
     `tokens_remembered` counts the ids that were not tokenized again. `tokens_rewritten` counts those
     that were remembered for an earlier turn of a prompt's conversation, but the prompt has other text
@@ -48,13 +52,13 @@ class PromptMemo:
     def bytes_used(self) -> int:
         return self._tree.bytes_used
 
-    def encode(self, text: str) -> Tokens:
+    def encode(self, namespace: str | None, text: str) -> Tokens:
         """The ids of a rendered prompt. Special tokens in it are found, none are added."""
-        if not self.enabled:
+        if not self.enabled or namespace is None:
             return self._tokenizer.encode(text, add_special_tokens=False)
         data = text.encode()
         with self._lock:
-            place = self._tree.find(data)
+            place = self._tree.find(namespace, data)
             rewritten = self._rewritten(place, data)
         known = Cut(place.end, len(place.tokens) // 4)
         fresh, cuts = self._tokenize(data[place.end :])
@@ -63,22 +67,28 @@ class PromptMemo:
             self.tokens_remembered += known.tokens
             self.tokens_rewritten += len(rewritten) // 4 - common_length(rewritten, fresh) // 4
             # What follows the last cut is a prompt for the reply, and will be remembered with it.
-            self._tree.insert(whole.before(whole.cuts[-1] if whole.cuts else known))
+            self._tree.insert(namespace, whole.before(whole.cuts[-1] if whole.cuts else known))
         return whole.tokens
 
     def remember(
-        self, prompt_text: str, prompt_tokens: Tokens, reply_text: str, reply_tokens: Tokens
+        self,
+        namespace: str | None,
+        prompt_text: str,
+        prompt_tokens: Tokens,
+        reply_text: str,
+        reply_tokens: Tokens,
     ) -> None:
         """Keeps the ids of a reply whose text was returned whole.
 
         `reply_text` is all that the detokenizer returned, special tokens shown or not;
-        `prompt_tokens` is what `encode(prompt_text)` gave; nothing is kept if it was tokenized otherwise.
+        `prompt_tokens` is what `encode` gave for the namespace and `prompt_text`; nothing is kept if it was
+        tokenized otherwise.
         """
-        if not self.enabled:
+        if not self.enabled or namespace is None:
             return
         prompt = prompt_text.encode()
         with self._lock:
-            place = self._tree.find(prompt)
+            place = self._tree.find(namespace, prompt)
         known = Cut(place.end, len(place.tokens) // 4)
         fresh, cuts = self._tokenize(prompt[place.end :])
         if place.tokens + fresh != prompt_tokens:
@@ -87,7 +97,12 @@ class PromptMemo:
         for reply in whole_tokens(self._tokenizer, self._cuts, reply_text, reply_tokens):
             said = Passage(reply.text, reply_tokens[: 4 * reply.tokens], reply.cuts, [(0, len(reply.text))])
             with self._lock:
-                self._tree.insert(asked + said)
+                self._tree.insert(namespace, asked + said)
+
+    def drop(self, concerned: Callable[[str], bool]) -> None:
+        """Forgets the namespaces that are concerned."""
+        with self._lock:
+            self._tree.drop(concerned)
 
     def _tokenize(self, text: bytes) -> tuple[Tokens, list[Cut]]:
         """The ids of a text that begins with a cut or is whole, and its cuts."""

@@ -1,10 +1,11 @@
-"""Remembered texts and their ids: a radix tree over text, so that common beginnings are stored once."""
+"""Remembered texts and their ids: radix trees over text, so that common beginnings are stored once."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from ...runtime.messages import Tokens
@@ -34,12 +35,21 @@ class _Node:
         return self.passage.cost + _NODE_BYTES
 
 
+class _Root(_Node):
+    __slots__ = ("namespace",)
+
+    def __init__(self, namespace: str) -> None:
+        super().__init__(Passage(b"", b""), None)
+        self.namespace = namespace
+
+
 class Place(NamedTuple):
     """How far a text is known: `end` of its bytes, of the ids `tokens`.
 
-    `nodes` lead there; the place is at `cut` of the last one's passage.
+    `nodes` lead there from `root`; the place is at `cut` of the last one's passage.
     """
 
+    root: _Root
     nodes: list[_Node]
     cut: Cut
     end: int
@@ -47,7 +57,9 @@ class Place(NamedTuple):
 
 
 class PromptTree:
-    """Holds about `max_bytes` at most; the ends of texts that were used least recently leave first.
+    """A tree for each namespace, which share nothing but the room: about `max_bytes` in all.
+
+    The ends of texts that were used least recently leave first, whose ever they are.
 
     `token_bytes` gives a token's bytes. Not safe to use from several threads at once.
     """
@@ -56,15 +68,17 @@ class PromptTree:
         self._cuts = cuts
         self._token_bytes = token_bytes
         self._max_bytes = max_bytes
-        self._root = _Node(Passage(b"", b""), None)
+        self._roots: dict[str, _Root] = {}
         # A node is used after its descendants, so the first one is always a leaf.
         self._by_use: OrderedDict[_Node, None] = OrderedDict()
         self.bytes_used = 0
 
-    def find(self, text: bytes) -> Place:
+    def find(self, namespace: str, text: bytes) -> Place:
         """The longest known beginning of the text behind which the tokenizer would split it, too."""
+        root = self._roots.get(namespace) or _Root(namespace)
         nodes: list[_Node] = []
-        node, start, reach = self._root, 0, 0
+        node: _Node = root
+        start = reach = 0
         while start + reach < len(text):
             child, common = self._next(node, text, start + reach)
             if child is None:
@@ -73,11 +87,11 @@ class PromptTree:
             node, start, reach = child, start + reach, common
             if reach < len(node.passage.text):
                 break
-        return self._last_place(nodes, text, start, reach)
+        return self._last_place(root, nodes, text, start, reach)
 
-    def insert(self, whole: Passage) -> None:
+    def insert(self, namespace: str, whole: Passage) -> None:
         """Remembers a text from its beginning. Of ids for the same text the newest are found."""
-        place = self.find(whole.text)
+        place = self.find(namespace, whole.text)
         self._touch(place.nodes)
         if place.end == len(whole.text) and place.tokens == whole.tokens:
             return
@@ -85,12 +99,24 @@ class PromptTree:
         rest = whole.behind(reached)
         if rest.cost * _LARGEST_SHARE > self._max_bytes:
             return
+        if namespace not in self._roots:
+            self._roots[namespace] = place.root
+            self.bytes_used += place.root.cost
         self._attach(node, cut, rest)
         self._evict()
 
+    def drop(self, concerned: Callable[[str], bool]) -> None:
+        """Forgets the namespaces that are concerned."""
+        for namespace in list(filter(concerned, self._roots)):
+            nodes: list[_Node] = [self._roots.pop(namespace)]
+            for node in nodes:
+                nodes += chain.from_iterable(node.children.values())
+                self._by_use.pop(node, None)
+                self.bytes_used -= node.cost
+
     def beyond(self, place: Place) -> Iterator[Passage]:
         """What was remembered last of the texts that go on behind the place."""
-        node = self._root
+        node: _Node = place.root
         if place.nodes:
             node = place.nodes[-1]
             if place.cut < node.passage.end:
@@ -111,18 +137,18 @@ class PromptTree:
                 found = child, common
         return found
 
-    def _last_place(self, nodes: list[_Node], text: bytes, start: int, reach: int) -> Place:
+    def _last_place(self, root: _Root, nodes: list[_Node], text: bytes, start: int, reach: int) -> Place:
         """The last place to cut on the way. `reach` is how much of the last passage stands at `start`."""
         while nodes:
             cut = self._last_cut(nodes[-1].passage, text, start, reach)
             if cut > START:
                 tokens = [node.passage.tokens for node in nodes]
                 tokens[-1] = tokens[-1][: 4 * cut.tokens]
-                return Place(nodes, cut, start + cut.offset, b"".join(tokens))
+                return Place(root, nodes, cut, start + cut.offset, b"".join(tokens))
             nodes = nodes[:-1]
             reach = len(nodes[-1].passage.text) if nodes else 0
             start -= reach
-        return Place([], START, 0, b"")
+        return Place(root, [], START, 0, b"")
 
     def _last_cut(self, passage: Passage, text: bytes, start: int, reach: int) -> Cut:
         cuts = _cuts_up_to(passage, reach)
@@ -156,10 +182,10 @@ class PromptTree:
             assert node.parent is not None
             reach, tokens = node.parent.passage.end
             start = Cut(start.offset - reach, start.tokens - tokens)
-        return self._root, START, START
+        return place.root, START, START
 
     def _attach(self, node: _Node, cut: Cut, rest: Passage) -> None:
-        if node is not self._root:
+        if node.parent is not None:
             if cut == node.passage.end and not node.children:
                 self.bytes_used += rest.cost
                 node.passage += rest
@@ -188,7 +214,7 @@ class PromptTree:
         node.parent.children.setdefault(self._key(node), []).append(node)
         self.bytes_used += node.cost
         nodes = [node]
-        while (parent := nodes[-1].parent) is not None and parent is not self._root:
+        while (parent := nodes[-1].parent) is not None and parent.parent is not None:
             nodes.append(parent)
         self._by_use.update(dict.fromkeys(nodes))
         self._touch(nodes[::-1])
@@ -216,7 +242,10 @@ class PromptTree:
 
     def _evict(self) -> None:
         while self.bytes_used > self._max_bytes:
-            self._remove(next(iter(self._by_use)))
+            leaf = next(iter(self._by_use))
+            self._remove(leaf)
+            if isinstance(leaf.parent, _Root) and not leaf.parent.children:
+                self.bytes_used -= self._roots.pop(leaf.parent.namespace).cost
 
 
 def _cuts_up_to(passage: Passage, reach: int) -> Iterator[Cut]:

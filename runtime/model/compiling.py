@@ -1,4 +1,4 @@
-"""Says that kernels are being compiled, if they are: later starts find them compiled."""
+"""Says that kernels are being compiled, if they are: later starts that need the same find them compiled."""
 
 from __future__ import annotations
 
@@ -40,4 +40,7 @@ class CompilationNotice(Listener):
     def _write(self) -> None:
         if not self._is_written:
             self._is_written = True
-            log.info("compiling kernels, which can take a minute; the next start finds them compiled")
+            log.info(
+                "compiling kernels, which can take a minute; "
+                "the next start with the same model and options finds them compiled"
+            )

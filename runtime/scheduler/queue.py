@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from .fairness import Bounds, Fairness
-from .request import Request
+from .request import Request, Turn
 from .shared_prefix import waits_for_prefix
 
 Line = dict[str, Request]
-Turn = tuple[bool, int, float]
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import takewhile
+from typing import NamedTuple, TypeAlias
 
 from ...radix_cache import Lease
 from ..messages import Generate, Logprobs, SlotSetup, Tokens
@@ -24,6 +25,17 @@ class Phase(Enum):
     ENDED = "is answered; holds its slot and pages until its last step is over"
 
 
+Turn: TypeAlias = tuple[bool, int, float]
+"""A place among the prompts, the least first: false if it is put back no more, priority, tokens ahead."""
+
+
+class LentTurn(NamedTuple):
+    """A better turn, for the first `tokens` of the prompt."""
+
+    turn: Turn
+    tokens: int
+
+
 @dataclass(slots=True, eq=False)
 class Residence:
     """What a request has while it runs: all of it is given back together.
@@ -34,7 +46,7 @@ class Residence:
     way back, without those of steps up to `superseded`: others were forced in their place. `is_set_up`: the
     model process has what the next token depends on. `faulty`: the model could not go on from its KV, so
     nobody else shall. `preempted` counts the prompts that were put before its own, `urgent` says that no
-    more are.
+    more are; `lent` is the turn of one that waits for its pages.
     """
 
     slot: int
@@ -53,6 +65,7 @@ class Residence:
     faulty: bool = False
     preempted: int = 0
     urgent: bool = False
+    lent: LentTurn | None = None
 
     @property
     def prefilling(self) -> bool:

@@ -9,8 +9,8 @@ from ...radix_cache import PrefixCache
 from .admission import take_residence
 from .fairness import Bounds, Fairness
 from .grammar_desk import GrammarDesk
-from .queue import Turn, WaitingQueue
-from .request import Phase, Request
+from .queue import WaitingQueue
+from .request import LentTurn, Phase, Request, Turn
 from .shared_prefix import awaits_prefix
 from .stored_pages import StoredPages
 
@@ -56,7 +56,10 @@ class Starter:
 
         without_grammar = 0
         for request in self.waiting.candidates(self._matched, has_room):
-            if self._awaits(request, running) or self._stored.awaits(request, busy=bool(running)):
+            if self._awaits(request, running):
+                self._lend_turn(request)
+                continue
+            if self._stored.awaits(request, busy=bool(running)):
                 continue
             if request.fetch is not None and self._restored_before(request, running) >= restored_tokens:
                 continue
@@ -115,9 +118,19 @@ class Starter:
             return False
         return awaits_prefix(request, self._matched(request), running.values(), self._cache.page_size)
 
+    def _lend_turn(self, request: Request) -> None:
+        """Who computes pages that a request waits for goes first as that would."""
+        if request.awaited is None:
+            return
+        turn = self.waiting.turn(request.priority, request.tenant)
+        if turn < self._running_turn(request.awaited.by):
+            request.awaited.home.lent = LentTurn(turn, request.awaited.tokens)
+
     def _running_turn(self, request: Request) -> Turn:
+        home = request.residence
         ahead = self._fairness.ahead(request.priority, request.tenant)
-        return not request.residence.urgent, request.priority, ahead
+        own = not home.urgent, request.priority, ahead
+        return min(own, home.lent.turn) if home.lent and home.planned < home.lent.tokens else own
 
     def _tokens_before(self, turn: Turn, running: Iterable[Request]) -> int:
         """How many tokens of prompts and forced runs are computed before a request of that turn."""

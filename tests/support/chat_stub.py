@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-Reply = list[str] | str
+Reply = list[str] | str | dict[str, str]
 
 
 class ChatStub:
-    """What was asked of the server. A reply is a list of pieces, or the text of an error event."""
+    """What was asked of the server. A reply is a list of pieces, the text of an error event, or the error
+    of an answer with status 400."""
 
     def __init__(self, url: str, replies: tuple[Reply, ...]) -> None:
         self.url = url
@@ -32,12 +33,17 @@ def chat_server(*replies: Reply) -> Iterator[ChatStub]:
 
         def do_POST(self) -> None:
             stub.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            reply = stub.replies.pop(0)
+            if isinstance(reply, dict):
+                self._start("application/json", 400)
+                self.wfile.write(json.dumps({"error": reply}).encode())
+                return
             self._start("text/event-stream")
-            for event in _events(stub.replies.pop(0)):
+            for event in _events(reply):
                 self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
 
-        def _start(self, kind: str) -> None:
-            self.send_response(200)
+        def _start(self, kind: str, status: int = 200) -> None:
+            self.send_response(status)
             self.send_header("Content-Type", kind)
             self.end_headers()
 
@@ -55,7 +61,7 @@ def chat_server(*replies: Reply) -> Iterator[ChatStub]:
             thread.join()
 
 
-def _events(reply: Reply) -> Iterator[dict[str, Any]]:
+def _events(reply: list[str] | str) -> Iterator[dict[str, Any]]:
     if isinstance(reply, str):
         yield {"error": {"message": reply}}
         return

@@ -106,7 +106,7 @@ class Conversation:
     def render(self, **options: Any) -> bytes:
         """`options` are those of `ChatTemplate.render`."""
         self.text = self._template.render(self.messages, **options)
-        self.prompt = self._memo.encode(self.text)
+        self.prompt = self._memo.encode("", self.text)
         return self.prompt
 
     def answer(self, produced: bytes, stop: str = "") -> str:
@@ -116,6 +116,6 @@ class Conversation:
             self._tokenizer, [stop] if stop else [], continues_text=False, shown_special=shown
         )
         delta = detokenizer.push(produced, final=True)
-        self._memo.remember(self.text, self.prompt, delta.text, produced[: 4 * delta.tokens_kept])
+        self._memo.remember("", self.text, self.prompt, delta.text, produced[: 4 * delta.tokens_kept])
         self.messages.append({"role": "assistant", "content": delta.text})
         return delta.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from arbora.frontend.launch.child_process import Command
 from arbora.frontend.launch.commands import Commands
 from arbora.frontend.launch.serve import serve
 from arbora.runtime.config import ServeConfig
+from arbora.runtime.logs import write_log
 
 FAKE_CHILD = str(Path(__file__).with_name("fake_child.py"))
 
@@ -25,6 +25,6 @@ def fake_command(role: str, behaviour: str) -> Command:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level="WARNING")
+    write_log("info")
     config = ServeConfig(model=Path("/nowhere"), served_model_name="fake", port=int(sys.argv[1]))
     sys.exit(serve(config, fake_commands(*sys.argv[2:])))

@@ -14,6 +14,7 @@ FILE_NAME = "pages.sqlite"
 APPLICATION = int.from_bytes(b"arbo", "big")
 FORMAT = 1
 FILE_PAGE_BYTES = 16384
+EMPTY_FILE_PAGES = 6  # of a file without any pages of ours
 FREE_PAGES_AT_ONCE = 1 << 14  # overwritten by one row of zeros
 ERASED_AT_ONCE = 16  # pages, which SQLite copies into its journal first
 BUSY_SECONDS = 10.0  # another server may use the same file
@@ -64,6 +65,7 @@ class DiskStore:
         self._touched: dict[bytes, int] = {}
         self._expected: dict[bytes, int] = {}
         self.keys = {key for (key,) in self._database.execute("SELECT key FROM pages")}
+        self._shrink()
 
     @property
     def bytes_used(self) -> int:
@@ -180,15 +182,26 @@ class DiskStore:
         )
 
     def _make_room(self, more: int, before: int) -> bool:
-        """For `more` bytes, and what SQLite needs to keep them, out of what was used before `before`."""
+        """For `more` bytes, out of what was used before `before`."""
         self.save_uses()
-        while self.bytes_used + more * 17 // 16 + FILE_PAGE_BYTES > self._limit:
+        while self.bytes_used + _bytes_for(more) > self._limit:
             older = "SELECT key FROM pages WHERE used < ? ORDER BY used LIMIT 8"
             oldest = self._database.execute(older, (before,)).fetchall()
             if not oldest:
                 return False
             self._delete([key for (key,) in oldest])
         return True
+
+    def _shrink(self) -> None:
+        """Brings a file down to a limit lower than it had."""
+        if self._number("PRAGMA page_count") * FILE_PAGE_BYTES <= self._limit:
+            return
+        log.info("%s is larger than it may be: what was used longest ago goes", self._path)
+        self._make_room(0, NEVER)
+        try:
+            self._database.execute("VACUUM")  # writes what stays twice
+        except sqlite3.OperationalError as error:
+            log.warning("%s could not be made smaller, %s: free room stays in it", self._path, error)
 
     def _delete(self, keys: Iterable[bytes], overwrite: bool = False) -> None:
         """Without `overwrite` SQLite writes a third, but contents stay readable in the file's free pages."""
@@ -247,6 +260,16 @@ class _Transaction:
             self._database.execute("COMMIT")
         elif self._database.in_transaction:  # a full disk has ended it already
             self._database.execute("ROLLBACK")
+
+
+def least_limit(content_bytes: int) -> int:
+    """What a file needs to take in pages of so many bytes together."""
+    return EMPTY_FILE_PAGES * FILE_PAGE_BYTES + _bytes_for(content_bytes)
+
+
+def _bytes_for(content_bytes: int) -> int:
+    """With what SQLite needs to keep them."""
+    return content_bytes * 17 // 16 + FILE_PAGE_BYTES
 
 
 def _checksum(key: bytes, content: bytes | memoryview) -> int:

@@ -13,11 +13,11 @@ import torch
 
 from ...config import ServeConfig
 from ...errors import ConfigError
-from .disk import FILE_NAME, DiskStore, ForeignFileError
+from .disk import FILE_NAME, DiskStore, ForeignFileError, least_limit
 from .file_hashes import FileHashes
 from .host_pool import HostPool
 from .lower_tiers import LowerTiers
-from .page_store import PageStore
+from .page_store import PAGES_AT_ONCE, PageStore
 
 if TYPE_CHECKING:
     from .remote import RemoteStore
@@ -33,9 +33,10 @@ log = logging.getLogger(__name__)
 def open_page_store(config: ServeConfig, page_bytes: int, device: torch.device) -> PageStore | None:
     """None if no tier is wanted. A disk cache that can't be read is left alone, with a warning.
 
-    Raises ConfigError if host memory would not hold a single page, or the remote cache can't be meant.
+    Raises ConfigError if host memory would not hold a single page or the disk cache what is written at once,
+    or the remote cache can't be meant.
     """
-    disk = _open_disk(config.disk_cache, config.disk_cache_size)
+    disk = _open_disk(config.disk_cache, config.disk_cache_size, page_bytes)
     tiers = LowerTiers(disk, _open_remote(config.remote_cache))
     if not config.host_cache and not tiers:
         return None
@@ -91,9 +92,15 @@ def _open_remote(url: str | None) -> RemoteStore | None:
         raise ConfigError(f"--remote-cache: {error}") from error
 
 
-def _open_disk(directory: Path | None, limit: int) -> DiskStore | None:
+def _open_disk(directory: Path | None, limit: int, page_bytes: int) -> DiskStore | None:
     if directory is None:
         return None
+    least = least_limit(PAGES_AT_ONCE * page_bytes)
+    if limit < least:
+        raise ConfigError(
+            f"--disk-cache-size {limit}: {PAGES_AT_ONCE} pages of this model, which are written together, "
+            f"take {least:,} bytes; raise it."
+        )
     try:
         return DiskStore(directory, limit)
     except OSError as error:

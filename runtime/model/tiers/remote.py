@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import redis
@@ -14,11 +14,12 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from .disk import StoredPage
+from .timed_sockets import Deadline, TimedSocket
 
 PREFIX = b"arbora:1:"  # with the version of the values' format
 CHECKSUM_BYTES = 4
 NAMES_AT_ONCE = 1000  # in a question
-ANSWER_SECONDS = 2.0  # for all round trips of a call
+ANSWER_SECONDS = 2.0  # for a call
 SILENCE_SECONDS = 30.0
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -29,16 +30,21 @@ class RemoteStore:
 
     When the server fails or is slow it is left in peace for a while: pages are not found there, or not kept
     there. One that is full, is slow to take pages, or takes none for another reason, is still read. No method
-    raises for that. None of those that prompts wait for begins another round trip after half of
-    `ANSWER_SECONDS`, and none waits longer than the other half for a part of its answer.
+    raises for that. None of those that prompts wait for takes longer than `ANSWER_SECONDS`, however slowly an
+    answer comes in.
     """
 
     def __init__(self, url: str) -> None:
         """Raises ValueError for a URL that is none."""
         again = Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,))  # it has been restarted
         self._server = redis.Redis.from_url(
-            url, socket_timeout=ANSWER_SECONDS / 2, socket_connect_timeout=ANSWER_SECONDS / 2, retry=again
+            url,
+            socket_timeout=ANSWER_SECONDS,
+            socket_connect_timeout=ANSWER_SECONDS / 2,
+            redis_connect_func=self._begin,
+            retry=again,
         )
+        self._deadline = Deadline()
         self._reading = _Use("is not read")
         self._writing = _Use("takes no pages")
 
@@ -60,14 +66,18 @@ class RemoteStore:
 
     def read(self, namespace: str, wanted: Mapping[bytes, memoryview]) -> set[bytes]:
         """Fills contents by their keys; returns the keys of the pages that are there whole."""
-        names = [name(namespace, key) for key in wanted]
-        nothing: list[Any] = [None] * len(names)
-        values = self._ask(self._reading, lambda: self._server.mget(names), nothing)
-        return {
-            key
-            for (key, content), value in zip(wanted.items(), values, strict=True)
-            if value is not None and _unpack(key, value, content)
-        }
+        whole: set[bytes] = set()
+
+        def read() -> None:
+            names = {key: name(namespace, key) for key in wanted}
+            values: list[Any] = self._server.mget(names.values())
+            for key, value in zip(wanted, values, strict=True):
+                if value is not None and _unpack(key, value, wanted[key]):
+                    whole.add(key)
+            self._give_up(names[key] for key in wanted if key not in whole)
+
+        self._ask(self._reading, read, None)
+        return whole
 
     def write(self, pages: Sequence[StoredPage]) -> None:
         """Takes in pages that it lacks, in the order in which they may go."""
@@ -90,20 +100,30 @@ class RemoteStore:
             self._reading, lambda: self._all(names, lambda pipe, each: pipe.unlink(each)), [], insist=True
         )
 
+    def _begin(self, connection: Any) -> None:
+        """With one that has just been connected."""
+        connection._sock = TimedSocket(connection._sock, self._deadline)
+        connection.on_connect()
+
+    def _give_up(self, names: Iterable[bytes]) -> None:
+        """So that they are written again. Those that seem to have no value may have one of another type."""
+        if damaged := list(names):
+            with contextlib.suppress(redis.ResponseError):  # it may let us read only
+                self._server.unlink(*damaged)
+
     def _write(self, pages: Sequence[StoredPage]) -> None:
-        last_start = time.monotonic() + ANSWER_SECONDS / 2
         pages_at = {name(page.namespace, page.key): page for page in pages}
         there = self._all(list(pages_at), lambda pipe, at: pipe.exists(at))
         lacking = [at for at, found in zip(pages_at, there, strict=True) if not found]
-        if time.monotonic() > last_start:
-            raise redis.TimeoutError("it is slow to say which it has")
         self._all(lacking, lambda pipe, at: pipe.set(at, _packed(pages_at[at])))
 
     def _unlink(self, pattern: bytes) -> int:
-        doomed = iter(self._server.scan_iter(match=pattern, count=NAMES_AT_ONCE))
-        forgotten = 0
-        while names := list(islice(doomed, NAMES_AT_ONCE)):
-            forgotten += int(self._server.unlink(*names))
+        """However many names the server has: only each round trip has a deadline."""
+        forgotten, cursor = 0, None
+        while cursor != 0:
+            self._deadline.set(ANSWER_SECONDS)
+            cursor, names = self._server.scan(cursor or 0, match=pattern, count=NAMES_AT_ONCE)
+            forgotten += int(self._server.unlink(*names)) if names else 0
         return forgotten
 
     def _all(self, names: Sequence[bytes], command: Callable[[Any, bytes], object]) -> list[Any]:
@@ -115,17 +135,14 @@ class RemoteStore:
 
     def _ask(self, use: _Use, work: Callable[[], T], otherwise: T, insist: bool = False) -> T:
         """What `work` returns; `otherwise` if the server fails, or is left in peace and we don't `insist`."""
-        started = time.monotonic()
-        if started < use.next and not insist:
+        if time.monotonic() < use.next and not insist:
             return otherwise
+        self._deadline.set(ANSWER_SECONDS)
         try:
-            answer = work()
-        except redis.RedisError as error:
+            return work()
+        except (redis.RedisError, OSError) as error:
             use.pause(str(error))
             return otherwise
-        if not insist and time.monotonic() - started > ANSWER_SECONDS:
-            use.pause(f"it took {time.monotonic() - started:.1f} s to answer")
-        return answer
 
 
 class _Use:
