@@ -159,3 +159,19 @@ def test_a_batch_prompt_is_computed_as_soon_as_an_interactive_one_that_shares_it
         bench.run(steps=1)
         steps += 1
         assert steps < 30
+
+
+def test_who_waits_for_more_of_a_prompt_keeps_its_turn_when_a_better_one_waits_for_less() -> None:
+    bench = SchedulerBench(num_pages=4000, page_size=PAGE)
+    shared = long_reply_prompt(800, 1)
+    bench.submit("batch", [*shared, 5, 5], max_tokens=1, priority=1)
+    bench.run(steps=1)
+    bench.submit("interactive", [*shared, 7, 7], max_tokens=1, tenant="a")
+    bench.run(steps=1)
+    bench.submit("urgent", [*shared[:400], 9, 9], max_tokens=1, tenant="c", priority=-1)
+    steps = 0
+    while bench.finish("interactive") is None:
+        bench.submit(f"{steps}", long_reply_prompt(200, 1, salt=steps), max_tokens=1, tenant="b")
+        bench.run(steps=1)
+        steps += 1
+        assert steps < 30

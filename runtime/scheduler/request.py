@@ -46,7 +46,7 @@ class Residence:
     way back, without those of steps up to `superseded`: others were forced in their place. `is_set_up`: the
     model process has what the next token depends on. `faulty`: the model could not go on from its KV, so
     nobody else shall. `preempted` counts the prompts that were put before its own, `urgent` says that no
-    more are; `lent` is the turn of one that waits for its pages.
+    more are; `lent` are the turns of those that wait for its pages, a better one for less of the prompt.
     """
 
     slot: int
@@ -65,7 +65,7 @@ class Residence:
     faulty: bool = False
     preempted: int = 0
     urgent: bool = False
-    lent: LentTurn | None = None
+    lent: list[LentTurn] = field(default_factory=list)
 
     @property
     def prefilling(self) -> bool:
@@ -90,6 +90,12 @@ class Residence:
     def jumping(self) -> bool:
         """Has forced tokens to compute."""
         return self.prefilling and self.superseded > 0
+
+    def lend(self, better: LentTurn) -> None:
+        if any(each.turn <= better.turn and each.tokens >= better.tokens for each in self.lent):
+            return
+        kept = [each for each in self.lent if each.turn < better.turn or each.tokens > better.tokens]
+        self.lent = [*kept, better]
 
     def jump(self, end: int) -> None:
         """Tokens were forced up to `end`; those that are being sampled count no more."""

@@ -120,17 +120,15 @@ class Starter:
 
     def _lend_turn(self, request: Request) -> None:
         """Who computes pages that a request waits for goes first as that would."""
-        if request.awaited is None:
-            return
-        turn = self.waiting.turn(request.priority, request.tenant)
-        if turn < self._running_turn(request.awaited.by):
-            request.awaited.home.lent = LentTurn(turn, request.awaited.tokens)
+        if request.awaited is not None:
+            turn = self.waiting.turn(request.priority, request.tenant)
+            request.awaited.home.lend(LentTurn(turn, request.awaited.tokens))
 
     def _running_turn(self, request: Request) -> Turn:
         home = request.residence
         ahead = self._fairness.ahead(request.priority, request.tenant)
         own = not home.urgent, request.priority, ahead
-        return min(own, home.lent.turn) if home.lent and home.planned < home.lent.tokens else own
+        return min([own, *(lent.turn for lent in home.lent if home.planned < lent.tokens)])
 
     def _tokens_before(self, turn: Turn, running: Iterable[Request]) -> int:
         """How many tokens of prompts and forced runs are computed before a request of that turn."""
