@@ -154,7 +154,12 @@ async def test_a_value_of_another_type_is_told_with_the_types_that_may_be(
 
 
 @pytest.mark.parametrize(
-    ("body", "says"), [(b" ", "is empty"), (b'{"prompt": "\xff"}', "not valid UTF-8: it has the byte 0xff")]
+    ("body", "says"),
+    [
+        (b" ", "is empty"),
+        (b'{"prompt": "\xff"}', "not valid UTF-8: it has the byte 0xff"),
+        (b'{"prompt": "a", "stream_options": {"\xff": 1}}', "not valid UTF-8: it has the byte 0xff"),
+    ],
 )
 async def test_a_body_that_is_no_text_is_told_as_such(world: HttpWorld, body: bytes, says: str) -> None:
     response = await world.http.post("/v1/completions", content=body)

@@ -84,7 +84,7 @@ class BodyReader:
     def _check_inner_names(self, path: str, fields: dict[str, Raw], kind: type[msgspec.Struct]) -> None:
         for outer, inner_kind in _inner_kinds(kind).items():
             try:
-                inner = _fields.decode(fields.get(outer, NULL))
+                inner = _decoded(_fields, bytes(fields.get(outer, NULL)))
             except msgspec.ValidationError:
                 continue
             for name in inner.keys() - set(inner_kind.__struct_fields__):
