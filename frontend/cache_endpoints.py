@@ -72,10 +72,12 @@ async def drop_cache(service: Service, request: Request) -> Response:
     salt = _salt(request)
     namespace = None if salt is None else cache_namespace(scope, salt)
     client = service.engine.client
-    dropped = await _ask(
-        service, CacheDropped, lambda query: DropCache(client, query, scope, namespace), DROP_SECONDS
-    )
-    service.memo.drop(lambda name: name.startswith(scope) if namespace is None else name == namespace)
+    try:
+        dropped = await _ask(
+            service, CacheDropped, lambda query: DropCache(client, query, scope, namespace), DROP_SECONDS
+        )
+    finally:  # an order that is not answered may be carried out all the same
+        service.memo.drop(lambda name: name.startswith(scope) if namespace is None else name == namespace)
     freed = amount(dropped.pages, model)
     freed.tokens = dropped.tokens
     return _json(Freed(freed, freed_pages(dropped)))

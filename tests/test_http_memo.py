@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from arbora.frontend import cache_endpoints
 from arbora.runtime.messages import CacheDropped, DropCache
 from http_world import MODEL, HttpWorld, http_world
 
@@ -72,3 +73,14 @@ async def test_what_is_dropped_is_forgotten(world: HttpWorld, query: str) -> Non
     assert world.running.of_kind(DropCache)
     assert await asked(world, question, "first", cache_salt="dropped") == 0
     assert await asked(world, question, "second", cache_salt="dropped") > 0
+
+
+async def test_what_is_to_be_dropped_is_forgotten_though_the_scheduler_does_not_answer(
+    world: HttpWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asked(world, "Gone?", cache_salt="unanswered")
+    monkeypatch.setattr(cache_endpoints, "DROP_SECONDS", 0.0)
+    monkeypatch.setattr(world.running, "cache", lambda message: CacheDropped(message.query + 1, 0, 0))
+    answer = await world.http.delete("/cache", headers={"authorization": "Bearer first"})
+    assert answer.status_code == 503
+    assert await asked(world, "Gone?", cache_salt="unanswered") == 0
