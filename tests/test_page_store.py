@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from arbora.runtime.messages import (
     SavedPages,
     UsedPages,
 )
-from arbora.runtime.model.tiers import open_page_store, page_store
+from arbora.runtime.model.tiers import disk, lower_tiers, open_page_store, page_store
 from arbora.runtime.model.tiers.disk import FILE_NAME, FILE_PAGE_BYTES, DiskStore
 from arbora.runtime.model.tiers.fetches import Fetches
 from arbora.runtime.model.tiers.host_pool import HostPool
@@ -362,7 +363,7 @@ def test_what_a_fetch_holds_of_a_forgotten_namespace_is_whole_until_it_is_given_
     assert world.fetch([1])[1] == 0
 
 
-def test_a_disk_that_fails_is_given_up_and_memory_goes_on(
+def test_a_disk_that_fails_is_left_and_memory_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World(tmp_path, places=4, disk=True)
@@ -371,10 +372,10 @@ def test_a_disk_that_fails_is_given_up_and_memory_goes_on(
     world.save([1, 2], [1, 2])
     world.store.finish()
     assert world.fetch([1, 2])[1] == 2
-    assert "can't be used any more" in caplog.text
+    assert "is not used for 30 s" in caplog.text
 
 
-def test_a_disk_that_fails_between_two_pages_is_given_up(
+def test_a_disk_that_fails_between_two_pages_is_left(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World(tmp_path, places=4, disk=True)
@@ -383,7 +384,30 @@ def test_a_disk_that_fails_between_two_pages_is_given_up(
     assert world.fetch([1])[1] == 0
     world.save([1], [1])
     assert world.fetch([1])[1] == 1
-    assert "can't be used any more" in caplog.text
+    assert "is not used for 30 s" in caplog.text
+
+
+def test_a_disk_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lower_tiers, "SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr(disk, "RETRY_SECONDS", 0.0)
+    world = World(tmp_path, places=1, disk=True)
+    expected = world.content(1)
+    for key in (1, 2):
+        world.save([key], [key], "ann/")
+        world.store.finish()
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert world.store.tiers.disk is not None
+        world.store.tiers.disk._database.close()
+        assert world.fetch([1], "ann/")[1] == 0
+    fetch, pages = world.fetch([1], "ann/")
+    assert pages == 1
+    world.restore(fetch, 0, [5])
+    assert torch.equal(world.content(5), expected)
+    world.transfers.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
+    while not isinstance(message := world.receive(), Forgotten):
+        pass
+    assert message.dropped.disk_pages == 2
 
 
 def test_a_file_that_is_no_page_store_is_left_alone_with_a_warning(
