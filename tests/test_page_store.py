@@ -30,6 +30,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from page_world import LIMIT, PAGE_BYTES, PAGES, World, key_bytes, packed
+from served import eventually
 from step_driver import serve_config
 
 
@@ -331,6 +332,10 @@ def test_prompts_are_answered_while_what_was_forgotten_is_erased(
     assert (answered[1], message.dropped.disk_pages) == (1, 1)
 
 
+def fail(*_: object) -> None:
+    raise sqlite3.OperationalError("disk I/O error")
+
+
 def test_who_forgets_is_told_that_the_disk_failed_and_may_still_have_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,16 +343,20 @@ def test_who_forgets_is_told_that_the_disk_failed_and_may_still_have_some(
     world.save([1], [1], "ann/")
     world.store.finish()
 
-    def fail(*_: object) -> None:
-        raise sqlite3.OperationalError("disk I/O error")
-
-    assert world.store.tiers.disk is not None
-    monkeypatch.setattr(world.store.tiers.disk, "erase", fail)
-    for host_pages in (1, 0):
+    def forget() -> CacheDropped:
         world.transfers.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
         while not isinstance(message := world.receive(), Forgotten):
             pass
-        assert message.dropped == CacheDropped(7, 3, 48, host_pages, disk_pages=None)
+        return message.dropped
+
+    assert world.store.tiers.disk is not None
+    monkeypatch.setattr(world.store.tiers.disk, "erase", fail)
+    monkeypatch.setattr(disk, "RETRY_SECONDS", 0.0)
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as other:
+        assert forget() == CacheDropped(7, 3, 48, host_pages=1, disk_pages=None)
+        other.execute("BEGIN EXCLUSIVE")
+        assert forget() == CacheDropped(7, 3, 48, host_pages=0, disk_pages=None)
+    assert forget() == CacheDropped(7, 3, 48, host_pages=0, disk_pages=1)
 
 
 def test_what_a_fetch_holds_of_a_forgotten_namespace_is_whole_until_it_is_given_back(world: World) -> None:
@@ -383,25 +392,27 @@ def test_a_disk_that_fails_between_two_pages_is_left(
     world.store.tiers.disk._database.close()
     assert world.fetch([1])[1] == 0
     world.save([1], [1])
+    world.store.finish()
     assert world.fetch([1])[1] == 1
     assert "is not used for 30 s" in caplog.text
 
 
 def test_a_disk_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lower_tiers, "SILENCE_SECONDS", 0.0)
-    monkeypatch.setattr(disk, "RETRY_SECONDS", 0.0)
+    for name in ("BUSY_SECONDS", "RETRY_SECONDS"):
+        monkeypatch.setattr(disk, name, 0.0)
     world = World(tmp_path, places=1, disk=True)
     expected = world.content(1)
     for key in (1, 2):
         world.save([key], [key], "ann/")
         world.store.finish()
+    assert world.store.tiers.disk is not None
+    monkeypatch.setattr(world.store.tiers.disk, "read", fail)
     with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        assert world.store.tiers.disk is not None
-        world.store.tiers.disk._database.close()
         assert world.fetch([1], "ann/")[1] == 0
-    fetch, pages = world.fetch([1], "ann/")
-    assert pages == 1
+    eventually(lambda: world.find([1], "ann/")[1] == 1)
+    fetch, _ = world.fetch([1], "ann/")
     world.restore(fetch, 0, [5])
     assert torch.equal(world.content(5), expected)
     world.transfers.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))

@@ -71,6 +71,7 @@ class LowerTiers:
 
     def forget_on_disk(self, scope: str, namespace: str | None) -> int | None:
         """The same. None: the disk has failed, and may still have some. `erase` until it returns False."""
+        self.try_disk_again(insist=True)
         if self.disk is None:
             return None if self._failed_disk is not None else 0
         return self.disk.forget(scope, namespace)
@@ -92,9 +93,9 @@ class LowerTiers:
             self.disk.leave()
             self.disk, self._failed_disk = None, self.disk
 
-    def try_disk_again(self) -> None:
-        """If it has failed, and not just now."""
-        if self._failed_disk is None or time.monotonic() < self._next_try:
+    def try_disk_again(self, insist: bool = False) -> None:
+        """If it has failed, and not just now or we `insist`."""
+        if self._failed_disk is None or (time.monotonic() < self._next_try and not insist):
             return
         try:
             self.disk, self._failed_disk = self._failed_disk.opened_again(), None
