@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,9 +16,11 @@ from ..runtime.messages import (
     CacheControl,
     CacheDropped,
     CacheReport,
+    CheckPin,
     DropCache,
     Generate,
     ModelReady,
+    PinFits,
     PinnedPrefix,
     PinPrefix,
     PrefixPinned,
@@ -40,7 +43,7 @@ DROP_SECONDS = 600.0  # what is on disk is overwritten before the answer: some G
 MOST_TTL_SECONDS = 7 * 24 * 3600
 PIN_ATTEMPTS = 3  # what was computed may be evicted before it is pinned
 NOT_CACHED = "prefix_not_cached"
-Answer = TypeVar("Answer", CacheReport, CacheDropped, PrefixPinned)
+Answer = TypeVar("Answer", CacheReport, CacheDropped, PinFits, PrefixPinned)
 
 _decoder = msgspec.json.Decoder(PinRequest)
 
@@ -89,15 +92,16 @@ async def pin_prefix(service: Service, http_request: Request) -> Response:
     scope = cache_scope(http_request, service.config)
     tokens = await _prefix(service, scope, request, model)
     namespace = cache_namespace(scope, request.cache_salt)
+    order = PinPrefix(service.engine.client, 0, new_id("pin"), scope, namespace, tokens, request.ttl_s)
     computing = Generate(
         f"{new_id('pinning')}-0",
-        service.engine.client,
+        order.client,
         tokens,
         SamplingParams(max_tokens=1, temperature=0.0),
         namespace=namespace,
         tenant=tenant_of(http_request, None, service.config),
     )
-    pin = await _pin(service, computing, namespace, request.ttl_s)
+    pin = await _pin(service, computing, order, _prompt_param(request))
     return _json(shown_pin(pin, model))
 
 
@@ -138,29 +142,32 @@ async def _prefix(service: Service, scope: str, request: PinRequest, model: Mode
     else:
         # What follows in a conversation need not be a reply.
         continued = request.add_generation_prompt is True
-        fields = msgspec.structs.replace(request, add_generation_prompt=continued)
+        fields = replace(request, add_generation_prompt=continued)
         tokens = await prompt_tokens(service, scope, fields, request.prompt)
     count = len(tokens) // 4
     if count < model.page_size:
         raise RequestError(
-            f"The prefix has {count} tokens, but only full pages of {model.page_size} are pinned.",
-            param="prompt",
+            f"The prefix has {count} tokens, but only full pages of {model.page_size} tokens are "
+            f"pinned: pin at least {model.page_size} tokens.",
+            param=_prompt_param(request),
             code="prefix_too_short",
         )
-    room_for_reply(model, count, None, "", "prompt" if request.messages is None else "messages")
+    room_for_reply(model, count, None, "", _prompt_param(request))
     return tokens
 
 
-async def _pin(service: Service, computing: Generate, namespace: str, ttl_s: float) -> PinnedPrefix:
-    name, client, tokens = new_id("pin"), computing.client, computing.prompt
+def _prompt_param(request: PinRequest) -> str:
+    return "prompt" if request.messages is None else "messages"
+
+
+async def _pin(service: Service, computing: Generate, order: PinPrefix, param: str) -> PinnedPrefix:
+    """`param` is the field that the prefix came in."""
+    check = CheckPin(order.client, 0, order.scope, order.namespace, order.tokens)
+    await _ask(service, PinFits, lambda query: replace(check, query=query), param=param)
     for attempt in range(1, PIN_ATTEMPTS + 1):
         await _compute(service, computing)
         try:
-            answer = await _ask(
-                service,
-                PrefixPinned,
-                lambda query: PinPrefix(client, query, name, namespace, tokens, ttl_s),
-            )
+            answer = await _ask(service, PrefixPinned, lambda query: replace(order, query=query), param=param)
         except RequestError as error:
             if error.code != NOT_CACHED or attempt == PIN_ATTEMPTS:
                 raise
@@ -187,12 +194,19 @@ async def _ask(
     kind: type[Answer],
     question: Callable[[int], CacheControl],
     seconds: float = ANSWER_SECONDS,
+    param: str | None = None,
 ) -> Answer:
+    """`param` is the field at fault where a refusal names none."""
     answer = await service.engine.ask(question, seconds)
     if isinstance(answer, QueryRefused):
-        raise RequestError(answer.message, status=answer.status, param=answer.param, code=answer.code)
+        raise RequestError(
+            answer.message, status=answer.status, param=answer.param or param, code=answer.code
+        )
     if not isinstance(answer, kind):
-        message = "The scheduler did not answer; try again in a moment."
+        message = (
+            "The scheduler did not answer in time. An order may still be carried out later, which GET /cache "
+            "shows; try again in a moment."
+        )
         raise RequestError(message, status=503, code="no_answer")
     return answer
 

@@ -28,6 +28,7 @@ from ..runtime.messages import (
     Outputs,
     PeerDown,
     PeerUp,
+    PinFits,
     PrefixPinned,
     QueryRefused,
     QueryStats,
@@ -138,7 +139,7 @@ class EngineClient:
                     choice.generation.answer(choice.number, left_out)
             case Refused():
                 self._refuse(message)
-            case Stats() | CacheReport() | CacheDropped() | PrefixPinned() | QueryRefused():
+            case Stats() | CacheReport() | CacheDropped() | PinFits() | PrefixPinned() | QueryRefused():
                 self._questions.answer(message)
             case PeerUp():
                 self._peer_up(message)

@@ -186,7 +186,8 @@ OPTIONS = (
     ),
     Option(
         "pin_memory",
-        "how much of the KV cache clients may pin, 0 for nothing (default: a quarter)",
+        "how much of the KV cache clients may pin, 0 for nothing (default: a quarter); isolated keys get "
+        "equal shares",
         size_or_nothing,
         None,
         "SIZE",

@@ -15,10 +15,10 @@ DType = Literal["auto", "float32", "bfloat16", "float16"]
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What `arbora serve` and `Engine` were asked for, resolved: no field is left to guess later.
 
-    `model` is a directory. `kv_memory` is in bytes (None: derived from the free memory).
-    `pin_memory` is how many bytes of the KV cache clients may pin (None: a quarter). `isolate_keys`: clients
-    with different keys share no prefixes. What the KV cache has no room for goes to `host_cache` bytes of
-    host memory, `disk_cache_size` bytes in the directory `disk_cache`, and the server at the URL
+    `model` is a directory. `kv_memory` is in bytes (None: derived from the free memory). `pin_memory` is how
+    many bytes of the KV cache clients may pin (None: a quarter). `isolate_keys`: clients with different keys
+    share no prefixes, and each may pin an equal part. What the KV cache has no room for goes to `host_cache`
+    bytes of host memory, `disk_cache_size` bytes in the directory `disk_cache`, and the server at the URL
     `remote_cache`; with the `write_policy` write_through, what is computed goes there at once. `step_ms` is
     the time budget of a step while streams are open. `enforce_eager`: no CUDA graphs.
     """

@@ -1,9 +1,9 @@
 """Every message that crosses a process border. Reading this module tells the whole protocol.
 
     tokenizer → scheduler     Generate, Abort, Finish, QueryStats,
-                              QueryCache, DropCache, PinPrefix, UnpinPrefix
+                              QueryCache, DropCache, CheckPin, PinPrefix, UnpinPrefix
     scheduler → tokenizer     Accepted, Refused, Outputs, Stats,
-                              CacheReport, CacheDropped, PrefixPinned, QueryRefused
+                              CacheReport, CacheDropped, PinFits, PrefixPinned, QueryRefused
     scheduler → model         StepPlan, StepMasks, LoadGrammar, DropGrammar,
                               SavePages, ForgetPages, DiscardPages, FlushPages
     scheduler → page store    FindPages, FetchPages, EndFetch, UsedPages
@@ -118,15 +118,26 @@ class DropCache(Message):
     namespace: str | None
 
 
+class CheckPin(Message):
+    """Whether the full pages of `tokens` may be pinned once they are cached, as far as can be told before."""
+
+    client: int
+    query: int
+    scope: str
+    namespace: str
+    tokens: Tokens
+
+
 class PinPrefix(Message):
     """Keep the full pages of `tokens`, which are cached, for `ttl_s` seconds.
 
-    `pin` is a new name; the same prefix keeps the one it has.
+    `pin` is a new name; the same prefix keeps the one it has. All pins of a `scope` share a quota.
     """
 
     client: int
     query: int
     pin: str
+    scope: str
     namespace: str
     tokens: Tokens
     ttl_s: float
@@ -258,7 +269,8 @@ class PinnedPrefix(Part):
 
 
 class CacheReport(Message):
-    """Pages used, cached and free are all there are; those pinned are among the used ones.
+    """Pages used, cached and free are all there are; those pinned are among the used ones. Pinned and
+    pinnable are those of the scope.
 
     The prompt tokens of requests that might read the cache, and how many of them were found there: since
     the start, and of the last `recent_requests`. `namespaces` are pages by name, of the largest ones.
@@ -293,6 +305,10 @@ class CacheDropped(Message):
     host_pages: int = 0
     disk_pages: int | None = 0
     remote_pages: int | None = 0
+
+
+class PinFits(Message):
+    query: int
 
 
 class PrefixPinned(Message):
@@ -644,8 +660,8 @@ class Drained(Message):
     client: int = 0
 
 
-CacheControl = QueryCache | DropCache | PinPrefix | UnpinPrefix
-CacheAnswer = CacheReport | CacheDropped | PrefixPinned | QueryRefused
+CacheControl = QueryCache | DropCache | CheckPin | PinPrefix | UnpinPrefix
+CacheAnswer = CacheReport | CacheDropped | PinFits | PrefixPinned | QueryRefused
 TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | PeerUp | PeerDown | Drain | GiveUp
 FromModel = ModelReady | StepResult | Found | Fetched | Forgotten | StoreReport | Flushed
 SchedulerInbox = Generate | Abort | Finish | QueryStats | CacheControl | FromModel | PeerDown | Drain

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ from arbora.runtime.messages import (
     CachedPrefix,
     CacheDropped,
     CacheReport,
+    CheckPin,
     DropCache,
     Generate,
     Message,
+    PinFits,
     PinnedPrefix,
     PinPrefix,
     PrefixPinned,
@@ -63,6 +66,8 @@ def well(message: CacheControl) -> CacheAnswer:
             return report(message.query)
         case DropCache():
             return CacheDropped(message.query, 3, 47, 1, 2, 4)
+        case CheckPin():
+            return PinFits(message.query)
         case PinPrefix():
             pages = len(message.tokens) // 4 // 16
             expires_at = time.time() + message.ttl_s
@@ -226,7 +231,9 @@ async def test_who_drops_a_cache_is_told_at_once_when_the_replica_dies() -> None
         await eventually(lambda: bool(world.running.of_kind(DropCache)))
         await world.kill_replica()
         await eventually(dropping.done)
-    assert (dropping.result().status_code, dropping.result().json()["error"]["code"]) == (503, "no_answer")
+    error = dropping.result().json()["error"]
+    assert (dropping.result().status_code, error["code"]) == (503, "no_answer")
+    assert "may still be carried out later, which GET /cache shows" in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -292,7 +299,7 @@ async def test_what_was_evicted_before_it_was_pinned_is_computed_again(world: Ht
     refusals = iter([True, False])
 
     def late(message: CacheControl) -> CacheAnswer:
-        if next(refusals):
+        if isinstance(message, PinPrefix) and next(refusals):
             return QueryRefused(message.query, 503, "1 of 2 pages", "prompt", "prefix_not_cached")
         return well(message)
 
@@ -302,22 +309,29 @@ async def test_what_was_evicted_before_it_was_pinned_is_computed_again(world: Ht
 
 
 async def test_what_is_evicted_again_and_again_is_given_up(world: HttpWorld) -> None:
-    world.running.cache = lambda message: QueryRefused(
-        message.query, 503, "1 of 2 pages", "prompt", "prefix_not_cached"
+    not_cached = partial(QueryRefused, status=503, message="1 of 2", param=None, code="prefix_not_cached")
+    world.running.cache = lambda message: (
+        not_cached(message.query) if isinstance(message, PinPrefix) else well(message)
     )
     answer = await pin(world)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "prefix_not_cached")
     assert len(world.running.of_kind(Generate)) == 3
 
 
-async def test_a_pin_over_the_quota_is_refused_in_openais_words(world: HttpWorld) -> None:
+@pytest.mark.parametrize(
+    ("param", "value"), [("prompt", TEXT), ("messages", [{"role": "system", "content": TEXT}])]
+)
+async def test_a_pin_over_the_quota_is_refused_in_openais_words_before_it_is_computed(
+    world: HttpWorld, param: str, value: object
+) -> None:
     world.running.cache = lambda message: QueryRefused(
-        message.query, 409, "3 more, 2 of 4", "prompt", "pin_quota_exceeded"
+        message.query, 409, "3 more, 2 of 4", None, "pin_quota_exceeded"
     )
-    answer = await pin(world)
+    answer = await pin(world, **{"prompt": None, param: value})
     assert answer.status_code == 409
     error = {"message": "3 more, 2 of 4", "type": "invalid_request_error"}
-    assert answer.json()["error"] == {**error, "param": "prompt", "code": "pin_quota_exceeded"}
+    assert answer.json()["error"] == {**error, "param": param, "code": "pin_quota_exceeded"}
+    assert world.running.of_kind(Generate) == []
 
 
 async def test_a_prefix_that_can_not_be_computed_is_not_pinned(world: HttpWorld) -> None:
@@ -337,6 +351,7 @@ async def test_a_prefix_that_can_not_be_computed_is_not_pinned(world: HttpWorld)
         ({"ttl_s": 604801}, "ttl_s"),
         ({"ttl_s": "long"}, "ttl_s"),
         ({"prompt": "Hello"}, "prompt"),
+        ({"prompt": None, "messages": [{"role": "user", "content": "Hello"}]}, "messages"),
         ({"prompt": None}, "prompt"),
         ({"cache_salt": ""}, "cache_salt"),
         ({"prompt": [1 << 30] * 20}, "prompt"),
@@ -351,6 +366,25 @@ async def test_a_pin_that_makes_no_sense_is_refused_by_its_field(
     assert answer.status_code in (400, 404)
     assert answer.json()["error"]["param"] == param
     assert world.running.received == []
+
+
+async def test_a_time_that_no_number_can_hold_is_called_too_large(world: HttpWorld) -> None:
+    answer = await world.http.post(
+        "/cache/pin",
+        content='{"prompt": "a", "ttl_s": 1e400}',
+        headers={"content-type": "application/json"},
+    )
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "ttl_s")
+    assert error["message"] == "ttl_s is too large a number."
+
+
+async def test_a_prefix_of_less_than_a_page_is_told_how_long_it_must_be(world: HttpWorld) -> None:
+    error = (await pin(world, prompt=[1, 2, 3])).json()["error"]
+    assert (error["param"], error["code"]) == ("prompt", "prefix_too_short")
+    assert error["message"] == (
+        "The prefix has 3 tokens, but only full pages of 16 tokens are pinned: pin at least 16 tokens."
+    )
 
 
 async def test_a_pin_is_taken_back_by_its_id(world: HttpWorld) -> None:

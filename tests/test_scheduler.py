@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from arbora.runtime.messages import Logprobs, RowError, RowPromptLogprobs
+from arbora.runtime.scheduler.fairness import MAX_OVERTAKEN
 from fake_model import EOS, long_reply_prompt, next_token, pack, reply_alone, unpack
 from scheduler_bench import SchedulerBench
 
@@ -150,13 +151,13 @@ def test_nobody_is_overtaken_for_ever() -> None:
     bench.submit("running", cached, max_tokens=30)
     bench.plan()
     bench.submit("cold", long_reply_prompt(16, 1, salt=9), max_tokens=1)
-    for number in range(60):
-        bench.submit(f"hot{number}", [*cached, 1 + number], max_tokens=1)
+    for number in range(MAX_OVERTAKEN + 30):
+        bench.submit(f"hot{number}", [*cached, 1 + number // 50, 1 + number % 50], max_tokens=1)
     order: list[str] = []
     for _ in range(500):
         bench.run(steps=1)
         order += [name for name in bench.outputs if name not in order]
-    assert 2 < order.index("cold") < 50
+    assert 2 < order.index("cold") < MAX_OVERTAKEN + 20
 
 
 def test_an_aborted_request_is_in_no_step_planned_later_and_gives_its_pages_back() -> None:

@@ -106,14 +106,14 @@ def test_a_request_whose_grammar_must_wait_lets_others_pass_but_not_for_ever(
 ) -> None:
     monkeypatch.setattr(grammar_desk, "DEVICE_BYTES", two_brackets().nbytes)
     compiler, rows = EvenTokens(two_brackets()), FollowedRows(accepting=np.zeros(2, np.bool_))
-    bench = SchedulerBench(num_pages=64, page_size=4, slots=2, compiler=compiler, automata=rows)
-    bench.submit("first", [1, 2], 100, "copy 1")
+    bench = SchedulerBench(num_pages=128, page_size=4, slots=2, compiler=compiler, automata=rows)
+    bench.submit("first", [1, 2], 300, "copy 1")
     bench.submit("second", [1, 3], 2, "copy 2")
     others = [f"other{number}" for number in range(MAX_OVERTAKEN + 5)]
     for number, name in enumerate(others):
         bench.submit(name, [1, 4, number % 50], 1, "copy 1")
     bench.compiler.finish_all()
-    bench.run(80)
+    bench.run(280)
     passed = [bench.finish(name) is not None for name in others]
     assert passed == [True] * MAX_OVERTAKEN + [False] * 5
     bench.run()

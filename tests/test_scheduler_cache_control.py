@@ -174,9 +174,9 @@ def test_a_quota_over_the_whole_cache_is_told_and_is_the_whole_cache(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ready = ModelReady(64, 16, 256, 8, 512, "cpu", 1024)
-    assert process._most_pinned(ready, 64 * 1024) == 64
+    assert process._pinnable(ready, 64 * 1024) == 64
     assert caplog.messages == []
-    assert process._most_pinned(ready, 1 << 20) == 64
+    assert process._pinnable(ready, 1 << 20) == 64
     (told,) = caplog.messages
     assert "--pin-memory of 1,048,576 bytes: the KV cache has 65,536" in told
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from arbora.runtime.messages import EndFetch, FindPages, Found
-from arbora.runtime.scheduler.queue import Turn
-from arbora.runtime.scheduler.request import Request
+from arbora.runtime.scheduler.request import Request, Turn
 from evicted_prompts import PROMPT, evict_all, with_evicted_prompt
 from fake_model import long_reply_prompt, reply_alone
 from scheduler_bench import SchedulerBench

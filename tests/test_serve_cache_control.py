@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from served import Served, eventually, serve
@@ -103,11 +104,23 @@ def test_an_empty_salt_is_none_to_look_at(served: Served) -> None:
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "cache_salt")
 
 
-def test_more_than_the_quota_is_not_pinned(tenants: Served) -> None:
-    headers = {"authorization": "Bearer one"}
+def test_a_key_that_pinned_its_share_leaves_the_other_its_own(tenants: Served) -> None:
+    def pinned(key: str, topic: str) -> httpx.Response:
+        headers = {"authorization": f"Bearer {key}"}
+        body = {"ttl_s": 60, "prompt": f"{topic} {LONG}"[:80]}
+        return tenants.http.post("/cache/pin", json=body, headers=headers)
+
+    answers = [pinned("one", topic) for topic in "abcdefghijklmnop"]
+    assert (answers[0].status_code, answers[-1].status_code) == (200, 409)
+    assert "may be pinned with your API key" in answers[-1].json()["error"]["message"]
+    assert pinned("two", "a").status_code == 200
+
+
+def test_more_than_the_share_is_not_pinned(tenants: Served) -> None:
+    headers = {"authorization": "Bearer two"}
     answer = tenants.http.post("/cache/pin", json={"ttl_s": 60, "prompt": LONG * 8}, headers=headers)
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "pin_quota_exceeded")
     pinnable = tenants.http.get("/cache", headers=headers).json()["sizes"]["pinnable"]
-    assert 0 < pinnable["bytes"] <= 40_000
-    room = f"{pinnable['pages']:,} pages ({pinnable['tokens']:,} tokens) may be pinned in all"
+    assert 0 < pinnable["bytes"] <= 20_000
+    room = f"{pinnable['pages']:,} pages ({pinnable['tokens']:,} tokens) may be pinned with your API key"
     assert room in answer.json()["error"]["message"]

@@ -39,7 +39,9 @@ def type_error(error: msgspec.ValidationError, fields: Mapping[str, Raw]) -> Req
         field = f"{path}.{unknown['field']}"
         message = f"{field} is no known field: remove it or correct its name."
         return RequestError(message, param=field, code="unknown_parameter")
-    if mismatch := _mismatch.search(message):
+    if message == "Number out of range":
+        message = f"{path} is too large a number."
+    elif mismatch := _mismatch.search(message):
         value = _shown(path, fields) or _in_words(mismatch["got"])
         message = f"{path} is {value}, but must be {_in_words(mismatch['wanted'])}."
     else:

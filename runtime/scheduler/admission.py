@@ -11,7 +11,8 @@ from .request import TOKEN_BYTES, Request, Residence
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one replica can hold. `slots` is the number of requests that run at once, `most_pinned` pages."""
+    """What one replica can hold. `slots` is the number of requests that run at once, `most_pinned` how
+    many pages may be pinned in a scope."""
 
     max_model_len: int
     num_pages: int
@@ -39,16 +40,7 @@ def refusal(message: Generate, limits: Limits, waiting: int, withheld: int) -> R
             "context_length_exceeded",
         )
     if pages > limits.num_pages - withheld:
-        pinned = f", {withheld} of them pinned for others" if withheld else ""
-        return Refused(
-            message.request,
-            400,
-            f"The request needs {pages} pages of KV cache ({length} tokens), but the server has "
-            f"{limits.num_pages} ({limits.num_pages * limits.page_size} tokens){pinned}. Lower max_tokens, "
-            "or start the server with a larger --kv-memory.",
-            "max_tokens",
-            "kv_cache_exceeded",
-        )
+        return _over_memory(message.request, length, limits, withheld if pages <= limits.num_pages else 0)
     if waiting >= limits.max_waiting:
         return Refused(
             message.request,
@@ -58,6 +50,21 @@ def refusal(message: Generate, limits: Limits, waiting: int, withheld: int) -> R
             "rate_limit_exceeded",
         )
     return None
+
+
+def _over_memory(request: str, length: int, limits: Limits, pinned: int) -> Refused:
+    """`pinned` pages would be enough; 0 if not."""
+    taken = f", {pinned} of them pinned for others" if pinned else ""
+    unpin = "end pins (GET /cache lists them, DELETE /cache/pin/ID ends one), " if pinned else ""
+    return Refused(
+        request,
+        400,
+        f"The request needs {pages_for(length, limits.page_size)} pages of KV cache ({length} tokens), but "
+        f"the server has {limits.num_pages} ({limits.num_pages * limits.page_size} tokens){taken}. Lower "
+        f"max_tokens, {unpin}or start the server with a larger --kv-memory.",
+        None if pinned else "max_tokens",
+        "kv_cache_exceeded",
+    )
 
 
 def without_grammar(request: Request, error: GrammarError | CompilerError) -> Refused:

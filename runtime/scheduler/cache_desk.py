@@ -11,6 +11,7 @@ from ..messages import (
     CachedPrefix,
     CacheDropped,
     CacheReport,
+    CheckPin,
     DropCache,
     PinPrefix,
     PrefixPinned,
@@ -28,7 +29,7 @@ SHOWN_TOKENS = 128  # at either end of a prefix
 
 
 class CacheDesk:
-    """`most_pinned` is how many pages clients may pin."""
+    """`most_pinned` is how many pages may be pinned in a scope."""
 
     def __init__(self, cache: PrefixCache, most_pinned: int) -> None:
         self.hits = HitRate()
@@ -36,12 +37,18 @@ class CacheDesk:
         self._cache = cache
 
     def answer(
-        self, message: QueryCache | PinPrefix | UnpinPrefix, now: float, most_needed: int, store: StoreCounts
+        self,
+        message: QueryCache | CheckPin | PinPrefix | UnpinPrefix,
+        now: float,
+        most_needed: int,
+        store: StoreCounts,
     ) -> CacheAnswer:
         """`now` is in seconds since 1970, `most_needed` what the largest open request needs, in pages."""
         match message:
             case QueryCache():
                 return self._report(message, store)
+            case CheckPin():
+                return self.pins.check(message)
             case PinPrefix():
                 return self.pins.pin(message, now, self._cache.stats().total - most_needed)
             case UnpinPrefix():
@@ -63,7 +70,7 @@ class CacheDesk:
             pages_free=pages.free,
             pages_used=pages.held + pages.locked,
             pages_cached=pages.evictable,
-            pages_pinned=pages.pinned,
+            pages_pinned=self.pins.pages(message.scope),
             pages_pinnable=self.pins.limit,
             prompt_tokens=total.prompt_tokens,
             cached_tokens=total.cached_tokens,

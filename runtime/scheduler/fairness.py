@@ -11,8 +11,8 @@ from .request import Request
 
 OUTPUT_WEIGHT = 2  # a token that is decoded costs about two of a prompt's, as in the paper
 MAX_AHEAD = 4096  # what two full steps compute: nobody waits much longer than that for the sake of a match
-MAX_OVERTAKEN = 32  # who may go before a request by priority or match; more would be noticed as a stall
-LOOK_AHEAD = 64  # requests whose match is looked up at a time, at some 10 µs each
+MAX_OVERTAKEN = 64  # who may go before a request by priority or match; more would be noticed as a stall
+LOOK_AHEAD = 128  # requests whose match is looked up at a time, at some 10 µs each
 SWEEP_FROM = 256  # tenants
 
 

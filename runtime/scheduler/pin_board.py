@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...radix_cache import Lease, PrefixCache
-from ..messages import Generate, PinnedPrefix, PinPrefix, PrefixPinned, QueryRefused, Tokens
+from ..messages import (
+    CheckPin,
+    Generate,
+    PinFits,
+    PinnedPrefix,
+    PinPrefix,
+    PrefixPinned,
+    QueryRefused,
+    Tokens,
+)
 from .request import TOKEN_BYTES
 
 MOST_PINS = 1000
@@ -17,6 +27,7 @@ class Pin:
     """`expires_at` is in seconds since 1970."""
 
     name: str
+    scope: str
     namespace: str
     tokens: Tokens
     lease: Lease
@@ -33,15 +44,22 @@ class Obstacle(NamedTuple):
     message: str
     status: int = 409
 
+    def refusal(self, query: int) -> QueryRefused:
+        return QueryRefused(query, self.status, self.message, None, self.code)
+
 
 class PinBoard:
-    """`limit` is how many pages all pins together may keep. Time comes from the caller."""
+    """`limit` is how many pages all pins of a scope together may keep. Time comes from the caller."""
 
     def __init__(self, cache: PrefixCache, limit: int) -> None:
         self.limit = limit
         self.next_expiry: float | None = None
         self._cache = cache
         self._pins: dict[str, Pin] = {}
+        self._pages: Counter[str] = Counter()  # that the pins of a scope keep
+
+    def pages(self, scope: str) -> int:
+        return self._pages[scope]
 
     def listed(self, scope: str) -> list[PinnedPrefix]:
         return [pin.told() for pin in self._pins.values() if pin.namespace.startswith(scope)]
@@ -54,20 +72,27 @@ class PinBoard:
         readable = request.prompt[:-TOKEN_BYTES]
         return pinned - self._cache.pinned(self._cache.whole_pages(request.namespace, readable))
 
+    def check(self, message: CheckPin) -> PinFits | QueryRefused:
+        """Refuses what would be refused even if all of it were cached."""
+        whole = self._whole_pages(message.tokens)
+        found = None
+        if self._same(message.namespace, whole) is None:
+            pages = self._cache.whole_pages(message.namespace, whole)
+            found = self._lasting_obstacle(message.scope, self._pages_of(whole), pages)
+        return PinFits(message.query) if found is None else found.refusal(message.query)
+
     def pin(self, message: PinPrefix, now: float, spare: int) -> PrefixPinned | QueryRefused:
         """`spare` pages are more than any open request could need."""
         whole = self._whole_pages(message.tokens)
         assert whole, "a prefix of less than a page"
-        pages = self._cache.whole_pages(message.namespace, whole)
         pin = self._same(message.namespace, whole)
         if pin is None:
-            found = self._obstacle(self._pages_of(whole), pages, spare)
+            wanted, pages = self._pages_of(whole), self._cache.whole_pages(message.namespace, whole)
+            found = self._lasting_obstacle(message.scope, wanted, pages)
+            found = found or self._passing_obstacle(wanted, pages, spare)
             if found is not None:
-                return QueryRefused(message.query, found.status, found.message, "prompt", found.code)
-            assert message.pin not in self._pins, f"{message.pin} is another's name"
-            lease = self._cache.pin(message.namespace, whole)
-            pin = Pin(message.pin, message.namespace, whole, lease, now)
-            self._pins[pin.name] = pin
+                return found.refusal(message.query)
+            pin = self._add(message, whole)
         pin.expires_at = now + message.ttl_s
         self._set_next_expiry()
         return PrefixPinned(message.query, pin.told())
@@ -86,8 +111,19 @@ class PinBoard:
         for pin in [pin for pin in self._pins.values() if pin.expires_at <= now]:
             self._remove(pin)
 
+    def _add(self, message: PinPrefix, tokens: Tokens) -> Pin:
+        assert message.pin not in self._pins, f"{message.pin} is another's name"
+        before = self._cache.stats().pinned
+        lease = self._cache.pin(message.namespace, tokens)
+        self._pages[message.scope] += self._cache.stats().pinned - before
+        pin = Pin(message.pin, message.scope, message.namespace, tokens, lease, expires_at=0.0)
+        self._pins[pin.name] = pin
+        return pin
+
     def _remove(self, pin: Pin) -> None:
+        before = self._cache.stats().pinned
         self._cache.unpin(pin.lease)
+        self._pages[pin.scope] -= before - self._cache.stats().pinned
         del self._pins[pin.name]
         self._set_next_expiry()
 
@@ -104,17 +140,21 @@ class PinBoard:
     def _whole_pages(self, tokens: Tokens) -> Tokens:
         return tokens[: self._pages_of(tokens) * self._cache.page_size * TOKEN_BYTES]
 
-    def _obstacle(self, wanted: int, pages: list[int], spare: int) -> Obstacle | None:
-        """Why `wanted` pages, of which `pages` are cached, can't be pinned."""
-        pinned = self._cache.stats().pinned
+    def _lasting_obstacle(self, scope: str, wanted: int, pages: list[int]) -> Obstacle | None:
+        """Why `wanted` pages, of which `pages` are cached, can't be pinned whoever computes the others."""
         more = wanted - self._cache.pinned(pages)
         if not self._cache.enabled:
             return Obstacle("no_prefix_cache", "The server runs with --no-prefix-cache.")
-        if len(self._pins) >= MOST_PINS:
-            return Obstacle("too_many_pins", f"{MOST_PINS} prefixes are pinned, which is the limit.")
-        if pinned + more > self.limit:
-            return Obstacle("pin_quota_exceeded", self._over_quota(wanted, more, pinned))
-        if pinned + more > spare:
+        if sum(pin.scope == scope for pin in self._pins.values()) >= MOST_PINS:
+            fix = "Unpin others (DELETE /cache/pin/ID)."
+            return Obstacle("too_many_pins", f"{MOST_PINS} prefixes are pinned, which is the limit. {fix}")
+        if self.pages(scope) + more > self.limit:
+            return Obstacle("pin_quota_exceeded", self._over_quota(scope, wanted, more))
+        return None
+
+    def _passing_obstacle(self, wanted: int, pages: list[int], spare: int) -> Obstacle | None:
+        more = wanted - self._cache.pinned(pages)
+        if self._cache.stats().pinned + more > spare:
             return Obstacle(
                 "kv_cache_in_use",
                 f"The prefix takes {more} more pages of KV cache, which open requests may need. Try again.",
@@ -128,11 +168,14 @@ class PinBoard:
             )
         return None
 
-    def _over_quota(self, wanted: int, more: int, pinned: int) -> str:
+    def _over_quota(self, scope: str, wanted: int, more: int) -> str:
+        whose = "with your API key" if scope else "in all"
         fix = "Pin a shorter prefix" if wanted > self.limit else "Unpin others (DELETE /cache/pin/ID)"
+        start = f"{fix}, or start" if self.limit else "Start"
         return (
             f"The prefix takes {self._amount(more)} more of the KV cache, but {self._amount(self.limit)} may "
-            f"be pinned in all, of which {pinned} are. {fix}, or start the server with a larger --pin-memory."
+            f"be pinned {whose}, of which {self.pages(scope)} are. {start} the server with a larger "
+            "--pin-memory."
         )
 
     def _amount(self, pages: int) -> str:

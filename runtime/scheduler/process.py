@@ -20,6 +20,7 @@ from ..config import ServeConfig, load_config
 from ..logs import write_log
 from ..messages import (
     Abort,
+    CheckPin,
     Drain,
     Drained,
     DropCache,
@@ -142,7 +143,7 @@ class Loop:
                 self._scheduler.drop(message.request)
             case QueryStats():
                 self._scheduler.query(message.client, message.query)
-            case QueryCache() | DropCache() | PinPrefix() | UnpinPrefix():
+            case QueryCache() | DropCache() | CheckPin() | PinPrefix() | UnpinPrefix():
                 self._scheduler.control_cache(message, time.time())
             case PeerDown():
                 self._scheduler.drop_client(message.client)
@@ -234,7 +235,7 @@ def _scheduler(
         ready.page_size,
         ready.slots,
         config.max_waiting,
-        _most_pinned(ready, config.pin_memory),
+        _most_pinned(ready, config),
     )
     return Scheduler(
         limits,
@@ -249,7 +250,14 @@ def _scheduler(
     )
 
 
-def _most_pinned(ready: ModelReady, pin_memory: int | None) -> int:
+def _most_pinned(ready: ModelReady, config: ServeConfig) -> int:
+    """Of all clients together, but for isolated keys: as they can't end each other's pins, each has its
+    share."""
+    sharers = len(set(config.api_keys)) if config.isolate_keys else 1
+    return _pinnable(ready, config.pin_memory) // sharers
+
+
+def _pinnable(ready: ModelReady, pin_memory: int | None) -> int:
     if pin_memory is None:
         return ready.num_pages // DEFAULT_PIN_PART
     whole = ready.num_pages * ready.page_bytes

@@ -12,17 +12,15 @@ from arbora.runtime.messages import (
     Accepted,
     CacheAnswer,
     CacheControl,
-    CacheDropped,
     CacheReport,
+    CheckPin,
     Found,
     Generate,
     GrammarSpec,
     Output,
     Outputs,
     PinPrefix,
-    PrefixPinned,
     QueryCache,
-    QueryRefused,
     Refused,
 )
 from arbora.runtime.sampling_params import SamplingParams
@@ -175,9 +173,12 @@ class SchedulerBench:
         return self.answers.pop()
 
     def pin(
-        self, tokens: list[int], ttl_s: float = 60.0, name: str = "p", namespace: str = ""
+        self, tokens: list[int], ttl_s: float = 60.0, name: str = "p", namespace: str = "", scope: str = ""
     ) -> CacheAnswer:
-        return self.control(PinPrefix(0, 1, name, namespace, pack(tokens), ttl_s))
+        return self.control(PinPrefix(0, 1, name, scope, namespace, pack(tokens), ttl_s))
+
+    def check_pin(self, tokens: list[int], namespace: str = "", scope: str = "") -> CacheAnswer:
+        return self.control(CheckPin(0, 1, scope, namespace, pack(tokens)))
 
     def report(self, scope: str = "", own: str = "") -> CacheReport:
         answer = self.control(QueryCache(0, 1, scope, own))
@@ -229,7 +230,7 @@ class SchedulerBench:
                 elif isinstance(message, Outputs):
                     for output in message.items:
                         self.outputs[output.request].append(output)
-                elif isinstance(message, CacheReport | CacheDropped | PrefixPinned | QueryRefused):
+                elif isinstance(message, CacheAnswer):
                     self.answers.append(message)
 
     def tokens(self, name: str) -> list[int]:

@@ -1,0 +1,137 @@
+"""How much may be pinned, in all or by each of the keys that are isolated. Pages have four tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from arbora.runtime.config import ServeConfig
+from arbora.runtime.messages import ModelReady, PinFits, PrefixPinned, QueryRefused, UnpinPrefix
+from arbora.runtime.scheduler import pin_board, process
+from scheduler_bench import SchedulerBench
+
+DOCUMENT = list(range(1, 41))  # ten pages
+OTHER = [60 - i for i in range(40)]
+FIRST, SECOND = "first/", "second/"
+
+
+def bench_with(prefix: list[int], scope: str = "", most_pinned: int = 10) -> SchedulerBench:
+    """The prefix is pinned in a cache of forty pages."""
+    bench = SchedulerBench(40, most_pinned=most_pinned)
+    assert isinstance(computed_and_pinned(bench, prefix, scope), PrefixPinned)
+    return bench
+
+
+def computed_and_pinned(bench: SchedulerBench, prefix: list[int], scope: str) -> object:
+    name = f"{scope}{len(prefix)}"
+    bench.submit(name, prefix, max_tokens=1, namespace=scope)
+    bench.run()
+    return bench.pin(prefix, name=name, namespace=scope, scope=scope)
+
+
+def refused(answer: object) -> QueryRefused:
+    assert isinstance(answer, QueryRefused), answer
+    return answer
+
+
+# Shares
+
+
+def test_a_key_that_pinned_all_it_may_leaves_others_their_share() -> None:
+    bench = bench_with(DOCUMENT, FIRST)
+    assert isinstance(computed_and_pinned(bench, DOCUMENT, SECOND), PrefixPinned)
+    assert refused(computed_and_pinned(bench, OTHER[:8], FIRST)).code == "pin_quota_exceeded"
+
+
+def test_a_key_over_its_share_is_told_what_it_has_pinned_itself() -> None:
+    bench = bench_with(DOCUMENT, FIRST)
+    computed_and_pinned(bench, DOCUMENT[:12], SECOND)
+    assert refused(computed_and_pinned(bench, OTHER, SECOND)).message == (
+        "The prefix takes 10 pages (40 tokens) more of the KV cache, but 10 pages (40 tokens) may be pinned "
+        "with your API key, of which 3 are. Unpin others (DELETE /cache/pin/ID), or start the server with a "
+        "larger --pin-memory."
+    )
+
+
+def test_a_key_is_shown_its_own_share_and_what_it_has_of_it() -> None:
+    bench = bench_with(DOCUMENT, FIRST)
+    computed_and_pinned(bench, DOCUMENT[:12], SECOND)
+    report = bench.report(scope=SECOND)
+    assert (report.pages_pinned, report.pages_pinnable) == (3, 10)
+
+
+def test_pins_that_share_pages_count_them_once_in_their_share_and_give_them_back() -> None:
+    bench = bench_with(DOCUMENT, FIRST)
+    assert isinstance(computed_and_pinned(bench, DOCUMENT[:20], FIRST), PrefixPinned)
+    assert bench.report(scope=FIRST).pages_pinned == 10
+    bench.control(UnpinPrefix(0, 1, f"{FIRST}40", FIRST))
+    assert bench.report(scope=FIRST).pages_pinned == 5
+    bench.scheduler.expire_pins(60.0)
+    assert bench.report(scope=FIRST).pages_pinned == 0
+
+
+def test_a_key_that_has_as_many_pins_as_there_may_be_leaves_others_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pin_board, "MOST_PINS", 1)
+    bench = bench_with(DOCUMENT[:8], FIRST)
+    assert isinstance(computed_and_pinned(bench, DOCUMENT[:8], SECOND), PrefixPinned)
+    answer = refused(computed_and_pinned(bench, OTHER[:8], FIRST))
+    assert answer.code == "too_many_pins"
+    assert "Unpin others" in answer.message
+
+
+@pytest.mark.parametrize(
+    ("keys", "isolated", "pages"),
+    [((), False, 16), (("a", "b"), False, 16), (("a", "b"), True, 8), (("a", "b", "a"), True, 8)],
+)
+def test_isolated_keys_share_the_quota_evenly(keys: tuple[str, ...], isolated: bool, pages: int) -> None:
+    ready = ModelReady(64, 16, 256, 8, 512, "cpu", 1024)
+    config = ServeConfig(model=Path("model"), served_model_name="model", api_keys=keys, isolate_keys=isolated)
+    assert process._most_pinned(ready, config) == pages
+
+
+# Before a prefix is computed
+
+
+def test_a_prefix_that_is_not_cached_yet_may_be_pinned_if_the_quota_has_room() -> None:
+    bench = SchedulerBench(40, most_pinned=10)
+    assert isinstance(bench.check_pin(DOCUMENT), PinFits)
+    assert refused(bench.check_pin([*DOCUMENT, *OTHER])).code == "pin_quota_exceeded"
+
+
+def test_where_nothing_may_be_pinned_a_larger_quota_is_the_only_way() -> None:
+    answer = refused(SchedulerBench(40, most_pinned=0).check_pin(DOCUMENT))
+    assert answer.message.endswith("of which 0 are. Start the server with a larger --pin-memory.")
+
+
+def test_without_a_prefix_cache_a_pin_is_refused_before_it_is_computed() -> None:
+    bench = SchedulerBench(40, prefix_cache=False, most_pinned=10)
+    assert refused(bench.check_pin(DOCUMENT)).code == "no_prefix_cache"
+
+
+def test_what_is_pinned_already_needs_no_room_again() -> None:
+    bench = bench_with(DOCUMENT)
+    assert isinstance(bench.check_pin(DOCUMENT), PinFits)
+    assert isinstance(bench.check_pin(DOCUMENT[:20]), PinFits)
+    assert refused(bench.check_pin([*DOCUMENT, *OTHER[:4]])).code == "pin_quota_exceeded"
+
+
+# What pins take from requests
+
+
+def test_a_request_that_pins_leave_no_room_for_is_told_to_end_them() -> None:
+    bench = bench_with(DOCUMENT)
+    bench.submit("a", OTHER, max_tokens=90)
+    refusal = bench.refused["a"]
+    assert (refusal.param, refusal.code) == (None, "kv_cache_exceeded")
+    assert "40 (160 tokens), 10 of them pinned for others" in refusal.message
+    assert "Lower max_tokens, end pins (GET /cache lists them" in refusal.message
+
+
+def test_a_request_that_would_not_fit_without_pins_either_is_not_told_of_them() -> None:
+    bench = bench_with(DOCUMENT)
+    bench.submit("a", OTHER, max_tokens=200)
+    refusal = bench.refused["a"]
+    assert refusal.param == "max_tokens"
+    assert "pin" not in refusal.message
