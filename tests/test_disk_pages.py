@@ -77,13 +77,14 @@ def test_the_least_limit_is_what_pages_together_need(tmp_path: Path, short_by: i
     assert len(disk.keys) == kept
 
 
-def test_a_lower_limit_holds_from_when_the_file_is_opened(tmp_path: Path) -> None:
+def test_a_file_shrinks_to_a_lower_limit(tmp_path: Path) -> None:
     disk = DiskStore(tmp_path, LIMIT)
     disk.write([page(number) for number in range(100)])
     disk.touch([key(0)])
     disk.close()
     limit = (tmp_path / FILE_NAME).stat().st_size // 2
     small = DiskStore(tmp_path, limit)
+    small.shrink()
     assert limit / 2 < (tmp_path / FILE_NAME).stat().st_size <= limit
     kept = sorted(int.from_bytes(each, "big") for each in small.keys)
     assert kept == [0, *range(100 - len(kept) + 1, 100)]
@@ -105,6 +106,7 @@ def test_a_file_that_can_not_be_made_smaller_is_used_within_the_limit(
     disk.close()
     monkeypatch.setattr(sqlite3, "connect", lambda *where, **how: connect(*where, factory=Full, **how))
     small = DiskStore(tmp_path, 20 * SIZE)
+    small.shrink()
     assert "could not be made smaller, database or disk is full" in caplog.text
     assert small.bytes_used <= 20 * SIZE
     assert read(small, 39)

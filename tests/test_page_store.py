@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from arbora.runtime.messages import (
     SavedPages,
     UsedPages,
 )
-from arbora.runtime.model.tiers import open_page_store, page_store
+from arbora.runtime.model.tiers import disk, lower_tiers, open_page_store, page_store
 from arbora.runtime.model.tiers.disk import FILE_NAME, FILE_PAGE_BYTES, DiskStore
 from arbora.runtime.model.tiers.fetches import Fetches
 from arbora.runtime.model.tiers.host_pool import HostPool
@@ -29,6 +30,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from page_world import LIMIT, PAGE_BYTES, PAGES, World, key_bytes, packed
+from served import eventually
 from step_driver import serve_config
 
 
@@ -330,6 +332,10 @@ def test_prompts_are_answered_while_what_was_forgotten_is_erased(
     assert (answered[1], message.dropped.disk_pages) == (1, 1)
 
 
+def fail(*_: object) -> None:
+    raise sqlite3.OperationalError("disk I/O error")
+
+
 def test_who_forgets_is_told_that_the_disk_failed_and_may_still_have_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,16 +343,20 @@ def test_who_forgets_is_told_that_the_disk_failed_and_may_still_have_some(
     world.save([1], [1], "ann/")
     world.store.finish()
 
-    def fail(*_: object) -> None:
-        raise sqlite3.OperationalError("disk I/O error")
-
-    assert world.store.tiers.disk is not None
-    monkeypatch.setattr(world.store.tiers.disk, "erase", fail)
-    for host_pages in (1, 0):
+    def forget() -> CacheDropped:
         world.transfers.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
         while not isinstance(message := world.receive(), Forgotten):
             pass
-        assert message.dropped == CacheDropped(7, 3, 48, host_pages, disk_pages=None)
+        return message.dropped
+
+    assert world.store.tiers.disk is not None
+    monkeypatch.setattr(world.store.tiers.disk, "erase", fail)
+    monkeypatch.setattr(disk, "RETRY_SECONDS", 0.0)
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as other:
+        assert forget() == CacheDropped(7, 3, 48, host_pages=1, disk_pages=None)
+        other.execute("BEGIN EXCLUSIVE")
+        assert forget() == CacheDropped(7, 3, 48, host_pages=0, disk_pages=None)
+    assert forget() == CacheDropped(7, 3, 48, host_pages=0, disk_pages=1)
 
 
 def test_what_a_fetch_holds_of_a_forgotten_namespace_is_whole_until_it_is_given_back(world: World) -> None:
@@ -362,7 +372,7 @@ def test_what_a_fetch_holds_of_a_forgotten_namespace_is_whole_until_it_is_given_
     assert world.fetch([1])[1] == 0
 
 
-def test_a_disk_that_fails_is_given_up_and_memory_goes_on(
+def test_a_disk_that_fails_is_left_and_memory_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World(tmp_path, places=4, disk=True)
@@ -371,10 +381,10 @@ def test_a_disk_that_fails_is_given_up_and_memory_goes_on(
     world.save([1, 2], [1, 2])
     world.store.finish()
     assert world.fetch([1, 2])[1] == 2
-    assert "can't be used any more" in caplog.text
+    assert "is not used for 30 s" in caplog.text
 
 
-def test_a_disk_that_fails_between_two_pages_is_given_up(
+def test_a_disk_that_fails_between_two_pages_is_left(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World(tmp_path, places=4, disk=True)
@@ -382,8 +392,33 @@ def test_a_disk_that_fails_between_two_pages_is_given_up(
     world.store.tiers.disk._database.close()
     assert world.fetch([1])[1] == 0
     world.save([1], [1])
+    world.store.finish()
     assert world.fetch([1])[1] == 1
-    assert "can't be used any more" in caplog.text
+    assert "is not used for 30 s" in caplog.text
+
+
+def test_a_disk_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lower_tiers, "SILENCE_SECONDS", 0.0)
+    for name in ("BUSY_SECONDS", "RETRY_SECONDS"):
+        monkeypatch.setattr(disk, name, 0.0)
+    world = World(tmp_path, places=1, disk=True)
+    expected = world.content(1)
+    for key in (1, 2):
+        world.save([key], [key], "ann/")
+        world.store.finish()
+    assert world.store.tiers.disk is not None
+    monkeypatch.setattr(world.store.tiers.disk, "read", fail)
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert world.fetch([1], "ann/")[1] == 0
+    eventually(lambda: world.find([1], "ann/")[1] == 1)
+    fetch, _ = world.fetch([1], "ann/")
+    world.restore(fetch, 0, [5])
+    assert torch.equal(world.content(5), expected)
+    world.transfers.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
+    while not isinstance(message := world.receive(), Forgotten):
+        pass
+    assert message.dropped.disk_pages == 2
 
 
 def test_a_file_that_is_no_page_store_is_left_alone_with_a_warning(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.model.tiers import open_page_store, page_model
-from arbora.runtime.model.tiers.disk import DiskStore, StoredPage
+from arbora.runtime.model.tiers.disk import FILE_NAME, DiskStore, StoredPage
 from arbora.runtime.model.tiers.file_hashes import FileHashes
 from page_world import PAGE_BYTES
 from step_driver import serve_config
@@ -32,6 +32,22 @@ def test_a_disk_cache_too_small_for_what_is_written_together_is_refused_and_lose
     with pytest.raises(ConfigError, match=r"--disk-cache-size 10: 8 pages .* take"):
         open_page_store(config, PAGE_BYTES, torch.device("cpu"))
     assert DiskStore(tmp_path, 1 << 30).keys == {bytes(16)}
+
+
+def test_a_lower_limit_of_the_disk_cache_holds_from_the_start(tmp_path: Path) -> None:
+    disk = DiskStore(tmp_path, 1 << 30)
+    content = memoryview(bytes(PAGE_BYTES))
+    disk.write([StoredPage(bytes([number] * 16), "", content) for number in range(200)])
+    disk.close()
+    limit = disk_bytes(tmp_path) // 2
+    config = serve_config(tmp_path, disk_cache=tmp_path, disk_cache_size=limit)
+    store = open_page_store(config, PAGE_BYTES, torch.device("cpu"))
+    assert store is not None
+    assert disk_bytes(tmp_path) <= limit
+
+
+def disk_bytes(directory: Path) -> int:
+    return (directory / FILE_NAME).stat().st_size
 
 
 def test_pages_of_another_model_dtype_or_shape_have_other_names(tmp_path: Path) -> None:

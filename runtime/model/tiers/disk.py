@@ -18,6 +18,7 @@ EMPTY_FILE_PAGES = 6  # of a file without any pages of ours
 FREE_PAGES_AT_ONCE = 1 << 14  # overwritten by one row of zeros
 ERASED_AT_ONCE = 16  # pages, which SQLite copies into its journal first
 BUSY_SECONDS = 10.0  # another server may use the same file
+RETRY_SECONDS = 1.0  # the same, when the file has failed before
 NEVER = (1 << 63) - 1  # later than any use
 log = logging.getLogger(__name__)
 
@@ -50,14 +51,14 @@ class DiskStore:
     file or the disk fails, the constructor ForeignFileError too.
     """
 
-    def __init__(self, directory: Path, limit: int) -> None:
+    def __init__(self, directory: Path, limit: int, patience: float = BUSY_SECONDS) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.directory = directory
         self._path = directory / FILE_NAME
         self._limit = limit
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
         self._database = sqlite3.connect(
-            self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            self._path, timeout=patience, isolation_level=None, check_same_thread=False
         )
         self._to_erase: set[bytes] = set()
         self._open()
@@ -65,7 +66,7 @@ class DiskStore:
         self._touched: dict[bytes, int] = {}
         self._expected: dict[bytes, int] = {}
         self.keys = {key for (key,) in self._database.execute("SELECT key FROM pages")}
-        self._shrink()
+        self._database.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
 
     @property
     def bytes_used(self) -> int:
@@ -151,9 +152,28 @@ class DiskStore:
     def discard(self, keys: Sequence[bytes]) -> None:
         self._delete(keys)
 
+    def shrink(self) -> None:
+        """Brings a file down to a limit lower than it had, which takes its time."""
+        if self._number("PRAGMA page_count") * FILE_PAGE_BYTES <= self._limit:
+            return
+        log.info("%s is larger than it may be: what was used longest ago goes", self._path)
+        self._make_room(0, NEVER)
+        try:
+            self._database.execute("VACUUM")  # writes what stays twice
+        except sqlite3.OperationalError as error:
+            log.warning("%s could not be made smaller, %s: free room stays in it", self._path, error)
+
     def close(self) -> None:
         self.save_uses()
+        self.leave()
+
+    def leave(self) -> None:
+        """As it is, if it fails."""
         self._database.close()
+
+    def opened_again(self) -> DiskStore:
+        """Hardly waits for who has locked the file. Raises OSError too."""
+        return DiskStore(self.directory, self._limit, patience=RETRY_SECONDS)
 
     def _open(self) -> None:
         self._database.execute(f"PRAGMA page_size = {FILE_PAGE_BYTES}")
@@ -191,17 +211,6 @@ class DiskStore:
                 return False
             self._delete([key for (key,) in oldest])
         return True
-
-    def _shrink(self) -> None:
-        """Brings a file down to a limit lower than it had."""
-        if self._number("PRAGMA page_count") * FILE_PAGE_BYTES <= self._limit:
-            return
-        log.info("%s is larger than it may be: what was used longest ago goes", self._path)
-        self._make_room(0, NEVER)
-        try:
-            self._database.execute("VACUUM")  # writes what stays twice
-        except sqlite3.OperationalError as error:
-            log.warning("%s could not be made smaller, %s: free room stays in it", self._path, error)
 
     def _delete(self, keys: Iterable[bytes], overwrite: bool = False) -> None:
         """Without `overwrite` SQLite writes a third, but contents stay readable in the file's free pages."""

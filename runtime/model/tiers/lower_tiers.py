@@ -4,33 +4,36 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from .disk import DiskStore, StoredPage
+from .disk import DiskStore, ForeignFileError, StoredPage
 
 if TYPE_CHECKING:
     from .remote import RemoteStore
 
+SILENCE_SECONDS = 30.0
 log = logging.getLogger(__name__)
 
 
 class LowerTiers:
-    """Either may be missing. Methods raise sqlite3.Error when the disk fails; then `give_up_disk`."""
+    """Either may be missing. Methods raise sqlite3.Error when the disk fails; then `leave_disk`."""
 
     def __init__(self, disk: DiskStore | None, remote: RemoteStore | None) -> None:
         self.disk = disk
         self.remote = remote
         self.disk_hits = 0
         self.remote_hits = 0
-        self._has_lost_disk = False
+        self._failed_disk: DiskStore | None = None
+        self._next_try = 0.0  # on the monotonic clock
 
     def __bool__(self) -> bool:
         return self.disk is not None or self.remote is not None
 
     def needs(self, key: bytes) -> bool:
         """Whether a page is to be written: a remote store knows itself what it has."""
-        disk = self.disk  # another thread may give it up meanwhile
+        disk = self.disk  # another thread may leave it meanwhile
         return self.remote is not None or (disk is not None and key not in disk.keys)
 
     def count(self, namespace: str, keys: Sequence[bytes], is_here: Callable[[bytes], bool]) -> int:
@@ -68,8 +71,9 @@ class LowerTiers:
 
     def forget_on_disk(self, scope: str, namespace: str | None) -> int | None:
         """The same. None: the disk has failed, and may still have some. `erase` until it returns False."""
+        self.try_disk_again(insist=True)
         if self.disk is None:
-            return None if self._has_lost_disk else 0
+            return None if self._failed_disk is not None else 0
         return self.disk.forget(scope, namespace)
 
     def erase(self) -> bool:
@@ -82,7 +86,18 @@ class LowerTiers:
         if self.disk is not None:
             self.disk.discard(keys)
 
-    def give_up_disk(self, error: sqlite3.Error) -> None:
-        log.warning("the disk cache can't be used any more: %s", error)
-        self.disk = None
-        self._has_lost_disk = True
+    def leave_disk(self, error: Exception) -> None:
+        log.warning("the disk cache is not used for %.0f s: %s", SILENCE_SECONDS, error)
+        self._next_try = time.monotonic() + SILENCE_SECONDS
+        if self.disk is not None:
+            self.disk.leave()
+            self.disk, self._failed_disk = None, self.disk
+
+    def try_disk_again(self, insist: bool = False) -> None:
+        """If it has failed, and not just now or we `insist`."""
+        if self._failed_disk is None or (time.monotonic() < self._next_try and not insist):
+            return
+        try:
+            self.disk, self._failed_disk = self._failed_disk.opened_again(), None
+        except (sqlite3.Error, OSError, ForeignFileError) as error:
+            self.leave_disk(error)

@@ -102,7 +102,9 @@ def _open_disk(directory: Path | None, limit: int, page_bytes: int) -> DiskStore
             f"take {least:,} bytes; raise it."
         )
     try:
-        return DiskStore(directory, limit)
+        disk = DiskStore(directory, limit)
+        disk.shrink()
+        return disk
     except OSError as error:
         problem = f"it can't be made or written ({error.strerror}): choose another directory"
     except sqlite3.OperationalError as error:

@@ -130,6 +130,7 @@ class PageStore:
         reported = None
         while True:
             message = inbox.receive(self._patience_ms())
+            self.tiers.try_disk_again()
             if message is not None:
                 self._take(message, scheduler)
             for message in inbox.waiting():
@@ -141,7 +142,7 @@ class PageStore:
                 self._write()
                 report = self._report()
             except sqlite3.Error as error:
-                self._give_up_disk(error)
+                self._leave_disk(error)
                 report = self._report()
             if report != reported:
                 scheduler.send(StoreReport(report))
@@ -238,8 +239,8 @@ class PageStore:
             self._unwritten -= count
             self._written.notify_all()
 
-    def _give_up_disk(self, error: sqlite3.Error) -> None:
-        self.tiers.give_up_disk(error)
+    def _leave_disk(self, error: sqlite3.Error) -> None:
+        self.tiers.leave_disk(error)
         for doomed in self._forgotten:
             doomed.dropped.disk_pages = None
         while self.pool.to_write:
