@@ -80,7 +80,7 @@ async def test_what_is_to_be_dropped_is_forgotten_though_the_scheduler_does_not_
 ) -> None:
     await asked(world, "Gone?", cache_salt="unanswered")
     monkeypatch.setattr(cache_endpoints, "DROP_SECONDS", 0.0)
-    monkeypatch.setattr(world.running, "cache", lambda message: CacheDropped(message.query + 1, 0, 0))
+    monkeypatch.setattr(world.running, "cache", lambda message: CacheDropped(-message.query, 0, 0))
     answer = await world.http.delete("/cache", headers={"authorization": "Bearer first"})
     assert answer.status_code == 503
     assert await asked(world, "Gone?", cache_salt="unanswered") == 0
