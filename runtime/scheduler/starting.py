@@ -120,15 +120,20 @@ class Starter:
 
     def _lend_turn(self, request: Request) -> None:
         """Who computes pages that a request waits for goes first as that would."""
-        if request.awaited is not None:
-            turn = self.waiting.turn(request.priority, request.tenant)
+        if request.awaited is None:
+            return
+        turn = self.waiting.turn(request.priority, request.tenant)
+        if turn < self._own_turn(request.awaited.by):
             request.awaited.home.lend(LentTurn(turn, request.awaited.tokens))
+
+    def _own_turn(self, request: Request) -> Turn:
+        ahead = self._fairness.ahead(request.priority, request.tenant)
+        return not request.residence.urgent, request.priority, ahead
 
     def _running_turn(self, request: Request) -> Turn:
         home = request.residence
-        ahead = self._fairness.ahead(request.priority, request.tenant)
-        own = not home.urgent, request.priority, ahead
-        return min([own, *(lent.turn for lent in home.lent if home.planned < lent.tokens)])
+        lent = (each.turn for each in home.lent if home.planned < each.tokens)
+        return min([self._own_turn(request), *lent])
 
     def _tokens_before(self, turn: Turn, running: Iterable[Request]) -> int:
         """How many tokens of prompts and forced runs are computed before a request of that turn."""
