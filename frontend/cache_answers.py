@@ -18,7 +18,7 @@ from ..runtime.messages import (
 from .tenants import shown_namespace
 
 TEXT_CHARACTERS = 80
-DISK_ERROR = "The disk cache failed; its file may still have some of this. Delete it when the server is down."
+DISK_ERROR = "The disk cache fails; its file may still have some of this. Delete it again later."
 REMOTE_ERROR = "The remote cache can't be reached; what it has of this stays there. Delete it again later."
 
 
