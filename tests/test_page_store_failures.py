@@ -16,7 +16,8 @@ from arbora.runtime.messages import (
     Forgotten,
 )
 from arbora.runtime.model.tiers import disk, lower_tiers, open_page_store
-from arbora.runtime.model.tiers.disk import FILE_NAME
+from arbora.runtime.model.tiers.disk import FILE_NAME, DiskStore, StoredPage
+from arbora.runtime.model.tiers.lower_tiers import LowerTiers
 from page_world import PAGE_BYTES, World, key_bytes
 from served import eventually
 from step_driver import serve_config
@@ -177,3 +178,24 @@ def test_a_directory_that_can_not_be_made_is_done_without(
     config = serve_config(tmp_path, disk_cache=tmp_path / "file" / "cache")
     assert open_page_store(config, PAGE_BYTES, torch.device("cpu")) is None
     assert "it can't be made or written (Not a directory): choose another directory" in caplog.text
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_what_a_failing_disk_could_not_give_up_is_not_found_when_it_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_left: bool
+) -> None:
+    failing = DiskStore(tmp_path, 1 << 24)
+    failing.write([StoredPage(bytes([number] * 16), "", memoryview(bytes(100))) for number in (1, 2)])
+    tiers = LowerTiers(failing, None)
+    monkeypatch.setattr(failing, "discard", fail)
+    error = sqlite3.OperationalError("disk I/O error")
+    if is_left:
+        tiers.leave_disk(error)
+        tiers.discard("", [bytes([1] * 16)])
+    else:
+        with pytest.raises(sqlite3.Error):
+            tiers.discard("", [bytes([1] * 16)])
+        tiers.leave_disk(error)
+    tiers.try_disk_again(insist=True)
+    assert tiers.disk is not None
+    assert tiers.disk.keys == {bytes([2] * 16)}

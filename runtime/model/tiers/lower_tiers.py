@@ -26,6 +26,7 @@ class LowerTiers:
         self.disk_hits = 0
         self.remote_hits = 0
         self._failed_disk: DiskStore | None = None
+        self._to_discard: set[bytes] = set()  # on disk, which it may have failed at
         self._next_try = 0.0  # on the monotonic clock
 
     def __bool__(self) -> bool:
@@ -83,8 +84,9 @@ class LowerTiers:
     def discard(self, namespace: str, keys: Sequence[bytes]) -> None:
         if self.remote is not None:
             self.remote.discard(namespace, keys)
-        if self.disk is not None:
-            self.disk.discard(keys)
+        if self.disk is not None or self._failed_disk is not None:
+            self._to_discard.update(keys)
+            self._discard_on_disk()
 
     def leave_disk(self, error: Exception) -> None:
         log.warning("the disk cache is not used for %.0f s: %s", SILENCE_SECONDS, error)
@@ -99,5 +101,11 @@ class LowerTiers:
             return
         try:
             self.disk, self._failed_disk = self._failed_disk.opened_again(), None
+            self._discard_on_disk()
         except (sqlite3.Error, OSError, ForeignFileError) as error:
             self.leave_disk(error)
+
+    def _discard_on_disk(self) -> None:
+        if self.disk is not None and self._to_discard:
+            self.disk.discard(list(self._to_discard))
+            self._to_discard.clear()
