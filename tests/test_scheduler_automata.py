@@ -111,7 +111,7 @@ def test_a_request_whose_grammar_must_wait_lets_others_pass_but_not_for_ever(
     bench.submit("second", [1, 3], 2, "copy 2")
     others = [f"other{number}" for number in range(MAX_OVERTAKEN + 5)]
     for number, name in enumerate(others):
-        bench.submit(name, [1, 4, number % 50], 1, "copy 1")
+        bench.submit(name, [1, 4 + number // 50, number % 50], 1, "copy 1")
     bench.compiler.finish_all()
     bench.run(280)
     passed = [bench.finish(name) is not None for name in others]
