@@ -15,7 +15,6 @@ from starlette.requests import ClientDisconnect, Request
 from ...runtime.errors import RequestError
 from ..generation import ClientGoneError
 from .fixed_fields import FIXED_FIELDS, check_fixed
-from .protocol import NULL
 from .type_errors import type_error
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -83,8 +82,10 @@ class BodyReader:
 
     def _check_inner_names(self, path: str, fields: dict[str, Raw], kind: type[msgspec.Struct]) -> None:
         for outer, inner_kind in _inner_kinds(kind).items():
+            if outer not in fields:
+                continue
             try:
-                inner = _decoded(_fields, bytes(fields.get(outer, NULL)))
+                inner = _decoded(_fields, bytes(fields[outer]))
             except msgspec.ValidationError:
                 continue
             for name in inner.keys() - set(inner_kind.__struct_fields__):

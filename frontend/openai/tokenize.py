@@ -25,6 +25,7 @@ async def tokenize(service: Service, http_request: Request) -> Response:
     """The ids of a text, or of a conversation as the chat template renders it."""
     request = await service.bodies.read(http_request, _tokenize_decoder, TokenizeRequest)
     service.check_model(request.model)
+    check_salt(request.cache_salt)
     model = _known_model(service)
     scope = cache_scope(http_request, service.config)
     ids = array("i", await prompt_tokens(service, scope, request, request.prompt)).tolist()
@@ -39,7 +40,6 @@ async def prompt_tokens(service: Service, scope: str, request: PromptFields, pro
 
     Raises `RequestError` unless there is either a prompt or a conversation.
     """
-    check_salt(request.cache_salt)
     if (prompt is None) == (request.messages is None):
         raise RequestError("Give either prompt or messages.", param="prompt", code="invalid_value")
     if prompt is not None:
