@@ -102,6 +102,7 @@ def _size_pool(
         context=context,
         context_was_asked=config.max_model_len is not None,
     )
+    _check_room(config, pool.num_pages * bytes_per_page, device)
     if config.kv_memory is not None and pool.num_pages < budget // bytes_per_page:
         log.warning(
             "--kv-memory of %s bytes: %s of them are used, which --max-running %d requests of %s tokens each "
@@ -119,6 +120,20 @@ def _size_pool(
             budget,
         )
     return pool
+
+
+def _check_room(config: ServeConfig, kv_bytes: int, device: torch.device) -> None:
+    """Raises ConfigError for a KV cache that the machine has no memory for beside the loaded weights. CPU pages
+    take memory only when they are written, so that without this check the server would die while it serves."""
+    free = free_memory(device)
+    kept = host_bytes(config) if device.type == "cpu" else 0
+    if kv_bytes + kept <= free:
+        return
+    beside = f" and --host-cache {kept:,}" if kept else ""
+    raise ConfigError(
+        f"--kv-memory of {config.kv_memory or kv_bytes:,} bytes: the KV cache would take {kv_bytes:,} bytes{beside}, "
+        f"but beside the model only {free:,} are free. Lower --kv-memory, or leave it out for a size that fits."
+    )
 
 
 def _kv_budget(
