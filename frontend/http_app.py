@@ -25,6 +25,7 @@ from .openai.endpoint import GenerationEndpoint
 from .openai.errors import error_response, internal_error
 from .openai.models import list_models, show_model
 from .openai.tokenize import detokenize, tokenize
+from .request_log import RequestLog
 from .service import Service
 from .tenants import SENT_KEY
 
@@ -62,7 +63,8 @@ def create_app(service: Service) -> ASGIApp:
         get("/metrics", _metrics),
     ]
     app = Starlette(routes=routes, exception_handlers=_failure_handlers(service))
-    return Guard(app, service.config.api_keys) if service.config.api_keys else app
+    served = Guard(app, service.config.api_keys) if service.config.api_keys else app
+    return RequestLog(served) if service.config.log_requests else served
 
 
 def _bound(service: Service, handler: Handler) -> Callable[[Request], Awaitable[Response]]:

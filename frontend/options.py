@@ -49,6 +49,8 @@ class Option(NamedTuple):
     metavar: str = ""
     switch: bool = False
     repeatable: bool = False
+    several: bool = False
+    """one flag may have several values after it, as well as be repeated"""
 
     @property
     def flag(self) -> str:
@@ -150,6 +152,13 @@ def keys(text: str) -> tuple[str, ...]:
     found = split_keys(text)
     if not found:
         raise ValueError("there is no key in it. Leave it out for a server that asks for none.")
+    return found
+
+
+def model_names(text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(split_keys(text)))
+    if not found:
+        raise ValueError("there is no name in it. Leave it out for MODEL's own name.")
     return found
 
 
@@ -256,7 +265,16 @@ OPTIONS = (
         switch=True,
     ),
     Option("no_prefix_cache", "compute every prompt from its start", truth, False, switch=True),
-    Option("served_model_name", "the model's name in the API (default: MODEL's own)", host, None, "NAME"),
+    Option(
+        "served_model_name",
+        "the model's names in the API, of which replies show the first (default: MODEL's own); put MODEL "
+        "before the option",
+        model_names,
+        None,
+        "NAME",
+        repeatable=True,
+        several=True,
+    ),
     Option(
         "api_key",
         "a key that clients must send; for more, repeat it or put commas between (default: none needed)",
@@ -274,6 +292,13 @@ OPTIONS = (
         switch=True,
     ),
     Option("log_level", ", ".join(LOG_LEVELS), one_of(*LOG_LEVELS), "info", "LEVEL"),
+    Option(
+        "log_requests",
+        "write one line for each request when it ends: tokens, times, outcome, no texts",
+        truth,
+        False,
+        switch=True,
+    ),
 )
 
 
@@ -289,7 +314,8 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
     values["device"] = values["device"] or visible_device()
     values["prefix_cache"] = not values.pop("no_prefix_cache")
     values["api_keys"] = values.pop("api_key")
-    values["served_model_name"] = values["served_model_name"] or served_name(model)
+    names = values["served_model_name"] or (served_name(model),)
+    values["served_model_name"], values["more_model_names"] = names[0], names[1:]
     _check_together(values, {name for name, setting in settings.items() if setting.value is not None})
     if values["disk_cache"] is not None:
         _make_directory(values["disk_cache"], settings["disk_cache"].label)

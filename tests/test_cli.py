@@ -30,6 +30,7 @@ def model(tmp_path: Path) -> Path:
     directory.mkdir()
     (directory / "config.json").write_text("{}")
     (directory / "model.safetensors").touch()
+    (directory / "tokenizer.json").touch()
     return directory
 
 
@@ -47,6 +48,25 @@ def test_the_defaults_serve_this_machine_alone(model: Path) -> None:
 def test_a_model_is_named_after_its_directory(model: Path) -> None:
     assert configured(model).served_model_name == "tiny-model"
     assert configured(model, "--served-model-name", "mine").served_model_name == "mine"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--served-model-name", "one", "two"),
+        ("--served-model-name", "one", "--served-model-name", "two"),
+        ("--served-model-name", "one,two"),
+    ],
+)
+def test_a_model_may_have_several_names(model: Path, flags: Sequence[str]) -> None:
+    config = configured(model, *flags)
+    assert config.model_names == ("one", "two") and config.served_model_name == "one"
+
+
+def test_a_model_that_would_be_taken_for_a_name_is_refused(model: Path) -> None:
+    flags = vars(build_parser().parse_args(["serve", "--served-model-name", "one", str(model)]))
+    with pytest.raises(ConfigError, match=f"Write `arbora serve {model} --served-model-name one`"):
+        serve_config(flags, {})
 
 
 @pytest.mark.parametrize(
@@ -200,6 +220,20 @@ def test_a_model_that_is_not_there_is_refused() -> None:
         configured("/no/where")
 
 
+@pytest.mark.parametrize("path", ["./nope", "../nope", "~/nope", "/no/where"])
+def test_a_path_that_leads_nowhere_is_not_looked_up_on_the_hub(path: str) -> None:
+    with pytest.raises(ConfigError, match=rf"MODEL {path}: there is no such directory \(/.*\)"):
+        configured(path)
+
+
+def test_a_directory_without_a_tokenizer_is_refused(model: Path) -> None:
+    (model / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError, match=r"has no tokenizer\. Copy the model's tokenizer\.json"):
+        configured(model)
+    (model / "tokenizer.model").touch()
+    assert configured(model).model == model
+
+
 def test_a_directory_without_weights_is_refused(model: Path) -> None:
     (model / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match=r"has no \*\.safetensors file"):
@@ -310,7 +344,10 @@ def test_a_signal_drains_the_server_which_says_so_and_leaves_nothing(
     server = Process(short_directory)
     children = server.children()
     server.popen.send_signal(number)
-    assert server.finish() == (0, "arbora: starting fake\narbora: stopped\n")
+    code, said = server.finish()
+    lines = said.splitlines()
+    assert (code, lines[0], lines[-1], len(lines)) == (0, "arbora: starting fake", "arbora: stopped", 3)
+    assert lines[1].startswith("arbora: talk to it in another terminal with `arbora chat --url http://")
     assert not any(map(is_alive, children))
     assert list(short_directory.iterdir()) == []
 

@@ -40,6 +40,18 @@ async def test_the_served_model_is_listed(world: HttpWorld) -> None:
     assert (model.id, model.object, model.owned_by) == (MODEL, "model", "arbora")
 
 
+async def test_every_name_of_the_model_is_listed_and_served() -> None:
+    async with http_world(more_model_names=("gpt-4o",)) as world:
+        assert [model.id for model in (await world.client.models.list()).data] == [MODEL, "gpt-4o"]
+        assert (await world.client.models.retrieve("gpt-4o")).id == "gpt-4o"
+        reply = await world.client.chat.completions.create(
+            model="gpt-4o", messages=[{"role": "user", "content": "hi"}]
+        )
+        assert reply.model == MODEL
+        refused = await world.http.get("/v1/models/other")
+        assert "this server serves 'tiny' and 'gpt-4o'" in refused.json()["error"]["message"]
+
+
 async def test_a_model_is_shown_by_its_id(world: HttpWorld) -> None:
     assert (await world.client.models.retrieve(MODEL)).id == MODEL
 

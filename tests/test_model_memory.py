@@ -79,11 +79,13 @@ def test_a_kv_cache_that_the_machine_has_no_memory_for_is_refused_with_the_numbe
     assert pages(100) == 100
     with pytest.raises(ConfigError) as caught:
         pages(101)
-    for words in (f"--kv-memory of {101 * bytes_per_page:,} bytes", f"only {100 * bytes_per_page:,} are free"):
+    for words in (
+        f"--kv-memory of {101 * bytes_per_page:,} bytes",
+        f"only {100 * bytes_per_page:,} are free",
+    ):
         assert words in str(caught.value)
     with pytest.raises(ConfigError, match="and --host-cache"):
         pages(60, host_cache=50 * bytes_per_page)
-
 
 
 def test_memory_that_no_number_of_requests_can_fill_is_told_with_the_flag_that_allows_more(

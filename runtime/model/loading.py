@@ -49,6 +49,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     checkpoint = Checkpoint(config.model)
     checkpoint.check(expected_tensors(shape))
     dtype = choose_dtype(config.dtype, shape.dtype, checkpoint.dtype(EMBEDDING))
+    log.info("loading %.2f GB of weights as %s onto %s", *_weights_told(checkpoint, dtype, device))
     weights = load_weights(checkpoint, shape, dtype, device)
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
     graphs = None
@@ -70,6 +71,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         shape.vocab_size,
         Transfers(kvs, store) if store is not None else None,
     )
+    log.info("running the first step of a KV cache of %s tokens", f"{pool.num_pages * config.page_size:,}")
     warm_up(runner, shape, pool, config)
     if graphs is not None:
         graphs.replay_in(runner, decoder, kvs)
@@ -86,6 +88,13 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         ready.page_model = page_model(store, (shape, config.page_size), dtype, cos_sin, checkpoint.files)
         ready.host_pages = store.pool.places
     return LoadedModel(runner, ready, store)
+
+
+def _weights_told(
+    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
+) -> tuple[float, str, torch.device]:
+    stored = sum(file.stat().st_size for file in checkpoint.files)
+    return stored / 1e9, str(dtype).removeprefix("torch."), device
 
 
 def _size_pool(
@@ -123,16 +132,19 @@ def _size_pool(
 
 
 def _check_room(config: ServeConfig, kv_bytes: int, device: torch.device) -> None:
-    """Raises ConfigError for a KV cache that the machine has no memory for beside the loaded weights. CPU pages
-    take memory only when they are written, so that without this check the server would die while it serves."""
+    """Raises ConfigError if the machine has no memory for the KV cache beside the loaded weights.
+
+    Pages on the CPU take memory only when they are written: unchecked, the server would die while it serves.
+    """
     free = free_memory(device)
     kept = host_bytes(config) if device.type == "cpu" else 0
     if kv_bytes + kept <= free:
         return
     beside = f" and --host-cache {kept:,}" if kept else ""
     raise ConfigError(
-        f"--kv-memory of {config.kv_memory or kv_bytes:,} bytes: the KV cache would take {kv_bytes:,} bytes{beside}, "
-        f"but beside the model only {free:,} are free. Lower --kv-memory, or leave it out for a size that fits."
+        f"--kv-memory of {config.kv_memory or kv_bytes:,} bytes: the KV cache would take {kv_bytes:,} bytes"
+        f"{beside}, but beside the model only {free:,} are free. Lower --kv-memory, or leave it out for a "
+        "size that fits."
     )
 
 

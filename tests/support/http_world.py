@@ -108,6 +108,8 @@ async def http_world(
     replica: bool = True,
     context_length: int = 256,
     max_waiting: int = 1024,
+    more_model_names: Sequence[str] = (),
+    log_requests: bool = False,
 ) -> AsyncIterator[HttpWorld]:
     with tempfile.TemporaryDirectory(prefix="arb") as name:
         directory = Path(name)
@@ -119,6 +121,8 @@ async def http_world(
             log_level="warning",
             isolate_keys=isolate_keys,
             max_waiting=max_waiting,
+            more_model_names=tuple(more_model_names),
+            log_requests=log_requests,
         )
         engine = EngineClient(directory, 0)
         service = Service.load(config, engine, Tokenizer.load(model))
