@@ -63,6 +63,7 @@ def create_app(service: Service) -> ASGIApp:
         get("/metrics", _metrics),
     ]
     app = Starlette(routes=routes, exception_handlers=_failure_handlers(service))
+    app.router.redirect_slashes = False  # the Host header would say where to
     served = Guard(app, service.config.api_keys) if service.config.api_keys else app
     return RequestLog(served) if service.config.log_requests else served
 

@@ -8,10 +8,12 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
 from arbora.frontend.engine_client import EngineClient
+from arbora.frontend.ingress.limits import Limits
 from arbora.frontend.process import http_server
 from arbora.frontend.service import Service
 from arbora.frontend.text.tokenizer import Tokenizer
@@ -110,6 +112,8 @@ async def http_world(
     max_waiting: int = 1024,
     more_model_names: Sequence[str] = (),
     log_requests: bool = False,
+    limits: Limits | None = None,
+    **options: Any,
 ) -> AsyncIterator[HttpWorld]:
     with tempfile.TemporaryDirectory(prefix="arb") as name:
         directory = Path(name)
@@ -123,11 +127,12 @@ async def http_world(
             max_waiting=max_waiting,
             more_model_names=tuple(more_model_names),
             log_requests=log_requests,
+            **options,
         )
         engine = EngineClient(directory, 0)
         service = Service.load(config, engine, Tokenizer.load(model))
         listener = socket.create_server(("127.0.0.1", 0))
-        server = http_server(service)
+        server = http_server(service, limits)
         tasks = [asyncio.create_task(engine.run()), asyncio.create_task(server.serve([listener]))]
         await eventually(lambda: server.started)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
