@@ -51,6 +51,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     enforce_eager: bool = False
     """no CUDA graphs"""
     api_keys: tuple[str, ...] = ()
+    protect_metrics: bool = False
+    """/metrics needs a key too"""
     isolate_keys: bool = False
     """clients with different keys share no prefixes, and each may pin an equal part"""
     check_invariants: bool = False

@@ -110,6 +110,7 @@ async def http_world(
     max_waiting: int = 1024,
     more_model_names: Sequence[str] = (),
     log_requests: bool = False,
+    protect_metrics: bool = False,
 ) -> AsyncIterator[HttpWorld]:
     with tempfile.TemporaryDirectory(prefix="arb") as name:
         directory = Path(name)
@@ -123,6 +124,7 @@ async def http_world(
             max_waiting=max_waiting,
             more_model_names=tuple(more_model_names),
             log_requests=log_requests,
+            protect_metrics=protect_metrics,
         )
         engine = EngineClient(directory, 0)
         service = Service.load(config, engine, Tokenizer.load(model))
