@@ -273,7 +273,14 @@ OPTIONS = (
     Option(
         "max_running", "most requests that generate at the same time", whole_number(1, 65536), 256, "REQUESTS"
     ),
-    Option("max_waiting", "most requests that wait; more get status 429", whole_number(1), 1024, "REQUESTS"),
+    Option(
+        "max_waiting",
+        "most requests that wait, more get status 429; keys or users with fewer than their share waiting "
+        "still find a place, so that in all up to twice as many wait",
+        whole_number(1),
+        1024,
+        "REQUESTS",
+    ),
     Option(
         "step_ms",
         "longest step while streams are open: lower is smoother, higher is more throughput",
