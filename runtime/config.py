@@ -9,6 +9,7 @@ import msgspec
 
 Device = Literal["cpu", "cuda"]
 WritePolicy = Literal["write_back", "write_through"]
+ReasoningField = Literal["reasoning_content", "reasoning"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 
 
@@ -20,7 +21,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     share no prefixes, and each may pin an equal part. What the KV cache has no room for goes to `host_cache`
     bytes of host memory, `disk_cache_size` bytes in the directory `disk_cache`, and the server at the URL
     `remote_cache`; with the `write_policy` write_through, what is computed goes there at once. `step_ms` is
-    the time budget of a step while streams are open. `enforce_eager`: no CUDA graphs.
+    the time budget of a step while streams are open. `enforce_eager`: no CUDA graphs. `reasoning_field` is
+    the member of a chat's answer that has the model's reasoning.
     """
 
     model: Path
@@ -45,6 +47,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     enforce_eager: bool = False
     api_keys: tuple[str, ...] = ()
     isolate_keys: bool = False
+    reasoning_field: ReasoningField = "reasoning_content"
     check_invariants: bool = False
     log_level: str = "info"
 
