@@ -29,6 +29,7 @@ HTTP_ONLY = (
     "isolate_keys",
     "log_requests",
     "pin_memory",
+    "reasoning_field",
 )
 
 

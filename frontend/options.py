@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple, get_args
 
-from ..runtime.config import Device, DType, ServeConfig, WritePolicy
+from ..runtime.config import Device, DType, ReasoningField, ServeConfig, WritePolicy
 from ..runtime.errors import ConfigError
 from .model_source import find_model, served_name
 
@@ -324,6 +324,13 @@ OPTIONS = (
     ),
     Option("protect_metrics", "/metrics needs a key too", truth, False, switch=True),
     Option("isolate_keys", "clients with different keys share no cached prefixes", truth, False, switch=True),
+    Option(
+        "reasoning_field",
+        "the member of a chat's answer that has the model's reasoning: reasoning_content or reasoning",
+        one_of(*get_args(ReasoningField)),
+        "reasoning_content",
+        "NAME",
+    ),
     Option(
         "check_invariants",
         "check the prefix cache's books after every step (slow)",
