@@ -316,8 +316,8 @@ OPTIONS = (
     ),
     Option(
         "api_key_file",
-        "a file of such keys, one a line, # begins a comment; the list of processes, which shows --api-key to "
-        "other users of this machine, doesn't show them",
+        "a file of such keys, one a line, # begins a comment; unlike --api-key it is not shown in the list of "
+        "processes",
         key_file,
         (),
         "FILE",
