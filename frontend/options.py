@@ -316,8 +316,7 @@ OPTIONS = (
     ),
     Option(
         "api_key_file",
-        "a file of such keys, one a line, # begins a comment; unlike --api-key it is not shown in the list of "
-        "processes",
+        "a file of such keys, one a line, # begins a comment; they are not in the list of processes",
         key_file,
         (),
         "FILE",
