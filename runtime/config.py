@@ -9,6 +9,7 @@ import msgspec
 
 Device = Literal["cpu", "cuda"]
 WritePolicy = Literal["write_back", "write_through"]
+ReasoningField = Literal["reasoning_content", "reasoning"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 
 
@@ -51,8 +52,12 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     enforce_eager: bool = False
     """no CUDA graphs"""
     api_keys: tuple[str, ...] = ()
+    protect_metrics: bool = False
+    """/metrics needs a key too"""
     isolate_keys: bool = False
     """clients with different keys share no prefixes, and each may pin an equal part"""
+    reasoning_field: ReasoningField = "reasoning_content"
+    """the member of a chat's answer that has the model's reasoning"""
     check_invariants: bool = False
     log_level: str = "info"
     log_requests: bool = False

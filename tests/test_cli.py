@@ -114,6 +114,41 @@ def test_a_server_that_was_given_no_key_in_so_many_words_does_not_start_open(
         configured(model, *flags, **environment)
 
 
+def test_keys_may_stand_in_a_file(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "keys"
+    path.write_text("# of the team\none  # Ada's\n\ntwo\n")
+    path.chmod(0o600)
+    assert configured(model, "--api-key-file", path).api_keys == ("one", "two")
+    assert configured(model, "--api-key", "zero", "--api-key-file", path).api_keys == ("zero", "one", "two")
+    assert not caplog.records
+    path.chmod(0o644)
+    configured(model, "--api-key-file", path)
+    assert f"run `chmod 600 {path}`" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "it can't be read \\(No such file"),
+        ("# none\n", "there is no key in it"),
+        ("one\ntwo three\n", "line 2 has a space within a key"),
+    ],
+)
+def test_a_key_file_without_keys_is_refused(
+    model: Path, tmp_path: Path, content: str | None, expected: str
+) -> None:
+    path = tmp_path / "keys"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError, match=f"--api-key-file {path}: {expected}"):
+        configured(model, "--api-key-file", path)
+
+
+def test_metrics_can_only_be_protected_by_a_key(model: Path) -> None:
+    with pytest.raises(ConfigError, match="--protect-metrics: there is no key to ask for"):
+        configured(model, "--protect-metrics")
+
+
 def test_keys_can_only_be_isolated_if_there_are_any(model: Path) -> None:
     assert configured(model, "--api-key", "one", "--isolate-keys").isolate_keys
     with pytest.raises(ConfigError, match="--isolate-keys: there are no keys"):

@@ -122,6 +122,20 @@ async def test_each_key_opens_the_server(guarded: HttpWorld, key: str) -> None:
     assert response.status_code == 200
 
 
+async def test_a_key_may_come_in_anthropic_s_header(guarded: HttpWorld) -> None:
+    assert (await guarded.http.get("/v1/models", headers={"x-api-key": "second"})).status_code == 200
+    assert (await guarded.http.get("/v1/models", headers={"x-api-key": "third"})).status_code == 401
+    both = {"authorization": "Bearer third", "x-api-key": "second"}
+    assert (await guarded.http.get("/v1/models", headers=both)).status_code == 401
+
+
+async def test_metrics_may_need_a_key() -> None:
+    async with http_world(api_keys=("first",), protect_metrics=True) as world:
+        assert (await world.http.get("/metrics")).status_code == 401
+        assert (await world.http.get("/health")).status_code == 200
+        assert (await world.http.get("/metrics", headers={"x-api-key": "first"})).status_code == 200
+
+
 @pytest.mark.parametrize("path", ["/health", "/ping", "/version", "/metrics"])
 async def test_probes_need_no_key(guarded: HttpWorld, path: str) -> None:
     assert (await guarded.http.get(path)).status_code == 200

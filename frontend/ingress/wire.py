@@ -28,7 +28,8 @@ class Wire(asyncio.Transport):
         self._taken = 0  # bytes, up to then
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        if self._closed_at is None:
+        """Does nothing once the client is gone, where the transport of uvloop raises RuntimeError."""
+        if not self.is_closing():
             self._written += len(data)
             self._transport.write(data)
 

@@ -41,7 +41,7 @@ class Answer(Protocol):
 
 
 class Job(Protocol):
-    """A request that has been checked and tokenized. `opening` are a stream's first events."""
+    """A request that has been checked and tokenized."""
 
     @property
     def request_id(self) -> str: ...
@@ -51,9 +51,6 @@ class Job(Protocol):
 
     @property
     def streams(self) -> bool: ...
-
-    @property
-    def opening(self) -> bytes: ...
 
     def answer(self, generation: Generation) -> Answer:
         """A fresh one: after a restart nothing of the last attempt counts."""
@@ -102,10 +99,10 @@ async def _send_whole(job: Job, generation: Generation, timer: RequestTimer, sen
 
 
 async def _send_stream(job: Job, generation: Generation, timer: RequestTimer, send: Send) -> None:
+    """The headers go out at once. The first event waits for the first output, so that a client that takes
+    it for the first token measures the right time."""
     headers = [*_STREAM_HEADERS, _id_header(job)]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    if job.opening:
-        await send({"type": "http.response.body", "body": job.opening, "more_body": True})
     try:
         async for events in _answer_parts(job, generation, timer):
             generation.token_left = True

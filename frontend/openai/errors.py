@@ -20,7 +20,7 @@ def error_json(error: RequestError) -> bytes:
 def error_headers(error: RequestError) -> dict[str, str]:
     """429 and 503 tell when to try again, 401 how to authenticate."""
     if error.status in (429, 503):
-        return {"retry-after": str(RETRY_AFTER_SECONDS)}
+        return {"retry-after": str(error.retry_after or RETRY_AFTER_SECONDS)}
     return {"www-authenticate": "Bearer"} if error.status == 401 else {}
 
 

@@ -110,11 +110,10 @@ async def http_world(
     replica: bool = True,
     context_length: int = 256,
     max_waiting: int = 1024,
-    more_model_names: Sequence[str] = (),
-    log_requests: bool = False,
     limits: Limits | None = None,
-    **options: Any,
+    **more: Any,
 ) -> AsyncIterator[HttpWorld]:
+    """`more` are other fields of the configuration."""
     with tempfile.TemporaryDirectory(prefix="arb") as name:
         directory = Path(name)
         model = write_tiny_model(directory / "model", template)
@@ -125,9 +124,7 @@ async def http_world(
             log_level="warning",
             isolate_keys=isolate_keys,
             max_waiting=max_waiting,
-            more_model_names=tuple(more_model_names),
-            log_requests=log_requests,
-            **options,
+            **more,
         )
         engine = EngineClient(directory, 0)
         service = Service.load(config, engine, Tokenizer.load(model))
