@@ -15,6 +15,8 @@ class FixedField(NamedTuple):
     instead: str = "Leave it out."
 
 
+READ_BYTES = 400  # of a value, which may be as long as the body; the values in the table are shorter
+
 _SHORTEN = "Shorten the prompt: POST /tokenize counts its tokens."
 _TEXT_ALONE = "Leave it out: replies are text alone."
 _IDS = "Leave it out: POST /tokenize gives the ids of a text."
@@ -65,7 +67,7 @@ FIXED_FIELDS = {
 def check_fixed(name: str, value: bytes) -> None:
     """Raises a `RequestError` that names the field, its value and what to use."""
     values, instead = FIXED_FIELDS[name]
-    text = " ".join(value.decode(errors="replace").split())
+    text = " ".join(value[:READ_BYTES].decode(errors="replace").split())
     if text == "null" or text.replace(" ", "") in values:
         return
     shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
