@@ -66,9 +66,9 @@ class Service:
         return await asyncio.to_thread(self.memo.encode, namespace, text)
 
     def check_model(self, name: str | None) -> None:
-        """Raises a 404 `RequestError` for a model that isn't served."""
+        """Raises a 404 `RequestError` for a model that isn't served. An empty name counts as none."""
         served = self.config.served_model_name
-        if name is not None and name != served:
+        if name and name != served:
             raise RequestError(
                 f"The model {name!r} does not exist; this server serves {served!r}.",
                 status=404,

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from ...runtime.errors import RequestError
 from ..generation import ClientGoneError
-from .fixed_fields import FIXED_FIELDS, check_fixed
+from .fixed_fields import FIXED_FIELDS, HINTS, check_fixed, is_without_effect
 from .type_errors import type_error
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -34,6 +34,7 @@ WITHOUT_EFFECT = frozenset(
         "metadata",
         "safety_identifier",
         "prompt_cache_key",
+        "prompt_cache_options",
         "prompt_cache_retention",
         "prediction",
         "request_id",
@@ -76,6 +77,9 @@ class BodyReader:
         for name in fields.keys() - set(known) - WITHOUT_EFFECT:
             if name in FIXED_FIELDS:
                 check_fixed(name, bytes(fields[name]))
+            elif name in HINTS:
+                if is_without_effect(name, bytes(fields[name])) and self._may_warn(name):
+                    log.warning("the request field %r has no effect. %s", name, HINTS[name].instead)
             else:
                 self._warn("", name, known)
         self._check_inner_names("", fields, kind)
@@ -94,10 +98,16 @@ class BodyReader:
 
     def _warn(self, path: str, name: str, known: Sequence[str]) -> None:
         field = path + name[:MOST_SHOWN]
-        if field not in self._warned and len(self._warned) < 100:
-            self._warned.add(field)
+        if self._may_warn(field):
             meant = "".join(f": did you mean {path}{near}?" for near in get_close_matches(name, known, 1))
             log.warning("ignoring the unknown request field %r%s", field, meant)
+
+    def _may_warn(self, field: str) -> bool:
+        """Once of each field, and of 100 fields at most."""
+        if field in self._warned or len(self._warned) >= 100:
+            return False
+        self._warned.add(field)
+        return True
 
 
 @cache
