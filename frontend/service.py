@@ -67,10 +67,10 @@ class Service:
 
     def check_model(self, name: str | None) -> None:
         """Raises a 404 `RequestError` for a model that isn't served. An empty name counts as none."""
-        served = self.config.served_model_name
-        if name and name != served:
+        served = self.config.model_names
+        if name and name not in served:
             raise RequestError(
-                f"The model {name!r} does not exist; this server serves {served!r}.",
+                f"The model {name!r} does not exist; this server serves {' and '.join(map(repr, served))}.",
                 status=404,
                 param="model",
                 code="model_not_found",

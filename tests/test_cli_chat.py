@@ -7,7 +7,7 @@ import socket
 import pytest
 from arbora.frontend.chat_cli import Server
 from arbora.frontend.cli import main
-from chat_stub import chat_server
+from chat_stub import Piece, chat_server
 
 
 def say(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
@@ -46,7 +46,7 @@ def test_a_chat_shows_what_the_model_thinks_and_sends_only_what_it_says(
 def test_a_chat_on_a_terminal_dims_what_the_model_thinks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reply = [{"delta": {"reasoning_content": "Hm."}}, "Fine."]
+    reply: list[Piece] = [{"delta": {"reasoning_content": "Hm."}}, "Fine."]
     for no_color in (False, True):
         monkeypatch.delenv("NO_COLOR", raising=False)
         if no_color:
@@ -124,6 +124,13 @@ def test_a_chat_without_a_server_says_how_to_start_one(capsys: pytest.CaptureFix
         port = unused.getsockname()[1]
     assert main(["chat", "--url", f"http://127.0.0.1:{port}"]) == 2
     assert "Start one with `arbora serve`" in capsys.readouterr().err
+
+
+def test_a_chat_that_lacks_the_key_is_told_how_to_give_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with chat_server() as stub:
+        stub.is_guarded = True
+        assert main(["chat", "--url", stub.url]) == 2
+    assert "status 401: A key is needed. Give it with --api-key KEY or in" in capsys.readouterr().err
 
 
 def test_a_chat_sends_its_key() -> None:

@@ -107,11 +107,13 @@ async def test_a_schema_is_an_object_or_a_string_that_holds_it(
     assert (grammar.kind, json.loads(grammar.text)) == ("json_schema", {"type": "integer"})
 
 
+BIG = {"enum": [10**22, 123456789012345678901234567890]}
 EQUAL: list[Any] = [
     {"guided_grammar": "start: /a/", "structured_outputs": {"grammar": "start: /a/"}},
     {"regex": "ok", "guided_regex": "ok", "structured_outputs": {"regex": "ok"}},
     {"choice": ["a", "b"], "guided_choice": ["b", "a", "a"]},
     {"guided_json": '{"a": 1, "b": [true]}', "json_schema": {"b": [True], "a": 1.0}},
+    {"guided_json": '{"enum": [1e22, 123456789012345678901234567890]}'} | {"json_schema": BIG},
     {"guided_json": {"type": "object"}, "response_format": SCHEMA},
     {"guided_json": {"type": "object"}, "response_format": {"type": "json_object"}},
     {

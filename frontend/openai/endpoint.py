@@ -14,6 +14,7 @@ from ...runtime.errors import RequestError
 from ...runtime.messages import Generate
 from ..generation import Arrival, ClientGoneError, Generation
 from ..metrics import RequestTimer
+from ..request_log import TIMER
 from ..service import Service
 from .errors import error_event, internal_error
 from .reply import Reply
@@ -63,7 +64,7 @@ class GenerationEndpoint:
         self._prepare = prepare
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        timer = RequestTimer(self._service.metrics)
+        scope[TIMER] = timer = RequestTimer(self._service.metrics)
         job = await self._prepare(self._service, Request(scope, receive))
         generation = self._service.engine.start(job.requests)
         watch = asyncio.create_task(_close_when_gone(receive, generation))
@@ -139,5 +140,5 @@ async def _answer_parts(job: Job, generation: Generation, timer: RequestTimer) -
             yield events
     usage = answer.reply.usage()
     reasons = [choice.finish or "" for choice in answer.reply.choices]
-    timer.finished(usage.prompt_tokens, usage.completion_tokens, reasons)
+    timer.finished(usage, reasons)
     yield answer.closing()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 import msgspec
@@ -32,7 +33,7 @@ def _meaning(spec: GrammarSpec) -> tuple[str, bytes]:
             return "json_schema", _ANY_OBJECT.encode()
         case "json_schema" | "structural_tag":
             value = _json.decode(spec.text)
-            return spec.kind, msgspec.json.encode(value, order="sorted")
+            return spec.kind, json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
         case "choice":
             texts: list[str] = msgspec.json.decode(spec.text, type=list[str])
             return "choice", msgspec.json.encode(sorted(set(texts)))
