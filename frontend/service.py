@@ -93,9 +93,9 @@ class Service:
             raise _too_long(problem, param) from None
 
     def check_model(self, name: str | None) -> None:
-        """Raises a 404 `RequestError` for a model that isn't served."""
+        """Raises a 404 `RequestError` for a model that isn't served. An empty name counts as none."""
         served = self.config.model_names
-        if name is not None and name not in served:
+        if name and name not in served:
             raise RequestError(
                 f"The model {name!r} does not exist; this server serves {' and '.join(map(repr, served))}.",
                 status=404,
