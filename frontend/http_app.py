@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from importlib.metadata import version
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -18,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..runtime.errors import RequestError
 from .cache_endpoints import drop_cache, pin_prefix, show_cache, unpin_prefix
+from .descriptors import check_descriptors
 from .generation import ClientGoneError
 from .openai.chat import prepare_chat
 from .openai.completions import prepare_completion
@@ -25,7 +25,7 @@ from .openai.endpoint import GenerationEndpoint
 from .openai.errors import error_response, internal_error
 from .openai.models import list_models, show_model
 from .openai.tokenize import detokenize, tokenize
-from .service import Service
+from .service import VERSION, Service
 from .tenants import SENT_KEY
 
 log = logging.getLogger(__name__)
@@ -102,11 +102,12 @@ class Guard:
 
 async def _health(service: Service, request: Request) -> Response:
     service.engine.check_serving()
+    check_descriptors()
     return _json({"status": "ok"})
 
 
 async def _version(service: Service, request: Request) -> Response:
-    return _json({"version": version("arbora")})
+    return _json({"version": VERSION})
 
 
 async def _metrics(service: Service, request: Request) -> Response:

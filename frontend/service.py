@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from functools import cached_property
 from hashlib import sha256
 from importlib.metadata import version
 
@@ -21,6 +20,7 @@ from .text.reasoning import ReasoningFormat, detect_reasoning
 from .text.tokenizer import Tokenizer
 from .text.tool_calls import ToolFormat, detect_format
 
+VERSION = version("arbora")  # read at start: later there may be no descriptor left to read it with
 LONG_TEXT = 16_384  # characters: about 5 ms of tokenizing, which other streams need not wait for
 
 
@@ -34,6 +34,7 @@ class Service:
     reasoning: ReasoningFormat | None
     tool_format: ToolFormat
     metrics: Metrics
+    fingerprint: str
     bodies: BodyReader = field(default_factory=BodyReader)
     started: int = field(default_factory=lambda: int(time.time()))
 
@@ -43,13 +44,9 @@ class Service:
         reasoning = detect_reasoning(template, tokenizer)
         memo = PromptMemo(tokenizer)
         tools = detect_format(template)
-        return cls(config, engine, tokenizer, template, memo, reasoning, tools, Metrics(memo))
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """OpenAI's: with the same one a seed gives the same reply."""
-        parts = (version("arbora"), self.config.model.name, self.config.device, self.config.dtype)
-        return "fp_" + sha256("/".join(parts).encode()).hexdigest()[:12]
+        return cls(
+            config, engine, tokenizer, template, memo, reasoning, tools, Metrics(memo), fingerprint(config)
+        )
 
     async def encode(self, text: str, add_special_tokens: bool) -> Tokens:
         """Long texts on another thread; `tokenizers` lets go of the interpreter meanwhile."""
@@ -75,6 +72,12 @@ class Service:
                 param="model",
                 code="model_not_found",
             )
+
+
+def fingerprint(config: ServeConfig) -> str:
+    """OpenAI's `system_fingerprint`: with the same one a seed gives the same reply."""
+    parts = (VERSION, config.model.name, config.device, config.dtype)
+    return "fp_" + sha256("/".join(parts).encode()).hexdigest()[:12]
 
 
 def room_for_reply(
