@@ -16,6 +16,7 @@ from ..runtime.errors import ConfigError
 DEFAULT_URL = "http://127.0.0.1:8000"
 TIMEOUT_SECONDS = 600.0
 COMMANDS = "/reset begins anew, /exit ends"
+KEY_HINT = " Give it with --api-key KEY or in the variable ARBORA_API_KEY."
 FULL = "(this turn is forgotten: a shorter one may fit, and /reset starts a new conversation)"
 Turn = dict[str, str]
 
@@ -140,6 +141,7 @@ def _pieces(lines: http.client.HTTPResponse) -> Iterator[str]:
 def _refusal(status: int, body: bytes) -> ReplyError:
     try:
         error = msgspec.json.decode(body)["error"]
-        return ReplyError(f"status {status}: {error['message']}", str(error.get("code")))
+        hint = KEY_HINT if status == http.HTTPStatus.UNAUTHORIZED else ""
+        return ReplyError(f"status {status}: {error['message']}{hint}", str(error.get("code")))
     except (msgspec.DecodeError, LookupError, TypeError):
         return ReplyError(f"status {status}: {body.decode(errors='replace')[:200]}")

@@ -79,6 +79,13 @@ def test_a_chat_without_a_server_says_how_to_start_one(capsys: pytest.CaptureFix
     assert "Start one with `arbora serve`" in capsys.readouterr().err
 
 
+def test_a_chat_that_lacks_the_key_is_told_how_to_give_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with chat_server() as stub:
+        stub.is_guarded = True
+        assert main(["chat", "--url", stub.url]) == 2
+    assert "status 401: A key is needed. Give it with --api-key KEY or in" in capsys.readouterr().err
+
+
 def test_a_chat_sends_its_key() -> None:
     with chat_server() as stub:
         Server(stub.url + "/v1/", "secret").model()

@@ -124,10 +124,48 @@ async def test_a_prompt_that_is_too_long_by_itself_is_what_is_wrong(world: HttpW
         assert "the prompt has 1025" in error["message"]
 
 
-async def test_a_reply_that_is_too_long_is_told_how_much_room_there_is(world: HttpWorld) -> None:
-    error = await refused(world, "/v1/completions", prompt=[5] * 1000, max_tokens=25)
-    assert (error["param"], error["code"]) == ("max_tokens", "context_length_exceeded")
-    assert "leaves 24 for the reply" in error["message"]
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/v1/completions", "max_tokens"),
+        ("/v1/chat/completions", "max_tokens"),
+        ("/v1/chat/completions", "max_completion_tokens"),
+    ],
+)
+async def test_a_reply_ends_with_the_context_where_its_limit_goes_beyond(
+    world: HttpWorld, path: str, name: str
+) -> None:
+    world.script = lambda request: [5] * 2000
+    for limit in (900, 1024):
+        body = {"messages": [{"role": "user", "content": "cat " * 150}], "prompt": [5] * 300, name: limit}
+        answer = (await world.http.post(path, json=body)).json()
+        assert answer["usage"]["total_tokens"] == 1024
+        assert answer["choices"][0]["finish_reason"] == "length"
+    error = await refused(world, path, **{name: 1025})
+    assert (error["param"], error["code"]) == (name, "context_length_exceeded")
+    assert f"{name} is 1025" in error["message"] and "1024 tokens" in error["message"]
+
+
+async def test_each_prompt_has_its_own_room_for_a_reply(world: HttpWorld) -> None:
+    world.script = lambda request: [5] * 2000
+    body = {"prompt": [[5] * 1020, [5] * 1000, [5]], "max_tokens": 30, "n": 2, "seed": 1}
+    usage = (await world.http.post("/v1/completions", json=body)).json()["usage"]
+    assert usage["completion_tokens"] == 2 * (4 + 24 + 30)
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_tokens": 950}], ids=str)
+async def test_more_least_tokens_than_there_is_room_for_are_refused(world: HttpWorld, limit: Any) -> None:
+    messages = [{"role": "user", "content": "cat " * 150}]
+    error = await refused(world, messages=messages, min_tokens=900, **limit)
+    assert error["param"] == "min_tokens"
+    assert "min_tokens is 900" in error["message"] and "what the prompt leaves" in error["message"]
+
+
+async def test_a_short_context_leaves_the_default_of_completions_room() -> None:
+    async with http_world(context_length=8) as small:
+        small.script = lambda request: [5] * 99
+        answer = (await small.http.post("/v1/completions", json={"prompt": [5, 6, 7]})).json()
+        assert answer["usage"]["completion_tokens"] == 5
 
 
 @pytest.mark.parametrize(

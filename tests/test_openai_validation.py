@@ -265,8 +265,8 @@ async def test_a_prompt_longer_than_the_context_is_refused(world: HttpWorld) -> 
     assert "257" in error["message"] and "256" in error["message"]
 
 
-async def test_prompt_and_reply_longer_than_the_context_are_refused(world: HttpWorld) -> None:
-    error = await completion_error(world, prompt=[5] * 200, max_tokens=57)
+async def test_a_reply_that_alone_is_longer_than_the_context_is_refused(world: HttpWorld) -> None:
+    error = await completion_error(world, prompt=[5], max_tokens=257)
     assert (error["code"], error["param"]) == ("context_length_exceeded", "max_tokens")
 
 

@@ -21,7 +21,7 @@ def error_response(error: RequestError, headers: dict[str, str] | None = None) -
     """429 and 503 tell when to try again, 401 how to authenticate."""
     headers = dict(headers or {})
     if error.status in (429, 503):
-        headers["retry-after"] = str(RETRY_AFTER_SECONDS)
+        headers["retry-after"] = str(error.retry_after or RETRY_AFTER_SECONDS)
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
     return Response(error_json(error), error.status, headers, "application/json")

@@ -14,13 +14,14 @@ Reply = list[str] | str | dict[str, str]
 
 class ChatStub:
     """What was asked of the server. A reply is a list of pieces, the text of an error event, or the error
-    of an answer with status 400."""
+    of an answer with status 400. With `is_guarded` every request is refused with 401."""
 
     def __init__(self, url: str, replies: tuple[Reply, ...]) -> None:
         self.url = url
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.replies = list(replies)
+        self.is_guarded = False
 
 
 @contextmanager
@@ -28,6 +29,10 @@ def chat_server(*replies: Reply) -> Iterator[ChatStub]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             stub.keys.append(self.headers["Authorization"])
+            if stub.is_guarded:
+                self._start("application/json", 401)
+                self.wfile.write(json.dumps({"error": {"message": "A key is needed."}}).encode())
+                return
             self._start("application/json")
             self.wfile.write(json.dumps({"data": [{"id": "stub"}]}).encode())
 

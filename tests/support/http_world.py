@@ -8,6 +8,7 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -108,7 +109,9 @@ async def http_world(
     replica: bool = True,
     context_length: int = 256,
     max_waiting: int = 1024,
+    **more: Any,
 ) -> AsyncIterator[HttpWorld]:
+    """`more` are other fields of the configuration."""
     with tempfile.TemporaryDirectory(prefix="arb") as name:
         directory = Path(name)
         model = write_tiny_model(directory / "model", template)
@@ -119,6 +122,7 @@ async def http_world(
             log_level="warning",
             isolate_keys=isolate_keys,
             max_waiting=max_waiting,
+            **more,
         )
         engine = EngineClient(directory, 0)
         service = Service.load(config, engine, Tokenizer.load(model))
