@@ -51,7 +51,11 @@ def main() -> None:
 async def _serve(
     arguments: ChildArguments, config: ServeConfig, tokenizer: Tokenizer, supervisor: Outbox
 ) -> None:
-    """Until the supervisor wants the process drained and the last answer is out."""
+    """Until the supervisor wants the process drained and the last answer is out.
+
+    Connections wait in the socket's backlog until it is known whether the replica is up: a process that
+    takes the place of a dead one refuses nothing that the model could answer.
+    """
     engine = EngineClient(arguments.directory, arguments.client)
     service = Service.load(config, engine, tokenizer)
     listener = socket.socket(fileno=int(os.environ[LISTEN_FD]))
@@ -59,6 +63,7 @@ async def _serve(
     async with asyncio.TaskGroup() as tasks:
         receiving = tasks.create_task(engine.run())
         stopping = tasks.create_task(_stop_when_drained(engine, server))
+        await engine.informed.wait()
         supervisor.send(Ready("tokenizer", arguments.client))
         gc.freeze()
         await server.serve(sockets=[listener])

@@ -276,7 +276,6 @@ def main() -> None:
     arguments = child_arguments()
     config = load_config(arguments.directory)
     write_log(config.log_level)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     Loop(arguments, config).run()
 
 
