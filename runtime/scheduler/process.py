@@ -243,7 +243,7 @@ def _scheduler(
         limits,
         cache,
         StepBudget(config.step_ms),
-        GrammarDesk(compiler),
+        GrammarDesk(compiler, config.isolate_keys),
         ready.vocab_size,
         vocabulary.eos,
         segmenter,
