@@ -20,7 +20,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     share no prefixes, and each may pin an equal part. What the KV cache has no room for goes to `host_cache`
     bytes of host memory, `disk_cache_size` bytes in the directory `disk_cache`, and the server at the URL
     `remote_cache`; with the `write_policy` write_through, what is computed goes there at once. `step_ms` is
-    the time budget of a step while streams are open. `enforce_eager`: no CUDA graphs.
+    the time budget of a step while streams are open. `enforce_eager`: no CUDA graphs. `deterministic`: a
+    request's tokens depend on nothing but the request.
     """
 
     model: Path
@@ -43,6 +44,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     step_ms: float = 300.0
     prefix_cache: bool = True
     enforce_eager: bool = False
+    deterministic: bool = False
     api_keys: tuple[str, ...] = ()
     isolate_keys: bool = False
     check_invariants: bool = False

@@ -21,10 +21,14 @@ class _Loaded:
 
 
 class GrammarDesk:
-    """Knows which automata the model process has, and who uses them."""
+    """Knows which automata the model process has, and who uses them.
 
-    def __init__(self, compiler: GrammarCompiler) -> None:
+    reproducible: every request waits for the automaton that lasts, as if it had asked for that.
+    """
+
+    def __init__(self, compiler: GrammarCompiler, reproducible: bool = False) -> None:
         self._compiler = compiler
+        self._reproducible = reproducible
         self._loaded: OrderedDict[str, _Loaded] = OrderedDict()  # by the automaton's key, last used last
         self._nbytes = 0  # of all that is loaded
         self._bytes_in_use = 0
@@ -55,7 +59,7 @@ class GrammarDesk:
             property_order=spec.property_order,
             unenforced=spec.unenforced,
             closing=closing,
-            reproducible=spec.reproducible,
+            reproducible=self._reproducible or spec.reproducible,
         )
 
     def cancel(self, request: str) -> None:

@@ -241,7 +241,7 @@ def _scheduler(
         limits,
         cache,
         StepBudget(config.step_ms),
-        GrammarDesk(compiler),
+        GrammarDesk(compiler, reproducible=config.deterministic),
         ready.vocab_size,
         vocabulary.eos,
         segmenter,
