@@ -48,7 +48,9 @@ class Service:
     @cached_property
     def fingerprint(self) -> str:
         """OpenAI's: with the same one a seed gives the same reply."""
-        parts = (version("arbora"), self.config.model.name, self.config.device, self.config.dtype)
+        config = self.config
+        mode = ("deterministic",) if config.deterministic else ()
+        parts = (version("arbora"), config.model.name, config.device, config.dtype, *mode)
         return "fp_" + sha256("/".join(parts).encode()).hexdigest()[:12]
 
     async def encode(self, text: str, add_special_tokens: bool) -> Tokens:
