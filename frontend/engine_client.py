@@ -52,6 +52,7 @@ class EngineClient:
     """Sends to whichever replica is up. `model` is what it said of itself, None before the first;
     `epoch` is its epoch, or that of the last one.
 
+    `informed` is set once the supervisor has said whether the replica is up, or that it is to drain.
     `drain_requested` is set when the supervisor wants the process to finish what is open, `idle` while
     nothing is.
     """
@@ -60,6 +61,7 @@ class EngineClient:
         self.client = client
         self.model: ModelReady | None = None
         self.epoch = ANY_EPOCH
+        self.informed = asyncio.Event()
         self.drain_requested = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
@@ -143,11 +145,14 @@ class EngineClient:
                 self._questions.answer(message)
             case PeerUp():
                 self._peer_up(message)
+                self.informed.set()
             case PeerDown(role):
                 if role == "replica":
                     self._peer_down()
+                    self.informed.set()
             case Drain():
                 self.drain_requested.set()
+                self.informed.set()
             case GiveUp():
                 for generation in self._open_generations():
                     generation.end(_shutting_down())
@@ -163,7 +168,11 @@ class EngineClient:
         choice = self._choices.get(message.request)
         if choice is not None:
             error = RequestError(
-                message.message, status=message.status, param=message.param, code=message.code
+                message.message,
+                status=message.status,
+                param=message.param,
+                code=message.code,
+                retry_after=message.retry_after,
             )
             choice.generation.refuse(choice.number, error)
 

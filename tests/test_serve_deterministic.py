@@ -41,3 +41,20 @@ def test_a_request_alone_and_uncached_says_what_it_says_in_a_crowd(served_model:
         crowd = replay(engine, load, shuffled(ALONE, 1), IN_FLIGHT)
         alone = replay(engine, outside, range(ALONE), 1)
     assert not differing(crowd, alone)
+
+
+def test_a_next_turn_has_the_same_tokens_whether_or_not_the_server_gave_the_reply_before_it(
+    served_model: Path,
+) -> None:
+    """What was sampled is often not what the tokenizer makes of its text, and is forgotten at a restart."""
+    asked = {"temperature": 1.0, "seed": 3, "max_tokens": 20, "ignore_eos": True}
+    messages = [{"role": "user", "content": "Hello there."}]
+    turns = []
+    for remembers in (True, False):
+        with Engine(str(served_model), deterministic=True, kv_memory="8MiB", **OPTIONS) as engine:
+            if remembers:
+                text = engine.chat(messages, **asked).text
+                messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "And then?"}]
+            turns.append(engine.chat(messages, **asked))
+    assert turns[0].usage.prompt_tokens == turns[1].usage.prompt_tokens
+    assert turns[0].tokens == turns[1].tokens

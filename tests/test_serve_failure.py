@@ -120,6 +120,15 @@ def test_when_the_tokenizer_process_dies_another_takes_over(victim: Served) -> N
     eventually(lambda: victim.is_quiet)
 
 
+@pytest.mark.parametrize("role", ["scheduler", "model"])
+def test_a_replica_ends_by_the_signal_itself_whatever_its_threads_do(victim: Served, role: str) -> None:
+    pid = victim.children[role]
+    os.kill(pid, signal.SIGTERM)
+    end = f"the {role} process (pid {pid}) was killed by signal 15"
+    eventually(lambda: end in "".join(victim.log))
+    eventually(lambda: victim.is_healthy)
+
+
 def answers(served: Served) -> bool:
     try:
         return served.is_healthy

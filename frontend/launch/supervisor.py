@@ -248,8 +248,8 @@ class Supervisor:
     def _connect_tokenizer(self, client: int) -> None:
         address = sockets.tokenizer_address(self._directory, client)
         outbox = sockets.Outbox(self._context, address, sockets.ANY_EPOCH)
-        if self._model is not None:
-            outbox.send(PeerUp(self._epoch, self._model))
+        up = None if self._model is None else PeerUp(self._epoch, self._model)
+        outbox.send(up or PeerDown("replica"))
         self._to_tokenizers[client] = outbox
 
     async def _start(self, command: Command, epoch: int, client: int = 0) -> ChildProcess:

@@ -14,6 +14,7 @@ from .protocol import GenerationFields
 MAX_CHOICES = 128
 MAX_CHOICES_IN_ALL = 1024
 MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 1024  # of one string
 MAX_LOGPROBS = 20
 MAX_BIASED_TOKENS = 1024
 GREEDY_BELOW = 1e-5
@@ -110,6 +111,13 @@ def stop_strings(request: GenerationFields) -> list[str]:
             param="stop",
             code="invalid_value",
         )
+    if any(len(text) > MAX_STOP_CHARACTERS for text in stop):
+        longest = max(map(len, stop))
+        raise RequestError(
+            f"stop has a string of {longest} characters, but they may have at most {MAX_STOP_CHARACTERS}.",
+            param="stop",
+            code="invalid_value",
+        )
     if "" in stop:
         raise RequestError("stop must not contain an empty string.", param="stop", code="invalid_value")
     return stop
@@ -165,11 +173,15 @@ def sampling_params(
     prompt_logprobs: int | None,
     vocab_size: int,
 ) -> SamplingParams:
-    """The request's sampling parameters, with choice 0's seed. Call `check_common` first."""
+    """The request's sampling parameters, with choice 0's seed. Call `check_common` first.
+
+    `max_tokens` is the most tokens that the reply may have.
+    """
     min_tokens = request.min_tokens or 0
     if min_tokens > max_tokens:
         raise RequestError(
-            f"min_tokens is {min_tokens}, but must be at most max_tokens, which is {max_tokens}.",
+            f"min_tokens is {min_tokens}, but the reply can have at most {max_tokens} tokens: max_tokens, or "
+            "what the prompt leaves of the context, allows no more.",
             param="min_tokens",
             code="invalid_value",
         )

@@ -109,7 +109,6 @@ def serve(runner: Runner, mail: Mail, scheduler: Outbox) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     arguments = child_arguments()
     config = load_config(arguments.directory)
     if WITHOUT_GRAPHS in os.environ:

@@ -100,6 +100,7 @@ class Loop:
             self._scheduler.fetch_ahead()
             while self._scheduler.plan():
                 pass
+            self._scheduler.tick(time.monotonic())
             self._send()
         if ready.page_model:
             self._flush()
@@ -236,6 +237,7 @@ def _scheduler(
         ready.slots,
         config.max_waiting,
         _most_pinned(ready, config),
+        len(set(config.api_keys)),
     )
     return Scheduler(
         limits,
@@ -274,7 +276,6 @@ def main() -> None:
     arguments = child_arguments()
     config = load_config(arguments.directory)
     write_log(config.log_level)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     Loop(arguments, config).run()
 
 
