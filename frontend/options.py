@@ -295,6 +295,14 @@ OPTIONS = (
         False,
         switch=True,
     ),
+    Option(
+        "deterministic",
+        "the same request gives the same tokens in any batch, cached or not, and after a restart; CPU only, "
+        "slower",
+        truth,
+        False,
+        switch=True,
+    ),
     Option("no_prefix_cache", "compute every prompt from its start", truth, False, switch=True),
     Option(
         "served_model_name",

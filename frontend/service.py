@@ -47,7 +47,7 @@ class Service:
         template = ChatTemplate.load(config.model, tokenizer)
         reasoning = detect_reasoning(template, tokenizer)
         long_texts = LongTexts(tokenizer)
-        memo = PromptMemo(tokenizer, long_texts=long_texts)
+        memo = PromptMemo(tokenizer, long_texts=long_texts, keeps_replies=not config.deterministic)
         tools = detect_format(template)
         work = FairThreads()
         return cls(
@@ -103,7 +103,8 @@ class Service:
 
 def fingerprint(config: ServeConfig) -> str:
     """OpenAI's `system_fingerprint`: with the same one a seed gives the same reply."""
-    parts = (VERSION, config.model.name, config.device, config.dtype)
+    mode = ("deterministic",) if config.deterministic else ()
+    parts = (VERSION, config.model.name, config.device, config.dtype, *mode)
     return "fp_" + sha256("/".join(parts).encode()).hexdigest()[:12]
 
 

@@ -243,7 +243,7 @@ def _scheduler(
         limits,
         cache,
         StepBudget(config.step_ms),
-        GrammarDesk(compiler, config.isolate_keys),
+        GrammarDesk(compiler, isolated=config.isolate_keys, reproducible=config.deterministic),
         ready.vocab_size,
         vocabulary.eos,
         segmenter,
