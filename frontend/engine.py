@@ -51,6 +51,7 @@ class EngineOptions(TypedDict, total=False):
     step_ms: float
     enforce_eager: bool
     no_prefix_cache: bool
+    unenforced: str
     check_invariants: bool
     log_level: str
 

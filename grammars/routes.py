@@ -94,10 +94,10 @@ class Routes:
                 source, lambda host: host.json_schema(source.schema, source.separators, "allow")
             )
 
-        if source.unenforced == "refuse":
-            return self._schema_enforcing("refuse", source, enforced)
+        if source.unenforced != "allow":
+            return self._schema_enforcing(source.unenforced, source, enforced)
         try:
-            return self._schema_enforcing("refuse", source, enforced)
+            return self._schema_enforcing("annotations", source, enforced)
         except (NoValueError, WrongKeywordError):
             raise
         except (GrammarError, CompilerError):

@@ -105,7 +105,7 @@ async def prepare_completion(service: Service, http_request: Request) -> Complet
         prompts=[prompt.tokens for prompt in prompts],
         sampling=_sampling(request, min(most_tokens), model),
         most_tokens=most_tokens,
-        grammar=enforced_as_asked(constraint(request), request),
+        grammar=enforced_as_asked(constraint(request), request, service.config.unenforced),
         tenant=tenant_of(http_request, request.user, service.config),
     )
     return CompletionJob(service, request, context, requests, stop)
