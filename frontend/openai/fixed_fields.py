@@ -15,6 +15,8 @@ class FixedField(NamedTuple):
     instead: str = "Leave it out."
 
 
+READ_BYTES = 400  # of a value, which may be as long as the body; the values in the table are shorter
+
 _SHORTEN = "Shorten the prompt: POST /tokenize counts its tokens."
 _TEXT_ALONE = "Leave it out: replies are text alone."
 _IDS = "Leave it out: POST /tokenize gives the ids of a text."
@@ -86,4 +88,4 @@ def check_fixed(name: str, value: bytes) -> None:
 
 
 def _text(value: bytes) -> str:
-    return " ".join(value.decode(errors="replace").split())
+    return " ".join(value[:READ_BYTES].decode(errors="replace").split())
