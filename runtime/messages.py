@@ -30,7 +30,7 @@ Tokens = bytes
 FinishReason = Literal["stop", "length", "abort", "error"]
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 PropertyOrder = Literal["schema", "any"]
-Unenforced = Literal["refuse", "allow"]
+Unenforced = Literal["refuse", "annotations", "allow"]
 
 
 class Message(msgspec.Struct, tag=True, array_like=True):
@@ -50,8 +50,9 @@ class GrammarSpec(Part):
 
     `param` is the request's field it came from, for errors; `params` are those of the functions whose
     parameters are in a structural tag. `separators` are the item and key separators of a JSON schema's
-    value, `property_order` that of declared properties: the schema's, or any. Keywords that can't be
-    enforced are a reason to refuse the schema, or are left out and reported.
+    value, `property_order` that of declared properties: the schema's, or any. `unenforced`: keywords that
+    can't be enforced are a reason to refuse the schema, or are left out and reported; with "annotations" only
+    formats that nobody knows are.
     `reproducible`: a reply that is asked for again is the same, so that it waits for what lasts.
     """
 
