@@ -19,7 +19,18 @@ from .local_server import Ask, LocalServer
 from .options import OPTIONS, Setting, build_config
 
 T = TypeVar("T")
-HTTP_ONLY = ("host", "port", "api_key", "served_model_name", "isolate_keys", "pin_memory")
+HTTP_ONLY = (
+    "host",
+    "port",
+    "api_key",
+    "api_key_file",
+    "protect_metrics",
+    "served_model_name",
+    "isolate_keys",
+    "log_requests",
+    "pin_memory",
+    "reasoning_field",
+)
 
 
 class EngineOptions(TypedDict, total=False):

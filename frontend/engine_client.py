@@ -163,7 +163,11 @@ class EngineClient:
         choice = self._choices.get(message.request)
         if choice is not None:
             error = RequestError(
-                message.message, status=message.status, param=message.param, code=message.code
+                message.message,
+                status=message.status,
+                param=message.param,
+                code=message.code,
+                retry_after=message.retry_after,
             )
             choice.generation.refuse(choice.number, error)
 

@@ -38,7 +38,7 @@ class Sampling(TypedDict, total=False):
     """How a reply is sampled and when it ends. What is left out has the default of the HTTP API,
     except that a reply without `max_tokens` may fill the context.
 
-    max_tokens: the most tokens of the reply
+    max_tokens: the most tokens of the reply, fewer where the prompt leaves less of the context
     min_tokens: the fewest tokens before it may end
     temperature: 0 takes the most likely token, 1 samples as the model predicts
     top_p: sample from the most likely tokens that together have this probability
@@ -197,6 +197,7 @@ def _ask(
         namespace=namespace_of(fields, scope=""),
         prompts=[prompt],
         sampling=params,
+        most_tokens=[params.max_tokens],
         grammar=grammar,
         tenant="",
     )

@@ -93,11 +93,11 @@ class Service:
             raise _too_long(problem, param) from None
 
     def check_model(self, name: str | None) -> None:
-        """Raises a 404 `RequestError` for a model that isn't served."""
-        served = self.config.served_model_name
-        if name is not None and name != served:
+        """Raises a 404 `RequestError` for a model that isn't served. An empty name counts as none."""
+        served = self.config.model_names
+        if name and name not in served:
             raise RequestError(
-                f"The model {name!r} does not exist; this server serves {served!r}.",
+                f"The model {name!r} does not exist; this server serves {' and '.join(map(repr, served))}.",
                 status=404,
                 param="model",
                 code="model_not_found",
@@ -107,20 +107,19 @@ class Service:
 def room_for_reply(
     model: ModelReady, prompt_tokens: int, max_tokens: int | None, param: str, prompt_param: str
 ) -> int:
-    """How many tokens the reply may have. Raises `RequestError` when prompt and reply exceed the context: it
-    names the field of the prompt if that is too long by itself, else `param`."""
-    room = model.max_model_len - prompt_tokens
-    context = f"This model's maximum context length is {model.max_model_len} tokens"
+    """The most tokens that the reply may have: `max_tokens`, or what the prompt leaves of the context if that
+    is less. Raises `RequestError` if the prompt leaves nothing, which names the prompt's field, and if
+    `max_tokens` alone is more than the context, which names `param`."""
+    most = model.max_model_len
+    context = f"This model's maximum context length is {most} tokens"
+    if max_tokens is not None and max_tokens > most:
+        message = f"{context}, but {param} is {max_tokens}: lower it to {most} at most, or leave it out."
+        raise _too_long(message, param)
+    room = most - prompt_tokens
     if room < (0 if max_tokens == 0 else 1):
         problem = f"but the prompt has {prompt_tokens}, and the reply needs some too"
         raise _too_long(f"{context}, {problem}.", prompt_param)
-    if max_tokens is not None and max_tokens > room:
-        raise _too_long(
-            f"{context}, of which the prompt has {prompt_tokens}. "
-            f"That leaves {room} for the reply, but {param} is {max_tokens}.",
-            param,
-        )
-    return room if max_tokens is None else max_tokens
+    return room if max_tokens is None else min(room, max_tokens)
 
 
 def _too_long(message: str, param: str) -> RequestError:

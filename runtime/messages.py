@@ -168,7 +168,7 @@ class Accepted(Message):
 class Refused(Message):
     """The request never started, or its replies were read too late (503). `status` is the HTTP status.
 
-    `param` names the field at fault.
+    `param` names the field at fault. `retry_after` is in seconds, where the scheduler knows.
     """
 
     request: str
@@ -176,6 +176,7 @@ class Refused(Message):
     message: str
     param: str | None = None
     code: str | None = None
+    retry_after: int | None = None
 
 
 class Logprobs(Part):

@@ -62,6 +62,7 @@ async def _serve(
     try:
         ready = await supervisor.start()
         print(ready_line(config, ready, url), flush=True)
+        logger.info("%s", next_step(config, url))
         await supervisor.wait()
     except ServerError as error:
         if signals.received:
@@ -80,6 +81,12 @@ def ready_line(config: ServeConfig, ready: ModelReady, url: str) -> str:
         f"Arbora serves {config.served_model_name} at {url} on {ready.device}"
         f" (context {ready.max_model_len:,} tokens, KV cache {ready.num_pages * ready.page_size:,} tokens)"
     )
+
+
+def next_step(config: ServeConfig, url: str) -> str:
+    """What a newcomer can do with a server that is ready."""
+    key = " --api-key KEY" if config.api_keys else ""
+    return f"talk to it in another terminal with `arbora chat --url {url}{key}`; its API is {url}/v1"
 
 
 class _Signals:

@@ -19,7 +19,7 @@ from ..fair_threads import FairThreads
 from ..generation import ClientGoneError
 from ..steps import Steps, run_now
 from .body_limits import check_fields, check_shape
-from .fixed_fields import FIXED_FIELDS, check_fixed
+from .fixed_fields import FIXED_FIELDS, HINTS, check_fixed, is_without_effect
 from .type_errors import type_error
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -42,6 +42,7 @@ WITHOUT_EFFECT = frozenset(
         "metadata",
         "safety_identifier",
         "prompt_cache_key",
+        "prompt_cache_options",
         "prompt_cache_retention",
         "prediction",
         "request_id",
@@ -97,7 +98,10 @@ class BodyReader:
         unknown = fields.keys() - set(known) - WITHOUT_EFFECT
         for name in unknown & FIXED_FIELDS.keys():
             check_fixed(name, bytes(fields[name]))
-        self._warn("", unknown - FIXED_FIELDS.keys(), known)
+        for name in unknown & HINTS.keys():
+            if is_without_effect(name, bytes(fields[name])) and self._may_warn(name):
+                log.warning("the request field %r has no effect. %s", name, HINTS[name].instead)
+        self._warn("", unknown - FIXED_FIELDS.keys() - HINTS.keys(), known)
         self._check_inner_names("", fields, kind)
 
     def _check_inner_names(self, path: str, fields: dict[str, Raw], kind: type[msgspec.Struct]) -> None:
@@ -119,11 +123,17 @@ class BodyReader:
         """Looking for the name that was meant takes time, so a request gets only a few warnings."""
         for name in islice(unknown, MOST_WARNINGS):
             field = path + name[:MOST_SHOWN]
-            if field not in self._warned and len(self._warned) < MOST_WARNED:
-                self._warned.add(field)
+            if self._may_warn(field):
                 near = get_close_matches(name, known, 1) if len(name) <= LONGEST_GUESSED else ()
                 meant = "".join(f": did you mean {path}{each}?" for each in near)
                 log.warning("ignoring the unknown request field %r%s", field, meant)
+
+    def _may_warn(self, field: str) -> bool:
+        """Once of each field, and of `MOST_WARNED` fields at most."""
+        if field in self._warned or len(self._warned) >= MOST_WARNED:
+            return False
+        self._warned.add(field)
+        return True
 
 
 @cache

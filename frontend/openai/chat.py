@@ -18,7 +18,7 @@ from ..generation import Generation
 from ..service import Service, room_for_reply
 from ..tenants import cache_scope, tenant_of
 from ..text.reasoning import ReasoningParser
-from .chat_answers import OPENING_DELTA, ChatContext, ChatStream, ChatWhole
+from .chat_answers import ChatContext, ChatStream, ChatWhole
 from .chunks import ChunkWriter
 from .constraint import behind_reasoning, constraint, enforced_as_asked
 from .conversation import render, tool_definitions
@@ -60,10 +60,6 @@ class ChatJob:
     @property
     def streams(self) -> bool:
         return bool(self.request.stream)
-
-    @property
-    def opening(self) -> bytes:
-        return b"".join(self._writer().choice(index, OPENING_DELTA) for index in range(len(self.requests)))
 
     def answer(self, generation: Generation) -> ChatStream | ChatWhole:
         choices = [self._choice_reply() for _ in self.requests]
@@ -107,13 +103,15 @@ async def prepare_chat(service: Service, http_request: Request) -> ChatJob:
     reasoned = _behind_reasoning(service, asked.grammar, text, calls=use.mode != "none")
     reasons = asked.grammar is None or reasoned is not None or use.mode == "allowed"
     context = _context(service, request, namespace, text, prompt, use, reasons=reasons)
+    sampling = _sampling(request, len(prompt) // 4, model)
     requests = generate_messages(
         request,
         request_id=context.request_id,
         client=service.engine.client,
         namespace=namespace,
         prompts=[prompt],
-        sampling=_sampling(request, len(prompt) // 4, model),
+        sampling=sampling,
+        most_tokens=[sampling.max_tokens],
         grammar=reasoned or asked.grammar,
         tenant=tenant_of(http_request, request.user, service.config),
     )
@@ -215,4 +213,5 @@ def _context(
         wants_prompt_logprobs=request.prompt_logprobs is not None,
         counts_reasoning=reasoning is not None,
         shows_reasoning=request.include_reasoning is not False,
+        reasoning_field=service.config.reasoning_field,
     )

@@ -57,10 +57,6 @@ class CompletionJob:
     def streams(self) -> bool:
         return bool(self.request.stream)
 
-    @property
-    def opening(self) -> bytes:
-        return b""
-
     def answer(self, generation: Generation) -> CompletionStream | CompletionWhole:
         choices = [self._choice_reply() for _ in self.requests]
         reply = Reply(choices, generation, self.context.choices)
@@ -102,13 +98,15 @@ async def prepare_completion(service: Service, http_request: Request) -> Complet
         wants_logprobs=request.logprobs is not None,
         wants_prompt_logprobs=request.prompt_logprobs is not None,
     )
+    most_tokens = _most_tokens(request, prompts, model)
     requests = generate_messages(
         request,
         request_id=context.request_id,
         client=service.engine.client,
         namespace=namespace_of(request, cache_scope(http_request, service.config)),
         prompts=[prompt.tokens for prompt in prompts],
-        sampling=_sampling(request, prompts, model),
+        sampling=_sampling(request, min(most_tokens), model),
+        most_tokens=most_tokens,
         grammar=asked.grammar,
         tenant=tenant_of(http_request, request.user, service.config),
     )
@@ -140,17 +138,23 @@ def _check(request: CompletionRequest) -> None:
     check_range("logprobs", request.logprobs, 0, MAX_LOGPROBS)
 
 
-def _sampling(request: CompletionRequest, prompts: Sequence[Prompt], model: ModelReady) -> SamplingParams:
-    longest = max(len(prompt.tokens) // 4 for prompt in prompts)
-    wanted = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
-    if request.max_tokens is None and longest < model.max_model_len:
-        wanted = min(wanted, model.max_model_len - longest)
+def _most_tokens(request: CompletionRequest, prompts: Sequence[Prompt], model: ModelReady) -> list[int]:
+    """Of the replies to each prompt."""
+    wanted = request.max_tokens
+    if wanted is None:
+        wanted = min(DEFAULT_MAX_TOKENS, model.max_model_len)
+    return [
+        room_for_reply(model, len(prompt.tokens) // 4, wanted, "max_tokens", "prompt") for prompt in prompts
+    ]
+
+
+def _sampling(request: CompletionRequest, most_tokens: int, model: ModelReady) -> SamplingParams:
     prompt_logprobs = request.prompt_logprobs
     if request.echo and request.logprobs is not None:
         prompt_logprobs = max(request.logprobs, prompt_logprobs or 0)
     return sampling_params(
         request,
-        max_tokens=room_for_reply(model, longest, wanted, "max_tokens", "prompt"),
+        max_tokens=most_tokens,
         logprobs=request.logprobs,
         prompt_logprobs=prompt_logprobs,
         vocab_size=model.vocab_size,

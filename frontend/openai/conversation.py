@@ -11,12 +11,14 @@ import msgspec
 from ...runtime.errors import RequestError
 from ..text.chat_template import ChatTemplate
 from .body_limits import MAX_MESSAGES, MAX_TOOLS, check_count
+from .legacy_calls import with_tool_calls
 from .protocol import ChatMessage, ChatRequest, ContentPart, MessageToolCall, PromptFields, Tool
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 JSON_TYPES = ("null", "boolean", "number", "integer", "string", "object", "array")
 MAX_SCHEMA_DEPTH = 200
 MAX_ARGUMENTS = 1 << 20  # characters of one tool call's arguments
+_WITHOUT_PROPERTIES = {"type", "title", "description", "$schema", "additionalProperties", "required"}
 Conversation = list[dict[str, object]]
 
 
@@ -48,6 +50,7 @@ def conversation(messages: Sequence[ChatMessage]) -> Conversation:
     if not messages:
         raise RequestError("messages must not be empty.", param="messages", code="invalid_value")
     check_count("messages", messages, MAX_MESSAGES, "messages")
+    messages = with_tool_calls(messages)
     return [_template_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
@@ -113,7 +116,10 @@ def _template_call(call: MessageToolCall, where: str) -> dict[str, object]:
 
 
 def tool_definitions(tools: Sequence[Tool] | None) -> list[dict[str, Any]] | None:
-    """The tools as the chat template prints them; None when there are none."""
+    """The tools as the chat template prints them; None when there are none.
+
+    A tool without parameters gets an empty list of them, which templates go through.
+    """
     if not tools:
         return None
     check_count("tools", tools, MAX_TOOLS, "tools")
@@ -134,7 +140,16 @@ def tool_definitions(tools: Sequence[Tool] | None) -> list[dict[str, Any]] | Non
     for index, tool in enumerate(tools):
         parameters = tool.function.parameters if tool.function is not None else None
         _check_parameters(f"tools[{index}].function.parameters", parameters)
-    return [msgspec.to_builtins(tool) for tool in tools]
+    return [_definition(tool) for tool in tools]
+
+
+def _definition(tool: Tool) -> dict[str, Any]:
+    definition: dict[str, Any] = msgspec.to_builtins(tool)
+    function = definition["function"]
+    parameters = function.get("parameters") or {}
+    if not parameters.keys() - _WITHOUT_PROPERTIES:
+        function["parameters"] = {"type": "object", "properties": {}, **parameters}
+    return definition
 
 
 def _check_names(names: list[str]) -> None:

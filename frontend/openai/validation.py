@@ -173,11 +173,15 @@ def sampling_params(
     prompt_logprobs: int | None,
     vocab_size: int,
 ) -> SamplingParams:
-    """The request's sampling parameters, with choice 0's seed. Call `check_common` first."""
+    """The request's sampling parameters, with choice 0's seed. Call `check_common` first.
+
+    `max_tokens` is the most tokens that the reply may have.
+    """
     min_tokens = request.min_tokens or 0
     if min_tokens > max_tokens:
         raise RequestError(
-            f"min_tokens is {min_tokens}, but must be at most max_tokens, which is {max_tokens}.",
+            f"min_tokens is {min_tokens}, but the reply can have at most {max_tokens} tokens: max_tokens, or "
+            "what the prompt leaves of the context, allows no more.",
             param="min_tokens",
             code="invalid_value",
         )

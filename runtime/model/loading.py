@@ -49,6 +49,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     checkpoint = Checkpoint(config.model)
     checkpoint.check(expected_tensors(shape))
     dtype = choose_dtype(config.dtype, shape.dtype, checkpoint.dtype(EMBEDDING))
+    log.info("loading %.2f GB of weights as %s onto %s", *_weights_told(checkpoint, dtype, device))
     weights = load_weights(checkpoint, shape, dtype, device)
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
     graphs = None
@@ -70,6 +71,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         shape.vocab_size,
         Transfers(kvs, store) if store is not None else None,
     )
+    log.info("running the first step of a KV cache of %s tokens", f"{pool.num_pages * config.page_size:,}")
     warm_up(runner, shape, pool, config)
     if graphs is not None:
         graphs.replay_in(runner, decoder, kvs)
@@ -88,6 +90,13 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     return LoadedModel(runner, ready, store)
 
 
+def _weights_told(
+    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
+) -> tuple[float, str, torch.device]:
+    stored = sum(file.stat().st_size for file in checkpoint.files)
+    return stored / 1e9, str(dtype).removeprefix("torch."), device
+
+
 def _size_pool(
     config: ServeConfig, shape: DecoderConfig, dtype: torch.dtype, device: torch.device, graph_launches: int
 ) -> PoolSize:
@@ -102,6 +111,7 @@ def _size_pool(
         context=context,
         context_was_asked=config.max_model_len is not None,
     )
+    _check_room(config, pool.num_pages * bytes_per_page, device)
     if config.kv_memory is not None and pool.num_pages < budget // bytes_per_page:
         log.warning(
             "--kv-memory of %s bytes: %s of them are used, which --max-running %d requests of %s tokens each "
@@ -119,6 +129,23 @@ def _size_pool(
             budget,
         )
     return pool
+
+
+def _check_room(config: ServeConfig, kv_bytes: int, device: torch.device) -> None:
+    """Raises ConfigError if the machine has no memory for the KV cache beside the loaded weights.
+
+    Pages on the CPU take memory only when they are written: unchecked, the server would die while it serves.
+    """
+    free = free_memory(device)
+    kept = host_bytes(config) if device.type == "cpu" else 0
+    if kv_bytes + kept <= free:
+        return
+    beside = f" and --host-cache {kept:,}" if kept else ""
+    raise ConfigError(
+        f"--kv-memory of {config.kv_memory or kv_bytes:,} bytes: the KV cache would take {kv_bytes:,} bytes"
+        f"{beside}, but beside the model only {free:,} are free. Lower --kv-memory, or leave it out for a "
+        "size that fits."
+    )
 
 
 def _kv_budget(

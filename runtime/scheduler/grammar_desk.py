@@ -31,11 +31,6 @@ class GrammarDesk:
         self._next_id = 0
         self._loads: list[LoadGrammar | DropGrammar] = []
 
-    @property
-    def pending(self) -> int:
-        """Requests whose grammars are being compiled."""
-        return self._compiler.pending
-
     def due_in(self) -> float | None:
         """Seconds until `finished` has something to do, whether or not a grammar is ready."""
         return self._compiler.due_in()

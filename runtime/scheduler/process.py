@@ -100,6 +100,7 @@ class Loop:
             self._scheduler.fetch_ahead()
             while self._scheduler.plan():
                 pass
+            self._scheduler.tick(time.monotonic())
             self._send()
         if ready.page_model:
             self._flush()
@@ -236,6 +237,7 @@ def _scheduler(
         ready.slots,
         config.max_waiting,
         _most_pinned(ready, config),
+        len(set(config.api_keys)),
     )
     return Scheduler(
         limits,
