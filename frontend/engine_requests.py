@@ -12,6 +12,7 @@ import msgspec
 
 from ..runtime.errors import RequestError
 from ..runtime.messages import Generate, GrammarSpec, ModelReady, Tokens
+from .caller import Caller
 from .openai.constraint import behind_reasoning, enforced_as_asked
 from .openai.conversation import render
 from .openai.protocol import ChatMessage, ChatRequest, GenerationFields
@@ -123,7 +124,7 @@ async def ask_completion(
 ) -> Asked:
     """`name` is the prompt's in errors. Raises `RequestError` for what can't be served."""
     if isinstance(prompt, str):
-        tokens = await service.encode(prompt, add_special_tokens=True)
+        tokens = await service.encode(prompt, True, Caller(), model.max_model_len, name)
     else:
         ids = _token_ids(prompt, name)
         check_token_ids(name, ids, model.vocab_size)
@@ -151,7 +152,7 @@ async def ask_chat(
     request = ChatRequest(messages=_messages(messages))
     text = render(service.template, request, tools=None)
     namespace = namespace_of(_fields(sampling), scope="")
-    tokens = await service.encode_rendered(text, add_special_tokens=False, namespace=namespace)
+    tokens = await service.encode_rendered(text, False, namespace, Caller(), model.max_model_len, "messages")
     return _ask(service, model, sampling, tokens, text, "messages")
 
 

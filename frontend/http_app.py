@@ -62,6 +62,7 @@ def create_app(service: Service) -> ASGIApp:
         get(METRICS_PATH, _metrics),
     ]
     app = Starlette(routes=routes, exception_handlers=_failure_handlers(service))
+    app.router.redirect_slashes = False  # the Host header would say where to
     guarded = _guarded(app, service.config) if service.config.api_keys else app
     return RequestLog(guarded) if service.config.log_requests else guarded
 

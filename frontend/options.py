@@ -316,8 +316,7 @@ OPTIONS = (
     ),
     Option(
         "api_key_file",
-        "a file of such keys, one a line, # begins a comment; the list of processes, which shows --api-key to "
-        "other users of this machine, doesn't show them",
+        "a file of such keys, one a line, # begins a comment; they are not in the list of processes",
         key_file,
         (),
         "FILE",

@@ -23,12 +23,13 @@ from ..runtime.messages import Drained, Failed, Message, Ready
 from ..runtime.sockets import ANY_EPOCH, Outbox, supervisor_address
 from .engine_client import EngineClient
 from .http_app import create_app
+from .ingress.connection import protocol_factory
+from .ingress.limits import Limits, limits_of_process
 from .model_tokenizer import load_tokenizer
 from .service import Service
 from .text.tokenizer import Tokenizer
 
 LISTEN_FD = "ARBORA_LISTEN_FD"
-KEEP_ALIVE_SECONDS = 60
 
 
 def main() -> None:
@@ -66,18 +67,20 @@ async def _serve(
     engine.close()
 
 
-def http_server(service: Service) -> uvicorn.Server:
+def http_server(service: Service, limits: Limits | None = None) -> uvicorn.Server:
+    limits = limits or limits_of_process()
+    failed = service.metrics.failed
     return uvicorn.Server(
         uvicorn.Config(
             create_app(service),
-            http="httptools",
+            http=protocol_factory(limits, lambda status: failed.labels(status).inc()),
             ws="none",
             lifespan="off",
             log_config=None,
             log_level="warning",
             access_log=False,
             server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_keep_alive=limits.idle_seconds,
         )
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,16 +11,18 @@ from importlib.metadata import version
 from ..runtime.config import ServeConfig
 from ..runtime.errors import RequestError
 from ..runtime.messages import ModelReady, Tokens
+from .caller import Caller
 from .engine_client import EngineClient
+from .fair_threads import FairThreads
 from .metrics import Metrics
 from .openai.body import BodyReader
+from .steps import Steps, run_now
 from .text.chat_template import ChatTemplate
+from .text.long_texts import LONG_TEXT, LongTexts, TooLongError
 from .text.prompt_memo import PromptMemo
 from .text.reasoning import ReasoningFormat, detect_reasoning
 from .text.tokenizer import Tokenizer
 from .text.tool_calls import ToolFormat, detect_format
-
-LONG_TEXT = 16_384  # characters: about 5 ms of tokenizing, which other streams need not wait for
 
 
 @dataclass(frozen=True)
@@ -30,20 +31,36 @@ class Service:
     engine: EngineClient
     tokenizer: Tokenizer
     template: ChatTemplate | None
+    long_texts: LongTexts
     memo: PromptMemo
     reasoning: ReasoningFormat | None
     tool_format: ToolFormat
     metrics: Metrics
-    bodies: BodyReader = field(default_factory=BodyReader)
+    work: FairThreads
+    bodies: BodyReader
     started: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
     def load(cls, config: ServeConfig, engine: EngineClient, tokenizer: Tokenizer) -> Service:
         template = ChatTemplate.load(config.model, tokenizer)
         reasoning = detect_reasoning(template, tokenizer)
-        memo = PromptMemo(tokenizer)
+        long_texts = LongTexts(tokenizer)
+        memo = PromptMemo(tokenizer, long_texts=long_texts)
         tools = detect_format(template)
-        return cls(config, engine, tokenizer, template, memo, reasoning, tools, Metrics(memo))
+        work = FairThreads()
+        return cls(
+            config,
+            engine,
+            tokenizer,
+            template,
+            long_texts,
+            memo,
+            reasoning,
+            tools,
+            Metrics(memo),
+            work,
+            BodyReader(work),
+        )
 
     @cached_property
     def fingerprint(self) -> str:
@@ -51,24 +68,34 @@ class Service:
         parts = (version("arbora"), self.config.model.name, self.config.device, self.config.dtype)
         return "fp_" + sha256("/".join(parts).encode()).hexdigest()[:12]
 
-    async def encode(self, text: str, add_special_tokens: bool) -> Tokens:
-        """Long texts on another thread; `tokenizers` lets go of the interpreter meanwhile."""
-        if len(text) < LONG_TEXT:
-            return self.tokenizer.encode(text, add_special_tokens)
-        return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens)
+    async def encode(self, text: str, special: bool, caller: Caller, most: int, param: str) -> Tokens:
+        """The ids of a text, with the tokenizer's own special tokens around it if `special`.
 
-    async def encode_rendered(self, text: str, add_special_tokens: bool, namespace: str | None) -> Tokens:
+        Raises `RequestError` naming `param` if there are more than `most`.
+        """
+        return await self._run(self.long_texts.steps(text, special, most), text, caller, most, param)
+
+    async def encode_rendered(
+        self, text: str, special: bool, namespace: str | None, caller: Caller, most: int, param: str
+    ) -> Tokens:
         """The ids of a rendered conversation, those of the namespace's replies as they were sampled."""
-        if add_special_tokens:
-            return await self.encode(text, add_special_tokens=True)
-        if len(text) < LONG_TEXT:
-            return self.memo.encode(namespace, text)
-        return await asyncio.to_thread(self.memo.encode, namespace, text)
+        if special:
+            return await self.encode(text, True, caller, most, param)
+        return await self._run(self.memo.steps(namespace, text, most), text, caller, most, param)
+
+    async def _run(self, steps: Steps[Tokens], text: str, caller: Caller, most: int, param: str) -> Tokens:
+        try:
+            return run_now(steps) if len(text) < LONG_TEXT else await self.work.run(caller, steps)
+        except TooLongError as error:
+            model = self.engine.model
+            why = f": this model's maximum context length is {model.max_model_len} tokens" if model else ""
+            problem = f"{param} has at least {error.tokens} tokens, but may have at most {most}{why}."
+            raise _too_long(problem, param) from None
 
     def check_model(self, name: str | None) -> None:
-        """Raises a 404 `RequestError` for a model that isn't served."""
+        """Raises a 404 `RequestError` for a model that isn't served. An empty name counts as none."""
         served = self.config.model_names
-        if name is not None and name not in served:
+        if name and name not in served:
             raise RequestError(
                 f"The model {name!r} does not exist; this server serves {' and '.join(map(repr, served))}.",
                 status=404,

@@ -176,7 +176,6 @@ async def test_what_is_not_done_is_refused_and_not_ignored(world: HttpWorld, fie
             "The model's own is used: set its variables by chat_template_kwargs, or send the "
             "rendered text to /v1/completions.",
         ),
-        ("store", True, "store is true, but only false is supported. Leave it out."),
     ],
 )
 async def test_what_is_refused_is_named_with_its_value_and_what_to_use(

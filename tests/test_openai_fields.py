@@ -107,6 +107,47 @@ async def test_a_schema_is_an_object_or_a_string_that_holds_it(
     assert (grammar.kind, json.loads(grammar.text)) == ("json_schema", {"type": "integer"})
 
 
+BIG = {"enum": [10**22, 123456789012345678901234567890]}
+EQUAL: list[Any] = [
+    {"guided_grammar": "start: /a/", "structured_outputs": {"grammar": "start: /a/"}},
+    {"regex": "ok", "guided_regex": "ok", "structured_outputs": {"regex": "ok"}},
+    {"choice": ["a", "b"], "guided_choice": ["b", "a", "a"]},
+    {"guided_json": '{"a": 1, "b": [true]}', "json_schema": {"b": [True], "a": 1.0}},
+    {"guided_json": '{"enum": [1e22, 123456789012345678901234567890]}'} | {"json_schema": BIG},
+    {"guided_json": {"type": "object"}, "response_format": SCHEMA},
+    {"guided_json": {"type": "object"}, "response_format": {"type": "json_object"}},
+    {
+        "response_format": {"type": "structural_tag", "format": TAG},
+        "structured_outputs": {"structural_tag": {"format": TAG}},
+    },
+]
+DIFFERENT: list[Any] = [
+    {"guided_grammar": "start: /a/", "structured_outputs": {"grammar": "start: /b/"}},
+    {"regex": "a", "guided_regex": "b"},
+    {"regex": "a", "choice": ["a"]},
+    {"choice": ["a"], "guided_choice": ["a", "b"]},
+    {"guided_json": {"enum": [1]}, "json_schema": {"enum": [True]}},
+    {"guided_json": {"enum": [1, 2]}, "json_schema": {"enum": [2, 1]}},
+    {"guided_json": {}, "response_format": {"type": "json_object"}},
+]
+
+
+@pytest.mark.parametrize("fields", EQUAL, ids=str)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_one_constraint_may_go_by_several_names(world: HttpWorld, path: str, fields: Any) -> None:
+    world.script = world.says("ok")
+    response = await world.http.post(path, json={"messages": HELLO, "prompt": "Hello", **fields})
+    assert response.status_code == 200, response.text
+    assert last_generate(world).grammar is not None
+
+
+@pytest.mark.parametrize("fields", DIFFERENT, ids=str)
+async def test_constraints_that_differ_are_refused_by_their_names(world: HttpWorld, fields: Any) -> None:
+    error = await refused(world, **fields)
+    assert all(name in error["message"] for name in fields)
+    assert "give only one, or the same value in each" in error["message"]
+
+
 @pytest.mark.parametrize("limit", [{}, {"max_tokens": 5}, {"max_completion_tokens": 5}], ids=str)
 async def test_a_conversation_that_is_too_long_by_itself_is_what_is_wrong(
     world: HttpWorld, limit: Any

@@ -185,6 +185,43 @@ async def test_the_turn_after_a_call_repeats_the_tokens_that_were_sampled(world:
     assert second[: len(first) + len(letters)] == first + letters
 
 
+async def test_calls_of_functions_are_rendered_as_calls_of_tools(world: HttpWorld) -> None:
+    called = {"name": "weather", "arguments": '{"city": "Paris"}'}
+    tool_call = {"id": "call00001", "type": "function", "function": called}
+    older: Any = [
+        *HELLO,
+        {"role": "assistant", "content": None, "function_call": called},
+        {"role": "function", "name": "weather", "content": "Sun."},
+    ]
+    newer: Any = [
+        *HELLO,
+        {"role": "assistant", "content": None, "tool_calls": [tool_call]},
+        {"role": "tool", "name": "weather", "tool_call_id": "call00001", "content": "Sun."},
+    ]
+    prompts = []
+    for messages in (older, newer):
+        await create(world, messages=messages)
+        prompts.append(world.text(unpacked(last_generate(world).prompt)))
+    assert prompts[0] == prompts[1]
+    assert CALL in prompts[0] and "<|im_start|>tool\nSun." in prompts[0]
+
+
+@pytest.mark.parametrize(
+    "parameters", [None, {}, {"type": "object"}, {"type": "object", "properties": {}, "title": "f"}], ids=str
+)
+@pytest.mark.parametrize("choice", ["auto", "required"])
+async def test_a_tool_without_properties_is_called_with_an_empty_object(
+    world: HttpWorld, parameters: Any, choice: str
+) -> None:
+    tool: Any = {"type": "function", "function": {"name": "clock", "parameters": parameters}}
+    world.script = world.says('<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>')
+    message = (await create(world, tools=[tool], tool_choice=choice)).choices[0].message
+    assert message.tool_calls[0].function.arguments == "{}"
+    sent = last_generate(world)
+    assert sent.grammar is not None and '"additionalProperties":false' in sent.grammar.text
+    assert '"properties": {}' in world.text(unpacked(sent.prompt))
+
+
 async def test_reasoning_is_told_apart_from_content(world: HttpWorld) -> None:
     world.script = world.says("<think>\nLet me see.\n</think>\n\nIt is fine.")
     message = (await create(world, tools=[])).choices[0].message

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 import tokenizers
+from arbora.frontend.text.control_texts import ControlTexts
 from arbora.frontend.text.cut_points import CutPoints
 from arbora.frontend.text.detokenizer import Detokenizer
 from arbora.frontend.text.prompt_memo import PromptMemo
@@ -91,7 +92,8 @@ def test_special_tokens_that_the_model_spelled_out_stay_as_it_spelled_them(kind:
     prompt = memo.encode("", prompt_text)
     produced = spelled_out(tokenizer, reply)
     memo.remember("", prompt_text, prompt, reply, produced)
-    following = memo.encode("", prompt_text + reply + "<|im_end|>\n" + turn([("user", "And?")]))
+    sent_back = ControlTexts(map(tokenizer.token_text, tokenizer.special_tokens)).guard(reply)
+    following = memo.encode("", prompt_text + sent_back + "<|im_end|>\n" + turn([("user", "And?")]))
     assert following.startswith(prompt + produced + packed(4))
 
 

@@ -275,10 +275,34 @@ def test_references_within_a_tools_parameters_point_where_they_did() -> None:
 
 
 def test_arguments_are_an_object_even_if_the_schema_does_not_say_so() -> None:
-    bare = tool("f", parameters={})
+    bare = tool("f", parameters={"properties": {"a": {}}})
     wanted = required_calls(default_format("llama_json"), [bare], several=False)
     texts = ['{"name": "f", "parameters": {"a": 1}}', '{"name": "f", "parameters": 1}']
     assert accepts(wanted, *texts) == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "free"),
+    [
+        (None, False),
+        ({}, False),
+        ({"type": "object", "properties": {}, "required": [], "title": "f"}, False),
+        ({"type": "object", "additionalProperties": True}, True),
+        ({"type": "object", "additionalProperties": {}}, True),
+        ({"type": "object", "required": ["a"]}, True),
+    ],
+    ids=str,
+)
+def test_a_function_that_declares_nothing_takes_no_arguments(parameters: Any, free: bool) -> None:
+    format = default_format("hermes")
+    bare = tool("f", **({} if parameters is None else {"parameters": parameters}))
+    for wanted in (
+        required_calls(format, [bare], several=False),
+        optional_calls(format, [bare], several=False),
+    ):
+        texts = [f'<tool_call>\n{{"name": "f", "arguments": {a}}}\n</tool_call>' for a in ("{}", '{"a": 1}')]
+        assert accepts(wanted, *texts)[1] == free
+        assert accepts(wanted, texts[0]) == [not free or "required" not in parameters]
 
 
 ANSWER = {"type": "json_schema", "json_schema": taking({"name": {"type": "string"}}, "name")}

@@ -164,13 +164,14 @@ def _delta(parts: MessageParts, reasoning_field: ReasoningField, *, opens_with_c
         role="assistant" if opens_with_call else UNSET,
         content=None if opens_with_call else (parts.content or UNSET),
         tool_calls=[_tool_call_part(delta) for delta in parts.tool_calls] or UNSET,
-        **_reasoning(reasoning_field, parts.reasoning),
+        reasoning_content=_if_named(reasoning_field, "reasoning_content", parts.reasoning),
+        reasoning=_if_named(reasoning_field, "reasoning", parts.reasoning),
     )
 
 
-def _reasoning(field: ReasoningField, text: str) -> dict[ReasoningField, str]:
-    """The member that tells it, by the one name that the server uses; none without any."""
-    return {field: text} if text else {}
+def _if_named(field: ReasoningField, name: ReasoningField, text: str) -> str | UnsetType:
+    """The reasoning, for the member `name`, if the server uses that one and there is any."""
+    return text if text and field == name else UNSET
 
 
 def _tool_call_part(delta: ToolCallDelta) -> ToolCallPart:
@@ -248,9 +249,10 @@ class MessageBuilder:
             self._tool_calls[delta.index].function.arguments += delta.arguments_fragment
 
     def message(self) -> AssistantMessage:
-        content = "".join(self._content)
+        content, reasoning = "".join(self._content), "".join(self._reasoning)
         return AssistantMessage(
             content=None if self._tool_calls and not content else content,
             tool_calls=self._tool_calls or UNSET,
-            **_reasoning(self._reasoning_field, "".join(self._reasoning)),
+            reasoning_content=_if_named(self._reasoning_field, "reasoning_content", reasoning),
+            reasoning=_if_named(self._reasoning_field, "reasoning", reasoning),
         )

@@ -12,18 +12,21 @@ from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec, PropertyOrder, Unenforced
 from ..text.reasoning import ReasoningFormat
 from .protocol import GenerationFields, ResponseFormat, StructuredOutputs
+from .same_constraint import all_same
 from .structural_tag import structural_tag
 
 _WITH_SCHEMAS = ("json_schema", "structural_tag")
 
 
 def constraint(request: GenerationFields) -> GrammarSpec | None:
-    """What the reply must match, None if anything goes. Raises `RequestError` if two fields say."""
+    """What the reply must match, None if anything goes. Raises `RequestError` if two fields differ in it."""
     specs = [spec for spec in _asked(request) if spec is not None]
-    if len(specs) > 1:
+    if len(specs) > 1 and not all_same(specs):
         names = " and ".join(spec.param for spec in specs)
         raise RequestError(
-            f"{names} can't be used together: give only one.", param=specs[1].param, code="invalid_value"
+            f"{names} can't be used together: give only one, or the same value in each.",
+            param=specs[1].param,
+            code="invalid_value",
         )
     return specs[0] if specs else None
 

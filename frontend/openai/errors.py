@@ -17,14 +17,16 @@ def error_json(error: RequestError) -> bytes:
     return msgspec.json.encode(ErrorResponse(ErrorBody(error.message, kind, error.param, error.code)))
 
 
-def error_response(error: RequestError, headers: dict[str, str] | None = None) -> Response:
+def error_headers(error: RequestError) -> dict[str, str]:
     """429 and 503 tell when to try again, 401 how to authenticate."""
-    headers = dict(headers or {})
     if error.status in (429, 503):
-        headers["retry-after"] = str(error.retry_after or RETRY_AFTER_SECONDS)
-    if error.status == 401:
-        headers["www-authenticate"] = "Bearer"
-    return Response(error_json(error), error.status, headers, "application/json")
+        return {"retry-after": str(error.retry_after or RETRY_AFTER_SECONDS)}
+    return {"www-authenticate": "Bearer"} if error.status == 401 else {}
+
+
+def error_response(error: RequestError, headers: dict[str, str] | None = None) -> Response:
+    all_headers = {**(headers or {}), **error_headers(error)}
+    return Response(error_json(error), error.status, all_headers, "application/json")
 
 
 def error_event(error: RequestError) -> bytes:

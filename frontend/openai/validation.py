@@ -14,6 +14,7 @@ from .protocol import GenerationFields
 MAX_CHOICES = 128
 MAX_CHOICES_IN_ALL = 1024
 MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 1024  # of one string
 MAX_LOGPROBS = 20
 MAX_BIASED_TOKENS = 1024
 GREEDY_BELOW = 1e-5
@@ -107,6 +108,13 @@ def stop_strings(request: GenerationFields) -> list[str]:
     if len(stop) > MAX_STOP_STRINGS:
         raise RequestError(
             f"stop has {len(stop)} strings, but may have at most {MAX_STOP_STRINGS}.",
+            param="stop",
+            code="invalid_value",
+        )
+    if any(len(text) > MAX_STOP_CHARACTERS for text in stop):
+        longest = max(map(len, stop))
+        raise RequestError(
+            f"stop has a string of {longest} characters, but they may have at most {MAX_STOP_CHARACTERS}.",
             param="stop",
             code="invalid_value",
         )

@@ -30,8 +30,8 @@ class Completion:
         if len(end) > most:
             message = (
                 f"The reply may have {most} tokens, but the text that complete_json would close it with has "
-                f"{len(end)} tokens: raise max_tokens to that at least, or shorten the prompt if it leaves no "
-                "more of the context."
+                f"{len(end)} tokens: raise max_tokens to that at least, or shorten the prompt if it leaves "
+                "less of the context."
             )
             return Refused(request.id, 400, message, "max_tokens", "invalid_value")
         return None

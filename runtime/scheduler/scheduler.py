@@ -69,7 +69,7 @@ class Scheduler:
         self._eos = frozenset(eos_tokens)
         self._planner = StepPlanner(cache, limits.num_pages, lambda r: banned_tokens(r, self._eos))
         self._open: dict[str, Request] = {}  # every request that isn't answered to its end
-        self._fairness = Fairness(bounds.ahead)
+        self._fairness = Fairness(bounds.ahead, own_priorities=limits.keys > 1)
         self._stored = StoredPages(cache, host_pages, write_through)
         self._store_counts = StoreCounts()
         self._starter = Starter(cache, self._stored, limits.slots, grammars, self._fairness, bounds)
@@ -338,8 +338,16 @@ class Scheduler:
         while request.phase is Phase.RUNNING and not self._planner.has_page(request):
             if any(other.phase is Phase.RETRACTING for other in self._running.values()):
                 return False
-            self._retract(max(self._active(), key=lambda other: (other.priority, other.arrival)))
+            self._retract(self._last_in_turn())
         return request.phase is Phase.RUNNING
+
+    def _last_in_turn(self) -> Request:
+        """The youngest of the last priority; of the youngest's tenant, if that orders its own alone."""
+        active = self._active()
+        if self._fairness.own_priorities:
+            youngest = max(active, key=lambda request: request.arrival)
+            active = [request for request in active if request.tenant == youngest.tenant]
+        return max(active, key=lambda request: (request.priority, request.arrival))
 
     def _retract(self, request: Request) -> None:
         """Back to waiting, once the steps that name it are over."""

@@ -23,7 +23,8 @@ class Starter:
     A request starts when the next step would compute some of its prompt, and not before: who waits holds no
     pages, may still be overtaken, and may find more in the tree. Prompts that run are computed one after
     the other, in the order of their turns: by priority, then those whose tenants are within the
-    bound of fairness. One that others were put before `Bounds.overtaken` times is put back no more.
+    bound of fairness; where priorities order a tenant's own requests alone, fairness comes first. One that
+    others were put before `Bounds.overtaken` times is put back no more.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Starter:
         """It waits from now on; `first` before all others of its tenant."""
         owed: Counter[str] = Counter()
         for other in running:
-            if other.computes_prompt and other.priority == request.priority:
+            if other.computes_prompt and self._fairness.compete(request, other):
                 owed[other.tenant] += other.owed
         self._fairness.contend(request, owed)
         add = self.waiting.add_first if first else self.waiting.add
@@ -127,8 +128,8 @@ class Starter:
             request.awaited.home.lend(LentTurn(turn, request.awaited.tokens))
 
     def _own_turn(self, request: Request) -> Turn:
-        ahead = self._fairness.ahead(request.priority, request.tenant)
-        return not request.residence.urgent, request.priority, ahead
+        in_order = not request.residence.urgent
+        return self._fairness.turn(request.priority, request.tenant, in_order)
 
     def _running_turn(self, request: Request) -> Turn:
         home = request.residence
@@ -156,7 +157,7 @@ class Starter:
         if home is None:
             return False
         turn = self.waiting.turn(request.priority, request.tenant)
-        home.urgent = not turn[0]
+        home.urgent = turn.is_last
         self._put_back(turn, running.values())
         self._free_slots.popleft()
         self.waiting.admit(request)

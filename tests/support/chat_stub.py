@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-Reply = list[str] | str | dict[str, str]
+Piece = str | dict[str, Any]
+Reply = Sequence[Piece] | str | dict[str, str]
 
 
 class ChatStub:
-    """What was asked of the server. A reply is a list of pieces, the text of an error event, or the error
-    of an answer with status 400. With `is_guarded` every request is refused with 401."""
+    """What was asked of the server. A reply is a list of pieces, each a text or a choice with its `delta`;
+    or the text of an error event; or the error of an answer with status 400. With `is_guarded` every
+    request is refused with 401."""
 
     def __init__(self, url: str, replies: tuple[Reply, ...]) -> None:
         self.url = url
@@ -66,9 +68,10 @@ def chat_server(*replies: Reply) -> Iterator[ChatStub]:
             thread.join()
 
 
-def _events(reply: list[str] | str) -> Iterator[dict[str, Any]]:
+def _events(reply: Sequence[Piece] | str) -> Iterator[dict[str, Any]]:
     if isinstance(reply, str):
         yield {"error": {"message": reply}}
         return
     for piece in reply:
-        yield {"choices": [{"index": 0, "delta": {"content": piece}}]}
+        choice = {"delta": {"content": piece}} if isinstance(piece, str) else piece
+        yield {"choices": [{"index": 0, **choice}]}

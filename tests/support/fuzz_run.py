@@ -19,7 +19,7 @@ from arbora.frontend.openai.protocol import (
 )
 from fuzz_bodies import Case
 from fuzz_checks import fault_of
-from raw_http import Answer, Connection, request_bytes
+from fuzz_connection import Answer, Connection, request_bytes
 
 ANSWER_WITHIN_S = 120.0
 _KINDS = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, PinRequest)

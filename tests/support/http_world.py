@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import openai
 from arbora.frontend.engine_client import EngineClient
+from arbora.frontend.ingress.limits import Limits
 from arbora.frontend.process import http_server
 from arbora.frontend.service import Service
 from arbora.frontend.text.tokenizer import Tokenizer
@@ -109,6 +110,7 @@ async def http_world(
     replica: bool = True,
     context_length: int = 256,
     max_waiting: int = 1024,
+    limits: Limits | None = None,
     **more: Any,
 ) -> AsyncIterator[HttpWorld]:
     """`more` are other fields of the configuration."""
@@ -127,7 +129,7 @@ async def http_world(
         engine = EngineClient(directory, 0)
         service = Service.load(config, engine, Tokenizer.load(model))
         listener = socket.create_server(("127.0.0.1", 0))
-        server = http_server(service)
+        server = http_server(service, limits)
         tasks = [asyncio.create_task(engine.run()), asyncio.create_task(server.serve([listener]))]
         await eventually(lambda: server.started)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -1,11 +1,13 @@
-"""A small HTTP/1.1 client that sends what it is told to, right or wrong, and reads the answer."""
+"""HTTP by hand: bytes on a connection, and what comes back."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
-from typing import NamedTuple
+import json
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 
 class Answer(NamedTuple):
@@ -14,82 +16,68 @@ class Answer(NamedTuple):
     body: bytes
 
     @property
-    def keeps_alive(self) -> bool:
-        return self.headers.get("connection", "").lower() != "close"
+    def error(self) -> dict[str, Any]:
+        error = json.loads(self.body)["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        return dict(error)
 
 
-def request_bytes(
-    method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes | None, host: str = "127.0.0.1"
-) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
-    lines += [f"{name}: {content}" for name, content in headers]
+class RawConnection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def answer(self, seconds: float = 20.0) -> Answer:
+        """The next answer on the connection, 100 Continue included."""
+        async with asyncio.timeout(seconds):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+            first, *lines = head.strip().split("\r\n")
+            headers = {name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
+            body = b""
+            if headers.get("transfer-encoding") == "chunked":
+                while size := int(await self.reader.readline(), 16):
+                    body += (await self.reader.readexactly(size + 2))[:-2]
+                await self.reader.readline()
+            elif "content-length" in headers:
+                body = await self.reader.readexactly(int(headers["content-length"]))
+        return Answer(int(first.split()[1]), headers, body)
+
+    async def ends(self, seconds: float = 20.0) -> bool:
+        """Whether the server closes the connection, without another byte and without a reset."""
+        async with asyncio.timeout(seconds):
+            return await self.reader.read(1) == b""
+
+
+@contextlib.asynccontextmanager
+async def connection(url: str, limit: int = 2**20) -> AsyncIterator[RawConnection]:
+    where = urlsplit(url)
+    reader, writer = await asyncio.open_connection(where.hostname, where.port, limit=limit)
+    try:
+        yield RawConnection(reader, writer)
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def asked(url: str, data: bytes) -> Answer:
+    """The first answer to these bytes, on a connection of their own."""
+    async with connection(url) as raw:
+        await raw.send(data)
+        return await raw.answer()
+
+
+def request(method: str, path: str, *headers: str, body: bytes | None = None) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", *headers]
     if body is not None:
-        lines.append(f"Content-Length: {len(body)}")
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + (body or b"")
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*lines, "", ""]).encode() + (body or b"")
 
 
-class Connection:
-    """A connection that is opened when it is needed, and kept between requests."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._address = host, port
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
-
-    async def exchange(self, request: bytes, *, has_body: bool = True) -> Answer:
-        """Sends one request and reads its answer. `has_body` is False for the answer to a HEAD.
-
-        Raises ConnectionError or asyncio.IncompleteReadError if the server ends the connection before that.
-        """
-        is_fresh = self._writer is None
-        try:
-            return await self._exchange(request, has_body)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            await self.close()
-            if is_fresh:
-                raise
-            return await self._exchange(request, has_body)  # the server may have ended an idle connection
-
-    async def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            with contextlib.suppress(OSError):
-                await self._writer.wait_closed()
-        self._reader = self._writer = None
-
-    async def _exchange(self, request: bytes, has_body: bool) -> Answer:
-        if self._reader is None or self._writer is None:
-            self._reader, self._writer = await asyncio.open_connection(*self._address)
-        self._writer.write(request)
-        with contextlib.suppress(ConnectionError):  # an answer may come before all is sent
-            await self._writer.drain()
-        answer = await _read_answer(self._reader, has_body)
-        if not answer.keeps_alive:
-            await self.close()
-        return answer
-
-
-async def _read_answer(reader: asyncio.StreamReader, has_body: bool) -> Answer:
-    status = 100
-    while status == 100:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        first, *lines = head.split("\r\n")
-        status = int(first.split()[1])
-    pairs = (line.partition(":") for line in lines if line)
-    headers = {name.strip().lower(): content.strip() for name, _, content in pairs}
-    if not has_body or status in (204, 304):
-        return Answer(status, headers, b"")
-    if headers.get("transfer-encoding") == "chunked":
-        return Answer(status, headers, await _read_chunks(reader))
-    if "content-length" in headers:
-        return Answer(status, headers, await reader.readexactly(int(headers["content-length"])))
-    return Answer(status, headers, await reader.read())
-
-
-async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
-    parts = []
-    while size := int(await reader.readuntil(b"\r\n"), 16):
-        parts.append(await reader.readexactly(size))
-        await reader.readexactly(2)
-    await reader.readexactly(2)
-    return b"".join(parts)
+def in_chunks(body: bytes, size: int) -> bytes:
+    parts = [body[start : start + size] for start in range(0, len(body), size)]
+    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
