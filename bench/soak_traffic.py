@@ -84,6 +84,13 @@ class Traffic:
         if len(self.failures) < MOST_KEPT_FAILURES:
             self.failures.append(f"{time.strftime('%H:%M:%S')} {what[:600]}")
 
+    def take_hostile(self, name: str, status: int) -> None:
+        """`status` is 0 if there was no answer."""
+        if status == 0 or status >= 500:
+            self.fail(f"hostile {name}: status {status}")
+        else:
+            self.tally.requests["hostile"] += 1
+
     async def converse(self, rng: random.Random, key: str) -> None:
         messages = [{"role": "system", "content": "You are a helpful assistant. " + words(rng, 0, 60)}]
         for _ in range(rng.randint(1, 4)):

@@ -37,8 +37,8 @@ class Sent(NamedTuple):
 
 
 def request(rng: random.Random) -> Sent:
-    makers, weights = zip(*_KINDS, strict=True)
-    return rng.choices(makers, weights)[0](rng)
+    makers = [make for make, _ in _KINDS]
+    return rng.choices(makers, [weight for _, weight in _KINDS])[0](rng)
 
 
 def chat(rng: random.Random) -> Sent:
@@ -126,7 +126,7 @@ def _message(rng: random.Random) -> Body:
     parts = [{"type": "text", "text": text(rng)} for _ in range(rng.randint(1, 2))]
     message: Body = {"role": role, "content": text(rng) if rng.random() < 0.85 else parts}
     if role == "assistant" and rng.random() < 0.4:
-        arguments = rng.choice(('{"a": 1}', "{", {}, "", None))
+        arguments: Any = rng.choice(('{"a": 1}', "{", {}, "", None))
         called = {"name": "f", "arguments": arguments}
         message |= {"content": None, "tool_calls": [{"id": "c1", "type": "function", "function": called}]}
     if role == "tool":
