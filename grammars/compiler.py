@@ -100,7 +100,7 @@ class GrammarCompiler:
         self._grace_s = grace_s
         spending = Spending()
         self._threads = Lanes("grammars", THREADS, LARGE_THREADS, spending=spending)
-        lanes = Lanes("host-grammars", THREADS, THREADS - 1, spending=spending)
+        lanes = Lanes("host-grammars", THREADS, LARGE_THREADS, spending=spending)
         self._host = HostThreads(lanes, HostServer(self._host_vocabulary()), eos_tokens, spending)
         spellings = Spellings(spelled_offsets, spelled_data, eos_tokens, vocab_size)
         self._workers = AutomatonWorkers(spellings, WORKERS, spending)
