@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from jsonschema.exceptions import SchemaError, best_match
+from jsonschema.exceptions import best_match
 from jsonschema.protocols import Validator
-from jsonschema.validators import validator_for
 
+from .bounded_validators import TooCostlyError, bounded_validator_for, bounded_work
 from .call_syntax import Call
 
 MOST_SHOWN = 60  # characters of a value
@@ -20,7 +20,8 @@ def check_against(tools: Sequence[Mapping[str, Any]], unchecked: Collection[str]
     """A check of the call's name and of its arguments against that tool's JSON schema.
 
     A tool without parameters, or with parameters that are no schema, takes any object, and so do those with
-    `unchecked` names. Nothing outside a schema is fetched: a reference that leads there fails the call.
+    `unchecked` names. Nothing outside a schema is fetched: a reference that leads there fails the call,
+    and so does a check that takes too long. Regexes of a schema are not checked.
     """
     functions = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
     functions |= dict.fromkeys(functions.keys() & unchecked)
@@ -38,9 +39,20 @@ def check_against(tools: Sequence[Mapping[str, Any]], unchecked: Collection[str]
 
 
 def mistake_in(schema: Any) -> str | None:
-    """What is wrong in a JSON schema: a value that makes no sense, with its place, or a reference."""
-    kind = validator_for(schema)
-    error = best_match(kind(kind.META_SCHEMA).iter_errors(schema))
+    """What is wrong in a JSON schema: a value that makes no sense, with its place, or a reference.
+
+    Of a schema that takes too long to look through nothing is said.
+    """
+    try:
+        with bounded_work():
+            return _mistake_in(schema)
+    except TooCostlyError:
+        return None
+
+
+def _mistake_in(schema: Any) -> str | None:
+    kind = bounded_validator_for(schema)
+    error = best_match(bounded_validator_for(kind.META_SCHEMA)(kind.META_SCHEMA).iter_errors(schema))
     if error is not None:
         place = "".join(f"/{part}" for part in error.absolute_path)
         return f"the value at #{place} makes no sense: {json.dumps(error.instance)[:MOST_SHOWN]}"
@@ -65,6 +77,8 @@ def _leads_somewhere(validator: Validator, reference: str) -> bool:
         validator.evolve(schema={"$ref": reference}).is_valid(None)
     except RecursionError:  # to itself
         return True
+    except TooCostlyError:
+        raise
     except Exception:  # which comes from a library beneath jsonschema
         return False
     return True
@@ -73,16 +87,18 @@ def _leads_somewhere(validator: Validator, reference: str) -> bool:
 def _validator(schema: Any) -> Validator | None:
     if not schema:
         return None
-    kind = validator_for(schema)
+    kind = bounded_validator_for(schema)
+    meta = bounded_validator_for(kind.META_SCHEMA)(kind.META_SCHEMA)
     try:
-        kind.check_schema(schema)
-    except SchemaError:
-        return None
-    return kind(schema)
+        with bounded_work():
+            return kind(schema) if meta.is_valid(schema) else None
+    except TooCostlyError:
+        return kind(schema)
 
 
 def _valid(validator: Validator, arguments: str) -> bool:
     try:
-        return bool(validator.is_valid(json.loads(arguments)))
-    except Exception:  # an unresolvable reference, a pattern that Python's `re` doesn't know
+        with bounded_work():
+            return bool(validator.is_valid(json.loads(arguments)))
+    except Exception:  # an unresolvable reference, too much to check
         return False
