@@ -59,12 +59,16 @@ class Load:
         return {
             "model": self.server.model,
             "prompt": f"{PROMPTS[number % len(PROMPTS)]} {number}:",
-            "max_tokens": tokens or self.tokens,
+            "max_tokens": tokens or self._length(number),
             "temperature": 0,
             "ignore_eos": True,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
+
+    def _length(self, number: int) -> int:
+        """From half of `tokens` to three halves of them, so that replies do not end all at once."""
+        return self.tokens // 2 + (number * 37) % (self.tokens + 1)
 
     async def stream(self, number: int, tokens: int | None = None) -> Answer:
         return await ask(self.server, "POST", "/v1/completions", self.body(number, tokens))
@@ -121,7 +125,7 @@ async def streams(load: Load) -> None:
         same_as_alone=f"{sum(answers[n].text() == text for n, text in zip(sample, alone, strict=True))}"
         f" of {len(sample)}",
         tokens=tokens,
-        expected_tokens=load.streams * load.tokens,
+        expected_tokens=sum(load.body(n)["max_tokens"] for n in range(load.streams)),
         seconds=round(seconds, 1),
         tok_per_s=round(tokens / seconds, 1),
         first_byte_p50=percentile([answer.first_byte for answer in whole], 50),
@@ -146,98 +150,104 @@ async def _peak(pid: int | None) -> None:
 
 @dataclass
 class Tally:
-    """Of the replies whose end came within the time that is measured."""
+    """What clients got. `ends` has a time and a number of tokens for each whole reply."""
 
-    started: float
-    until: float
-    replies: int = 0
-    tokens: int = 0
+    ends: list[tuple[float, int]] = field(default_factory=list)
     refusals: int = 0
+    told: list[float] = field(default_factory=list)
     tries: Counter[int] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
 
     def take(self, answer: Answer, tries: int) -> None:
-        if self.started <= time.perf_counter() <= self.until:
-            self.replies += 1
-            self.tokens += answer.tokens()
+        if answer.status == 429:
+            self.refusals += 1
+            self.told.append(answer.retry_after)
+        elif answer.fault() is not None:
+            self.faults[answer.fault() or ""] += 1
+        else:
+            self.ends.append((time.perf_counter(), answer.tokens()))
             self.tries[tries] += 1
 
-    def figures(self) -> dict[str, Any]:
-        seconds = self.until - self.started
-        told = sum(self.tries.values())
-        return {
-            "tok_per_s": round(self.tokens / seconds, 1),
-            "replies_per_s": round(self.replies / seconds, 2),
-            "refusals": self.refusals,
-            "tries_mean": round(sum(t * n for t, n in self.tries.items()) / told, 2) if told else None,
-            "tries_max": max(self.tries, default=None),
-            "faults": self.faults,
-        }
+    def tokens_per_s(self, start: float, end: float) -> float:
+        return sum(tokens for at, tokens in self.ends if start <= at <= end) / (end - start)
 
 
-async def full_server(load: Load, warm_up: float) -> Tally:
-    """Closed loop: `in_flight` clients, each of which sends its next request when it has the answer."""
-    begin = time.perf_counter() + warm_up
-    tally = Tally(begin, begin + load.seconds)
+async def full_server(load: Load, seconds: float) -> tuple[float, float]:
+    """Closed loop: `in_flight` clients, each of which sends its next request when it has the answer.
+
+    Returns tokens and replies per second, of all but the first third of the time.
+    """
+    tally, started = Tally(), time.perf_counter()
 
     async def client(number: int) -> None:
-        while time.perf_counter() < tally.until:
-            answer = await load.stream(number)
-            _count(tally, answer, 1)
+        while time.perf_counter() < started + seconds:
+            tally.take(await load.stream(number), 1)
             number += load.in_flight
 
-    await asyncio.gather(*(client(number) for number in range(load.in_flight)))
-    return tally
+    clients = asyncio.gather(*(client(number) for number in range(load.in_flight)))
+    await asyncio.sleep(seconds)
+    rate = tally.tokens_per_s(started + seconds / 3, started + seconds)
+    replies = sum(at >= started + seconds / 3 for at, _ in tally.ends) / (seconds * 2 / 3)
+    await clients
+    if tally.faults or tally.refusals:
+        raise SystemExit(f"a server that is only full failed: {tally.faults}, {tally.refusals} refusals")
+    return rate, replies
 
 
-def _count(tally: Tally, answer: Answer, tries: int) -> None:
-    if answer.status == 429:
-        tally.refusals += 1
-    elif answer.fault() is not None:
-        tally.faults[answer.fault() or ""] += 1
-    else:
-        tally.take(answer, tries)
+async def too_many(load: Load, per_second: float) -> tuple[Tally, float, float]:
+    """Open loop: more arrivals than the server can serve. The refused come back when they are told to.
 
-
-async def too_many(load: Load, per_second: float, warm_up: float) -> Tally:
-    """Open loop: more arrivals than the server can serve. The refused come back when they are told to."""
-    begin = time.perf_counter() + warm_up
-    tally = Tally(begin, begin + load.seconds)
+    Returns also tokens per second while requests arrive, and until nine tenths of them are served; both
+    begin when the queue has filled.
+    """
+    tally, started, chance = Tally(), time.perf_counter(), random.Random(0)
 
     async def client(number: int) -> None:
-        tries = 0
-        while time.perf_counter() < tally.until:
-            tries += 1
-            answer = await load.stream(number)
-            _count(tally, answer, tries)
-            if answer.status != 429:
-                return
+        tries = 1
+        while (answer := await load.stream(number)).status == 429:
+            tally.take(answer, tries)
             await asyncio.sleep(answer.retry_after)
+            tries += 1
+        tally.take(answer, tries)
 
-    clients, number, chance = [], 0, random.Random(0)
-    while time.perf_counter() < tally.until:
-        clients.append(asyncio.create_task(client(number)))
-        number += 1
+    clients: list[asyncio.Task[None]] = []
+    while (now := time.perf_counter()) < started + load.seconds:
+        while len(clients) < (now - started) * per_second:
+            clients.append(asyncio.create_task(client(len(clients))))
         await asyncio.sleep(chance.expovariate(per_second))
-    for each in clients:
-        each.cancel()
-    await asyncio.gather(*clients, return_exceptions=True)
-    return tally
+    await asyncio.gather(*clients)
+    full_from, arrived = started + load.seconds / 3, started + load.seconds
+    nine_tenths = sorted(at for at, _ in tally.ends)[len(tally.ends) * 9 // 10]
+    return tally, tally.tokens_per_s(full_from, arrived), tally.tokens_per_s(full_from, nine_tenths)
 
 
 async def overload(load: Load) -> None:
-    """Rounds in turn, so that what else the machine does strikes both alike."""
+    """A full server before and after each overload, so that what else the machine does strikes both alike."""
     ratios = []
+    capacity, replies = await full_server(load, load.seconds)
     for number in range(load.rounds):
-        full = await full_server(load, warm_up=load.seconds / 2)
-        report(scenario="overload", round=number, load="full", **full.figures())
-        rate = OVERLOAD * full.replies / load.seconds
-        much = await too_many(load, rate, warm_up=load.seconds / 2)
-        report(scenario="overload", round=number, load=f"{rate:.1f} arrivals/s", **much.figures())
-        ratios.append(much.tokens / max(1, full.tokens))
-        await _until_quiet(load)
-    report(scenario="overload", goodput_of_capacity=[round(ratio, 3) for ratio in ratios],
-           median=round(statistics.median(ratios), 3), processes=processes(load.pid))  # fmt: skip
+        tally, while_arriving, until_served = await too_many(load, OVERLOAD * replies)
+        after, replies = await full_server(load, load.seconds)
+        between = (capacity + after) / 2
+        ratios.append(until_served / between)
+        report(
+            scenario="overload",
+            round=number,
+            requests=len(tally.ends),
+            faults=tally.faults,
+            capacity_before_after=[round(capacity, 1), round(after, 1)],
+            goodput_while_arriving=round(while_arriving, 1),
+            goodput_until_served=round(until_served, 1),
+            ratio=round(until_served / between, 3),
+            refusals=tally.refusals,
+            told_p50=percentile(tally.told, 50),
+            told_max=percentile(tally.told, 100),
+            tries_p50=percentile(list(tally.tries.elements()), 50),
+            tries_p99=percentile(list(tally.tries.elements()), 99),
+            processes=processes(load.pid),
+        )
+        capacity = after
+    report(scenario="overload", median_ratio=round(statistics.median(ratios), 3))
 
 
 async def _until_quiet(load: Load) -> None:
