@@ -2,6 +2,7 @@
 # make test             every check: lint, types, tests
 # make lint             ruff and mypy alone
 # make bench            the benchmarks; URL=… is the server to measure, which must run
+# make sbom             a software bill of materials (CycloneDX) of what is installed, as build/arbora.cdx.json
 # make clean            remove what the others made
 
 PYTHON ?= python3
@@ -20,7 +21,7 @@ TYPING := build/typing
 HAS_GPU := $(wildcard /dev/nvidiactl /dev/nvidia0 /dev/dxg)
 TORCH := $(if $(HAS_GPU),torch>=2.11,torch==2.13.0)
 
-.PHONY: serve test lint bench clean
+.PHONY: serve test lint bench sbom clean
 .DELETE_ON_ERROR:
 
 serve: $(VENV)/.installed
@@ -41,6 +42,13 @@ bench: $(VENV)/.installed-for-tests
 	$(BIN)/python bench/serve.py --url $(URL)
 	$(BIN)/python bench/radix.py
 	$(BIN)/python bench/memo.py
+
+sbom: $(VENV)/.installed
+	@test -x build/sbom/bin/cyclonedx-py || { $(PYTHON) -m venv build/sbom && \
+	  build/sbom/bin/pip --disable-pip-version-check --quiet install "cyclonedx-bom>=7.0"; }
+	build/sbom/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+	  --output-file build/arbora.cdx.json $(VENV)/bin/python
+	@echo "build/arbora.cdx.json: the packages of $(VENV)"
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

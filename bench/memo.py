@@ -145,7 +145,9 @@ def main() -> None:
     for name, train in (("byte-level BPE", byte_level), ("SentencePiece-style BPE", sentencepiece)):
         backend = train(lines)
         backend.add_special_tokens([AddedToken(token, normalized=False) for token in SPECIAL])
-        measure(name, Tokenizer(backend, {}, ()), ChatTemplate({"default": CHATML}, {}, frozenset()), text)
+        measure(
+            name, Tokenizer(backend, {}, ()), ChatTemplate({"default": CHATML}, {}, frozenset(SPECIAL)), text
+        )
     for directory in arguments.directories:
         tokenizer = Tokenizer.load(directory)
         template = ChatTemplate.load(directory, tokenizer)

@@ -31,6 +31,7 @@ from ..runtime.messages import (
 )
 from ..runtime.sampling_params import SamplingParams
 from .cache_answers import Freed, PinDeleted, amount, cache_status, freed_pages, shown_pin
+from .caller import Caller, caller_of
 from .openai.protocol import PinRequest
 from .openai.requests import new_id
 from .openai.tokenize import prompt_tokens
@@ -86,13 +87,14 @@ async def drop_cache(service: Service, request: Request) -> Response:
 async def pin_prefix(service: Service, http_request: Request) -> Response:
     """Computes what isn't cached of a prefix, and keeps its full pages for a time."""
     _check_query(http_request)
-    request = await service.bodies.read(http_request, _decoder, PinRequest)
+    caller = caller_of(http_request, service.config)
+    request = await service.bodies.read(http_request, caller, _decoder, PinRequest)
     service.check_model(request.model)
     model = service.engine.check_serving()
     check_range("ttl_s", request.ttl_s, 0, MOST_TTL_SECONDS, above_low=True)
     check_salt(request.cache_salt)
     scope = cache_scope(http_request, service.config)
-    tokens = await _prefix(service, scope, request, model)
+    tokens = await _prefix(service, scope, request, model, caller)
     namespace = cache_namespace(scope, request.cache_salt)
     order = PinPrefix(service.engine.client, 0, new_id("pin"), scope, namespace, tokens, request.ttl_s)
     computing = Generate(
@@ -137,7 +139,9 @@ def _check_query(request: Request, *known: str) -> None:
             )
 
 
-async def _prefix(service: Service, scope: str, request: PinRequest, model: ModelReady) -> Tokens:
+async def _prefix(
+    service: Service, scope: str, request: PinRequest, model: ModelReady, caller: Caller
+) -> Tokens:
     if isinstance(request.prompt, list):
         check_token_ids("prompt", request.prompt, model.vocab_size)
         tokens = array("i", request.prompt).tobytes()
@@ -145,7 +149,7 @@ async def _prefix(service: Service, scope: str, request: PinRequest, model: Mode
         # What follows in a conversation need not be a reply.
         continued = request.add_generation_prompt is True
         fields = replace(request, add_generation_prompt=continued)
-        tokens = await prompt_tokens(service, scope, fields, request.prompt)
+        tokens = await prompt_tokens(service, scope, fields, request.prompt, caller, model.max_model_len)
     count = len(tokens) // 4
     if count < model.page_size:
         raise RequestError(

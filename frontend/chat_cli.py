@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,7 +17,10 @@ from ..runtime.errors import ConfigError
 DEFAULT_URL = "http://127.0.0.1:8000"
 TIMEOUT_SECONDS = 600.0
 COMMANDS = "/reset begins anew, /exit ends"
+KEY_HINT = " Give it with --api-key KEY or in the variable ARBORA_API_KEY."
 FULL = "(this turn is forgotten: a shorter one may fit, and /reset starts a new conversation)"
+CUT = "\n(the reply has reached its limit)"
+DIM, PLAIN = "\x1b[2m", "\x1b[22m"  # ECMA-48
 Turn = dict[str, str]
 
 
@@ -26,6 +30,14 @@ class ReplyError(Exception):
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)
         self.code = code
+
+
+class Piece(NamedTuple):
+    """A part of a reply: of what the model thought before it, or of its text. `is_cut`: a limit ended it."""
+
+    reasoning: str
+    text: str
+    is_cut: bool
 
 
 class Server:
@@ -56,7 +68,7 @@ class Server:
         except (ReplyError, http.client.HTTPException, msgspec.DecodeError, LookupError, TypeError) as error:
             raise ConfigError(f"the server at {self._url} does not tell its model: {error}") from error
 
-    def reply(self, model: str, turns: list[Turn]) -> Iterator[str]:
+    def reply(self, model: str, turns: list[Turn]) -> Iterator[Piece]:
         """The pieces of the next turn as they come. Raises ReplyError."""
         body = msgspec.json.encode({"model": model, "messages": turns, "stream": True})
         try:
@@ -103,12 +115,11 @@ def chat(url: str, api_key: str | None, system: str | None) -> int:
 def _take_turn(server: Server, model: str, turns: list[Turn], text: str) -> None:
     """Add what the user says and the reply to `turns`; neither if there is no whole reply."""
     question: Turn = {"role": "user", "content": text}
-    pieces: list[str] = []
+    shown = _Shown()
     try:
         for piece in server.reply(model, [*turns, question]):
-            pieces.append(piece)
-            print(piece, end="", flush=True)
-        turns += [question, {"role": "assistant", "content": "".join(pieces)}]
+            shown.add(piece)
+        turns += [question, {"role": "assistant", "content": shown.text}]
         print()
     except KeyboardInterrupt:
         print("\n(interrupted: this turn is forgotten)")
@@ -118,14 +129,39 @@ def _take_turn(server: Server, model: str, turns: list[Turn], text: str) -> None
             print(FULL, file=sys.stderr)
 
 
+class _Shown:
+    """A reply as it is printed: reasoning first, dimmed on a terminal, and the text behind an empty line."""
+
+    def __init__(self) -> None:
+        self._dims = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self._is_reasoning = False
+        self.text = ""
+
+    def add(self, piece: Piece) -> None:
+        if piece.reasoning:
+            self._is_reasoning = True
+            self._print(f"{DIM}{piece.reasoning}{PLAIN}" if self._dims else piece.reasoning)
+        if piece.text:
+            if self._is_reasoning:
+                self._print("\n\n")
+            self._is_reasoning = False
+            self._print(piece.text)
+            self.text += piece.text
+        if piece.is_cut:
+            self._print(CUT)
+
+    def _print(self, text: str) -> None:
+        print(text, end="", flush=True)
+
+
 def _read_line() -> str:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (gives `input` line editing)
     return input("> ").strip()
 
 
-def _pieces(lines: http.client.HTTPResponse) -> Iterator[str]:
-    """The text in a stream of server-sent events."""
+def _pieces(lines: http.client.HTTPResponse) -> Iterator[Piece]:
+    """What a stream of server-sent events says."""
     for line in lines:
         data = line.strip().removeprefix(b"data:").strip()
         if not line.startswith(b"data:") or data == b"[DONE]":
@@ -134,12 +170,15 @@ def _pieces(lines: http.client.HTTPResponse) -> Iterator[str]:
         if "error" in event:
             raise ReplyError(str(event["error"]["message"]))
         for choice in event["choices"]:
-            yield choice["delta"].get("content") or ""
+            delta = choice["delta"]
+            reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
+            yield Piece(reasoning, delta.get("content") or "", choice.get("finish_reason") == "length")
 
 
 def _refusal(status: int, body: bytes) -> ReplyError:
     try:
         error = msgspec.json.decode(body)["error"]
-        return ReplyError(f"status {status}: {error['message']}", str(error.get("code")))
+        hint = KEY_HINT if status == http.HTTPStatus.UNAUTHORIZED else ""
+        return ReplyError(f"status {status}: {error['message']}{hint}", str(error.get("code")))
     except (msgspec.DecodeError, LookupError, TypeError):
         return ReplyError(f"status {status}: {body.decode(errors='replace')[:200]}")

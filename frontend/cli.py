@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib.metadata import version
+from pathlib import Path
 
 from ..runtime.config import ServeConfig
 from ..runtime.errors import ConfigError
@@ -50,7 +51,17 @@ def serve_config(flags: Mapping[str, object], environment: Mapping[str, str]) ->
         elif given is not None:
             settings[option.name] = Setting(option.flag, given)
     model = flags["model"] or environment.get("ARBORA_MODEL") or None
+    _check_model_is_no_name(model, flags["served_model_name"])
     return build_config(None if model is None else str(model), settings)
+
+
+def _check_model_is_no_name(model: object, names: object) -> None:
+    """Raises ConfigError for `--served-model-name NAME MODEL`, where MODEL counts as a second name."""
+    if model is None and isinstance(names, list) and len(names) > 1 and Path(names[-1]).is_dir():
+        raise ConfigError(
+            f"--served-model-name {' '.join(names)}: {names[-1]} is a directory, but stands where names do. "
+            f"Write `arbora serve {names[-1]} --served-model-name {' '.join(names[:-1])}`."
+        )
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -93,7 +104,11 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(option.flag, action="store_const", const="1", help=option_help(option))
         elif option.repeatable:
             parser.add_argument(
-                option.flag, action="append", metavar=option.metavar, help=option_help(option)
+                option.flag,
+                action="extend",
+                nargs="+" if option.several else 1,
+                metavar=option.metavar,
+                help=option_help(option),
             )
         else:
             parser.add_argument(option.flag, metavar=option.metavar, help=option_help(option))

@@ -19,7 +19,18 @@ from .local_server import Ask, LocalServer
 from .options import OPTIONS, Setting, build_config
 
 T = TypeVar("T")
-HTTP_ONLY = ("host", "port", "api_key", "served_model_name", "isolate_keys", "pin_memory")
+HTTP_ONLY = (
+    "host",
+    "port",
+    "api_key",
+    "api_key_file",
+    "protect_metrics",
+    "served_model_name",
+    "isolate_keys",
+    "log_requests",
+    "pin_memory",
+    "reasoning_field",
+)
 
 
 class EngineOptions(TypedDict, total=False):
@@ -39,7 +50,9 @@ class EngineOptions(TypedDict, total=False):
     max_waiting: int
     step_ms: float
     enforce_eager: bool
+    deterministic: bool
     no_prefix_cache: bool
+    unenforced: str
     check_invariants: bool
     log_level: str
 

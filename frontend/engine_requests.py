@@ -12,6 +12,7 @@ import msgspec
 
 from ..runtime.errors import RequestError
 from ..runtime.messages import Generate, GrammarSpec, ModelReady, Tokens
+from .caller import Caller
 from .openai.constraint import behind_reasoning, enforced_as_asked
 from .openai.conversation import render
 from .openai.protocol import ChatMessage, ChatRequest, GenerationFields
@@ -37,7 +38,7 @@ class Sampling(TypedDict, total=False):
     """How a reply is sampled and when it ends. What is left out has the default of the HTTP API,
     except that a reply without `max_tokens` may fill the context.
 
-    max_tokens: the most tokens of the reply
+    max_tokens: the most tokens of the reply, fewer where the prompt leaves less of the context
     min_tokens: the fewest tokens before it may end
     temperature: 0 takes the most likely token, 1 samples as the model predicts
     top_p: sample from the most likely tokens that together have this probability
@@ -60,7 +61,7 @@ class Sampling(TypedDict, total=False):
     grammar: what the reply must match, in Lark or GBNF; at most one of these four may be given
     property_order: "any" for a schema's properties in any order, else they come in the schema's
     unenforced: "allow" to leave out of a schema what can't be enforced, and list it in the reply's
-        `unenforced`; else it is refused
+        `unenforced`; else it is refused, but for formats that nobody knows, unless "refuse" says so
     complete_json: the reply matches even where `max_tokens` ends it
     cache_salt: what is cached is shared only with requests that have the same one
     cache_prompt: false to read nothing from the cache and leave nothing in it
@@ -123,7 +124,7 @@ async def ask_completion(
 ) -> Asked:
     """`name` is the prompt's in errors. Raises `RequestError` for what can't be served."""
     if isinstance(prompt, str):
-        tokens = await service.encode(prompt, add_special_tokens=True)
+        tokens = await service.encode(prompt, True, Caller(), model.max_model_len, name)
     else:
         ids = _token_ids(prompt, name)
         check_token_ids(name, ids, model.vocab_size)
@@ -151,7 +152,7 @@ async def ask_chat(
     request = ChatRequest(messages=_messages(messages))
     text = render(service.template, request, tools=None)
     namespace = namespace_of(_fields(sampling), scope="")
-    tokens = await service.encode_rendered(text, add_special_tokens=False, namespace=namespace)
+    tokens = await service.encode_rendered(text, False, namespace, Caller(), model.max_model_len, "messages")
     return _ask(service, model, sampling, tokens, text, "messages")
 
 
@@ -186,7 +187,7 @@ def _ask(
         prompt_logprobs=None,
         vocab_size=model.vocab_size,
     )
-    grammar = enforced_as_asked(_grammar(sampling), fields)
+    grammar = enforced_as_asked(_grammar(sampling), fields, service.config.unenforced)
     if grammar is not None and rendered is not None and service.reasoning is not None:
         grammar = behind_reasoning(grammar, service.reasoning, rendered) or grammar
     (request,) = generate_messages(
@@ -196,6 +197,7 @@ def _ask(
         namespace=namespace_of(fields, scope=""),
         prompts=[prompt],
         sampling=params,
+        most_tokens=[params.max_tokens],
         grammar=grammar,
         tenant="",
     )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Awaitable, Callable
-from importlib.metadata import version
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -14,10 +12,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
+from ..runtime.config import ServeConfig
 from ..runtime.errors import RequestError
+from .api_keys import METRICS_PATH, OPEN_PATHS, Guard
 from .cache_endpoints import drop_cache, pin_prefix, show_cache, unpin_prefix
+from .descriptors import check_descriptors
 from .generation import ClientGoneError
 from .openai.chat import prepare_chat
 from .openai.completions import prepare_completion
@@ -25,12 +26,11 @@ from .openai.endpoint import GenerationEndpoint
 from .openai.errors import error_response, internal_error
 from .openai.models import list_models, show_model
 from .openai.tokenize import detokenize, tokenize
-from .service import Service
-from .tenants import SENT_KEY
+from .request_log import RequestLog
+from .service import VERSION, Service
 
 log = logging.getLogger(__name__)
 
-OPEN_PATHS = frozenset(("/health", "/ping", "/version", "/metrics"))
 CLIENT_CLOSED_REQUEST = 499
 Handler = Callable[[Service, Request], Awaitable[Response]]
 
@@ -59,10 +59,16 @@ def create_app(service: Service) -> ASGIApp:
         get("/health", _health),
         get("/ping", _health),
         get("/version", _version),
-        get("/metrics", _metrics),
+        get(METRICS_PATH, _metrics),
     ]
     app = Starlette(routes=routes, exception_handlers=_failure_handlers(service))
-    return Guard(app, service.config.api_keys) if service.config.api_keys else app
+    app.router.redirect_slashes = False  # the Host header would say where to
+    guarded = _guarded(app, service.config) if service.config.api_keys else app
+    return RequestLog(guarded) if service.config.log_requests else guarded
+
+
+def _guarded(app: ASGIApp, config: ServeConfig) -> Guard:
+    return Guard(app, config.api_keys, OPEN_PATHS - {METRICS_PATH} if config.protect_metrics else OPEN_PATHS)
 
 
 def _bound(service: Service, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
@@ -72,41 +78,14 @@ def _bound(service: Service, handler: Handler) -> Callable[[Request], Awaitable[
     return handle
 
 
-class Guard:
-    """Lets through who sends one of the keys as a bearer token, and notes which; `OPEN_PATHS` need none."""
-
-    def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
-        self._app = app
-        self._keys = keys
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        key = self._key(scope)
-        if scope["path"] in OPEN_PATHS or key is not None:
-            scope[SENT_KEY] = key
-            await self._app(scope, receive, send)
-            return
-        error = RequestError(
-            "A valid API key is needed: send it as 'Authorization: Bearer KEY'.",
-            status=401,
-            code="invalid_api_key",
-        )
-        await error_response(error)(scope, receive, send)
-
-    def _key(self, scope: Scope) -> str | None:
-        """Which of the keys was sent; all are compared, so that the time it takes tells nothing."""
-        sent = dict(scope["headers"]).get(b"authorization", b"")
-        scheme, _, key = sent.partition(b" ")
-        matches = [known for known in self._keys if secrets.compare_digest(key.strip(), known.encode())]
-        return matches[0] if matches and scheme.lower() == b"bearer" else None
-
-
 async def _health(service: Service, request: Request) -> Response:
-    service.engine.check_serving()
+    service.engine.check_responding()
+    check_descriptors()
     return _json({"status": "ok"})
 
 
 async def _version(service: Service, request: Request) -> Response:
-    return _json({"version": version("arbora")})
+    return _json({"version": VERSION})
 
 
 async def _metrics(service: Service, request: Request) -> Response:

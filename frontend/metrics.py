@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from ..runtime.messages import Stats
 from .generation import Arrival
+from .openai.responses import Usage
 from .text.prompt_memo import PromptMemo
 
 _FIRST_TOKEN_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120)
@@ -153,12 +154,15 @@ class Metrics:
 
 
 class RequestTimer:
-    """One request's latencies, told by when its outputs came."""
+    """One request's latencies, told by when its outputs came, and how it ended."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._started = time.monotonic()
         self._last: dict[int, float] = {}
+        self._first_token: float | None = None
+        self._usage: Usage | None = None
+        self._ends: list[str] = []
 
     def output(self, arrival: Arrival) -> None:
         if not arrival.output.tokens:
@@ -167,20 +171,37 @@ class RequestTimer:
         if previous is not None:
             self._metrics.between_tokens.observe(arrival.time - previous)
         elif not self._last:
-            self._metrics.first_token.observe(arrival.time - self._started)
+            self._first_token = arrival.time - self._started
+            self._metrics.first_token.observe(self._first_token)
         self._last[arrival.choice] = arrival.time
 
-    def finished(self, prompt_tokens: int, completion_tokens: int, reasons: list[str]) -> None:
+    def finished(self, usage: Usage, reasons: list[str]) -> None:
+        self._usage, self._ends = usage, reasons
         self._metrics.request.observe(time.monotonic() - self._started)
-        self._metrics.prompt_tokens.inc(prompt_tokens)
-        self._metrics.completion_tokens.inc(completion_tokens)
+        self._metrics.prompt_tokens.inc(usage.prompt_tokens)
+        self._metrics.completion_tokens.inc(usage.completion_tokens)
         for reason in reasons:
             self._metrics.finished.labels(reason).inc()
 
     def failed(self, status: int) -> None:
         """Behind the first event of a stream, where the response's own status was 200."""
+        self._ends = [f"error-{status}"]
         self._metrics.failed.labels(status).inc()
 
     def aborted(self, choices: int) -> None:
         """The client went away before the last of them ended."""
+        self._ends = ["abort"]
         self._metrics.finished.labels("abort").inc(choices)
+
+    def told(self) -> list[str]:
+        """The request's numbers as `name=value`, for a log."""
+        parts = []
+        if self._usage is not None:
+            cached = self._usage.prompt_tokens_details.cached_tokens
+            parts += [f"prompt={self._usage.prompt_tokens}", f"cached={cached}"]
+            parts += [f"output={self._usage.completion_tokens}"]
+        if self._first_token is not None:
+            parts.append(f"first_token={self._first_token:.3f}")
+        if self._ends:
+            parts.append(f"finish={','.join(self._ends)}")
+        return parts

@@ -10,6 +10,8 @@ from ..runtime.errors import ConfigError
 BUILTIN_NAME = "arbora-builtin"
 BUILTIN = Path(__file__).resolve().parents[1] / "runtime" / "model" / "builtin"
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
+TOKENIZER_FILES = ["tokenizer.json", "*.model", "*.tiktoken", "tekken.json", "vocab.json", "vocab.txt"]
+_PATH_STARTS = ("/", "./", "../", "~")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -32,6 +34,8 @@ def find_model(model: str | None) -> Path:
         return _checked(path.resolve(), f"MODEL {model}")
     if path.exists():
         raise ConfigError(f"MODEL {model} is a file. Name the directory that holds config.json.")
+    if model.startswith(_PATH_STARTS):
+        raise ConfigError(f"MODEL {model}: there is no such directory ({path.absolute()}).")
     if not _HUB_ID.fullmatch(model):
         raise ConfigError(
             f"MODEL {model}: there is no such directory, and it is not a hub id such as Qwen/Qwen3-0.6B."
@@ -44,6 +48,11 @@ def _checked(directory: Path, what: str) -> Path:
         raise ConfigError(f"{what}: {directory} has no config.json. Name the directory of a model.")
     if not any(directory.glob("*.safetensors")):
         raise ConfigError(f"{what}: {directory} has no *.safetensors file; other formats are not read.")
+    if not any(any(directory.glob(pattern)) for pattern in TOKENIZER_FILES):
+        raise ConfigError(
+            f"{what}: {directory} has no tokenizer. Copy the model's tokenizer.json (or tokenizer.model, "
+            "vocab.json with merges.txt, vocab.txt, *.tiktoken) into it."
+        )
     return directory
 
 

@@ -3,6 +3,7 @@ default, reading and help text all come from the table here."""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -10,9 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple, get_args
 
-from ..runtime.config import Device, DType, ServeConfig, WritePolicy
+from ..runtime.config import Device, DType, ReasoningField, ServeConfig, UnenforcedDefault, WritePolicy
 from ..runtime.errors import ConfigError
 from .model_source import find_model, served_name
+
+log = logging.getLogger(__name__)
 
 MAX_PAGE_SIZE = 256
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -49,6 +52,8 @@ class Option(NamedTuple):
     metavar: str = ""
     switch: bool = False
     repeatable: bool = False
+    several: bool = False
+    """one flag may have several values after it, as well as be repeated"""
 
     @property
     def flag(self) -> str:
@@ -153,6 +158,34 @@ def keys(text: str) -> tuple[str, ...]:
     return found
 
 
+def key_file(text: str) -> tuple[str, ...]:
+    """The keys in a file. Warns of a file that other users may read."""
+    path = Path(text).expanduser()
+    try:
+        lines = path.read_text("utf-8").splitlines()
+        mode = path.stat().st_mode
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ValueError(f"it can't be read ({reason}). Name a text file with one key a line.") from error
+    keys = [(number, line.partition("#")[0].strip()) for number, line in enumerate(lines, 1)]
+    found = tuple(key for _, key in keys if key)
+    if not found:
+        raise ValueError("there is no key in it. Write one key a line.")
+    for number, key in keys:
+        if len(key.split()) > 1:
+            raise ValueError(f"line {number} has a space within a key. Write one key a line.")
+    if mode & 0o077:
+        log.warning("other users of this machine may read %s: run `chmod 600 %s`", path, path)
+    return found
+
+
+def model_names(text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(split_keys(text)))
+    if not found:
+        raise ValueError("there is no name in it. Leave it out for MODEL's own name.")
+    return found
+
+
 OPTIONS = (
     Option("host", "address to listen on; 0.0.0.0 for every network interface", host, "127.0.0.1", "ADDRESS"),
     Option("port", "port to listen on; 0 lets the system choose", whole_number(0, 65535), 8000, "PORT"),
@@ -240,7 +273,14 @@ OPTIONS = (
     Option(
         "max_running", "most requests that generate at the same time", whole_number(1, 65536), 256, "REQUESTS"
     ),
-    Option("max_waiting", "most requests that wait; more get status 429", whole_number(1), 1024, "REQUESTS"),
+    Option(
+        "max_waiting",
+        "most requests that wait, more get status 429; keys or users with fewer than their share waiting "
+        "still find a place, so that in all up to twice as many wait",
+        whole_number(1),
+        1024,
+        "REQUESTS",
+    ),
     Option(
         "step_ms",
         "longest step while streams are open: lower is smoother, higher is more throughput",
@@ -255,8 +295,25 @@ OPTIONS = (
         False,
         switch=True,
     ),
+    Option(
+        "deterministic",
+        "the same request gives the same tokens in any batch, cached or not, and after a restart; CPU only, "
+        "slower",
+        truth,
+        False,
+        switch=True,
+    ),
     Option("no_prefix_cache", "compute every prompt from its start", truth, False, switch=True),
-    Option("served_model_name", "the model's name in the API (default: MODEL's own)", host, None, "NAME"),
+    Option(
+        "served_model_name",
+        "the model's names in the API, of which replies show the first (default: MODEL's own); put MODEL "
+        "before the option",
+        model_names,
+        None,
+        "NAME",
+        repeatable=True,
+        several=True,
+    ),
     Option(
         "api_key",
         "a key that clients must send; for more, repeat it or put commas between (default: none needed)",
@@ -265,7 +322,30 @@ OPTIONS = (
         "KEY",
         repeatable=True,
     ),
+    Option(
+        "api_key_file",
+        "a file of such keys, one a line, # begins a comment; they are not in the list of processes",
+        key_file,
+        (),
+        "FILE",
+    ),
+    Option("protect_metrics", "/metrics needs a key too", truth, False, switch=True),
     Option("isolate_keys", "clients with different keys share no cached prefixes", truth, False, switch=True),
+    Option(
+        "unenforced",
+        "what becomes of a schema's keywords that can't be enforced, where the request doesn't say: refuse "
+        "the request, or allow it and name them in the reply",
+        one_of(*get_args(UnenforcedDefault)),
+        "refuse",
+        "WORD",
+    ),
+    Option(
+        "reasoning_field",
+        "the member of a chat's answer that has the model's reasoning: reasoning_content or reasoning",
+        one_of(*get_args(ReasoningField)),
+        "reasoning_content",
+        "NAME",
+    ),
     Option(
         "check_invariants",
         "check the prefix cache's books after every step (slow)",
@@ -274,6 +354,13 @@ OPTIONS = (
         switch=True,
     ),
     Option("log_level", ", ".join(LOG_LEVELS), one_of(*LOG_LEVELS), "info", "LEVEL"),
+    Option(
+        "log_requests",
+        "write one line for each request when it ends: tokens, times, outcome, no texts",
+        truth,
+        False,
+        switch=True,
+    ),
 )
 
 
@@ -288,8 +375,9 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
     values: dict[str, Any] = {option.name: option.value_of(settings.get(option.name)) for option in OPTIONS}
     values["device"] = values["device"] or visible_device()
     values["prefix_cache"] = not values.pop("no_prefix_cache")
-    values["api_keys"] = values.pop("api_key")
-    values["served_model_name"] = values["served_model_name"] or served_name(model)
+    values["api_keys"] = (*values.pop("api_key"), *values.pop("api_key_file"))
+    names = values["served_model_name"] or (served_name(model),)
+    values["served_model_name"], values["more_model_names"] = names[0], names[1:]
     _check_together(values, {name for name, setting in settings.items() if setting.value is not None})
     if values["disk_cache"] is not None:
         _make_directory(values["disk_cache"], settings["disk_cache"].label)
@@ -309,6 +397,8 @@ def _check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
         raise ConfigError("--no-prefix-cache leaves nothing to pin: leave it or --pin-memory out.")
     if "disk_cache_size" in given and not values["disk_cache"]:
         raise ConfigError("--disk-cache-size is that of --disk-cache: give its DIRECTORY too.")
+    if values["protect_metrics"] and not values["api_keys"]:
+        raise ConfigError("--protect-metrics: there is no key to ask for; give an --api-key.")
     if values["isolate_keys"] and not values["api_keys"]:
         raise ConfigError("--isolate-keys: there are no keys to tell clients by; give each an --api-key.")
 

@@ -87,7 +87,7 @@ class HostCompiler:
                 grammar = self._json_schema(schema, separators)
                 return replace(grammar, left_out=tuple(left_out))
             except NotCoveredError as error:
-                if unenforced == "refuse" or isinstance(error, WrongKeywordError):
+                if unenforced != "allow" or isinstance(error, WrongKeywordError):
                     raise
                 remove_culprit(error, schema)
                 left_out.append((error.keyword, error.path))

@@ -99,10 +99,10 @@ class Routes:
         def allowed() -> HostGrammar:
             return self._by_host(asked, "allow")
 
-        if asked.source.unenforced == "refuse":
-            return self._schema_enforcing("refuse", asked, enforced)
+        if asked.source.unenforced != "allow":
+            return self._schema_enforcing(asked.source.unenforced, asked, enforced)
         try:
-            return self._schema_enforcing("refuse", asked, enforced)
+            return self._schema_enforcing("annotations", asked, enforced)
         except (NoValueError, WrongKeywordError):
             raise
         except (GrammarError, CompilerError):

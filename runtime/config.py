@@ -9,44 +9,69 @@ import msgspec
 
 Device = Literal["cpu", "cuda"]
 WritePolicy = Literal["write_back", "write_through"]
+UnenforcedDefault = Literal["refuse", "allow"]
+ReasoningField = Literal["reasoning_content", "reasoning"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What `arbora serve` and `Engine` were asked for, resolved: no field is left to guess later.
-
-    `model` is a directory. `kv_memory` is in bytes (None: derived from the free memory). `pin_memory` is how
-    many bytes of the KV cache clients may pin (None: a quarter). `isolate_keys`: clients with different keys
-    share no prefixes, and each may pin an equal part. What the KV cache has no room for goes to `host_cache`
-    bytes of host memory, `disk_cache_size` bytes in the directory `disk_cache`, and the server at the URL
-    `remote_cache`; with the `write_policy` write_through, what is computed goes there at once. `step_ms` is
-    the time budget of a step while streams are open. `enforce_eager`: no CUDA graphs.
-    """
+    """What `arbora serve` and `Engine` were asked for, resolved: no field is left to guess later."""
 
     model: Path
+    """a directory"""
     served_model_name: str
+    """the model's name in replies"""
+    more_model_names: tuple[str, ...] = ()
+    """names that requests may use as well"""
     host: str = "127.0.0.1"
     port: int = 8000
     device: Device = "cpu"
     dtype: DType = "auto"
     max_model_len: int | None = None
+    """tokens of the longest prompt with its reply; None: what the model allows"""
     kv_memory: int | None = None
+    """bytes; None: derived from the free memory"""
     page_size: int = 16
+    """tokens"""
     pin_memory: int | None = None
+    """bytes of the KV cache that clients may pin; None: a quarter"""
     host_cache: int = 0
+    """bytes of host memory for pages that the KV cache has no room for"""
     disk_cache: Path | None = None
+    """a directory for them"""
     disk_cache_size: int = 16 << 30
+    """bytes"""
     remote_cache: str | None = None
+    """URL of a server for them"""
     write_policy: WritePolicy = "write_back"
+    """write_through: lower tiers get pages as they are computed"""
     max_running: int = 256
     max_waiting: int = 1024
     step_ms: float = 300.0
+    """time budget of a step while streams are open"""
     prefix_cache: bool = True
     enforce_eager: bool = False
+    """no CUDA graphs"""
+    deterministic: bool = False
+    """a reply's tokens depend on the request alone"""
     api_keys: tuple[str, ...] = ()
+    protect_metrics: bool = False
+    """/metrics needs a key too"""
     isolate_keys: bool = False
+    """clients with different keys share no prefixes, and each may pin an equal part"""
+    reasoning_field: ReasoningField = "reasoning_content"
+    """the member of a chat's answer that has the model's reasoning"""
+    unenforced: UnenforcedDefault = "refuse"
+    """what becomes of a schema's keywords that can't be enforced, where the request doesn't say"""
     check_invariants: bool = False
     log_level: str = "info"
+    log_requests: bool = False
+    """one log line for each HTTP request"""
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """All names under which requests may ask for the model, the one that replies show first."""
+        return (self.served_model_name, *self.more_model_names)
 
     def save(self, directory: Path) -> None:
         (directory / "config.json").write_bytes(msgspec.json.encode(self, enc_hook=str))

@@ -11,13 +11,21 @@ class RequestError(ValueError):
     """A request that can't be served, in the words of OpenAI's error object.
 
     `status` is the HTTP status, `param` the field at fault, `code` a stable word for programs.
+    `retry_after` is in how many seconds the same request may succeed, where that is known.
     """
 
     def __init__(
-        self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.status = status
         self.param = param
         self.code = code
+        self.retry_after = retry_after

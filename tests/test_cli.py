@@ -30,6 +30,7 @@ def model(tmp_path: Path) -> Path:
     directory.mkdir()
     (directory / "config.json").write_text("{}")
     (directory / "model.safetensors").touch()
+    (directory / "tokenizer.json").touch()
     return directory
 
 
@@ -47,6 +48,25 @@ def test_the_defaults_serve_this_machine_alone(model: Path) -> None:
 def test_a_model_is_named_after_its_directory(model: Path) -> None:
     assert configured(model).served_model_name == "tiny-model"
     assert configured(model, "--served-model-name", "mine").served_model_name == "mine"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--served-model-name", "one", "two"),
+        ("--served-model-name", "one", "--served-model-name", "two"),
+        ("--served-model-name", "one,two"),
+    ],
+)
+def test_a_model_may_have_several_names(model: Path, flags: Sequence[str]) -> None:
+    config = configured(model, *flags)
+    assert config.model_names == ("one", "two") and config.served_model_name == "one"
+
+
+def test_a_model_that_would_be_taken_for_a_name_is_refused(model: Path) -> None:
+    flags = vars(build_parser().parse_args(["serve", "--served-model-name", "one", str(model)]))
+    with pytest.raises(ConfigError, match=f"Write `arbora serve {model} --served-model-name one`"):
+        serve_config(flags, {})
 
 
 @pytest.mark.parametrize(
@@ -92,6 +112,41 @@ def test_a_server_that_was_given_no_key_in_so_many_words_does_not_start_open(
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
         configured(model, *flags, **environment)
+
+
+def test_keys_may_stand_in_a_file(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "keys"
+    path.write_text("# of the team\none  # Ada's\n\ntwo\n")
+    path.chmod(0o600)
+    assert configured(model, "--api-key-file", path).api_keys == ("one", "two")
+    assert configured(model, "--api-key", "zero", "--api-key-file", path).api_keys == ("zero", "one", "two")
+    assert not caplog.records
+    path.chmod(0o644)
+    configured(model, "--api-key-file", path)
+    assert f"run `chmod 600 {path}`" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "it can't be read \\(No such file"),
+        ("# none\n", "there is no key in it"),
+        ("one\ntwo three\n", "line 2 has a space within a key"),
+    ],
+)
+def test_a_key_file_without_keys_is_refused(
+    model: Path, tmp_path: Path, content: str | None, expected: str
+) -> None:
+    path = tmp_path / "keys"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError, match=f"--api-key-file {path}: {expected}"):
+        configured(model, "--api-key-file", path)
+
+
+def test_metrics_can_only_be_protected_by_a_key(model: Path) -> None:
+    with pytest.raises(ConfigError, match="--protect-metrics: there is no key to ask for"):
+        configured(model, "--protect-metrics")
 
 
 def test_keys_can_only_be_isolated_if_there_are_any(model: Path) -> None:
@@ -198,6 +253,20 @@ def test_a_wrong_variable_is_refused_under_its_own_name(model: Path) -> None:
 def test_a_model_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigError, match="MODEL /no/where: there is no such directory"):
         configured("/no/where")
+
+
+@pytest.mark.parametrize("path", ["./nope", "../nope", "~/nope", "/no/where"])
+def test_a_path_that_leads_nowhere_is_not_looked_up_on_the_hub(path: str) -> None:
+    with pytest.raises(ConfigError, match=rf"MODEL {path}: there is no such directory \(/.*\)"):
+        configured(path)
+
+
+def test_a_directory_without_a_tokenizer_is_refused(model: Path) -> None:
+    (model / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError, match=r"has no tokenizer\. Copy the model's tokenizer\.json"):
+        configured(model)
+    (model / "tokenizer.model").touch()
+    assert configured(model).model == model
 
 
 def test_a_directory_without_weights_is_refused(model: Path) -> None:
@@ -310,7 +379,10 @@ def test_a_signal_drains_the_server_which_says_so_and_leaves_nothing(
     server = Process(short_directory)
     children = server.children()
     server.popen.send_signal(number)
-    assert server.finish() == (0, "arbora: starting fake\narbora: stopped\n")
+    code, said = server.finish()
+    lines = said.splitlines()
+    assert (code, lines[0], lines[-1], len(lines)) == (0, "arbora: starting fake", "arbora: stopped", 3)
+    assert lines[1].startswith("arbora: talk to it in another terminal with `arbora chat --url http://")
     assert not any(map(is_alive, children))
     assert list(short_directory.iterdir()) == []
 

@@ -7,7 +7,7 @@ import socket
 import pytest
 from arbora.frontend.chat_cli import Server
 from arbora.frontend.cli import main
-from chat_stub import chat_server
+from chat_stub import Piece, chat_server
 
 
 def say(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
@@ -28,6 +28,53 @@ def test_a_chat_sends_the_whole_conversation_each_turn(
         ("assistant", "Hello you"),
         ("user", "how are you?"),
     ]
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_a_chat_shows_what_the_model_thinks_and_sends_only_what_it_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    opening = {"delta": {"role": "assistant", "content": ""}}
+    thoughts = [{"delta": {name: "Let me"}}, {"delta": {name: " see."}}]
+    with chat_server([opening, *thoughts, "It is", " fine."], ["Yes."]) as server:
+        say(monkeypatch, "hi", "sure?", "/exit")
+        main(["chat", "--url", server.url])
+    assert "Let me see.\n\nIt is fine.\nYes.\n" in capsys.readouterr().out
+    assert [turn["content"] for turn in server.requests[1]["messages"]] == ["hi", "It is fine.", "sure?"]
+
+
+def test_a_chat_on_a_terminal_dims_what_the_model_thinks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reply: list[Piece] = [{"delta": {"reasoning_content": "Hm."}}, "Fine."]
+    for no_color in (False, True):
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        if no_color:
+            monkeypatch.setenv("NO_COLOR", "1")
+        with chat_server(reply) as server:
+            say(monkeypatch, "hi", "/exit")
+            monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+            main(["chat", "--url", server.url])
+        said = capsys.readouterr().out
+        assert ("Hm.\n\nFine." if no_color else "\x1b[2mHm.\x1b[22m\n\nFine.") in said
+
+
+def test_what_the_model_thinks_is_on_the_screen_before_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr("builtins.print", lambda *texts, **_: shown.append("".join(texts)))
+    with chat_server([{"delta": {"reasoning_content": text}} for text in ("Hm", "…")]) as server:
+        say(monkeypatch, "hi", "/exit")
+        main(["chat", "--url", server.url])
+    assert [text for text in shown if text][1:3] == ["Hm", "…"]
+
+
+def test_a_chat_says_that_a_limit_ended_the_reply(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with chat_server(["Once upon", {"delta": {}, "finish_reason": "length"}]) as server:
+        say(monkeypatch, "hi", "/exit")
+        main(["chat", "--url", server.url])
+    assert "Once upon\n(the reply has reached its limit)\n" in capsys.readouterr().out
 
 
 def test_a_chat_can_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +124,13 @@ def test_a_chat_without_a_server_says_how_to_start_one(capsys: pytest.CaptureFix
         port = unused.getsockname()[1]
     assert main(["chat", "--url", f"http://127.0.0.1:{port}"]) == 2
     assert "Start one with `arbora serve`" in capsys.readouterr().err
+
+
+def test_a_chat_that_lacks_the_key_is_told_how_to_give_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with chat_server() as stub:
+        stub.is_guarded = True
+        assert main(["chat", "--url", stub.url]) == 2
+    assert "status 401: A key is needed. Give it with --api-key KEY or in" in capsys.readouterr().err
 
 
 def test_a_chat_sends_its_key() -> None:

@@ -40,6 +40,18 @@ async def test_the_served_model_is_listed(world: HttpWorld) -> None:
     assert (model.id, model.object, model.owned_by) == (MODEL, "model", "arbora")
 
 
+async def test_every_name_of_the_model_is_listed_and_served() -> None:
+    async with http_world(more_model_names=("gpt-4o",)) as world:
+        assert [model.id for model in (await world.client.models.list()).data] == [MODEL, "gpt-4o"]
+        assert (await world.client.models.retrieve("gpt-4o")).id == "gpt-4o"
+        reply = await world.client.chat.completions.create(
+            model="gpt-4o", messages=[{"role": "user", "content": "hi"}]
+        )
+        assert reply.model == MODEL
+        refused = await world.http.get("/v1/models/other")
+        assert "this server serves 'tiny' and 'gpt-4o'" in refused.json()["error"]["message"]
+
+
 async def test_a_model_is_shown_by_its_id(world: HttpWorld) -> None:
     assert (await world.client.models.retrieve(MODEL)).id == MODEL
 
@@ -108,6 +120,20 @@ async def test_without_a_known_key_nothing_is_served(guarded: HttpWorld, header:
 async def test_each_key_opens_the_server(guarded: HttpWorld, key: str) -> None:
     response = await guarded.http.get("/v1/models", headers={"authorization": f"Bearer {key}"})
     assert response.status_code == 200
+
+
+async def test_a_key_may_come_in_anthropic_s_header(guarded: HttpWorld) -> None:
+    assert (await guarded.http.get("/v1/models", headers={"x-api-key": "second"})).status_code == 200
+    assert (await guarded.http.get("/v1/models", headers={"x-api-key": "third"})).status_code == 401
+    both = {"authorization": "Bearer third", "x-api-key": "second"}
+    assert (await guarded.http.get("/v1/models", headers=both)).status_code == 401
+
+
+async def test_metrics_may_need_a_key() -> None:
+    async with http_world(api_keys=("first",), protect_metrics=True) as world:
+        assert (await world.http.get("/metrics")).status_code == 401
+        assert (await world.http.get("/health")).status_code == 200
+        assert (await world.http.get("/metrics", headers={"x-api-key": "first"})).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/health", "/ping", "/version", "/metrics"])

@@ -64,6 +64,30 @@ def test_what_is_kept_in_host_memory_is_not_the_kv_caches_too(
         budget(host_cache=8 << 30)
 
 
+def test_a_kv_cache_that_the_machine_has_no_memory_for_is_refused_with_the_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(random_model("qwen2"), tmp_path)
+    shape = load_decoder_config(tmp_path)
+    bytes_per_page = page_bytes(shape, 16, torch.float32)
+    monkeypatch.setattr(loading, "free_memory", lambda device: 100 * bytes_per_page)
+
+    def pages(kv_pages: int, **fields: object) -> int:
+        config = serve_config(tmp_path, kv_memory=kv_pages * bytes_per_page, max_running=10_000, **fields)
+        return loading._size_pool(config, shape, torch.float32, torch.device("cpu"), 0).num_pages
+
+    assert pages(100) == 100
+    with pytest.raises(ConfigError) as caught:
+        pages(101)
+    for words in (
+        f"--kv-memory of {101 * bytes_per_page:,} bytes",
+        f"only {100 * bytes_per_page:,} are free",
+    ):
+        assert words in str(caught.value)
+    with pytest.raises(ConfigError, match="and --host-cache"):
+        pages(60, host_cache=50 * bytes_per_page)
+
+
 def test_memory_that_no_number_of_requests_can_fill_is_told_with_the_flag_that_allows_more(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

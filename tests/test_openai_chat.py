@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -128,7 +129,11 @@ async def test_choices_have_their_own_text_and_seed(world: HttpWorld) -> None:
 
 async def test_streamed_choices_interleave(world: HttpWorld) -> None:
     world.script = world.says("the cat sat", "the dog sat")
-    chunks = await stream(world, n=2)
+    world.running.gate.clear()
+    streaming = asyncio.create_task(stream(world, n=2))
+    await world.until(lambda: len(world.running.rows) == 2)
+    world.running.gate.set()
+    chunks = await streaming
     texts = ["", ""]
     order = []
     for chunk in chunks:

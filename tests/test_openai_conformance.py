@@ -54,6 +54,14 @@ async def test_whole_and_streamed_replies_have_the_same_fingerprint(world: HttpW
     assert streamed == {whole["system_fingerprint"]}
 
 
+async def test_a_deterministic_server_has_another_fingerprint(world: HttpWorld) -> None:
+    world.script = world.says("the cat")
+    async with http_world(deterministic=True) as other:
+        other.script = other.says("the cat")
+        replies = [(await post(each, CHAT)).json()["system_fingerprint"] for each in (world, other)]
+    assert replies[0] != replies[1]
+
+
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 @pytest.mark.parametrize("kind", ["string", "token", "none"])
 async def test_a_stream_says_what_stopped_it_as_a_whole_reply_does(
@@ -176,7 +184,6 @@ async def test_what_is_not_done_is_refused_and_not_ignored(world: HttpWorld, fie
             "The model's own is used: set its variables by chat_template_kwargs, or send the "
             "rendered text to /v1/completions.",
         ),
-        ("store", True, "store is true, but only false is supported. Leave it out."),
     ],
 )
 async def test_what_is_refused_is_named_with_its_value_and_what_to_use(
@@ -190,7 +197,7 @@ THOUGHTS = "<think>\nLet me see.\n</think>\n\nIt is fine."
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_reasoning_goes_by_both_of_its_names_and_is_counted(thinker: HttpWorld, stream: bool) -> None:
+async def test_reasoning_goes_by_one_name_and_is_counted(thinker: HttpWorld, stream: bool) -> None:
     thinker.script = thinker.says(THOUGHTS)
     if stream:
         found = await chunks(thinker, CHAT, stream_options={"include_usage": True})
@@ -199,11 +206,33 @@ async def test_reasoning_goes_by_both_of_its_names_and_is_counted(thinker: HttpW
     else:
         whole = (await post(thinker, CHAT)).json()
         usage, messages = whole["usage"], [whole["choices"][0]["message"]]
-    for name in ("reasoning", "reasoning_content"):
-        assert "".join(message.get(name) or "" for message in messages) == "Let me see."
+    assert "".join(message.get("reasoning_content") or "" for message in messages) == "Let me see."
+    assert not any("reasoning" in message for message in messages)
     before = len(thinker.ids(THOUGHTS.partition("\n\n")[0]))
     assert usage["completion_tokens_details"] == {"reasoning_tokens": before}
     assert before < usage["completion_tokens"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_reasoning_goes_by_its_other_name_where_the_server_says_so(stream: bool) -> None:
+    async with http_world(THINKS, context_length=1024, reasoning_field="reasoning") as thinker:
+        thinker.script = thinker.says(THOUGHTS)
+        if stream:
+            messages = [chunk["choices"][0]["delta"] for chunk in await chunks(thinker, CHAT)]
+        else:
+            messages = [(await post(thinker, CHAT)).json()["choices"][0]["message"]]
+    assert "".join(message.get("reasoning") or "" for message in messages) == "Let me see."
+    assert not any("reasoning_content" in message for message in messages)
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+async def test_a_message_may_have_its_reasoning_by_either_name(name: str) -> None:
+    template = CHATML.replace("{{ message.content }}", "{{ message.reasoning_content }}{{ message.content }}")
+    async with http_world(template) as world:
+        turns = [*HELLO, {"role": "assistant", "content": "Fine.", name: "Let me see."}, *HELLO]
+        await post(world, CHAT, messages=turns)
+        prompt = last_generate(world).prompt
+        assert "Let me see.Fine." in world.tokenizer.decode(prompt, skip_special_tokens=False)
 
 
 async def test_reasoning_that_is_cut_is_all_there_is(thinker: HttpWorld) -> None:

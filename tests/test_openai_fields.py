@@ -72,6 +72,36 @@ async def test_what_says_that_a_schema_is_enforced_as_always_needs_none(world: H
     assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("default", "asked", "sent"),
+    [
+        ("refuse", None, "annotations"),
+        ("refuse", "refuse", "refuse"),
+        ("refuse", "allow", "allow"),
+        ("allow", None, "allow"),
+        ("allow", "refuse", "refuse"),
+    ],
+)
+async def test_the_server_says_what_becomes_of_what_can_not_be_enforced_where_the_request_does_not(
+    default: str, asked: str | None, sent: str
+) -> None:
+    async with http_world(unenforced=default) as world:
+        world.script = world.says("{}")
+        fields = {"response_format": SCHEMA, **({"unenforced": asked} if asked else {})}
+        for path in ("/v1/chat/completions", "/v1/completions"):
+            body = {"messages": HELLO, "prompt": "Hello", **fields}
+            assert (await world.http.post(path, json=body)).status_code == 200
+            grammar = last_generate(world).grammar
+            assert grammar is not None and grammar.unenforced == sent
+
+
+async def test_only_a_request_may_say_what_needs_a_schema() -> None:
+    async with http_world(unenforced="allow") as world:
+        world.script = world.says("ok")
+        body = {"messages": HELLO, "regex": "ok"}
+        assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
+
+
 @pytest.mark.parametrize("seed", [None, 0])
 async def test_a_reply_with_a_seed_waits_for_the_matcher_that_lasts(
     world: HttpWorld, seed: int | None
@@ -107,6 +137,47 @@ async def test_a_schema_is_an_object_or_a_string_that_holds_it(
     assert (grammar.kind, json.loads(grammar.text)) == ("json_schema", {"type": "integer"})
 
 
+BIG = {"enum": [10**22, 123456789012345678901234567890]}
+EQUAL: list[Any] = [
+    {"guided_grammar": "start: /a/", "structured_outputs": {"grammar": "start: /a/"}},
+    {"regex": "ok", "guided_regex": "ok", "structured_outputs": {"regex": "ok"}},
+    {"choice": ["a", "b"], "guided_choice": ["b", "a", "a"]},
+    {"guided_json": '{"a": 1, "b": [true]}', "json_schema": {"b": [True], "a": 1.0}},
+    {"guided_json": '{"enum": [1e22, 123456789012345678901234567890]}'} | {"json_schema": BIG},
+    {"guided_json": {"type": "object"}, "response_format": SCHEMA},
+    {"guided_json": {"type": "object"}, "response_format": {"type": "json_object"}},
+    {
+        "response_format": {"type": "structural_tag", "format": TAG},
+        "structured_outputs": {"structural_tag": {"format": TAG}},
+    },
+]
+DIFFERENT: list[Any] = [
+    {"guided_grammar": "start: /a/", "structured_outputs": {"grammar": "start: /b/"}},
+    {"regex": "a", "guided_regex": "b"},
+    {"regex": "a", "choice": ["a"]},
+    {"choice": ["a"], "guided_choice": ["a", "b"]},
+    {"guided_json": {"enum": [1]}, "json_schema": {"enum": [True]}},
+    {"guided_json": {"enum": [1, 2]}, "json_schema": {"enum": [2, 1]}},
+    {"guided_json": {}, "response_format": {"type": "json_object"}},
+]
+
+
+@pytest.mark.parametrize("fields", EQUAL, ids=str)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_one_constraint_may_go_by_several_names(world: HttpWorld, path: str, fields: Any) -> None:
+    world.script = world.says("ok")
+    response = await world.http.post(path, json={"messages": HELLO, "prompt": "Hello", **fields})
+    assert response.status_code == 200, response.text
+    assert last_generate(world).grammar is not None
+
+
+@pytest.mark.parametrize("fields", DIFFERENT, ids=str)
+async def test_constraints_that_differ_are_refused_by_their_names(world: HttpWorld, fields: Any) -> None:
+    error = await refused(world, **fields)
+    assert all(name in error["message"] for name in fields)
+    assert "give only one, or the same value in each" in error["message"]
+
+
 @pytest.mark.parametrize("limit", [{}, {"max_tokens": 5}, {"max_completion_tokens": 5}], ids=str)
 async def test_a_conversation_that_is_too_long_by_itself_is_what_is_wrong(
     world: HttpWorld, limit: Any
@@ -124,10 +195,48 @@ async def test_a_prompt_that_is_too_long_by_itself_is_what_is_wrong(world: HttpW
         assert "the prompt has 1025" in error["message"]
 
 
-async def test_a_reply_that_is_too_long_is_told_how_much_room_there_is(world: HttpWorld) -> None:
-    error = await refused(world, "/v1/completions", prompt=[5] * 1000, max_tokens=25)
-    assert (error["param"], error["code"]) == ("max_tokens", "context_length_exceeded")
-    assert "leaves 24 for the reply" in error["message"]
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/v1/completions", "max_tokens"),
+        ("/v1/chat/completions", "max_tokens"),
+        ("/v1/chat/completions", "max_completion_tokens"),
+    ],
+)
+async def test_a_reply_ends_with_the_context_where_its_limit_goes_beyond(
+    world: HttpWorld, path: str, name: str
+) -> None:
+    world.script = lambda request: [5] * 2000
+    for limit in (900, 1024):
+        body = {"messages": [{"role": "user", "content": "cat " * 150}], "prompt": [5] * 300, name: limit}
+        answer = (await world.http.post(path, json=body)).json()
+        assert answer["usage"]["total_tokens"] == 1024
+        assert answer["choices"][0]["finish_reason"] == "length"
+    error = await refused(world, path, **{name: 1025})
+    assert (error["param"], error["code"]) == (name, "context_length_exceeded")
+    assert f"{name} is 1025" in error["message"] and "1024 tokens" in error["message"]
+
+
+async def test_each_prompt_has_its_own_room_for_a_reply(world: HttpWorld) -> None:
+    world.script = lambda request: [5] * 2000
+    body = {"prompt": [[5] * 1020, [5] * 1000, [5]], "max_tokens": 30, "n": 2, "seed": 1}
+    usage = (await world.http.post("/v1/completions", json=body)).json()["usage"]
+    assert usage["completion_tokens"] == 2 * (4 + 24 + 30)
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_tokens": 950}], ids=str)
+async def test_more_least_tokens_than_there_is_room_for_are_refused(world: HttpWorld, limit: Any) -> None:
+    messages = [{"role": "user", "content": "cat " * 150}]
+    error = await refused(world, messages=messages, min_tokens=900, **limit)
+    assert error["param"] == "min_tokens"
+    assert "min_tokens is 900" in error["message"] and "what the prompt leaves" in error["message"]
+
+
+async def test_a_short_context_leaves_the_default_of_completions_room() -> None:
+    async with http_world(context_length=8) as small:
+        small.script = lambda request: [5] * 99
+        answer = (await small.http.post("/v1/completions", json={"prompt": [5, 6, 7]})).json()
+        assert answer["usage"]["completion_tokens"] == 5
 
 
 @pytest.mark.parametrize(
@@ -159,6 +268,7 @@ async def test_a_value_of_another_type_is_told_with_the_types_that_may_be(
         (b" ", "is empty"),
         (b'{"prompt": "\xff"}', "not valid UTF-8: it has the byte 0xff"),
         (b'{"prompt": "a", "stream_options": {"\xff": 1}}', "not valid UTF-8: it has the byte 0xff"),
+        (b'{"prompt": "a", "json_schema": "\xed\xa0\x80"}', "json_schema is not valid JSON"),
     ],
 )
 async def test_a_body_that_is_no_text_is_told_as_such(world: HttpWorld, body: bytes, says: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from arbora.runtime.messages import LeftOut
 from fake_scheduler import unpacked
 from http_world import MODEL, HttpWorld, http_world, last_generate
 
@@ -183,6 +184,95 @@ async def test_the_turn_after_a_call_repeats_the_tokens_that_were_sampled(world:
     await create(world, messages=[*HELLO, message.model_dump(exclude_none=True), result])
     second = unpacked(last_generate(world).prompt)
     assert second[: len(first) + len(letters)] == first + letters
+
+
+async def test_calls_of_functions_are_rendered_as_calls_of_tools(world: HttpWorld) -> None:
+    called = {"name": "weather", "arguments": '{"city": "Paris"}'}
+    tool_call = {"id": "call00001", "type": "function", "function": called}
+    older: Any = [
+        *HELLO,
+        {"role": "assistant", "content": None, "function_call": called},
+        {"role": "function", "name": "weather", "content": "Sun."},
+    ]
+    newer: Any = [
+        *HELLO,
+        {"role": "assistant", "content": None, "tool_calls": [tool_call]},
+        {"role": "tool", "name": "weather", "tool_call_id": "call00001", "content": "Sun."},
+    ]
+    prompts = []
+    for messages in (older, newer):
+        await create(world, messages=messages)
+        prompts.append(world.text(unpacked(last_generate(world).prompt)))
+    assert prompts[0] == prompts[1]
+    assert CALL in prompts[0] and "<|im_start|>tool\nSun." in prompts[0]
+
+
+TAGS: Any = {
+    "type": "function",
+    "function": {
+        "name": "tag",
+        "parameters": {
+            "type": "object",
+            "properties": {"tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}},
+            "required": ["tags"],
+        },
+    },
+}
+
+
+def tagging(arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "tag", "arguments": {arguments}}}\n</tool_call>'
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "tag"}}])
+async def test_what_the_grammar_leaves_out_of_a_call_is_checked_when_it_is_complete(
+    world: HttpWorld, choice: Any
+) -> None:
+    world.running.left_out = [LeftOut("uniqueItems", "tag#/properties/tags/uniqueItems")]
+    try:
+        world.script = world.says(tagging('{"tags": ["a", "b"]}'))
+        result = await streamed(world, tools=[TAGS], tool_choice=choice)
+        whole = await create(world, tools=[TAGS], tool_choice=choice)
+        world.script = world.says(tagging('{"tags": ["a", "a"]}'))
+        wrong = (await create(world, tools=[TAGS], tool_choice=choice)).choices[0]
+    finally:
+        world.running.left_out = ()
+    assert result.calls == [["tag", '{"tags": ["a", "b"]}']]
+    assert "unenforced" not in whole.model_extra
+    assert (wrong.message.tool_calls, wrong.finish_reason) == (None, "stop")
+    assert wrong.message.content == tagging('{"tags": ["a", "a"]}')
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+async def test_a_call_with_a_format_that_nobody_knows_streams_and_the_reply_names_it(
+    world: HttpWorld, choice: str
+) -> None:
+    world.running.left_out = [LeftOut("format", "weather#/properties/city/format")]
+    world.script = world.says(CALL)
+    try:
+        chunks = [chunk async for chunk in await create(world, stream=True, tool_choice=choice)]
+    finally:
+        world.running.left_out = ()
+    parts = [call for chunk in chunks for choice in chunk.choices for call in choice.delta.tool_calls or []]
+    assert len(parts) > 2
+    named = [{"keyword": "format", "path": "weather#/properties/city/format"}]
+    assert chunks[-1].model_extra["unenforced"] == named
+
+
+@pytest.mark.parametrize(
+    "parameters", [None, {}, {"type": "object"}, {"type": "object", "properties": {}, "title": "f"}], ids=str
+)
+@pytest.mark.parametrize("choice", ["auto", "required"])
+async def test_a_tool_without_properties_is_called_with_an_empty_object(
+    world: HttpWorld, parameters: Any, choice: str
+) -> None:
+    tool: Any = {"type": "function", "function": {"name": "clock", "parameters": parameters}}
+    world.script = world.says('<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>')
+    message = (await create(world, tools=[tool], tool_choice=choice)).choices[0].message
+    assert message.tool_calls[0].function.arguments == "{}"
+    sent = last_generate(world)
+    assert sent.grammar is not None and '"additionalProperties":false' in sent.grammar.text
+    assert '"properties": {}' in world.text(unpacked(sent.prompt))
 
 
 async def test_reasoning_is_told_apart_from_content(world: HttpWorld) -> None:

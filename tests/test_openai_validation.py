@@ -100,6 +100,20 @@ async def test_a_value_out_of_range_is_named_with_its_range(
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [*HELLO, {"role": "tool", "content": "a"}]}, "messages[1].tool_call_id"),
         ({"messages": [{"content": "a"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "function_call": {"name": "f"}}]}, "messages[0].function_call"),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "function_call": {"name": "f"},
+                        "tool_calls": [{"function": {"name": "f"}}],
+                    }
+                ]
+            },
+            "messages[0].function_call",
+        ),
+        ({"messages": [{"role": "function", "content": "a"}]}, "messages[0].name"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         (
@@ -124,7 +138,8 @@ async def test_a_value_out_of_range_is_named_with_its_range(
         ),
         ({"guided_json": "{"}, "guided_json"),
         ({"json_schema": "{"}, "json_schema"),
-        ({"grammar": "a", "ebnf": "a"}, "ebnf"),
+        ({"grammar": "a", "ebnf": "b"}, "ebnf"),
+        ({"guided_json": {"type": "null"}, "json_schema": {"type": "object"}}, "json_schema"),
         ({"structural_tag": {}}, "structural_tag"),
         ({"choice": []}, "choice"),
         ({"choice": ["a", ""]}, "choice"),
@@ -148,8 +163,6 @@ async def test_a_value_out_of_range_is_named_with_its_range(
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
         ({"continue_final_message": True}, "continue_final_message"),
-        ({"store": True}, "store"),
-        ({"service_tier": "priority"}, "service_tier"),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"use_beam_search": True}, "use_beam_search"),
     ],
@@ -265,8 +278,8 @@ async def test_a_prompt_longer_than_the_context_is_refused(world: HttpWorld) -> 
     assert "257" in error["message"] and "256" in error["message"]
 
 
-async def test_prompt_and_reply_longer_than_the_context_are_refused(world: HttpWorld) -> None:
-    error = await completion_error(world, prompt=[5] * 200, max_tokens=57)
+async def test_a_reply_that_alone_is_longer_than_the_context_is_refused(world: HttpWorld) -> None:
+    error = await completion_error(world, prompt=[5], max_tokens=257)
     assert (error["code"], error["param"]) == ("context_length_exceeded", "max_tokens")
 
 
@@ -326,6 +339,29 @@ async def test_fields_without_effect_and_unknown_ones_are_accepted(
         "ignoring the unknown request field 'temprature': did you mean temperature?",
         "ignoring the unknown request field 'whim'",
     ]
+
+
+async def test_hints_are_accepted_and_the_log_says_once_that_they_have_no_effect(
+    world: HttpWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    for hints in (
+        {"store": False, "service_tier": "auto", "verbosity": "medium"},
+        {"store": True, "service_tier": "flex", "verbosity": "low"},
+        {"store": True, "service_tier": "priority", "verbosity": "high"},
+    ):
+        await world.client.chat.completions.create(model=MODEL, messages=HELLO, extra_body=hints)
+    assert sorted(record.getMessage() for record in caplog.records if record.name.endswith(".body")) == [
+        "the request field 'service_tier' has no effect. All requests are served alike but for priority.",
+        "the request field 'store' has no effect. Replies are not kept.",
+        "the request field 'verbosity' has no effect. Ask for it in a message.",
+    ]
+
+
+@pytest.mark.parametrize("model", ["", None])
+async def test_an_empty_model_is_the_one_that_is_served(world: HttpWorld, model: str | None) -> None:
+    for path in ("/v1/chat/completions", "/v1/completions", "/tokenize"):
+        body = {"model": model, "prompt": "Hello", **({"messages": HELLO} if "chat" in path else {})}
+        assert (await world.http.post(path, json=body)).status_code == 200
 
 
 async def test_of_a_long_unknown_name_only_the_beginning_is_looked_at(

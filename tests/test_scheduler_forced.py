@@ -331,3 +331,24 @@ def test_replies_are_those_alone_whatever_runs_beside_or_is_retracted(
             assert bench.tokens(f"r{name}") == Alone(automaton, seed).reply(prompts[name], max_tokens)
     assert bench.scheduler.idle
     assert bench.scheduler.stats().pages_used == 0
+
+
+@pytest.mark.parametrize("priorities", [(1, 0), (0, 1), (0, 0)])
+@pytest.mark.parametrize("keys", [0, 2])
+def test_requests_of_any_priority_may_wait_for_tokens_that_another_ones_grammar_forces(
+    priorities: tuple[int, int], keys: int
+) -> None:
+    automaton, prompt = chain(*[5] * 40), [1, 2, 3]
+    reply = ask(bench_with(automaton, num_pages=200), "alone", prompt, 60)
+    bench = bench_with(automaton, num_pages=200, keys=keys)
+    bench.submit("forced", prompt, 60, "automaton", priority=priorities[0], tenant="a")
+    bench.compiler.finish_all()
+    bench.scheduler.take_grammars()
+    bench.plan()
+    bench.step()  # samples the first token, behind which the others are forced
+    bench.submit("waits", [*prompt, *reply[:41], 9], 2, "automaton", priority=priorities[1], tenant="b")
+    bench.compiler.finish_all()
+    bench.run()
+    assert bench.tokens("forced") == reply
+    assert bench.finish("waits") == "length"
+    assert bench.cached("waits") == 44

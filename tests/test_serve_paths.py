@@ -145,7 +145,7 @@ def test_an_unknown_model_is_not_found(served: Served) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_more_than_the_context_is_refused_with_the_numbers(served: Served, stream: bool) -> None:
     with pytest.raises(openai.BadRequestError, match=str(CONTEXT)) as caught:
-        chat(served, max_tokens=CONTEXT - 6, stream=stream)
+        chat(served, max_tokens=CONTEXT + 1, stream=stream)
     assert caught.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError) as caught:
         chat(served, messages=[{"role": "user", "content": "the cat sat " * 4000}], stream=stream)

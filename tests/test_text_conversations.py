@@ -41,7 +41,7 @@ def hold(kind: str, template: str, seed: int, opening: str = "") -> list[Turn]:
         produced = spell(tokenizer, opening) + random_reply(tokenizer, chance)
         before, said = conversation.prompt + produced, conversation.text
         tokenizer.characters = 0
-        returned = conversation.answer(produced)
+        returned = conversation.guard(conversation.answer(produced))
         conversation.ask(f"Question {number}\n" + chance.choice(["and é?", " ", "fox  "]))
         spaces = [" " * dropped for dropped in range(1 + tokenizer.rules.leading_spaces)]
         texts = [said + space + returned for space in spaces]

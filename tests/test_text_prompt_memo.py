@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 import tokenizers
+from arbora.frontend.text.control_texts import ControlTexts
 from arbora.frontend.text.cut_points import CutPoints
 from arbora.frontend.text.detokenizer import Detokenizer
 from arbora.frontend.text.prompt_memo import PromptMemo
@@ -41,6 +42,19 @@ def test_a_text_cut_short_is_tokenized_as_the_tokenizer_does(kind: str) -> None:
     for length in range(len(question), 0, -1):
         text = turn([("user", question[:length]), ("user", "And?")])
         assert memo.encode("", text) == tokenizer.encode(text, add_special_tokens=False)
+
+
+@each_kind
+@settings(max_examples=30, deadline=None)
+@given(reply=st.text(st.sampled_from("The fox é你\n \"'"), min_size=1, max_size=12))
+def test_without_replies_a_text_has_the_same_ids_whatever_was_sampled_before(kind: str, reply: str) -> None:
+    tokenizer = tokenizer_of_kind(kind)
+    memo = PromptMemo(tokenizer, keeps_replies=False)
+    prompt_text = turn([("user", "Hello")]) + "<|im_start|>assistant\n"
+    prompt = memo.encode("", prompt_text)
+    memo.remember("", prompt_text, prompt, reply, spelled_out(tokenizer, reply))
+    text = prompt_text + reply + "<|im_end|>\n" + turn([("user", "And?")])
+    assert memo.encode("", text) == tokenizer.encode(text, add_special_tokens=False)
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -91,7 +105,8 @@ def test_special_tokens_that_the_model_spelled_out_stay_as_it_spelled_them(kind:
     prompt = memo.encode("", prompt_text)
     produced = spelled_out(tokenizer, reply)
     memo.remember("", prompt_text, prompt, reply, produced)
-    following = memo.encode("", prompt_text + reply + "<|im_end|>\n" + turn([("user", "And?")]))
+    sent_back = ControlTexts(map(tokenizer.token_text, tokenizer.special_tokens)).guard(reply)
+    following = memo.encode("", prompt_text + sent_back + "<|im_end|>\n" + turn([("user", "And?")]))
     assert following.startswith(prompt + produced + packed(4))
 
 

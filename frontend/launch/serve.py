@@ -16,6 +16,7 @@ from .commands import Commands
 from .directory import PrivateDirectory
 from .errors import ServerError
 from .supervisor import Supervisor
+from .watchdog import PATIENCE, Patience
 
 DRAIN_SECONDS = 30.0
 LISTEN_BACKLOG = 2048
@@ -26,13 +27,13 @@ _FIXES = {
 logger = logging.getLogger(__name__)
 
 
-def serve(config: ServeConfig, commands: Commands) -> int:
+def serve(config: ServeConfig, commands: Commands, patience: Patience = PATIENCE) -> int:
     """Serve until a signal or a failure; the process's exit code. Raises ConfigError."""
     listener = listen(config.host, config.port)
     directory = PrivateDirectory.open()
     try:
         config.save(directory.path)
-        return asyncio.run(_serve(config, commands, directory, listener))
+        return asyncio.run(_serve(config, commands, directory, listener, patience))
     finally:
         listener.close()
         directory.close()
@@ -52,16 +53,21 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 async def _serve(
-    config: ServeConfig, commands: Commands, directory: PrivateDirectory, listener: socket.socket
+    config: ServeConfig,
+    commands: Commands,
+    directory: PrivateDirectory,
+    listener: socket.socket,
+    patience: Patience,
 ) -> int:
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    supervisor = Supervisor(directory.path, commands, listener)
+    supervisor = Supervisor(directory.path, commands, listener, patience)
     signals = _Signals(supervisor)
     logger.info("starting %s", config.served_model_name)
     try:
         ready = await supervisor.start()
         print(ready_line(config, ready, url), flush=True)
+        logger.info("%s", next_step(config, url))
         await supervisor.wait()
     except ServerError as error:
         if signals.received:
@@ -80,6 +86,12 @@ def ready_line(config: ServeConfig, ready: ModelReady, url: str) -> str:
         f"Arbora serves {config.served_model_name} at {url} on {ready.device}"
         f" (context {ready.max_model_len:,} tokens, KV cache {ready.num_pages * ready.page_size:,} tokens)"
     )
+
+
+def next_step(config: ServeConfig, url: str) -> str:
+    """What a newcomer can do with a server that is ready."""
+    key = " --api-key KEY" if config.api_keys else ""
+    return f"talk to it in another terminal with `arbora chat --url {url}{key}`; its API is {url}/v1"
 
 
 class _Signals:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from difflib import get_close_matches
 from functools import cache
+from itertools import islice
 from typing import TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -13,12 +14,19 @@ from msgspec import Raw
 from starlette.requests import ClientDisconnect, Request
 
 from ...runtime.errors import RequestError
+from ..caller import BODY_BYTES, LARGE_BODY, Caller
+from ..fair_threads import FairThreads
 from ..generation import ClientGoneError
-from .fixed_fields import FIXED_FIELDS, check_fixed
+from ..steps import Steps, run_now
+from .body_limits import check_fields, check_shape
+from .fixed_fields import FIXED_FIELDS, HINTS, check_fixed, is_without_effect
 from .type_errors import type_error
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MOST_SHOWN = 100  # characters of a name, which may be as long as the body
+LONGEST_GUESSED = 40  # characters of a name that is compared with the known ones
+MOST_WARNINGS = 10  # of one request
+MOST_WARNED = 100  # fields in all
 T = TypeVar("T", bound=msgspec.Struct)
 U = TypeVar("U")
 log = logging.getLogger(__name__)
@@ -34,6 +42,7 @@ WITHOUT_EFFECT = frozenset(
         "metadata",
         "safety_identifier",
         "prompt_cache_key",
+        "prompt_cache_options",
         "prompt_cache_retention",
         "prediction",
         "request_id",
@@ -48,24 +57,37 @@ WITHOUT_EFFECT = frozenset(
 
 
 class BodyReader:
-    """Reads bodies; remembers which unknown fields it has warned of."""
+    """Reads bodies, large ones on other threads; remembers which unknown fields it has warned of."""
 
-    def __init__(self) -> None:
+    def __init__(self, work: FairThreads) -> None:
+        self._work = work
         self._warned: set[str] = set()
 
-    async def read(self, request: Request, decoder: msgspec.json.Decoder[T], kind: type[T]) -> T:
+    async def read(
+        self, request: Request, caller: Caller, decoder: msgspec.json.Decoder[T], kind: type[T]
+    ) -> T:
         """The body as a `kind`. Raises `RequestError` (400, 413, 415) or `ClientGoneError`."""
         _check_media_type(request.headers.get("content-type", "application/json"))
         body = await _bytes_within_limit(request)
+        request.scope[BODY_BYTES] = len(body)
+        steps = self._read(body, decoder, kind)
+        return run_now(steps) if len(body) <= LARGE_BODY else await self._work.run(caller, steps)
+
+    def _read(self, body: bytes, decoder: msgspec.json.Decoder[T], kind: type[T]) -> Steps[T]:
+        yield from check_shape(body)
         try:
             fields = _decoded(_fields, body)
         except msgspec.ValidationError:
             raise RequestError("The request's body must be a JSON object.", code="invalid_json") from None
+        check_fields(fields, kind.__struct_fields__)
+        yield
         self._check_names(fields, kind)
+        yield
         try:
             return _decoded(decoder, body)
         except msgspec.ValidationError:
             rewritten = msgspec.json.encode(_with_whole_numbers(fields))
+        yield
         try:
             return decoder.decode(rewritten)
         except msgspec.ValidationError as error:
@@ -73,11 +95,13 @@ class BodyReader:
 
     def _check_names(self, fields: dict[str, Raw], kind: type[msgspec.Struct]) -> None:
         known = kind.__struct_fields__
-        for name in fields.keys() - set(known) - WITHOUT_EFFECT:
-            if name in FIXED_FIELDS:
-                check_fixed(name, bytes(fields[name]))
-            else:
-                self._warn("", name, known)
+        unknown = fields.keys() - set(known) - WITHOUT_EFFECT
+        for name in unknown & FIXED_FIELDS.keys():
+            check_fixed(name, bytes(fields[name]))
+        for name in unknown & HINTS.keys():
+            if is_without_effect(name, bytes(fields[name])) and self._may_warn(name):
+                log.warning("the request field %r has no effect. %s", name, HINTS[name].instead)
+        self._warn("", unknown - FIXED_FIELDS.keys() - HINTS.keys(), known)
         self._check_inner_names("", fields, kind)
 
     def _check_inner_names(self, path: str, fields: dict[str, Raw], kind: type[msgspec.Struct]) -> None:
@@ -88,16 +112,28 @@ class BodyReader:
                 inner = _decoded(_fields, bytes(fields[outer]))
             except msgspec.ValidationError:
                 continue
-            for name in inner.keys() - set(inner_kind.__struct_fields__):
-                self._warn(f"{path}{outer}.", name, inner_kind.__struct_fields__)
+            self._warn(
+                f"{path}{outer}.",
+                inner.keys() - set(inner_kind.__struct_fields__),
+                inner_kind.__struct_fields__,
+            )
             self._check_inner_names(f"{path}{outer}.", inner, inner_kind)
 
-    def _warn(self, path: str, name: str, known: Sequence[str]) -> None:
-        field = path + name[:MOST_SHOWN]
-        if field not in self._warned and len(self._warned) < 100:
-            self._warned.add(field)
-            meant = "".join(f": did you mean {path}{near}?" for near in get_close_matches(name, known, 1))
-            log.warning("ignoring the unknown request field %r%s", field, meant)
+    def _warn(self, path: str, unknown: Set[str], known: Sequence[str]) -> None:
+        """Looking for the name that was meant takes time, so a request gets only a few warnings."""
+        for name in islice(unknown, MOST_WARNINGS):
+            field = path + name[:MOST_SHOWN]
+            if self._may_warn(field):
+                near = get_close_matches(name, known, 1) if len(name) <= LONGEST_GUESSED else ()
+                meant = "".join(f": did you mean {path}{each}?" for each in near)
+                log.warning("ignoring the unknown request field %r%s", field, meant)
+
+    def _may_warn(self, field: str) -> bool:
+        """Once of each field, and of `MOST_WARNED` fields at most."""
+        if field in self._warned or len(self._warned) >= MOST_WARNED:
+            return False
+        self._warned.add(field)
+        return True
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 from starlette.requests import Request
@@ -12,11 +13,12 @@ from starlette.requests import Request
 from ...runtime.errors import RequestError
 from ...runtime.messages import Generate, GrammarSpec, LeftOut, ModelReady, Tokens
 from ...runtime.sampling_params import SamplingParams
+from ..caller import caller_of
 from ..generation import Generation
 from ..service import Service, room_for_reply
 from ..tenants import cache_scope, tenant_of
 from ..text.reasoning import ReasoningParser
-from .chat_answers import OPENING_DELTA, ChatContext, ChatStream, ChatWhole
+from .chat_answers import ChatContext, ChatStream, ChatWhole
 from .chunks import ChunkWriter
 from .constraint import behind_reasoning, constraint, enforced_as_asked
 from .conversation import render, tool_definitions
@@ -59,10 +61,6 @@ class ChatJob:
     def streams(self) -> bool:
         return bool(self.request.stream)
 
-    @property
-    def opening(self) -> bytes:
-        return b"".join(self._writer().choice(index, OPENING_DELTA) for index in range(len(self.requests)))
-
     def answer(self, generation: Generation) -> ChatStream | ChatWhole:
         choices = [self._choice_reply() for _ in self.requests]
         reply = Reply(choices, generation, n=len(choices))
@@ -92,33 +90,53 @@ class ChatJob:
 
 async def prepare_chat(service: Service, http_request: Request) -> ChatJob:
     """Raises `RequestError` for what can't be served."""
-    request = await service.bodies.read(http_request, _decoder, ChatRequest)
+    caller = caller_of(http_request, service.config)
+    request = await service.bodies.read(http_request, caller, _decoder, ChatRequest)
     service.check_model(request.model)
     model = service.engine.check_serving()
-    _check(request)
-    check_choices(1, request.n or 1, service.config.max_waiting)
-    stop = stop_strings(request)
-    asked = constraint(request)
-    tools = tool_definitions(request.tools)
-    use = tool_use(request, tools, service.tool_format, asked)
-    grammar = enforced_as_asked(use.grammar or asked, request)
-    text = render(service.template, request, tools)
+    asked = await service.work.call(caller, _asked, service, request)
+    use, text = asked.use, asked.text
     namespace = namespace_of(request, cache_scope(http_request, service.config))
-    prompt = await service.encode_rendered(text, bool(request.add_special_tokens), namespace)
-    reasoned = _behind_reasoning(service, grammar, text, calls=use.mode != "none")
-    reasons = grammar is None or reasoned is not None or use.mode == "allowed"
+    prompt = await service.encode_rendered(
+        text, bool(request.add_special_tokens), namespace, caller, model.max_model_len, "messages"
+    )
+    reasoned = _behind_reasoning(service, asked.grammar, text, calls=use.mode != "none")
+    reasons = asked.grammar is None or reasoned is not None or use.mode == "allowed"
     context = _context(service, request, namespace, text, prompt, use, reasons=reasons)
+    sampling = _sampling(request, len(prompt) // 4, model)
     requests = generate_messages(
         request,
         request_id=context.request_id,
         client=service.engine.client,
         namespace=namespace,
         prompts=[prompt],
-        sampling=_sampling(request, len(prompt) // 4, model),
-        grammar=reasoned or grammar,
+        sampling=sampling,
+        most_tokens=[sampling.max_tokens],
+        grammar=reasoned or asked.grammar,
         tenant=tenant_of(http_request, request.user, service.config),
     )
-    return ChatJob(service, request, context, requests, stop, _shown_special(service, use))
+    return ChatJob(service, request, context, requests, asked.stop, _shown_special(service, use))
+
+
+class _Asked(NamedTuple):
+    """What a checked request asks for. `text` is the rendered prompt."""
+
+    use: ToolUse
+    grammar: GrammarSpec | None
+    stop: Sequence[str]
+    text: str
+
+
+def _asked(service: Service, request: ChatRequest) -> _Asked:
+    """Raises `RequestError` for what can't be served."""
+    _check(request)
+    check_choices(1, request.n or 1, service.config.max_waiting)
+    stop = stop_strings(request)
+    asked = constraint(request)
+    tools = tool_definitions(request.tools)
+    use = tool_use(request, tools, service.tool_format, asked)
+    grammar = enforced_as_asked(use.grammar or asked, request, service.config.unenforced)
+    return _Asked(use, grammar, stop, render(service.template, request, tools))
 
 
 def _check(request: ChatRequest) -> None:
@@ -173,11 +191,12 @@ def _context(
 ) -> ChatContext:
     """`reasons`: the reply has room for reasoning."""
     reasoning = service.reasoning if reasons else None
+    allowed = (request.unenforced or service.config.unenforced) == "allow"
 
     def new_parser(left_out: Sequence[LeftOut]) -> MessageParser:
         inside = reasoning is not None and reasoning.open_at_end_of(text)
         thoughts = ReasoningParser(reasoning, inside) if reasoning is not None else None
-        return MessageParser(thoughts, use.new_parser(left_out, allowed=request.unenforced == "allow"))
+        return MessageParser(thoughts, use.new_parser(left_out, allowed=allowed))
 
     return ChatContext(
         request_id=new_id("chatcmpl"),
@@ -195,4 +214,5 @@ def _context(
         wants_prompt_logprobs=request.prompt_logprobs is not None,
         counts_reasoning=reasoning is not None,
         shows_reasoning=request.include_reasoning is not False,
+        reasoning_field=service.config.reasoning_field,
     )

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
+from ...runtime.config import ReasoningField
 from ...runtime.messages import LeftOut, Tokens
 from ..generation import Arrival
 from ..text.prompt_memo import PromptMemo
@@ -32,7 +33,7 @@ from .responses import (
 from .token_logprobs import TokenLogprob, chat_logprobs, prompt_logprobs
 
 _encode = msgspec.json.encode
-OPENING_DELTA = b'"delta":{"role":"assistant","content":""}'
+_OPENING = b'"delta":{"role":"assistant","content":""}'
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class ChatContext:
     wants_prompt_logprobs: bool
     counts_reasoning: bool
     shows_reasoning: bool
+    reasoning_field: ReasoningField
 
     def usage(self, reply: Reply, choices: Sequence[ChatChoiceState]) -> Usage:
         usage = reply.usage()
@@ -97,13 +99,14 @@ class ChatChoiceState:
 
 
 class ChatStream:
-    """Chunks as OpenAI sends them; the opening one, with the role, is not this one's job."""
+    """Chunks as OpenAI sends them. A choice's first one has its role and comes with its first output."""
 
     def __init__(self, context: ChatContext, reply: Reply, writer: ChunkWriter) -> None:
         self.reply = reply
         self._context = context
         self._writer = writer
         self._choices = [ChatChoiceState(context, reply.left_out) for _ in reply.choices]
+        self._begun = [False for _ in reply.choices]
 
     def push(self, arrivals: Sequence[Arrival]) -> bytes:
         return b"".join(self._chunks(piece) for piece in self.reply.push(arrivals))
@@ -134,22 +137,41 @@ class ChatStream:
 
     def _delta_chunk(self, piece: Piece, parts: MessageParts) -> bytes:
         logprobs = chat_logprobs(self._context.tokenizer, piece.logprobs) if piece.logprobs else None
-        if parts.reasoning or parts.tool_calls:
-            payload = b'"delta":' + _encode(_delta(parts))
-        elif parts.content or logprobs is not None:
-            payload = b'"delta":{"content":' + _encode(parts.content) + b"}"
-        else:
+        is_empty = not any(parts) and logprobs is None
+        if is_empty and (self._begun[piece.choice] or piece.finish is None):
             return b""
-        return self._writer.choice(piece.choice, payload, logprobs=logprobs, usage=self._usage_so_far())
+        before, opens_with_call = b"", False
+        if not self._begun[piece.choice]:
+            self._begun[piece.choice] = True
+            opens_with_call = bool(parts.tool_calls) and not parts.content and not parts.reasoning
+            if not opens_with_call:
+                before = self._writer.choice(piece.choice, _OPENING, usage=self._usage_so_far())
+        if is_empty:
+            return before
+        if parts.reasoning or parts.tool_calls:
+            delta = _delta(parts, self._context.reasoning_field, opens_with_call=opens_with_call)
+            payload = b'"delta":' + _encode(delta)
+        else:
+            payload = b'"delta":{"content":' + _encode(parts.content) + b"}"
+        return before + self._writer.choice(
+            piece.choice, payload, logprobs=logprobs, usage=self._usage_so_far()
+        )
 
 
-def _delta(parts: MessageParts) -> MessageDelta:
+def _delta(parts: MessageParts, reasoning_field: ReasoningField, *, opens_with_call: bool) -> MessageDelta:
+    """`opens_with_call`: the choice has said nothing before. OpenAI tells its role with the call, then."""
     return MessageDelta(
-        content=parts.content or UNSET,
-        reasoning_content=parts.reasoning or UNSET,
-        reasoning=parts.reasoning or UNSET,
+        role="assistant" if opens_with_call else UNSET,
+        content=None if opens_with_call else (parts.content or UNSET),
         tool_calls=[_tool_call_part(delta) for delta in parts.tool_calls] or UNSET,
+        reasoning_content=_if_named(reasoning_field, "reasoning_content", parts.reasoning),
+        reasoning=_if_named(reasoning_field, "reasoning", parts.reasoning),
     )
+
+
+def _if_named(field: ReasoningField, name: ReasoningField, text: str) -> str | UnsetType:
+    """The reasoning, for the member `name`, if the server uses that one and there is any."""
+    return text if text and field == name else UNSET
 
 
 def _tool_call_part(delta: ToolCallDelta) -> ToolCallPart:
@@ -166,7 +188,7 @@ class ChatWhole:
         self.reply = reply
         self._context = context
         self._choices = [ChatChoiceState(context, reply.left_out) for _ in reply.choices]
-        self._messages = [MessageBuilder() for _ in reply.choices]
+        self._messages = [MessageBuilder(context.reasoning_field) for _ in reply.choices]
         self._logprobs: list[list[TokenLogprob]] = [[] for _ in reply.choices]
 
     def push(self, arrivals: Sequence[Arrival]) -> bytes:
@@ -202,7 +224,7 @@ class ChatWhole:
             stop_reason=choice.stop_reason,
         )
 
-    def _prompt_logprobs(self) -> PromptLogprobs | msgspec.UnsetType:
+    def _prompt_logprobs(self) -> PromptLogprobs | UnsetType:
         context = self._context
         if not context.wants_prompt_logprobs:
             return UNSET
@@ -212,7 +234,8 @@ class ChatWhole:
 class MessageBuilder:
     """A choice's message from its parts."""
 
-    def __init__(self) -> None:
+    def __init__(self, reasoning_field: ReasoningField) -> None:
+        self._reasoning_field = reasoning_field
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._tool_calls: list[ToolCall] = []
@@ -226,11 +249,10 @@ class MessageBuilder:
             self._tool_calls[delta.index].function.arguments += delta.arguments_fragment
 
     def message(self) -> AssistantMessage:
-        content = "".join(self._content)
-        reasoning = "".join(self._reasoning) or UNSET
+        content, reasoning = "".join(self._content), "".join(self._reasoning)
         return AssistantMessage(
             content=None if self._tool_calls and not content else content,
-            reasoning_content=reasoning,
-            reasoning=reasoning,
             tool_calls=self._tool_calls or UNSET,
+            reasoning_content=_if_named(self._reasoning_field, "reasoning_content", reasoning),
+            reasoning=_if_named(self._reasoning_field, "reasoning", reasoning),
         )

@@ -6,13 +6,15 @@ import time
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 from starlette.requests import Request
 
 from ...runtime.errors import RequestError
-from ...runtime.messages import Generate, ModelReady
+from ...runtime.messages import Generate, GrammarSpec, ModelReady
 from ...runtime.sampling_params import SamplingParams
+from ..caller import Caller, caller_of
 from ..generation import Generation
 from ..service import Service, room_for_reply
 from ..tenants import cache_scope, tenant_of
@@ -55,10 +57,6 @@ class CompletionJob:
     def streams(self) -> bool:
         return bool(self.request.stream)
 
-    @property
-    def opening(self) -> bytes:
-        return b""
-
     def answer(self, generation: Generation) -> CompletionStream | CompletionWhole:
         choices = [self._choice_reply() for _ in self.requests]
         reply = Reply(choices, generation, self.context.choices)
@@ -82,12 +80,12 @@ class CompletionJob:
 
 async def prepare_completion(service: Service, http_request: Request) -> CompletionJob:
     """Raises `RequestError` for what can't be served."""
-    request = await service.bodies.read(http_request, _decoder, CompletionRequest)
+    caller = caller_of(http_request, service.config)
+    request = await service.bodies.read(http_request, caller, _decoder, CompletionRequest)
     service.check_model(request.model)
     model = service.engine.check_serving()
-    _check(request)
-    stop = stop_strings(request)
-    prompts = await _prompts(service, request, model.vocab_size)
+    asked = await service.work.call(caller, _asked, service, request, model)
+    prompts = [await _prompt(service, item, request, caller, model) for item in asked.items]
     context = CompletionContext(
         request_id=new_id("cmpl"),
         created=int(time.time()),
@@ -100,17 +98,38 @@ async def prepare_completion(service: Service, http_request: Request) -> Complet
         wants_logprobs=request.logprobs is not None,
         wants_prompt_logprobs=request.prompt_logprobs is not None,
     )
+    most_tokens = _most_tokens(request, prompts, model)
     requests = generate_messages(
         request,
         request_id=context.request_id,
         client=service.engine.client,
         namespace=namespace_of(request, cache_scope(http_request, service.config)),
         prompts=[prompt.tokens for prompt in prompts],
-        sampling=_sampling(request, prompts, model),
-        grammar=enforced_as_asked(constraint(request), request),
+        sampling=_sampling(request, min(most_tokens), model),
+        most_tokens=most_tokens,
+        grammar=asked.grammar,
         tenant=tenant_of(http_request, request.user, service.config),
     )
-    return CompletionJob(service, request, context, requests, stop)
+    return CompletionJob(service, request, context, requests, asked.stop)
+
+
+class _Asked(NamedTuple):
+    """What a checked request asks for. `items` are its prompts."""
+
+    items: Sequence[str | list[int]]
+    grammar: GrammarSpec | None
+    stop: Sequence[str]
+
+
+def _asked(service: Service, request: CompletionRequest, model: ModelReady) -> _Asked:
+    """Raises `RequestError` for what can't be served."""
+    _check(request)
+    stop = stop_strings(request)
+    items = _items(request, service.config.max_waiting)
+    for item in items:
+        if not isinstance(item, str):
+            check_token_ids("prompt", item, model.vocab_size)
+    return _Asked(items, enforced_as_asked(constraint(request), request, service.config.unenforced), stop)
 
 
 def _check(request: CompletionRequest) -> None:
@@ -119,24 +138,30 @@ def _check(request: CompletionRequest) -> None:
     check_range("logprobs", request.logprobs, 0, MAX_LOGPROBS)
 
 
-def _sampling(request: CompletionRequest, prompts: Sequence[Prompt], model: ModelReady) -> SamplingParams:
-    longest = max(len(prompt.tokens) // 4 for prompt in prompts)
-    wanted = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
-    if request.max_tokens is None and longest < model.max_model_len:
-        wanted = min(wanted, model.max_model_len - longest)
+def _most_tokens(request: CompletionRequest, prompts: Sequence[Prompt], model: ModelReady) -> list[int]:
+    """Of the replies to each prompt."""
+    wanted = request.max_tokens
+    if wanted is None:
+        wanted = min(DEFAULT_MAX_TOKENS, model.max_model_len)
+    return [
+        room_for_reply(model, len(prompt.tokens) // 4, wanted, "max_tokens", "prompt") for prompt in prompts
+    ]
+
+
+def _sampling(request: CompletionRequest, most_tokens: int, model: ModelReady) -> SamplingParams:
     prompt_logprobs = request.prompt_logprobs
     if request.echo and request.logprobs is not None:
         prompt_logprobs = max(request.logprobs, prompt_logprobs or 0)
     return sampling_params(
         request,
-        max_tokens=room_for_reply(model, longest, wanted, "max_tokens", "prompt"),
+        max_tokens=most_tokens,
         logprobs=request.logprobs,
         prompt_logprobs=prompt_logprobs,
         vocab_size=model.vocab_size,
     )
 
 
-async def _prompts(service: Service, request: CompletionRequest, vocab_size: int) -> list[Prompt]:
+def _items(request: CompletionRequest, max_waiting: int) -> Sequence[str | list[int]]:
     """A text, a list of ids, or a list of either. Raises `RequestError`."""
     given = request.prompt
     items: Sequence[str | list[int]]
@@ -150,18 +175,17 @@ async def _prompts(service: Service, request: CompletionRequest, vocab_size: int
         items = given  # type: ignore[assignment]
     if not items:
         raise _prompt_error("prompt must not be empty: it has no texts and no tokens.", "invalid_value")
-    check_choices(len(items), request.n or 1, service.config.max_waiting)
-    add_special_tokens = request.add_special_tokens is not False
-    return [await _prompt(service, item, add_special_tokens, vocab_size) for item in items]
+    check_choices(len(items), request.n or 1, max_waiting)
+    return items
 
 
 async def _prompt(
-    service: Service, item: str | list[int], add_special_tokens: bool, vocab_size: int
+    service: Service, item: str | list[int], request: CompletionRequest, caller: Caller, model: ModelReady
 ) -> Prompt:
     if isinstance(item, str):
-        prompt = Prompt(await service.encode(item, add_special_tokens), item)
+        special = request.add_special_tokens is not False
+        prompt = Prompt(await service.encode(item, special, caller, model.max_model_len, "prompt"), item)
     else:
-        check_token_ids("prompt", item, vocab_size)
         prompt = Prompt(array("i", item).tobytes(), None)
     if not prompt.tokens:
         raise _prompt_error("prompt must not be empty: it has no tokens.", "invalid_value")

@@ -10,11 +10,15 @@ import msgspec
 
 from ...runtime.errors import RequestError
 from ..text.chat_template import ChatTemplate
+from .body_limits import MAX_MESSAGES, MAX_TOOLS, check_count
+from .legacy_calls import with_tool_calls
 from .protocol import ChatMessage, ChatRequest, ContentPart, MessageToolCall, PromptFields, Tool
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 JSON_TYPES = ("null", "boolean", "number", "integer", "string", "object", "array")
 MAX_SCHEMA_DEPTH = 200
+MAX_ARGUMENTS = 1 << 20  # characters of one tool call's arguments
+_WITHOUT_PROPERTIES = {"type", "title", "description", "$schema", "additionalProperties", "required"}
 Conversation = list[dict[str, object]]
 
 
@@ -45,6 +49,8 @@ def conversation(messages: Sequence[ChatMessage]) -> Conversation:
     """Raises `RequestError` naming the message and part that can't be served."""
     if not messages:
         raise RequestError("messages must not be empty.", param="messages", code="invalid_value")
+    check_count("messages", messages, MAX_MESSAGES, "messages")
+    messages = with_tool_calls(messages)
     return [_template_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
@@ -73,7 +79,10 @@ def _template_message(message: ChatMessage, where: str) -> dict[str, object]:
     optional = {"name": message.name, "tool_call_id": message.tool_call_id, "reasoning_content": reasoning}
     result.update({name: value for name, value in optional.items() if value is not None})
     if message.tool_calls:
-        result["tool_calls"] = [_template_call(call) for call in message.tool_calls]
+        result["tool_calls"] = [
+            _template_call(call, f"{where}.tool_calls[{index}]")
+            for index, call in enumerate(message.tool_calls)
+        ]
     return result
 
 
@@ -98,15 +107,22 @@ def _part_text(part: ContentPart, where: str) -> str:
     return text
 
 
-def _template_call(call: MessageToolCall) -> dict[str, object]:
-    function = {"name": call.function.name, "arguments": call.function.arguments or "{}"}
+def _template_call(call: MessageToolCall, where: str) -> dict[str, object]:
+    arguments = call.function.arguments or "{}"
+    if isinstance(arguments, str):
+        check_count(f"{where}.function.arguments", arguments, MAX_ARGUMENTS, "characters")
+    function = {"name": call.function.name, "arguments": arguments}
     return {"id": call.id or "", "type": "function", "function": function}
 
 
 def tool_definitions(tools: Sequence[Tool] | None) -> list[dict[str, Any]] | None:
-    """The tools as the chat template prints them; None when there are none."""
+    """The tools as the chat template prints them; None when there are none.
+
+    A tool without parameters gets an empty list of them, which templates go through.
+    """
     if not tools:
         return None
+    check_count("tools", tools, MAX_TOOLS, "tools")
     for index, tool in enumerate(tools):
         if tool.type != "function":
             raise RequestError(
@@ -124,15 +140,26 @@ def tool_definitions(tools: Sequence[Tool] | None) -> list[dict[str, Any]] | Non
     for index, tool in enumerate(tools):
         parameters = tool.function.parameters if tool.function is not None else None
         _check_parameters(f"tools[{index}].function.parameters", parameters)
-    return [msgspec.to_builtins(tool) for tool in tools]
+    return [_definition(tool) for tool in tools]
+
+
+def _definition(tool: Tool) -> dict[str, Any]:
+    definition: dict[str, Any] = msgspec.to_builtins(tool)
+    function = definition["function"]
+    parameters = function.get("parameters") or {}
+    if not parameters.keys() - _WITHOUT_PROPERTIES:
+        function["parameters"] = {"type": "object", "properties": {}, **parameters}
+    return definition
 
 
 def _check_names(names: list[str]) -> None:
+    first: dict[str, int] = {}
     for index, name in enumerate(names):
-        first = names.index(name)
-        if first != index:
+        if first.setdefault(name, index) != index:
             param = f"tools[{index}].function.name"
-            message = f"{param} is {name!r}, which is the name of tools[{first}] too. Give each its own."
+            message = (
+                f"{param} is {name!r}, which is the name of tools[{first[name]}] too. Give each its own."
+            )
             raise RequestError(message, param=param, code="invalid_value")
 
 

@@ -14,6 +14,7 @@ from ...runtime.errors import RequestError
 from ...runtime.messages import Generate
 from ..generation import Arrival, ClientGoneError, Generation
 from ..metrics import RequestTimer
+from ..request_log import TIMER
 from ..service import Service
 from .errors import error_event, internal_error
 from .reply import Reply
@@ -40,7 +41,7 @@ class Answer(Protocol):
 
 
 class Job(Protocol):
-    """A request that has been checked and tokenized. `opening` are a stream's first events."""
+    """A request that has been checked and tokenized."""
 
     @property
     def request_id(self) -> str: ...
@@ -50,9 +51,6 @@ class Job(Protocol):
 
     @property
     def streams(self) -> bool: ...
-
-    @property
-    def opening(self) -> bytes: ...
 
     def answer(self, generation: Generation) -> Answer:
         """A fresh one: after a restart nothing of the last attempt counts."""
@@ -66,7 +64,7 @@ class GenerationEndpoint:
         self._prepare = prepare
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        timer = RequestTimer(self._service.metrics)
+        scope[TIMER] = timer = RequestTimer(self._service.metrics)
         job = await self._prepare(self._service, Request(scope, receive))
         generation = self._service.engine.start(job.requests)
         watch = asyncio.create_task(_close_when_gone(receive, generation))
@@ -101,10 +99,10 @@ async def _send_whole(job: Job, generation: Generation, timer: RequestTimer, sen
 
 
 async def _send_stream(job: Job, generation: Generation, timer: RequestTimer, send: Send) -> None:
+    """The headers go out at once. The first event waits for the first output, so that a client that takes
+    it for the first token measures the right time."""
     headers = [*_STREAM_HEADERS, _id_header(job)]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    if job.opening:
-        await send({"type": "http.response.body", "body": job.opening, "more_body": True})
     try:
         async for events in _answer_parts(job, generation, timer):
             generation.token_left = True
@@ -142,5 +140,5 @@ async def _answer_parts(job: Job, generation: Generation, timer: RequestTimer) -
             yield events
     usage = answer.reply.usage()
     reasons = [choice.finish or "" for choice in answer.reply.choices]
-    timer.finished(usage.prompt_tokens, usage.completion_tokens, reasons)
+    timer.finished(usage, reasons)
     yield answer.closing()

@@ -15,19 +15,18 @@ class FixedField(NamedTuple):
     instead: str = "Leave it out."
 
 
+READ_BYTES = 400  # of a value, which may be as long as the body; the values in the table are shorter
+
 _SHORTEN = "Shorten the prompt: POST /tokenize counts its tokens."
 _TEXT_ALONE = "Leave it out: replies are text alone."
 _IDS = "Leave it out: POST /tokenize gives the ids of a text."
 
 FIXED_FIELDS = {
-    "store": FixedField(("false",)),
-    "service_tier": FixedField(('"auto"', '"default"')),
     "modalities": FixedField(('["text"]',), _TEXT_ALONE),
     "audio": FixedField((), _TEXT_ALONE),
     "functions": FixedField(("[]",), 'Give each as one of tools: {"type": "function", "function": …}.'),
-    "function_call": FixedField(('"none"',), "Use tools with tool_choice."),
+    "function_call": FixedField(('"none"', '"auto"'), "Use tools with tool_choice."),
     "web_search_options": FixedField((), "Give a search of your own as one of tools."),
-    "verbosity": FixedField(('"medium"',), "Ask for it in a message."),
     "use_beam_search": FixedField(("false",), "Use n for several replies."),
     "length_penalty": FixedField(("1", "1.0")),
     "truncate_prompt_tokens": FixedField((), _SHORTEN),
@@ -62,10 +61,23 @@ FIXED_FIELDS = {
 }
 
 
+HINTS = {
+    "store": FixedField(("false",), "Replies are not kept."),
+    "service_tier": FixedField(('"auto"', '"default"'), "All requests are served alike but for priority."),
+    "verbosity": FixedField(('"medium"',), "Ask for it in a message."),
+}
+"""fields that a server may leave without effect, which the log tells once"""
+
+
+def is_without_effect(name: str, value: bytes) -> bool:
+    """Whether the hint asks for more than is done anyway."""
+    return _text(value) not in ("null", *HINTS[name].values)
+
+
 def check_fixed(name: str, value: bytes) -> None:
     """Raises a `RequestError` that names the field, its value and what to use."""
     values, instead = FIXED_FIELDS[name]
-    text = " ".join(value.decode(errors="replace").split())
+    text = _text(value)
     if text == "null" or text.replace(" ", "") in values:
         return
     shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
@@ -73,3 +85,7 @@ def check_fixed(name: str, value: bytes) -> None:
     raise RequestError(
         f"{name} is {shown}, but {served}. {instead}", param=name, code="unsupported_parameter"
     )
+
+
+def _text(value: bytes) -> str:
+    return " ".join(value[:READ_BYTES].decode(errors="replace").split())

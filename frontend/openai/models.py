@@ -11,18 +11,24 @@ from .responses import ModelCard, ModelList
 
 
 async def list_models(service: Service, request: Request) -> Response:
-    return Response(msgspec.json.encode(ModelList([_card(service)])), media_type="application/json")
+    return Response(
+        msgspec.json.encode(ModelList([_card(service, name) for name in service.config.model_names])),
+        media_type="application/json",
+    )
 
 
 async def show_model(service: Service, request: Request) -> Response:
     """Raises a 404 `RequestError` for a model that isn't served."""
-    service.check_model(request.path_params["model"])
-    return Response(msgspec.json.encode(_card(service)), media_type="application/json")
+    name = request.path_params["model"]
+    service.check_model(name)
+    return Response(msgspec.json.encode(_card(service, name)), media_type="application/json")
 
 
-def _card(service: Service) -> ModelCard:
-    name = service.config.served_model_name
+def _card(service: Service, name: str) -> ModelCard:
     model = service.engine.model
     return ModelCard(
-        id=name, created=service.started, root=name, max_model_len=model.max_model_len if model else None
+        id=name,
+        created=service.started,
+        root=service.config.served_model_name,
+        max_model_len=model.max_model_len if model else None,
     )

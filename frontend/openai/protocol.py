@@ -157,6 +157,7 @@ class ChatMessage(Struct, kw_only=True):
     name: str | None = None
     tool_calls: list[MessageToolCall] | None = None
     tool_call_id: str | None = None
+    function_call: CalledFunction | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
 

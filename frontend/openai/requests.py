@@ -34,17 +34,23 @@ def generate_messages(
     namespace: str | None,
     prompts: Sequence[Tokens],
     sampling: SamplingParams,
+    most_tokens: Sequence[int],
     grammar: GrammarSpec | None,
     tenant: str,
 ) -> list[Generate]:
-    """Prompt by prompt, `n` choices each; choice i of every prompt samples with the seed plus i."""
+    """Prompt by prompt, `n` choices each; choice i of every prompt samples with the seed plus i.
+
+    `most_tokens` are each prompt's most tokens of a reply, as a shorter prompt leaves more of the context.
+    """
     choices = request.n or 1
     return [
         Generate(
             request=f"{request_id}-{number * choices + choice}",
             client=client,
             prompt=prompt,
-            sampling=msgspec.structs.replace(sampling, seed=choice_seed(sampling.seed, choice)),
+            sampling=msgspec.structs.replace(
+                sampling, seed=choice_seed(sampling.seed, choice), max_tokens=most_tokens[number]
+            ),
             grammar=grammar,
             namespace=namespace,
             priority=request.priority or 0,

@@ -98,7 +98,7 @@ class ToolCallPart(Struct, kw_only=True):
 
 
 class AssistantMessage(Struct, kw_only=True):
-    """`reasoning` is vLLM's newer name of `reasoning_content`; clients read one or the other."""
+    """`reasoning` is vLLM's newer name of `reasoning_content`. One of them is set: some clients join both."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None
@@ -130,7 +130,7 @@ class ChatCompletion(Struct, kw_only=True):
 
 class MessageDelta(Struct, kw_only=True):
     role: Literal["assistant"] | UnsetType = UNSET
-    content: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     tool_calls: list[ToolCallPart] | UnsetType = UNSET

@@ -13,9 +13,14 @@ from msgspec import Raw
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
+from .body_limits import check_count
 
 MAX_DEPTH = 32
+MAX_FORMATS = 4096  # in one structural tag
+MAX_TRIGGERS = 256
 SHOWN_CHARACTERS = 80
+_PARTS = ("format", "content")
+_LISTS = ("structures", "elements", "tags")
 Fields = dict[str, Any]
 
 
@@ -26,6 +31,7 @@ def structural_tag(value: Raw, param: str) -> GrammarSpec:
     Raises `RequestError` naming the field.
     """
     fields = _decoded(value, param)
+    _check_size(fields, param)
     if fields.get("format") is not None:
         format = _format(fields["format"], f"{param}.format", 0)
     else:
@@ -43,6 +49,17 @@ def _decoded(value: Raw, param: str) -> Fields:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"{param} is not valid JSON: {error}", param=param, code="invalid_value") from None
     return _object(decoded, param)
+
+
+def _check_size(fields: Fields, param: str) -> None:
+    """Counts before anything is read, as reading takes a few microseconds for each format."""
+    found: list[object] = [fields]
+    for each in found:
+        if isinstance(each, dict):
+            found += [each[name] for name in _PARTS if isinstance(each.get(name), dict)]
+            found += [part for name in _LISTS if isinstance(each.get(name), list) for part in each[name]]
+        if len(found) > MAX_FORMATS:
+            raise _wrong(param, f"has more than {MAX_FORMATS} formats and tags: leave some out")
 
 
 def _format(value: object, where: str, depth: int) -> Fields:
@@ -150,8 +167,10 @@ def _with_triggers(fields: Fields, where: str, tags: list[Fields]) -> Fields:
             raise _wrong(
                 f"{where}.triggers[{place}]", f"is {_shown(trigger)}, but must be a string that is not empty"
             )
+    check_count(f"{where}.triggers", triggers, MAX_TRIGGERS, "triggers")
+    beginnings = tuple(triggers)
     for tag in tags:
-        if not any(tag["begin"].startswith(trigger) for trigger in triggers):
+        if not tag["begin"].startswith(beginnings):
             raise _wrong(f"{where}.triggers", f"has nothing that the beginning {tag['begin']!r} starts with")
     return {"type": "triggered_tags", "triggers": triggers, "tags": tags}
 

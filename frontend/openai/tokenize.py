@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from functools import partial
 
 import msgspec
 from starlette.requests import Request
@@ -10,12 +11,16 @@ from starlette.responses import Response
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady, Tokens
+from ..caller import Caller, caller_of
 from ..service import Service
 from ..tenants import cache_namespace, cache_scope
+from .body_limits import check_count
 from .conversation import render, tool_definitions
 from .protocol import DetokenizeRequest, PromptFields, TokenizeRequest
 from .responses import DetokenizeResponse, TokenizeResponse
 from .validation import check_salt, check_token_ids
+
+MOST_TOKENS = 1 << 20  # of a text that is only counted, unless the model's context is longer
 
 _tokenize_decoder = msgspec.json.Decoder(TokenizeRequest)
 _detokenize_decoder = msgspec.json.Decoder(DetokenizeRequest)
@@ -23,38 +28,60 @@ _detokenize_decoder = msgspec.json.Decoder(DetokenizeRequest)
 
 async def tokenize(service: Service, http_request: Request) -> Response:
     """The ids of a text, or of a conversation as the chat template renders it."""
-    request = await service.bodies.read(http_request, _tokenize_decoder, TokenizeRequest)
+    caller = caller_of(http_request, service.config)
+    request = await service.bodies.read(http_request, caller, _tokenize_decoder, TokenizeRequest)
     service.check_model(request.model)
     check_salt(request.cache_salt)
     model = _known_model(service)
     scope = cache_scope(http_request, service.config)
-    ids = array("i", await prompt_tokens(service, scope, request, request.prompt)).tolist()
-    strings = [service.tokenizer.token_text(token) for token in ids] if request.return_token_strs else None
+    most = max(MOST_TOKENS, model.max_model_len)
+    tokens = await prompt_tokens(service, scope, request, request.prompt, caller, most)
+    respond = partial(_tokenized, service, model, tokens, bool(request.return_token_strs))
+    return await service.work.call(caller, respond)
+
+
+def _tokenized(service: Service, model: ModelReady, tokens: Tokens, with_strings: bool) -> Response:
+    ids = array("i", tokens).tolist()
+    strings = [service.tokenizer.token_text(token) for token in ids] if with_strings else None
     return _json(
         TokenizeResponse(count=len(ids), max_model_len=model.max_model_len, tokens=ids, token_strs=strings)
     )
 
 
-async def prompt_tokens(service: Service, scope: str, request: PromptFields, prompt: str | None) -> Tokens:
-    """`scope` is what the names of the caller's namespaces begin with.
+async def prompt_tokens(
+    service: Service, scope: str, request: PromptFields, prompt: str | None, caller: Caller, most: int
+) -> Tokens:
+    """At most `most` tokens. `scope` is what the names of the caller's namespaces begin with.
 
     Raises `RequestError` unless there is either a prompt or a conversation.
     """
     if (prompt is None) == (request.messages is None):
         raise RequestError("Give either prompt or messages.", param="prompt", code="invalid_value")
     if prompt is not None:
-        return await service.encode(prompt, request.add_special_tokens is not False)
-    text = render(service.template, request, tool_definitions(request.tools))
+        special = request.add_special_tokens is not False
+        return await service.encode(prompt, special, caller, most, "prompt")
+    text = await service.work.call(caller, _rendered, service, request)
     namespace = cache_namespace(scope, request.cache_salt)
-    return await service.encode_rendered(text, bool(request.add_special_tokens), namespace)
+    special = bool(request.add_special_tokens)
+    return await service.encode_rendered(text, special, namespace, caller, most, "messages")
+
+
+def _rendered(service: Service, request: PromptFields) -> str:
+    return render(service.template, request, tool_definitions(request.tools))
 
 
 async def detokenize(service: Service, http_request: Request) -> Response:
     """The text of ids, special tokens included."""
-    request = await service.bodies.read(http_request, _detokenize_decoder, DetokenizeRequest)
+    caller = caller_of(http_request, service.config)
+    request = await service.bodies.read(http_request, caller, _detokenize_decoder, DetokenizeRequest)
     service.check_model(request.model)
-    check_token_ids("tokens", request.tokens, _known_model(service).vocab_size)
-    text = service.tokenizer.decode(array("i", request.tokens).tobytes(), skip_special_tokens=False)
+    return await service.work.call(caller, _detokenized, service, request.tokens, _known_model(service))
+
+
+def _detokenized(service: Service, tokens: list[int], model: ModelReady) -> Response:
+    check_count("tokens", tokens, max(MOST_TOKENS, model.max_model_len), "ids")
+    check_token_ids("tokens", tokens, model.vocab_size)
+    text = service.tokenizer.decode(array("i", tokens).tobytes(), skip_special_tokens=False)
     return _json(DetokenizeResponse(text))
 
 

@@ -6,14 +6,16 @@ import secrets
 from collections.abc import Sequence
 from typing import TypeVar, get_args
 
+from ...runtime.config import UnenforcedDefault
 from ...runtime.errors import RequestError
-from ...runtime.messages import PropertyOrder, Unenforced
+from ...runtime.messages import PropertyOrder
 from ...runtime.sampling_params import SamplingParams
 from .protocol import GenerationFields
 
 MAX_CHOICES = 128
 MAX_CHOICES_IN_ALL = 1024
 MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 1024  # of one string
 MAX_LOGPROBS = 20
 MAX_BIASED_TOKENS = 1024
 GREEDY_BELOW = 1e-5
@@ -60,7 +62,7 @@ def check_common(request: GenerationFields) -> None:
     check_range("seed", request.seed, -(2**63), MAX_SEED)
     check_range("priority", request.priority, -(2**31), 2**31 - 1)
     check_word("property_order", request.property_order, get_args(PropertyOrder))
-    check_word("unenforced", request.unenforced, get_args(Unenforced))
+    check_word("unenforced", request.unenforced, get_args(UnenforcedDefault))
     if request.best_of is not None and request.best_of != (request.n or 1):
         raise RequestError(
             f"best_of is {request.best_of}, but choosing among more replies than n is not supported: "
@@ -107,6 +109,13 @@ def stop_strings(request: GenerationFields) -> list[str]:
     if len(stop) > MAX_STOP_STRINGS:
         raise RequestError(
             f"stop has {len(stop)} strings, but may have at most {MAX_STOP_STRINGS}.",
+            param="stop",
+            code="invalid_value",
+        )
+    if any(len(text) > MAX_STOP_CHARACTERS for text in stop):
+        longest = max(map(len, stop))
+        raise RequestError(
+            f"stop has a string of {longest} characters, but they may have at most {MAX_STOP_CHARACTERS}.",
             param="stop",
             code="invalid_value",
         )
@@ -165,11 +174,15 @@ def sampling_params(
     prompt_logprobs: int | None,
     vocab_size: int,
 ) -> SamplingParams:
-    """The request's sampling parameters, with choice 0's seed. Call `check_common` first."""
+    """The request's sampling parameters, with choice 0's seed. Call `check_common` first.
+
+    `max_tokens` is the most tokens that the reply may have.
+    """
     min_tokens = request.min_tokens or 0
     if min_tokens > max_tokens:
         raise RequestError(
-            f"min_tokens is {min_tokens}, but must be at most max_tokens, which is {max_tokens}.",
+            f"min_tokens is {min_tokens}, but the reply can have at most {max_tokens} tokens: max_tokens, or "
+            "what the prompt leaves of the context, allows no more.",
             param="min_tokens",
             code="invalid_value",
         )

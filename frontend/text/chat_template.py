@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Template, TemplateError
 
 from ...runtime.errors import ConfigError, RequestError
+from .control_texts import ControlTexts
 from .jinja_environment import chat_template_environment, plain_data
 from .tokenizer import SPECIAL_ROLES, Tokenizer, read_json, token_content
 
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+_TEXT_FIELDS = ("content", *_REASONING_FIELDS)
 _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
@@ -27,6 +30,7 @@ class ChatTemplate:
         environment = chat_template_environment()
         self._variables = variables
         self.special_texts = special_texts
+        self._control = ControlTexts(special_texts)
         self._sources = sources
         self._templates: dict[str, Template] = {}
         for name, source in sources.items():
@@ -60,19 +64,22 @@ class ChatTemplate:
         """As `apply_chat_template` of transformers does; a tool call's `arguments`, JSON text in
         OpenAI's API, reach the template as an object, as templates expect.
 
+        What the client sent never forms a special token: such text has a `CONTROL_MARK` in it.
+
         Raises RequestError naming `messages` when the template refuses them.
         """
         try:
-            chat = [_for_template(message) for message in messages]
+            control = self._control
+            chat = [_for_template(message, control) for message in messages]
             if continue_final_message:
                 _mark_end(chat, add_generation_prompt)
             text = self._templates[self._name(tools)].render(
                 {
                     **self._variables,
                     "documents": None,
-                    **_plain_dict(kwargs or {}),
+                    **_plain_dict(kwargs or {}, control.guard),
                     "messages": chat,
-                    "tools": plain_data(tools),
+                    "tools": plain_data(tools, control.guard),
                     "add_generation_prompt": add_generation_prompt,
                 }
             )
@@ -123,14 +130,16 @@ def _special_token_variables(tokenizer_config: dict[str, Any]) -> dict[str, str]
     return {name: content for name, content in contents.items() if content is not None}
 
 
-def _plain_dict(value: dict[str, Any]) -> dict[str, Any]:
-    copy = plain_data(value)
+def _plain_dict(value: dict[str, Any], write: Callable[[str], str] = str) -> dict[str, Any]:
+    copy = plain_data(value, write)
     assert isinstance(copy, dict)
     return copy
 
 
-def _for_template(message: dict[str, Any]) -> dict[str, Any]:
-    """A copy whose reasoning goes by each of its names and whose tool calls hold objects."""
+def _for_template(message: dict[str, Any], control: ControlTexts) -> dict[str, Any]:
+    """A copy whose reasoning goes by each of its names and whose tool calls hold objects. All but the role,
+    which templates may put between the parts of a special token, is guarded.
+    """
     copy = _plain_dict(message)
     reasoning = next((copy[name] for name in _REASONING_FIELDS if copy.get(name) is not None), None)
     if reasoning is not None:
@@ -139,6 +148,9 @@ def _for_template(message: dict[str, Any]) -> dict[str, Any]:
         function = call.get("function", call)
         if isinstance(function.get("arguments"), str):
             function["arguments"] = _arguments(function["arguments"])
+    for name, value in copy.items():
+        if name != "role":
+            copy[name] = plain_data(value, control.guard if name in _TEXT_FIELDS else control.guard_word)
     return copy
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import NoReturn
 
@@ -13,6 +13,10 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+
+from .tokenizer import CONTROL_MARK
+
+_ESCAPED_MARK = json.dumps(CONTROL_MARK)[1:-1]
 
 
 class GenerationBlocks(Extension):
@@ -52,14 +56,19 @@ def chat_template_environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
-def plain_data(value: object) -> object:
-    """A copy made of exact JSON types only, which a template can't use to reach anything else."""
-    if value is None or type(value) in (str, int, float, bool):
+def plain_data(value: object, write: Callable[[str], str] = str) -> object:
+    """A copy made of exact JSON types only, which a template can't use to reach anything else.
+
+    Strings are as `write` returns them.
+    """
+    if type(value) is str:
+        return write(value)
+    if value is None or type(value) in (int, float, bool):
         return value
     if isinstance(value, Mapping):
-        return {plain_data(key): plain_data(item) for key, item in value.items()}
+        return {plain_data(key, write): plain_data(item, write) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain_data(item) for item in value]
+        return [plain_data(item, write) for item in value]
     return f"<{type(value).__name__}>"
 
 
@@ -76,9 +85,10 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """Unlike Jinja's own filter it escapes nothing for HTML."""
-    return json.dumps(
+    text = json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+    return text.replace(_ESCAPED_MARK, CONTROL_MARK) if ensure_ascii else text
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -13,10 +13,13 @@ from itertools import pairwise
 import numpy as np
 
 from ...runtime.messages import Tokens
+from ..steps import Steps, run_now
+from .control_texts import ControlTexts
 from .cut_points import CutPoints
+from .long_texts import LONG_TEXT, LongTexts, TooLongError
 from .passage import Cut, Passage, common_length, moved
 from .prompt_tree import Place, PromptTree
-from .reply_text import whole_tokens
+from .reply_text import guarded_as_sent_back, whole_tokens
 from .tokenizer import Tokenizer
 
 # Ten bytes a token: six million tokens, of which no tree of pages holds more.
@@ -29,13 +32,25 @@ class PromptMemo:
     What is remembered in one namespace is found in that alone, and in the namespace None nothing is: the ids
     that others sampled, and how long a text takes, tell what they said.
 
+    Without `keeps_replies` no ids that were sampled are remembered: a text's ids then depend on the text
+    alone.
+
     `tokens_remembered` counts the ids that were not tokenized again. `tokens_rewritten` counts those
     that were remembered for an earlier turn of a prompt's conversation, but the prompt has other text
     in a reply's place, and all that came behind it is lost.
     """
 
-    def __init__(self, tokenizer: Tokenizer, max_bytes: int = _MAX_BYTES) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        max_bytes: int = _MAX_BYTES,
+        long_texts: LongTexts | None = None,
+        keeps_replies: bool = True,
+    ) -> None:
         self._tokenizer = tokenizer
+        self._keeps_replies = keeps_replies
+        self._long_texts = long_texts or LongTexts(tokenizer)
+        self._control = ControlTexts(map(tokenizer.token_text, tokenizer.special_tokens))
         self._cuts = CutPoints(tokenizer)
         self._cut_ids = np.array(sorted(self._cuts.ids), "<i4")
         self._tree = PromptTree(self._cuts, tokenizer.token_bytes, max_bytes)
@@ -54,14 +69,19 @@ class PromptMemo:
 
     def encode(self, namespace: str | None, text: str) -> Tokens:
         """The ids of a rendered prompt. Special tokens in it are found, none are added."""
+        return run_now(self.steps(namespace, text))
+
+    def steps(self, namespace: str | None, text: str, most: int | None = None) -> Steps[Tokens]:
+        """The same in steps. Raises `TooLongError` for a long text with more tokens than `most`."""
         if not self.enabled or namespace is None:
-            return self._tokenizer.encode(text, add_special_tokens=False)
+            return (yield from self._long_texts.steps(text, most=most))
+        yield from self._long_texts.check(text, most)
         data = text.encode()
         with self._lock:
             place = self._tree.find(namespace, data)
             rewritten = self._rewritten(place, data)
         known = Cut(place.end, len(place.tokens) // 4)
-        fresh, cuts = self._tokenize(data[place.end :])
+        fresh, cuts = yield from self._tokenize(data[place.end :], known.tokens, most)
         whole = Passage(data, place.tokens + fresh, moved(cuts, known))
         with self._lock:
             self.tokens_remembered += known.tokens
@@ -84,17 +104,20 @@ class PromptMemo:
         `prompt_tokens` is what `encode` gave for the namespace and `prompt_text`; nothing is kept if it was
         tokenized otherwise.
         """
-        if not self.enabled or namespace is None:
+        if not self.enabled or not self._keeps_replies or namespace is None:
             return
         prompt = prompt_text.encode()
         with self._lock:
             place = self._tree.find(namespace, prompt)
+        if len(prompt) - place.end > LONG_TEXT:  # it was too large to be kept, and takes long to tokenize
+            return
         known = Cut(place.end, len(place.tokens) // 4)
-        fresh, cuts = self._tokenize(prompt[place.end :])
+        fresh, cuts = run_now(self._tokenize(prompt[place.end :], known.tokens))
         if place.tokens + fresh != prompt_tokens:
             return
         asked = Passage(prompt, prompt_tokens, moved(cuts, known))
         for reply in whole_tokens(self._tokenizer, self._cuts, reply_text, reply_tokens):
+            reply = guarded_as_sent_back(reply, self._control)
             said = Passage(reply.text, reply_tokens[: 4 * reply.tokens], reply.cuts, [(0, len(reply.text))])
             with self._lock:
                 self._tree.insert(namespace, asked + said)
@@ -104,16 +127,20 @@ class PromptMemo:
         with self._lock:
             self._tree.drop(concerned)
 
-    def _tokenize(self, text: bytes) -> tuple[Tokens, list[Cut]]:
-        """The ids of a text that begins with a cut or is whole, and its cuts."""
-        tokens = self._tokenizer.encode(text.decode(), add_special_tokens=False)
+    def _tokenize(self, text: bytes, known: int, most: int | None = None) -> Steps[tuple[Tokens, list[Cut]]]:
+        """The ids of a text that begins with a cut or is whole, and its cuts. `known` ids stand before it."""
+        try:
+            room = None if most is None else most - known
+            tokens = yield from self._long_texts.steps(text.decode(), most=room)
+        except TooLongError as error:
+            raise TooLongError(known + error.tokens) from None
         cuts = self._aligned(text, tokens)
         if cuts is not None:
             return tokens, cuts
         whole = Passage(b"", b"")
         for start, end in pairwise([0, *filter(None, self._cuts.all(text)), len(text)]):
             part = text[start:end]
-            ids = self._tokenizer.encode(part.decode(), add_special_tokens=False)
+            ids = yield from self._long_texts.steps(part.decode())
             whole += Passage(part, ids, [Cut(0, 0)] if self._cuts.at(part, 0) else [])
         return whole.tokens, whole.cuts
 

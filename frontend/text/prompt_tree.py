@@ -11,7 +11,9 @@ from typing import NamedTuple
 from ...runtime.messages import Tokens
 from .cut_points import CutPoints
 from .passage import START, Cut, Passage, common_length
+from .tokenizer import CONTROL_MARK
 
+_MARK = CONTROL_MARK.encode()
 _NODE_BYTES = 700  # of a node besides its passage
 _LARGEST_SHARE = 8  # no text may take more than this part of the tree
 
@@ -162,7 +164,7 @@ class PromptTree:
         if not any(start <= offset <= end for start, end in passage.replies):
             return None
         data, index = bytearray(), last.tokens
-        expected = passage.text[last.offset : offset]
+        expected = passage.text[last.offset : offset].replace(_MARK, b"")
         tokens = memoryview(passage.tokens).cast("i")
         while len(data) < len(expected) and index < len(tokens):
             data += self._token_bytes(tokens[index])

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import codecs
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
 from ...runtime.messages import Tokens
+from .control_texts import ControlTexts
 from .cut_points import CutPoints
 from .passage import START, Cut
-from .tokenizer import Tokenizer
+from .tokenizer import CONTROL_MARK, Tokenizer
 
 
 class ReplyText(NamedTuple):
@@ -38,6 +39,29 @@ def whole_tokens(tokenizer: Tokenizer, cuts: CutPoints, text: str, tokens: Token
     as_returned = [Cut(cut.offset - dropped, cut.tokens) for cut in found.cuts]
     returned = ReplyText(found.text[dropped:], found.tokens, as_returned)
     return [reply for reply in (found, returned)[: 1 + dropped] if reply.text]
+
+
+def guarded_as_sent_back(reply: ReplyText, control: ControlTexts) -> ReplyText:
+    """With the marks that the text gets when the client sends it back as a message's content.
+
+    Special tokens that the model sampled as such get none: the template writes them, not the client.
+    """
+    text = reply.text.decode()
+    places = control.places(text)
+    if not places:
+        return reply
+    sampled = {cut.offset for cut in reply.cuts}
+    parts, offsets, last = [], [], 0
+    for place in places:
+        first = len(text[: place - 1].encode())
+        if place and place < len(text) and first in sampled:
+            continue
+        parts.append(text[last:place].encode())
+        offsets.append(len(text[:place].encode()))
+        last = place
+    mark = CONTROL_MARK.encode()
+    cuts = [Cut(cut.offset + len(mark) * bisect_right(offsets, cut.offset), cut.tokens) for cut in reply.cuts]
+    return ReplyText(mark.join((*parts, text[last:].encode())), reply.tokens, cuts)
 
 
 def _read(parts: list[bytes], is_cut: list[bool], text: bytes) -> ReplyText:

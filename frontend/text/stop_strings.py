@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -48,6 +49,7 @@ class StopMatcher:
         self._matched[index] = matched + (stop[matched] == character)
 
 
+@lru_cache(1024)  # the choices of a request have the same stop strings
 def _failure_table(pattern: str) -> list[int]:
     """`table[n]` is the length of the longest proper border of the pattern's first n characters."""
     table = [0, 0]

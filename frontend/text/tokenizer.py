@@ -15,6 +15,9 @@ from ...runtime.vocabulary import Vocabulary, build_vocabulary
 from .convert import converted_tokenizer
 from .token_bytes import DecoderRules, decoder_rules
 
+# A noncharacter of Unicode. It stands inside text that looks like a special token but is not to become one,
+# and is removed after special tokens were looked for.
+CONTROL_MARK = "\ufdd1"
 SPECIAL_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
@@ -30,13 +33,19 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
+        self._normalizer = backend.normalizer
+        self._remove_marks()
         self.config = config
         self.eos_tokens = eos_tokens
-        self.rules: DecoderRules = decoder_rules(_decoder_spec(backend))
+        self.rules: DecoderRules = decoder_rules(_spec(backend.decoder))
         self.added_tokens: dict[int, tokenizers.AddedToken] = backend.get_added_tokens_decoder()
         flagged = {index for index, token in self.added_tokens.items() if token.special}
         declared = map(backend.token_to_id, declared_special_tokens(config))
         self.special_tokens = frozenset(flagged.union(index for index in declared if index is not None))
+        # These are looked for behind the step that removes the marks.
+        self._finds_special_late = any(
+            token.special and token.normalized for token in self.added_tokens.values()
+        )
         self._bytes = _all_token_bytes(backend.get_vocab(), self.added_tokens, self.rules)
 
     @classmethod
@@ -58,13 +67,33 @@ class Tokenizer:
         """One more than the highest id."""
         return len(self._bytes)
 
+    @property
+    def normalizer_spec(self) -> dict[str, Any] | None:
+        """The field of that name in tokenizer.json."""
+        return _spec(self._normalizer)
+
+    @property
+    def pre_tokenizer_spec(self) -> dict[str, Any] | None:
+        """The field of that name in tokenizer.json."""
+        return _spec(self._backend.pre_tokenizer)
+
     def save(self, path: Path) -> None:
         """As tokenizer.json. Readers see the whole file or none."""
         unfinished = path.with_name(f"{path.name}.part")
+        self._backend.normalizer = self._normalizer
         self._backend.save(str(unfinished), pretty=False)
+        self._remove_marks()
         unfinished.replace(path)
 
+    def _remove_marks(self) -> None:
+        remove = tokenizers.normalizers.Replace(CONTROL_MARK, "")
+        own = [] if self._normalizer is None else [self._normalizer]
+        self._backend.normalizer = tokenizers.normalizers.Sequence([remove, *own])
+
     def encode(self, text: str, add_special_tokens: bool = True) -> Tokens:
+        """Text with a `CONTROL_MARK` in it becomes no special token."""
+        if self._finds_special_late and CONTROL_MARK in text:
+            return b"".join(self.encode(part, add_special_tokens=False) for part in text.split(CONTROL_MARK))
         encoding = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
         return np.array(encoding.ids, "<i4").tobytes()
 
@@ -135,8 +164,9 @@ def token_content(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _decoder_spec(backend: tokenizers.Tokenizer) -> dict[str, Any] | None:
-    spec: dict[str, Any] | None = backend.decoder and json.loads(backend.decoder.__getstate__())
+def _spec(part: Any) -> dict[str, Any] | None:
+    """What tokenizer.json says of a part of the tokenizer."""
+    spec: dict[str, Any] | None = part and json.loads(part.__getstate__())
     return spec
 
 

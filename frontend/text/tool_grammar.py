@@ -14,6 +14,7 @@ Format = dict[str, Any]
 
 _AS_KEYWORDS = {"type", "properties", "required", "additionalProperties", "$defs", "definitions"}
 _SAYS_NOTHING = {"title", "description", "examples", "default", "$schema", "$id", "$comment", "strict"}
+_NO_ARGUMENTS: dict[str, Any] = {"properties": {}, "required": [], "additionalProperties": False}
 _SEVERAL_SEPARATED_BY = {"hermes": "\n", "mistral_named": ""}
 _LEADS = ("", "\n\n")  # the second as reasoning leaves it
 
@@ -156,10 +157,13 @@ def _name(tool: Tool) -> str:
 
 
 def _parameters(tool: Tool) -> dict[str, Any]:
-    parameters = tool["function"].get("parameters")
-    if parameters is None:
-        return {"type": "object", "properties": {}, "additionalProperties": False}
-    return {**parameters, "type": "object"}  # which may be missing, or allow null too
+    """With the type, which may be missing or allow null too. A function that declares nothing takes no
+    arguments: a JSON schema would allow any, and models would write some."""
+    parameters = tool["function"].get("parameters") or {}
+    said = {name: parameters[name] for name in parameters.keys() - _SAYS_NOTHING - {"type"}}
+    if said.items() <= _NO_ARGUMENTS.items():
+        return {**parameters, "type": "object", **_NO_ARGUMENTS}
+    return {**parameters, "type": "object"}
 
 
 def _of_an_object(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from ...kernels.arithmetic import arithmetic
 from ..config import ServeConfig
 from ..errors import ConfigError
 from ..messages import ModelReady
@@ -49,7 +50,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     checkpoint = Checkpoint(config.model)
     checkpoint.check(expected_tensors(shape))
     dtype = choose_dtype(config.dtype, shape.dtype, checkpoint.dtype(EMBEDDING))
-    weights = load_weights(checkpoint, shape, dtype, device)
+    log.info("loading %.2f GB of weights as %s onto %s", *_weights_told(checkpoint, dtype, device))
+    weights = load_weights(checkpoint, shape, dtype, device, config.deterministic)
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
     graphs = None
     if device.type == "cuda" and not config.enforce_eager:
@@ -61,7 +63,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     cos_sin = cos_sin_table(shape.rope, pool.max_model_len)
     kvs = allocate_pool(shape, pool.num_pages, config.page_size, dtype, device)
     store = open_page_store(config, bytes_per_page, device)
-    decoder = Decoder(shape, weights, cos_sin.to(device))
+    decoder = Decoder(shape, weights, cos_sin.to(device), config.deterministic)
     runner = Runner(
         decoder,
         kvs,
@@ -70,6 +72,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         shape.vocab_size,
         Transfers(kvs, store) if store is not None else None,
     )
+    log.info("running the first step of a KV cache of %s tokens", f"{pool.num_pages * config.page_size:,}")
     warm_up(runner, shape, pool, config)
     if graphs is not None:
         graphs.replay_in(runner, decoder, kvs)
@@ -83,9 +86,19 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         page_bytes=bytes_per_page,
     )
     if store is not None:
-        ready.page_model = page_model(store, (shape, config.page_size), dtype, cos_sin, checkpoint.files)
+        # Pages that were computed in another way must not be restored where equal bits are promised.
+        computed = (arithmetic(),) if config.deterministic else ()
+        described = (shape, config.page_size, *computed)
+        ready.page_model = page_model(store, described, dtype, cos_sin, checkpoint.files)
         ready.host_pages = store.pool.places
     return LoadedModel(runner, ready, store)
+
+
+def _weights_told(
+    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
+) -> tuple[float, str, torch.device]:
+    stored = sum(file.stat().st_size for file in checkpoint.files)
+    return stored / 1e9, str(dtype).removeprefix("torch."), device
 
 
 def _size_pool(
@@ -102,6 +115,7 @@ def _size_pool(
         context=context,
         context_was_asked=config.max_model_len is not None,
     )
+    _check_room(config, pool.num_pages * bytes_per_page, device)
     if config.kv_memory is not None and pool.num_pages < budget // bytes_per_page:
         log.warning(
             "--kv-memory of %s bytes: %s of them are used, which --max-running %d requests of %s tokens each "
@@ -119,6 +133,23 @@ def _size_pool(
             budget,
         )
     return pool
+
+
+def _check_room(config: ServeConfig, kv_bytes: int, device: torch.device) -> None:
+    """Raises ConfigError if the machine has no memory for the KV cache beside the loaded weights.
+
+    Pages on the CPU take memory only when they are written: unchecked, the server would die while it serves.
+    """
+    free = free_memory(device)
+    kept = host_bytes(config) if device.type == "cpu" else 0
+    if kv_bytes + kept <= free:
+        return
+    beside = f" and --host-cache {kept:,}" if kept else ""
+    raise ConfigError(
+        f"--kv-memory of {config.kv_memory or kv_bytes:,} bytes: the KV cache would take {kv_bytes:,} bytes"
+        f"{beside}, but beside the model only {free:,} are free. Lower --kv-memory, or leave it out for a "
+        "size that fits."
+    )
 
 
 def _kv_budget(

@@ -7,6 +7,7 @@ import msgspec
 from ...grammars import BusyError, CompilerError, GrammarError
 from ...radix_cache import Lease, PrefixCache
 from ..messages import Generate, Refused
+from .places import Places
 from .request import TOKEN_BYTES, Request, Residence
 
 MOST_SAID = 2000  # characters of a message about a grammar, which may quote it
@@ -14,7 +15,8 @@ MOST_SAID = 2000  # characters of a message about a grammar, which may quote it
 
 class Limits(msgspec.Struct, frozen=True):
     """What one replica can hold. `slots` is the number of requests that run at once, `most_pinned` how
-    many pages may be pinned in a scope."""
+    many pages may be pinned in a scope. `keys` is how many API keys there are, each of which is a tenant;
+    with one or none the tenants are what clients say."""
 
     max_model_len: int
     num_pages: int
@@ -22,10 +24,11 @@ class Limits(msgspec.Struct, frozen=True):
     slots: int
     max_waiting: int
     most_pinned: int = 0
+    keys: int = 0
 
 
-def refusal(message: Generate, limits: Limits, waiting: int, withheld: int) -> Refused | None:
-    """Why a request can't be taken, now or ever; None if it can. `withheld` pages are pinned for others."""
+def refusal(message: Generate, limits: Limits, withheld: int) -> Refused | None:
+    """Why a request can never be taken; None if it can. `withheld` pages are pinned for others."""
     prompt = len(message.prompt) // TOKEN_BYTES
     length = prompt + message.sampling.max_tokens
     pages = pages_for(length, limits.page_size)
@@ -43,15 +46,20 @@ def refusal(message: Generate, limits: Limits, waiting: int, withheld: int) -> R
         )
     if pages > limits.num_pages - withheld:
         return _over_memory(message.request, length, limits, withheld if pages <= limits.num_pages else 0)
-    if waiting >= limits.max_waiting:
-        return Refused(
-            message.request,
-            429,
-            f"{waiting} requests are waiting, which is this server's limit; try again later.",
-            None,
-            "rate_limit_exceeded",
-        )
     return None
+
+
+def no_place(message: Generate, places: Places, retry_after: int) -> Refused:
+    """Too many requests wait. `retry_after` is in seconds."""
+    return Refused(
+        message.request,
+        429,
+        f"{places.total} requests are waiting, {places.taken_by(message.tenant)} of them with this API key "
+        f"or user, and this server takes no more of them now; try again in {retry_after} s.",
+        None,
+        "rate_limit_exceeded",
+        retry_after,
+    )
 
 
 def _over_memory(request: str, length: int, limits: Limits, pinned: int) -> Refused:

@@ -29,8 +29,9 @@ class Completion:
             return Refused(request.id, 400, message, "complete_json", "unsupported_value")
         if len(end) > most:
             message = (
-                f"max_tokens is {most}, but the text that complete_json would close the reply with has "
-                f"{len(end)} tokens: raise max_tokens to that at least."
+                f"The reply may have {most} tokens, but the text that complete_json would close it with has "
+                f"{len(end)} tokens: raise max_tokens to that at least, or shorten the prompt if it leaves "
+                "less of the context."
             )
             return Refused(request.id, 400, message, "max_tokens", "invalid_value")
         return None

@@ -24,21 +24,20 @@ class GrammarDesk:
     """Knows which automata the model process has, and which requests use them.
 
     `isolated`: tenants share no compiled grammar, so that none can tell from the time what others sent.
+    `reproducible`: every request waits for the automaton that lasts, as if it had asked for that.
     """
 
-    def __init__(self, compiler: GrammarCompiler, isolated: bool = False) -> None:
+    def __init__(
+        self, compiler: GrammarCompiler, *, isolated: bool = False, reproducible: bool = False
+    ) -> None:
         self._compiler = compiler
         self._isolated = isolated
+        self._reproducible = reproducible
         self._loaded: OrderedDict[str, _Loaded] = OrderedDict()  # by the automaton's key, last used last
         self._nbytes = 0  # of all that is loaded
         self._bytes_in_use = 0
         self._next_id = 0
         self._loads: list[LoadGrammar | DropGrammar] = []
-
-    @property
-    def pending(self) -> int:
-        """Requests whose grammars are being compiled."""
-        return self._compiler.pending
 
     def due_in(self) -> float | None:
         """Seconds until `finished` has something to do, whether or not a grammar is ready."""
@@ -59,7 +58,7 @@ class GrammarDesk:
             property_order=spec.property_order,
             unenforced=spec.unenforced,
             closing=closing,
-            reproducible=spec.reproducible,
+            reproducible=self._reproducible or spec.reproducible,
             tenant=tenant,
             scope=tenant if self._isolated else "",
         )

@@ -46,23 +46,39 @@ def order_and_group(page_tables: Sequence[bytes], page_size: int) -> tuple[list[
     return order, groups
 
 
+class _Run(NamedTuple):
+    """Consecutive rows whose best spans are known: those from `spans` on, which save `saved` page reads."""
+
+    first: int
+    saved: int
+    spans: int
+
+
 def _best_spans(tables: list[bytes]) -> list[Span]:
     """Splits sorted tables into spans that save the most page reads.
 
     Shared prefixes of sorted tables form a tree: either all rows share the shortest common prefix, or
-    each side of it does better alone.
+    each side of it does better alone. The tree is evaluated from left to right with two stacks, so that
+    the work grows with the number of rows and not with the tree's depth.
     """
     common = [common_tokens(a, b) for a, b in pairwise(tables)]
+    spans: list[Span] = []
+    runs: list[_Run] = []
+    cuts: list[int] = []  # pages shared across the cut between two of `runs`, never falling
+    for row, shared in enumerate([*common, -1]):
+        runs.append(_Run(row, 0, len(spans)))
+        spans.append(Span(row, row + 1, 0))
+        while cuts and cuts[-1] > shared:
+            right, left = runs.pop(), runs.pop()
+            runs.append(_joined(left, right, Span(left.first, row + 1, cuts.pop()), spans))
+        cuts.append(shared)
+    return spans
 
-    def split(first: int, last: int) -> tuple[int, list[Span]]:
-        if last - first == 1:
-            return 0, [Span(first, last, 0)]
-        cut = min(range(first, last - 1), key=common.__getitem__)
-        whole = Span(first, last, common[cut])
-        saved_left, left = split(first, cut + 1)
-        saved_right, right = split(cut + 1, last)
-        if saved_left + saved_right > whole.saved:
-            return saved_left + saved_right, left + right
-        return whole.saved, [whole]
 
-    return split(0, len(tables))[1]
+def _joined(left: _Run, right: _Run, whole: Span, spans: list[Span]) -> _Run:
+    """Both runs as one, which becomes a single span unless the spans of both save more."""
+    apart = left.saved + right.saved
+    if apart > whole.saved:
+        return _Run(left.first, apart, left.spans)
+    spans[left.spans :] = [whole]
+    return _Run(left.first, whole.saved, left.spans)

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
 from .fairness import Bounds, Fairness
 from .request import Request, Turn
 from .shared_prefix import waits_for_prefix
 
 Line = dict[str, Request]
+
+
+class _Offer(NamedTuple):
+    """The line of one tenant that competes with those of others."""
+
+    tenant: str
+    priority: int
+    line: Line
 
 
 @dataclass(slots=True)
@@ -24,6 +33,9 @@ class _PriorityClass:
     passed: int = 0
 
 
+_Scope = dict[int, _PriorityClass]  # by priority
+
+
 class WaitingQueue:
     """Waiting requests, of which those are tried first that
 
@@ -35,13 +47,14 @@ class WaitingQueue:
     5. have the longest match in the tree, then the oldest.
 
     The age bound (4) stands behind fairness (3), because a tenant could else age many requests at once
-    and have them all go first.
+    and have them all go first. Where priorities order a tenant's own requests alone, each tenant offers
+    the requests that 1 and 2 put first among its own, and 3 to 5 decide between those.
     """
 
     def __init__(self, fairness: Fairness, bounds: Bounds) -> None:
         self._fairness = fairness
         self._bounds = bounds
-        self._classes: dict[int, _PriorityClass] = {}
+        self._scopes: dict[str, _Scope] = {}  # by tenant where priorities are each tenant's own, else one
         self._count = 0
         self._starts = 0
 
@@ -54,22 +67,26 @@ class WaitingQueue:
 
     def add_first(self, request: Request) -> None:
         """A retracted request keeps its place before all of its tenant's that came later."""
-        self._classes[request.priority].lines[request.tenant] = {request.id: request, **self._line(request)}
+        line = {request.id: request, **self._line(request)}
+        self._scopes[self._scope_of(request.tenant)][request.priority].lines[request.tenant] = line
         self._count += 1
 
     def remove(self, request: Request) -> None:
-        priority_class = self._classes[request.priority]
+        name = self._scope_of(request.tenant)
+        priority_class = self._scopes[name][request.priority]
         del priority_class.lines[request.tenant][request.id]
         self._count -= 1
         if not priority_class.lines[request.tenant]:
             del priority_class.lines[request.tenant]
         if not priority_class.lines:
-            del self._classes[request.priority]
+            del self._scopes[name][request.priority]
+        if not self._scopes[name]:
+            del self._scopes[name]
 
     def turn(self, priority: int, tenant: str) -> Turn:
         """A request's place among the prompts that are computed: before whoever has a greater one."""
-        in_order = self._classes[priority].passed < self._bounds.overtaken
-        return in_order, priority, self._fairness.ahead(priority, tenant)
+        in_order = self._is_in_order(self._scopes[self._scope_of(tenant)][priority])
+        return self._fairness.turn(priority, tenant, in_order)
 
     def candidates(
         self, matched: Callable[[Request], int], has_room: Callable[[Turn], bool]
@@ -94,11 +111,11 @@ class WaitingQueue:
     def admit(self, request: Request) -> None:
         """Takes it out; those that came before it and had to let it go first were overtaken."""
         self._starts += 1
-        for priority, other_class in self._classes.items():
+        scope = self._scopes[self._scope_of(request.tenant)]
+        for priority, other_class in scope.items():
             other_class.passed += priority > request.priority
-        own = self._classes[request.priority]
-        own.passed = 0
-        for line in own.lines.values():
+        scope[request.priority].passed = 0
+        for line in self._competing_lines(request):
             some = next(iter(line.values()))
             if self._fairness.by_choice(request, some):
                 for other in line.values():
@@ -106,7 +123,8 @@ class WaitingQueue:
         self.remove(request)
 
     def _line(self, request: Request) -> Line:
-        lines = self._classes.setdefault(request.priority, _PriorityClass()).lines
+        scope = self._scopes.setdefault(self._scope_of(request.tenant), {})
+        lines = scope.setdefault(request.priority, _PriorityClass()).lines
         return lines.setdefault(request.tenant, {})
 
     def _ranked(
@@ -119,29 +137,69 @@ class WaitingQueue:
             ahead = self._fairness.ahead(request.priority, request.tenant)
             return ahead, not due, 0 if due else -matched(request), request.arrival
 
-        for priority in sorted(self._classes, key=self._class_order):
-            oldest = self._oldest(priority, has_room, tried)
+        for offers in self._offers(tried):
+            oldest = self._oldest(offers, has_room, tried)
             if oldest:
                 return sorted(oldest, key=rank)
         return []
 
-    def _class_order(self, priority: int) -> tuple[bool, int]:
-        return self._classes[priority].passed < self._bounds.overtaken, priority
+    def _offers(self, tried: set[str]) -> Iterator[list[_Offer]]:
+        """Lines that compete, the best first."""
+        if self._fairness.own_priorities:
+            own = [self._own_offer(tenant, scope, tried) for tenant, scope in self._scopes.items()]
+            yield [offer for offer in own if offer is not None]
+            return
+        for scope in self._scopes.values():
+            for priority in _in_order(scope, self._is_in_order):
+                lines = scope[priority].lines
+                yield [_Offer(tenant, priority, line) for tenant, line in lines.items()]
 
-    def _oldest(self, priority: int, has_room: Callable[[Turn], bool], tried: set[str]) -> list[Request]:
+    def _own_offer(self, tenant: str, scope: _Scope, tried: set[str]) -> _Offer | None:
+        """The tenant's first line of which a request can start."""
+        for priority in _in_order(scope, self._is_in_order):
+            line = scope[priority].lines[tenant]
+            if next(_can_start(line, tried), None) is not None:
+                return _Offer(tenant, priority, line)
+        return None
+
+    def _oldest(
+        self, offers: list[_Offer], has_room: Callable[[Turn], bool], tried: set[str]
+    ) -> list[Request]:
         """`Bounds.look_ahead` requests or few more, as many of each tenant; who was served least first."""
-        lines = self._classes[priority].lines
-        turns = {tenant: self.turn(priority, tenant) for tenant in lines}
+        turns = {offer.tenant: self.turn(offer.priority, offer.tenant) for offer in offers}
         rooms = {turn: has_room(turn) for turn in set(turns.values())}
-        tenants = [tenant for tenant in lines if rooms[turns[tenant]]]
-        tenants.sort(key=lambda tenant: self._fairness.counter(priority, tenant))
+        offers = [offer for offer in offers if rooms[turns[offer.tenant]]]
+        offers.sort(key=lambda offer: self._fairness.counter(offer.priority, offer.tenant))
         oldest: list[Request] = []
-        for tenant in tenants:
-            can_start = (r for r in lines[tenant].values() if r.id not in tried and not _waits_for_pages(r))
-            oldest += islice(can_start, -(-self._bounds.look_ahead // len(tenants)))
+        for offer in offers:
+            oldest += islice(_can_start(offer.line, tried), -(-self._bounds.look_ahead // len(offers)))
             if len(oldest) >= self._bounds.look_ahead:
                 break
         return oldest
+
+    def _competing_lines(self, request: Request) -> Iterator[Line]:
+        """Those that a match may let the request go before."""
+        own = self._scope_of(request.tenant)
+        yield from self._scopes[own][request.priority].lines.values()
+        for name, scope in self._scopes.items():
+            if name != own:
+                for other_class in scope.values():
+                    yield from other_class.lines.values()
+
+    def _scope_of(self, tenant: str) -> str:
+        return tenant if self._fairness.own_priorities else ""
+
+    def _is_in_order(self, priority_class: _PriorityClass) -> bool:
+        return priority_class.passed < self._bounds.overtaken
+
+
+def _in_order(scope: _Scope, is_in_order: Callable[[_PriorityClass], bool]) -> list[int]:
+    """Priorities, those first that were passed over too often."""
+    return sorted(scope, key=lambda priority: (is_in_order(scope[priority]), priority))
+
+
+def _can_start(line: Line, tried: set[str]) -> Iterator[Request]:
+    return (request for request in line.values() if request.id not in tried and not _waits_for_pages(request))
 
 
 def _waits_for_pages(request: Request) -> bool:

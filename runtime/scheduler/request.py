@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import takewhile
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from ...radix_cache import Lease
 from ..messages import Generate, Logprobs, SlotSetup, Tokens
@@ -25,8 +25,25 @@ class Phase(Enum):
     ENDED = "is answered; holds its slot and pages until its last step is over"
 
 
-Turn: TypeAlias = tuple[bool, int, float]
-"""A place among the prompts, the least first: false if it is put back no more, priority, tokens ahead."""
+class Turn(NamedTuple):
+    """A place among the prompts, the least first.
+
+    `in_order` is false for a prompt that is put back no more. `ahead` is by how many tokens its tenant is
+    beyond the bound of fairness. Where priorities order a tenant's own requests alone, `priority` is 0 and
+    `in_order` true for all, and `own_in_order` and `own_priority` (above the best that the tenant has) stand
+    for them.
+    """
+
+    in_order: bool
+    priority: int
+    ahead: float
+    own_in_order: bool = True
+    own_priority: int = 0
+
+    @property
+    def is_last(self) -> bool:
+        """The prompt was put back so often that it is put back no more."""
+        return not (self.in_order and self.own_in_order)
 
 
 class LentTurn(NamedTuple):
@@ -252,6 +269,11 @@ class Request:
     def computes_prompt(self) -> bool:
         """Runs, and has tokens of its prompt to compute."""
         return self.phase is Phase.RUNNING and self.residence.prefilling and not self.residence.jumping
+
+    @property
+    def only_decodes(self) -> bool:
+        """Runs, and has one token at a time to compute: no other request's start depends on it."""
+        return self.phase is Phase.RUNNING and not self.residence.prefilling
 
     @property
     def owed(self) -> int:

@@ -28,13 +28,14 @@ from ..messages import (
     StoreCounts,
     StoreReport,
 )
-from .admission import Limits, pages_for, refusal, without_grammar
+from .admission import Limits, no_place, pages_for, refusal, without_grammar
 from .budget import StepBudget
 from .cache_desk import CacheDesk
 from .counts import Counts
 from .fairness import USUAL_BOUNDS, Bounds, Fairness
 from .forced_runs import Segments
 from .grammar_desk import GrammarDesk
+from .places import Places, Turnover
 from .plan import StepInFlight, StepPlanner, step_masks
 from .replies import Replies, banned_tokens
 from .request import Phase, Request
@@ -68,11 +69,13 @@ class Scheduler:
         self._eos = frozenset(eos_tokens)
         self._planner = StepPlanner(cache, limits.num_pages, lambda r: banned_tokens(r, self._eos))
         self._open: dict[str, Request] = {}  # every request that isn't answered to its end
-        self._fairness = Fairness(bounds.ahead)
+        self._fairness = Fairness(bounds.ahead, own_priorities=limits.keys > 1)
         self._stored = StoredPages(cache, host_pages, write_through)
         self._store_counts = StoreCounts()
         self._starter = Starter(cache, self._stored, limits.slots, grammars, self._fairness, bounds)
         self._waiting = self._starter.waiting
+        self._places = Places(limits.max_waiting, limits.keys)
+        self._turnover = Turnover(self._places)
         self._running: dict[int, Request] = {}  # by slot; ended ones too until their last step is over
         self._in_flight: deque[StepInFlight] = deque()
         self._drops: deque[tuple[DropCache, set[str]]] = deque()  # with the requests that they wait for
@@ -88,11 +91,13 @@ class Scheduler:
 
     def submit(self, message: Generate) -> None:
         """Answered by `Accepted` or `Refused`; if it has a grammar, once that is compiled."""
-        waiting = len(self._waiting) + self._grammars.pending
-        refused = refusal(message, self._limits, waiting, self._cache_desk.pins.withheld(message))
+        refused = refusal(message, self._limits, self._cache_desk.pins.withheld(message))
+        if refused is None and not self._places.has_room(message.tenant):
+            refused = no_place(message, self._places, self._turnover.retry_after(message.tenant))
         if refused is not None:
             self._replies.add(message.client, refused)
             return
+        self._places.take(message.tenant)
         self._arrivals += 1
         request = Request.from_message(message, self._arrivals)
         self._open[request.id] = request
@@ -184,6 +189,10 @@ class Scheduler:
     def flush(self) -> None:
         """Before the end: the page store shall have what the cache holds."""
         self._to_model.append(self._stored.flush())
+
+    def tick(self, now: float) -> None:
+        """The loop has planned what it can. `now` is in seconds of a clock that never goes back."""
+        self._turnover.tick(now, busy=bool(self._waiting))
 
     def expire_pins(self, now: float) -> None:
         self._cache_desk.pins.expire(now)
@@ -279,6 +288,7 @@ class Scheduler:
 
     def _refuse(self, request: Request, refused: Refused) -> None:
         del self._open[request.id]
+        self._places.give_back(request.tenant)
         self._stored.end(request)
         self._replies.add(request.client, refused)
 
@@ -290,6 +300,7 @@ class Scheduler:
         tokens = self._budget.prefill_tokens(decoding), self._budget.restored_tokens(decoding)
         for request in self._starter.starts(self._running, *tokens):
             self._running[request.residence.slot] = request
+            self._places.give_back(request.tenant)
             if not request.residence.restoring:
                 self._stored.end(request)
             if request.cached_tokens is None:
@@ -327,8 +338,16 @@ class Scheduler:
         while request.phase is Phase.RUNNING and not self._planner.has_page(request):
             if any(other.phase is Phase.RETRACTING for other in self._running.values()):
                 return False
-            self._retract(max(self._active(), key=lambda other: (other.priority, other.arrival)))
+            self._retract(self._last_in_turn())
         return request.phase is Phase.RUNNING
+
+    def _last_in_turn(self) -> Request:
+        """The youngest of the last priority; of the youngest's tenant, if that orders its own alone."""
+        active = self._active()
+        if self._fairness.own_priorities:
+            youngest = max(active, key=lambda request: request.arrival)
+            active = [request for request in active if request.tenant == youngest.tenant]
+        return max(active, key=lambda request: (request.priority, request.arrival))
 
     def _retract(self, request: Request) -> None:
         """Back to waiting, once the steps that name it are over."""
@@ -342,6 +361,8 @@ class Scheduler:
     def _end(self, request: Request) -> None:
         """It is planned no more. What it holds comes back with the last step that names it."""
         self._open.pop(request.id, None)
+        if request.phase in (Phase.COMPILING, Phase.WAITING):
+            self._places.give_back(request.tenant)
         if request.phase is Phase.COMPILING:
             self._grammars.cancel(request.id)
         elif request.phase is Phase.WAITING:
@@ -380,8 +401,11 @@ class Scheduler:
         if request.phase is Phase.RETRACTING:
             request.phase = Phase.WAITING
             request.prompt_logprobs = []
+            self._places.take(request.tenant)
             self._stored.look_up(request)
             self._starter.enter(request, self._running.values(), first=True)
+        else:
+            self._turnover.ended()
 
     # Masks
 

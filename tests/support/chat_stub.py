@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-Reply = list[str] | str | dict[str, str]
+Piece = str | dict[str, Any]
+Reply = Sequence[Piece] | str | dict[str, str]
 
 
 class ChatStub:
-    """What was asked of the server. A reply is a list of pieces, the text of an error event, or the error
-    of an answer with status 400."""
+    """What was asked of the server. A reply is a list of pieces, each a text or a choice with its `delta`;
+    or the text of an error event; or the error of an answer with status 400. With `is_guarded` every
+    request is refused with 401."""
 
     def __init__(self, url: str, replies: tuple[Reply, ...]) -> None:
         self.url = url
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.replies = list(replies)
+        self.is_guarded = False
 
 
 @contextmanager
@@ -28,6 +31,10 @@ def chat_server(*replies: Reply) -> Iterator[ChatStub]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             stub.keys.append(self.headers["Authorization"])
+            if stub.is_guarded:
+                self._start("application/json", 401)
+                self.wfile.write(json.dumps({"error": {"message": "A key is needed."}}).encode())
+                return
             self._start("application/json")
             self.wfile.write(json.dumps({"data": [{"id": "stub"}]}).encode())
 
@@ -61,9 +68,10 @@ def chat_server(*replies: Reply) -> Iterator[ChatStub]:
             thread.join()
 
 
-def _events(reply: list[str] | str) -> Iterator[dict[str, Any]]:
+def _events(reply: Sequence[Piece] | str) -> Iterator[dict[str, Any]]:
     if isinstance(reply, str):
         yield {"error": {"message": reply}}
         return
     for piece in reply:
-        yield {"choices": [{"index": 0, "delta": {"content": piece}}]}
+        choice = {"delta": {"content": piece}} if isinstance(piece, str) else piece
+        yield {"choices": [{"index": 0, **choice}]}

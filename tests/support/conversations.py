@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 from arbora.frontend.text.chat_template import ChatTemplate
+from arbora.frontend.text.control_texts import ControlTexts
 from arbora.frontend.text.detokenizer import Detokenizer
 from arbora.frontend.text.prompt_memo import PromptMemo
 from arbora.frontend.text.tokenizer import Tokenizer
@@ -94,7 +95,9 @@ class Conversation:
     def __init__(self, memo: PromptMemo, tokenizer: Tokenizer, template: str, system: str = "") -> None:
         self._memo = memo
         self._tokenizer = tokenizer
-        self._template = ChatTemplate({"default": template}, _VARIABLES, frozenset())
+        special = frozenset(map(tokenizer.token_text, tokenizer.special_tokens))
+        self._template = ChatTemplate({"default": template}, _VARIABLES, special)
+        self.guard = ControlTexts(special).guard
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
         self.text = ""
         self.prompt = b""

@@ -8,10 +8,12 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
 from arbora.frontend.engine_client import EngineClient
+from arbora.frontend.ingress.limits import Limits
 from arbora.frontend.process import http_server
 from arbora.frontend.service import Service
 from arbora.frontend.text.tokenizer import Tokenizer
@@ -108,7 +110,11 @@ async def http_world(
     replica: bool = True,
     context_length: int = 256,
     max_waiting: int = 1024,
+    limits: Limits | None = None,
+    send_buffer: int | None = None,
+    **more: Any,
 ) -> AsyncIterator[HttpWorld]:
+    """`send_buffer` is the SO_SNDBUF of connections, in bytes; `more` is the rest of the configuration."""
     with tempfile.TemporaryDirectory(prefix="arb") as name:
         directory = Path(name)
         model = write_tiny_model(directory / "model", template)
@@ -119,11 +125,14 @@ async def http_world(
             log_level="warning",
             isolate_keys=isolate_keys,
             max_waiting=max_waiting,
+            **more,
         )
         engine = EngineClient(directory, 0)
         service = Service.load(config, engine, Tokenizer.load(model))
         listener = socket.create_server(("127.0.0.1", 0))
-        server = http_server(service)
+        if send_buffer is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        server = http_server(service, limits)
         tasks = [asyncio.create_task(engine.run()), asyncio.create_task(server.serve([listener]))]
         await eventually(lambda: server.started)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -16,8 +16,8 @@ BOUNDS = Bounds(overtaken=4, ahead=100)
 class QueueWorld:
     """`start` charges a request the tokens that it doesn't match."""
 
-    def __init__(self, bounds: Bounds = BOUNDS) -> None:
-        self.fairness = Fairness(bounds.ahead)
+    def __init__(self, bounds: Bounds = BOUNDS, own_priorities: bool = False) -> None:
+        self.fairness = Fairness(bounds.ahead, own_priorities)
         self.queue = WaitingQueue(self.fairness, bounds)
         self.started: list[Request] = []
         self.matches: dict[str, int] = {}

@@ -121,6 +121,7 @@ class SchedulerBench:
         budget: StepBudget | None = None,
         host_pages: int | None = None,
         write_through: bool = False,
+        keys: int = 0,
     ) -> None:
         self.compiler = compiler or EvenTokens()
         self.cache = PrefixCache(
@@ -132,7 +133,7 @@ class SchedulerBench:
         )
         self.budget = budget or StepBudget(step_ms=8.0)
         self.scheduler = Scheduler(
-            Limits(1000, num_pages, page_size, slots, max_waiting, most_pinned),
+            Limits(1000, num_pages, page_size, slots, max_waiting, most_pinned, keys),
             self.cache,
             self.budget,
             GrammarDesk(self.compiler),  # type: ignore[arg-type]

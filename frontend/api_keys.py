@@ -1,0 +1,50 @@
+"""Which requests need an API key, and which key a request came with."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ..runtime.errors import RequestError
+from .openai.errors import error_response
+from .tenants import SENT_KEY
+
+METRICS_PATH = "/metrics"
+OPEN_PATHS = frozenset(("/health", "/ping", "/version", METRICS_PATH))
+
+
+class Guard:
+    """An ASGI application that calls another one for requests with a known key, and for `open_paths`.
+
+    A key is sent as `Authorization: Bearer KEY` (OpenAI) or `x-api-key: KEY` (Anthropic). The scope's
+    `SENT_KEY` tells the inner application which one it was.
+    """
+
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...], open_paths: Collection[str]) -> None:
+        self._app = app
+        self._keys = keys
+        self._open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        key = self._key(scope)
+        if scope["path"] in self._open_paths or key is not None:
+            scope[SENT_KEY] = key
+            await self._app(scope, receive, send)
+            return
+        error = RequestError(
+            "A valid API key is needed: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
+            status=401,
+            code="invalid_api_key",
+        )
+        await error_response(error)(scope, receive, send)
+
+    def _key(self, scope: Scope) -> str | None:
+        """The known key that was sent. All are compared, so that the time it takes tells nothing."""
+        headers = dict(scope["headers"])
+        scheme, _, sent = headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer":
+            sent = headers.get(b"x-api-key", b"")
+        matches = [known for known in self._keys if secrets.compare_digest(sent.strip(), known.encode())]
+        return matches[0] if matches else None

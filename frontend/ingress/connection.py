@@ -1,0 +1,254 @@
+"""One connection: heads and bodies within their limits, one request at a time, refusals as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from ...runtime.errors import RequestError
+from .connections import Connections, too_many_connections
+from .head import HeadReader, malformed
+from .limits import Limits
+from .parser import MessageParser
+from .refusal import refusal_bytes
+from .wire import Wire
+
+
+def protocol_factory(limits: Limits, on_refused: Callable[[int], None]) -> type[asyncio.Protocol]:
+    """What uvicorn takes for its `http`. `on_refused` gets the status of each refusal."""
+    connections = Connections(limits)
+
+    def create(
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> asyncio.Protocol:
+        inner = HttpToolsProtocol(config, server_state, app_state, _loop)
+        return Connection(inner, limits, connections, on_refused)
+
+    return create  # type: ignore[return-value]  # uvicorn calls it only
+
+
+class Connection(asyncio.Protocol):
+    """Hands each head to uvicorn's protocol in one piece once it is complete and checked, then its body.
+
+    Bytes behind a message wait until its answer is out, so one request is served at a time.
+    """
+
+    def __init__(
+        self,
+        inner: HttpToolsProtocol,
+        limits: Limits,
+        connections: Connections,
+        on_refused: Callable[[int], None],
+    ) -> None:
+        self._inner = inner
+        self._limits = limits
+        self._connections = connections
+        self._on_refused = on_refused
+        self._parser = MessageParser(inner, self._answered)
+        inner.parser = self._parser  # type: ignore[assignment]
+        self._head = HeadReader(limits)
+        self._head_from: float | None = None  # when the wait for a head began that must end in `head_seconds`
+        self._body: _Body | None = None
+        self._ahead = b""  # what came behind a message that is being answered
+        self._refusal: RequestError | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._head_from = self._loop.time()
+        self._wire = Wire(
+            cast(asyncio.Transport, transport), self._limits, self._loop.time, self._expects_input
+        )
+        self._inner.connection_made(self._wire)
+        if not self._connections.add(self):
+            self._refusal = too_many_connections()
+            if not self._connections.has_room_to_refuse:
+                self._wire.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.remove(self)
+        self._inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def eof_received(self) -> None:
+        self._wire.end_of_input()
+
+    def data_received(self, data: bytes) -> None:
+        if self._wire.is_closing():
+            return
+        if self._refusal is not None:
+            self._refuse(self._refusal)
+        else:
+            self._take(data)
+
+    def check(self, now: float) -> None:
+        """Ends the connection if one of its deadlines is over."""
+        self._wire.check(now)
+        if self._wire.is_closing():
+            return
+        if self._body is not None:
+            if self._inner.flow.read_paused:
+                self._body.begin_step(now)
+            elif self._body.is_too_slow(now, self._limits):
+                self._refuse(_timeout("body", self._limits.body_seconds))
+        elif self._head_from is not None and now - self._head_from > self._limits.head_seconds:
+            if self._head.has_begun:
+                self._refuse(_timeout("headers", self._limits.head_seconds))
+            else:
+                self._wire.close()
+
+    def make_room(self, error: RequestError) -> None:
+        if self._head.has_begun or self._body is not None:
+            self._refuse(error)
+        else:
+            self._wire.close()
+
+    def _take(self, data: bytes) -> None:
+        while data and not self._wire.is_closing():
+            if self._body is not None:
+                data = self._take_body(self._body, data)
+            elif self._is_answering:
+                self._ahead += data
+                if len(self._ahead) > self._limits.ahead_bytes:
+                    self._wire.pause_reading()
+                return
+            else:
+                data = self._take_head(data)
+
+    def _take_head(self, data: bytes) -> bytes:
+        """Returns what follows the head."""
+        if self._head_from is None:
+            self._head_from = self._loop.time()
+            self._inner.data_received(b"")  # the connection is idle no more
+        try:
+            found = self._head.add(data)
+        except RequestError as error:
+            self._refuse(error)
+            return b""
+        if found is None:
+            return b""
+        head, rest = found
+        self._head_from = None
+        self._parser.begin()
+        self._inner.data_received(head.text)
+        if self._parser.error is not None:
+            self._refuse(malformed(str(self._parser.error)))
+        elif self._parser.is_complete:
+            self._connections.has_request(self)
+        else:
+            self._body = _Body(head.length, self._loop.time())
+        return rest
+
+    def _take_body(self, body: _Body, data: bytes) -> bytes:
+        """Returns what follows the body."""
+        piece, rest = (data, b"") if body.left is None else (data[: body.left], data[body.left :])
+        body.take(len(piece))
+        if body.received > self._limits.message_bytes:
+            self._refuse(_too_large(self._limits))
+            return b""
+        self._inner.data_received(piece)
+        if self._parser.error is not None:
+            self._refuse(malformed(str(self._parser.error)))
+        elif self._parser.is_complete:
+            self._end_body()
+        elif body.left == 0:
+            self._refuse(malformed("its body is longer than it says"))
+        return rest
+
+    def _end_body(self) -> None:
+        self._body = None
+        if self._is_answering:
+            self._connections.has_request(self)
+        else:  # the answer did not wait for the body
+            self._head_from = self._loop.time()
+        if not self._parser.has_next:
+            return
+        # Where a body in chunks ends within the received bytes is known to the parser alone.
+        if self._is_answering:
+            self._inner.cycle.keep_alive = False
+        else:
+            self._wire.close()
+
+    def _answered(self) -> None:
+        self._inner.on_response_complete()
+        if self._body is not None:
+            return
+        self._connections.waits(self)
+        if self._ahead:
+            ahead, self._ahead = self._ahead, b""
+            self._wire.resume_reading()
+            self._take(ahead)
+
+    @property
+    def _is_answering(self) -> bool:
+        cycle = self._inner.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _expects_input(self) -> bool:
+        return self._body is not None or self._head.has_begun or self._refusal is not None
+
+    def _refuse(self, error: RequestError) -> None:
+        """The last answer on this connection, unless the request has one already."""
+        self._refusal = error
+        cycle = self._inner.cycle
+        if self._body is None or not cycle.response_started:
+            self._on_refused(error.status)
+            self._wire.write(refusal_bytes(error))
+        self._wire.close()
+        if self._is_answering:
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+
+class _Body:
+    """How far a body has come. `left` is in bytes, None of a body in chunks, whose end the parser finds."""
+
+    def __init__(self, left: int | None, now: float) -> None:
+        self.left = left
+        self.received = 0
+        self.begin_step(now)
+
+    def begin_step(self, now: float) -> None:
+        self._step_at = now
+        self._step_from = self.received
+
+    def take(self, size: int) -> None:
+        self.received += size
+        if self.left is not None:
+            self.left -= size
+
+    def is_too_slow(self, now: float, limits: Limits) -> bool:
+        if now - self._step_at <= limits.body_seconds:
+            return False
+        if self.received - self._step_from < limits.body_step_bytes:
+            return True
+        self.begin_step(now)
+        return False
+
+
+def _timeout(part: str, seconds: float) -> RequestError:
+    return RequestError(
+        f"The request's {part} did not arrive in time: the server waited for {seconds:g} seconds.",
+        status=408,
+        code="request_timeout",
+    )
+
+
+def _too_large(limits: Limits) -> RequestError:
+    return RequestError(
+        f"The request's body takes more than {limits.message_bytes} bytes on the wire.",
+        status=413,
+        code="body_too_large",
+    )

@@ -1,0 +1,95 @@
+"""All connections of this process: how many there may be, and which one makes room for another."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from ...runtime.errors import RequestError
+from .limits import Limits
+
+TICK_SECONDS = 1.0
+
+
+class Member(Protocol):
+    def check(self, now: float) -> None:
+        """Close the connection if one of its deadlines is over."""
+
+    def make_room(self, error: RequestError) -> None:
+        """Close the connection, which has no complete request."""
+
+
+class Connections:
+    """Checks the deadlines of all connections from time to time."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._open: set[Member] = set()
+        self._refused: set[Member] = set()
+        # Those without a complete request, the one that has been so for longest first.
+        self._waiting: dict[Member, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, member: Member) -> bool:
+        """Whether the connection may send requests. If not, it is there to be told so alone."""
+        if len(self._open) >= self._limits.connections and not self._make_room():
+            self._refused.add(member)
+        else:
+            self._open.add(member)
+            self._waiting[member] = None
+        if self._timer is None:
+            self._arm()
+        return member in self._open
+
+    @property
+    def has_room_to_refuse(self) -> bool:
+        return len(self._refused) <= self._limits.refused_connections
+
+    def remove(self, member: Member) -> None:
+        self._open.discard(member)
+        self._refused.discard(member)
+        self._waiting.pop(member, None)
+        if self._timer is not None and not self._open and not self._refused:
+            self._timer.cancel()
+            self._timer = None
+
+    def has_request(self, member: Member) -> None:
+        """Its request is complete: it makes no room for others until that is answered."""
+        self._waiting.pop(member, None)
+
+    def waits(self, member: Member) -> None:
+        """It has no request any more."""
+        if member in self._open:
+            self._waiting[member] = None
+
+    def _make_room(self) -> bool:
+        """By a connection that waits; it counts no more, and is closed soon."""
+        if not self._waiting or not self.has_room_to_refuse:
+            return False
+        oldest = next(iter(self._waiting))
+        del self._waiting[oldest]
+        self._open.discard(oldest)
+        self._refused.add(oldest)
+        oldest.make_room(too_many_connections())
+        return True
+
+    def _arm(self) -> None:
+        loop = asyncio.get_running_loop()
+        tick = min(TICK_SECONDS, self._limits.head_seconds / 4, self._limits.linger_seconds / 4)
+        self._timer = loop.call_later(tick, self._check, loop)
+
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for member in [*self._open, *self._refused]:
+            member.check(now)
+        self._timer = None
+        if self._open or self._refused:
+            self._arm()
+
+
+def too_many_connections() -> RequestError:
+    return RequestError(
+        "The server has as many connections as it can hold. Try again in a moment.",
+        status=503,
+        code="too_many_connections",
+    )

@@ -1,0 +1,48 @@
+"""How much a connection may send and how long it may take, before a request reaches the application."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+import msgspec
+
+KEPT_DESCRIPTORS = 64  # for files, threads and ipc sockets that this process opens later
+MOST_CONNECTIONS = 16_384
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """`_bytes` and `_lines` are the most that is taken, `_seconds` the longest wait.
+
+    A head is the request line with the headers. A body must bring `body_step_bytes` in every `body_seconds`.
+    `message_bytes` counts a body as it was sent, with the framing of its chunks. `ahead_bytes` are kept of
+    the next requests while one is answered. A client that takes less than `write_step_bytes` of an answer in
+    `write_seconds` is cut off. After a refusal, input is read and dropped for `linger_seconds`: closing at
+    once would reset the connection and lose the refusal. Up to `refused_connections` beyond `connections`
+    are accepted, to be refused.
+    """
+
+    head_bytes: int = 64 * 1024
+    target_bytes: int = 8 * 1024
+    header_lines: int = 128
+    head_seconds: float = 10.0
+    body_seconds: float = 30.0
+    body_step_bytes: int = 16 * 1024
+    message_bytes: int = 64 * 1024 * 1024
+    ahead_bytes: int = 64 * 1024
+    write_seconds: float = 60.0
+    write_step_bytes: int = 1024
+    linger_seconds: float = 2.0
+    idle_seconds: int = 60
+    connections: int = MOST_CONNECTIONS
+    refused_connections: int = 128
+
+
+def limits_of_process() -> Limits:
+    """With as many connections as this process has descriptors for."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return Limits()
+    left = soft - len(os.listdir("/proc/self/fd")) - KEPT_DESCRIPTORS
+    refused = max(8, min(Limits().refused_connections, left // 8))
+    return Limits(connections=max(8, min(MOST_CONNECTIONS, left - refused)), refused_connections=refused)

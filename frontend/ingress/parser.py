@@ -1,0 +1,86 @@
+"""Between httptools' parser and uvicorn's protocol: one message at a time, no trailers among the headers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+
+class MessageParser:
+    """Stands in the place of the parser of uvicorn's protocol and passes on what it finds.
+
+    `error` is what ended the parsing. `is_complete`: the end of the message was found. `has_next`: another
+    message begins behind it in the same bytes; nothing of that is passed on.
+    """
+
+    def __init__(self, protocol: HttpToolsProtocol, on_response: Callable[[], None]) -> None:
+        self._protocol = protocol
+        self._on_response = on_response
+        self._parser = httptools.HttpRequestParser(self)
+        self._has_headers = False
+        self.error: Exception | None = None
+        self.is_complete = False
+        self.has_next = False
+
+    def begin(self) -> None:
+        """The next bytes are those of a new message."""
+        self.is_complete = False
+        self._has_headers = False
+
+    # What uvicorn's protocol asks of its parser.
+
+    def feed_data(self, data: bytes) -> None:
+        if not data or self.error is not None:
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as error:
+            self.error = error
+        except httptools.HttpParserError as error:
+            self.error = None if self.has_next else error
+
+    def get_http_version(self) -> str:
+        return self._parser.get_http_version()
+
+    def get_method(self) -> bytes:
+        return self._parser.get_method()
+
+    def should_keep_alive(self) -> bool:
+        return self._parser.should_keep_alive()
+
+    def should_upgrade(self) -> bool:
+        return False
+
+    # What httptools calls.
+
+    def on_message_begin(self) -> None:
+        self.has_next = self.is_complete
+        if not self.has_next:
+            self._protocol.on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        if not self.has_next:
+            self._protocol.on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A trailer, which comes after the headers, may not pose as one of them."""
+        if not self.has_next and not self._has_headers:
+            self._protocol.on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self.has_next:
+            return
+        self._has_headers = True
+        self._protocol.on_headers_complete()
+        self._protocol.cycle.on_response = self._on_response
+
+    def on_body(self, body: bytes) -> None:
+        if not self.has_next:
+            self._protocol.on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self.has_next:
+            self.is_complete = True
+            self._protocol.on_message_complete()

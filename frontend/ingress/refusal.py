@@ -1,0 +1,23 @@
+"""The answer to input that is not a request that can be served: JSON as for other errors."""
+
+from __future__ import annotations
+
+from email.utils import formatdate
+from http import HTTPStatus
+
+from ...runtime.errors import RequestError
+from ..openai.errors import error_headers, error_json
+
+
+def refusal_bytes(error: RequestError) -> bytes:
+    body = error_json(error)
+    headers = {
+        "date": formatdate(usegmt=True),
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        "connection": "close",
+        **error_headers(error),
+    }
+    lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body

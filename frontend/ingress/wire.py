@@ -1,0 +1,86 @@
+"""The writing side of a connection, with a bound on how long a client may leave an answer unread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from .limits import Limits
+
+
+class Wire(asyncio.Transport):
+    """The transport that the HTTP protocol writes to. `more` tells whether the client is still sending a
+    request when the connection is closed."""
+
+    def __init__(
+        self, transport: asyncio.Transport, limits: Limits, now: Callable[[], float], more: Callable[[], bool]
+    ) -> None:
+        super().__init__()
+        self._transport = transport
+        self._limits = limits
+        self._now = now
+        self._has_more_input = more
+        self._closed_at: float | None = None
+        self._lingers = False
+        self._written = 0  # bytes
+        self._progress_at: float | None = None  # when the client last took some of them; None with none left
+        self._taken = 0  # bytes, up to then
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        """Does nothing once the client is gone, where the transport of uvloop raises RuntimeError."""
+        if not self.is_closing():
+            self._written += len(data)
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Sends what is written. While the client is still sending, its bytes are read and dropped for a
+        moment: a connection closed before they are read is reset, and the answer lost."""
+        if self._closed_at is not None:
+            return
+        self._closed_at = self._now()
+        self._lingers = self._has_more_input() and self._transport.can_write_eof()
+        if self._lingers and not self._transport.is_closing():
+            self._transport.write_eof()
+            self._transport.resume_reading()
+        else:
+            self._transport.close()
+
+    def end_of_input(self) -> None:
+        """The client sends nothing more: there is nothing to linger for."""
+        if self._lingers:
+            self._lingers = False
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def is_closing(self) -> bool:
+        return self._closed_at is not None or self._transport.is_closing()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    def pause_reading(self) -> None:
+        if not self.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self.is_closing():
+            self._transport.resume_reading()
+
+    def check(self, now: float) -> None:
+        """Ends the connection if the client does not take what was written, or does not stop sending."""
+        if self._closed_at is not None and self._lingers:
+            if now - self._closed_at > self._limits.linger_seconds:
+                self._lingers = False
+                self._transport.close()
+            return
+        left = self._transport.get_write_buffer_size()
+        taken = self._written - left
+        if left == 0:
+            self._progress_at = None
+        elif self._progress_at is None or taken >= self._taken + self._limits.write_step_bytes:
+            self._progress_at, self._taken = now, taken
+        elif now - self._progress_at > self._limits.write_seconds:
+            self._transport.abort()

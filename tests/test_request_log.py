@@ -1,0 +1,54 @@
+"""The log of requests: one line each, with numbers and without texts."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import pytest
+from http_world import HttpWorld, http_world
+
+HELLO = [{"role": "user", "content": "a very private question"}]
+
+
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name.endswith("request_log")]
+
+
+async def line(world: HttpWorld, caplog: pytest.LogCaptureFixture) -> str:
+    """The line that comes when the server is done with a request, after the client has the answer."""
+    await world.until(lambda: bool(lines_of(caplog)))
+    (only,) = lines_of(caplog)
+    return only
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_reply_is_logged_with_its_numbers_and_no_text(
+    caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with http_world(log_requests=True, api_keys=("the-secret",)) as world:
+        headers = {"Authorization": "Bearer the-secret"}
+        body = {"model": "tiny", "messages": HELLO, "stream": stream}
+        response = await world.http.post("/v1/chat/completions", json=body, headers=headers)
+        logged = await line(world, caplog)
+    assert re.fullmatch(
+        rf"POST /v1/chat/completions 200 {response.headers['x-request-id']} key=[0-9a-f]{{16}} prompt=\d+ "
+        r"cached=\d+ output=\d+ first_token=\d\.\d+ finish=stop seconds=\d\.\d+",
+        logged,
+    )
+    assert "secret" not in logged and "private" not in logged
+
+
+async def test_a_refused_request_is_logged_with_its_status(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with http_world(log_requests=True) as world:
+        await world.http.post("/v1/chat/completions", json={"messages": []})
+        assert re.fullmatch(r"POST /v1/chat/completions 400 seconds=.*", await line(world, caplog))
+
+
+async def test_nothing_is_logged_unless_it_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with http_world() as world:
+        assert (await world.http.get("/health")).status_code == 200
+        assert not lines_of(caplog)
