@@ -70,7 +70,8 @@ def invariant_sizes(
                 break
         else:
             agreeing.append((results[0].clone(), [size]))
-    return tuple(max((sizes for _, sizes in agreeing), key=lambda sizes: (len(sizes), sizes[-1])))
+    largest = max((sizes for _, sizes in agreeing), key=lambda sizes: (len(sizes), sizes[-1]))
+    return tuple(largest)
 
 
 def _trial(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
