@@ -52,6 +52,7 @@ class EngineOptions(TypedDict, total=False):
     enforce_eager: bool
     deterministic: bool
     no_prefix_cache: bool
+    unenforced: str
     check_invariants: bool
     log_level: str
 

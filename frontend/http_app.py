@@ -79,7 +79,7 @@ def _bound(service: Service, handler: Handler) -> Callable[[Request], Awaitable[
 
 
 async def _health(service: Service, request: Request) -> Response:
-    service.engine.check_serving()
+    service.engine.check_responding()
     check_descriptors()
     return _json({"status": "ok"})
 

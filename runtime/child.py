@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PR_SET_PDEATHSIG = 1
+SIGN_OF_LIFE_S = 1.0  # how often a child tells its supervisor that it is alive
 
 
 class ChildArguments(NamedTuple):

@@ -9,6 +9,7 @@ import msgspec
 
 Device = Literal["cpu", "cuda"]
 WritePolicy = Literal["write_back", "write_through"]
+UnenforcedDefault = Literal["refuse", "allow"]
 ReasoningField = Literal["reasoning_content", "reasoning"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -60,6 +61,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """clients with different keys share no prefixes, and each may pin an equal part"""
     reasoning_field: ReasoningField = "reasoning_content"
     """the member of a chat's answer that has the model's reasoning"""
+    unenforced: UnenforcedDefault = "refuse"
+    """what becomes of a schema's keywords that can't be enforced, where the request doesn't say"""
     check_invariants: bool = False
     log_level: str = "info"
     log_requests: bool = False

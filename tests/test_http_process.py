@@ -19,7 +19,7 @@ import zmq
 import zmq.asyncio
 from arbora.frontend.model_tokenizer import load_tokenizer
 from arbora.runtime.config import ServeConfig
-from arbora.runtime.messages import Drained, Failed, Ready, SupervisorInbox
+from arbora.runtime.messages import Alive, Drained, Failed, Ready, SupervisorInbox
 from arbora.runtime.sockets import ANY_EPOCH, AsyncInbox, supervisor_address
 from arbora.runtime.vocabulary import load_vocabulary
 from fake_scheduler import FakeScheduler, FakeSupervisor, ready, unpacked
@@ -60,8 +60,12 @@ class World:
         return self.process
 
     async def receive(self) -> SupervisorInbox:
+        """The next message that is no mere sign of life."""
         async with asyncio.timeout(PATIENCE):
-            return await self.inbox.receive()
+            while isinstance(message := await self.inbox.receive(), Alive):
+                assert self.process is not None
+                assert message == Alive(self.process.pid, stalled_s=0.0)
+            return message
 
     async def close(self) -> None:
         if self.process is not None and self.process.returncode is None:

@@ -32,7 +32,8 @@ class PromptMemo:
     What is remembered in one namespace is found in that alone, and in the namespace None nothing is: the ids
     that others sampled, and how long a text takes, tell what they said.
 
-    Without `keeps_replies` no sampled ids are remembered: the ids of a text then depend on that text alone.
+    Without `keeps_replies` no ids that were sampled are remembered: a text's ids then depend on the text
+    alone.
 
     `tokens_remembered` counts the ids that were not tokenized again. `tokens_rewritten` counts those
     that were remembered for an earlier turn of a prompt's conversation, but the prompt has other text

@@ -17,8 +17,11 @@ from .weights import DecoderWeights, LayerWeights
 
 
 class Decoder:
-    """cos_sin: float32 [positions, rope dim], see `rope.cos_sin_table`. batch_invariant: see
-    `paged_attention`; `weights` are loaded with the same."""
+    """cos_sin: float32 [positions, rope dim], see `rope.cos_sin_table`.
+
+    `batch_invariant`: see `paged_attention`; `weights` are loaded with the same. `progress` is called after
+    each layer.
+    """
 
     def __init__(
         self,
@@ -33,6 +36,7 @@ class Decoder:
         self._batch_invariant = batch_invariant
         self._head_counts = (config.heads, config.kv_heads, config.kv_heads)
         self._scale = config.head_dim**-0.5
+        self.progress: Callable[[], None] = lambda: None
 
     def forward(
         self,
@@ -61,6 +65,7 @@ class Decoder:
             normal = add_rms_norm(layer.output(attended), residual, layer.post_attention_norm, eps)
             next_norm = self._weights.norm if last else layers[index + 1].input_norm
             normal = add_rms_norm(_feed_forward(layer, normal), residual, next_norm, eps)
+            self.progress()
         return normal
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
