@@ -11,6 +11,7 @@ from typing import TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import Raw
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
 from ...runtime.errors import RequestError
@@ -27,6 +28,7 @@ MOST_SHOWN = 100  # characters of a name, which may be as long as the body
 LONGEST_GUESSED = 40  # characters of a name that is compared with the known ones
 MOST_WARNINGS = 10  # of one request
 MOST_WARNED = 100  # fields in all
+_BROWSER_HEADERS = frozenset(("origin", "sec-fetch-site"))
 T = TypeVar("T", bound=msgspec.Struct)
 U = TypeVar("U")
 log = logging.getLogger(__name__)
@@ -67,7 +69,7 @@ class BodyReader:
         self, request: Request, caller: Caller, decoder: msgspec.json.Decoder[T], kind: type[T]
     ) -> T:
         """The body as a `kind`. Raises `RequestError` (400, 413, 415) or `ClientGoneError`."""
-        _check_media_type(request.headers.get("content-type", "application/json"))
+        _check_media_type(request.headers)
         body = await _bytes_within_limit(request)
         request.scope[BODY_BYTES] = len(body)
         steps = self._read(body, decoder, kind)
@@ -149,14 +151,31 @@ def _inner_kinds(kind: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
     }
 
 
-def _check_media_type(header: str) -> None:
-    media_type = header.partition(";")[0].strip().lower()
-    if media_type != "application/json" and not media_type.endswith("+json"):
-        raise RequestError(
-            f"The request's content type is {media_type!r}: send JSON as 'Content-Type: application/json'.",
-            status=415,
-            code="unsupported_media_type",
+def _check_media_type(headers: Headers) -> None:
+    """A missing type counts as JSON, but not from a browser: pages of any site may send that."""
+    coding = headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        raise _wrong_media(
+            f"The request's content-encoding is {coding[:MOST_SHOWN]!r}: send the body uncompressed, without "
+            "that header."
         )
+    sent = headers.get("content-type")
+    if sent is None:
+        if not _BROWSER_HEADERS.isdisjoint(headers):
+            raise _wrong_media(
+                "The request has no content type: send JSON as 'Content-Type: application/json'."
+            )
+        return
+    media_type = sent.partition(";")[0].strip().lower()
+    if media_type != "application/json" and not media_type.endswith("+json"):
+        raise _wrong_media(
+            f"The request's content type is {media_type[:MOST_SHOWN]!r}: send JSON as "
+            "'Content-Type: application/json'."
+        )
+
+
+def _wrong_media(message: str) -> RequestError:
+    return RequestError(message, status=415, code="unsupported_media_type")
 
 
 def _decoded(decoder: msgspec.json.Decoder[U], body: bytes) -> U:
