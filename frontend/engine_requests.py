@@ -61,7 +61,7 @@ class Sampling(TypedDict, total=False):
     grammar: what the reply must match, in Lark or GBNF; at most one of these four may be given
     property_order: "any" for a schema's properties in any order, else they come in the schema's
     unenforced: "allow" to leave out of a schema what can't be enforced, and list it in the reply's
-        `unenforced`; else it is refused
+        `unenforced`; else it is refused, but for formats that nobody knows, unless "refuse" says so
     complete_json: the reply matches even where `max_tokens` ends it
     cache_salt: what is cached is shared only with requests that have the same one
     cache_prompt: false to read nothing from the cache and leave nothing in it
@@ -187,7 +187,7 @@ def _ask(
         prompt_logprobs=None,
         vocab_size=model.vocab_size,
     )
-    grammar = enforced_as_asked(_grammar(sampling), fields)
+    grammar = enforced_as_asked(_grammar(sampling), fields, service.config.unenforced)
     if grammar is not None and rendered is not None and service.reasoning is not None:
         grammar = behind_reasoning(grammar, service.reasoning, rendered) or grammar
     (request,) = generate_messages(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from importlib.metadata import version
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -19,6 +18,7 @@ from ..runtime.config import ServeConfig
 from ..runtime.errors import RequestError
 from .api_keys import METRICS_PATH, OPEN_PATHS, Guard
 from .cache_endpoints import drop_cache, pin_prefix, show_cache, unpin_prefix
+from .descriptors import check_descriptors
 from .generation import ClientGoneError
 from .hosts import HostGuard, hosts_to_check
 from .openai.chat import prepare_chat
@@ -29,7 +29,7 @@ from .openai.models import list_models, show_model
 from .openai.tokenize import detokenize, tokenize
 from .request_ids import RequestIds
 from .request_log import RequestLog
-from .service import Service
+from .service import VERSION, Service
 
 log = logging.getLogger(__name__)
 
@@ -85,12 +85,13 @@ def _bound(service: Service, handler: Handler) -> Callable[[Request], Awaitable[
 
 
 async def _health(service: Service, request: Request) -> Response:
-    service.engine.check_serving()
+    service.engine.check_responding()
+    check_descriptors()
     return _json({"status": "ok"})
 
 
 async def _version(service: Service, request: Request) -> Response:
-    return _json({"version": version("arbora")})
+    return _json({"version": VERSION})
 
 
 async def _metrics(service: Service, request: Request) -> Response:

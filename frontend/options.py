@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple, get_args
 
-from ..runtime.config import Device, DType, ReasoningField, ServeConfig, WritePolicy
+from ..runtime.config import Device, DType, ReasoningField, ServeConfig, UnenforcedDefault, WritePolicy
 from ..runtime.errors import ConfigError
 from .model_source import find_model, served_name
 
@@ -302,6 +302,14 @@ OPTIONS = (
         False,
         switch=True,
     ),
+    Option(
+        "deterministic",
+        "the same request gives the same tokens in any batch, cached or not, and after a restart; CPU only, "
+        "slower",
+        truth,
+        False,
+        switch=True,
+    ),
     Option("no_prefix_cache", "compute every prompt from its start", truth, False, switch=True),
     Option(
         "served_model_name",
@@ -339,6 +347,14 @@ OPTIONS = (
     ),
     Option("protect_metrics", "/metrics needs a key too", truth, False, switch=True),
     Option("isolate_keys", "clients with different keys share no cached prefixes", truth, False, switch=True),
+    Option(
+        "unenforced",
+        "what becomes of a schema's keywords that can't be enforced, where the request doesn't say: refuse "
+        "the request, or allow it and name them in the reply",
+        one_of(*get_args(UnenforcedDefault)),
+        "refuse",
+        "WORD",
+    ),
     Option(
         "reasoning_field",
         "the member of a chat's answer that has the model's reasoning: reasoning_content or reasoning",

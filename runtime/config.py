@@ -9,6 +9,7 @@ import msgspec
 
 Device = Literal["cpu", "cuda"]
 WritePolicy = Literal["write_back", "write_through"]
+UnenforcedDefault = Literal["refuse", "allow"]
 ReasoningField = Literal["reasoning_content", "reasoning"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -51,6 +52,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache: bool = True
     enforce_eager: bool = False
     """no CUDA graphs"""
+    deterministic: bool = False
+    """a reply's tokens depend on the request alone"""
     api_keys: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     """names of the server beside `host`, for requests' Host and Origin headers"""
@@ -60,6 +63,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """clients with different keys share no prefixes, and each may pin an equal part"""
     reasoning_field: ReasoningField = "reasoning_content"
     """the member of a chat's answer that has the model's reasoning"""
+    unenforced: UnenforcedDefault = "refuse"
+    """what becomes of a schema's keywords that can't be enforced, where the request doesn't say"""
     check_invariants: bool = False
     log_level: str = "info"
     log_requests: bool = False

@@ -9,9 +9,9 @@
     scheduler → page store    FindPages, FetchPages, EndFetch, UsedPages
     model → scheduler         ModelReady, StepResult, Flushed
     page store → scheduler    Found, Fetched, Forgotten, StoreReport
-    supervisor → tokenizer    PeerUp, PeerDown, Drain, GiveUp
+    supervisor → tokenizer    PeerUp, PeerDown, PeerResponds, Drain, GiveUp
     supervisor → scheduler    PeerDown, Drain
-    any child → supervisor    Ready, Failed, Drained
+    any child → supervisor    Ready, Alive, Failed, Drained
 
 Token ids travel as `Tokens`: packed little-endian int32, never as lists. Arrays of other types
 travel packed the same way; each field says its dtype. Messages are msgpack arrays, tagged by
@@ -30,7 +30,7 @@ Tokens = bytes
 FinishReason = Literal["stop", "length", "abort", "error"]
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 PropertyOrder = Literal["schema", "any"]
-Unenforced = Literal["refuse", "allow"]
+Unenforced = Literal["refuse", "annotations", "allow"]
 
 
 class Message(msgspec.Struct, tag=True, array_like=True):
@@ -50,8 +50,9 @@ class GrammarSpec(Part):
 
     `param` is the request's field it came from, for errors; `params` are those of the functions whose
     parameters are in a structural tag. `separators` are the item and key separators of a JSON schema's
-    value, `property_order` that of declared properties: the schema's, or any. Keywords that can't be
-    enforced are a reason to refuse the schema, or are left out and reported.
+    value, `property_order` that of declared properties: the schema's, or any. `unenforced`: keywords that
+    can't be enforced are a reason to refuse the schema, or are left out and reported; with "annotations" only
+    formats that nobody knows are.
     `reproducible`: a reply that is asked for again is the same, so that it waits for what lasts.
     """
 
@@ -630,6 +631,13 @@ class PeerDown(Message):
     client: int = 0
 
 
+class PeerResponds(Message):
+    """Whether the replica, which is up, shows life: one that is stopped or stuck does not for a while before
+    it is ended."""
+
+    responds: bool
+
+
 class Drain(Message):
     """Take no new requests, finish the open ones, then answer `Drained` and exit."""
 
@@ -649,6 +657,13 @@ class Ready(Message):
     model: ModelReady | None = None
 
 
+class Alive(Message):
+    """A sign of life, every second. The main loop has made no progress for `stalled_s` seconds."""
+
+    pid: int
+    stalled_s: float
+
+
 class Failed(Message):
     """The process can't start; `message` is for the user. It exits after this."""
 
@@ -663,10 +678,11 @@ class Drained(Message):
 
 CacheControl = QueryCache | DropCache | CheckPin | PinPrefix | UnpinPrefix
 CacheAnswer = CacheReport | CacheDropped | PinFits | PrefixPinned | QueryRefused
-TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | PeerUp | PeerDown | Drain | GiveUp
+FromSupervisor = PeerUp | PeerDown | PeerResponds | Drain | GiveUp
+TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | FromSupervisor
 FromModel = ModelReady | StepResult | Found | Fetched | Forgotten | StoreReport | Flushed
 SchedulerInbox = Generate | Abort | Finish | QueryStats | CacheControl | FromModel | PeerDown | Drain
 ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages
 ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ToPageStore
 PageStoreInbox = FindPages | FetchPages | EndFetch | UsedPages
-SupervisorInbox = Ready | Failed | Drained
+SupervisorInbox = Ready | Alive | Failed | Drained

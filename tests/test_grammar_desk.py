@@ -178,6 +178,20 @@ def test_a_request_that_need_not_wait_is_followed_by_the_host_from_a_known_time_
     grammars.close()
 
 
+def test_a_reproducible_desk_lets_every_request_wait_for_the_automaton(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grammars = compiler(grace_s=0.001)
+    build = grammars._workers.build
+    monkeypatch.setattr(grammars._workers, "build", lambda job: time.sleep(0.2) or build(job))
+    desk = GrammarDesk(grammars, reproducible=True)
+    desk.submit("without a seed", GrammarSpec("regex", "a+b", "regex"))
+    assert desk.due_in() is None
+    ((_, constraint),) = finished(desk)
+    assert isinstance(constraint, AutomatonConstraint)
+    grammars.close()
+
+
 def finished(desk: GrammarDesk) -> list[tuple[str, Constraint | GrammarError | CompilerError]]:
     while not (made := list(desk.finished())):
         time.sleep(0.001)

@@ -11,7 +11,7 @@ import jsonschema
 import numpy as np
 import pytest
 from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGrammar
-from arbora.grammars.host import HostMatcher
+from arbora.grammars.host import NativeMatcher
 from grammar_world import (
     Follower,
     allowed,
@@ -101,6 +101,28 @@ def test_keywords_that_cant_be_enforced_are_left_out_where_that_is_allowed(
     }
     assert grammar.machine.accepts(b'{"a":"xy","b":[1,1]}')
     assert not grammar.machine.accepts(b'{"a":"xyz"}')
+
+
+def test_a_format_that_nobody_knows_is_an_annotation_unless_all_is_to_be_enforced(
+    grammars: GrammarCompiler,
+) -> None:
+    fields = {"a": {"type": "string", "format": "path", "maxLength": 2}, "b": {"format": "uuid"}}
+    schema = {"type": "object", "properties": fields, "required": ["a"]}
+    grammar = compiled(grammars, "json_schema", schema, unenforced="annotations")
+    assert isinstance(grammar, Automaton)
+    assert grammar.left_out == (("format", "#/properties/a/format"),)
+    assert grammar.machine.accepts(b'{"a":"xy"}')
+    assert not any(map(grammar.machine.accepts, (b'{"a":"xyz"}', b'{"a":"x","b":"y"}')))
+    refused = compiled(grammars, "json_schema", schema, unenforced="refuse")
+    assert isinstance(refused, GrammarError) and "the format 'path' is not known" in str(refused)
+
+
+@pytest.mark.parametrize("keyword", ["uniqueItems", "pattern"])
+def test_what_is_no_annotation_is_refused_beside_one(grammars: GrammarCompiler, keyword: str) -> None:
+    said = {"uniqueItems": {"type": "array", "uniqueItems": True}, "pattern": {"pattern": r"(a)\1"}}[keyword]
+    schema = {"properties": {"a": {"type": "string", "format": "path"}, "b": said}}
+    refused = compiled(grammars, "json_schema", schema, unenforced="annotations")
+    assert isinstance(refused, GrammarError) and f"{keyword!r} at #/properties/b" in str(refused)
 
 
 WRONG: list[dict[str, object]] = [
@@ -218,7 +240,7 @@ def test_a_matcher_that_passes_a_limit_is_an_error_and_not_an_end() -> None:
     tokenizer = LLTokenizer("byte")
     grammar = LLMatcher.grammar_from_regex("(a|b)*a(a|b){9}c")
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(max_lexer_states=30))
-    followed = HostMatcher(matcher, (tokenizer.eos_token,))
+    followed = NativeMatcher(matcher, (tokenizer.eos_token,))
     mask = np.zeros(-(-tokenizer.vocab_size // 32), np.int32)
     letters = np.random.default_rng(0).choice(list(b"ab"), 100).tolist()
     for letter in letters:

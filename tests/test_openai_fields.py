@@ -72,6 +72,36 @@ async def test_what_says_that_a_schema_is_enforced_as_always_needs_none(world: H
     assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("default", "asked", "sent"),
+    [
+        ("refuse", None, "annotations"),
+        ("refuse", "refuse", "refuse"),
+        ("refuse", "allow", "allow"),
+        ("allow", None, "allow"),
+        ("allow", "refuse", "refuse"),
+    ],
+)
+async def test_the_server_says_what_becomes_of_what_can_not_be_enforced_where_the_request_does_not(
+    default: str, asked: str | None, sent: str
+) -> None:
+    async with http_world(unenforced=default) as world:
+        world.script = world.says("{}")
+        fields = {"response_format": SCHEMA, **({"unenforced": asked} if asked else {})}
+        for path in ("/v1/chat/completions", "/v1/completions"):
+            body = {"messages": HELLO, "prompt": "Hello", **fields}
+            assert (await world.http.post(path, json=body)).status_code == 200
+            grammar = last_generate(world).grammar
+            assert grammar is not None and grammar.unenforced == sent
+
+
+async def test_only_a_request_may_say_what_needs_a_schema() -> None:
+    async with http_world(unenforced="allow") as world:
+        world.script = world.says("ok")
+        body = {"messages": HELLO, "regex": "ok"}
+        assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
+
+
 @pytest.mark.parametrize("seed", [None, 0])
 async def test_a_reply_with_a_seed_waits_for_the_matcher_that_lasts(
     world: HttpWorld, seed: int | None
@@ -238,6 +268,7 @@ async def test_a_value_of_another_type_is_told_with_the_types_that_may_be(
         (b" ", "is empty"),
         (b'{"prompt": "\xff"}', "not valid UTF-8: it has the byte 0xff"),
         (b'{"prompt": "a", "stream_options": {"\xff": 1}}', "not valid UTF-8: it has the byte 0xff"),
+        (b'{"prompt": "a", "json_schema": "\xed\xa0\x80"}', "json_schema is not valid JSON"),
     ],
 )
 async def test_a_body_that_is_no_text_is_told_as_such(world: HttpWorld, body: bytes, says: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from arbora.runtime.messages import LeftOut
 from fake_scheduler import unpacked
 from http_world import MODEL, HttpWorld, http_world, last_generate
 
@@ -204,6 +205,58 @@ async def test_calls_of_functions_are_rendered_as_calls_of_tools(world: HttpWorl
         prompts.append(world.text(unpacked(last_generate(world).prompt)))
     assert prompts[0] == prompts[1]
     assert CALL in prompts[0] and "<|im_start|>tool\nSun." in prompts[0]
+
+
+TAGS: Any = {
+    "type": "function",
+    "function": {
+        "name": "tag",
+        "parameters": {
+            "type": "object",
+            "properties": {"tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}},
+            "required": ["tags"],
+        },
+    },
+}
+
+
+def tagging(arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "tag", "arguments": {arguments}}}\n</tool_call>'
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "tag"}}])
+async def test_what_the_grammar_leaves_out_of_a_call_is_checked_when_it_is_complete(
+    world: HttpWorld, choice: Any
+) -> None:
+    world.running.left_out = [LeftOut("uniqueItems", "tag#/properties/tags/uniqueItems")]
+    try:
+        world.script = world.says(tagging('{"tags": ["a", "b"]}'))
+        result = await streamed(world, tools=[TAGS], tool_choice=choice)
+        whole = await create(world, tools=[TAGS], tool_choice=choice)
+        world.script = world.says(tagging('{"tags": ["a", "a"]}'))
+        wrong = (await create(world, tools=[TAGS], tool_choice=choice)).choices[0]
+    finally:
+        world.running.left_out = ()
+    assert result.calls == [["tag", '{"tags": ["a", "b"]}']]
+    assert "unenforced" not in whole.model_extra
+    assert (wrong.message.tool_calls, wrong.finish_reason) == (None, "stop")
+    assert wrong.message.content == tagging('{"tags": ["a", "a"]}')
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+async def test_a_call_with_a_format_that_nobody_knows_streams_and_the_reply_names_it(
+    world: HttpWorld, choice: str
+) -> None:
+    world.running.left_out = [LeftOut("format", "weather#/properties/city/format")]
+    world.script = world.says(CALL)
+    try:
+        chunks = [chunk async for chunk in await create(world, stream=True, tool_choice=choice)]
+    finally:
+        world.running.left_out = ()
+    parts = [call for chunk in chunks for choice in chunk.choices for call in choice.delta.tool_calls or []]
+    assert len(parts) > 2
+    named = [{"keyword": "format", "path": "weather#/properties/city/format"}]
+    assert chunks[-1].model_extra["unenforced"] == named
 
 
 @pytest.mark.parametrize(

@@ -124,14 +124,45 @@ UNKNOWN_FORMAT = {
 LEFT_OUT = [{"keyword": "format", "path": "#/properties/iban/format"}]
 
 
-def test_a_keyword_that_cant_be_enforced_is_refused_or_left_out_and_told(served: Served) -> None:
+def test_a_format_that_nobody_knows_is_told_or_refused_on_demand(served: Served) -> None:
     asked = {"response_format": format_of(UNKNOWN_FORMAT)}
     with pytest.raises(openai.BadRequestError, match="'format' at #/properties/iban/format"):
-        chat(served, **asked)
-    completion = chat(served, **asked, extra_body={"unenforced": "allow"})
-    assert len(json.loads(text_of(completion))["iban"]) <= 3
-    assert completion.model_extra["unenforced"] == LEFT_OUT
+        chat(served, **asked, extra_body={"unenforced": "refuse"})
+    for extra in ({}, {"unenforced": "allow"}):
+        completion = chat(served, **asked, extra_body=extra)
+        assert len(json.loads(text_of(completion))["iban"]) <= 3
+        assert completion.model_extra["unenforced"] == LEFT_OUT
     assert "unenforced" not in chat(served).model_extra
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_forced_call_has_pydantics_sets_and_paths(served: Served, strict: bool) -> None:
+    properties = {
+        "tags": {
+            "type": "array",
+            "items": {"type": "string", "maxLength": 3},
+            "uniqueItems": True,
+            "maxItems": 2,
+        },
+        "path": {"type": "string", "format": "path", "maxLength": 4},
+    }
+    parameters = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    function = {"name": "tag", "parameters": parameters, "strict": strict}
+    tools: Any = [{"type": "function", "function": function}]
+    asked = {"tools": tools, "tool_choice": "required", "parallel_tool_calls": False}
+    completion = chat(served, **asked, seed=1)
+    [call] = completion.choices[0].message.tool_calls
+    arguments = json.loads(call.function.arguments)
+    assert len(set(arguments["tags"])) == len(arguments["tags"]) and len(arguments["path"]) <= 4
+    told = [{"keyword": "format", "path": "tag#/properties/path/format"}]
+    assert completion.model_extra["unenforced"] == told
+    with pytest.raises(openai.BadRequestError, match="can't be enforced"):
+        chat(served, **asked, extra_body={"unenforced": "refuse"})
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "pay"}}], ids=str)

@@ -19,7 +19,7 @@ from arbora.frontend.text.tool_grammar import (
     required_calls,
 )
 from arbora.grammars.errors import GrammarError, NotCoveredError
-from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.schema import SchemaCompiler, Unenforced
 from arbora.grammars.schema.compile import CompiledSchema
 from arbora.grammars.tags import TagCompiler, read_format
 
@@ -69,8 +69,8 @@ def compiler() -> TagCompiler:
     return TagCompiler(SchemaCompiler())
 
 
-def compiled(format: dict[str, Any]) -> CompiledSchema:
-    return compiler().compile(read_format(json.dumps(format)), str.encode)
+def compiled(format: dict[str, Any], unenforced: Unenforced = "refuse") -> CompiledSchema:
+    return compiler().compile(read_format(json.dumps(format)), str.encode, unenforced=unenforced)
 
 
 def accepts(format: dict[str, Any], *texts: str) -> list[bool]:
@@ -223,7 +223,45 @@ def test_of_parameters_that_allow_other_values_too_arguments_are_an_object() -> 
 
 def test_what_is_not_enforced_of_a_python_call_is_named_by_its_parameter() -> None:
     format = optional_calls(default_format("pythonic"), [UNCOVERED], several=True)
-    assert compiled(format).left_out == (("uniqueItems", "f#/properties/a/uniqueItems"),)
+    assert compiled(format).left_out == (("parameters", "f#/properties/a"),)
+
+
+TAGGED = taking(
+    {"tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "n": {"type": "integer"}},
+    "tags",
+)
+A_FILE = taking({"file": {"type": "string", "format": "path"}, "n": {"type": "integer"}}, "file")
+
+
+def hermes_call(arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>'
+
+
+@pytest.mark.parametrize("make", [required_calls, optional_calls])
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("parameters", "left_out", "call"),
+    [
+        (TAGGED, ("uniqueItems", "f#/properties/tags/uniqueItems"), '{"tags": ["a", "a"], "n": %s}'),
+        (A_FILE, ("format", "f#/properties/file/format"), '{"file": "/tmp/a b", "n": %s}'),
+    ],
+    ids=["unique", "path"],
+)
+def test_of_a_calls_arguments_all_is_enforced_but_what_is_checked_or_an_annotation(
+    make: Any, strict: bool, parameters: Any, left_out: tuple[str, str], call: str
+) -> None:
+    wanted = make(default_format("hermes"), [tool("f", parameters=parameters, strict=strict)], several=False)
+    made = compiled(wanted, unenforced="annotations")
+    assert made.left_out == (left_out,)
+    assert made.machine.accepts(hermes_call(call % "1").encode())
+    assert not made.machine.accepts(hermes_call(call % '"1"').encode())
+
+
+@pytest.mark.parametrize("parameters", [TAGGED, A_FILE], ids=["unique", "path"])
+def test_who_asks_for_all_to_be_enforced_is_refused_what_is_not(parameters: Any) -> None:
+    wanted = required_calls(default_format("hermes"), [tool("f", parameters=parameters)], several=False)
+    with pytest.raises(NotCoveredError, match="of the function 'f' can't be enforced"):
+        compiled(wanted, unenforced="refuse")
 
 
 def test_a_python_call_that_has_no_form_is_left_free_or_refused() -> None:

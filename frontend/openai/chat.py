@@ -135,7 +135,7 @@ def _asked(service: Service, request: ChatRequest) -> _Asked:
     asked = constraint(request)
     tools = tool_definitions(request.tools)
     use = tool_use(request, tools, service.tool_format, asked)
-    grammar = enforced_as_asked(use.grammar or asked, request)
+    grammar = enforced_as_asked(use.grammar or asked, request, service.config.unenforced)
     return _Asked(use, grammar, stop, render(service.template, request, tools))
 
 
@@ -191,11 +191,12 @@ def _context(
 ) -> ChatContext:
     """`reasons`: the reply has room for reasoning."""
     reasoning = service.reasoning if reasons else None
+    allowed = (request.unenforced or service.config.unenforced) == "allow"
 
     def new_parser(left_out: Sequence[LeftOut]) -> MessageParser:
         inside = reasoning is not None and reasoning.open_at_end_of(text)
         thoughts = ReasoningParser(reasoning, inside) if reasoning is not None else None
-        return MessageParser(thoughts, use.new_parser(left_out, allowed=request.unenforced == "allow"))
+        return MessageParser(thoughts, use.new_parser(left_out, allowed=allowed))
 
     return ChatContext(
         request_id=new_id("chatcmpl"),

@@ -129,7 +129,7 @@ def _asked(service: Service, request: CompletionRequest, model: ModelReady) -> _
     for item in items:
         if not isinstance(item, str):
             check_token_ids("prompt", item, model.vocab_size)
-    return _Asked(items, enforced_as_asked(constraint(request), request), stop)
+    return _Asked(items, enforced_as_asked(constraint(request), request, service.config.unenforced), stop)
 
 
 def _check(request: CompletionRequest) -> None:

@@ -8,6 +8,7 @@ from typing import cast
 import msgspec
 from msgspec import Raw
 
+from ...runtime.config import UnenforcedDefault
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec, PropertyOrder, Unenforced
 from ..text.reasoning import ReasoningFormat
@@ -31,8 +32,13 @@ def constraint(request: GenerationFields) -> GrammarSpec | None:
     return specs[0] if specs else None
 
 
-def enforced_as_asked(spec: GrammarSpec | None, request: GenerationFields) -> GrammarSpec | None:
-    """With what the request's other fields say of it. Raises `RequestError` if that holds for nothing."""
+def enforced_as_asked(
+    spec: GrammarSpec | None, request: GenerationFields, default: UnenforcedDefault
+) -> GrammarSpec | None:
+    """With what the request's other fields say of it. Raises `RequestError` if that holds for nothing.
+
+    `default` is the server's for `unenforced`. Only a request that says "refuse" has unknown formats refused.
+    """
     if request.complete_json and spec is None:
         raise _nothing_to_match("complete_json", "says what the reply must match")
     for name, value in (("property_order", "any"), ("unenforced", "allow")):
@@ -43,9 +49,15 @@ def enforced_as_asked(spec: GrammarSpec | None, request: GenerationFields) -> Gr
     return msgspec.structs.replace(
         spec,
         property_order=cast(PropertyOrder, request.property_order or "schema"),
-        unenforced=cast(Unenforced, request.unenforced or "refuse"),
+        unenforced=_unenforced(request.unenforced, default),
         reproducible=request.seed is not None,
     )
+
+
+def _unenforced(asked: str | None, default: UnenforcedDefault) -> Unenforced:
+    if asked is None:
+        return "annotations" if default == "refuse" else "allow"
+    return cast(Unenforced, asked)
 
 
 def behind_reasoning(
@@ -175,13 +187,13 @@ def _guided_json(schema: Raw, param: str) -> GrammarSpec | None:
     """A schema as an object or as a string that holds JSON."""
     if _is_null(schema):
         return None
-    if bytes(schema).lstrip().startswith(b'"'):
-        schema = Raw(msgspec.json.decode(schema, type=str).encode())
     return _json_schema(schema, param)
 
 
 def _json_schema(schema: Raw, param: str) -> GrammarSpec:
     try:
+        if bytes(schema).lstrip().startswith(b'"'):
+            schema = Raw(msgspec.json.decode(schema, type=str).encode())
         decoded = msgspec.json.decode(schema)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"{param} is not valid JSON: {error}", param=param, code="invalid_value") from None

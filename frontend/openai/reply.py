@@ -104,11 +104,12 @@ class Reply:
         return pieces
 
     def unenforced(self) -> list[UnenforcedKeyword] | UnsetType:
-        """What the schema asks and the reply need not keep, if anything, where the request allowed that."""
+        """What the schema asks and the reply need not keep, if anything: formats that nobody knows, and all
+        else where that is allowed. Where it isn't, calls are checked for what else the grammar leaves out."""
         grammar = self._generation.requests[0].grammar
-        if grammar is None or grammar.unenforced != "allow":
-            return UNSET
         left_out = self._generation.left_out
+        if grammar is None or grammar.unenforced != "allow":
+            left_out = [each for each in left_out if each.keyword == "format"]
         return [UnenforcedKeyword(each.keyword, each.path) for each in left_out] or UNSET
 
     def usage(self) -> Usage:

@@ -44,10 +44,11 @@ class ToolUse(NamedTuple):
     finish_reason: str = "tool_calls"
 
     def new_parser(self, left_out: Sequence[LeftOut], *, allowed: bool) -> ToolReader | None:
-        """`left_out` is what the grammar doesn't enforce. If that is `allowed`, no call is held to it."""
+        """`left_out` is what the grammar doesn't enforce. If that is `allowed`, no call is held to it. Else
+        calls are checked for it, but not for formats, of which the check knows no more."""
         if self.mode == "none":
             return None
-        loosened = loosened_names([each.path for each in left_out])
+        loosened = loosened_names([each.path for each in left_out if each.keyword != "format"])
         names = [tool["function"]["name"] for tool in self.tools]
         calls = ToolCallParser(
             self.format,

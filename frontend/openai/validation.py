@@ -6,8 +6,9 @@ import secrets
 from collections.abc import Sequence
 from typing import TypeVar, get_args
 
+from ...runtime.config import UnenforcedDefault
 from ...runtime.errors import RequestError
-from ...runtime.messages import PropertyOrder, Unenforced
+from ...runtime.messages import PropertyOrder
 from ...runtime.sampling_params import SamplingParams
 from .protocol import GenerationFields
 
@@ -61,7 +62,7 @@ def check_common(request: GenerationFields) -> None:
     check_range("seed", request.seed, -(2**63), MAX_SEED)
     check_range("priority", request.priority, -(2**31), 2**31 - 1)
     check_word("property_order", request.property_order, get_args(PropertyOrder))
-    check_word("unenforced", request.unenforced, get_args(Unenforced))
+    check_word("unenforced", request.unenforced, get_args(UnenforcedDefault))
     if request.best_of is not None and request.best_of != (request.n or 1):
         raise RequestError(
             f"best_of is {request.best_of}, but choosing among more replies than n is not supported: "

@@ -11,7 +11,7 @@ from ..stack_automaton import StackAutomaton
 from .assemble import Assembler
 from .formula import Formulas
 from .goals import Goals, Value
-from .keywords import Keywords
+from .keywords import Keywords, Unenforced
 from .nesting import Nesting
 from .one_sided import ONE_SIDED, OneSidedError, refuse_one_sided
 from .regex_dfa import MalformedError, RegexError
@@ -20,7 +20,6 @@ from .scalars import Scalars
 from .values import is_number
 
 PropertyOrder = Literal["schema", "any"]
-Unenforced = Literal["refuse", "allow"]
 
 _OF_NUMBERS = {"maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum", "multipleOf"}
 
@@ -61,14 +60,20 @@ class SchemaCompiler:
         separators: tuple[str, str],
         *,
         property_order: PropertyOrder,
+        is_checked: bool = False,
     ) -> CompiledSchema:
-        """As `compile`; where it is allowed, keywords without an automaton are left out and listed."""
+        """As `compile`; where it is allowed, keywords without an automaton are left out and listed.
+
+        `is_checked`: a whole value is checked against the schema again, so that some may be left out to that.
+        """
         schema = parse_schema(text, Decimal)
         allowed = unenforced == "allow"
         any_order = property_order == "any"
         without: frozenset[str] = frozenset()
         while True:
-            keywords = Keywords(schema, Formulas(), allow_unenforced=allowed, without_formats=without)
+            keywords = Keywords(
+                schema, Formulas(), unenforced=unenforced, is_checked=is_checked, without_formats=without
+            )
             try:
                 return self._compiled(schema, keywords, separators, any_order)
             except OneSidedError as error:
@@ -96,7 +101,7 @@ class SchemaCompiler:
         finally:
             goals.dissolve()
             keywords.formulas.dissolve()
-        left_out = tuple((keyword, path) for path, keyword in keywords.unenforced.items())
+        left_out = tuple((keyword, path) for path, keyword in keywords.left_out.items())
         return CompiledSchema(machine, left_out)
 
 

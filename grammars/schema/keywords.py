@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 from ..errors import GrammarError, NotCoveredError, WrongKeywordError
 from ..json_schema import Json
@@ -13,15 +14,21 @@ from .readers import READERS, REFERENCES
 from .references import References
 from .regex_dfa import MalformedError, RegexError, searching
 
+Unenforced = Literal["refuse", "annotations", "allow"]
+"""what may be left out of a schema: nothing, formats that nobody knows, or all that has no automaton"""
+CHECKED = frozenset(("uniqueItems",))
+"""keywords that may be left to a check of the whole value: most values that models write pass it"""
 _RANK = {keyword: rank for rank, keyword in enumerate(READERS)}
 
 
 class Keywords:
     """Reads one schema document. `whole` is its formula, `expanded` opens the subschemas of one value.
 
-    With `allow_unenforced` a keyword that has no automaton is left out and its path kept in `unenforced`;
-    else it raises NotCoveredError, and always for one that makes no sense. `without_formats` are formats that
-    count as having no automaton.
+    A keyword that has no automaton raises NotCoveredError, or is left out and its path kept in `left_out`:
+    each of them where `unenforced` is "allow", else the `CHECKED` ones if the value `is_checked` when it is
+    whole. One that makes no sense raises always. An unknown format is an annotation unless `unenforced` is
+    "refuse".
+    `without_formats` are formats that count as having no automaton.
     """
 
     def __init__(
@@ -29,7 +36,8 @@ class Keywords:
         root: Json,
         formulas: Formulas,
         *,
-        allow_unenforced: bool = False,
+        unenforced: Unenforced = "refuse",
+        is_checked: bool = False,
         without_formats: frozenset[str] = frozenset(),
     ) -> None:
         self.formulas = formulas
@@ -38,9 +46,10 @@ class Keywords:
         self._known: dict[tuple[int, str], Formula] = {}
         self._identities = Identities()
         self._opened: dict[int, Formula | None] = {}
-        self._allow_unenforced = allow_unenforced
+        self._unenforced = unenforced
+        self._is_checked = is_checked and unenforced != "refuse"
         self.without_formats = without_formats
-        self.unenforced: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}
         self.path_of_pattern: dict[str, tuple[str, str]] = {}
         self.paths_of_format: dict[str, list[str]] = {}
         self.whole = self.schema(root, "#", "")
@@ -94,7 +103,7 @@ class Keywords:
     def pattern(self, place: Place, keyword: str, pattern: Json) -> Formula:
         if not isinstance(pattern, str):
             raise place.mistake(keyword, "it must be a string")
-        if self._allow_unenforced:
+        if self._may_leave_out("pattern"):
             try:
                 searching(pattern)
             except MalformedError as error:
@@ -103,6 +112,16 @@ class Keywords:
                 raise place.refusal(keyword, str(error)) from None
         self.path_of_pattern.setdefault(pattern, (keyword, f"{place.path}/{keyword}"))
         return self.formulas.atom(STRING, "pattern", pattern)
+
+    def leave_out_format(self, place: Place, name: str) -> None:
+        """One that nobody knows: by JSON schema's specification it says nothing of the value."""
+        refusal = place.refusal("format", f"the format {name!r} is not known")
+        if self._unenforced == "refuse":
+            raise refusal
+        self.left_out[refusal.path] = refusal.keyword
+
+    def _may_leave_out(self, keyword: str) -> bool:
+        return self._unenforced == "allow" or (self._is_checked and keyword in CHECKED)
 
     def _opened_atom(self, atom: Formula) -> Formula:
         number: int = atom.payload[1]
@@ -132,7 +151,7 @@ class Keywords:
 
     def _unless_refused(self, error: NotCoveredError) -> Formula:
         """No condition at all, where that is allowed."""
-        if not self._allow_unenforced or isinstance(error, WrongKeywordError):
+        if isinstance(error, WrongKeywordError) or not self._may_leave_out(error.keyword):
             raise error
-        self.unenforced[error.path] = error.keyword
+        self.left_out[error.path] = error.keyword
         return self.formulas.true

@@ -79,7 +79,7 @@ def _format(keywords: Keywords, place: Place) -> Iterator[Formula]:
         types = place.fields.get("type", "string")
         if "string" not in (types if isinstance(types, list) else [types]):
             return
-        raise place.refusal("format", f"the format {name!r} is not known")
+        return keywords.leave_out_format(place, name)
     if name in keywords.without_formats:
         raise place.refusal("format", str(OneSidedError(name)))
     keywords.paths_of_format.setdefault(name, []).append(f"{place.path}/format")

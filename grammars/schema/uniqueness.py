@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import ceil, comb, floor
 from typing import TYPE_CHECKING
 
 from ..errors import NotCoveredError
 from ..json_schema import Json
 from .formula import ARRAY, Formula, Formulas
 from .place import Fields, Place
-from .values import is_number, one_of_values
+from .values import exact_number, is_number, one_of_values
 
 if TYPE_CHECKING:
     from .keywords import Keywords
 
-MAX_DISTINCT = 8  # an array has a place for each set of values that are left
+MAX_SETS = 512  # of values that are left: an array has a place for each
+MAX_INTEGERS = 64  # of a range that is looked at one by one
+_LEAST, _MOST = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 _OF_TYPE: dict[str, list[Json]] = {"null": [None], "boolean": [False, True]}
 
 
@@ -23,8 +26,12 @@ def unique_items(keywords: Keywords, place: Place) -> Iterator[Formula]:
         return
     values = _Values(keywords).of_any(_item_schemas(place), place.base)
     distinct = dict.fromkeys(one_of_values(keywords.formulas, [value]) for value in values or ())
-    if values is None or len(distinct) > MAX_DISTINCT:
-        reason = f"it is supported for items of at most {MAX_DISTINCT} values (enum, const, boolean, null)"
+    if values is None or not _are_few(len(distinct), _most_items(place)):
+        reason = (
+            "it is supported for items of at most 9 values (enum, const, boolean, null, integers of ranges), "
+            "or of more where maxItems is small, such as 30 and 2. List the values, or leave it out and drop "
+            "repeated items yourself"
+        )
         raise place.refusal("uniqueItems", reason)
     yield keywords.formulas.atom(ARRAY, "distinct", tuple(distinct))
 
@@ -37,6 +44,16 @@ def after_distinct(make: Formulas, left: tuple[Formula, ...]) -> Formula:
         others = make.atom(ARRAY, "distinct", tuple(other for other in left if other is not value))
         said = make.any_of([make.all_of([found, others]), make.all_of([make.negation(found), said])])
     return said
+
+
+def _are_few(values: int, most_items: float) -> bool:
+    """Whether the sets of values that can have been used, of at most so many at a time, are not too many."""
+    sets = 0
+    for used in range(int(min(values, most_items)) + 1):
+        sets += comb(values, used)
+        if sets > MAX_SETS:
+            return False
+    return True
 
 
 def _most_items(place: Place) -> float:
@@ -91,12 +108,23 @@ class _Values:
                 return self.of_any(alternatives, base)
         types = schema.get("type")
         names = [str(name) for name in (types if isinstance(types, list) else [types])]
-        if not all(name in _OF_TYPE for name in names):
+        integers = _integers(schema) if "integer" in names else []
+        if integers is None or not all(name in _OF_TYPE or name == "integer" for name in names):
             return None
-        return [value for name in names for value in _OF_TYPE[name]]
+        return [*integers, *(value for name in names for value in _OF_TYPE.get(name, ()))]
 
     def _referred(self, reference: Json, base: str) -> list[Json] | None:
         try:
             return self._of(*self._references.resolve("$ref", reference, base, ""))
         except NotCoveredError:
             return None
+
+
+def _integers(schema: Fields) -> list[Json] | None:
+    """Those between a schema's bounds; None without both, or where they are many."""
+    least = [exact_number(schema[name]) for name in _LEAST if is_number(schema.get(name))]
+    most = [exact_number(schema[name]) for name in _MOST if is_number(schema.get(name))]
+    if not least or not most:
+        return None
+    first, last = ceil(max(least)), floor(min(most))
+    return list(range(first, last + 1)) if last - first < MAX_INTEGERS else None

@@ -36,7 +36,8 @@ from .mistakes import first_mistake
 
 Spell = Callable[[str], bytes]
 """the bytes of a text, in which the names of special tokens are those tokens"""
-CompileSchema = Callable[[str, tuple[str, str]], CompiledSchema]
+CompileSchema = Callable[[str, tuple[str, str], bool], CompiledSchema]
+"""of a schema's text, with its separators, and whether whole values are checked"""
 _Made: TypeAlias = CompiledSchema | GrammarError | TooLargeError
 _INSTEAD = {"object": '{"type":"object"}', "value": "true"}
 
@@ -57,11 +58,14 @@ class TagCompiler:
     ) -> CompiledSchema:
         """Raises GrammarError for a wrong or ambiguous format, else as `SchemaCompiler.compile` does.
 
-        Paths of what is left out stand behind the name of the function whose arguments they are in.
+        Paths of what is left out stand behind the name of the function whose arguments they are in. Whole
+        calls of functions are checked: where anything but formats is left out of one's parameters.
         """
 
-        def compiled(text: str, separators: tuple[str, str]) -> CompiledSchema:
-            return self._schemas.compile_allowing(unenforced, text, separators, property_order=property_order)
+        def compiled(text: str, separators: tuple[str, str], is_checked: bool) -> CompiledSchema:
+            return self._schemas.compile_allowing(
+                unenforced, text, separators, property_order=property_order, is_checked=is_checked
+            )
 
         try:
             return _Builder(compiled, spell).built(format)
@@ -87,7 +91,7 @@ class _Builder:
         self._compile_schema = compile_schema
         self._spell = spell
         self._linker = Linker()
-        self._machines: dict[tuple[bytes, tuple[str, str]], _Made] = {}
+        self._machines: dict[tuple[bytes, tuple[str, str], bool], _Made] = {}
         self._copies: dict[tuple[int, int], int] = {}
         self._left_out: dict[tuple[str, str], None] = {}
 
@@ -248,26 +252,24 @@ class _Builder:
         return _Place(self._linker.hole())
 
     def _json(self, format: JsonSchema) -> StackAutomaton:
-        made = self._machine(bytes(format.json_schema), format.separators)
+        made = self._machine(bytes(format.json_schema), format.separators, is_checked=bool(format.function))
         if isinstance(made, CompiledSchema):
             self._left_out |= {(keyword, format.named(path)): None for keyword, path in made.left_out}
             return made.machine
         if format.otherwise == "refuse" or not _makes_sense(made):
             raise _named(made, format)
-        keyword, path = ("parameters", "#")
-        if isinstance(made, NotCoveredError):
-            keyword, path = made.keyword, made.path
-        self._left_out[keyword, format.named(path)] = None
-        return self._compile_schema(_INSTEAD[format.otherwise], format.separators).machine
+        self._left_out["parameters", format.named("#")] = None
+        return self._compile_schema(_INSTEAD[format.otherwise], format.separators, False).machine
 
-    def _machine(self, schema: bytes, separators: tuple[str, str]) -> _Made:
-        if (schema, separators) not in self._machines:
+    def _machine(self, schema: bytes, separators: tuple[str, str], *, is_checked: bool) -> _Made:
+        key = (schema, separators, is_checked)
+        if key not in self._machines:
             try:
-                made: _Made = self._compile_schema(schema.decode(), separators)
+                made: _Made = self._compile_schema(schema.decode(), separators, is_checked)
             except (GrammarError, TooLargeError) as error:
                 made = first_mistake(schema.decode()) or error
-            self._machines[schema, separators] = made
-        return self._machines[schema, separators]
+            self._machines[key] = made
+        return self._machines[key]
 
 
 def merged(elements: Sequence[Format]) -> list[Format]:

@@ -16,7 +16,7 @@ def first_mistake(text: str) -> GrammarError | None:
     no value, if that is plain to see."""
     formulas = Formulas()
     try:
-        keywords = Keywords(json.loads(text, parse_float=Decimal), formulas, allow_unenforced=True)
+        keywords = Keywords(json.loads(text, parse_float=Decimal), formulas, unenforced="allow")
         _read(keywords)
         if keywords.expanded(keywords.whole) is formulas.false:
             return GrammarError("the schema allows no value")

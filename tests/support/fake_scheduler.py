@@ -23,6 +23,7 @@ from arbora.runtime.messages import (
     FinishReason,
     Generate,
     GiveUp,
+    LeftOut,
     Logprobs,
     Message,
     ModelReady,
@@ -76,7 +77,8 @@ class Row:
 
 @dataclass
 class FakeScheduler:
-    """`script` gives a request's tokens; `refuse` refuses it instead; `cache` answers for the cache.
+    """`script` gives a request's tokens; `refuse` refuses it instead; `cache` answers for the cache. Of every
+    grammar the keywords `left_out` are not enforced.
 
     Steps wait while `gate` is clear; with `pauses` a step that has rows clears it. `received` keeps
     every message, in order.
@@ -87,6 +89,7 @@ class FakeScheduler:
     script: Script
     eos_tokens: Sequence[int]
     refuse: Callable[[Generate], Refused | None] = lambda request: None
+    left_out: Sequence[LeftOut] = ()
     cache: CacheScript = no_cache
     cached_tokens: int = 0
     tokens_per_step: int = 1
@@ -143,7 +146,7 @@ class FakeScheduler:
         if refused is not None:
             self.send(refused)
             return
-        self.send(Accepted(request.request))
+        self.send(Accepted(request.request, list(self.left_out)))
         self.rows[request.request] = Row(request, list(self.script(request)))
         self._work.set()
 
