@@ -20,6 +20,7 @@ from ..fair_threads import FairThreads
 from ..generation import ClientGoneError
 from ..steps import Steps, run_now
 from .body_limits import check_fields, check_shape
+from .body_room import BodyRoom, Share
 from .fixed_fields import FIXED_FIELDS, HINTS, check_fixed, is_without_effect
 from .type_errors import type_error
 
@@ -62,18 +63,20 @@ class BodyReader:
     """Reads bodies, large ones on other threads; remembers which unknown fields it has warned of."""
 
     def __init__(self, work: FairThreads) -> None:
+        self.room = BodyRoom()
         self._work = work
         self._warned: set[str] = set()
 
     async def read(
         self, request: Request, caller: Caller, decoder: msgspec.json.Decoder[T], kind: type[T]
     ) -> T:
-        """The body as a `kind`. Raises `RequestError` (400, 413, 415) or `ClientGoneError`."""
+        """The body as a `kind`. Raises `RequestError` (400, 413, 415, 503) or `ClientGoneError`."""
         _check_media_type(request.headers)
-        body = await _bytes_within_limit(request)
-        request.scope[BODY_BYTES] = len(body)
-        steps = self._read(body, decoder, kind)
-        return run_now(steps) if len(body) <= LARGE_BODY else await self._work.run(caller, steps)
+        with self.room.share() as share:
+            body = await _bytes_within_limit(request, share)
+            request.scope[BODY_BYTES] = len(body)
+            steps = self._read(body, decoder, kind)
+            return run_now(steps) if len(body) <= LARGE_BODY else await self._work.run(caller, steps)
 
     def _read(self, body: bytes, decoder: msgspec.json.Decoder[T], kind: type[T]) -> Steps[T]:
         yield from check_shape(body)
@@ -214,7 +217,7 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-async def _bytes_within_limit(request: Request) -> bytes:
+async def _bytes_within_limit(request: Request, share: Share) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
         raise _too_large()
@@ -225,6 +228,7 @@ async def _bytes_within_limit(request: Request) -> bytes:
             size += len(part)
             if size > MAX_BODY_BYTES:
                 raise _too_large()
+            share.add(len(part))
             parts.append(part)
     except ClientDisconnect:
         raise ClientGoneError from None
