@@ -54,6 +54,7 @@ class Load:
     in_flight: int
     connections: int
     slow: int
+    rate: float | None
 
     def body(self, number: int, tokens: int | None = None) -> dict[str, Any]:
         return {
@@ -220,7 +221,7 @@ async def overload(load: Load) -> None:
     capacity, replies, cost = await full_server(load, load.seconds)
     for number in range(load.rounds):
         cpu = cpu_seconds(load.pid)
-        tally, while_arriving, until_served, full = await too_many(load, OVERLOAD * replies)
+        tally, while_arriving, until_served, full = await too_many(load, load.rate or OVERLOAD * replies)
         cost_overloaded = _cost(cpu, cpu_seconds(load.pid), sum(tokens for _, tokens in tally.ends))
         after, replies, cost_after = await full_server(load, load.seconds)
         between = (capacity + after) / 2
@@ -383,6 +384,7 @@ def main() -> None:
     )
     parser.add_argument("--connections", type=int, default=5000, help="idle connections (default: 5000)")
     parser.add_argument("--slow", type=int, default=50, help="slow readers (default: 50)")
+    parser.add_argument("--rate", type=float, help="arrivals a second (default: ten times what is served)")
     options = vars(parser.parse_args())
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
