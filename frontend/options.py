@@ -330,7 +330,13 @@ OPTIONS = (
         "FILE",
     ),
     Option("protect_metrics", "/metrics needs a key too", truth, False, switch=True),
-    Option("isolate_keys", "clients with different keys share no cached prefixes", truth, False, switch=True),
+    Option(
+        "isolate_keys",
+        "clients with different keys share no cached prefixes and no compiled grammars",
+        truth,
+        False,
+        switch=True,
+    ),
     Option(
         "unenforced",
         "what becomes of a schema's keywords that can't be enforced, where the request doesn't say: refuse "

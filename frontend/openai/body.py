@@ -19,6 +19,7 @@ from ..fair_threads import FairThreads
 from ..generation import ClientGoneError
 from ..steps import Steps, run_now
 from .body_limits import check_fields, check_shape
+from .body_room import BodyRoom, BodyShare
 from .fixed_fields import FIXED_FIELDS, HINTS, check_fixed, is_without_effect
 from .type_errors import type_error
 
@@ -59,8 +60,9 @@ WITHOUT_EFFECT = frozenset(
 class BodyReader:
     """Reads bodies, large ones on other threads; remembers which unknown fields it has warned of."""
 
-    def __init__(self, work: FairThreads) -> None:
+    def __init__(self, work: FairThreads, room: BodyRoom | None = None) -> None:
         self._work = work
+        self._room = room or BodyRoom()
         self._warned: set[str] = set()
 
     async def read(
@@ -68,10 +70,11 @@ class BodyReader:
     ) -> T:
         """The body as a `kind`. Raises `RequestError` (400, 413, 415) or `ClientGoneError`."""
         _check_media_type(request.headers.get("content-type", "application/json"))
-        body = await _bytes_within_limit(request)
-        request.scope[BODY_BYTES] = len(body)
-        steps = self._read(body, decoder, kind)
-        return run_now(steps) if len(body) <= LARGE_BODY else await self._work.run(caller, steps)
+        with BodyShare(self._room) as share:
+            body = await _bytes_within_limit(request, share)
+            request.scope[BODY_BYTES] = len(body)
+            steps = self._read(body, decoder, kind)
+            return run_now(steps) if len(body) <= LARGE_BODY else await self._work.run(caller, steps)
 
     def _read(self, body: bytes, decoder: msgspec.json.Decoder[T], kind: type[T]) -> Steps[T]:
         yield from check_shape(body)
@@ -195,16 +198,15 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-async def _bytes_within_limit(request: Request) -> bytes:
+async def _bytes_within_limit(request: Request, share: BodyShare) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
         raise _too_large()
     parts: list[bytes] = []
-    size = 0
     try:
         async for part in request.stream():
-            size += len(part)
-            if size > MAX_BODY_BYTES:
+            share.grow(len(part))
+            if share.size > MAX_BODY_BYTES:
                 raise _too_large()
             parts.append(part)
     except ClientDisconnect:
