@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 from hostile_grammars import (
     all_of_reference_chain,
@@ -44,11 +45,12 @@ def test_others_are_served_while_hostile_grammars_are_compiled(served: Served) -
     attackers = [threading.Thread(target=attack, args=(number,)) for number in range(8)]
     for attacker in attackers:
         attacker.start()
-    schema = {"name": "answer", "schema": {"enum": ["yes", "no"]}}
+    schema: Any = {"name": "answer", "schema": {"enum": ["yes", "no"]}}
+    format: Any = {"type": "json_schema", "json_schema": schema}
     reply = served.client.chat.completions.create(
         model=served.model,
         messages=HELLO,
-        response_format={"type": "json_schema", "json_schema": schema},  # type: ignore[typeddict-item]
+        response_format=format,
     )
     assert text_of(reply) in ('"yes"', '"no"')
     for attacker in attackers:
