@@ -6,10 +6,10 @@ import threading
 from typing import Any
 
 from hostile_grammars import (
-    all_of_reference_chain,
     chat_body,
     intersected_patterns,
     lark_rule_chain,
+    lark_terminal_chain,
     nested_repetitions,
     reference_chain,
 )
@@ -22,7 +22,7 @@ def test_the_worst_grammars_are_refused_and_end_no_process(served: Served) -> No
     before = served.children
     hostile = [
         reference_chain(2_500),
-        all_of_reference_chain(900),
+        lark_terminal_chain(20_000),
         lark_rule_chain(20_000),
         nested_repetitions(1),
         intersected_patterns(2),
