@@ -6,21 +6,27 @@ of each pair of elements would hold it up for hours.
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from math import prod
 from typing import Any
 
 import attrs
-from jsonschema import validators
+import regex
+from jsonschema import ValidationError, validators
 from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
 
 MOST_STEPS = 10_000  # keywords that are looked at, and elements of those that are lists: about 50 ms
-# Python's regexes can take exponential time, so these are not checked. Neither is what depends on them.
-_BY_REGEX = frozenset(("pattern", "patternProperties"))
-_BESIDE_REGEX = frozenset(("additionalProperties", "unevaluatedProperties"))
+LONGEST_REGEX = 1000  # characters; compiling a long one takes long, too
+MOST_REPEATS = 20_000  # all counts multiplied, as repeats may be nested and are compiled one by one
+REGEX_SECONDS = 0.02  # of one search
+_STEPS_OF_A_SECOND = 200_000
+_REPEATS = re.compile(r"\{(?:\d*,)?(\d+)(?:,\d*)?\}")
 Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
 
 
@@ -74,11 +80,52 @@ def _bounded(kind: type[Validator]) -> type[Validator]:
 def _counted(name: str, check: Keyword) -> Keyword:
     def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any] | None:
         _budget.get().spend(_steps(name, value, instance))
-        if name in _BY_REGEX or (name in _BESIDE_REGEX and "patternProperties" in schema):
-            return None
+        own = _BY_REGEX.get(name)
+        if own is not None and (name in ("pattern", "patternProperties") or "patternProperties" in schema):
+            return own(validator, value, instance, schema)
         return check(validator, value, instance, schema)
 
     return counted
+
+
+def _matches(pattern: str, text: str) -> bool:
+    repeats = prod(max(int(number), 1) for number in _REPEATS.findall(pattern))
+    if len(pattern) > LONGEST_REGEX or repeats > MOST_REPEATS:
+        raise TooCostlyError
+    start = time.perf_counter()
+    try:
+        return regex.search(pattern, text, timeout=REGEX_SECONDS) is not None
+    except TimeoutError:
+        raise TooCostlyError from None
+    finally:
+        _budget.get().spend(int((time.perf_counter() - start) * _STEPS_OF_A_SECOND))
+
+
+def _pattern(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    if isinstance(instance, str) and not _matches(value, instance):
+        yield ValidationError(f"{instance!r} does not match {value!r}")
+
+
+def _pattern_properties(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    for pattern, inner in value.items() if isinstance(instance, dict) else ():
+        for name, part in instance.items():
+            if _matches(pattern, name):
+                yield from validator.descend(part, inner, path=name, schema_path=pattern)
+
+
+def _further_properties(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    patterns = schema["patternProperties"]
+    for name, part in instance.items() if isinstance(instance, dict) else ():
+        if name not in schema.get("properties", {}) and not any(_matches(each, name) for each in patterns):
+            yield from validator.descend(part, value, path=name)
+
+
+_BY_REGEX: dict[str, Keyword] = {
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "additionalProperties": _further_properties,
+    "unevaluatedProperties": _further_properties,
+}
 
 
 def _steps(name: str, value: Any, instance: Any) -> int:

@@ -21,7 +21,7 @@ def check_against(tools: Sequence[Mapping[str, Any]], unchecked: Collection[str]
 
     A tool without parameters, or with parameters that are no schema, takes any object, and so do those with
     `unchecked` names. Nothing outside a schema is fetched: a reference that leads there fails the call,
-    and so does a check that takes too long. Regexes of a schema are not checked.
+    and so does a check that takes too long.
     """
     functions = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
     functions |= dict.fromkeys(functions.keys() & unchecked)
