@@ -100,7 +100,7 @@ class GrammarCompiler:
         self._grace_s = grace_s
         spending = Spending()
         self._threads = Lanes("grammars", THREADS, LARGE_THREADS, spending=spending)
-        lanes = Lanes("host-grammars", THREADS, THREADS - 1, spending=spending)
+        lanes = Lanes("host-grammars", THREADS, LARGE_THREADS, spending=spending)
         self._host = HostThreads(lanes, HostServer(self._host_vocabulary()), eos_tokens, spending)
         spellings = Spellings(spelled_offsets, spelled_data, eos_tokens, vocab_size)
         self._workers = AutomatonWorkers(spellings, WORKERS, spending)
@@ -111,7 +111,7 @@ class GrammarCompiler:
         self._works: dict[Future[Compiled], _Work] = {}  # by their answers
         self._in_grace: dict[Future[Compiled], float] = {}  # answers that llguidance may give, and from when
         self._refused = Refused()
-        self._ended: deque[_Work] = deque()  # from other threads, not yet taken note of
+        self._ended: deque[Future[Compiled]] = deque()  # from other threads, not yet taken note of
 
     @property
     def pending(self) -> int:
@@ -207,7 +207,7 @@ class GrammarCompiler:
         lasting = self._threads.submit(size, lambda: self._routes.compiled(asked), tenant)
         work = _Work(digest, is_for_host(source), Future(), lasting, attempt)
         self._works[work.answer] = work
-        lasting.add_done_callback(lambda _: self._end(work))
+        lasting.add_done_callback(partial(self._end, work.answer))  # not the work, which has the future
         return work.answer
 
     def _failed(self, error: Exception) -> Future[Compiled]:
@@ -221,19 +221,18 @@ class GrammarCompiler:
             answer = next(iter(self._in_grace))
             del self._in_grace[answer]
             work = self._works[answer]
-            work.attempt.begun().add_done_callback(partial(_begin, work))
+            work.attempt.begun().add_done_callback(partial(_begin, answer))
 
-    def _end(self, work: _Work) -> None:
+    def _end(self, answer: Future[Compiled], lasting: Future[Compiled]) -> None:
         """Its automaton, or what is there instead, is made, refused or cancelled; in any thread."""
-        self._ended.append(work)
-        _hand_over(work.lasting, work.answer)
+        self._ended.append(answer)
+        _hand_over(lasting, answer)
         self._on_finished()
 
     def _take_ended(self) -> None:
         """What lasts takes the place of the answer; a fault may be the machine's, and gone next time."""
         while self._ended:
-            source, _, answer, lasting, _ = self._ended.popleft()
-            del self._works[answer]
+            source, _, answer, lasting, _ = self._works.pop(self._ended.popleft())
             if _is_of_use(lasting):
                 self._cache.replace(source, answer, lasting)
             else:
@@ -258,11 +257,11 @@ class GrammarCompiler:
         return HostVocabulary(offsets, self._data.tobytes(), special, self._eos_tokens, self._vocab_size)
 
 
-def _begin(work: _Work, made: Future[HostStart]) -> None:
+def _begin(answer: Future[Compiled], made: Future[HostStart]) -> None:
     """Those who wait get llguidance's matcher, if it covers the grammar."""
     if not made.cancelled() and made.exception() is None and made.result().may_begin:
         with suppress(InvalidStateError):  # the automaton was there first
-            work.answer.set_result(made.result().grammar)
+            answer.set_result(made.result().grammar)
 
 
 def _hand_over(made: Future[Compiled], answer: Future[Compiled]) -> None:

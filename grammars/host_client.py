@@ -58,7 +58,8 @@ class GrammarProcess:
         """Raises TooLargeError or TimeoutError for what the grammar takes, else CompilerError."""
         try:
             self.channel.send(encode(job))
-            return decode_outcome(self.channel.receive(job.deadline_s + MARGIN_S))
+            outcome: Outcome = decode_outcome(self.channel.receive(job.deadline_s + MARGIN_S))
+            return outcome
         except TimeoutError:
             raise self._failed(TimeoutError(_too_long(job.deadline_s))) from None
         except (ChannelClosedError, ValueError):

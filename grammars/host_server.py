@@ -55,6 +55,7 @@ class Server:
                 break
             if not ready:
                 self._watch_memory()
+        signal.set_wakeup_fd(-1)
         for pid in self._numbers:
             os.kill(pid, signal.SIGKILL)
 

@@ -31,8 +31,8 @@ class _Task:
 
 
 class Lanes:
-    """Runs tasks in as many as `threads` at a time, of them at most `large` large ones, and also at most that
-    many of tenants that have had much compiling lately.
+    """Runs tasks in as many as `threads` at a time, of them at most `large` large ones. Tenants that have had
+    much compiling lately never take all threads.
 
     A task's turn is when it came, and a delay for its size and for what its tenant has had: the small go
     first, then those of tenants that ask for little, and nothing waits for ever. After `close` nothing is
@@ -50,7 +50,7 @@ class Lanes:
         self._pool = ThreadPoolExecutor(threads, name)
         self._free = threads
         self._free_large = large
-        self._free_heavy = large
+        self._free_heavy = max(1, threads - 1)
         self._clock = clock
         self._spending = spending or Spending(clock)
         self._lock = Lock()

@@ -127,8 +127,8 @@ Result: TypeAlias = Automaton | str
 class AutomatonWorkers:
     """As many processes as there are jobs at a time, at most `size`. For use by several threads.
 
-    Large jobs, which may take all their time, share the first one, and so do the jobs of tenants that have
-    had much compiling lately. So the last is there for small jobs of others.
+    Large jobs, which may take all their time, share the first one. So the last is there for small ones, and
+    for those of tenants that have had much compiling lately only while no other waits.
     """
 
     def __init__(self, spellings: Spellings, size: int, spending: Spending | None = None) -> None:
@@ -136,6 +136,7 @@ class AutomatonWorkers:
         self._workers = [AutomatonWorker(spellings, self._announce) for _ in range(size)]
         self._is_announced = False
         self._idle: set[int] = set()
+        self._waiting = 0  # jobs of tenants that have had little compiling lately
         self._changed = Condition()
 
     def start(self) -> None:
@@ -149,8 +150,8 @@ class AutomatonWorkers:
 
     def build(self, job: Job) -> Result:
         """As `AutomatonWorker.build`, when a process is free for it."""
-        is_apart = job.is_large or self._spending.is_heavy(job.tenant)
-        number = self._take(1 if is_apart else len(self._workers))
+        end = 1 if job.is_large else len(self._workers)
+        number = self._take(end, self._spending.is_heavy(job.tenant))
         began = time.monotonic()
         try:
             return self._workers[number].build(job)
@@ -160,10 +161,15 @@ class AutomatonWorkers:
                 self._idle.add(number)
                 self._changed.notify_all()
 
-    def _take(self, end: int) -> int:
+    def _take(self, end: int, is_heavy: bool) -> int:
         """The last idle one before `end`, so that those not yet needed come last."""
         with self._changed:
-            self._changed.wait_for(lambda: min(self._idle, default=end) < end)
+            self._waiting += not is_heavy
+            self._changed.wait_for(
+                lambda: min(self._idle, default=end) < end and not (is_heavy and self._waiting)
+            )
+            self._waiting -= not is_heavy
+            self._changed.notify_all()
             number = max(number for number in self._idle if number < end)
             self._idle.remove(number)
             return number

@@ -203,20 +203,6 @@ async def test_a_large_body_within_the_limits_is_served_without_holding_up_other
     assert (await calmly(world, path, body.encode())).status_code == 200
 
 
-async def test_bodies_that_take_too_much_memory_together_are_refused(world: HttpWorld) -> None:
-    room = world.service.bodies._room
-    room.held += room.most
-    try:
-        response = await world.http.post(TOKENIZE, content=prompt("a" * 100_000), headers=JSON)
-        small = await world.http.post(TOKENIZE, content=prompt("a" * 1_000), headers=JSON)
-    finally:
-        room.held -= room.most
-    assert response.status_code == 503 and response.headers["retry-after"]
-    assert response.json()["error"]["code"] == "bodies_too_large"
-    assert small.status_code == 200
-    assert room.held == 0
-
-
 async def test_equal_names_among_many_tools_are_found(world: HttpWorld) -> None:
     body = chat(f'"tools":{tools(1_000)[:-1]},{tools(1)[1:]}')
     error = (await calmly(world, CHAT, body.encode())).json()["error"]

@@ -4,57 +4,79 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import pytest
 from arbora import Engine
+from arbora.frontend.completion import Completion
 
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
 from mixed_load import Answer, Ask, differing, mixed_load, replay, shuffled
 
 COUNT = 48
-ALONE = 18
+ALONE = 12
 IN_FLIGHT = 12
-OPTIONS: dict[str, Any] = {"device": "cpu", "dtype": "bfloat16", "max_running": 8, "check_invariants": True}
+LOAD = mixed_load(COUNT)
+HELLO = [{"role": "user", "content": "Hello there."}]
+SAMPLED: dict[str, Any] = {"temperature": 1.0, "seed": 3, "max_tokens": 20, "ignore_eos": True}
+OPTIONS: dict[str, Any] = {
+    "device": "cpu",
+    "dtype": "bfloat16",
+    "deterministic": True,
+    "check_invariants": True,
+    "max_running": 8,
+    "max_model_len": 1500,
+    "kv_memory": "512KiB",
+    "host_cache": "8MiB",
+    "write_policy": "write_through",
+}
+"""Memory for a few requests at a time, so that pages come back from lower tiers."""
 
 
-def test_a_mixed_load_has_the_same_tokens_in_any_order_and_after_a_restart(
-    served_model: Path, tmp_path: Path
-) -> None:
-    """With memory for a few requests at a time, so that pages come back from lower tiers."""
-    load = mixed_load(COUNT)
-    tiers = {"host_cache": "8MiB", "disk_cache": str(tmp_path), "write_policy": "write_through"}
-    small: dict[str, Any] = {**OPTIONS, **tiers, "kv_memory": "512KiB", "max_model_len": 1500}
-    runs: list[list[Answer]] = []
-    for orders in ((1, 2), (3,)):
-        with Engine(str(served_model), deterministic=True, **small) as engine:
-            runs += [replay(engine, load, shuffled(COUNT, order), IN_FLIGHT) for order in orders]
-    assert sum(len(answer.tokens) for answer in runs[0]) > COUNT * 10
-    for later in runs[1:]:
-        numbers = differing(runs[0], later)
-        assert not numbers, [(load[number], runs[0][number], later[number]) for number in numbers[:1]]
+class Observed(NamedTuple):
+    """`turns` are replies to one conversation, whose first reply only the first server gave."""
+
+    runs: list[list[Answer]]
+    alone: list[Answer]
+    turns: list[Completion]
 
 
-def test_a_request_alone_and_uncached_says_what_it_says_in_a_crowd(served_model: Path) -> None:
-    load = mixed_load(ALONE, seed=1)
-    outside = [Ask(ask.messages, ask.prompt, ask.sampling | {"cache_prompt": False}) for ask in load]
-    with Engine(str(served_model), deterministic=True, kv_memory="8MiB", **OPTIONS) as engine:
-        crowd = replay(engine, load, shuffled(ALONE, 1), IN_FLIGHT)
-        alone = replay(engine, outside, range(ALONE), 1)
-    assert not differing(crowd, alone)
+@pytest.fixture(scope="module")
+def observed(served_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Observed:
+    outside = [Ask(ask.messages, ask.prompt, ask.sampling | {"cache_prompt": False}) for ask in LOAD[:ALONE]]
+    options = {**OPTIONS, "disk_cache": str(tmp_path_factory.mktemp("pages"))}
+    with Engine(str(served_model), **options) as first:
+        runs = [replay(first, LOAD, shuffled(COUNT, order), IN_FLIGHT) for order in (1, 2)]
+        alone = replay(first, outside, range(ALONE), 1)
+        said = first.chat(HELLO, **SAMPLED).text
+        conversation = [
+            *HELLO,
+            {"role": "assistant", "content": said},
+            {"role": "user", "content": "And then?"},
+        ]
+        turns = [first.chat(conversation, **SAMPLED)]
+    with Engine(str(served_model), **options) as second:
+        runs.append(replay(second, LOAD, shuffled(COUNT, 3), IN_FLIGHT))
+        turns.append(second.chat(conversation, **SAMPLED))
+    return Observed(runs, alone, turns)
 
 
-def test_a_next_turn_has_the_same_tokens_whether_or_not_the_server_gave_the_reply_before_it(
-    served_model: Path,
+@pytest.mark.parametrize("later", [1, 2], ids=["cached", "after a restart"])
+def test_a_mixed_load_has_the_same_tokens_in_any_order(observed: Observed, later: int) -> None:
+    first, again = observed.runs[0], observed.runs[later]
+    assert sum(len(answer.tokens) for answer in first) > COUNT * 10
+    numbers = differing(first, again)
+    assert not numbers, [(LOAD[number], first[number], again[number]) for number in numbers[:1]]
+
+
+def test_a_request_alone_and_uncached_says_what_it_says_in_a_crowd(observed: Observed) -> None:
+    assert not differing(observed.runs[0][:ALONE], observed.alone)
+
+
+def test_a_next_turn_has_the_same_tokens_where_the_server_gave_the_reply_before_it(
+    observed: Observed,
 ) -> None:
     """What was sampled is often not what the tokenizer makes of its text, and is forgotten at a restart."""
-    asked = {"temperature": 1.0, "seed": 3, "max_tokens": 20, "ignore_eos": True}
-    messages = [{"role": "user", "content": "Hello there."}]
-    turns = []
-    for remembers in (True, False):
-        with Engine(str(served_model), deterministic=True, kv_memory="8MiB", **OPTIONS) as engine:
-            if remembers:
-                text = engine.chat(messages, **asked).text
-                messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "And then?"}]
-            turns.append(engine.chat(messages, **asked))
-    assert turns[0].usage.prompt_tokens == turns[1].usage.prompt_tokens
-    assert turns[0].tokens == turns[1].tokens
+    knows, knows_not = observed.turns
+    assert knows.usage.prompt_tokens == knows_not.usage.prompt_tokens
+    assert knows.tokens == knows_not.tokens

@@ -57,7 +57,11 @@ def test_no_schema_makes_a_check_take_long(name: str) -> None:
 
 def test_what_takes_too_long_to_check_is_no_call() -> None:
     assert not fits(DOUBLING, {})
-    assert not fits(*HOSTILE["elements compared in pairs"])
+    assert not fits(*HOSTILE["a regex that backtracks"])
+
+
+def test_many_unique_elements_are_no_work() -> None:
+    assert fits(*HOSTILE["elements compared in pairs"])
 
 
 def test_ordinary_schemas_are_checked_as_before() -> None:
@@ -91,7 +95,7 @@ def test_regexes_are_checked() -> None:
 def test_a_regex_that_backtracks_is_no_call() -> None:
     for name in ("a regex that backtracks", "names that a regex backtracks on"):
         assert not fits(*HOSTILE[name])
-    for pattern in ("a?" * 600, "(x{1000}){1000}", "((x{,100}){1,100}){100}"):
+    for pattern in ("(x{1000}){1000}", "((x{,100}){1,100}){100}"):
         assert not fits({"properties": {"a": {"pattern": pattern}}}, {"a": "x"})
 
 

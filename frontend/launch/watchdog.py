@@ -124,4 +124,6 @@ def read_process(pid: int, proc: Path = Path("/proc")) -> Reading | None:
         fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
+    if len(fields) <= _SYSTEM_TICKS:  # it is ending just now
+        return None
     return Reading(fields[_STATE] in _STOPPED, int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS]))

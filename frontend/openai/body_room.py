@@ -1,47 +1,51 @@
-"""How much memory the bodies of requests may take together while they arrive and are decoded."""
+"""How much memory all bodies take together while they are received and decoded."""
 
 from __future__ import annotations
 
-from types import TracebackType
+import contextlib
+from collections.abc import Iterator
 
 from ...runtime.errors import RequestError
-from ..caller import LARGE_BODY
 
-MAX_HELD_BYTES = 512 * 1024 * 1024
+MOST_BYTES = 512 * 1024 * 1024
+FREE_BYTES = 64 * 1024  # of each body, which are not counted: small requests are never refused
 
 
 class BodyRoom:
-    """Counts the bytes of all bodies. Small bodies are always let in."""
+    def __init__(self, most: int = MOST_BYTES) -> None:
+        self._most = most
+        self._taken = 0
 
-    def __init__(self, most: int = MAX_HELD_BYTES) -> None:
-        self.most = most
-        self.held = 0
+    @contextlib.contextmanager
+    def share(self) -> Iterator[Share]:
+        """The part of one body, given back at the end."""
+        share = Share(self)
+        try:
+            yield share
+        finally:
+            self._taken -= share.taken
+
+    def take(self, size: int) -> None:
+        """Raises a 503 `RequestError` where this is too much."""
+        if self._taken + size > self._most:
+            raise RequestError(
+                "The server is receiving too many large requests at the moment. Try again later.",
+                status=503,
+                code="too_many_large_requests",
+            )
+        self._taken += size
 
 
-class BodyShare:
-    """The bytes of one body, which are given back at the end of a `with` block."""
-
+class Share:
     def __init__(self, room: BodyRoom) -> None:
         self._room = room
-        self.size = 0
+        self._size = 0
+        self.taken = 0
 
-    def grow(self, size: int) -> None:
-        """Raises a 503 `RequestError` for a large body when there is no room."""
-        room = self._room
-        self.size += size
-        room.held += size
-        if self.size > LARGE_BODY and room.held > room.most:
-            raise RequestError(
-                f"The server is reading other large bodies, of which it holds {room.most} bytes at most: "
-                "try again in a moment.",
-                status=503,
-                code="bodies_too_large",
-            )
-
-    def __enter__(self) -> BodyShare:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._room.held -= self.size
+    def add(self, size: int) -> None:
+        """More of the body has come. Raises `RequestError`."""
+        self._size += size
+        counted = max(0, self._size - FREE_BYTES) - self.taken
+        if counted:
+            self._room.take(counted)
+            self.taken += counted

@@ -7,12 +7,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from jsonschema.exceptions import best_match
-from jsonschema.protocols import Validator
+from jsonschema.validators import validator_for
+from referencing.jsonschema import EMPTY_REGISTRY, specification_with
 
-from .bounded_validators import TooCostlyError, bounded_validator_for, bounded_work
+from .bounded_validator import BoundedValidator
 from .call_syntax import Call
 
 MOST_SHOWN = 60  # characters of a value
+MAX_META_CHECKED = 20_000  # characters of a schema of which it takes less than 0.2 s to say whether it is one
+MAX_READ_THROUGH = 100_000  # characters of a schema in which it takes less than a second to find a mistake
 CallCheck = Callable[[Call], bool]
 
 
@@ -20,12 +23,12 @@ def check_against(tools: Sequence[Mapping[str, Any]], unchecked: Collection[str]
     """A check of the call's name and of its arguments against that tool's JSON schema.
 
     A tool without parameters, or with parameters that are no schema, takes any object, and so do those with
-    `unchecked` names. Nothing outside a schema is fetched: a reference that leads there fails the call,
-    and so does a check that takes too long.
+    `unchecked` names. Nothing outside a schema is fetched. A reference that leads there fails the call, and
+    so does a check that takes too long.
     """
     functions = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
     functions |= dict.fromkeys(functions.keys() & unchecked)
-    validators: dict[str, Validator | None] = {}
+    validators: dict[str, BoundedValidator | None] = {}
 
     def fits(call: Call) -> bool:
         if call.name not in functions:
@@ -41,23 +44,19 @@ def check_against(tools: Sequence[Mapping[str, Any]], unchecked: Collection[str]
 def mistake_in(schema: Any) -> str | None:
     """What is wrong in a JSON schema: a value that makes no sense, with its place, or a reference.
 
-    Of a schema that takes too long to look through nothing is said.
+    None of a schema that takes too long to look through: whatever compiles it finds the mistake.
     """
-    try:
-        with bounded_work():
-            return _mistake_in(schema)
-    except TooCostlyError:
+    if len(json.dumps(schema)) > MAX_READ_THROUGH:
         return None
-
-
-def _mistake_in(schema: Any) -> str | None:
-    kind = bounded_validator_for(schema)
-    error = best_match(bounded_validator_for(kind.META_SCHEMA)(kind.META_SCHEMA).iter_errors(schema))
+    kind = validator_for(schema)
+    error = best_match(kind(kind.META_SCHEMA).iter_errors(schema))
     if error is not None:
         place = "".join(f"/{part}" for part in error.absolute_path)
         return f"the value at #{place} makes no sense: {json.dumps(error.instance)[:MOST_SHOWN]}"
+    specification = specification_with(kind.ID_OF(kind.META_SCHEMA))
+    resolver = EMPTY_REGISTRY.resolver_with_root(specification.create_resource(schema))
     for reference in _references_within(schema):
-        if not _leads_somewhere(kind(schema), reference):
+        if not _leads_somewhere(resolver.lookup, reference):
             return f"the reference {reference!r} leads nowhere"
     return None
 
@@ -72,33 +71,27 @@ def _references_within(schema: Any) -> Iterator[str]:
             yield from _references_within(part)
 
 
-def _leads_somewhere(validator: Validator, reference: str) -> bool:
+def _leads_somewhere(look_up: Callable[[str], object], reference: str) -> bool:
     try:
-        validator.evolve(schema={"$ref": reference}).is_valid(None)
-    except RecursionError:  # to itself
-        return True
-    except TooCostlyError:
-        raise
-    except Exception:  # which comes from a library beneath jsonschema
+        look_up(reference)
+    except Exception:  # a pointer into what is no object raises others than `Unresolvable`
         return False
     return True
 
 
-def _validator(schema: Any) -> Validator | None:
+def _validator(schema: Any) -> BoundedValidator | None:
     if not schema:
         return None
-    kind = bounded_validator_for(schema)
-    meta = bounded_validator_for(kind.META_SCHEMA)(kind.META_SCHEMA)
-    try:
-        with bounded_work():
-            return kind(schema) if meta.is_valid(schema) else None
-    except TooCostlyError:
-        return kind(schema)
+    kind = validator_for(schema)
+    is_small = len(json.dumps(schema)) <= MAX_META_CHECKED
+    if is_small and not kind(kind.META_SCHEMA).is_valid(schema):
+        return None
+    return BoundedValidator(schema)
 
 
-def _valid(validator: Validator, arguments: str) -> bool:
+def _valid(validator: BoundedValidator, arguments: str) -> bool:
     try:
-        with bounded_work():
-            return bool(validator.is_valid(json.loads(arguments)))
-    except Exception:  # an unresolvable reference, too much to check
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
         return False
+    return validator.is_valid(value)

@@ -64,13 +64,14 @@ def invariant_sizes(
         results = product(row.expand(size, -1).contiguous())
         if not torch.equal(results, results[:1].expand_as(results)):
             continue
-        for result, sizes in agreeing:
+        for result, same in agreeing:
             if torch.equal(result, results[0]):
-                sizes.append(size)
+                same.append(size)
                 break
         else:
             agreeing.append((results[0].clone(), [size]))
-    return tuple(max((sizes for _, sizes in agreeing), key=lambda sizes: (len(sizes), sizes[-1])))
+    best: list[int] = max((same for _, same in agreeing), key=lambda same: (len(same), same[-1]))
+    return tuple(best)
 
 
 def _trial(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

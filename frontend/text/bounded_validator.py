@@ -1,0 +1,149 @@
+"""Checks against a client's JSON schema that end: by counted steps, without a look outside of the schema."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import prod
+from typing import Any
+
+import regex
+from jsonschema.exceptions import ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend, validator_for
+from referencing.jsonschema import EMPTY_REGISTRY
+
+MAX_STEPS = (
+    20_000  # of a check, each about 10 µs: keywords that are looked at, and more for what takes longer
+)
+MEMBERS_IN_A_STEP = 50
+SEARCH_SECONDS = 0.05  # for each pattern that is looked for in a text
+STEPS_OF_A_SLOW_SEARCH = 5_000
+MAX_PATTERN = 4_096  # characters
+PATTERN_IN_A_STEP = 50  # characters of a pattern with its counted repeats written out, while it is compiled
+_COUNTED = re.compile(r"\{(\d*)(?:,(\d*))?\}")
+Keyword = Callable[[Any, Any, Any, Any], "Iterator[ValidationError] | None"]
+
+
+class TooSlowError(Exception):
+    """A check would take more than its steps."""
+
+
+class BoundedValidator:
+    """Checks values against one schema, each within `MAX_STEPS`."""
+
+    def __init__(self, schema: Any) -> None:
+        self._steps = 0
+        self._patterns: dict[str, regex.Pattern[str]] = {}
+        kind = validator_for(schema)
+        own = {
+            "pattern": self._pattern,
+            "patternProperties": self._pattern_properties,
+            "additionalProperties": self._additional_properties,
+            "uniqueItems": self._unique_items,
+        }
+        known = {**kind.VALIDATORS, **{name: own[name] for name in own if name in kind.VALIDATORS}}
+        counted = {name: partial(self._counted, keyword) for name, keyword in known.items()}
+        self._validator: Validator = extend(kind, counted)(_of_one_draft(schema), registry=EMPTY_REGISTRY)
+        text = json.dumps(schema)
+        # jsonschema searches names itself there, without a limit
+        self._is_unbounded = '"unevaluatedProperties"' in text and '"patternProperties"' in text
+
+    def is_valid(self, value: Any) -> bool:
+        """False also where that can't be told: too many steps, a reference that leads out of the schema."""
+        self._steps = MAX_STEPS
+        try:
+            return not self._is_unbounded and bool(self._validator.is_valid(value))
+        except Exception:  # jsonschema raises what lies beneath it, `regex` its own
+            return False
+
+    def _spend(self, steps: int) -> None:
+        self._steps -= steps
+        if self._steps < 0:
+            raise TooSlowError
+
+    def _counted(
+        self, keyword: Keyword, validator: Any, said: Any, instance: Any, schema: Any
+    ) -> Iterator[ValidationError] | None:
+        self._spend(1 + (_members(said) + _members(instance)) // MEMBERS_IN_A_STEP)
+        return keyword(validator, said, instance, schema)
+
+    def _found(self, pattern: str, text: str) -> bool:
+        if pattern not in self._patterns:
+            if len(pattern) > MAX_PATTERN:
+                raise TooSlowError
+            self._spend(_written_out(pattern) // PATTERN_IN_A_STEP)
+            self._patterns[pattern] = regex.compile(pattern)
+        try:
+            return self._patterns[pattern].search(text, timeout=SEARCH_SECONDS) is not None
+        except TimeoutError:
+            self._spend(STEPS_OF_A_SLOW_SEARCH)
+            raise TooSlowError from None
+
+    def _pattern(self, validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+        if isinstance(instance, str) and not self._found(pattern, instance):
+            yield ValidationError("it does not match")
+
+    def _pattern_properties(
+        self, validator: Any, patterns: Any, instance: Any, schema: Any
+    ) -> Iterator[ValidationError]:
+        if isinstance(instance, dict):
+            for pattern, subschema in patterns.items():
+                for name, value in instance.items():
+                    self._spend(1)
+                    if self._found(pattern, name):
+                        yield from validator.descend(value, subschema)
+
+    def _additional_properties(
+        self, validator: Any, allowed: Any, instance: Any, schema: Any
+    ) -> Iterator[ValidationError]:
+        if not isinstance(instance, dict):
+            return
+        patterns = schema.get("patternProperties", {})
+        for name in instance.keys() - schema.get("properties", {}).keys():
+            self._spend(1 + len(patterns))
+            if not any(self._found(pattern, name) for pattern in patterns):
+                yield from validator.descend(instance[name], allowed)
+
+    def _unique_items(
+        self, validator: Any, unique: Any, instance: Any, schema: Any
+    ) -> Iterator[ValidationError]:
+        if unique and isinstance(instance, list):
+            texts = [json.dumps(_with_whole_numbers(item), sort_keys=True) for item in instance]
+            self._spend(sum(map(len, texts)) // MEMBERS_IN_A_STEP)
+            if len(set(texts)) < len(texts):
+                yield ValidationError("it repeats an item")
+
+
+def _members(value: Any) -> int:
+    return len(value) if isinstance(value, list | dict | str) else 0
+
+
+def _written_out(pattern: str) -> int:
+    """Characters of the pattern, at most, if its counted repeats stood there one by one."""
+    counts = [max(int(least or 0), int(most or 0), 1) for least, most in _COUNTED.findall(pattern)]
+    return len(pattern) * prod(counts)
+
+
+def _of_one_draft(schema: Any) -> Any:
+    """Without the dialects that subschemas name: each would be read by a validator of its own."""
+    if isinstance(schema, list):
+        return [_of_one_draft(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: _of_one_draft(value)
+        for name, value in schema.items()
+        if name != "$schema" or not isinstance(value, str)
+    }
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """1.0 as 1, which is the same number in JSON."""
+    if isinstance(value, list):
+        return [_with_whole_numbers(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _with_whole_numbers(each) for name, each in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,137 @@
+"""Checks of calls end, whatever a schema and a model's text are, and look at nothing outside of a schema."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import jsonschema
+import pytest
+from arbora.frontend.text.bounded_validator import BoundedValidator
+from arbora.frontend.text.call_syntax import Call
+from arbora.frontend.text.tool_check import check_against, mistake_in
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+CPU_SECONDS = 5.0  # a guard: each takes about 0.2, and without a limit it would be hours
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([1.0, 0.5, "a", "ab", "b1", ""]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["a", "b1", "c"]), inner),
+    max_leaves=8,
+)
+SCHEMAS: list[dict[str, Any]] = [
+    {"type": "array", "uniqueItems": True},
+    {"uniqueItems": True, "items": {"uniqueItems": True}},
+    {"pattern": "b", "additionalProperties": False},
+    {"patternProperties": {"b": {"type": "string"}}, "additionalProperties": {"type": "integer"}},
+    {"properties": {"a": {"const": 1}}, "additionalProperties": False},
+    {"properties": {"a": True}, "patternProperties": {"^c": {}}, "additionalProperties": False},
+    {"anyOf": [{"required": ["a"]}, {"items": {"$ref": "#"}}], "properties": {"a": {"$ref": "#"}}},
+    {"properties": {"a": {}}, "unevaluatedProperties": False},
+    {"$schema": DRAFT_7, "items": [{"type": "integer"}], "additionalItems": {"pattern": "^a"}},
+]
+
+
+def doubling(levels: int, **more: Any) -> dict[str, Any]:
+    """Each level looks twice at the next one."""
+    names = range(levels)
+    defs: dict[str, Any] = {
+        str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}, {"$ref": f"#/$defs/{n + 1}"}], **more} for n in names
+    }
+    return {"$defs": {**defs, str(levels): {}}, "$ref": "#/$defs/0"}
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=str)
+@given(value=VALUES)
+@settings(max_examples=30, deadline=None)
+def test_what_is_valid_is_what_jsonschema_says(schema: dict[str, Any], value: Any) -> None:
+    plain = jsonschema.validators.validator_for(schema)(schema)
+    assert BoundedValidator(schema).is_valid(value) == plain.is_valid(value)
+
+
+SLOW: dict[str, tuple[dict[str, Any], Any]] = {
+    "pattern": ({"properties": {"a": {"pattern": "^(a|a)*$"}}}, {"a": "a" * 60 + "b"}),
+    "names": ({"patternProperties": {"^(a|a)*$": False}}, {"a" * 60 + "b": 1}),
+    "other names": (
+        {"patternProperties": {"^(a|a)*$": {}}, "additionalProperties": False},
+        {"a" * 60 + "b": 1},
+    ),
+    "a large pattern": ({"pattern": "(a{1000}){1000}(b{1000}){1000}"}, "a"),
+    "a long pattern": ({"pattern": "|".join("abc" * n for n in range(5_000))}, "a"),
+    "doubling": (doubling(60), {}),
+    "doubling in dialects": (doubling(60, **{"$schema": DRAFT_7}), {}),
+    "doubling under data": (
+        {"properties": {"enum": doubling(60)}, "$defs": doubling(60)["$defs"]},
+        {"enum": 1},
+    ),
+    "unevaluated": ({**doubling(60), "unevaluatedProperties": False}, {"a": 1}),
+    "unevaluated names": (
+        {"patternProperties": {"^(a|a)*$": {}}, "unevaluatedProperties": False},
+        {"a" * 60 + "b": 1},
+    ),
+    "many values": ({"items": {"enum": [f"v{n}" for n in range(20_000)]}}, ["a"] * 5_000),
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_a_check_that_takes_too_long_fails_the_call(name: str) -> None:
+    schema, value = SLOW[name]
+    fits = check_against([{"type": "function", "function": {"name": "f", "parameters": schema}}])
+    begun = time.process_time()
+    assert not fits(Call("f", json.dumps(value)))
+    assert time.process_time() - begun < CPU_SECONDS
+
+
+def test_items_of_many_kinds_are_compared_in_time() -> None:
+    validator = BoundedValidator({"uniqueItems": True})
+    values: list[Any] = [each for n in range(5_000) for each in (n, str(n), [n])]
+    begun = time.process_time()
+    assert validator.is_valid(values) and not validator.is_valid([*values, [7.0]])
+    assert time.process_time() - begun < CPU_SECONDS
+
+
+def test_each_check_has_all_its_steps() -> None:
+    validator = BoundedValidator({"type": "array", "items": {"type": "integer"}})
+    assert all(validator.is_valid([1] * 5_000) for _ in range(5))
+
+
+def test_an_array_can_be_too_long_to_be_checked() -> None:
+    validator = BoundedValidator({"type": "array", "items": {"type": "integer"}})
+    assert not validator.is_valid([1] * 100_000)
+
+
+def test_a_reference_out_of_the_schema_is_never_fetched() -> None:
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            schema = {"properties": {"a": {"$ref": f"http://127.0.0.1:{server.server_port}/secret"}}}
+            fits = check_against([{"type": "function", "function": {"name": "f", "parameters": schema}}])
+            assert not fits(Call("f", '{"a": 1}'))
+            assert mistake_in({**schema, "items": {"$ref": "#/properties/a"}}) is None
+        finally:
+            server.shutdown()
+            thread.join()
+    assert not asked
+
+
+def test_references_that_double_lead_somewhere_and_are_found_in_time() -> None:
+    begun = time.process_time()
+    assert mistake_in(doubling(60)) is None
+    assert time.process_time() - begun < CPU_SECONDS
