@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from arbora.grammars.automaton import Automaton
 from arbora.grammars.errors import GrammarError, TooLargeError
-from arbora.grammars.host import HostCompiler, HostGrammar
+from arbora.grammars.host import HostCompiler, NativeGrammar
 from arbora.grammars.masks.token_trie import Spellings, build_tries
 from arbora.grammars.schema import PropertyOrder
 from arbora.grammars.worker import Builder, Schema
@@ -158,7 +158,7 @@ class LlGuidance:
 class _LlGuidanceGrammar:
     table_bytes = None
 
-    def __init__(self, grammar: HostGrammar, words: Words) -> None:
+    def __init__(self, grammar: NativeGrammar, words: Words) -> None:
         self._grammar = grammar
         self._words = words
 

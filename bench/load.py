@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import resource
 import statistics
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parent))
+from server_processes import Figures, cpu_seconds, keep_peak, processes
 from sockets_client import Answer, Server, ask, connect
 
 PROMPTS = (
@@ -59,12 +59,16 @@ class Load:
         return {
             "model": self.server.model,
             "prompt": f"{PROMPTS[number % len(PROMPTS)]} {number}:",
-            "max_tokens": tokens or self.tokens,
+            "max_tokens": tokens or self._length(number),
             "temperature": 0,
             "ignore_eos": True,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
+
+    def _length(self, number: int) -> int:
+        """From half of `tokens` to three halves of them, so that replies do not end all at once."""
+        return self.tokens // 2 + (number * 37) % (self.tokens + 1)
 
     async def stream(self, number: int, tokens: int | None = None) -> Answer:
         return await ask(self.server, "POST", "/v1/completions", self.body(number, tokens))
@@ -79,35 +83,13 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return round(ordered[min(len(ordered) - 1, len(ordered) * percent // 100)], 3) if ordered else 0.0
 
 
-def processes(pid: int | None) -> dict[str, dict[str, int]]:
-    """Memory in MB and descriptors of the server's processes, by role."""
-    found = {}
-    for each in _family(pid) if pid is not None else ():
-        command = Path(f"/proc/{each}/cmdline").read_text().split("\0")
-        module = next((word for word in command if word.endswith(".process")), "arbora.serve")
-        status = Path(f"/proc/{each}/status").read_text()
-        memory = int(status.split("VmRSS:")[1].split()[0]) // 1024 if "VmRSS:" in status else 0
-        role = module.removeprefix("arbora.").removesuffix(".process")
-        found[role] = {"mb": memory, "descriptors": len(os.listdir(f"/proc/{each}/fd"))}
-    return found
-
-
-def _family(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *(int(child) for child in children if ".process" in _command(int(child)))]
-
-
-def _command(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text()
-
-
 async def streams(load: Load) -> None:
     """All at once; then a sample of them alone, whose texts must be the same."""
-    before, started = processes(load.pid), time.perf_counter()
-    peak = asyncio.create_task(_peak(load.pid))
+    before, started, peak = processes(load.pid), time.perf_counter(), Figures()
+    watching = asyncio.create_task(keep_peak(load.pid, peak))
     answers = await asyncio.gather(*(load.stream(number) for number in range(load.streams)))
     seconds = time.perf_counter() - started
-    peak.cancel()
+    watching.cancel()
     faults = Counter(fault for fault in (answer.fault() for answer in answers) if fault is not None)
     sample = random.Random(0).sample(range(load.streams), min(16, load.streams))
     alone = [(await load.stream(number)).text() for number in sample]
@@ -121,123 +103,149 @@ async def streams(load: Load) -> None:
         same_as_alone=f"{sum(answers[n].text() == text for n, text in zip(sample, alone, strict=True))}"
         f" of {len(sample)}",
         tokens=tokens,
-        expected_tokens=load.streams * load.tokens,
+        expected_tokens=sum(load.body(n)["max_tokens"] for n in range(load.streams)),
         seconds=round(seconds, 1),
         tok_per_s=round(tokens / seconds, 1),
         first_byte_p50=percentile([answer.first_byte for answer in whole], 50),
         first_byte_max=percentile([answer.first_byte for answer in whole], 100),
         before=before,
-        peak=_PEAK,
+        peak=peak,
         after=processes(load.pid),
     )
 
 
-_PEAK: dict[str, dict[str, int]] = {}
-
-
-async def _peak(pid: int | None) -> None:
-    """Keeps the highest figures of the server's processes in `_PEAK`."""
-    while True:
-        for role, figures in processes(pid).items():
-            old = _PEAK.get(role, figures)
-            _PEAK[role] = {name: max(value, old[name]) for name, value in figures.items()}
-        await asyncio.sleep(0.5)
-
-
 @dataclass
 class Tally:
-    """Of the replies whose end came within the time that is measured."""
+    """What clients got. `ends` has a time and a number of tokens for each whole reply.
 
-    started: float
-    until: float
-    replies: int = 0
-    tokens: int = 0
+    `running` are how many requests the server says it runs, each second, with the time.
+    """
+
+    ends: list[tuple[float, int]] = field(default_factory=list)
+    running: list[tuple[float, int]] = field(default_factory=list)
     refusals: int = 0
+    told: list[float] = field(default_factory=list)
     tries: Counter[int] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
 
     def take(self, answer: Answer, tries: int) -> None:
-        if self.started <= time.perf_counter() <= self.until:
-            self.replies += 1
-            self.tokens += answer.tokens()
+        if answer.status == 429:
+            self.refusals += 1
+            self.told.append(answer.retry_after)
+        elif answer.fault() is not None:
+            self.faults[answer.fault() or ""] += 1
+        else:
+            self.ends.append((time.perf_counter(), answer.tokens()))
             self.tries[tries] += 1
 
-    def figures(self) -> dict[str, Any]:
-        seconds = self.until - self.started
-        told = sum(self.tries.values())
-        return {
-            "tok_per_s": round(self.tokens / seconds, 1),
-            "replies_per_s": round(self.replies / seconds, 2),
-            "refusals": self.refusals,
-            "tries_mean": round(sum(t * n for t, n in self.tries.items()) / told, 2) if told else None,
-            "tries_max": max(self.tries, default=None),
-            "faults": self.faults,
-        }
+    def tokens_per_s(self, start: float, end: float) -> float:
+        return sum(tokens for at, tokens in self.ends if start <= at <= end) / (end - start)
+
+    def share_of_time_full(self, start: float, end: float, in_flight: int) -> float:
+        samples = [running >= in_flight for at, running in self.running if start <= at <= end]
+        return round(sum(samples) / max(1, len(samples)), 3)
 
 
-async def full_server(load: Load, warm_up: float) -> Tally:
-    """Closed loop: `in_flight` clients, each of which sends its next request when it has the answer."""
-    begin = time.perf_counter() + warm_up
-    tally = Tally(begin, begin + load.seconds)
+def _cost(before: dict[str, float], after: dict[str, float], tokens: int) -> dict[str, float]:
+    """Processor time for each token of whole replies, in milliseconds, by role and in all."""
+    each = {role: 1000 * (after[role] - before[role]) / max(1, tokens) for role in after}
+    return {role: round(ms, 3) for role, ms in (each | {"all": sum(each.values())}).items()}
+
+
+async def full_server(load: Load, seconds: float) -> tuple[float, float, dict[str, float]]:
+    """Closed loop: `in_flight` clients, each of which sends its next request when it has the answer.
+
+    Returns tokens and replies per second, of all but the first third of the time, and the cost of a token.
+    """
+    tally, started, cpu = Tally(), time.perf_counter(), cpu_seconds(load.pid)
 
     async def client(number: int) -> None:
-        while time.perf_counter() < tally.until:
-            answer = await load.stream(number)
-            _count(tally, answer, 1)
+        while time.perf_counter() < started + seconds:
+            tally.take(await load.stream(number), 1)
             number += load.in_flight
 
-    await asyncio.gather(*(client(number) for number in range(load.in_flight)))
-    return tally
+    clients = asyncio.gather(*(client(number) for number in range(load.in_flight)))
+    await asyncio.sleep(seconds)
+    rate = tally.tokens_per_s(started + seconds / 3, started + seconds)
+    replies = sum(at >= started + seconds / 3 for at, _ in tally.ends) / (seconds * 2 / 3)
+    await clients
+    if tally.faults or tally.refusals:
+        raise SystemExit(f"a server that is only full failed: {tally.faults}, {tally.refusals} refusals")
+    return rate, replies, _cost(cpu, cpu_seconds(load.pid), sum(tokens for _, tokens in tally.ends))
 
 
-def _count(tally: Tally, answer: Answer, tries: int) -> None:
-    if answer.status == 429:
-        tally.refusals += 1
-    elif answer.fault() is not None:
-        tally.faults[answer.fault() or ""] += 1
-    else:
-        tally.take(answer, tries)
+async def _sample_running(load: Load, tally: Tally) -> None:
+    while True:
+        text = (await ask(load.server, "GET", "/metrics")).body.decode()
+        for line in text.splitlines():
+            if line.startswith("arbora_requests_running "):
+                tally.running.append((time.perf_counter(), int(float(line.split()[1]))))
+        await asyncio.sleep(1.0)
 
 
-async def too_many(load: Load, per_second: float, warm_up: float) -> Tally:
-    """Open loop: more arrivals than the server can serve. The refused come back when they are told to."""
-    begin = time.perf_counter() + warm_up
-    tally = Tally(begin, begin + load.seconds)
+async def too_many(load: Load, per_second: float) -> tuple[Tally, float, float, float]:
+    """Open loop: more arrivals than the server can serve. The refused come back when they are told to.
+
+    Returns also tokens per second while requests arrive, and until nine tenths of them are served, and the
+    share of the latter time in which the server ran as many requests as it can; all begin when the queue
+    has filled.
+    """
+    tally, started, chance = Tally(), time.perf_counter(), random.Random(0)
 
     async def client(number: int) -> None:
-        tries = 0
-        while time.perf_counter() < tally.until:
-            tries += 1
-            answer = await load.stream(number)
-            _count(tally, answer, tries)
-            if answer.status != 429:
-                return
+        tries = 1
+        while (answer := await load.stream(number)).status == 429:
+            tally.take(answer, tries)
             await asyncio.sleep(answer.retry_after)
+            tries += 1
+        tally.take(answer, tries)
 
-    clients, number, chance = [], 0, random.Random(0)
-    while time.perf_counter() < tally.until:
-        clients.append(asyncio.create_task(client(number)))
-        number += 1
+    clients: list[asyncio.Task[None]] = []
+    sampling = asyncio.create_task(_sample_running(load, tally))
+    while (now := time.perf_counter()) < started + load.seconds:
+        while len(clients) < (now - started) * per_second:
+            clients.append(asyncio.create_task(client(len(clients))))
         await asyncio.sleep(chance.expovariate(per_second))
-    for each in clients:
-        each.cancel()
-    await asyncio.gather(*clients, return_exceptions=True)
-    return tally
+    await asyncio.gather(*clients)
+    sampling.cancel()
+    full_from, arrived = started + load.seconds / 3, started + load.seconds
+    nine_tenths = sorted(at for at, _ in tally.ends)[len(tally.ends) * 9 // 10]
+    full = tally.share_of_time_full(full_from, nine_tenths, load.in_flight)
+    return tally, tally.tokens_per_s(full_from, arrived), tally.tokens_per_s(full_from, nine_tenths), full
 
 
 async def overload(load: Load) -> None:
-    """Rounds in turn, so that what else the machine does strikes both alike."""
+    """A full server before and after each overload, so that what else the machine does strikes both alike."""
     ratios = []
+    capacity, replies, cost = await full_server(load, load.seconds)
     for number in range(load.rounds):
-        full = await full_server(load, warm_up=load.seconds / 2)
-        report(scenario="overload", round=number, load="full", **full.figures())
-        rate = OVERLOAD * full.replies / load.seconds
-        much = await too_many(load, rate, warm_up=load.seconds / 2)
-        report(scenario="overload", round=number, load=f"{rate:.1f} arrivals/s", **much.figures())
-        ratios.append(much.tokens / max(1, full.tokens))
-        await _until_quiet(load)
-    report(scenario="overload", goodput_of_capacity=[round(ratio, 3) for ratio in ratios],
-           median=round(statistics.median(ratios), 3), processes=processes(load.pid))  # fmt: skip
+        cpu = cpu_seconds(load.pid)
+        tally, while_arriving, until_served, full = await too_many(load, OVERLOAD * replies)
+        cost_overloaded = _cost(cpu, cpu_seconds(load.pid), sum(tokens for _, tokens in tally.ends))
+        after, replies, cost_after = await full_server(load, load.seconds)
+        between = (capacity + after) / 2
+        ratios.append(until_served / between)
+        report(
+            scenario="overload",
+            round=number,
+            requests=len(tally.ends),
+            faults=tally.faults,
+            capacity_before_after=[round(capacity, 1), round(after, 1)],
+            goodput_while_arriving=round(while_arriving, 1),
+            goodput_until_served=round(until_served, 1),
+            ratio=round(until_served / between, 3),
+            share_of_time_full=full,
+            cpu_ms_per_token_full=[cost, cost_after],
+            cpu_ms_per_token_overloaded=cost_overloaded,
+            refusals=tally.refusals,
+            told_p50=percentile(tally.told, 50),
+            told_max=percentile(tally.told, 100),
+            tries_p50=percentile(list(tally.tries.elements()), 50),
+            tries_p99=percentile(list(tally.tries.elements()), 99),
+            processes=processes(load.pid),
+        )
+        capacity, cost = after, cost_after
+    report(scenario="overload", median_ratio=round(statistics.median(ratios), 3))
 
 
 async def _until_quiet(load: Load) -> None:

@@ -99,7 +99,7 @@ def server_of(url: str) -> int:
         except psutil.Error:
             continue
         if port in listens:
-            return min([process, *process.parents()], key=_distance_from_serve).pid
+            return int(min([process, *process.parents()], key=_distance_from_serve).pid)
     raise SystemExit(f"no process of this machine listens at {url}")
 
 

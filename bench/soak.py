@@ -20,9 +20,9 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-import httpx
-
-sys.path.append(str(Path(__file__).parent))
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests" / "support")]
+from hostile_run import corpus, send_corpus
+from rest_check import wrong_at_rest
 from server_process import ServerProcess, main_pids, server_of
 from soak_report import (
     Row,
@@ -38,10 +38,14 @@ from soak_report import (
 )
 from soak_traffic import Tally, Traffic
 
+HOSTILE_SHARE = 0.5  # of the hostile bodies' full size
+HOSTILE_DEPTHS = (300, 4_000, 50_000)
+HOSTILE_WITHIN_S = 60.0
+
 KEYS = ["soak-a", "soak-b", "soak-c"]
+HOSTILE_KEY = "soak-hostile"
 SAMPLE_EVERY_S = 10.0
 ROW_EVERY_S = 600.0
-QUIET_WITHIN_S = 60.0
 SERVER = (
     *("--dtype", "float32", "--kv-memory", "32MiB", "--pin-memory", "8MiB", "--host-cache", "32MiB"),
     *("--disk-cache-size", "128MiB", "--isolate-keys", "--check-invariants"),
@@ -69,7 +73,10 @@ class Soak:
         """Whether nothing was lost."""
         end = time.monotonic() + 60 * self._options.minutes
         measuring = asyncio.create_task(self._measure())
-        await asyncio.gather(*(self._client(number, end) for number in range(self._options.clients)))
+        clients = [self._client(number, end) for number in range(self._options.clients)]
+        if self._options.hostile:
+            clients.append(self._hostile_client(end))
+        await asyncio.gather(*clients)
         measuring.cancel()
         verdict = await self._verdict()
         self._take_row()
@@ -82,6 +89,16 @@ class Soak:
         while time.monotonic() < end:
             await self._traffic.act(rng)
             await asyncio.sleep(rng.expovariate(1 / self._options.pause) if self._options.pause else 0)
+
+    async def _hostile_client(self, end: float) -> None:
+        """Sends the hostile corpus over and over, with a key of its own."""
+        while time.monotonic() < end:
+            for name, case in corpus(HOSTILE_SHARE, HOSTILE_DEPTHS):
+                [found] = await send_corpus(self._url, [(name, case)], 1, HOSTILE_WITHIN_S, HOSTILE_KEY)
+                self._traffic.take_hostile(name, found.answer.status if found.answer else 0)
+                await asyncio.sleep(self._options.pause)
+                if time.monotonic() > end:
+                    break
 
     async def _measure(self) -> None:
         while True:
@@ -116,12 +133,7 @@ class Soak:
 
     async def _verdict(self) -> list[str]:
         """What is wrong once the traffic has ended; nothing if all is well."""
-        deadline = time.monotonic() + QUIET_WITHIN_S
-        while (metrics := await self._metrics()) and time.monotonic() < deadline:
-            if not _wrong_at_rest(metrics):
-                break
-            await asyncio.sleep(1)
-        return _wrong_at_rest(metrics) + self._wrong_in_log()
+        return await asyncio.to_thread(wrong_at_rest, self._url) + self._wrong_in_log()
 
     def _wrong_in_log(self) -> list[str]:
         if self._options.url is not None:
@@ -129,12 +141,6 @@ class Soak:
         text = self._options.log.read_text(errors="replace")
         count = text.count("Traceback (most recent call last)")
         return [f"{count} tracebacks in the server's log"] if count else []
-
-    async def _metrics(self) -> dict[str, float]:
-        async with httpx.AsyncClient() as http:
-            text = (await http.get(f"{self._url}/metrics", timeout=30)).text
-        lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
-        return {name: float(value) for name, _, value in lines if "{" not in name}
 
     def _write(self, verdict: list[str]) -> None:
         half = self._seconds / 2
@@ -169,18 +175,6 @@ def _cpu_seconds(usage: dict[str, Sample]) -> float:
     return sum(sample.cpu_seconds for sample in usage.values())
 
 
-def _wrong_at_rest(metrics: dict[str, float]) -> list[str]:
-    wrong = [
-        f"{name} is {metrics.get(name)}, not 0"
-        for name in ("arbora_requests_running", "arbora_requests_waiting", "arbora_kv_pages_used")
-        if metrics.get(name) != 0
-    ]
-    free, cached = metrics.get("arbora_kv_pages_free"), metrics.get("arbora_kv_pages_cached")
-    if free is None or cached is None or free + cached != metrics.get("arbora_kv_pages"):
-        wrong.append(f"pages: {free} free and {cached} cached are not all {metrics.get('arbora_kv_pages')}")
-    return wrong
-
-
 def _list(title: str, lines: list[str]) -> str:
     return f"{title}: " + ("nothing." if not lines else "\n\n" + "\n".join(f"- {line}" for line in lines))
 
@@ -194,6 +188,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=120)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--pause", type=float, default=1.5, help="mean seconds between a client's actions")
+    parser.add_argument("--hostile", action="store_true", help="one more client sends the hostile corpus")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("soak.md"))
     options = parser.parse_args()
@@ -203,7 +198,7 @@ def main() -> None:
         well = asyncio.run(Soak(options, options.url, server_of(options.url), "(a running server)").run())
     else:
         with tempfile.TemporaryDirectory() as directory:
-            keys = [part for key in KEYS for part in ("--api-key", key)]
+            keys = [part for key in (*KEYS, HOSTILE_KEY) for part in ("--api-key", key)]
             server = ServerProcess(options.log, *SERVER, "--disk-cache", directory, *keys)
             try:
                 command = " ".join([*server.command[:2], *SERVER, "--disk-cache DIRECTORY", *keys])

@@ -84,6 +84,13 @@ class Traffic:
         if len(self.failures) < MOST_KEPT_FAILURES:
             self.failures.append(f"{time.strftime('%H:%M:%S')} {what[:600]}")
 
+    def take_hostile(self, name: str, status: int) -> None:
+        """`status` is 0 if there was no answer."""
+        if status == 0 or status >= 500:
+            self.fail(f"hostile {name}: status {status}")
+        else:
+            self.tally.requests["hostile"] += 1
+
     async def converse(self, rng: random.Random, key: str) -> None:
         messages = [{"role": "system", "content": "You are a helpful assistant. " + words(rng, 0, 60)}]
         for _ in range(rng.randint(1, 4)):
@@ -196,8 +203,9 @@ class Traffic:
         body = {"temperature": 0, **FIXED[number]}
         answer = await self._post(CHAT, body, key)
         self._count(answer)
-        said = [_without_ids(choice) for choice in answer["choices"]]
-        _check(said == self._fixed.setdefault(number, said), (body, said, self._fixed[number]))
+        said = [_comparable(choice) for choice in answer["choices"]]
+        first = self._fixed.setdefault(number, said)
+        _check(said == first, (body["messages"], said, first))
 
     async def _ask(self, body: Body, key: str) -> Any:
         answer = await self._post(CHAT, body, key)
@@ -280,9 +288,15 @@ def _headers(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-def _without_ids(choice: Any) -> str:
-    """A choice as text, without the random ids of its tool calls."""
-    return re.sub(r'"id": "[^"]*"', '"id": ""', json.dumps(choice, sort_keys=True))
+def _comparable(choice: Any) -> Any:
+    """A choice without the random ids of its calls, and without the values of logprobs, which are rounded."""
+    logprobs = choice.get("logprobs") or {}
+    tokens = [
+        (item["token"], [other["token"] for other in item["top_logprobs"]])
+        for item in logprobs.get("content") or ()
+    ]
+    calls = [call["function"] for call in choice["message"].get("tool_calls") or ()]
+    return choice["message"].get("content"), calls, choice["finish_reason"], tokens
 
 
 def _check(truth: object, about: object) -> None:

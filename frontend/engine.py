@@ -50,6 +50,7 @@ class EngineOptions(TypedDict, total=False):
     max_waiting: int
     step_ms: float
     enforce_eager: bool
+    deterministic: bool
     no_prefix_cache: bool
     unenforced: str
     check_invariants: bool

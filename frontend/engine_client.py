@@ -27,6 +27,7 @@ from ..runtime.messages import (
     ModelReady,
     Outputs,
     PeerDown,
+    PeerResponds,
     PeerUp,
     PinFits,
     PrefixPinned,
@@ -52,6 +53,7 @@ class EngineClient:
     """Sends to whichever replica is up. `model` is what it said of itself, None before the first;
     `epoch` is its epoch, or that of the last one.
 
+    `informed` is set once the supervisor has said whether the replica is up, or that it is to drain.
     `drain_requested` is set when the supervisor wants the process to finish what is open, `idle` while
     nothing is.
     """
@@ -60,6 +62,7 @@ class EngineClient:
         self.client = client
         self.model: ModelReady | None = None
         self.epoch = ANY_EPOCH
+        self.informed = asyncio.Event()
         self.drain_requested = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
@@ -72,6 +75,7 @@ class EngineClient:
             ANY_EPOCH,
         )
         self._outbox: Outbox | None = None
+        self._responds = True
         self._choices: dict[str, Choice] = {}
         self._questions = Questions()
 
@@ -86,6 +90,15 @@ class EngineClient:
         if self._outbox is None or self.model is None:
             raise _unavailable("The model is starting; try again in a moment.", "model_not_ready")
         return self.model
+
+    def check_responding(self) -> None:
+        """Raises a 503 `RequestError` unless the model is up and shows life."""
+        self.check_serving()
+        if not self._responds:
+            raise _unavailable(
+                "The model does not respond; it is ended and started again unless it soon does.",
+                "model_not_responding",
+            )
 
     def start(self, requests: Sequence[Generate]) -> Generation:
         """Send a request's choices, whose ids no open request has. Raises a 503 `RequestError` when down."""
@@ -143,11 +156,16 @@ class EngineClient:
                 self._questions.answer(message)
             case PeerUp():
                 self._peer_up(message)
+                self.informed.set()
             case PeerDown(role):
                 if role == "replica":
                     self._peer_down()
+                    self.informed.set()
+            case PeerResponds(responds):
+                self._responds = responds
             case Drain():
                 self.drain_requested.set()
+                self.informed.set()
             case GiveUp():
                 for generation in self._open_generations():
                     generation.end(_shutting_down())
@@ -175,6 +193,7 @@ class EngineClient:
         if self._outbox is not None:
             self._peer_down()
         self.model = message.ready
+        self._responds = True
         self.epoch = message.epoch
         self._inbox.move_to(message.epoch)
         self._outbox = Outbox(self._context, scheduler_address(self._directory, message.epoch), message.epoch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from importlib.metadata import version
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -19,6 +18,7 @@ from ..runtime.config import ServeConfig
 from ..runtime.errors import RequestError
 from .api_keys import METRICS_PATH, OPEN_PATHS, Guard
 from .cache_endpoints import drop_cache, pin_prefix, show_cache, unpin_prefix
+from .descriptors import check_descriptors
 from .generation import ClientGoneError
 from .openai.chat import prepare_chat
 from .openai.completions import prepare_completion
@@ -27,7 +27,7 @@ from .openai.errors import error_response, internal_error
 from .openai.models import list_models, show_model
 from .openai.tokenize import detokenize, tokenize
 from .request_log import RequestLog
-from .service import Service
+from .service import VERSION, Service
 
 log = logging.getLogger(__name__)
 
@@ -79,12 +79,13 @@ def _bound(service: Service, handler: Handler) -> Callable[[Request], Awaitable[
 
 
 async def _health(service: Service, request: Request) -> Response:
-    service.engine.check_serving()
+    service.engine.check_responding()
+    check_descriptors()
     return _json({"status": "ok"})
 
 
 async def _version(service: Service, request: Request) -> Response:
-    return _json({"version": version("arbora")})
+    return _json({"version": VERSION})
 
 
 async def _metrics(service: Service, request: Request) -> Response:

@@ -295,6 +295,14 @@ OPTIONS = (
         False,
         switch=True,
     ),
+    Option(
+        "deterministic",
+        "the same request gives the same tokens in any batch, cached or not, and after a restart; CPU only, "
+        "slower",
+        truth,
+        False,
+        switch=True,
+    ),
     Option("no_prefix_cache", "compute every prompt from its start", truth, False, switch=True),
     Option(
         "served_model_name",
@@ -322,7 +330,13 @@ OPTIONS = (
         "FILE",
     ),
     Option("protect_metrics", "/metrics needs a key too", truth, False, switch=True),
-    Option("isolate_keys", "clients with different keys share no cached prefixes", truth, False, switch=True),
+    Option(
+        "isolate_keys",
+        "clients with different keys share no cached prefixes and no compiled grammars",
+        truth,
+        False,
+        switch=True,
+    ),
     Option(
         "unenforced",
         "what becomes of a schema's keywords that can't be enforced, where the request doesn't say: refuse "

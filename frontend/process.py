@@ -15,11 +15,11 @@ import uvicorn
 import uvloop
 import zmq
 
-from ..runtime.child import ChildArguments, child_arguments
+from ..runtime.child import SIGN_OF_LIFE_S, ChildArguments, child_arguments
 from ..runtime.config import ServeConfig, load_config
 from ..runtime.errors import ConfigError
 from ..runtime.logs import write_log
-from ..runtime.messages import Drained, Failed, Message, Ready
+from ..runtime.messages import Alive, Drained, Failed, Message, Ready
 from ..runtime.sockets import ANY_EPOCH, Outbox, supervisor_address
 from .engine_client import EngineClient
 from .http_app import create_app
@@ -51,18 +51,25 @@ def main() -> None:
 async def _serve(
     arguments: ChildArguments, config: ServeConfig, tokenizer: Tokenizer, supervisor: Outbox
 ) -> None:
-    """Until the supervisor wants the process drained and the last answer is out."""
+    """Until the supervisor wants the process drained and the last answer is out.
+
+    Connections wait in the socket's backlog until it is known whether the replica is up: a process that
+    takes the place of a dead one refuses nothing that the model could answer.
+    """
     engine = EngineClient(arguments.directory, arguments.client)
     service = Service.load(config, engine, tokenizer)
     listener = socket.socket(fileno=int(os.environ[LISTEN_FD]))
     server = http_server(service)
     async with asyncio.TaskGroup() as tasks:
         receiving = tasks.create_task(engine.run())
+        living = tasks.create_task(_show_life(supervisor))
         stopping = tasks.create_task(_stop_when_drained(engine, server))
+        await engine.informed.wait()
         supervisor.send(Ready("tokenizer", arguments.client))
         gc.freeze()
         await server.serve(sockets=[listener])
         receiving.cancel()
+        living.cancel()
         stopping.cancel()
     engine.close()
 
@@ -83,6 +90,13 @@ def http_server(service: Service, limits: Limits | None = None) -> uvicorn.Serve
             timeout_keep_alive=limits.idle_seconds,
         )
     )
+
+
+async def _show_life(supervisor: Outbox) -> None:
+    """As long as the event loop runs."""
+    while True:
+        supervisor.send(Alive(os.getpid(), stalled_s=0.0))
+        await asyncio.sleep(SIGN_OF_LIFE_S)
 
 
 async def _stop_when_drained(engine: EngineClient, server: uvicorn.Server) -> None:

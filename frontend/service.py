@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from functools import cached_property
 from hashlib import sha256
 from importlib.metadata import version
 
@@ -24,6 +23,8 @@ from .text.reasoning import ReasoningFormat, detect_reasoning
 from .text.tokenizer import Tokenizer
 from .text.tool_calls import ToolFormat, detect_format
 
+VERSION = version("arbora")  # read at start: later there may be no descriptor left to read it with
+
 
 @dataclass(frozen=True)
 class Service:
@@ -36,6 +37,7 @@ class Service:
     reasoning: ReasoningFormat | None
     tool_format: ToolFormat
     metrics: Metrics
+    fingerprint: str
     work: FairThreads
     bodies: BodyReader
     started: int = field(default_factory=lambda: int(time.time()))
@@ -45,7 +47,7 @@ class Service:
         template = ChatTemplate.load(config.model, tokenizer)
         reasoning = detect_reasoning(template, tokenizer)
         long_texts = LongTexts(tokenizer)
-        memo = PromptMemo(tokenizer, long_texts=long_texts)
+        memo = PromptMemo(tokenizer, long_texts=long_texts, keeps_replies=not config.deterministic)
         tools = detect_format(template)
         work = FairThreads()
         return cls(
@@ -58,15 +60,10 @@ class Service:
             reasoning,
             tools,
             Metrics(memo),
+            fingerprint(config),
             work,
             BodyReader(work),
         )
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """OpenAI's: with the same one a seed gives the same reply."""
-        parts = (version("arbora"), self.config.model.name, self.config.device, self.config.dtype)
-        return "fp_" + sha256("/".join(parts).encode()).hexdigest()[:12]
 
     async def encode(self, text: str, special: bool, caller: Caller, most: int, param: str) -> Tokens:
         """The ids of a text, with the tokenizer's own special tokens around it if `special`.
@@ -102,6 +99,13 @@ class Service:
                 param="model",
                 code="model_not_found",
             )
+
+
+def fingerprint(config: ServeConfig) -> str:
+    """OpenAI's `system_fingerprint`: with the same one a seed gives the same reply."""
+    mode = ("deterministic",) if config.deterministic else ()
+    parts = (VERSION, config.model.name, config.device, config.dtype, *mode)
+    return "fp_" + sha256("/".join(parts).encode()).hexdigest()[:12]
 
 
 def room_for_reply(

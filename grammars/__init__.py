@@ -2,9 +2,9 @@
 
 from .automaton import Automaton
 from .compiler import GrammarCompiler
-from .errors import CompilerError, GrammarError
+from .errors import BusyError, CompilerError, GrammarError
 from .grammar_files import GrammarFiles, default_directory
-from .host import HostGrammar, HostMatcher
+from .host_grammar import HostGrammar, HostMatcher
 from .jump_forward import ForcedText, Segmenter, forced_text, load_segmenter
 from .stack_automaton import CHOICE, DEAD
 
@@ -12,6 +12,7 @@ __all__ = [
     "CHOICE",
     "DEAD",
     "Automaton",
+    "BusyError",
     "CompilerError",
     "ForcedText",
     "GrammarCompiler",

@@ -14,20 +14,24 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import CompilerError, GrammarError, TooLargeError
+from .errors import BusyError, CompilerError, GrammarError, TooLargeError
 from .grammar_cache import GrammarCache
 from .grammar_files import GrammarFiles
-from .host import HostCompiler
-from .host_start import HostStart, compiled_by_host, is_for_host
-from .host_threads import HostAttempt, HostThreads
+from .host_client import HostServer
+from .host_grammar import HostGrammar
+from .host_messages import HostVocabulary
+from .host_start import is_for_host
+from .host_threads import HostAttempt, HostStart, HostThreads
 from .lanes import Lanes
 from .masks.token_trie import Spellings
-from .routes import Compiled, Routes
+from .refused import Refused
+from .routes import Asked, Compiled, Routes, host_job
 from .schema import PropertyOrder, Unenforced
 from .source import GrammarKind, Source
+from .spending import Spending
 from .worker import AutomatonWorkers
 
-Answer: TypeAlias = Compiled | GrammarError | CompilerError
+Answer: TypeAlias = Compiled | GrammarError | CompilerError | BusyError
 GRACE_S = 0.025  # for an automaton; a reply's masks cost llguidance about as much, and most are there by then
 CACHE_BYTES = 256 << 20
 WORKERS = 2  # a slow grammar holds up nobody else's
@@ -43,7 +47,8 @@ class _Work(NamedTuple):
     """A grammar that is being compiled. Those who ask now get `answer`: `lasting`, or what llguidance made of
     it in its `attempt`, if that comes first."""
 
-    source: Source
+    source: bytes  # its digest
+    is_for_host: bool
     answer: Future[Compiled]
     lasting: Future[Compiled]
     attempt: HostAttempt
@@ -93,17 +98,20 @@ class GrammarCompiler:
         self._vocab_size = vocab_size
         self._on_finished = on_finished
         self._grace_s = grace_s
-        self._threads = Lanes("grammars", THREADS, LARGE_THREADS)
-        self._host = HostThreads(THREADS)
+        spending = Spending()
+        self._threads = Lanes("grammars", THREADS, LARGE_THREADS, spending=spending)
+        lanes = Lanes("host-grammars", THREADS, LARGE_THREADS, spending=spending)
+        self._host = HostThreads(lanes, HostServer(self._host_vocabulary()), eos_tokens, spending)
         spellings = Spellings(spelled_offsets, spelled_data, eos_tokens, vocab_size)
-        self._workers = AutomatonWorkers(spellings, WORKERS)
+        self._workers = AutomatonWorkers(spellings, WORKERS, spending)
         spelled = {name: self.spelled(np.array([token])) for name, token in special_names.items()}
         self._routes = Routes(self._workers, self._host, files, spelled)
-        self._cache: GrammarCache[Source, Compiled] = GrammarCache(CACHE_BYTES, on_finished)
+        self._cache: GrammarCache[bytes, Compiled] = GrammarCache(CACHE_BYTES, on_finished)
         self._tickets: dict[str, _Ticket] = {}
         self._works: dict[Future[Compiled], _Work] = {}  # by their answers
         self._in_grace: dict[Future[Compiled], float] = {}  # answers that llguidance may give, and from when
-        self._ended: deque[_Work] = deque()  # from other threads, not yet taken note of
+        self._refused = Refused()
+        self._ended: deque[Future[Compiled]] = deque()  # from other threads, not yet taken note of
 
     @property
     def pending(self) -> int:
@@ -112,7 +120,7 @@ class GrammarCompiler:
     def start(self) -> None:
         """Comes first. Begins with what the first grammar should not wait for."""
         self._threads.submit(0, self._workers.start)
-        self._host.start(self._host_compiler)
+        self._host.start()
 
     def submit(
         self,
@@ -125,12 +133,15 @@ class GrammarCompiler:
         unenforced: Unenforced = "refuse",
         closing: bool = False,
         reproducible: bool = False,
+        tenant: str = "",
+        scope: str = "",
     ) -> None:
-        """`reproducible`: whenever it is asked for, the same is handed out."""
-        source = Source(kind, text, separators, property_order, unenforced, closing)
-        answer = self._cache.get(source, lambda: self._begun(source))
+        """`reproducible`: whenever it is asked for, the same is handed out. `tenant` pays for compiling.
+        Different scopes share nothing."""
+        source = Source(kind, text, separators, property_order, unenforced, closing, scope)
+        answer = self._answer_to(source, tenant)
         work = self._works.get(answer)
-        if work and not reproducible and is_for_host(source):
+        if work and not reproducible and work.is_for_host:
             self._in_grace.setdefault(answer, time.monotonic() + self._grace_s)
         self._tickets[ticket] = _Ticket(answer, work.lasting if work and reproducible else answer)
 
@@ -173,40 +184,60 @@ class GrammarCompiler:
 
     # One grammar
 
-    def _begun(self, source: Source) -> Future[Compiled]:
+    def _answer_to(self, source: Source, tenant: str) -> Future[Compiled]:
+        digest = source.digest
+        refusal = self._refused.reason(digest)
+        if refusal is not None:
+            return self._failed(refusal)
+        answer = self._cache.get(digest, lambda: self._begun(source, digest, tenant))
+        fault = _fault_of(answer)
+        if fault is None:
+            return answer
+        self._cache.forget(digest, answer)
+        self._refused.note(digest, fault)
+        return self._answer_to(source, tenant)
+
+    def _begun(self, source: Source, digest: bytes, tenant: str) -> Future[Compiled]:
         most = MAX_TAGS_TEXT if source.kind == "structural_tag" else MAX_TEXT
         size = len(source.text)
         if size > most:
-            return _refused(f"it has {size} characters; the most is {most}")
-        attempt = HostAttempt(lambda: self._host.submit(size, lambda host: compiled_by_host(source, host)))
-        lasting = self._threads.submit(size, lambda: self._routes.compiled(source, attempt))
-        work = _Work(source, Future(), lasting, attempt)
+            return self._failed(GrammarError(f"it has {size} characters; the most is {most}"))
+        attempt = HostAttempt(lambda: self._host.submit(host_job(source, "enforce"), tenant))
+        asked = Asked(source, tenant, attempt)
+        lasting = self._threads.submit(size, lambda: self._routes.compiled(asked), tenant)
+        work = _Work(digest, is_for_host(source), Future(), lasting, attempt)
         self._works[work.answer] = work
-        lasting.add_done_callback(lambda _: self._end(work))
+        lasting.add_done_callback(partial(self._end, work.answer))  # not the work, which has the future
         return work.answer
+
+    def _failed(self, error: Exception) -> Future[Compiled]:
+        future: Future[Compiled] = Future()
+        future.set_exception(error)
+        self._on_finished()
+        return future
 
     def _begin_on_host(self) -> None:
         while (left := self.due_in()) is not None and left <= 0:
             answer = next(iter(self._in_grace))
             del self._in_grace[answer]
             work = self._works[answer]
-            work.attempt.begun().add_done_callback(partial(_begin, work))
+            work.attempt.begun().add_done_callback(partial(_begin, answer))
 
-    def _end(self, work: _Work) -> None:
+    def _end(self, answer: Future[Compiled], lasting: Future[Compiled]) -> None:
         """Its automaton, or what is there instead, is made, refused or cancelled; in any thread."""
-        self._ended.append(work)
-        _hand_over(work.lasting, work.answer)
+        self._ended.append(answer)
+        _hand_over(lasting, answer)
         self._on_finished()
 
     def _take_ended(self) -> None:
         """What lasts takes the place of the answer; a fault may be the machine's, and gone next time."""
         while self._ended:
-            source, answer, lasting, _ = self._ended.popleft()
-            del self._works[answer]
+            source, _, answer, lasting, _ = self._works.pop(self._ended.popleft())
             if _is_of_use(lasting):
                 self._cache.replace(source, answer, lasting)
             else:
                 self._cache.forget(source, answer)
+                self._refused.note(source, None if lasting.cancelled() else lasting.exception())
                 _log_fault(lasting)
 
     def _leave(self, left: _Ticket) -> None:
@@ -220,19 +251,17 @@ class GrammarCompiler:
             work.attempt.cancel()
             self._take_ended()
 
-    def _host_compiler(self) -> HostCompiler:
-        raw = self._data.tobytes()
-        tokens = [raw[start:end] for start, end in zip(self._offsets, self._offsets[1:], strict=False)]
-        tokens += [b""] * (self._vocab_size - len(tokens))
+    def _host_vocabulary(self) -> HostVocabulary:
         special = [*np.flatnonzero(self._special).tolist(), *range(len(self._special), self._vocab_size)]
-        return HostCompiler(tokens, special, self._eos_tokens)
+        offsets = self._offsets.astype(np.int32).tobytes()
+        return HostVocabulary(offsets, self._data.tobytes(), special, self._eos_tokens, self._vocab_size)
 
 
-def _begin(work: _Work, made: Future[HostStart]) -> None:
+def _begin(answer: Future[Compiled], made: Future[HostStart]) -> None:
     """Those who wait get llguidance's matcher, if it covers the grammar."""
     if not made.cancelled() and made.exception() is None and made.result().may_begin:
         with suppress(InvalidStateError):  # the automaton was there first
-            work.answer.set_result(made.result().grammar)
+            answer.set_result(made.result().grammar)
 
 
 def _hand_over(made: Future[Compiled], answer: Future[Compiled]) -> None:
@@ -250,7 +279,7 @@ def _answer(made: Future[Compiled]) -> Answer:
     match error:
         case None:
             return made.result()
-        case GrammarError() | CompilerError():
+        case GrammarError() | CompilerError() | BusyError():
             return error
         case TooLargeError() | TimeoutError():
             return GrammarError(f"the grammar can't be compiled: {error}")
@@ -260,7 +289,7 @@ def _answer(made: Future[Compiled]) -> Answer:
 def _log_fault(made: Future[Compiled]) -> None:
     """Those of the processes are in the log already."""
     error = None if made.cancelled() else made.exception()
-    if not isinstance(error, CompilerError | TooLargeError | TimeoutError | None):
+    if not isinstance(error, BusyError | CompilerError | TooLargeError | TimeoutError | None):
         log.warning("compiling a grammar failed", exc_info=error)
 
 
@@ -268,7 +297,9 @@ def _is_of_use(made: Future[Compiled]) -> bool:
     return not made.cancelled() and isinstance(made.exception(), GrammarError | None)
 
 
-def _refused(message: str) -> Future[Compiled]:
-    future: Future[Compiled] = Future()
-    future.set_exception(GrammarError(message))
-    return future
+def _fault_of(answer: Future[Compiled]) -> Exception | None:
+    """Why the process that followed the grammar is gone, if it is."""
+    if not answer.done() or answer.cancelled() or answer.exception() is not None:
+        return None
+    made = answer.result()
+    return made.fault if isinstance(made, HostGrammar) else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 
 class GrammarError(ValueError):
     """A grammar that is wrong or that can't be enforced. The message names the part and its path.
@@ -50,3 +52,51 @@ class WrongKeywordError(NotCoveredError):
 
     problem = "is wrong"
     advice = ""
+
+
+class ProcessEndedError(CompilerError):
+    """The grammar's process ended of itself. The grammar may be why, and is refused for some minutes."""
+
+
+class BusyError(Exception):
+    """The server follows as many grammars as it can. The request may be sent again."""
+
+
+class Fault(Struct, array_like=True, frozen=True):
+    """An error of this module as data, for a process whose pickles are not trusted."""
+
+    name: str
+    arguments: tuple[str, ...]
+    function: str = ""
+
+
+_ERRORS: dict[str, type[Exception]] = {
+    error.__name__: error
+    for error in (
+        GrammarError,
+        NoValueError,
+        TooLargeError,
+        CompilerError,
+        NotCoveredError,
+        WrongKeywordError,
+    )
+}
+
+
+def fault_of(error: Exception) -> Fault:
+    """`error` is one of this module's."""
+    function = getattr(error, "function", "")
+    if isinstance(error, NotCoveredError):
+        return Fault(type(error).__name__, (error.keyword, error.path, error.reason), function)
+    return Fault(type(error).__name__, (str(error),), function)
+
+
+def error_of(fault: Fault) -> Exception:
+    """Raises ValueError if there is no such error."""
+    kind = _ERRORS.get(fault.name)
+    if kind is None or len(fault.arguments) != (3 if issubclass(kind, NotCoveredError) else 1):
+        raise ValueError(f"{fault.name} is no error of a grammar's")
+    error = kind(*fault.arguments)
+    if isinstance(error, GrammarError | TooLargeError):
+        error.function = fault.function
+    return error

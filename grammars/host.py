@@ -1,4 +1,4 @@
-"""Grammars that the host follows token by token: llguidance, for all that has no automaton yet."""
+"""llguidance: it compiles grammars and follows them token by token. It runs in processes of its own alone."""
 
 from __future__ import annotations
 
@@ -12,20 +12,17 @@ from llguidance._tokenizer import TokenizerWrapper
 from numpy.typing import NDArray
 
 from .errors import GrammarError, NotCoveredError, WrongKeywordError
-from .json_schema import Json, explain, parse_schema, remove_culprit, with_options
-from .jump_forward import MAX_TEXT, ForcedText
+from .json_schema import Json, check_references, explain, parse_schema, remove_culprit, with_options
+from .jump_forward import MAX_TEXT
 from .schema import Unenforced
 from .tags.format import Format, JsonSchema
 from .tags.lark import in_lark
 
-ANY_BYTE = bytes(range(256))
 _SPECIAL_TOKEN = b"\xff"  # begins the name of one in llguidance's texts
-BASE_BYTES = 64 << 10
 MAX_STEP_ITEMS = 10_000  # of the parser for each token: an ambiguous grammar ends its request, not the pace
-BYTES_PER_CHARACTER = 64  # measured on schemas of 0.3 to 20 kB: 20 to 120
 
 
-class HostMatcher:
+class NativeMatcher:
     """Follows one request. Errors are values: they end the request, never the step."""
 
     def __init__(self, matcher: LLMatcher, eos_tokens: tuple[int, ...]) -> None:
@@ -42,9 +39,9 @@ class HostMatcher:
             return None
         return f"the output left its grammar: {_in_plain_words(self._matcher.get_error())}"
 
-    def forced_text(self) -> ForcedText:
-        """What must come next. What may follow that is not known."""
-        return ForcedText(self._matcher.compute_ff_bytes()[:MAX_TEXT], ANY_BYTE, False)
+    def forced_text(self) -> bytes:
+        """What must come next."""
+        return self._matcher.compute_ff_bytes()[:MAX_TEXT]
 
     def fill_mask(self, mask: NDArray[np.int32]) -> None:
         """Writes the mask of the next token, int32 [ceil(vocab / 32)], contiguous."""
@@ -52,26 +49,26 @@ class HostMatcher:
 
 
 @dataclass(frozen=True, eq=False)
-class HostGrammar:
+class NativeGrammar:
     """A compiled grammar, of which each request follows its own copy."""
 
     prototype: LLMatcher
     eos_tokens: tuple[int, ...]
-    host_nbytes: int  # about; llguidance tells no size
     left_out: tuple[tuple[str, str], ...] = ()
     """keyword and path of what the schema asks beyond it, where that is allowed"""
 
-    def matcher(self) -> HostMatcher:
-        return HostMatcher(self.prototype.deep_copy(), self.eos_tokens)
+    def matcher(self) -> NativeMatcher:
+        return NativeMatcher(self.prototype.deep_copy(), self.eos_tokens)
 
 
 class HostCompiler:
-    """Compiles for one vocabulary. May run in several threads: llguidance releases the interpreter."""
+    """Compiles for one vocabulary."""
 
     def __init__(self, tokens: list[bytes], special: list[int], eos_tokens: tuple[int, ...]) -> None:
         self._tokens = tokens
         self._special = special
         self._eos_tokens = eos_tokens
+        self.mask_words = -(-len(tokens) // 32)
         self._tokenizer = LLTokenizer(
             TokenizerWrapper(_Spelling(tokens, special, eos_tokens)),
             n_vocab=len(tokens),
@@ -80,9 +77,10 @@ class HostCompiler:
 
     def json_schema(
         self, text: str, separators: tuple[str, str], unenforced: Unenforced = "refuse"
-    ) -> HostGrammar:
+    ) -> NativeGrammar:
         """Raises GrammarError; where it is allowed, what can't be enforced is left out one by one."""
         schema = parse_schema(text)
+        check_references(schema)
         left_out: list[tuple[str, str]] = []
         while True:
             try:
@@ -94,17 +92,17 @@ class HostCompiler:
                 remove_culprit(error, schema)
                 left_out.append((error.keyword, error.path))
 
-    def _json_schema(self, schema: Json, separators: tuple[str, str]) -> HostGrammar:
+    def _json_schema(self, schema: Json, separators: tuple[str, str]) -> NativeGrammar:
         options = json.dumps(with_options(schema, separators))
         return self._compile(LLMatcher.grammar_from_json_schema(options), "schema", schema)
 
-    def regex(self, regex: str) -> HostGrammar:
+    def regex(self, regex: str) -> NativeGrammar:
         return self._compile(LLMatcher.grammar_from_regex(regex), "regex")
 
-    def lark(self, grammar: str) -> HostGrammar:
+    def lark(self, grammar: str) -> NativeGrammar:
         return self._compile(LLMatcher.grammar_from_lark(grammar), "grammar")
 
-    def structural_tag(self, format: Format) -> HostGrammar:
+    def structural_tag(self, format: Format) -> NativeGrammar:
         def schema_of(part: JsonSchema) -> dict[str, Json]:
             return with_options(parse_schema(bytes(part.json_schema).decode()), part.separators)
 
@@ -112,7 +110,7 @@ class HostCompiler:
             in_lark(format, self._literal, schema_of, self._named.values()), "structural tag"
         )
 
-    def _compile(self, grammar: str, what: str, schema: Json = None) -> HostGrammar:
+    def _compile(self, grammar: str, what: str, schema: Json = None) -> NativeGrammar:
         """`what` it is to whoever sent it; `schema` is the one it comes from, if any."""
         limits = LLParserLimits(verbose_errors=False, step_max_items=MAX_STEP_ITEMS)
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
@@ -122,7 +120,7 @@ class HostCompiler:
         self._follow_forced(probe)
         if probe.is_error():  # some that allow nothing at all are found out only here
             raise GrammarError(f"the {what} {_in_plain_words(probe.get_error())}")
-        return HostGrammar(matcher, self._eos_tokens, BASE_BYTES + BYTES_PER_CHARACTER * len(grammar))
+        return NativeGrammar(matcher, self._eos_tokens)
 
     def _follow_forced(self, probe: LLMatcher) -> None:
         """As far as every reply has the same text."""

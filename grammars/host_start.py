@@ -7,11 +7,13 @@ our compiler refuses).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from .endless import may_be_endless
 from .errors import GrammarError
-from .host import HostCompiler, HostGrammar
+from .host_messages import Description
 from .json_schema import Json, objects, parse_schema
 from .source import Source
 from .tags.format import (
@@ -31,15 +33,11 @@ from .tags.format import (
     read_format,
 )
 
+if TYPE_CHECKING:  # the scheduler never loads llguidance
+    from .host import HostCompiler, NativeGrammar
+
 LAXER_FORMATS = ("date", "date-time", "time")
 """llguidance knows neither leap years nor when there are leap seconds."""
-
-
-class HostStart(NamedTuple):
-    """llguidance's matcher. `may_begin`: a request may start with it."""
-
-    grammar: HostGrammar
-    may_begin: bool
 
 
 def may_begin(source: Source) -> bool:
@@ -70,8 +68,8 @@ def is_for_host(source: Source) -> bool:
     return not source.closing and source.property_order == "schema"
 
 
-def compiled_by_host(source: Source, host: HostCompiler) -> HostStart:
-    """Enforces all of the grammar. Raises GrammarError."""
+def compiled_by_host(source: Source, host: HostCompiler) -> tuple[NativeGrammar, bool]:
+    """Enforces all of the grammar, and says whether a request may begin with it. Raises GrammarError."""
     match source.kind:
         case "regex" | "choice":
             grammar = host.regex(source.regex())
@@ -79,7 +77,22 @@ def compiled_by_host(source: Source, host: HostCompiler) -> HostStart:
             grammar = host.structural_tag(read_format(source.text))
         case _:
             grammar = host.json_schema(source.schema, source.separators)
-    return HostStart(grammar, may_begin(source))
+    return grammar, may_begin(source)
+
+
+def described(source: Source) -> Description:
+    """What the scheduler must know of a structural tag, without reading it itself. Raises GrammarError."""
+    format = read_format(source.text)
+    schemas = [(schema.function, schema.otherwise) for schema in json_schemas(format)]
+    thought = format.content if isinstance(format, Thinking) else None
+    return Description(schemas, thought.grammar if isinstance(thought, Grammar) else None)
+
+
+def thinking_in_lark(source: Source, lark: str) -> Format:
+    """A thought and a grammar, as `lark` has that in Lark."""
+    format = read_format(source.text)
+    assert isinstance(format, Thinking), "only a thought has a grammar behind it"
+    return msgspec.structs.replace(format, content=Grammar(lark))
 
 
 def _is_alike(format: Format) -> bool:

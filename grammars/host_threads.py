@@ -1,51 +1,90 @@
-"""Threads for llguidance. It can't be stopped: whoever waited long enough goes on without it."""
+"""Threads that wait for llguidance's processes, and the attempts at one grammar that several may wait for."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from threading import Lock
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from .host import HostCompiler
-from .host_start import HostStart
+from .errors import CompilerError, error_of
+from .host_client import GrammarProcess, HostServer
+from .host_grammar import HostGrammar
+from .host_messages import Compiled, CompileJob, Description, Failed, Outcome
 from .lanes import Lanes
+from .spending import Spending
 
-Made = TypeVar("Made")
+Kind = TypeVar("Kind", Compiled, Description)
+
+
+class HostStart(NamedTuple):
+    """llguidance's matcher. `may_begin`: a request may start with it."""
+
+    grammar: HostGrammar
+    may_begin: bool
 
 
 class HostThreads:
     """Nothing is submitted before `start`."""
 
-    def __init__(self, threads: int) -> None:
-        self._lanes = Lanes("host-grammars", threads, threads - 1)
-        self._compiler: Future[HostCompiler] = Future()
+    def __init__(
+        self, lanes: Lanes, server: HostServer, eos_tokens: tuple[int, ...], spending: Spending
+    ) -> None:
+        self._lanes = lanes
+        self._spending = spending
+        self._server = server
+        self._eos_tokens = eos_tokens
 
-    def start(self, make: Callable[[], HostCompiler]) -> None:
-        """Begins with the compiler, for which all others wait."""
-        self._lanes.submit(0, lambda: self._make(make))
+    def start(self) -> None:
+        """Begins with the server, for which all others wait."""
+        self._lanes.submit(0, self._start)
 
-    def submit(self, size: int, compile_with: Callable[[HostCompiler], Made]) -> Future[Made]:
-        """`size` is the grammar's number of characters."""
-        return self._lanes.submit(size, lambda: compile_with(self._compiler.result()))
+    def submit(self, job: CompileJob, tenant: str) -> Future[HostStart]:
+        """Its errors are those of a grammar, and what `GrammarProcess.compile` raises."""
+        return self._lanes.submit(len(job.text), lambda: self._compiled(job, tenant), tenant)
 
-    def wait(self) -> None:
-        """Until the compiler is there: large vocabularies take seconds, which are no grammar's fault."""
-        self._compiler.exception()
+    def described(self, job: CompileJob, tenant: str) -> Description:
+        """Waits. Raises as `submit`."""
+
+        def described() -> Description:
+            return _expected(self._outcome(self._server.fork(), job, tenant), Description)
+
+        return self._lanes.submit(len(job.text), described, tenant).result()
 
     def close(self) -> None:
-        """Waits for what has begun."""
+        """What has begun ends with its process."""
+        self._server.close()
         self._lanes.close()
 
-    def _make(self, make: Callable[[], HostCompiler]) -> None:
+    def _start(self) -> None:
+        with suppress(CompilerError):  # the first grammar tries again
+            self._server.start()
+
+    def _compiled(self, job: CompileJob, tenant: str) -> HostStart:
+        process = self._server.fork()
+        made = _expected(self._outcome(process, job, tenant), Compiled)
+        return HostStart(HostGrammar(process, self._eos_tokens, made.nbytes, made.left_out), made.may_begin)
+
+    def _outcome(self, process: GrammarProcess, job: CompileJob, tenant: str) -> Outcome:
+        began = time.monotonic()
         try:
-            self._compiler.set_result(make())
-        except Exception as error:  # for whoever waits for it
-            self._compiler.set_exception(error)
+            return process.compile(job)
+        finally:
+            self._spending.add(tenant, time.monotonic() - began)
+
+
+def _expected(outcome: Outcome, kind: type[Kind]) -> Kind:
+    if isinstance(outcome, Failed):
+        raise error_of(outcome.fault)
+    if not isinstance(outcome, kind):
+        raise CompilerError(f"its process answered with a {type(outcome).__name__}")
+    return outcome
 
 
 class HostAttempt:
-    """llguidance's attempt at one grammar: begun once, by whoever first wants it."""
+    """llguidance's attempt at one grammar: begun once, when it is first wanted."""
 
     def __init__(self, begin: Callable[[], Future[HostStart]]) -> None:
         self._begin = begin

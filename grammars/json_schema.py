@@ -14,6 +14,8 @@ from .regex import is_malformed
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 MAX_DEPTH = 200
+MAX_REFERENCES = 1000  # one behind the other; each takes llguidance some stack
+_TOO_DEEP = f"the schema is nested more than {MAX_DEPTH} levels deep"
 
 _KEYWORDS_IN_ERRORS = (
     (re.compile(r'Unimplemented keys: \["([^"]+)"'), None),
@@ -40,12 +42,14 @@ def parse_schema(text: str, parse_float: Callable[[str], float | Decimal] = floa
     """Raises GrammarError if `text` isn't a JSON object or a boolean, or is nested too deep."""
     try:
         schema: Json = json.loads(text, parse_float=parse_float)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise GrammarError(f"the schema is not valid JSON: {error}") from None
+    except RecursionError:
+        raise GrammarError(_TOO_DEEP) from None
     if not isinstance(schema, dict | bool):
         raise GrammarError(f"a JSON schema is an object or a boolean, not {json.dumps(schema)[:80]}")
     if _is_too_deep(schema):
-        raise GrammarError(f"the schema is nested more than {MAX_DEPTH} levels deep")
+        raise GrammarError(_TOO_DEEP)
     return schema
 
 
@@ -137,3 +141,59 @@ def objects(schema: Json) -> Iterator[tuple[tuple[str, ...], dict[str, Json]]]:
             pending += [((*path, key), child) for key, child in value.items()]
         elif isinstance(value, list):
             pending += [((*path, str(position)), child) for position, child in enumerate(value)]
+
+
+def check_references(schema: Json) -> None:
+    """Raises GrammarError if references follow each other further than llguidance's stack is sure to reach.
+
+    A reference that leads back to where it came from counts once.
+    """
+    found: dict[str, list[str]] = {}  # the references in what each one leads to
+    pending = ["#"]
+    while pending:
+        pointer = pending.pop()
+        if pointer not in found:
+            part = schema if pointer == "#" else _target(schema, pointer)
+            found[pointer] = [
+                ref for _, fields in objects(part) if isinstance(ref := fields.get("$ref"), str)
+            ]
+            pending += found[pointer]
+    if _longest(found) > MAX_REFERENCES:
+        raise GrammarError(
+            f"the schema's references ($ref) follow each other more than {MAX_REFERENCES} times"
+        )
+
+
+def _target(schema: Json, pointer: str) -> Json:
+    """What a local pointer leads to; None for what is none."""
+    if not pointer.startswith("#/"):
+        return None
+    part = schema
+    for step in pointer[2:].split("/"):
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(part, dict):
+            part = part.get(name)
+        elif isinstance(part, list) and name.isdecimal() and int(name) < len(part):
+            part = part[int(name)]
+        else:
+            return None
+    return part
+
+
+def _longest(found: dict[str, list[str]]) -> int:
+    """The length of the longest way from the whole schema that passes nothing twice, but for circles."""
+    lengths: dict[str, int] = {}
+    above: set[str] = set()
+    pending = ["#"]
+    while pending:
+        pointer = pending[-1]
+        if pointer in lengths:
+            pending.pop()
+        elif pointer in above:
+            lengths[pointer] = 1 + max((lengths.get(ref, 0) for ref in found[pointer]), default=0)
+            above.remove(pointer)
+            pending.pop()
+        else:
+            above.add(pointer)
+            pending += [ref for ref in found[pointer] if ref not in lengths and ref not in above]
+    return lengths["#"]

@@ -40,10 +40,12 @@ _LOOK_AROUND = {
     (op.ASSERT_NOT, -1): "negative look-behind (?<!…)",
 }
 _MAX_REPEAT = 10_000
+MAX_LENGTH = 1_000_000  # of the text that a regex asks for at most, but for what repeats without a bound
 _NO_PROPERTIES = (
     r"has a Unicode property \p, which is not supported: "
     "write its characters as a class, such as [A-Za-zÀ-ÖØ-öø-ɏ]"
 )
+_SHOWN = 200  # characters of a pattern in a message
 _FLAGS = re.IGNORECASE | re.DOTALL | re.VERBOSE | re.ASCII
 Item = tuple[Any, Any]
 _MALFORMED = (
@@ -71,11 +73,37 @@ def without_anchors(pattern: str) -> str:
     except (re.error, RecursionError, OverflowError) as error:
         property_named = isinstance(error, re.error) and error.msg in (r"bad escape \p", r"bad escape \P")
         reason = _NO_PROPERTIES if property_named else f"is not a regex: {error}"
-        raise GrammarError(f"{pattern!r} {reason}") from None
+        raise GrammarError(f"{shortened(pattern)} {reason}") from None
+    if (length := _length(parsed)) > MAX_LENGTH:
+        raise GrammarError(
+            f"{shortened(pattern)} asks for up to {length:,} characters; the most is {MAX_LENGTH:,}"
+        )
     flags = parsed.state.flags & ~re.UNICODE
     if flags & ~_FLAGS:
-        raise GrammarError(f"{pattern!r} uses a flag that is not supported; (?i), (?s) and (?x) are")
+        raise GrammarError(f"{shortened(pattern)} uses a flag that is not supported; (?i), (?s) and (?x) are")
     return _Writer(pattern).sequence(list(parsed), flags, at_start=True, at_end=True)
+
+
+def shortened(pattern: str) -> str:
+    """A pattern for an error's message."""
+    return repr(pattern if len(pattern) <= _SHOWN else pattern[:_SHOWN] + "…")
+
+
+def _length(part: Any) -> int:
+    """How many characters a part of a parsed pattern asks for at most; unbounded repetitions count once."""
+    total = 0
+    for kind, value in part:
+        if kind in (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT):
+            least, most, inner = value
+            times = least if most is parser.MAXREPEAT else most
+            total += max(1, int(times)) * _length(inner)
+        elif kind is op.SUBPATTERN:
+            total += _length(value[-1])
+        elif kind is op.BRANCH:
+            total += sum(_length(branch) for branch in value[1])
+        else:
+            total += 1
+    return total
 
 
 def literal(text: str) -> str:
@@ -138,7 +166,7 @@ class _Writer:
         raise self._refusal(r"a word boundary \b or \B")
 
     def _refusal(self, what: str) -> GrammarError:
-        return GrammarError(f"{self._pattern!r} has {what}, which is not supported")
+        return GrammarError(f"{shortened(self._pattern)} has {what}, which is not supported")
 
 
 def _single(kind: Any, value: Any, flags: int) -> str:

@@ -1,49 +1,72 @@
-"""The process that builds automata: a hostile grammar costs it its life, and nobody else a token.
+"""The processes that build automata: a hostile grammar ends one of them, and delays no request but its own.
 
-It reads pickled jobs from its standard input and writes results to its standard output; both ends are
-ours. An alarm without a handler ends it when a job takes too long, also inside native code.
+A worker has everything loaded, and reads no grammar itself. It forks the process that does, which builds one
+grammar after another and keeps what they have in common. An alarm without a handler ends that process when a
+job takes too long, also inside native code, and its memory is limited. Then the worker forks the next one,
+which takes milliseconds. Jobs come by the worker's standard input; it hands on whole results only.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
+import os
 import pickle
 import re
-import resource
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from threading import Condition
-from typing import NamedTuple, TypeAlias
+from typing import IO, NamedTuple, NoReturn, TypeAlias
 
 from llguidance.gbnf_to_lark import gbnf_to_lark
 from numba.core.event import Event, Listener, register
 
 from .automaton import Automaton, with_masks
 from .byte_automaton import compile_regex
-from .errors import CompilerError, GrammarError, TooLargeError
+from .errors import CompilerError, GrammarError, ProcessEndedError, TooLargeError
+from .framing import read_frame, write_frame
 from .lanes import LARGE
 from .masks.stack import StackMasks
 from .masks.token_trie import Spellings, TokenTries, build_tries
+from .process_limits import end_in_words, keep_to_limits, resident
+from .regex import without_anchors
+from .relay import LAST_RESULT, NOTICE, RESULT, Relay
 from .schema import PropertyOrder, SchemaCompiler, Unenforced
+from .source import any_of
+from .spending import Spending
 from .tags import TagCompiler, read_format
 
 _START = "from arbora.grammars.worker import main; main()"
 START_DEADLINE_S = 60.0
 END_DEADLINE_S = 5.0  # for a process that has closed its pipes
-MEMORY_LIMIT = 8 << 30  # bytes of address space
-KEEP_BELOW = 1 << 30  # bytes of memory; a process that has more, for what it remembers, ends with its job
-_COMPILING = "compiling"  # may come before a result
+EXTRA_BYTES = 1536 << 20  # of address space that building may take beyond what is loaded
+KEEP_BELOW = (
+    384 << 20
+)  # bytes of memory; a process that has taken more, for what it remembers, ends with its job
+MARGIN_S = (
+    5.0  # until a process is ended from outside, beyond the deadline that it keeps itself unless stopped
+)
 _START_RULE = re.compile(r'("(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#.*)|(?<![\w-])start(?![\w-])')
 """a rule of GBNF that is called as the converter calls the first one; as a group all that may look like it"""
 
 log = logging.getLogger(__name__)
+
+
+class Pattern(NamedTuple):
+    """A regex as users write it, or a JSON list of strings."""
+
+    text: str
+    is_choice: bool
+
+    @property
+    def regex(self) -> str:
+        return any_of(self.text) if self.is_choice else without_anchors(self.text)
 
 
 class Schema(NamedTuple):
@@ -78,7 +101,7 @@ class ContextFree(NamedTuple):
     text: str
 
 
-Buildable: TypeAlias = str | Schema | StructuralTag | ContextFree
+Buildable: TypeAlias = str | Pattern | Schema | StructuralTag | ContextFree
 """a regex without anchors, or any other"""
 
 
@@ -86,6 +109,7 @@ class Job(NamedTuple):
     key: str
     grammar: Buildable
     deadline_s: float
+    tenant: str = ""
 
     @property
     def text(self) -> str:
@@ -103,13 +127,16 @@ Result: TypeAlias = Automaton | str
 class AutomatonWorkers:
     """As many processes as there are jobs at a time, at most `size`. For use by several threads.
 
-    Large jobs, which may cost a process its life, share the first one. So the last is there for small ones.
+    Large jobs, which may take all their time, share the first one. So the last is there for small ones, and
+    for those of tenants that have had much compiling lately only while no other waits.
     """
 
-    def __init__(self, spellings: Spellings, size: int) -> None:
+    def __init__(self, spellings: Spellings, size: int, spending: Spending | None = None) -> None:
+        self._spending = spending or Spending()
         self._workers = [AutomatonWorker(spellings, self._announce) for _ in range(size)]
         self._is_announced = False
         self._idle: set[int] = set()
+        self._waiting = 0  # jobs of tenants that have had little compiling lately
         self._changed = Condition()
 
     def start(self) -> None:
@@ -123,18 +150,26 @@ class AutomatonWorkers:
 
     def build(self, job: Job) -> Result:
         """As `AutomatonWorker.build`, when a process is free for it."""
-        number = self._take(1 if job.is_large else len(self._workers))
+        end = 1 if job.is_large else len(self._workers)
+        number = self._take(end, self._spending.is_heavy(job.tenant))
+        began = time.monotonic()
         try:
             return self._workers[number].build(job)
         finally:
+            self._spending.add(job.tenant, time.monotonic() - began)
             with self._changed:
                 self._idle.add(number)
                 self._changed.notify_all()
 
-    def _take(self, end: int) -> int:
+    def _take(self, end: int, is_heavy: bool) -> int:
         """The last idle one before `end`, so that those not yet needed come last."""
         with self._changed:
-            self._changed.wait_for(lambda: min(self._idle, default=end) < end)
+            self._waiting += not is_heavy
+            self._changed.wait_for(
+                lambda: min(self._idle, default=end) < end and not (is_heavy and self._waiting)
+            )
+            self._waiting -= not is_heavy
+            self._changed.notify_all()
             number = max(number for number in self._idle if number < end)
             self._idle.remove(number)
             return number
@@ -164,13 +199,14 @@ class AutomatonWorker:
 
     def build(self, job: Job) -> Result:
         """Raises GrammarError for a wrong grammar, NotCoveredError for a keyword without an automaton,
-        TooLargeError past a limit of states, masks or time, CompilerError for what is no grammar's doing."""
+        TooLargeError past a limit of states, masks, memory or time, CompilerError for what is no grammar's
+        doing."""
         try:
-            result, is_last = self._answer(job)
+            result = self._answer(job)
         except Exception as error:  # garbled bytes raise all kinds
-            raise self._reason(job, error) from None
-        if is_last:
-            self.close()
+            raise self._reason(error) from None
+        if isinstance(result, int):
+            raise _death(job, result)
         if isinstance(result, Exception):
             raise result
         return result
@@ -186,18 +222,19 @@ class AutomatonWorker:
             self._process.wait()
             self._process = None
 
-    def _answer(self, job: Job) -> tuple[Result | Exception, bool]:
+    def _answer(self, job: Job) -> Result | Exception | int:
+        """What the job gives, or the status with which its process ended."""
         process = self._started()
         assert process.stdin is not None and process.stdout is not None
         _write(process.stdin, job)
-        while (answer := pickle.load(process.stdout)) == _COMPILING:
+        while (said := read_frame(process.stdout))[:1] == NOTICE:
             self._on_compiling()
-        result, is_last = answer
-        assert isinstance(result, Automaton | str | Exception)
-        return result, is_last
+        answer = pickle.loads(said[1:])
+        assert isinstance(answer, Automaton | str | Exception | int)
+        return answer
 
-    def _reason(self, job: Job, error: Exception) -> TooLargeError | CompilerError:
-        """Why a job has no result. The next one has a new process."""
+    def _reason(self, error: Exception) -> CompilerError:
+        """Why the worker itself gave no result. The next job has a new one."""
         status: int | None = None
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -205,9 +242,7 @@ class AutomatonWorker:
         self.close()
         if status is None:
             return CompilerError(f"its process could not be used: {error!r}")
-        if status == -signal.SIGALRM:
-            return TooLargeError(f"it took more than {job.deadline_s:g} s")
-        return CompilerError(f"its process ended with {_end(status)}")
+        return CompilerError(f"its process ended with {end_in_words(status)}")
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is not None:
@@ -223,16 +258,20 @@ class AutomatonWorker:
         return self._process
 
 
-def _end(status: int) -> str:
-    if status >= 0:
-        return f"exit status {status}"
-    names = {number.value: number.name for number in signal.Signals}  # real-time signals have none
-    return names.get(-status, f"signal {-status}")
+def _death(job: Job, status: int) -> TooLargeError | CompilerError:
+    """Why a job's process ended without a result."""
+    match status:
+        case _ if status == -signal.SIGALRM:
+            return TooLargeError(f"it took more than {job.deadline_s:g} s")
+        case _ if status == -signal.SIGSEGV:
+            return TooLargeError("it is nested too deep")
+        case _ if status == -signal.SIGABRT:
+            return TooLargeError("it took too much memory")
+    return ProcessEndedError(f"its process ended with {end_in_words(status)}")
 
 
-def _write(pipe: object, value: object) -> None:
-    pickle.dump(value, pipe, protocol=pickle.HIGHEST_PROTOCOL)  # type: ignore[arg-type]
-    pipe.flush()  # type: ignore[attr-defined]
+def _write(pipe: IO[bytes], value: object) -> None:
+    write_frame(pipe, pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
 
 
 _FIRST_SCHEMAS = (
@@ -271,6 +310,8 @@ class Builder:
                 return _in_lark(text)
             case str():
                 return with_masks(key, compile_regex(grammar), self._masks)
+            case Pattern():
+                return with_masks(key, compile_regex(grammar.regex), self._masks)
             case Schema(text, separators, order, unenforced):
                 compiled = self._schemas.compile_allowing(unenforced, text, separators, property_order=order)
             case StructuralTag(text, _, order, unenforced):
@@ -313,36 +354,54 @@ def _answer(job: Job, builder: Builder) -> Result | Exception:
 class _CompilationNotice(Listener):
     """Tells once that this process compiles its own code, if it does."""
 
-    def __init__(self) -> None:
+    def __init__(self, channel: IO[bytes]) -> None:
+        self.channel = channel
         self._is_told = False
 
     def on_start(self, event: Event) -> None:
         if not self._is_told:
             self._is_told = True
-            _write(sys.stdout.buffer, _COMPILING)
+            write_frame(self.channel, NOTICE)
 
     def on_end(self, event: Event) -> None:
         """Nothing is left to say."""
 
 
 def main() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    register("numba:compile", _CompilationNotice())  # type: ignore[no-untyped-call]
-    builder = Builder(build_tries(pickle.load(sys.stdin.buffer)))
+    notice = _CompilationNotice(sys.stdout.buffer)
+    register("numba:compile", notice)  # type: ignore[no-untyped-call]
+    builder = Builder(build_tries(pickle.loads(read_frame(sys.stdin.buffer))))
     builder.warm_up()
     gc.collect()
     gc.freeze()
-    gc.disable()  # garbage is collected while nobody waits
-    while True:
-        try:
-            job: Job = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            return
-        _write(sys.stdout.buffer, (_answer(job, builder), _resident() > KEEP_BELOW))
-        gc.collect()
+    gc.disable()  # garbage is collected while no job waits
+    relay = Relay()
+    while (job := relay.next_job()) is not None:
+        if not relay.has_child:
+            pipes = relay.fork()
+            if pipes is not None:
+                _serve(builder, notice, *pipes)
+        relay.do(job)
+    relay.end_child()
 
 
-def _resident() -> int:
-    """Bytes of memory that this process has."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+def _serve(builder: Builder, notice: _CompilationNotice, jobs: IO[bytes], results: IO[bytes]) -> NoReturn:
+    """Runs in a process just forked, and ends it."""
+    first = resident()
+    notice.channel = results
+    keep_to_limits(EXTRA_BYTES)
+    try:
+        while True:
+            job: Job = pickle.loads(read_frame(jobs))
+            answer = _answer(job, builder)
+            is_last = resident() - first > KEEP_BELOW
+            kind = LAST_RESULT if is_last else RESULT
+            write_frame(results, kind + pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL))
+            if is_last:
+                break
+            gc.collect()
+    except EOFError:
+        pass
+    finally:
+        os._exit(0)

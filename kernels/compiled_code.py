@@ -26,9 +26,14 @@ def remove_other_versions() -> None:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _directory() -> Path:
+def version() -> str:
+    """Of these sources."""
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _directory() -> Path:
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "arbora" / f"kernels-{digest.hexdigest()[:16]}"
+    return Path(cache) / "arbora" / f"kernels-{version()}"

@@ -77,6 +77,16 @@ def store(typing, start, index, value):
 
 
 @intrinsic
+def fma(typing, a, b, c):
+    """a * b + c, rounded once. Unlike a sum, LLVM never puts it into another order."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.fma(*arguments)
+
+    return types.float32(types.float32, types.float32, types.float32), generate
+
+
+@intrinsic
 def rounded(typing, value, kind):
     """float32 `value` after a round trip through the storage type of `kind`."""
 

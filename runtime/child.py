@@ -1,15 +1,18 @@
-"""What every child process does first: its arguments, its end when the supervisor ends."""
+"""What every child process does first: its arguments, its end when the supervisor ends, its limits."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
 PR_SET_PDEATHSIG = 1
+SIGN_OF_LIFE_S = 1.0  # how often a child tells its supervisor that it is alive
 
 
 class ChildArguments(NamedTuple):
@@ -26,7 +29,15 @@ def child_arguments() -> ChildArguments:
     directory, epoch, client, supervisor_pid = sys.argv[1:]
     arguments = ChildArguments(Path(directory), int(epoch), int(client), int(supervisor_pid))
     _die_with_parent(arguments.supervisor_pid)
+    raise_descriptor_limit()
     return arguments
+
+
+def raise_descriptor_limit() -> None:
+    """Allow as many open files and connections as the hard limit does: the soft one is often 1,024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # macOS names a hard limit that it does not grant
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _die_with_parent(supervisor_pid: int) -> None:

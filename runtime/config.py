@@ -52,6 +52,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache: bool = True
     enforce_eager: bool = False
     """no CUDA graphs"""
+    deterministic: bool = False
+    """a reply's tokens depend on the request alone"""
     api_keys: tuple[str, ...] = ()
     protect_metrics: bool = False
     """/metrics needs a key too"""

@@ -9,9 +9,9 @@
     scheduler → page store    FindPages, FetchPages, EndFetch, UsedPages
     model → scheduler         ModelReady, StepResult, Flushed
     page store → scheduler    Found, Fetched, Forgotten, StoreReport
-    supervisor → tokenizer    PeerUp, PeerDown, Drain, GiveUp
+    supervisor → tokenizer    PeerUp, PeerDown, PeerResponds, Drain, GiveUp
     supervisor → scheduler    PeerDown, Drain
-    any child → supervisor    Ready, Failed, Drained
+    any child → supervisor    Ready, Alive, Failed, Drained
 
 Token ids travel as `Tokens`: packed little-endian int32, never as lists. Arrays of other types
 travel packed the same way; each field says its dtype. Messages are msgpack arrays, tagged by
@@ -631,6 +631,13 @@ class PeerDown(Message):
     client: int = 0
 
 
+class PeerResponds(Message):
+    """Whether the replica, which is up, shows life: one that is stopped or stuck does not for a while before
+    it is ended."""
+
+    responds: bool
+
+
 class Drain(Message):
     """Take no new requests, finish the open ones, then answer `Drained` and exit."""
 
@@ -650,6 +657,13 @@ class Ready(Message):
     model: ModelReady | None = None
 
 
+class Alive(Message):
+    """A sign of life, every second. The main loop has made no progress for `stalled_s` seconds."""
+
+    pid: int
+    stalled_s: float
+
+
 class Failed(Message):
     """The process can't start; `message` is for the user. It exits after this."""
 
@@ -664,10 +678,11 @@ class Drained(Message):
 
 CacheControl = QueryCache | DropCache | CheckPin | PinPrefix | UnpinPrefix
 CacheAnswer = CacheReport | CacheDropped | PinFits | PrefixPinned | QueryRefused
-TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | PeerUp | PeerDown | Drain | GiveUp
+FromSupervisor = PeerUp | PeerDown | PeerResponds | Drain | GiveUp
+TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | FromSupervisor
 FromModel = ModelReady | StepResult | Found | Fetched | Forgotten | StoreReport | Flushed
 SchedulerInbox = Generate | Abort | Finish | QueryStats | CacheControl | FromModel | PeerDown | Drain
 ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages
 ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ToPageStore
 PageStoreInbox = FindPages | FetchPages | EndFetch | UsedPages
-SupervisorInbox = Ready | Failed | Drained
+SupervisorInbox = Ready | Alive | Failed | Drained

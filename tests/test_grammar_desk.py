@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from arbora.grammars import Automaton, CompilerError, GrammarError
+from arbora.grammars import Automaton, BusyError, CompilerError, GrammarError
 from arbora.grammars.automaton import LIST_BYTES
 from arbora.grammars.source import GrammarKind
 from arbora.kernels.automaton import ACTION_COLUMNS, Tables
@@ -178,7 +178,34 @@ def test_a_request_that_need_not_wait_is_followed_by_the_host_from_a_known_time_
     grammars.close()
 
 
-def finished(desk: GrammarDesk) -> list[tuple[str, Constraint | GrammarError | CompilerError]]:
+def test_a_reproducible_desk_lets_every_request_wait_for_the_automaton(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grammars = compiler(grace_s=0.001)
+    build = grammars._workers.build
+    monkeypatch.setattr(grammars._workers, "build", lambda job: time.sleep(0.2) or build(job))
+    desk = GrammarDesk(grammars, reproducible=True)
+    desk.submit("without a seed", GrammarSpec("regex", "a+b", "regex"))
+    assert desk.due_in() is None
+    ((_, constraint),) = finished(desk)
+    assert isinstance(constraint, AutomatonConstraint)
+    grammars.close()
+
+
+def finished(desk: GrammarDesk) -> list[tuple[str, Constraint | GrammarError | CompilerError | BusyError]]:
     while not (made := list(desk.finished())):
         time.sleep(0.001)
     return made
+
+
+@pytest.mark.parametrize(("isolated", "scopes"), [(False, ["", ""]), (True, ["one", "two"])])
+def test_isolated_tenants_share_no_compiled_grammar(isolated: bool, scopes: list[str]) -> None:
+    class Recorded(Ready):
+        def submit(self, ticket: str, kind: str, text: str, **options: object) -> None:
+            seen.append((options["tenant"], options["scope"]))
+
+    seen: list[tuple[object, object]] = []
+    desk = GrammarDesk(Recorded(), isolated)  # type: ignore[arg-type]
+    for tenant in ("one", "two"):
+        desk.submit("request", GrammarSpec("regex", "a", "regex"), tenant=tenant)
+    assert seen == list(zip(("one", "two"), scopes, strict=True))

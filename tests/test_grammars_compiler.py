@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,8 @@ from arbora.grammars import automaton as automaton_module
 from arbora.grammars.closing import Closing
 from arbora.grammars.compiler import MAX_TEXT, THREADS, WORKERS
 from arbora.grammars.errors import TooLargeError
-from arbora.grammars.host import HostCompiler
+from arbora.grammars.host_client import GrammarProcess
+from arbora.grammars.host_messages import CompileJob, Outcome
 from arbora.grammars.lanes import LARGE
 from arbora.grammars.stack_automaton import StackAutomaton
 from arbora.grammars.worker import Job, Result
@@ -160,28 +160,26 @@ def test_a_small_schema_is_there_before_large_ones_that_came_first(
     end.set()
 
 
-def test_large_schemas_that_llguidance_goes_on_with_for_nobody_hold_up_no_small_one(
+def test_large_schemas_at_llguidance_hold_up_no_small_one(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    end, compile_schema = threading.Event(), HostCompiler.json_schema
+    end, compile_job = threading.Event(), GrammarProcess.compile
 
-    def held(host: HostCompiler, text: str, *options: Any) -> HostGrammar:
-        if len(text) > LARGE:
+    def held(process: GrammarProcess, job: CompileJob) -> Outcome:
+        if len(job.text) > LARGE:
             end.wait(PATIENCE_S)
-            raise GrammarError("it was held")
-        return compile_schema(host, text, *options)
+        return compile_job(process, job)
 
     def too_large(job: Job) -> Result:
         raise TooLargeError("many states")
 
-    monkeypatch.setattr(HostCompiler, "json_schema", held)
+    monkeypatch.setattr(GrammarProcess, "compile", held)
     monkeypatch.setattr(grammars._workers, "build", too_large)
-    with monkeypatch.context() as patch:
-        patch.setattr("arbora.grammars.routes.DEADLINE_S", 0.01)
-        submit_large(grammars)
-        assert isinstance(answer(grammars, f"large{2 * THREADS - 1}"), GrammarError)
+    submit_large(grammars)
     grammars.submit("small", "json_schema", '{"enum":["at the host"]}')
     assert isinstance(answer(grammars, "small"), HostGrammar)
+    assert not end.is_set() and grammars.pending == 2 * THREADS
+    cancel_large(grammars)
     end.set()
 
 

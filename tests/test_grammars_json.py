@@ -11,7 +11,7 @@ import jsonschema
 import numpy as np
 import pytest
 from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGrammar
-from arbora.grammars.host import HostMatcher
+from arbora.grammars.host import NativeMatcher
 from grammar_world import (
     Follower,
     allowed,
@@ -240,7 +240,7 @@ def test_a_matcher_that_passes_a_limit_is_an_error_and_not_an_end() -> None:
     tokenizer = LLTokenizer("byte")
     grammar = LLMatcher.grammar_from_regex("(a|b)*a(a|b){9}c")
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(max_lexer_states=30))
-    followed = HostMatcher(matcher, (tokenizer.eos_token,))
+    followed = NativeMatcher(matcher, (tokenizer.eos_token,))
     mask = np.zeros(-(-tokenizer.vocab_size // 32), np.int32)
     letters = np.random.default_rng(0).choice(list(b"ab"), 100).tolist()
     for letter in letters:

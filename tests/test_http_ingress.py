@@ -18,7 +18,7 @@ from raw_http import asked, connection, in_chunks, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 BODY = json.dumps({"prompt": "the cat", "max_tokens": 5}).encode()
-LARGE = json.dumps({"prompt": "the cat", "max_tokens": 5, "user": "u" * 400_000}).encode()
+LARGE = json.dumps({"prompt": "the cat", "max_tokens": 5, "user": "u" * 100_000}).encode()
 LIMITS = Limits()
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import httpx
@@ -18,7 +19,7 @@ import zmq
 import zmq.asyncio
 from arbora.frontend.model_tokenizer import load_tokenizer
 from arbora.runtime.config import ServeConfig
-from arbora.runtime.messages import Drained, Failed, Ready, SupervisorInbox
+from arbora.runtime.messages import Alive, Drained, Failed, Ready, SupervisorInbox
 from arbora.runtime.sockets import ANY_EPOCH, AsyncInbox, supervisor_address
 from arbora.runtime.vocabulary import load_vocabulary
 from fake_scheduler import FakeScheduler, FakeSupervisor, ready, unpacked
@@ -44,6 +45,11 @@ class World:
         self.process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> asyncio.subprocess.Process:
+        """As the supervisor does before the replica is up."""
+        self.supervisor.peer_down()
+        return await self.start_uninformed()
+
+    async def start_uninformed(self) -> asyncio.subprocess.Process:
         number = self.listener.fileno()
         self.process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "arbora.frontend.process"),
@@ -54,8 +60,12 @@ class World:
         return self.process
 
     async def receive(self) -> SupervisorInbox:
+        """The next message that is no mere sign of life."""
         async with asyncio.timeout(PATIENCE):
-            return await self.inbox.receive()
+            while isinstance(message := await self.inbox.receive(), Alive):
+                assert self.process is not None
+                assert message == Alive(self.process.pid, stalled_s=0.0)
+            return message
 
     async def close(self) -> None:
         if self.process is not None and self.process.returncode is None:
@@ -159,6 +169,70 @@ async def test_an_architecture_that_is_not_served_is_told_before_what_else_is_mi
     failed = await world.receive()
     assert isinstance(failed, Failed)
     assert "architecture GPT2LMHeadModel is not supported. Supported: LlamaForCausalLM" in failed.message
+
+
+async def test_connections_wait_until_the_process_knows_whether_the_replica_is_up(world: World) -> None:
+    process = await world.start_uninformed()
+    text = load_tokenizer(world.model, world.directory).encode("the cat sat")
+    scheduler = FakeScheduler(world.directory, 1, lambda request: unpacked(text), ())
+    async with httpx.AsyncClient(base_url=world.url, timeout=PATIENCE) as http:
+        asking = asyncio.create_task(http.post("/v1/completions", json={"prompt": "Hello", "max_tokens": 1}))
+        health = asyncio.create_task(http.get("/health"))
+        done, _ = await asyncio.wait([asking, health, asyncio.create_task(world.receive())], timeout=3)
+        assert not done
+        world.supervisor.peer_up(1, ready(VOCAB_SIZE, 256))
+        assert (await asking).status_code == (await health).status_code == 200
+    await scheduler.close()
+    assert process.returncode is None
+
+
+async def test_running_out_of_descriptors_is_told_and_leaves_no_damage(world: World) -> None:
+    process = await world.start()
+    await world.receive()
+    text = load_tokenizer(world.model, world.directory).encode("the cat sat")
+    scheduler = FakeScheduler(world.directory, 1, lambda request: unpacked(text), ())
+    world.supervisor.peer_up(1, ready(VOCAB_SIZE, 256))
+    body = {"prompt": "Hello", "max_tokens": 1}
+    async with httpx.AsyncClient(base_url=world.url, timeout=PATIENCE) as http:
+        await until_healthy(http)
+        most = open_descriptors(process.pid) + 4
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (most, most))
+        others = [await asyncio.open_connection(*world.listener.getsockname()) for _ in range(8)]
+        await until(lambda: open_descriptors(process.pid) == most)
+        exhausted = await http.get("/health")
+        assert (exhausted.status_code, exhausted.json()["error"]["code"]) == (503, "out_of_descriptors")
+        assert f"All {most} file descriptors" in exhausted.json()["error"]["message"]
+        assert (await http.post("/v1/completions", json=body)).status_code == 200
+        assert (await http.get("/version")).status_code == 200
+        assert (await http.get("/metrics")).status_code == 200
+        for _, writer in others:
+            writer.close()
+        await until(lambda: open_descriptors(process.pid) < most)
+    async with httpx.AsyncClient(base_url=world.url, timeout=PATIENCE) as http:
+        await until_healthy(http)
+        assert (await http.post("/v1/completions", json=body)).json()["system_fingerprint"].startswith("fp_")
+    await scheduler.close()
+
+
+async def test_it_may_open_as_many_files_as_the_hard_limit_allows(world: World) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+    try:
+        process = await world.start()
+        await world.receive()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+
+
+def open_descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.01)
 
 
 async def until_status(url: str, status: int) -> None:

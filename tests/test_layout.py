@@ -28,8 +28,8 @@ SHARED = (
 SHARED_MODULES = {f"runtime.{name}" for name in SHARED}
 MAY_IMPORT = {
     "frontend": SHARED_MODULES,
-    "runtime.scheduler": SHARED_MODULES | {"radix_cache", "grammars"},
-    "runtime.model": SHARED_MODULES | {"kernels"},
+    "runtime.scheduler": SHARED_MODULES | {"runtime.heartbeat", "radix_cache", "grammars"},
+    "runtime.model": SHARED_MODULES | {"runtime.heartbeat", "kernels"},
     "runtime": SHARED_MODULES,
     "radix_cache": set[str](),
     "grammars": set[str](),

@@ -18,6 +18,7 @@ import pytest
 import zmq
 from arbora.kernels.automaton import Tables
 from arbora.runtime import sockets
+from arbora.runtime.heartbeat import Heartbeat
 from arbora.runtime.messages import (
     Failed,
     Message,
@@ -207,7 +208,7 @@ class ScriptedInbox:
 def mail(*messages: Message) -> Mail:
     for message in messages:
         msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=ModelInbox)
-    return Mail(ScriptedInbox(list(messages)))  # type: ignore[arg-type]
+    return Mail(ScriptedInbox(list(messages)), Heartbeat())  # type: ignore[arg-type]
 
 
 def test_plans_that_come_while_masks_are_awaited_keep_their_order() -> None:

@@ -54,6 +54,14 @@ async def test_whole_and_streamed_replies_have_the_same_fingerprint(world: HttpW
     assert streamed == {whole["system_fingerprint"]}
 
 
+async def test_a_deterministic_server_has_another_fingerprint(world: HttpWorld) -> None:
+    world.script = world.says("the cat")
+    async with http_world(deterministic=True) as other:
+        other.script = other.says("the cat")
+        replies = [(await post(each, CHAT)).json()["system_fingerprint"] for each in (world, other)]
+    assert replies[0] != replies[1]
+
+
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 @pytest.mark.parametrize("kind", ["string", "token", "none"])
 async def test_a_stream_says_what_stopped_it_as_a_whole_reply_does(

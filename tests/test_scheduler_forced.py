@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,6 +111,13 @@ class Chained:
 
     def __init__(self) -> None:
         self._place = 0
+
+    def begin(self, token: int) -> None:
+        """Its answer comes with `consume`."""
+
+    def append(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self.consume(token)
 
     def consume(self, token: int) -> str | None:
         if token not in self._allowed():

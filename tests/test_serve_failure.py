@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from open_requests import ENDLESS, Asking, Streaming
 from processes import descendants_of, is_alive, processor_ticks
-from served import HELLO, PATIENCE, Served, eventually, serve
-
-ENDLESS: Any = {"messages": HELLO, "max_tokens": 30_000, "ignore_eos": True}
+from served import PATIENCE, Served, eventually, serve
 
 
 @pytest.fixture
@@ -30,46 +26,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def victim(roomy_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with serve(roomy_model, "--kv-memory", "16MiB", home=tmp_path_factory.mktemp("h")) as server:
         yield server
-
-
-class Streaming:
-    """A stream read on a thread. `events` are its data lines."""
-
-    def __init__(self, served: Served) -> None:
-        self.events: list[str] = []
-        self._thread = threading.Thread(target=self._read, args=(served,))
-        self._thread.start()
-        eventually(lambda: len(self.events) > 3)
-
-    def _read(self, served: Served) -> None:
-        body = {"model": served.model, "stream": True, **ENDLESS}
-        with httpx.stream("POST", f"{served.url}/v1/chat/completions", json=body, timeout=PATIENCE) as answer:
-            self.events.extend(line for line in answer.iter_lines() if line)
-
-    def end(self) -> list[str]:
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive()
-        return self.events
-
-
-class Asking:
-    """A request without a stream, answered on a thread."""
-
-    def __init__(self, served: Served, **fields: Any) -> None:
-        self.answer: httpx.Response | None = None
-        self._body = {"model": served.model, **ENDLESS, **fields}
-        self._thread = threading.Thread(target=self._ask, args=(served,))
-        self._thread.start()
-
-    def _ask(self, served: Served) -> None:
-        with contextlib.suppress(httpx.TransportError):
-            self.answer = httpx.post(f"{served.url}/v1/chat/completions", json=self._body, timeout=PATIENCE)
-
-    def end(self) -> httpx.Response | None:
-        """None if the connection broke."""
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive()
-        return self.answer
 
 
 @pytest.mark.parametrize("role", ["scheduler", "model"])
@@ -118,6 +74,15 @@ def test_when_the_tokenizer_process_dies_another_takes_over(victim: Served) -> N
     assert asking.end() is None
     eventually(lambda: answers(victim))
     eventually(lambda: victim.is_quiet)
+
+
+@pytest.mark.parametrize("role", ["scheduler", "model"])
+def test_a_replica_ends_by_the_signal_itself_whatever_its_threads_do(victim: Served, role: str) -> None:
+    pid = victim.children[role]
+    os.kill(pid, signal.SIGTERM)
+    end = f"the {role} process (pid {pid}) was killed by signal 15"
+    eventually(lambda: end in "".join(victim.log))
+    eventually(lambda: victim.is_healthy)
 
 
 def answers(served: Served) -> bool:

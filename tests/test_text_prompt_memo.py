@@ -44,6 +44,19 @@ def test_a_text_cut_short_is_tokenized_as_the_tokenizer_does(kind: str) -> None:
         assert memo.encode("", text) == tokenizer.encode(text, add_special_tokens=False)
 
 
+@each_kind
+@settings(max_examples=30, deadline=None)
+@given(reply=st.text(st.sampled_from("The fox é你\n \"'"), min_size=1, max_size=12))
+def test_without_replies_a_text_has_the_same_ids_whatever_was_sampled_before(kind: str, reply: str) -> None:
+    tokenizer = tokenizer_of_kind(kind)
+    memo = PromptMemo(tokenizer, keeps_replies=False)
+    prompt_text = turn([("user", "Hello")]) + "<|im_start|>assistant\n"
+    prompt = memo.encode("", prompt_text)
+    memo.remember("", prompt_text, prompt, reply, spelled_out(tokenizer, reply))
+    text = prompt_text + reply + "<|im_end|>\n" + turn([("user", "And?")])
+    assert memo.encode("", text) == tokenizer.encode(text, add_special_tokens=False)
+
+
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_all_kinds_of_tokenizers_have_a_memo(kind: str) -> None:
     assert PromptMemo(tokenizer_of_kind(kind)).enabled

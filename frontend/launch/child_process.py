@@ -45,15 +45,19 @@ class ChildProcess(asyncio.SubprocessProtocol):
         """The return code, once it is there: negative is the signal that killed it."""
         return await asyncio.shield(self._exit)
 
-    async def kill(self) -> None:
+    def kill_now(self) -> None:
         if not self._exit.done():
             _kill_group(self.pid)
+
+    async def kill(self) -> None:
+        self.kill_now()
         await self.exited()
 
     async def stop(self) -> None:
         """Ask it to end; insist after `STOP_SECONDS`."""
         with contextlib.suppress(ProcessLookupError):
             self._transport.terminate()
+            self._transport.send_signal(signal.SIGCONT)  # a stopped process takes no other signal
         await asyncio.wait([self._exit], timeout=STOP_SECONDS)
         await self.kill()
 

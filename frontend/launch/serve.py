@@ -16,6 +16,7 @@ from .commands import Commands
 from .directory import PrivateDirectory
 from .errors import ServerError
 from .supervisor import Supervisor
+from .watchdog import PATIENCE, Patience
 
 DRAIN_SECONDS = 30.0
 LISTEN_BACKLOG = 2048
@@ -26,13 +27,13 @@ _FIXES = {
 logger = logging.getLogger(__name__)
 
 
-def serve(config: ServeConfig, commands: Commands) -> int:
+def serve(config: ServeConfig, commands: Commands, patience: Patience = PATIENCE) -> int:
     """Serve until a signal or a failure; the process's exit code. Raises ConfigError."""
     listener = listen(config.host, config.port)
     directory = PrivateDirectory.open()
     try:
         config.save(directory.path)
-        return asyncio.run(_serve(config, commands, directory, listener))
+        return asyncio.run(_serve(config, commands, directory, listener, patience))
     finally:
         listener.close()
         directory.close()
@@ -52,11 +53,15 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 async def _serve(
-    config: ServeConfig, commands: Commands, directory: PrivateDirectory, listener: socket.socket
+    config: ServeConfig,
+    commands: Commands,
+    directory: PrivateDirectory,
+    listener: socket.socket,
+    patience: Patience,
 ) -> int:
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    supervisor = Supervisor(directory.path, commands, listener)
+    supervisor = Supervisor(directory.path, commands, listener, patience)
     signals = _Signals(supervisor)
     logger.info("starting %s", config.served_model_name)
     try:

@@ -1,4 +1,4 @@
-"""Starts the children of a server, tells them of each other, starts again what dies."""
+"""Starts the children of a server, tells them of each other, ends what hangs, starts again what dies."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import zmq
 import zmq.asyncio
 
 from ...runtime import sockets
-from ...runtime.child import ChildArguments
+from ...runtime.child import SIGN_OF_LIFE_S, ChildArguments
 from ...runtime.messages import (
+    Alive,
     Drain,
     Drained,
     Failed,
@@ -24,6 +25,7 @@ from ...runtime.messages import (
     Message,
     ModelReady,
     PeerDown,
+    PeerResponds,
     PeerUp,
     Ready,
     SupervisorInbox,
@@ -32,6 +34,7 @@ from .child_process import ChildProcess, Command, describe_exit, start_child
 from .commands import Commands
 from .errors import ServerError
 from .restarts import Restarts
+from .watchdog import PATIENCE, AwakeClock, Patience, Watchdog, read_process
 
 LISTEN_FD_VARIABLE = "ARBORA_LISTEN_FD"
 FAILED_GRACE_SECONDS = 1.0
@@ -57,10 +60,17 @@ class Supervisor:
     """Owns the children of one server and the inbox that they report to.
 
     `directory` holds config.json already. `listener` is the bound socket that tokenizer processes
-    take over; a replica whose client is in this process (client 0) has none of either.
+    take over; a replica whose client is in this process (client 0) has none of either. `patience` is how
+    long a child may show no life.
     """
 
-    def __init__(self, directory: Path, commands: Commands, listener: socket.socket | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        commands: Commands,
+        listener: socket.socket | None = None,
+        patience: Patience = PATIENCE,
+    ) -> None:
         self._directory = directory
         self._commands = commands
         self._listener = listener
@@ -79,6 +89,9 @@ class Supervisor:
         self._to_scheduler: sockets.Outbox | None = None
         self._model: ModelReady | None = None  # while it serves
         self._known_model: ModelReady | None = None  # as it last said of itself
+        self._replica_responds = True
+        self._watchdog = Watchdog(patience)
+        self._awake = AwakeClock(2 * SIGN_OF_LIFE_S, time.monotonic())
         self._children: set[ChildProcess] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._drained = {client: asyncio.Event() for client in self._tokenizers}
@@ -93,6 +106,7 @@ class Supervisor:
         if not self._tokenizers:
             self._connect_tokenizer(0)
         self._run(self._receive())
+        self._run(self._watch())
         self._run(self._keep_replica())
         for client in self._tokenizers:
             self._run(self._keep_tokenizer(client))
@@ -182,6 +196,8 @@ class Supervisor:
                 self._tell_tokenizers(PeerUp(self._epoch, model))
             case Ready(client=client):
                 self._tokenizers[client].mark_ready()
+            case Alive(pid, stalled_s):
+                self._watchdog.heard(pid, stalled_s, self._awake.tick(time.monotonic()))
             case Drained(role="scheduler"):
                 self._scheduler_drained.set()
             case Drained(client=client):
@@ -191,6 +207,26 @@ class Supervisor:
                 if not domain.was_ready.is_set():
                     raise ServerError(text)
                 logger.error("the %s process could not start again: %s", role, text)
+
+    async def _watch(self) -> None:
+        """Ends children that hang: whoever waits for their exit starts others."""
+        while True:
+            await asyncio.sleep(SIGN_OF_LIFE_S)
+            now = self._awake.tick(time.monotonic())
+            responds = True
+            for child in list(self._children):
+                finding = self._watchdog.look(child.role, child.pid, read_process(child.pid), now)
+                responds = responds and (finding.responds or child.role == "tokenizer")
+                if finding.hung:
+                    logger.error("the %s process (pid %d) %s; ending it", child.role, child.pid, finding.hung)
+                    child.kill_now()
+                    self._watchdog.begin(child.pid, now)
+            self._tell_whether_it_responds(responds)
+
+    def _tell_whether_it_responds(self, responds: bool) -> None:
+        if responds != self._replica_responds:
+            self._replica_responds = responds
+            self._tell_tokenizers(PeerResponds(responds))
 
     async def _keep_replica(self) -> None:
         while True:
@@ -218,7 +254,8 @@ class Supervisor:
         ]
 
     def _forget_replica(self, children: list[ChildProcess]) -> None:
-        self._children.difference_update(children)
+        for child in children:
+            self._forget(child)
         assert self._to_scheduler is not None
         self._to_scheduler.close(linger_ms=0)
         self._to_scheduler = None
@@ -241,15 +278,21 @@ class Supervisor:
     def _forget_tokenizer(self, child: ChildProcess, client: int) -> None:
         if self._to_scheduler is not None:
             self._to_scheduler.send(PeerDown("tokenizer", client))
-        self._children.remove(child)
+        self._forget(child)
         self._to_tokenizers.pop(client).close(linger_ms=0)
         sockets.remove_ipc_file(sockets.tokenizer_address(self._directory, client))
+
+    def _forget(self, child: ChildProcess) -> None:
+        self._children.remove(child)
+        self._watchdog.forget(child.pid)
 
     def _connect_tokenizer(self, client: int) -> None:
         address = sockets.tokenizer_address(self._directory, client)
         outbox = sockets.Outbox(self._context, address, sockets.ANY_EPOCH)
-        if self._model is not None:
-            outbox.send(PeerUp(self._epoch, self._model))
+        up = None if self._model is None else PeerUp(self._epoch, self._model)
+        outbox.send(up or PeerDown("replica"))
+        if not self._replica_responds:
+            outbox.send(PeerResponds(False))
         self._to_tokenizers[client] = outbox
 
     async def _start(self, command: Command, epoch: int, client: int = 0) -> ChildProcess:
@@ -261,6 +304,7 @@ class Supervisor:
         arguments = ChildArguments(self._directory, epoch, client, os.getpid())
         child = await start_child(command, arguments, environment, descriptors)
         self._children.add(child)
+        self._watchdog.begin(child.pid, self._awake.time)
         return child
 
     async def _pause_after(self, domain: Domain, dead: ChildProcess) -> None:

@@ -187,13 +187,13 @@ def _guided_json(schema: Raw, param: str) -> GrammarSpec | None:
     """A schema as an object or as a string that holds JSON."""
     if _is_null(schema):
         return None
-    if bytes(schema).lstrip().startswith(b'"'):
-        schema = Raw(msgspec.json.decode(schema, type=str).encode())
     return _json_schema(schema, param)
 
 
 def _json_schema(schema: Raw, param: str) -> GrammarSpec:
     try:
+        if bytes(schema).lstrip().startswith(b'"'):
+            schema = Raw(msgspec.json.decode(schema, type=str).encode())
         decoded = msgspec.json.decode(schema)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"{param} is not valid JSON: {error}", param=param, code="invalid_value") from None

@@ -36,6 +36,7 @@ class ShapeReader:
     def __init__(self) -> None:
         self.shape = JsonShape()
         self._depth = 0
+        self._quotes = 0
         self._in_string = False
         self._first_is_escaped = False
 
@@ -57,7 +58,8 @@ class ShapeReader:
         shape, opened = self.shape, int(np.count_nonzero(opens))
         shape.depth = max(shape.depth, int(depths.max()))
         shape.containers += opened
-        shape.strings += int(np.count_nonzero(quotes)) // 2
+        self._quotes += int(np.count_nonzero(quotes))
+        shape.strings = self._quotes // 2
         shape.values += opened + int(np.count_nonzero(commas))
         shape.fields += int(np.count_nonzero(commas & (depths == 1)))
 

@@ -32,15 +32,23 @@ class PromptMemo:
     What is remembered in one namespace is found in that alone, and in the namespace None nothing is: the ids
     that others sampled, and how long a text takes, tell what they said.
 
+    Without `keeps_replies` no ids that were sampled are remembered: a text's ids then depend on the text
+    alone.
+
     `tokens_remembered` counts the ids that were not tokenized again. `tokens_rewritten` counts those
     that were remembered for an earlier turn of a prompt's conversation, but the prompt has other text
     in a reply's place, and all that came behind it is lost.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, max_bytes: int = _MAX_BYTES, long_texts: LongTexts | None = None
+        self,
+        tokenizer: Tokenizer,
+        max_bytes: int = _MAX_BYTES,
+        long_texts: LongTexts | None = None,
+        keeps_replies: bool = True,
     ) -> None:
         self._tokenizer = tokenizer
+        self._keeps_replies = keeps_replies
         self._long_texts = long_texts or LongTexts(tokenizer)
         self._control = ControlTexts(map(tokenizer.token_text, tokenizer.special_tokens))
         self._cuts = CutPoints(tokenizer)
@@ -96,7 +104,7 @@ class PromptMemo:
         `prompt_tokens` is what `encode` gave for the namespace and `prompt_text`; nothing is kept if it was
         tokenized otherwise.
         """
-        if not self.enabled or namespace is None:
+        if not self.enabled or not self._keeps_replies or namespace is None:
             return
         prompt = prompt_text.encode()
         with self._lock:

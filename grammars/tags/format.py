@@ -147,6 +147,8 @@ def read_format(text: str) -> Format:
         return _decoder.decode(text)
     except msgspec.DecodeError as error:
         raise GrammarError(f"the structural tag can't be read: {error}") from None
+    except RecursionError:
+        raise GrammarError("the structural tag can't be read: its formats are nested too deep") from None
 
 
 def json_schemas(format: Format) -> list[JsonSchema]:

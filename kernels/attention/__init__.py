@@ -9,7 +9,12 @@ __all__ = ["AttentionBatch", "paged_attention"]
 
 
 def paged_attention(
-    q: torch.Tensor, kv: torch.Tensor, batch: AttentionBatch, scale: float, window: int | None = None
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    batch: AttentionBatch,
+    scale: float,
+    window: int | None = None,
+    batch_invariant: bool = False,
 ) -> torch.Tensor:
     """Attend from this step's tokens to their rows' cached tokens, causally.
 
@@ -17,10 +22,13 @@ def paged_attention(
     kv: [2, kv_heads, num_pages, page_size, head_dim], contiguous, of the same dtype;
     heads is a multiple of kv_heads.
     window: token i sees tokens (i - window, i] only.
+    batch_invariant: a token's result has the same bits however its row's tokens are divided into steps, and
+    whatever other rows, groups and page ids there are. CPU tensors only.
     Returns [tokens, heads, head_dim], contiguous. Scores and softmax are float32.
     """
     if q.is_cuda:
+        assert not batch_invariant, "only the CPU kernels have such a mode"
         from . import cuda
 
         return cuda.paged_attention(q, kv, batch, scale, window)
-    return cpu.paged_attention(q, kv, batch, scale, window)
+    return cpu.paged_attention(q, kv, batch, scale, window, batch_invariant)

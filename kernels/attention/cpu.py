@@ -11,7 +11,7 @@ from . import tile_product, tiles
 from .batch import AttentionBatch, Group
 from .flash import Chunk, SharedPart, attend_chunk, attend_shared, plan_chunk, plan_shared
 from .lanes import LANES
-from .plan import BEGIN, END, NO_WINDOW, ItemPlan, Share, plan_items
+from .plan import BEGIN, END, NO_WINDOW, Cut, ItemPlan, Share, plan_items
 from .runs import Runs
 
 MAX_ITEM_QUERIES = 16
@@ -27,20 +27,29 @@ FLASH_FLOPS = 10_000_000
 FLASH_QUERIES = 8
 """Query heads for each KV head from which it is faster at all."""
 
+INVARIANT_SPLIT = 512
+"""Keys for each item where results must not depend on the batch: a multiple of both kernels' blocks. Fewer
+keys would be merged more often, more would leave threads without work."""
+
 THREADED_BYTES = 200_000
 """Keys and values to read from which waking other threads pays."""
 
 
 def paged_attention(
-    q: torch.Tensor, kv: torch.Tensor, batch: AttentionBatch, scale: float, window: int | None
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    batch: AttentionBatch,
+    scale: float,
+    window: int | None,
+    batch_invariant: bool,
 ) -> torch.Tensor:
     """See `attention.paged_attention`."""
     if window is not None and window >= int(batch.kv_lengths.max(initial=0)):
         window = None
-    key = (q.shape[1], kv.shape[1], q.shape[2], q.dtype, window)
+    key = (q.shape[1], kv.shape[1], q.shape[2], q.dtype, window, batch_invariant)
     plan = batch.plans.get(key)
     if plan is None:
-        plan = batch.plans[key] = CpuAttention(batch, q, kv, window)
+        plan = batch.plans[key] = CpuAttention(batch, q, kv, window, batch_invariant)
     assert isinstance(plan, CpuAttention)
     return plan.run(q, kv, scale)
 
@@ -48,21 +57,32 @@ def paged_attention(
 class CpuAttention:
     """A step's attention for layers of one shape: what is worked out once, and shared buffers."""
 
-    def __init__(self, batch: AttentionBatch, q: torch.Tensor, kv: torch.Tensor, window: int | None) -> None:
+    def __init__(
+        self,
+        batch: AttentionBatch,
+        q: torch.Tensor,
+        kv: torch.Tensor,
+        window: int | None,
+        batch_invariant: bool,
+    ) -> None:
         heads, head_dim = q.shape[1:]
         kv_heads = kv.shape[1]
         repeat = heads // kv_heads
+        self._invariant = batch_invariant
         # A window hides a different part of the shared keys from each row, and leaves little to share.
         groups = batch.groups if window is None else ()
+        if batch_invariant:
+            groups = _whole_parts(groups)
         flops = 4 * heads * head_dim
         tiled = q.dtype == torch.bfloat16 and head_dim % LANES == 0 and tile_product.available()
-        flash_rows = _flash_rows(batch, flops, repeat) & (not tiled or tile_product.has_matrix_unit())
-        flash_groups = _flash_groups(groups, flops, repeat) & (not tiled)
+        never_flash = batch_invariant or (tiled and not tile_product.has_matrix_unit())
+        flash_rows = _flash_rows(batch, flops, repeat) & (not never_flash)
+        flash_groups = _flash_groups(groups, flops, repeat) & (not tiled and not batch_invariant)
         covered = Share(~flash_rows, ~flash_groups)
         self._item_queries = max(repeat, tiles.QUERIES if tiled else MAX_ITEM_QUERIES)
         tokens = self._item_queries // repeat
-        split = _split(batch, kv_heads)
-        self._items = plan_items(batch, groups, covered, tokens, split, window)
+        cut = Cut(INVARIANT_SPLIT, aligned=True) if batch_invariant else Cut(_split(batch, kv_heads))
+        self._items = plan_items(batch, groups, covered, tokens, cut, window)
         self._runs = Runs.find(batch)
         self._item_runs = self._runs.of_items(self._items.items)
         self._chunks = _chunks(batch, self._runs, flash_rows, window)
@@ -92,7 +112,7 @@ class CpuAttention:
         arguments[column.WINDOW] = NO_WINDOW if window is None else window
         arguments[column.MERGES] = self._items.merges.ctypes.data
         arguments[column.MERGE_COUNT] = len(self._items.merges)
-        arguments[column.MAX_PARTIALS] = int(self._items.merges[:, 2].max(initial=0))
+        arguments[column.FEWEST_TILED] = 0 if self._invariant else tiles.FEW_QUERIES
         return arguments
 
     def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
@@ -117,6 +137,12 @@ class CpuAttention:
         self._attend.run(arguments[1:], self._threads)
         if len(self._items.merges):
             self._merge.run(arguments[1:], self._threads)
+
+
+def _whole_parts(groups: tuple[Group, ...]) -> tuple[Group, ...]:
+    """Groups that share only whole items, so that grouped rows' keys are cut as those of other rows are."""
+    cut = [(first, count, keys // INVARIANT_SPLIT * INVARIANT_SPLIT) for first, count, keys in groups]
+    return tuple(group for group in cut if group[2])
 
 
 def _flash_rows(batch: AttentionBatch, flops: int, repeat: int) -> np.ndarray:

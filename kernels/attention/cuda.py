@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..sampling.upload import upload
 from .batch import AttentionBatch, Group
-from .plan import COLUMNS, ROW, ItemPlan, Share, plan_items
+from .plan import COLUMNS, ROW, Cut, ItemPlan, Share, plan_items
 
 LOG2_E = 1.4426950408889634
 MIN_SPLIT = 256
@@ -254,7 +254,7 @@ class BatchPlan:
         self._chunk_tiles = Tiles.choose(chunk_queries, shape.repeat, shape.head_dim, element_size)
         chunks = Share(np.arange(len(batch.kv_lengths)) >= batch.decode_rows, np.zeros(len(groups), np.bool_))
         tokens = max(1, self._chunk_tiles.queries // shape.repeat)
-        chunk = plan_items(batch, (), chunks, tokens, NO_SPLIT, shape.window)
+        chunk = plan_items(batch, (), chunks, tokens, Cut(NO_SPLIT), shape.window)
         arrays = (
             with_table_offsets(decode, batch),
             with_table_offsets(chunk, batch),
@@ -292,7 +292,7 @@ def plan_decode(
     together = max(1, tiles.queries // shape.repeat)
     wanted = keys_to_read(batch, groups, together) // most_splits(shape, device)
     split = max(MIN_SPLIT, -(-wanted // 64) * 64)
-    return plan_items(batch, groups, covered, together, split, shape.window)
+    return plan_items(batch, groups, covered, together, Cut(split), shape.window)
 
 
 def most_splits(shape: Shape, device: torch.device) -> int:

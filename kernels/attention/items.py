@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from ..numba_tools import compiled, exp, fetch_add, float_of, load, pointer, prefetch, shifted, store
+from ..numba_tools import compiled, exp, fetch_add, float_of, fma, load, pointer, prefetch, shifted, store
 from ..threads import Callback
 from .plan import BEGIN, COLUMNS, END, PARTIAL, POSITION, STRIDE, TOKEN, TOKENS
 from .runs import RUN_BEGIN, RUN_COLUMNS, RUN_LENGTH, RUN_SLOT
@@ -46,10 +46,11 @@ LINE = 32
     SCALE,
     MERGES,
     MERGE_COUNT,
-    MAX_PARTIALS,
+    FEWEST_TILED,
     ARGUMENTS,
 ) = range(23)
-"""Arguments of the callbacks: addresses, counts and element strides."""
+"""Arguments of the callbacks: addresses, counts and element strides. FEWEST_TILED: query heads from which
+an item is computed in tiles, where there are tiles."""
 
 
 @compiled
@@ -76,7 +77,11 @@ def _scores(keys, count, available, head_dim, pairs, query, score):
 
 @compiled
 def _accumulate(values, count, available, head_dim, pairs, weight, total):
-    """total[j] += sum over t of weight[j * BLOCK + t] * value t, for `count` of the `available` values."""
+    """total[j] += sum over t of weight[j * BLOCK + t] * value t, for `count` of the `available` values.
+
+    The values are added one after another, each product without being rounded, however many there are:
+    values of weight 0, of keys that a query doesn't see, then change nothing.
+    """
     fours = count // 4 * 4
     for pair in range(pairs):
         a = shifted(total, 2 * pair * head_dim)
@@ -95,16 +100,16 @@ def _accumulate(values, count, available, head_dim, pairs, weight, total):
                 v1 = load(v, head_dim + d)
                 v2 = load(v, 2 * head_dim + d)
                 v3 = load(v, 3 * head_dim + d)
-                a[d] += w0 * v0 + w1 * v1 + w2 * v2 + w3 * v3
-                b[d] += u0 * v0 + u1 * v1 + u2 * v2 + u3 * v3
+                a[d] = fma(w3, v3, fma(w2, v2, fma(w1, v1, fma(w0, v0, a[d]))))
+                b[d] = fma(u3, v3, fma(u2, v2, fma(u1, v1, fma(u0, v0, b[d]))))
         for t in range(fours, count):
             v = shifted(values, t * head_dim)
             w0 = w[t]
             u0 = u[t]
             for d in range(head_dim):
                 v0 = load(v, d)
-                a[d] += w0 * v0
-                b[d] += u0 * v0
+                a[d] = fma(w0, v0, a[d])
+                b[d] = fma(u0, v0, b[d])
 
 
 @compiled
@@ -279,11 +284,15 @@ def _run_items(arguments, kind):
 
 @compiled
 def _merge_partials(arguments, kind):
-    """Combine the partial results of each query token, weighted by their sums of exponentials."""
+    """Combine the partial results of each query token, weighted by their sums of exponentials.
+
+    They are added one after another, so that those of keys that the token doesn't see change nothing.
+    """
     head_dim = arguments[HEAD_DIM]
     heads = arguments[KV_HEADS] * arguments[REPEAT]
     sums = pointer(arguments[PARTIAL_SUM], np.float32(0))
-    weights = np.empty(arguments[MAX_PARTIALS], np.float32)
+    scratch = np.empty(head_dim, np.float32)
+    total = pointer(scratch.ctypes.data, np.float32(0))
     while True:
         work = fetch_add(arguments, 1)
         if work >= arguments[MERGE_COUNT] * heads:
@@ -294,17 +303,18 @@ def _merge_partials(arguments, kind):
         largest = np.float32(-np.inf)
         for part in range(count):
             largest = max(largest, sums[(first + part) * heads + head])
+        scratch[:] = np.float32(0)
         summed = np.float32(0)
         for part in range(count):
-            weights[part] = exp(sums[(first + part) * heads + head] - largest)
-            summed += weights[part]
+            weight = exp(sums[(first + part) * heads + head] - largest)
+            summed = fma(weight, np.float32(1), summed)
+            row = (first + part) * heads + head
+            partial = shifted(pointer(arguments[PARTIAL_OUT], np.float32(0)), row * head_dim)
+            for d in range(head_dim):
+                total[d] = fma(weight, partial[d], total[d])
         out = shifted(pointer(arguments[OUT], kind), (merge[0] * heads + head) * head_dim)
-        partial = shifted(pointer(arguments[PARTIAL_OUT], np.float32(0)), (first * heads + head) * head_dim)
         for d in range(head_dim):
-            value = np.float32(0)
-            for part in range(count):
-                value += weights[part] * partial[part * heads * head_dim + d]
-            store(out, d, value / summed)
+            store(out, d, total[d] / summed)
 
 
 def _items_bfloat16(arguments):

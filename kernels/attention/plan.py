@@ -44,20 +44,29 @@ class Share:
     groups: np.ndarray
 
 
+@dataclass(frozen=True)
+class Cut:
+    """Items have at most `split` keys; if `aligned`, they begin at multiples of it."""
+
+    split: int
+    aligned: bool = False
+
+
 def plan_items(
     batch: AttentionBatch,
     groups: tuple[Group, ...],
     covered: Share,
     tokens: int,
-    split: int,
+    cut: Cut,
     window: int | None,
 ) -> ItemPlan:
-    """Items of at most `tokens` query tokens and `split` keys.
+    """Items of at most `tokens` query tokens and the keys that `cut` says.
 
     Rows of `groups` leave their shared keys to their group, whose partial result has a place even if not
     covered. A window excludes groups: it hides a different part of the shared keys from each row.
     """
     assert window is None or not groups
+    split, align = cut.split, cut.split if cut.aligned else 1
     queries = batch.query_lengths.astype(np.int64)
     lengths = batch.kv_lengths.astype(np.int64)
     table = np.asarray(groups, dtype=np.int64).reshape(-1, 3)
@@ -71,7 +80,7 @@ def plan_items(
     made = _cut_groups(table, covered.groups, layout, tokens, split, items)
     limit = NO_WINDOW if window is None else window
     made, merged, partials = _cut_rows(
-        queries, lengths, covered.rows, layout, partials, tokens, split, limit, items, merges, made
+        queries, lengths, covered.rows, layout, partials, tokens, split, align, limit, items, merges, made
     )
     return ItemPlan(items[:made], merges[:merged], partials, shared_partials)
 
@@ -117,15 +126,18 @@ def _cut_groups(groups, covered, layout, tokens, split, items):
 
 
 @compiled
-def _cut_rows(queries, lengths, covered, layout, partials, tokens, split, window, items, merges, made):
-    """Items for the keys that a row has alone; returns the items, merges and partial results so far."""
+def _cut_rows(queries, lengths, covered, layout, partials, tokens, split, align, window, items, merges, made):
+    """Items for the keys that a row has alone; returns the items, merges and partial results so far.
+
+    Without a group their first key is a multiple of `align`, however many of the first a window hides.
+    """
     merged = 0
     token = 0
     for row in range(len(queries)):
         for block in range(0, queries[row] if covered[row] else 0, tokens):
             some = min(tokens, queries[row] - block)
             position = lengths[row] - queries[row] + block
-            begin = max(layout[row, 0], position + 1 - window)
+            begin = max(layout[row, 0], (position + 1 - window) // align * align)
             end = position + some
             parts = (end - begin + split - 1) // split
             first = -1

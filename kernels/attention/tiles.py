@@ -14,6 +14,7 @@ from ..numba_tools import compiled, fetch_add, float_of, pointer, prefetch, shif
 from ..threads import Callback
 from . import items as column
 from .items import (
+    FEWEST_TILED,
     HEAD_DIM,
     ITEM_COUNT,
     ITEM_RUNS,
@@ -267,7 +268,7 @@ def _run_items(arguments):
         index, head = work % arguments[ITEM_COUNT], work // arguments[ITEM_COUNT]
         tokens = pointer(arguments[ITEMS], np.int64(0))[index * COLUMNS + TOKENS]
         # Arrays are handed down, not pointers to them: numba frees one after the last use of its name.
-        if tokens * arguments[REPEAT] < FEW_QUERIES:
+        if tokens * arguments[REPEAT] < arguments[FEWEST_TILED]:
             column.run_item(arguments, index, head, np.uint16(0), column_scratch)
         else:
             _run_item(arguments, index, head, tile_scratch)

@@ -32,11 +32,12 @@ def packs(dtype: torch.dtype) -> bool:
 
 
 def padded_rows(rows: int) -> int:
-    """The next of eight sizes in each octave.
+    """The next of eight sizes in each octave, from two on.
 
-    oneDNN compiles code for every number of rows and keeps most of it, about 1 MB each.
+    oneDNN compiles code for every number of rows and keeps most of it, about 1 MB each. One row alone would
+    meet code that adds in another order, and be rounded otherwise than beside others.
     """
     if rows <= 16:
-        return rows
+        return max(2, rows)
     step = 1 << ((rows - 1).bit_length() - 4)
     return -(-rows // step) * step

@@ -17,14 +17,26 @@ from .weights import DecoderWeights, LayerWeights
 
 
 class Decoder:
-    """cos_sin: float32 [positions, rope dim], see `rope.cos_sin_table`."""
+    """cos_sin: float32 [positions, rope dim], see `rope.cos_sin_table`.
 
-    def __init__(self, config: DecoderConfig, weights: DecoderWeights, cos_sin: torch.Tensor) -> None:
+    `batch_invariant`: see `paged_attention`; `weights` are loaded with the same. `progress` is called after
+    each layer.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: DecoderWeights,
+        cos_sin: torch.Tensor,
+        batch_invariant: bool = False,
+    ) -> None:
         self._config = config
         self._weights = weights
         self._cos_sin = cos_sin
+        self._batch_invariant = batch_invariant
         self._head_counts = (config.heads, config.kv_heads, config.kv_heads)
         self._scale = config.head_dim**-0.5
+        self.progress: Callable[[], None] = lambda: None
 
     def forward(
         self,
@@ -53,6 +65,7 @@ class Decoder:
             normal = add_rms_norm(layer.output(attended), residual, layer.post_attention_norm, eps)
             next_norm = self._weights.norm if last else layers[index + 1].input_norm
             normal = add_rms_norm(_feed_forward(layer, normal), residual, next_norm, eps)
+            self.progress()
         return normal
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -67,7 +80,8 @@ class Decoder:
         heads = layer.qkv(x).view(x.shape[0], -1, config.head_dim)
         q, k, v = torch.split_with_sizes(heads, self._head_counts, dim=1)
         rotary_write_kv(q, k, v, self._cos_sin, batch.positions, batch.places, kv, layer.head_norms)
-        return paged_attention(q, kv, batch.attention, self._scale, window).flatten(1)
+        attended = paged_attention(q, kv, batch.attention, self._scale, window, self._batch_invariant)
+        return attended.flatten(1)
 
 
 def _feed_forward(layer: LayerWeights, x: torch.Tensor) -> torch.Tensor:

@@ -24,6 +24,11 @@ def choose_device(config: ServeConfig) -> torch.device:
         raise ConfigError(f"--device cuda: {_why_no_cuda()} Or use --device cpu.")
     if config.device == "cuda" and find_spec("triton") is None:
         raise ConfigError("--device cuda: Triton is missing: pip install triton. Or use --device cpu.")
+    if config.device == "cuda" and config.deterministic:
+        raise ConfigError(
+            "--deterministic: only the CPU kernels keep that promise, those for CUDA don't. Leave it out, or "
+            "use --device cpu."
+        )
     return torch.device(config.device)
 
 

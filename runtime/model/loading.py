@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from ...kernels.arithmetic import arithmetic
 from ..config import ServeConfig
 from ..errors import ConfigError
 from ..messages import ModelReady
@@ -50,7 +51,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     checkpoint.check(expected_tensors(shape))
     dtype = choose_dtype(config.dtype, shape.dtype, checkpoint.dtype(EMBEDDING))
     log.info("loading %.2f GB of weights as %s onto %s", *_weights_told(checkpoint, dtype, device))
-    weights = load_weights(checkpoint, shape, dtype, device)
+    weights = load_weights(checkpoint, shape, dtype, device, config.deterministic)
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
     graphs = None
     if device.type == "cuda" and not config.enforce_eager:
@@ -62,7 +63,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     cos_sin = cos_sin_table(shape.rope, pool.max_model_len)
     kvs = allocate_pool(shape, pool.num_pages, config.page_size, dtype, device)
     store = open_page_store(config, bytes_per_page, device)
-    decoder = Decoder(shape, weights, cos_sin.to(device))
+    decoder = Decoder(shape, weights, cos_sin.to(device), config.deterministic)
     runner = Runner(
         decoder,
         kvs,
@@ -85,7 +86,10 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         page_bytes=bytes_per_page,
     )
     if store is not None:
-        ready.page_model = page_model(store, (shape, config.page_size), dtype, cos_sin, checkpoint.files)
+        # Pages that were computed in another way must not be restored where equal bits are promised.
+        computed = (arithmetic(),) if config.deterministic else ()
+        described = (shape, config.page_size, *computed)
+        ready.page_model = page_model(store, described, dtype, cos_sin, checkpoint.files)
         ready.host_pages = store.pool.places
     return LoadedModel(runner, ready, store)
 

@@ -18,6 +18,7 @@ import zmq
 from ..child import ChildArguments, child_arguments
 from ..config import ServeConfig, load_config
 from ..errors import ConfigError
+from ..heartbeat import Heartbeat
 from ..logs import write_log
 from ..messages import (
     DiscardPages,
@@ -62,8 +63,9 @@ Work = StepPlan | LoadGrammar | DropGrammar | ToPageStore
 class Mail:
     """Messages in the order they came, except that masks wait apart for their step."""
 
-    def __init__(self, inbox: Inbox[ModelInbox]) -> None:
+    def __init__(self, inbox: Inbox[ModelInbox], heartbeat: Heartbeat) -> None:
         self._inbox = inbox
+        self._heartbeat = heartbeat
         self._queue: deque[Work] = deque()
         self._masks: dict[int, StepMasks] = {}
 
@@ -82,7 +84,9 @@ class Mail:
         return self._masks.pop(step, None)
 
     def _receive(self, timeout_ms: int | None) -> None:
+        self._heartbeat.resting()
         message = self._inbox.receive(timeout_ms)
+        self._heartbeat.working()
         if isinstance(message, StepMasks):
             self._masks[message.step] = message
         elif message is not None:
@@ -109,18 +113,20 @@ def serve(runner: Runner, mail: Mail, scheduler: Outbox) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     arguments = child_arguments()
     config = load_config(arguments.directory)
     if WITHOUT_GRAPHS in os.environ:
         config = msgspec.structs.replace(config, enforce_eager=True)
     write_log(config.log_level)
+    heartbeat = Heartbeat()
+    heartbeat.start(arguments)
     announce_compilation(config.device)
     use_all_cores()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     model = _load_or_exit(config, arguments, context)
     address = model_address(arguments.directory, arguments.epoch)
-    mail = Mail(Inbox(context, address, ModelInbox, arguments.epoch))
+    mail = Mail(Inbox(context, address, ModelInbox, arguments.epoch), heartbeat)
+    model.runner.after_each_layer(heartbeat.progress)
     scheduler = Outbox(context, scheduler_address(arguments.directory, arguments.epoch), arguments.epoch)
     if model.page_store is not None:
         _start(model.page_store, arguments)

@@ -106,6 +106,10 @@ class Runner:
         """These do what they can of a step; what they give None for runs as before."""
         self._replay, self._replay_sampling = forward, sampling
 
+    def after_each_layer(self, progress: Callable[[], None]) -> None:
+        """`progress` is called while a step is computed, so that a long one is known to get on."""
+        self._decoder.progress = progress
+
     def load_grammar(self, message: LoadGrammar) -> None:
         self._states.load_grammar(message)
 

@@ -85,14 +85,18 @@ def _layer_tensors(config: DecoderConfig) -> dict[str, Shape]:
 
 
 def load_weights(
-    checkpoint: Checkpoint, config: DecoderConfig, dtype: torch.dtype, device: torch.device
+    checkpoint: Checkpoint,
+    config: DecoderConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    batch_invariant: bool = False,
 ) -> DecoderWeights:
-    """`checkpoint` has been checked to hold the expected tensors."""
-    loader = _Loader(checkpoint, expected_tensors(config), dtype, device)
+    """`checkpoint` has been checked to hold the expected tensors. batch_invariant: see `Linear.pack`."""
+    loader = _Loader(checkpoint, expected_tensors(config), dtype, device, batch_invariant)
     embedding = loader.joined([EMBEDDING])
     layers = tuple(_load_layer(loader, f"model.layers.{layer}.", config) for layer in range(config.layers))
     head = (
-        Linear.pack(embedding, None)
+        Linear.pack(embedding, None, batch_invariant)
         if config.tied_embeddings
         else loader.linear([HEAD.removesuffix(".weight")])
     )
@@ -124,12 +128,14 @@ class _Loader:
     expected: dict[str, Shape]
     dtype: torch.dtype
     device: torch.device
+    batch_invariant: bool
 
     def linear(self, names: list[str]) -> Linear:
         """The named projections as one, their outputs one after another."""
         weight = self.joined([name + ".weight" for name in names])
         has_bias = names[0] + ".bias" in self.expected
-        return Linear.pack(weight, self.joined([name + ".bias" for name in names]) if has_bias else None)
+        bias = self.joined([name + ".bias" for name in names]) if has_bias else None
+        return Linear.pack(weight, bias, self.batch_invariant)
 
     def joined(self, names: list[str]) -> torch.Tensor:
         """The named tensors, joined along their first dimension."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from ...grammars import CompilerError, GrammarError
+from ...grammars import BusyError, CompilerError, GrammarError
 from ...radix_cache import Lease, PrefixCache
 from ..messages import Generate, Refused
 from .places import Places
 from .request import TOKEN_BYTES, Request, Residence
+
+MOST_SAID = 2000  # characters of a message about a grammar, which may quote it
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -75,15 +77,22 @@ def _over_memory(request: str, length: int, limits: Limits, pinned: int) -> Refu
     )
 
 
-def without_grammar(request: Request, error: GrammarError | CompilerError) -> Refused:
-    """A grammar that is wrong or can't be enforced, or that our compiler failed at."""
+def without_grammar(request: Request, error: GrammarError | CompilerError | BusyError) -> Refused:
+    """A grammar that is wrong or can't be enforced, that our compiler failed at, or that has no room."""
+    if isinstance(error, BusyError):
+        return Refused(
+            request.id, 503, f"{request.grammar_param}: {error}", request.grammar_param, "server_busy"
+        )
     if isinstance(error, CompilerError):
         message = "the server's grammar compiler failed, and the grammar can't be enforced without it."
         return Refused(
             request.id, 500, f"{request.grammar_param}: {message}", request.grammar_param, "internal_error"
         )
     param = request.grammar_params.get(error.function, request.grammar_param)
-    return Refused(request.id, 400, f"{param}: {error}", param, "invalid_grammar")
+    reason = str(error)
+    if len(reason) > MOST_SAID:
+        reason = f"{reason[:MOST_SAID]}…"
+    return Refused(request.id, 400, f"{param}: {reason}", param, "invalid_grammar")
 
 
 def pages_for(tokens: int, page_size: int) -> int:

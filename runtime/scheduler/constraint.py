@@ -43,6 +43,9 @@ class Constraint(Protocol):
     def closing_text(self, tokens: Sequence[int]) -> bytes | None:
         """The shortest text that ends the reply behind `tokens`; None if that isn't known."""
 
+    def expect(self, token: int) -> None:
+        """A token that is about to be accepted: what is done elsewhere for it begins."""
+
     def accept(self, token: int, state: int) -> str | None:
         """A kept token, and the state after it as the device says. Returns an error's message, if any."""
 
@@ -91,6 +94,9 @@ class AutomatonConstraint:
         state, stack = self._behind(tokens)
         return None if state == DEAD else self.automaton.closing.text(state, stack)
 
+    def expect(self, token: int) -> None:
+        pass
+
     def accept(self, token: int, state: int) -> str | None:
         self._unread.append(token)
         self._on_device = state
@@ -117,7 +123,7 @@ class AutomatonConstraint:
 
 
 class MatcherConstraint:
-    """Masked by the host, which follows the tokens that were kept."""
+    """Masked by a process of its grammar's, which follows the tokens that were kept."""
 
     host_masked = True
 
@@ -137,12 +143,14 @@ class MatcherConstraint:
     def closing_text(self, tokens: Sequence[int]) -> bytes | None:
         return None
 
+    def expect(self, token: int) -> None:
+        self._matcher.begin(token)
+
     def accept(self, token: int, state: int) -> str | None:
         return self._matcher.consume(token)
 
     def append(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            self._matcher.consume(token)  # the next token that is sampled ends with its error, if any
+        self._matcher.append(tokens)
 
     def fill_mask(self, mask: NDArray[np.int32]) -> None:
         self._matcher.fill_mask(mask)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...grammars import Automaton, CompilerError, GrammarCompiler, GrammarError
+from ...grammars import Automaton, BusyError, CompilerError, GrammarCompiler, GrammarError
 from ..messages import DropGrammar, GrammarSpec, LoadGrammar
 from .constraint import AutomatonConstraint, Constraint, MatcherConstraint
 
@@ -21,10 +21,18 @@ class _Loaded:
 
 
 class GrammarDesk:
-    """Knows which automata the model process has, and who uses them."""
+    """Knows which automata the model process has, and which requests use them.
 
-    def __init__(self, compiler: GrammarCompiler) -> None:
+    `isolated`: tenants share no compiled grammar, so that none can tell from the time what others sent.
+    `reproducible`: every request waits for the automaton that lasts, as if it had asked for that.
+    """
+
+    def __init__(
+        self, compiler: GrammarCompiler, *, isolated: bool = False, reproducible: bool = False
+    ) -> None:
         self._compiler = compiler
+        self._isolated = isolated
+        self._reproducible = reproducible
         self._loaded: OrderedDict[str, _Loaded] = OrderedDict()  # by the automaton's key, last used last
         self._nbytes = 0  # of all that is loaded
         self._bytes_in_use = 0
@@ -40,8 +48,8 @@ class GrammarDesk:
         loads, self._loads = self._loads, []
         return loads
 
-    def submit(self, request: str, spec: GrammarSpec, closing: bool = False) -> None:
-        """`closing`: its constraint is asked for closing texts."""
+    def submit(self, request: str, spec: GrammarSpec, closing: bool = False, tenant: str = "") -> None:
+        """`closing`: its constraint is asked for closing texts. `tenant` is charged for compiling."""
         self._compiler.submit(
             request,
             spec.kind,
@@ -50,16 +58,18 @@ class GrammarDesk:
             property_order=spec.property_order,
             unenforced=spec.unenforced,
             closing=closing,
-            reproducible=spec.reproducible,
+            reproducible=self._reproducible or spec.reproducible,
+            tenant=tenant,
+            scope=tenant if self._isolated else "",
         )
 
     def cancel(self, request: str) -> None:
         self._compiler.cancel(request)
 
-    def finished(self) -> Iterator[tuple[str, Constraint | GrammarError | CompilerError]]:
+    def finished(self) -> Iterator[tuple[str, Constraint | GrammarError | CompilerError | BusyError]]:
         """The requests whose grammars are ready, with a constraint of their own, or why they have none."""
         for request, compiled in self._compiler.finished():
-            if isinstance(compiled, GrammarError | CompilerError):
+            if isinstance(compiled, GrammarError | CompilerError | BusyError):
                 yield request, compiled
             elif not isinstance(compiled, Automaton):
                 yield request, MatcherConstraint(compiled.matcher(), compiled.left_out)

@@ -17,6 +17,7 @@ from ...grammars import GrammarCompiler, GrammarFiles, Segmenter, default_direct
 from ...radix_cache import PrefixCache
 from ..child import ChildArguments, child_arguments
 from ..config import ServeConfig, load_config
+from ..heartbeat import Heartbeat
 from ..logs import write_log
 from ..messages import (
     Abort,
@@ -66,7 +67,8 @@ log = logging.getLogger("arbora.scheduler")
 class Loop:
     """Joins the state machine to its sockets."""
 
-    def __init__(self, arguments: ChildArguments, config: ServeConfig) -> None:
+    def __init__(self, arguments: ChildArguments, config: ServeConfig, heartbeat: Heartbeat) -> None:
+        self._heartbeat = heartbeat
         self._directory = arguments.directory
         self._epoch = arguments.epoch
         self._config = config
@@ -104,6 +106,7 @@ class Loop:
             self._send()
         if ready.page_model:
             self._flush()
+        self._heartbeat.resting()
         self._supervisor.send(Drained("scheduler"))
         signal.pause()
 
@@ -121,7 +124,9 @@ class Loop:
 
     def _receive(self) -> None:
         """Waits for a message, a grammar or a pin's end, then takes all messages that are there."""
+        self._heartbeat.resting()
         message = self._inbox.receive(self._patience_ms())
+        self._heartbeat.working()
         if message is not None:
             self._handle(message)
         for message in self._inbox.waiting():
@@ -243,7 +248,7 @@ def _scheduler(
         limits,
         cache,
         StepBudget(config.step_ms),
-        GrammarDesk(compiler),
+        GrammarDesk(compiler, isolated=config.isolate_keys, reproducible=config.deterministic),
         ready.vocab_size,
         vocabulary.eos,
         segmenter,
@@ -276,8 +281,9 @@ def main() -> None:
     arguments = child_arguments()
     config = load_config(arguments.directory)
     write_log(config.log_level)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    Loop(arguments, config).run()
+    heartbeat = Heartbeat()
+    heartbeat.start(arguments)
+    Loop(arguments, config, heartbeat).run()
 
 
 if __name__ == "__main__":

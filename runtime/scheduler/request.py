@@ -271,6 +271,11 @@ class Request:
         return self.phase is Phase.RUNNING and self.residence.prefilling and not self.residence.jumping
 
     @property
+    def only_decodes(self) -> bool:
+        """Runs, and has one token at a time to compute: no other request's start depends on it."""
+        return self.phase is Phase.RUNNING and not self.residence.prefilling
+
+    @property
     def owed(self) -> int:
         """Tokens of its prompt that it is charged for and that are still to compute."""
         return max(0, self.prompt_length - max(self.paid, self.residence.ready))

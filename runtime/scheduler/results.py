@@ -64,6 +64,9 @@ class Results:
         tokens = np.frombuffer(result.tokens, np.int32).tolist()
         states = np.frombuffer(result.states, np.int32).tolist()
         logprobs = {part.slot: part.logprobs for part in result.logprobs}
+        for request, token in zip(flight.sampled, tokens, strict=True):
+            if flight.step > request.residence.superseded and request.phase is not Phase.ENDED:
+                self._expect(request, token)
         for request, token, state in zip(flight.sampled, tokens, states, strict=True):
             home = request.residence
             if flight.step <= home.superseded:
@@ -71,6 +74,12 @@ class Results:
             home.sampling -= 1
             if request.phase is not Phase.ENDED:
                 self._take_token(request, token, state, logprobs.get(home.slot))
+
+    def _expect(self, request: Request, token: int) -> None:
+        """Before any row's answer is awaited: so the processes that follow grammars work side by side."""
+        constraint = request.constraint
+        if constraint and constraint.host_masked and self.completion.leaves_room(request, [token]):
+            constraint.expect(token)
 
     def _take_token(self, request: Request, token: int, state: int, logprobs: Logprobs | None) -> None:
         if not self.completion.leaves_room(request, [token]):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import asdict
 
-from ...grammars import CompilerError, GrammarError
+from ...grammars import BusyError, CompilerError, GrammarError
 from ...radix_cache import PrefixCache
 from ..messages import (
     Accepted,
@@ -105,7 +105,7 @@ class Scheduler:
         if message.grammar is None:
             self._accept(request)
         else:
-            self._grammars.submit(request.id, message.grammar, closing=message.sampling.complete_json)
+            self._grammars.submit(request.id, message.grammar, message.sampling.complete_json, message.tenant)
 
     def take_grammars(self) -> None:
         """Takes in the grammars that were compiled meanwhile."""
@@ -113,7 +113,7 @@ class Scheduler:
             request = self._open.get(request_id)
             if request is None:
                 continue
-            if isinstance(compiled, GrammarError | CompilerError):
+            if isinstance(compiled, GrammarError | CompilerError | BusyError):
                 self._refuse(request, without_grammar(request, compiled))
             else:
                 request.constraint = compiled

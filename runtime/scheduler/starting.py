@@ -52,26 +52,29 @@ class Starter:
         if not self.waiting or not self._free_slots:
             return
 
+        busy = [request for request in running.values() if not request.only_decodes]
+
         def has_room(turn: Turn) -> bool:
-            return self._tokens_before(turn, running.values()) < tokens
+            return self._tokens_before(turn, busy) < tokens
 
         without_grammar = 0
         for request in self.waiting.candidates(self._matched, has_room):
-            if self._awaits(request, running):
+            if self._awaits(request, busy):
                 self._lend_turn(request)
                 continue
             if self._stored.awaits(request, busy=bool(running)):
                 continue
-            if request.fetch is not None and self._restored_before(request, running) >= restored_tokens:
+            if request.fetch is not None and self._restored_before(request, busy) >= restored_tokens:
                 continue
             if not self._grammars.load(request.constraint):
                 without_grammar += 1
                 if request.overtaken >= self._bounds.overtaken or without_grammar >= self._bounds.look_ahead:
                     return
                 continue
-            if not self._start(request, running):
+            if not self._start(request, len(running), busy):
                 self._grammars.unload(request.constraint)
                 return
+            busy.append(request)
             yield request
             if not self._free_slots:
                 return
@@ -114,10 +117,10 @@ class Starter:
         fetched = request.fetch.end * self._cache.page_size if request.fetch is not None else 0
         return max(fetched, self._cache.matched(request.namespace, bytes(request.tokens)))
 
-    def _awaits(self, request: Request, running: Mapping[int, Request]) -> bool:
+    def _awaits(self, request: Request, busy: Iterable[Request]) -> bool:
         if request.wants_prompt_logprobs or request.namespace is None or not self._cache.enabled:
             return False
-        return awaits_prefix(request, self._matched(request), running.values(), self._cache.page_size)
+        return awaits_prefix(request, self._matched(request), busy, self._cache.page_size)
 
     def _lend_turn(self, request: Request) -> None:
         """Who computes pages that a request waits for goes first as that would."""
@@ -136,29 +139,29 @@ class Starter:
         lent = (each.turn for each in home.lent if home.planned < each.tokens)
         return min([self._own_turn(request), *lent])
 
-    def _tokens_before(self, turn: Turn, running: Iterable[Request]) -> int:
+    def _tokens_before(self, turn: Turn, busy: Iterable[Request]) -> int:
         """How many tokens of prompts and forced runs are computed before a request of that turn."""
         return sum(
             request.residence.prefill_end - request.residence.ready
-            for request in running
+            for request in busy
             if request.computes_forced or (request.computes_prompt and self._running_turn(request) <= turn)
         )
 
-    def _restored_before(self, request: Request, running: Mapping[int, Request]) -> int:
+    def _restored_before(self, request: Request, busy: Iterable[Request]) -> int:
         """How many tokens of prompts are restored before those of a request that waits."""
         turn = self.waiting.turn(request.priority, request.tenant)
-        before = (r for r in running.values() if r.computes_prompt and self._running_turn(r) <= turn)
+        before = (r for r in busy if r.computes_prompt and self._running_turn(r) <= turn)
         return sum(other.residence.to_restore for other in before)
 
-    def _start(self, request: Request, running: Mapping[int, Request]) -> bool:
-        """Gives it a slot and pages; those who run keep what the steps in flight could take."""
-        reserve = len(running) * max(1, STEPS_IN_FLIGHT // self._cache.page_size)
+    def _start(self, request: Request, running: int, busy: Iterable[Request]) -> bool:
+        """Gives it a slot and pages; the `running` requests keep what the steps in flight could take."""
+        reserve = running * max(1, STEPS_IN_FLIGHT // self._cache.page_size)
         home = take_residence(request, self._free_slots[0], self._cache, reserve, alone=not running)
         if home is None:
             return False
         turn = self.waiting.turn(request.priority, request.tenant)
         home.urgent = turn.is_last
-        self._put_back(turn, running.values())
+        self._put_back(turn, busy)
         self._free_slots.popleft()
         self.waiting.admit(request)
         request.phase = Phase.RUNNING
@@ -166,9 +169,9 @@ class Starter:
         self._fairness.charge(request, request.owed)
         return True
 
-    def _put_back(self, turn: Turn, running: Iterable[Request]) -> None:
+    def _put_back(self, turn: Turn, busy: Iterable[Request]) -> None:
         """Counts for those whose prompts must wait for a request of that turn."""
-        for other in running:
+        for other in busy:
             if other.computes_prompt and self._running_turn(other) > turn:
                 other.residence.preempted += 1
                 other.residence.urgent |= other.residence.preempted >= self._bounds.overtaken

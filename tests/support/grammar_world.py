@@ -7,7 +7,14 @@ import math
 import time
 
 import numpy as np
-from arbora.grammars import Automaton, CompilerError, GrammarCompiler, GrammarError, HostGrammar
+from arbora.grammars import (
+    Automaton,
+    BusyError,
+    CompilerError,
+    GrammarCompiler,
+    GrammarError,
+    HostGrammar,
+)
 from arbora.runtime.vocabulary import Vocabulary, build_vocabulary
 from mask_tables import state_mask
 
@@ -60,14 +67,16 @@ def compiler(grace_s: float = math.inf, **options: object) -> GrammarCompiler:
 
 def compiled(
     compiler: GrammarCompiler, kind: str, source: object, **options: object
-) -> Automaton | HostGrammar | GrammarError | CompilerError:
+) -> Automaton | HostGrammar | GrammarError | CompilerError | BusyError:
     """Submits and waits. Strings are taken as they are, everything else as JSON."""
     text = source if isinstance(source, str) else json.dumps(source)
     compiler.submit("ticket", kind, text, **options)  # type: ignore[arg-type]
     return answer(compiler, "ticket")
 
 
-def answer(compiler: GrammarCompiler, wanted: str) -> Automaton | HostGrammar | GrammarError | CompilerError:
+def answer(
+    compiler: GrammarCompiler, wanted: str
+) -> Automaton | HostGrammar | GrammarError | CompilerError | BusyError:
     """Waits for one ticket, also while a worker compiles its own code; the answers to others are lost."""
     for _ in range(300_000):
         for ticket, result in compiler.finished():

@@ -111,9 +111,10 @@ async def http_world(
     context_length: int = 256,
     max_waiting: int = 1024,
     limits: Limits | None = None,
+    send_buffer: int | None = None,
     **more: Any,
 ) -> AsyncIterator[HttpWorld]:
-    """`more` are other fields of the configuration."""
+    """`send_buffer` is the SO_SNDBUF of connections, in bytes; `more` is the rest of the configuration."""
     with tempfile.TemporaryDirectory(prefix="arb") as name:
         directory = Path(name)
         model = write_tiny_model(directory / "model", template)
@@ -129,6 +130,8 @@ async def http_world(
         engine = EngineClient(directory, 0)
         service = Service.load(config, engine, Tokenizer.load(model))
         listener = socket.create_server(("127.0.0.1", 0))
+        if send_buffer is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         server = http_server(service, limits)
         tasks = [asyncio.create_task(engine.run()), asyncio.create_task(server.serve([listener]))]
         await eventually(lambda: server.started)

@@ -78,6 +78,12 @@ class EvenTokens:
     def forced_text(self) -> ForcedText:
         return ForcedText(b"", b"", False)
 
+    def begin(self, token: int) -> None:
+        """Its answer comes with `consume`."""
+
+    def append(self, tokens: list[int]) -> None:
+        """All texts of even tokens are alike."""
+
     def consume(self, token: int) -> str | None:
         return None if token % 2 == 0 else f"token {token} is odd"
 

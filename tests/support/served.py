@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ class Served:
         for pid in children_of(self.process.pid):
             command = command_line(pid)
             for role, module in (("tokenizer", "frontend"), ("scheduler", "scheduler"), ("model", "model")):
-                if any(part.endswith(f"{module}.process") for part in command):
+                if any(part.endswith((f"{module}.process", f"loops_on_demand.{role}")) for part in command):
                     found[role] = pid
         return found
 
@@ -119,9 +119,15 @@ def write_served_checkpoint(directory: Path, context: int = CONTEXT) -> Path:
 
 
 @contextlib.contextmanager
-def serve(model: Path, *flags: str, key: str = "none", home: Path | None = None) -> Iterator[Served]:
+def serve(
+    model: Path,
+    *flags: str,
+    key: str = "none",
+    home: Path | None = None,
+    program: Sequence[str] = ("-m", "arbora"),
+) -> Iterator[Served]:
     """`home` is where the server's private directory goes."""
-    command = [sys.executable, "-m", "arbora", "serve", str(model), "--port", "0", "--dtype", "float32"]
+    command = [sys.executable, *program, "serve", str(model), "--port", "0", "--dtype", "float32"]
     environment = {**os.environ, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     environment["TMPDIR"] = str(home or tempfile.gettempdir())
     process = subprocess.Popen(

@@ -1,0 +1,133 @@
+"""Sends many generated and mutated requests to every endpoint of a server, and tells what came of them.
+
+    python bench/fuzz.py --requests 100000 --connections 8 --out fuzz.md
+
+Starts `arbora serve` with the built-in model and a short context, so that a request whose `max_tokens` was
+mutated away ends soon. Beside the requests a stream and a ping of /health go on, whose longest silence is
+told. Nothing may be wrong: every request has a documented answer, no process ends, no memory is lost.
+Equal seeds give equal requests; `--first` skips those before that number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests" / "support")]
+from canary import Canary
+from fuzz_bodies import Case, case
+from fuzz_run import Outcome, send_all
+from rest_check import wrong_at_rest
+from server_process import ServerProcess, main_pids
+from soak_report import Sample, commit, date, machine, sample_processes, table
+
+MIB = 1 << 20
+PART = 5000
+SERVER = ("--dtype", "float32", "--max-model-len", "384", "--kv-memory", "64MiB", "--check-invariants")
+
+
+async def send_in_parts(url: str, cases: list[Case], connections: int, outcome: Outcome) -> None:
+    part = await send_all(url, cases, connections)
+    outcome.statuses += part.statuses
+    outcome.kinds += part.kinds
+    outcome.faults += part.faults
+    outcome.slowest = sorted(outcome.slowest + part.slowest, reverse=True)[:10]
+
+
+def memory_table(before: dict[str, Sample], after: dict[str, Sample]) -> str:
+    rows = [
+        (
+            role,
+            before[role].pid if role in before else "–",
+            after[role].pid,
+            round(before[role].uss / MIB) if role in before else "–",
+            round(after[role].uss / MIB),
+            before[role].descriptors if role in before else "–",
+            after[role].descriptors,
+        )
+        for role in after
+    ]
+    headings = ("process", "pid before", "after", "own MiB before", "after", "descriptors before", "after")
+    return table(headings, rows)
+
+
+def report(
+    options: argparse.Namespace,
+    outcome: Outcome,
+    canary: Canary,
+    memory: str,
+    wrong: list[str],
+    seconds: float,
+) -> str:
+    statuses = table(["status", "answers"], sorted(outcome.statuses.items()))
+    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(outcome.kinds.items()))
+    slowest = table(
+        ["seconds", "request"], [(f"{time:.1f}", f"`{text[:90]}`") for time, text in outcome.slowest]
+    )
+    faults = "\n".join(f"- {fault}" for fault in [*wrong, *canary.faults, *outcome.faults][:50])
+    return "\n\n".join(
+        [
+            f"# Generated requests, {date()}",
+            f"{machine()}. Commit {commit()}.",
+            f"    python bench/fuzz.py {' '.join(sys.argv[1:])}",
+            f"{sum(outcome.statuses.values())} requests answered in {seconds:.0f} s on {options.connections} "
+            f"connections, seed {options.seed}: {kinds}.",
+            statuses,
+            f"Beside them {canary.streams} streams of 300 tokens: longest gap {canary.stream_gap:.2f} s; the "
+            f"slowest of the /health pings took {canary.ping_gap:.2f} s.",
+            memory,
+            "The slowest answers:",
+            slowest,
+            f"Wrong: {len(wrong) + len(canary.faults) + len(outcome.faults)}.\n{faults}",
+        ]
+    )
+
+
+def run(options: argparse.Namespace) -> bool:
+    server = ServerProcess(options.out.with_suffix(".log"), *SERVER)
+    try:
+        outcome, started = Outcome(), time.monotonic()
+        before, pids = sample_processes(server.pid, 0.0), main_pids(server.pid)
+        numbers = range(options.first, options.first + options.requests)
+        with Canary(server.url) as canary:
+            for part in (numbers[start : start + PART] for start in range(0, len(numbers), PART)):
+                cases = [case(options.seed, number) for number in part]
+                asyncio.run(send_in_parts(server.url, cases, options.connections, outcome))
+                print(f"{part[-1] + 1}: {dict(outcome.statuses)}, {len(outcome.faults)} faults", flush=True)
+        seconds = time.monotonic() - started
+        wrong = wrong_at_rest(server.url)
+        if main_pids(server.pid) != pids:
+            wrong.append(f"processes were replaced: {pids} became {main_pids(server.pid)}")
+        tracebacks = server.log.read_text(errors="replace").count("Traceback (most recent call last)")
+        if tracebacks:
+            wrong.append(f"{tracebacks} tracebacks in the server's log")
+        memory = memory_table(before, sample_processes(server.pid, 0.0))
+    except psutil.NoSuchProcess:
+        raise SystemExit("the server ended") from None
+    finally:
+        server.stop()
+    text = report(options, outcome, canary, memory, wrong, seconds)
+    options.out.write_text(text + "\n")
+    print(text)
+    return not (wrong or outcome.faults or canary.faults)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--connections", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("fuzz.md"))
+    sys.exit(0 if run(parser.parse_args()) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Whether the scheduler's memory levels off while clients send ever new schemas.
+
+    PYTHONSAFEPATH=1 python bench/grammar_memory.py --schemas 4000
+
+Each schema is compiled once and never asked for again. The cache of compiled grammars is made small, so that
+it is full early: what grows after that would grow for ever. Prints the memory of this process, which stands
+in for the scheduler's, and of all its processes together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+from arbora.grammars import GrammarCompiler, compiler
+from arbora.runtime.vocabulary import build_vocabulary
+
+CACHE_BYTES = 8 << 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--schemas", type=int, default=4000)
+    parser.add_argument("--kinds", choices=("schemas", "grammars", "both"), default="both")
+    given = parser.parse_args()
+    compiler.CACHE_BYTES = CACHE_BYTES
+    made = _compiler()
+    step = max(1, given.schemas // 10)
+    print("  grammars   this process   all processes   processes")
+    for number in range(given.schemas):
+        if given.kinds == "grammars" or (given.kinds == "both" and number % 4 == 0):
+            made.submit("ticket", "grammar", f'start: "{number}" /[a-z]+/')
+        else:
+            made.submit("ticket", "json_schema", json.dumps(_schema(number)))
+        while not made.finished():
+            time.sleep(0.0005)
+        if (number + 1) % step == 0:
+            family = _family(os.getpid())
+            own, whole = _memory(os.getpid()), sum(map(_memory, family))
+            print(f"  {number + 1:8} {own >> 20:10} MiB {whole >> 20:11} MiB {len(family):11}", flush=True)
+    made.close()
+
+
+def _schema(number: int) -> dict[str, object]:
+    properties = {f"p{number}_{i}": {"type": "string", "maxLength": 5 + i} for i in range(4)}
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _compiler() -> GrammarCompiler:
+    words = build_vocabulary(
+        [*(bytes([byte]) for byte in range(256)), b"<end>"], [False] * 256 + [True], (256,)
+    )
+    spelled = words.for_automata()
+    made = GrammarCompiler(
+        offsets=words.offsets,
+        data=words.data,
+        special=words.special,
+        spelled_offsets=spelled.offsets,
+        spelled_data=spelled.data,
+        special_names=words.special_names,
+        eos_tokens=words.eos,
+        vocab_size=257,
+    )
+    made.start()
+    return made
+
+
+def _family(pid: int) -> list[int]:
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, IndexError):
+                continue
+            parents.setdefault(parent, []).append(int(entry.name))
+    found = [pid]
+    for each in found:
+        found += parents.get(each, [])
+    return found
+
+
+def _memory(pid: int) -> int:
+    """Bytes, shared ones counted in parts."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:")), 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Whether a server that nobody asks anything has everything back: no request open, no page held."""
+
+from __future__ import annotations
+
+import time
+
+import httpx
+
+QUIET_WITHIN_S = 60.0
+_HELD = ("arbora_requests_running", "arbora_requests_waiting", "arbora_kv_pages_used")
+
+
+def wrong_at_rest(url: str, patience_s: float = QUIET_WITHIN_S) -> list[str]:
+    """What is still held `patience_s` seconds from now; nothing as soon as all is back."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            wrong = _wrong(metrics(url))
+        except httpx.HTTPError as error:
+            wrong = [f"/metrics: {error!r}"]
+        if not wrong or time.monotonic() > deadline:
+            return wrong
+        time.sleep(0.5)
+
+
+def metrics(url: str) -> dict[str, float]:
+    """Samples without labels, by name."""
+    text = httpx.get(f"{url}/metrics", timeout=30).text
+    lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in lines if "{" not in name}
+
+
+def _wrong(found: dict[str, float]) -> list[str]:
+    wrong = [f"{name} is {found.get(name)}, not 0" for name in _HELD if found.get(name) != 0]
+    total = found.get("arbora_kv_pages")
+    free, cached = found.get("arbora_kv_pages_free"), found.get("arbora_kv_pages_cached")
+    if free is None or cached is None or free + cached != total:
+        wrong.append(f"pages: {free} free and {cached} cached are not all {total}")
+    return wrong

@@ -1,0 +1,129 @@
+"""Tells a child that hangs from one that works, by its signs of life. Takes times and readings, ends nothing.
+
+A stopped process is silent and uses no processor time. A process whose main loop is stuck still reports
+that it makes no progress; one that holds Python's interpreter lock can't report, but uses processor time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+_STOPPED = frozenset("Tt")
+_STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12  # fields of /proc/PID/stat behind the program's name
+
+
+class Patience(NamedTuple):
+    """How long a child may fail to show life, in seconds.
+
+    `silent_s`: without a report or processor time. `stalled_s`: without progress of its main loop, by role.
+    `/health` reports a replica that is silent for `unresponsive_s`, or stalled for `STALLED_SHARE` of its
+    bound.
+    """
+
+    unresponsive_s: float = 3.0
+    silent_s: float = 10.0
+    stalled_s: Mapping[str, float] = MappingProxyType({"model": 120.0, "scheduler": 30.0, "tokenizer": 10.0})
+
+
+PATIENCE = Patience()
+STALLED_SHARE = 0.25
+
+
+class Reading(NamedTuple):
+    """What the system says of a process: whether it is stopped, and its processor time in clock ticks."""
+
+    stopped: bool
+    ticks: int
+
+
+class AwakeClock:
+    """Seconds in which this process itself ran on time.
+
+    A machine that was suspended, a stopped supervisor or one that waits for the processor itself must not
+    take its children for dead: of the time between two calls no more than `most_s` counts.
+    """
+
+    def __init__(self, most_s: float, now: float) -> None:
+        self.time = 0.0
+        self._most_s = most_s
+        self._last = now
+
+    def tick(self, now: float) -> float:
+        self.time += min(now - self._last, self._most_s)
+        self._last = now
+        return self.time
+
+
+@dataclass
+class _Signs:
+    """When a child last showed life and how it did; `reported_at` is None before its first report."""
+
+    life_at: float
+    reported_at: float | None = None
+    stalled_s: float = 0.0
+    ticks: int = -1
+
+
+class Finding(NamedTuple):
+    """`hung` says why the child must be ended, in the words behind "the model process"; else it is empty."""
+
+    responds: bool
+    hung: str = ""
+
+
+class Watchdog:
+    """Keeps the signs of life of the children by process id. Times are an `AwakeClock`'s."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._signs: dict[int, _Signs] = {}
+
+    def begin(self, pid: int, now: float) -> None:
+        """A child has been started, or has been told to end and gets the time to."""
+        self._signs[pid] = _Signs(now)
+
+    def heard(self, pid: int, stalled_s: float, now: float) -> None:
+        """A report, also from a child that has ended meanwhile, which counts for nothing."""
+        if signs := self._signs.get(pid):
+            signs.life_at = signs.reported_at = now
+            signs.stalled_s = stalled_s
+
+    def look(self, role: str, pid: int, reading: Reading | None, now: float) -> Finding:
+        """`reading` is None where the system doesn't tell; then reports alone count."""
+        signs = self._signs[pid]
+        if self._shows_life(signs, reading):
+            signs.life_at = now
+        if reading is not None:
+            signs.ticks = reading.ticks
+        silent_s = now - signs.life_at
+        stalled_s = 0.0 if signs.reported_at is None else signs.stalled_s + now - signs.reported_at
+        most_stalled_s = self._patience.stalled_s[role]
+        if silent_s > self._patience.silent_s:
+            return Finding(False, f"has given no sign of life for {silent_s:.0f} s")
+        if stalled_s > most_stalled_s:
+            return Finding(False, f"has made no progress for {stalled_s:.0f} s")
+        responds = silent_s <= self._patience.unresponsive_s and stalled_s <= STALLED_SHARE * most_stalled_s
+        return Finding(responds)
+
+    def forget(self, pid: int) -> None:
+        self._signs.pop(pid, None)
+
+    def _shows_life(self, signs: _Signs, reading: Reading | None) -> bool:
+        """Before its first report, while it starts, a child may well wait without processor time."""
+        if signs.reported_at is None:
+            return reading is None or not reading.stopped
+        return reading is not None and reading.ticks > signs.ticks
+
+
+def read_process(pid: int, proc: Path = Path("/proc")) -> Reading | None:
+    try:
+        fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    if len(fields) <= _SYSTEM_TICKS:  # it is ending just now
+        return None
+    return Reading(fields[_STATE] in _STOPPED, int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS]))

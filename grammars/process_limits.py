@@ -1,0 +1,58 @@
+"""What a process that reads clients' grammars may take, and how it ended."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+
+
+def resident(process: int | str = "self") -> int:
+    """Bytes of memory that a process has."""
+    return _pages(process, 1)
+
+
+def keep_to_limits(extra_bytes: int) -> None:
+    """Of a process just forked: so much more memory, no core dumps, and nothing is read or printed. If the
+    machine lacks memory this process is ended first."""
+    limit_memory(extra_bytes)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(nowhere, standard)
+    os.close(nowhere)
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def limit_memory(extra_bytes: int) -> None:
+    """What this process may take from now on. The limit can be lowered and not raised again."""
+    most = _pages("self", 0) + extra_bytes
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def die_with(parent: int) -> None:
+    """Of a process just forked by `parent`, which has one thread: it ends when that does."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the signal was set
+        os._exit(0)
+
+
+def end_in_words(status: int) -> str:
+    """Of a status as `subprocess` gives it."""
+    if status >= 0:
+        return f"exit status {status}"
+    names = {number.value: number.name for number in signal.Signals}  # real-time signals have none
+    return names.get(-status, f"signal {-status}")
+
+
+def _pages(process: int | str, field: int) -> int:
+    return int(Path(f"/proc/{process}/statm").read_text().split()[field]) * resource.getpagesize()

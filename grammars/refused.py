@@ -1,0 +1,36 @@
+"""Grammars that ended a process, or were too much for one: they are not compiled again for some minutes."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from .errors import ProcessEndedError, TooLargeError
+
+REFUSED_S = 300.0
+MOST_REFUSED = 4096
+
+
+class Refused:
+    """By the digests of their sources, those refused last. For one thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._reasons: OrderedDict[bytes, tuple[float, Exception]] = OrderedDict()
+
+    def note(self, digest: bytes, error: BaseException | None) -> None:
+        """Remembers what came of a grammar, if it cost a process."""
+        if not isinstance(error, ProcessEndedError | TooLargeError | TimeoutError):
+            return
+        self._reasons[digest] = self._clock() + REFUSED_S, error.with_traceback(None)
+        while len(self._reasons) > MOST_REFUSED:
+            self._reasons.popitem(last=False)
+
+    def reason(self, digest: bytes) -> Exception | None:
+        """Why the grammar is refused without another try, if it is."""
+        until, error = self._reasons.get(digest, (0.0, None))
+        if error is None or until > self._clock():
+            return error
+        del self._reasons[digest]
+        return None

@@ -1,0 +1,238 @@
+"""How long a connection may wait, how many there may be, and clients that do not read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import cast
+
+import pytest
+import pytest_asyncio
+import uvloop
+from arbora.frontend.ingress.limits import Limits
+from arbora.frontend.ingress.wire import Wire
+from arbora.runtime.messages import Abort, Generate
+from http_world import HttpWorld, eventually, http_world
+from raw_http import RawConnection, asked, connection, in_chunks, request
+
+SHORT = Limits(head_seconds=0.4, body_seconds=0.4, body_step_bytes=1000, linger_seconds=0.4)
+FEW = Limits(connections=20, refused_connections=10)
+BODY = json.dumps({"prompt": "the cat", "max_tokens": 5}).encode()
+VERSION = request("GET", "/version")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world() -> AsyncIterator[HttpWorld]:
+    async with http_world(limits=SHORT) as world:
+        yield world
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def crowded() -> AsyncIterator[HttpWorld]:
+    async with http_world(limits=FEW) as world:
+        yield world
+
+
+async def opened(
+    stack: AsyncExitStack, world: HttpWorld, count: int, data: bytes = b""
+) -> list[RawConnection]:
+    """So many connections that have sent these bytes."""
+    raws = [await stack.enter_async_context(connection(world.url)) for _ in range(count)]
+    for raw in raws:
+        await raw.send(data)
+    return raws
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_silent_connections_are_closed(world: HttpWorld) -> None:
+    async with AsyncExitStack() as stack:
+        raws = await opened(stack, world, 200)
+        assert await asyncio.gather(*(raw.ends(seconds=5) for raw in raws)) == [True] * 200
+
+
+@pytest.mark.parametrize("drip", [b"X: y\r\n", b"a", b"\r\n"])
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_head_that_never_ends_is_refused(world: HttpWorld, drip: bytes) -> None:
+    async with connection(world.url) as raw:
+        if drip != b"\r\n":
+            await raw.send(b"GET /version HTTP/1.1\r\nHost: localhost\r\n")
+
+        async def dripping() -> None:
+            while True:
+                await raw.send(drip)
+                await asyncio.sleep(0.05)
+
+        task = asyncio.create_task(dripping())
+        try:
+            if drip == b"\r\n":
+                assert await raw.ends(seconds=5)
+            else:
+                answer = await raw.answer(seconds=5)
+                assert (answer.status, answer.error["code"]) == (408, "request_timeout")
+        finally:
+            task.cancel()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_head_after_an_answer_has_its_own_time(world: HttpWorld) -> None:
+    async with connection(world.url) as raw:
+        await raw.send(VERSION)
+        assert (await raw.answer()).status == 200
+        await asyncio.sleep(0.8)  # longer than a head may take: an idle connection stays
+        await raw.send(VERSION)
+        assert (await raw.answer()).status == 200
+        await raw.send(VERSION[:20])
+        assert (await raw.answer(seconds=5)).status == 408
+        assert await raw.ends()
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_body_that_stops_arriving_is_refused(world: HttpWorld, chunked: bool) -> None:
+    if chunked:
+        head = request(
+            "POST", "/v1/completions", "Transfer-Encoding: chunked", "Content-Type: application/json"
+        )
+        part = head + in_chunks(BODY, 5)[:20]
+    else:
+        part = request("POST", "/v1/completions", body=BODY)[:-10]
+    async with connection(world.url) as raw:
+        await raw.send(part)
+        answer = await raw.answer(seconds=5)
+        assert (answer.status, answer.error["code"]) == (408, "request_timeout")
+        assert await raw.ends()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_body_that_arrives_slowly_but_steadily_is_taken(world: HttpWorld) -> None:
+    body = json.dumps({"prompt": "the cat", "max_tokens": 5, "user": "u" * 20_000}).encode()
+    whole = request("POST", "/v1/completions", body=body)
+    async with connection(world.url) as raw:
+        for start in range(0, len(whole), 2000):
+            await raw.send(whole[start : start + 2000])
+            await asyncio.sleep(0.1)
+        assert (await raw.answer()).status == 200
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_request_may_take_longer_than_its_head(world: HttpWorld) -> None:
+    world.running.gate.clear()
+    async with connection(world.url) as raw:
+        await raw.send(request("POST", "/v1/completions", body=BODY))
+        await asyncio.sleep(1.0)
+        world.running.gate.set()
+        assert (await raw.answer()).status == 200
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_silent_connections_do_not_lock_others_out(crowded: HttpWorld) -> None:
+    async with AsyncExitStack() as stack:
+        raws = await opened(stack, crowded, 100)
+        for _ in range(5):
+            assert (await asked(crowded.url, VERSION)).status == 200
+        assert await raws[0].ends()
+
+
+@pytest.mark.parametrize("part", [VERSION[:30], request("POST", "/tokenize", body=BODY)[:-3]])
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_oldest_unfinished_request_makes_room(crowded: HttpWorld, part: bytes) -> None:
+    async with AsyncExitStack() as stack:
+        raws = await opened(stack, crowded, FEW.connections, part)
+        await asyncio.sleep(0.1)
+        assert (await asked(crowded.url, VERSION)).status == 200
+        answer = await raws[0].answer()
+        assert (answer.status, answer.error["code"]) == (503, "too_many_connections")
+        assert int(answer.headers["retry-after"]) > 0
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_idle_connection_makes_room_before_a_younger_one(crowded: HttpWorld) -> None:
+    async with AsyncExitStack() as stack:
+        first, second, *_ = await opened(stack, crowded, FEW.connections, VERSION)
+        await first.answer()
+        await second.answer()
+        await first.send(VERSION)
+        await first.answer()
+        assert (await asked(crowded.url, VERSION)).status == 200
+        assert await second.ends()
+        await first.send(VERSION)
+        assert (await first.answer()).status == 200
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_beyond_the_most_connections_requests_get_503_and_open_ones_stay(
+    crowded: HttpWorld,
+) -> None:
+    crowded.running.gate.clear()
+    before = len(crowded.running.of_kind(Generate))
+    async with AsyncExitStack() as stack:
+        busy = await opened(stack, crowded, FEW.connections, request("POST", "/v1/completions", body=BODY))
+        await eventually(lambda: len(crowded.running.of_kind(Generate)) == before + FEW.connections)
+        for _ in range(3 * FEW.refused_connections):
+            answer = await asked(crowded.url, request("POST", "/v1/completions", body=BODY))
+            assert (answer.status, answer.error["code"]) == (503, "too_many_connections")
+            assert int(answer.headers["retry-after"]) > 0
+        crowded.running.gate.set()
+        assert [(await raw.answer()).status for raw in busy] == [200] * FEW.connections
+    await eventually(lambda: crowded.engine.open_choices == 0)
+    assert (await asked(crowded.url, VERSION)).status == 200
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_client_that_does_not_read_its_stream_is_cut_off() -> None:
+    limits = Limits(write_seconds=0.5, head_seconds=1)
+    async with http_world(limits=limits, context_length=100_000, send_buffer=16_384) as world:
+        world.script = lambda request: world.ids("the cat sat on the mat ") * 5000
+        body = {"prompt": "the cat", "max_tokens": 25_000, "stream": True, "logprobs": 5}
+        async with connection(world.url, limit=4096) as raw:
+            await raw.send(request("POST", "/v1/completions", body=json.dumps(body).encode()))
+            await eventually(lambda: bool(world.running.of_kind(Abort)), seconds=20)
+            await eventually(lambda: world.engine.open_choices == 0)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_client_that_reads_its_stream_slowly_gets_it_whole() -> None:
+    limits = Limits(write_seconds=1.5, head_seconds=1)
+    async with http_world(limits=limits, context_length=100_000, send_buffer=16_384) as world:
+        world.script = lambda request: world.ids("the cat sat on the mat ") * 200
+        body = {"prompt": "the cat", "max_tokens": 1000, "stream": True, "logprobs": 5}
+        async with connection(world.url, limit=30_000) as raw:
+            await raw.send(
+                request("POST", "/v1/completions", "Connection: close", body=json.dumps(body).encode())
+            )
+            received = b""
+            while part := await raw.reader.read(30_000):
+                received += part
+                await asyncio.sleep(0.1)
+        assert received.endswith(b"0\r\n\r\n")
+        assert b"data: [DONE]" in received
+
+
+def test_a_client_that_has_gone_makes_no_error_of_writing_to_it() -> None:
+    async def check() -> None:
+        class Server(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                made.set_result(cast(asyncio.Transport, transport))
+
+        loop = asyncio.get_running_loop()
+        made: asyncio.Future[asyncio.Transport] = loop.create_future()
+        server = await loop.create_server(Server, "127.0.0.1", 0)
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        transport = await made
+        wire = Wire(transport, Limits(), loop.time, lambda: False)
+        transport.abort()
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError):
+            transport.write(b"x")
+        wire.write(b"x")
+        wire.pause_reading()
+        wire.resume_reading()
+        wire.close()
+        wire.check(loop.time() + 1000)
+        writer.close()
+        server.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(check())

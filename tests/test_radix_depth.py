@@ -1,0 +1,55 @@
+"""A branch of the tree may be deeper than Python's stack."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from array import array
+from collections.abc import Iterator
+
+import pytest
+from arbora.radix_cache import PrefixCache
+
+DEPTH = 400
+
+
+@pytest.fixture(autouse=True)
+def short_stack() -> Iterator[None]:
+    """Room for a quarter of the tree's depth."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + DEPTH // 4)
+    yield
+    sys.setrecursionlimit(limit)
+
+
+def deep_cache() -> tuple[PrefixCache, bytes]:
+    """A conversation in which each request went on from the last one by one page, of one token."""
+    cache = PrefixCache(DEPTH, page_size=1, model=b"model")
+    tokens = array("i", range(1, DEPTH + 1)).tobytes()
+    for length in range(1, DEPTH + 1):
+        prompt = tokens[: 4 * length]
+        lease = cache.acquire("", prompt, length)
+        pages = cache.allocate(length - lease.matched)
+        assert pages is not None
+        cache.release(lease, prompt, lease.pages + pages, generated=1)
+    return cache, tokens
+
+
+def test_a_deep_branch_is_matched_listed_and_evicted() -> None:
+    cache, tokens = deep_cache()
+    assert cache.matched("", tokens) == DEPTH
+    assert sum(len(part.pages) for part in cache.everything()) == DEPTH
+    assert cache.popular([""], most=5, shown_tokens=3)
+    held = cache.allocate(DEPTH // 2)
+    assert held is not None and len(held) == DEPTH // 2
+    assert cache.matched("", tokens) == DEPTH - DEPTH // 2
+    assert sum(len(part.pages) for part in cache.take_evicted()) == DEPTH // 2
+    assert cache.drop("").pages == DEPTH - DEPTH // 2
+
+
+def test_a_pin_keeps_a_deep_branch() -> None:
+    cache, tokens = deep_cache()
+    pin = cache.pin("", tokens)
+    assert cache.available() == 0
+    cache.unpin(pin)
+    assert cache.available() == DEPTH
