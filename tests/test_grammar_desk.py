@@ -211,7 +211,7 @@ def test_isolated_tenants_share_no_compiled_grammar(isolated: bool, scopes: list
             seen.append((options["tenant"], options["scope"]))
 
     seen: list[tuple[object, object]] = []
-    desk = GrammarDesk(Recorded(), isolated)  # type: ignore[arg-type]
+    desk = GrammarDesk(Recorded(), isolated=isolated)  # type: ignore[arg-type]
     for tenant in ("one", "two"):
         desk.submit("request", GrammarSpec("regex", "a", "regex"), tenant=tenant)
     assert seen == list(zip(("one", "two"), scopes, strict=True))
