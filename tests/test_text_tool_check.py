@@ -77,6 +77,28 @@ def test_ordinary_schemas_are_checked_as_before() -> None:
         assert not fits(schema, wrong)
 
 
+def test_regexes_are_checked() -> None:
+    words = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^[a-z]+$"}}}
+    assert fits(words, {"a": "abc"}) and not fits(words, {"a": "ABC"})
+    names = {
+        "patternProperties": {"^x": {"type": "string"}},
+        "properties": {"n": {}},
+        "additionalProperties": False,
+    }
+    assert fits(names, {"x1": "a", "n": 1})
+    for wrong in ({"x1": 1}, {"y": "a"}):
+        assert not fits(names, wrong)
+    others = {"patternProperties": {"^x": {}}, "additionalProperties": {"type": "integer"}}
+    assert fits(others, {"x": "a", "y": 1}) and not fits(others, {"y": "a"})
+
+
+def test_a_regex_that_backtracks_is_no_call() -> None:
+    for name in ("a regex that backtracks", "names that a regex backtracks on"):
+        assert not fits(*HOSTILE[name])
+    for pattern in ("(x{1000}){1000}", "((x{,100}){1,100}){100}"):
+        assert not fits({"properties": {"a": {"pattern": pattern}}}, {"a": "x"})
+
+
 def test_mistakes_are_still_named() -> None:
     assert mistake_in({"type": "object", "properties": {"a": {"type": 3}}}) == (
         "the value at #/properties/a/type makes no sense: 3"
