@@ -127,7 +127,7 @@ def other_fields(number: int, choose: random.Random, scale: int) -> Ask:
 
 async def _answer(engine: Engine, ask: Ask) -> Answer:
     if ask.messages is not None:
-        reply = await engine.achat(ask.messages, **ask.sampling)  # type: ignore[arg-type]
+        reply = await engine.achat(ask.messages, **ask.sampling)
     else:
         completion = await engine.agenerate(ask.prompt, **ask.sampling)
         assert not isinstance(completion, list)

@@ -24,6 +24,7 @@ HTTP_ONLY = (
     "port",
     "api_key",
     "api_key_file",
+    "allowed_host",
     "protect_metrics",
     "served_model_name",
     "isolate_keys",

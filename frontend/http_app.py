@@ -20,12 +20,14 @@ from .api_keys import METRICS_PATH, OPEN_PATHS, Guard
 from .cache_endpoints import drop_cache, pin_prefix, show_cache, unpin_prefix
 from .descriptors import check_descriptors
 from .generation import ClientGoneError
+from .hosts import HostGuard, hosts_to_check
 from .openai.chat import prepare_chat
 from .openai.completions import prepare_completion
 from .openai.endpoint import GenerationEndpoint
 from .openai.errors import error_response, internal_error
 from .openai.models import list_models, show_model
 from .openai.tokenize import detokenize, tokenize
+from .request_ids import RequestIds
 from .request_log import RequestLog
 from .service import VERSION, Service
 
@@ -63,12 +65,16 @@ def create_app(service: Service) -> ASGIApp:
     ]
     app = Starlette(routes=routes, exception_handlers=_failure_handlers(service))
     app.router.redirect_slashes = False  # the Host header would say where to
-    guarded = _guarded(app, service.config) if service.config.api_keys else app
-    return RequestLog(guarded) if service.config.log_requests else guarded
+    with_ids = RequestIds(_guarded(app, service.config))
+    return RequestLog(with_ids) if service.config.log_requests else with_ids
 
 
-def _guarded(app: ASGIApp, config: ServeConfig) -> Guard:
-    return Guard(app, config.api_keys, OPEN_PATHS - {METRICS_PATH} if config.protect_metrics else OPEN_PATHS)
+def _guarded(app: ASGIApp, config: ServeConfig) -> ASGIApp:
+    if config.api_keys:
+        open_paths = OPEN_PATHS - {METRICS_PATH} if config.protect_metrics else OPEN_PATHS
+        app = Guard(app, config.api_keys, open_paths)
+    hosts = hosts_to_check(config)
+    return app if hosts is None else HostGuard(app, hosts)
 
 
 def _bound(service: Service, handler: Handler) -> Callable[[Request], Awaitable[Response]]:

@@ -179,6 +179,13 @@ def key_file(text: str) -> tuple[str, ...]:
     return found
 
 
+def host_names(text: str) -> tuple[str, ...]:
+    found = split_keys(text)
+    if not found or any("/" in name or name.count(":") == 1 for name in found):
+        raise ValueError("expected a host's name alone, such as gpu.example.com, without http:// and port.")
+    return found
+
+
 def model_names(text: str) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(split_keys(text)))
     if not found:
@@ -329,6 +336,15 @@ OPTIONS = (
         (),
         "FILE",
     ),
+    Option(
+        "allowed_host",
+        "a name of this server, or of the host of web pages that may use it, for a server without keys; for "
+        "more, repeat it; * for all (default: --host and names of this machine)",
+        host_names,
+        (),
+        "NAME",
+        repeatable=True,
+    ),
     Option("protect_metrics", "/metrics needs a key too", truth, False, switch=True),
     Option(
         "isolate_keys",
@@ -382,6 +398,7 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
     values["device"] = values["device"] or visible_device()
     values["prefix_cache"] = not values.pop("no_prefix_cache")
     values["api_keys"] = (*values.pop("api_key"), *values.pop("api_key_file"))
+    values["allowed_hosts"] = values.pop("allowed_host")
     names = values["served_model_name"] or (served_name(model),)
     values["served_model_name"], values["more_model_names"] = names[0], names[1:]
     _check_together(values, {name for name, setting in settings.items() if setting.value is not None})

@@ -55,6 +55,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     deterministic: bool = False
     """a reply's tokens depend on the request alone"""
     api_keys: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    """names of the server beside `host`, for requests' Host and Origin headers"""
     protect_metrics: bool = False
     """/metrics needs a key too"""
     isolate_keys: bool = False
@@ -74,7 +76,9 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return (self.served_model_name, *self.more_model_names)
 
     def save(self, directory: Path) -> None:
-        (directory / "config.json").write_bytes(msgspec.json.encode(self, enc_hook=str))
+        path = directory / "config.json"
+        path.touch(mode=0o600)  # it has the keys
+        path.write_bytes(msgspec.json.encode(self, enc_hook=str))
 
 
 def load_config(directory: Path) -> ServeConfig:

@@ -98,6 +98,14 @@ def test_repeated_api_keys_all_count(model: Path) -> None:
     assert configured(model, "--api-key", "one", "--api-key", "two").api_keys == ("one", "two")
 
 
+def test_allowed_hosts_are_names_alone(model: Path) -> None:
+    flags = ("--allowed-host", "a.example", "--allowed-host", "b.example")
+    assert configured(model, *flags).allowed_hosts == ("a.example", "b.example")
+    for wrong in ("http://a.example", "a.example:80"):
+        with pytest.raises(ConfigError, match="a host's name alone"):
+            configured(model, "--allowed-host", wrong)
+
+
 @pytest.mark.parametrize(
     ("flags", "environment", "expected"),
     [

@@ -11,6 +11,7 @@ import pytest
 from arbora.grammars import Automaton, BusyError, CompilerError, GrammarError
 from arbora.grammars.automaton import LIST_BYTES
 from arbora.grammars.source import GrammarKind
+from arbora.grammars.worker import Job, Result
 from arbora.kernels.automaton import ACTION_COLUMNS, Tables
 from arbora.runtime.messages import DropGrammar, GrammarSpec, LoadGrammar
 from arbora.runtime.scheduler import grammar_desk
@@ -183,7 +184,12 @@ def test_a_reproducible_desk_lets_every_request_wait_for_the_automaton(
 ) -> None:
     grammars = compiler(grace_s=0.001)
     build = grammars._workers.build
-    monkeypatch.setattr(grammars._workers, "build", lambda job: time.sleep(0.2) or build(job))
+
+    def slow(job: Job) -> Result:
+        time.sleep(0.2)
+        return build(job)
+
+    monkeypatch.setattr(grammars._workers, "build", slow)
     desk = GrammarDesk(grammars, reproducible=True)
     desk.submit("without a seed", GrammarSpec("regex", "a+b", "regex"))
     assert desk.due_in() is None

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from arbora.frontend.ingress.head import HeadReader
 from arbora.frontend.ingress.limits import Limits
+from arbora.frontend.openai.body_room import BodyRoom
 from arbora.runtime.errors import RequestError
 from arbora.runtime.messages import Generate
 from http_world import HttpWorld, eventually, http_world
@@ -18,7 +19,7 @@ from raw_http import asked, connection, in_chunks, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 BODY = json.dumps({"prompt": "the cat", "max_tokens": 5}).encode()
-LARGE = json.dumps({"prompt": "the cat", "max_tokens": 5, "user": "u" * 100_000}).encode()
+LARGE = BODY + b" " * 400_000
 LIMITS = Limits()
 
 
@@ -217,6 +218,21 @@ async def test_chunks_may_not_cost_more_than_their_content() -> None:
         answer = await raw.answer()
         assert (answer.status, answer.error["code"]) == (413, "body_too_large")
         assert await raw.ends()
+
+
+async def test_all_bodies_together_have_a_bound(world: HttpWorld) -> None:
+    world.service.bodies.room = BodyRoom(most=500_000)
+    whole = request("POST", "/v1/completions", body=LARGE)
+    async with connection(world.url) as first:
+        await first.send(whole[:-10])
+        await asyncio.sleep(0.2)
+        answer = await asked(world.url, whole)
+        assert (answer.status, answer.error["code"]) == (503, "too_many_large_requests")
+        assert int(answer.headers["retry-after"]) > 0
+        assert (await asked(world.url, request("POST", "/v1/completions", body=BODY))).status == 200
+        await first.send(whole[-10:])
+        assert (await first.answer()).status == 200
+    assert (await asked(world.url, whole)).status == 200
 
 
 async def test_refusals_are_counted(world: HttpWorld) -> None:

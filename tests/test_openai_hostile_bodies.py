@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import httpx
 import pytest
 import pytest_asyncio
+from arbora.frontend.openai import completion_answers
 from arbora.frontend.openai.body_limits import (
     MAX_DEPTH,
     MAX_FIELDS,
@@ -19,6 +21,8 @@ from arbora.frontend.openai.body_limits import (
     MAX_TEMPLATE_KWARGS_BYTES,
     MAX_TOOLS,
 )
+from arbora.frontend.openai.responses import CompletionLogprobs
+from arbora.frontend.openai.token_logprobs import TokenLogprob
 from arbora.frontend.text.tokenizer import Tokenizer
 from http_world import HttpWorld, eventually, http_world
 from loop_watch import watched_loop
@@ -35,7 +39,9 @@ MESSAGE = '{"role":"user","content":"x"}'
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world() -> AsyncIterator[HttpWorld]:
     async with http_world(context_length=1024) as running:
+        gc.freeze()  # as the process does when it is ready
         yield running
+        gc.unfreeze()
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -254,17 +260,36 @@ async def test_a_short_text_never_waits_behind_long_ones(
     await asyncio.gather(*busy, return_exceptions=True)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_many_log_probabilities_are_written_on_another_thread(
+    world: HttpWorld, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    writers = set()
+    whole = completion_answers.completion_logprobs
+
+    def watched(tokenizer: Tokenizer, entries: Sequence[TokenLogprob], offset: int) -> CompletionLogprobs:
+        if len(entries) > 500:
+            writers.add(threading.current_thread())
+        return whole(tokenizer, entries, offset)
+
+    monkeypatch.setattr(completion_answers, "completion_logprobs", watched)
+    fields = {"prompt": [70] * 1020, "max_tokens": 1, "echo": True, "logprobs": 5, "stream": stream}
+    response = await world.http.post(COMPLETE, json=fields)
+    assert response.status_code == 200 and "token_logprobs" in response.text
+    assert writers and threading.main_thread() not in writers
+
+
 def resident_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096
 
 
 async def test_large_bodies_leave_nothing_behind(world: HttpWorld) -> None:
-    body = f'{{"messages":{listed(MAX_MESSAGES, MESSAGE)}}}'.encode()
+    body = f'{{"messages":{listed(5_000, MESSAGE)}}}'.encode()
     text = (prompt("a" * 8_000_000)).encode()
 
     async def several() -> None:
-        for content in (body, text) * 4:
+        for content in (body, text) * 2:
             await world.http.post(TOKENIZE, content=content, headers=JSON)
         gc.collect()
 

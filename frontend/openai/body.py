@@ -11,6 +11,7 @@ from typing import TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import Raw
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
 from ...runtime.errors import RequestError
@@ -19,6 +20,7 @@ from ..fair_threads import FairThreads
 from ..generation import ClientGoneError
 from ..steps import Steps, run_now
 from .body_limits import check_fields, check_shape
+from .body_room import BodyRoom, Share
 from .fixed_fields import FIXED_FIELDS, HINTS, check_fixed, is_without_effect
 from .type_errors import type_error
 
@@ -27,6 +29,7 @@ MOST_SHOWN = 100  # characters of a name, which may be as long as the body
 LONGEST_GUESSED = 40  # characters of a name that is compared with the known ones
 MOST_WARNINGS = 10  # of one request
 MOST_WARNED = 100  # fields in all
+_BROWSER_HEADERS = frozenset(("origin", "sec-fetch-site"))
 T = TypeVar("T", bound=msgspec.Struct)
 U = TypeVar("U")
 log = logging.getLogger(__name__)
@@ -60,18 +63,20 @@ class BodyReader:
     """Reads bodies, large ones on other threads; remembers which unknown fields it has warned of."""
 
     def __init__(self, work: FairThreads) -> None:
+        self.room = BodyRoom()
         self._work = work
         self._warned: set[str] = set()
 
     async def read(
         self, request: Request, caller: Caller, decoder: msgspec.json.Decoder[T], kind: type[T]
     ) -> T:
-        """The body as a `kind`. Raises `RequestError` (400, 413, 415) or `ClientGoneError`."""
-        _check_media_type(request.headers.get("content-type", "application/json"))
-        body = await _bytes_within_limit(request)
-        request.scope[BODY_BYTES] = len(body)
-        steps = self._read(body, decoder, kind)
-        return run_now(steps) if len(body) <= LARGE_BODY else await self._work.run(caller, steps)
+        """The body as a `kind`. Raises `RequestError` (400, 413, 415, 503) or `ClientGoneError`."""
+        _check_media_type(request.headers)
+        with self.room.share() as share:
+            body = await _bytes_within_limit(request, share)
+            request.scope[BODY_BYTES] = len(body)
+            steps = self._read(body, decoder, kind)
+            return run_now(steps) if len(body) <= LARGE_BODY else await self._work.run(caller, steps)
 
     def _read(self, body: bytes, decoder: msgspec.json.Decoder[T], kind: type[T]) -> Steps[T]:
         yield from check_shape(body)
@@ -149,14 +154,31 @@ def _inner_kinds(kind: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
     }
 
 
-def _check_media_type(header: str) -> None:
-    media_type = header.partition(";")[0].strip().lower()
-    if media_type != "application/json" and not media_type.endswith("+json"):
-        raise RequestError(
-            f"The request's content type is {media_type!r}: send JSON as 'Content-Type: application/json'.",
-            status=415,
-            code="unsupported_media_type",
+def _check_media_type(headers: Headers) -> None:
+    """A missing type counts as JSON, but not from a browser: pages of any site may send that."""
+    coding = headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        raise _wrong_media(
+            f"The request's content-encoding is {coding[:MOST_SHOWN]!r}: send the body uncompressed, without "
+            "that header."
         )
+    sent = headers.get("content-type")
+    if sent is None:
+        if not _BROWSER_HEADERS.isdisjoint(headers):
+            raise _wrong_media(
+                "The request has no content type: send JSON as 'Content-Type: application/json'."
+            )
+        return
+    media_type = sent.partition(";")[0].strip().lower()
+    if media_type != "application/json" and not media_type.endswith("+json"):
+        raise _wrong_media(
+            f"The request's content type is {media_type[:MOST_SHOWN]!r}: send JSON as "
+            "'Content-Type: application/json'."
+        )
+
+
+def _wrong_media(message: str) -> RequestError:
+    return RequestError(message, status=415, code="unsupported_media_type")
 
 
 def _decoded(decoder: msgspec.json.Decoder[U], body: bytes) -> U:
@@ -195,7 +217,7 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-async def _bytes_within_limit(request: Request) -> bytes:
+async def _bytes_within_limit(request: Request, share: Share) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
         raise _too_large()
@@ -206,6 +228,7 @@ async def _bytes_within_limit(request: Request) -> bytes:
             size += len(part)
             if size > MAX_BODY_BYTES:
                 raise _too_large()
+            share.add(len(part))
             parts.append(part)
     except ClientDisconnect:
         raise ClientGoneError from None

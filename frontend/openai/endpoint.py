@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from starlette.requests import Request
@@ -12,13 +13,18 @@ from starlette.types import Receive, Scope, Send
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import Generate
+from ..caller import Caller
+from ..fair_threads import FairThreads
 from ..generation import Arrival, ClientGoneError, Generation
 from ..metrics import RequestTimer
 from ..request_log import TIMER
 from ..service import Service
+from ..steps import Steps
 from .errors import error_event, internal_error
 from .reply import Reply
 
+MANY_TOKENS = 1000
+_MANY_BYTES = 4 * MANY_TOKENS  # of packed log-probabilities
 log = logging.getLogger(__name__)
 
 _STREAM_HEADERS = [
@@ -71,7 +77,8 @@ class GenerationEndpoint:
         try:
             await generation.accepted()
             send_answer = _send_stream if job.streams else _send_whole
-            await send_answer(job, generation, timer, send)
+            parts = _answer_parts(job, generation, timer, self._service.work)
+            await send_answer(job, parts, generation, timer, send)
         except ClientGoneError:
             timer.aborted(len(job.requests))
             if not job.streams:  # of a stream the response has begun
@@ -87,8 +94,10 @@ async def _close_when_gone(receive: Receive, generation: Generation) -> None:
     generation.close()
 
 
-async def _send_whole(job: Job, generation: Generation, timer: RequestTimer, send: Send) -> None:
-    *_, body = [data async for data in _answer_parts(job, generation, timer)]
+async def _send_whole(
+    job: Job, parts: AsyncIterator[bytes], generation: Generation, timer: RequestTimer, send: Send
+) -> None:
+    *_, body = [data async for data in parts]
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
@@ -98,13 +107,15 @@ async def _send_whole(job: Job, generation: Generation, timer: RequestTimer, sen
     await send({"type": "http.response.body", "body": body})
 
 
-async def _send_stream(job: Job, generation: Generation, timer: RequestTimer, send: Send) -> None:
+async def _send_stream(
+    job: Job, parts: AsyncIterator[bytes], generation: Generation, timer: RequestTimer, send: Send
+) -> None:
     """The headers go out at once. The first event waits for the first output, so that a client that takes
     it for the first token measures the right time."""
     headers = [*_STREAM_HEADERS, _id_header(job)]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     try:
-        async for events in _answer_parts(job, generation, timer):
+        async for events in parts:
             generation.token_left = True
             await send({"type": "http.response.body", "body": events, "more_body": True})
     except RequestError as error:
@@ -127,8 +138,15 @@ def _id_header(job: Job) -> tuple[bytes, bytes]:
     return b"x-request-id", job.request_id.encode()
 
 
-async def _answer_parts(job: Job, generation: Generation, timer: RequestTimer) -> AsyncIterator[bytes]:
-    """Everything to send, nothing empty; the last part is the closing."""
+async def _answer_parts(
+    job: Job, generation: Generation, timer: RequestTimer, work: FairThreads
+) -> AsyncIterator[bytes]:
+    """Everything to send, nothing empty; the last part is the closing.
+
+    Log-probabilities of many tokens, which may take a second to write, are written on another thread.
+    """
+    sampling = job.requests[0].sampling
+    has_logprobs = sampling.logprobs is not None or sampling.prompt_logprobs is not None
     attempt, answer = generation.attempt, job.answer(generation)
     while not answer.reply.done:
         arrivals = await generation.next()
@@ -136,9 +154,21 @@ async def _answer_parts(job: Job, generation: Generation, timer: RequestTimer) -
             attempt, answer = generation.attempt, job.answer(generation)
         for arrival in arrivals:
             timer.output(arrival)
-        if events := answer.push(arrivals):
+        asked = [output.prompt_logprobs for _, output, _ in arrivals if output.prompt_logprobs]
+        echoes_many = any(len(each.chosen) > _MANY_BYTES for each in asked)
+        events = await _written(work, partial(answer.push, arrivals), echoes_many)
+        if events and generation.attempt == attempt:
             yield events
     usage = answer.reply.usage()
     reasons = [choice.finish or "" for choice in answer.reply.choices]
     timer.finished(usage, reasons)
-    yield answer.closing()
+    is_long = usage.prompt_tokens + usage.completion_tokens > MANY_TOKENS
+    yield await _written(work, answer.closing, has_logprobs and is_long)
+
+
+async def _written(work: FairThreads, write: Callable[[], bytes], takes_long: bool) -> bytes:
+    def steps() -> Steps[bytes]:
+        return write()
+        yield
+
+    return await work.run(Caller(), steps()) if takes_long else write()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tokenizers import AddedToken
 
 from .tokenizer import Tokenizer
 
+_WINDOW = 1 << 18  # bytes that are searched at once
 _PROBES = ("Hello ", " a  b\n", "\n\nx", "é", " ", "▁", "")
 
 
@@ -34,6 +35,7 @@ class CutPoints:
         if any(token.single_word for token in added.values()) or not _parts_add_up(tokenizer, ids):
             ids = {}
         self.ids = frozenset(ids.values())
+        self._longest = max((len(text.encode()) for text in ids), default=0)
         self._pattern = re.compile(trie_pattern(ids).encode())
 
     def at(self, text: bytes, offset: int) -> bool:
@@ -42,12 +44,19 @@ class CutPoints:
 
     def after(self, text: bytes, offset: int) -> int:
         """The first cut behind `offset`; the text's end if there is none."""
-        found = self._pattern.search(text, offset + 1)
-        return found.start() if found is not None else len(text)
+        return next(self._found(text, offset + 1), len(text))
 
     def all(self, text: bytes) -> list[int]:
         """Without the text's end."""
-        return [found.start() for found in self._pattern.finditer(text)]
+        return list(self._found(text, 0))
+
+    def _found(self, text: bytes, start: int) -> Iterator[int]:
+        """The cuts at or behind `start`. No other thread can run during one search, so each is short."""
+        for window in range(start, len(text), _WINDOW):
+            end = min(window + _WINDOW, len(text))
+            for found in self._pattern.finditer(text, window, end + self._longest):
+                if found.start() < end:
+                    yield found.start()
 
 
 def trie_pattern(words: Iterable[str]) -> str:

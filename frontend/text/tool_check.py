@@ -15,6 +15,7 @@ from .call_syntax import Call
 
 MOST_SHOWN = 60  # characters of a value
 MAX_META_CHECKED = 20_000  # characters of a schema of which it takes less than 0.2 s to say whether it is one
+MAX_READ_THROUGH = 100_000  # characters of a schema in which it takes less than a second to find a mistake
 CallCheck = Callable[[Call], bool]
 
 
@@ -41,7 +42,12 @@ def check_against(tools: Sequence[Mapping[str, Any]], unchecked: Collection[str]
 
 
 def mistake_in(schema: Any) -> str | None:
-    """What is wrong in a JSON schema: a value that makes no sense, with its place, or a reference."""
+    """What is wrong in a JSON schema: a value that makes no sense, with its place, or a reference.
+
+    None of a schema that takes too long to look through: whatever compiles it finds the mistake.
+    """
+    if len(json.dumps(schema)) > MAX_READ_THROUGH:
+        return None
     kind = validator_for(schema)
     error = best_match(kind(kind.META_SCHEMA).iter_errors(schema))
     if error is not None:
