@@ -19,7 +19,7 @@ RETRY_AFTER_S = 0.25
 _KNOWN = 12
 
 
-@dataclass
+@dataclass(eq=False)
 class Ask:
     """One request. `end` is what became of its first try: whole, error, cut, refused, silent or wrong.
 
@@ -66,9 +66,12 @@ class FaultLoad:
         self._tasks = [asyncio.create_task(self._client(seed)) for seed in range(self._clients)]
 
     async def stop(self) -> None:
+        """Raises what a client's loop failed of."""
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for ended in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
         self.open.clear()
 
     async def probe(self, http: httpx.AsyncClient) -> bool:
@@ -119,10 +122,10 @@ def request(number: int) -> tuple[Body, bool]:
     """A request with one right answer, and whether it is streamed; every third has a schema."""
     rng = random.Random(f"fault {number}")
     body: Body = {
-        "messages": [user(words(rng, 5, 150))],
+        "messages": [user(words(rng, 5, 100))],
         "temperature": 0,
         "seed": number,
-        "max_tokens": rng.randint(60, 250),
+        "max_tokens": rng.randint(40, 160),
     }
     if number % 3 == 2:
         body |= {"json_schema": schema(rng), "complete_json": True, "max_tokens": 300}

@@ -76,6 +76,8 @@ class Trial:
 
     async def _once(self, http: httpx.AsyncClient, fault: Fault, tried: Tried) -> None:
         pids = main_pids(self._server.pid)
+        while not self._load.open:
+            await asyncio.sleep(0.01)
         followed = set(self._load.open)
         began = time.monotonic()
         undo = fault.do(self._world)

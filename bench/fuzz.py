@@ -27,8 +27,8 @@ from server_process import ServerProcess, main_pids
 from soak_report import Sample, commit, date, machine, sample_processes, table
 
 MIB = 1 << 20
-PART = 5000
-SERVER = ("--dtype", "float32", "--max-model-len", "384", "--kv-memory", "64MiB", "--check-invariants")
+PART = 2000
+SERVER = ("--dtype", "float32", "--max-model-len", "384", "--kv-memory", "16MiB", "--check-invariants")
 
 
 async def send_in_parts(url: str, cases: list[Case], connections: int, outcome: Outcome) -> None:
@@ -36,6 +36,7 @@ async def send_in_parts(url: str, cases: list[Case], connections: int, outcome: 
     outcome.statuses += part.statuses
     outcome.kinds += part.kinds
     outcome.faults += part.faults
+    outcome.busy += part.busy
     outcome.slowest = sorted(outcome.slowest + part.slowest, reverse=True)[:10]
 
 
@@ -78,6 +79,7 @@ def report(
             f"{sum(outcome.statuses.values())} requests answered in {seconds:.0f} s on {options.connections} "
             f"connections, seed {options.seed}: {kinds}.",
             statuses,
+            "Asked to come back: " + (str(dict(outcome.busy)) if outcome.busy else "none."),
             f"Beside them {canary.streams} streams of 300 tokens: longest gap {canary.stream_gap:.2f} s; the "
             f"slowest of the /health pings took {canary.ping_gap:.2f} s.",
             memory,
@@ -91,7 +93,7 @@ def report(
 def run(options: argparse.Namespace) -> bool:
     server = ServerProcess(options.out.with_suffix(".log"), *SERVER)
     try:
-        outcome, started = Outcome(), time.monotonic()
+        outcome, started, told = Outcome(), time.monotonic(), 0
         before, pids = sample_processes(server.pid, 0.0), main_pids(server.pid)
         numbers = range(options.first, options.first + options.requests)
         with Canary(server.url) as canary:
@@ -99,6 +101,9 @@ def run(options: argparse.Namespace) -> bool:
                 cases = [case(options.seed, number) for number in part]
                 asyncio.run(send_in_parts(server.url, cases, options.connections, outcome))
                 print(f"{part[-1] + 1}: {dict(outcome.statuses)}, {len(outcome.faults)} faults", flush=True)
+                for fault in outcome.faults[told:]:
+                    print(fault, flush=True)
+                told = len(outcome.faults)
         seconds = time.monotonic() - started
         wrong = wrong_at_rest(server.url)
         if main_pids(server.pid) != pids:

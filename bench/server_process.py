@@ -28,6 +28,7 @@ class ServerProcess:
     """A running server. `url` is known once the constructor returns."""
 
     def __init__(self, log: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that `stop` is called
         self.log = log
         self.command = ["arbora", "serve", "--port", "0", *arguments]
         with log.open("wb") as output:

@@ -29,16 +29,20 @@ _SLOWEST_KEPT = 10
 
 @dataclass
 class Outcome:
-    """`slowest` are the longest waits in seconds with their requests."""
+    """`busy` counts the messages of answers that ask to come back, with status 429 or 503. `slowest` are
+    the longest waits in seconds with their requests."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
+    busy: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
     slowest: list[tuple[float, str]] = field(default_factory=list)
 
     def take(self, case: Case, answer: Answer, seconds: float) -> None:
         self.statuses[answer.status] += 1
         self.kinds[case.kind] += 1
+        if answer.status in (429, 503):
+            self.busy[answer.body[:200].decode(errors="replace")] += 1
         fault = fault_of(case, answer, KNOWN_FIELDS)
         if fault is not None:
             self.faults.append(f"{fault}\n  {case}\n  {answer.status} {answer.body[:300]!r}")
