@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parent))
-from server_processes import Figures, cpu_seconds, keep_peak, processes
+from process_figures import Figures, cpu_seconds, keep_peak, processes
 from sockets_client import Answer, Server, ask, connect
 
 PROMPTS = (

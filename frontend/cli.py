@@ -16,7 +16,8 @@ from ..runtime.logs import write_log
 from .chat_cli import DEFAULT_URL, chat
 from .launch.commands import server_commands
 from .launch.serve import serve
-from .options import OPTIONS, Option, Setting, build_config, from_environment, split_keys
+from .option_values import split_keys
+from .options import OPTIONS, Option, Setting, build_config, from_environment
 
 INTERRUPTED = 130
 

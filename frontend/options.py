@@ -3,9 +3,7 @@ default, reading and help text all come from the table here."""
 
 from __future__ import annotations
 
-import logging
 import os
-import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -14,24 +12,25 @@ from typing import Any, NamedTuple, get_args
 from ..runtime.config import Device, DType, ReasoningField, ServeConfig, UnenforcedDefault, WritePolicy
 from ..runtime.errors import ConfigError
 from .model_source import find_model, served_name
+from .option_values import (
+    MAX_PAGE_SIZE,
+    directory,
+    host,
+    host_names,
+    key_file,
+    keys,
+    milliseconds,
+    model_names,
+    one_of,
+    page_size,
+    remote_url,
+    size_in_bytes,
+    size_or_nothing,
+    truth,
+    whole_number,
+)
 
-log = logging.getLogger(__name__)
-
-MAX_PAGE_SIZE = 256
 LOG_LEVELS = ("debug", "info", "warning", "error")
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_UNITS |= {unit + "i": 2 ** (10 * power) for power, unit in enumerate("kmgt", start=1)}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
-_TRUTHS = {
-    "1": True,
-    "true": True,
-    "yes": True,
-    "on": True,
-    "0": False,
-    "false": False,
-    "no": False,
-    "off": False,
-}
 
 
 class Setting(NamedTuple):
@@ -70,127 +69,6 @@ class Option(NamedTuple):
             return self.read(str(setting.value))
         except ValueError as error:
             raise ConfigError(f"{setting.label} {setting.value}".rstrip() + f": {error}") from error
-
-
-def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
-    expected = f"from {least} on" if most is None else f"from {least} to {most}"
-
-    def read(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or not least <= int(text) <= (most or int(text)):
-            raise ValueError(f"expected a whole number {expected}.")
-        return int(text)
-
-    return read
-
-
-def size_in_bytes(text: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or float(match[1]) == 0:
-        raise ValueError("expected a size such as 4GiB, 500MB or a number of bytes.")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
-
-
-def size_or_nothing(text: str) -> int:
-    return 0 if text.strip() == "0" else size_in_bytes(text)
-
-
-def page_size(text: str) -> int:
-    number = whole_number(1, MAX_PAGE_SIZE)(text)
-    if number & (number - 1):
-        raise ValueError(f"expected a power of two up to {MAX_PAGE_SIZE}.")
-    return number
-
-
-def milliseconds(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 1.0 <= number <= 60_000.0:
-        raise ValueError("expected milliseconds between 1 and 60000.")
-    return number
-
-
-def one_of(*words: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text not in words:
-            raise ValueError(f"expected one of {', '.join(words)}.")
-        return text
-
-    return read
-
-
-def truth(text: str) -> bool:
-    if text.lower() not in _TRUTHS:
-        raise ValueError("expected 1 or 0.")
-    return _TRUTHS[text.lower()]
-
-
-def host(text: str) -> str:
-    if not text.strip():
-        raise ValueError("expected an address such as 127.0.0.1, 0.0.0.0 or ::1.")
-    return text.strip()
-
-
-def directory(text: str) -> Path:
-    if not text.strip():
-        raise ValueError("expected a directory's path.")
-    path = Path(text).expanduser().absolute()
-    if os.path.exists(path) and not os.path.isdir(path):  # where pathlib raises for what may not be looked at
-        raise ValueError("expected a directory, but this is a file.")
-    return path
-
-
-def remote_url(text: str) -> str:
-    if not text.startswith(("redis://", "rediss://", "unix://")):
-        raise ValueError("expected a URL such as redis://HOST:6379/0, rediss://HOST or unix://PATH.")
-    return text
-
-
-def split_keys(text: str) -> tuple[str, ...]:
-    return tuple(text.replace(",", " ").split())
-
-
-def keys(text: str) -> tuple[str, ...]:
-    found = split_keys(text)
-    if not found:
-        raise ValueError("there is no key in it. Leave it out for a server that asks for none.")
-    return found
-
-
-def key_file(text: str) -> tuple[str, ...]:
-    """The keys in a file. Warns of a file that other users may read."""
-    path = Path(text).expanduser()
-    try:
-        lines = path.read_text("utf-8").splitlines()
-        mode = path.stat().st_mode
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ValueError(f"it can't be read ({reason}). Name a text file with one key a line.") from error
-    keys = [(number, line.partition("#")[0].strip()) for number, line in enumerate(lines, 1)]
-    found = tuple(key for _, key in keys if key)
-    if not found:
-        raise ValueError("there is no key in it. Write one key a line.")
-    for number, key in keys:
-        if len(key.split()) > 1:
-            raise ValueError(f"line {number} has a space within a key. Write one key a line.")
-    if mode & 0o077:
-        log.warning("other users of this machine may read %s: run `chmod 600 %s`", path, path)
-    return found
-
-
-def host_names(text: str) -> tuple[str, ...]:
-    found = split_keys(text)
-    if not found or any("/" in name or name.count(":") == 1 for name in found):
-        raise ValueError("expected a host's name alone, such as gpu.example.com, without http:// and port.")
-    return found
-
-
-def model_names(text: str) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(split_keys(text)))
-    if not found:
-        raise ValueError("there is no name in it. Leave it out for MODEL's own name.")
-    return found
 
 
 OPTIONS = (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from .jobs import Schema
 from .masks.token_trie import tries_of
-from .worker import Builder, Schema
+from .worker import Builder
 
 
 def compile_builders() -> None:

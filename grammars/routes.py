@@ -24,9 +24,10 @@ from .host_grammar import HostGrammar
 from .host_messages import CompileJob, Description, Task
 from .host_start import is_for_host
 from .host_threads import HostAttempt, HostStart, HostThreads
+from .jobs import Buildable, ContextFree, Job, Pattern, Result, Schema, StructuralTag
 from .schema import Unenforced
 from .source import Source, digest_of
-from .worker import AutomatonWorkers, Buildable, ContextFree, Job, Pattern, Result, Schema, StructuralTag
+from .worker import AutomatonWorkers
 
 Compiled: TypeAlias = Automaton | HostGrammar
 DEADLINE_S = 2.0

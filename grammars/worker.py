@@ -18,11 +18,11 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Condition
-from typing import IO, NamedTuple, NoReturn, TypeAlias
+from typing import IO, NoReturn
 
 from llguidance.gbnf_to_lark import gbnf_to_lark
 from numba.core.event import Event, Listener, register
@@ -31,14 +31,12 @@ from .automaton import Automaton, with_masks
 from .byte_automaton import compile_regex
 from .errors import CompilerError, GrammarError, ProcessEndedError, TooLargeError
 from .framing import read_frame, write_frame
-from .lanes import LARGE
+from .jobs import Buildable, ContextFree, Job, Pattern, Result, Schema, StructuralTag
 from .masks.stack import StackMasks
 from .masks.token_trie import Spellings, TokenTries, build_tries
 from .process_limits import end_in_words, keep_to_limits, resident
-from .regex import without_anchors
 from .relay import LAST_RESULT, NOTICE, RESULT, Relay
-from .schema import PropertyOrder, SchemaCompiler, Unenforced
-from .source import any_of
+from .schema import SchemaCompiler
 from .spending import Spending
 from .tags import TagCompiler, read_format
 
@@ -46,82 +44,14 @@ _START = "from arbora.grammars.worker import main; main()"
 START_DEADLINE_S = 60.0
 END_DEADLINE_S = 5.0  # for a process that has closed its pipes
 EXTRA_BYTES = 1536 << 20  # of address space that building may take beyond what is loaded
-KEEP_BELOW = (
-    384 << 20
-)  # bytes of memory; a process that has taken more, for what it remembers, ends with its job
-MARGIN_S = (
-    5.0  # until a process is ended from outside, beyond the deadline that it keeps itself unless stopped
-)
+KEEP_BELOW = 384 << 20
+"""bytes of memory; a process that has taken more, for what it remembers, ends with its job"""
+MARGIN_S = 5.0
+"""beyond the deadline that a process keeps itself, unless it is stopped: then it is ended from outside"""
 _START_RULE = re.compile(r'("(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#.*)|(?<![\w-])start(?![\w-])')
 """a rule of GBNF that is called as the converter calls the first one; as a group all that may look like it"""
 
 log = logging.getLogger(__name__)
-
-
-class Pattern(NamedTuple):
-    """A regex as users write it, or a JSON list of strings."""
-
-    text: str
-    is_choice: bool
-
-    @property
-    def regex(self) -> str:
-        return any_of(self.text) if self.is_choice else without_anchors(self.text)
-
-
-class Schema(NamedTuple):
-    """A JSON schema; `separators` are those between items and after names."""
-
-    text: str
-    separators: tuple[str, str]
-    property_order: PropertyOrder = "schema"
-    unenforced: Unenforced = "refuse"
-
-
-class StructuralTag(NamedTuple):
-    """`special` are the bytes by which automata know special tokens, by name."""
-
-    text: str
-    special: Mapping[str, bytes]
-    property_order: PropertyOrder = "schema"
-    unenforced: Unenforced = "refuse"
-
-    def spelled(self, text: str) -> bytes:
-        """The bytes of a text, in which the longest names of special tokens are those tokens."""
-        names = sorted((name for name in self.special if name in text), key=len, reverse=True)
-        if not names:
-            return text.encode()
-        parts = re.split(f"({'|'.join(map(re.escape, names))})", text)
-        return b"".join(self.special.get(part, part.encode()) for part in parts)
-
-
-class ContextFree(NamedTuple):
-    """A grammar in GBNF, which is converted to Lark's syntax."""
-
-    text: str
-
-
-Buildable: TypeAlias = str | Pattern | Schema | StructuralTag | ContextFree
-"""a regex without anchors, or any other"""
-
-
-class Job(NamedTuple):
-    key: str
-    grammar: Buildable
-    deadline_s: float
-    tenant: str = ""
-
-    @property
-    def text(self) -> str:
-        return self.grammar if isinstance(self.grammar, str) else self.grammar.text
-
-    @property
-    def is_large(self) -> bool:
-        return len(self.text) > LARGE
-
-
-Result: TypeAlias = Automaton | str
-"""what a job gives: of a context-free grammar its text for Lark"""
 
 
 class AutomatonWorkers:

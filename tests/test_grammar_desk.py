@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from arbora.grammars import Automaton, BusyError, CompilerError, GrammarError
 from arbora.grammars.automaton import LIST_BYTES
+from arbora.grammars.jobs import Job, Result
 from arbora.grammars.source import GrammarKind
-from arbora.grammars.worker import Job, Result
 from arbora.kernels.automaton import ACTION_COLUMNS, Tables
 from arbora.runtime.messages import DropGrammar, GrammarSpec, LoadGrammar
 from arbora.runtime.scheduler import grammar_desk

@@ -16,9 +16,9 @@ from arbora.grammars.compiler import MAX_TEXT, THREADS, WORKERS
 from arbora.grammars.errors import TooLargeError
 from arbora.grammars.host_client import GrammarProcess
 from arbora.grammars.host_messages import CompileJob, Outcome
+from arbora.grammars.jobs import Job, Result
 from arbora.grammars.lanes import LARGE
 from arbora.grammars.stack_automaton import StackAutomaton
-from arbora.grammars.worker import Job, Result
 from grammar_world import CALL_TOKEN, EOS, answer, compiled, compiler, random_output, vocabulary
 from mask_tables import state_mask
 

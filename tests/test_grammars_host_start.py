@@ -13,7 +13,8 @@ from arbora.grammars import Automaton, GrammarError, HostGrammar, host_client
 from arbora.grammars.compiler import THREADS
 from arbora.grammars.endless import may_be_endless
 from arbora.grammars.errors import TooLargeError
-from arbora.grammars.worker import AutomatonWorker, Job, Result
+from arbora.grammars.jobs import Job, Result
+from arbora.grammars.worker import AutomatonWorker
 from grammar_world import answer, compiled, compiler
 
 PATIENCE_S = 300.0  # also while a worker compiles its own code

@@ -9,9 +9,10 @@ from queue import SimpleQueue
 
 import pytest
 from arbora.grammars.errors import GrammarError
+from arbora.grammars.jobs import Job
 from arbora.grammars.lanes import LARGE, LONGEST_LEAD_S, Lanes
 from arbora.grammars.masks.token_trie import Spellings
-from arbora.grammars.worker import AutomatonWorkers, Job
+from arbora.grammars.worker import AutomatonWorkers
 from grammar_world import EOS, MODEL_VOCAB, vocabulary
 
 THREADS, LARGE_THREADS = 3, 2

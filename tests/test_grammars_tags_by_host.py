@@ -12,10 +12,10 @@ from arbora.grammars import GrammarError
 from arbora.grammars.errors import NotCoveredError
 from arbora.grammars.host import HostCompiler
 from arbora.grammars.host_start import may_begin
+from arbora.grammars.jobs import StructuralTag
 from arbora.grammars.schema import SchemaCompiler
 from arbora.grammars.source import Source
 from arbora.grammars.tags import TagCompiler, read_format
-from arbora.grammars.worker import StructuralTag
 from grammar_world import CALL_TOKEN, EOS, MODEL_VOCAB, vocabulary
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st

@@ -6,9 +6,10 @@ import json
 import sys
 
 import pytest
+from arbora.grammars.jobs import Schema
 from arbora.grammars.masks.token_trie import tries_of
 from arbora.grammars.schema import PropertyOrder
-from arbora.grammars.worker import Builder, Schema
+from arbora.grammars.worker import Builder
 from numba.core.dispatcher import Dispatcher
 
 SCHEMAS: list[object] = [

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 import pytest_asyncio
-from arbora.frontend.openai import completion_answers
+from arbora.frontend.openai import completion_answers, token_logprobs
 from arbora.frontend.openai.body_limits import (
     MAX_DEPTH,
     MAX_FIELDS,
@@ -265,7 +265,7 @@ async def test_many_log_probabilities_are_written_on_another_thread(
     world: HttpWorld, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     writers = set()
-    whole = completion_answers.completion_logprobs
+    whole = token_logprobs.completion_logprobs
 
     def watched(tokenizer: Tokenizer, entries: Sequence[TokenLogprob], offset: int) -> CompletionLogprobs:
         if len(entries) > 500:

@@ -41,6 +41,6 @@ begin_work = Heartbeat.working
 
 if __name__ == "__main__":
     role = sys.argv.pop(1).rpartition(".")[2]
-    Heartbeat.working = loop_over_a_message  # type: ignore[method-assign]
+    Heartbeat.working = loop_over_a_message  # type: ignore[method-assign, assignment]
     signal.signal(signal.SIGUSR1, loop_at_once if role == "tokenizer" else note_signal)
     importlib.import_module(MODULES[role]).main()
