@@ -19,7 +19,8 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Sample:
-    """One process at one time. `seconds` are since the soak began; memory is in bytes."""
+    """A process at one time, or all of one kind together. `seconds` are since the soak began; memory is in
+    bytes, `pid` that of the first process."""
 
     seconds: float
     pid: int
@@ -28,6 +29,19 @@ class Sample:
     descriptors: int
     threads: int
     cpu_seconds: float
+    processes: int = 1
+
+    def __add__(self, other: Sample) -> Sample:
+        return Sample(
+            self.seconds,
+            self.pid,
+            self.rss + other.rss,
+            self.uss + other.uss,
+            self.descriptors + other.descriptors,
+            self.threads + other.threads,
+            self.cpu_seconds + other.cpu_seconds,
+            self.processes + other.processes,
+        )
 
 
 @dataclass(frozen=True)
@@ -41,12 +55,13 @@ class Row:
 
 
 def sample_processes(supervisor: int, seconds: float) -> dict[str, Sample]:
-    found = {}
+    """By role; all processes that compile or follow grammars together, as `worker`."""
+    found: dict[str, Sample] = {}
     for role, process in processes_by_role(supervisor).items():
         try:
             with process.oneshot():
                 memory, times = process.memory_full_info(), process.cpu_times()
-                found[role] = Sample(
+                sample = Sample(
                     seconds,
                     process.pid,
                     memory.rss,
@@ -57,6 +72,8 @@ def sample_processes(supervisor: int, seconds: float) -> dict[str, Sample]:
                 )
         except psutil.Error:
             continue
+        kind = role.split()[0]
+        found[kind] = found[kind] + sample if kind in found else sample
     return found
 
 
@@ -99,7 +116,8 @@ def traffic_table(rows: Sequence[Row]) -> str:
 
 
 def process_table(rows: Sequence[Row]) -> str:
-    """Own memory (USS) and resident memory (RSS) in MiB, descriptors and threads of each process."""
+    """Own memory (USS) and resident memory (RSS) in MiB, descriptors and threads of each process; of those
+    of grammars their number too."""
     roles = list(dict.fromkeys(role for row in rows for role in row.usage))
     return table(("minute", *roles), [(f"{row.minute:.0f}", *_cells(row, roles)) for row in rows])
 
@@ -112,7 +130,8 @@ def _cells(row: Row, roles: Sequence[str]) -> list[str]:
             cells.append("–")
             continue
         memory = f"{sample.uss / MIB:.0f} / {sample.rss / MIB:.0f}"
-        cells.append(f"{memory}, {sample.descriptors} fd, {sample.threads} th")
+        several = f", {sample.processes} pr" if role == "worker" else ""
+        cells.append(f"{memory}, {sample.descriptors} fd, {sample.threads} th{several}")
     return cells
 
 
