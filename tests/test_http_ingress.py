@@ -220,6 +220,27 @@ async def test_chunks_may_not_cost_more_than_their_content() -> None:
         assert await raw.ends()
 
 
+@pytest.mark.parametrize("framing", [b"0\r\nX: ", b"1;", b"1\r\na\r\n1;"])
+async def test_trailers_and_chunk_extensions_have_a_bound(world: HttpWorld, framing: bytes) -> None:
+    async with connection(world.url) as raw:
+        await raw.send(request("POST", "/tokenize", "Transfer-Encoding: chunked") + framing)
+        for _ in range(10):
+            await raw.send(b"a" * 4096)
+            await asyncio.sleep(0.005)  # so that the server reads more than once
+        answer = await raw.answer(5)
+        assert (answer.status, answer.error["code"]) == (400, "invalid_http")
+        assert await raw.ends(5)
+
+
+async def test_trailers_behind_an_early_answer_have_a_bound(world: HttpWorld) -> None:
+    async with connection(world.url) as raw:
+        await raw.send(request("POST", "/nothing", "Transfer-Encoding: chunked") + b"0\r\nX: ")
+        assert (await raw.answer(5)).status == 404
+        for _ in range(10):
+            await raw.send(b"a" * 4096)
+        assert await raw.ends(5)
+
+
 async def test_all_bodies_together_have_a_bound(world: HttpWorld) -> None:
     world.service.bodies.room = BodyRoom(most=500_000)
     whole = request("POST", "/v1/completions", body=LARGE)
