@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+import psutil
 
 sys.path.append(str(Path(__file__).parent))
 from fault_kinds import FAULTS, REDIS_FAULTS, Fault, World
@@ -35,6 +36,7 @@ from server_process import MAIN_ROLES, ServerProcess, main_pids, processes_by_ro
 from soak_report import commit, date, machine, percentile, table
 
 HEALTHY_WITHIN_S = 120.0
+ENDED_WITHIN_S = 5.0  # behind the server's end, for processes that the system ends with their parents
 STARVED_S = 4.0  # how long a fault lasts that replaces no process
 REDIS_PORT = 16399
 SERVER = (
@@ -202,10 +204,11 @@ def main() -> None:
         world = World(server.pid, disk, redis, random.Random(0))
         try:
             well = asyncio.run(run(options, world, server))
-            started = processes_by_role(server.pid).values()
+            started = list(processes_by_role(server.pid).values())
         finally:
             server.stop()
-    orphans = [process.pid for process in started if process.is_running()]
+    _, alive = psutil.wait_procs(started, timeout=ENDED_WITHIN_S)
+    orphans = [process.pid for process in alive]
     print(f"processes that outlived the server: {orphans or 'none'}")
     print(options.out.read_text())
     sys.exit(0 if well and not orphans else 1)

@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 
 from .errors import BusyError, CompilerError, ProcessEndedError, TooLargeError, bare_copy
@@ -45,9 +46,14 @@ _LARGE_SIGNALS = {
 
 
 class GrammarProcess:
-    """One grammar's process, and the channel to it. It ends when nothing refers to this any more."""
+    """One grammar's process, and the channel to it. It ends with `end`, or when nothing refers to this."""
 
-    def __init__(self, server: _Running, number: int, channel: Channel) -> None:
+    def __init__(
+        self, server: _Running, number: int, channel: Channel, release: Callable[[Channel], None]
+    ) -> None:
+        """`release` is called once, when the process ends for one of the two reasons."""
+        self.end = weakref.finalize(self, release, channel)
+        self.end.atexit = False
         self.channel = channel
         self.number = number
         self._server = server
@@ -134,8 +140,7 @@ class HostServer:
             self._next_number += 1
             number = self._next_number
         channel = Channel(ours)
-        made = GrammarProcess(running, number, channel)
-        weakref.finalize(made, self._release, channel).atexit = False
+        made = GrammarProcess(running, number, channel, self._release)
         with theirs:
             running.fork(number, theirs)
         return made
@@ -148,7 +153,7 @@ class HostServer:
             running.close()
 
     def _release(self, channel: Channel) -> None:
-        """Once nothing refers to the process any more: it ends when its channel is closed."""
+        """The process ends when its channel is closed."""
         channel.close()
         self._live -= 1  # single steps of the interpreter: finalizers may run while the lock is held
 

@@ -49,7 +49,11 @@ class HostThreads:
         """Waits. Raises as `submit`."""
 
         def described() -> Description:
-            return _expected(self._outcome(self._server.fork(), job, tenant), Description)
+            process = self._server.fork()
+            try:
+                return _expected(self._outcome(process, job, tenant), Description)
+            finally:
+                process.end()
 
         return self._lanes.submit(len(job.text), described, tenant).result()
 
@@ -64,7 +68,11 @@ class HostThreads:
 
     def _compiled(self, job: CompileJob, tenant: str) -> HostStart:
         process = self._server.fork()
-        made = _expected(self._outcome(process, job, tenant), Compiled)
+        try:
+            made = _expected(self._outcome(process, job, tenant), Compiled)
+        except Exception:
+            process.end()  # the traceback of an error that is remembered refers to it
+            raise
         return HostStart(HostGrammar(process, self._eos_tokens, made.nbytes, made.left_out), made.may_begin)
 
     def _outcome(self, process: GrammarProcess, job: CompileJob, tenant: str) -> Outcome:

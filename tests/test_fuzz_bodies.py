@@ -33,6 +33,7 @@ def test_every_request_is_answered_as_documented_and_no_process_ends(target: Ser
     outcome = asyncio.run(send_all(target.url, (case(SEED, number) for number in range(REQUESTS)), 8))
     assert not outcome.faults, f"{len(outcome.faults)} faults\n" + "\n".join(outcome.faults[:20])
     assert sum(outcome.statuses.values()) == REQUESTS
+    assert not outcome.busy, "eight connections are too few to fill a server"
     assert outcome.statuses[200] > REQUESTS / 10
     assert outcome.statuses[400] > REQUESTS / 10
     assert {"supervisor": target.process.pid, **target.children} == pids

@@ -184,6 +184,18 @@ def test_the_process_of_a_grammar_ends_when_nothing_refers_to_it(grammars: Gramm
     assert grammars._host._server.live == live
 
 
+@pytest.mark.parametrize(
+    ("kind", "source"), [("grammar", "start: missing"), ("json_schema", {"$dynamicRef": "http://x/y"})]
+)
+def test_a_grammar_that_is_refused_keeps_no_process(
+    grammars: GrammarCompiler, kind: str, source: object
+) -> None:
+    live = grammars._host._server.live
+    refused = compiled(grammars, kind, source)
+    assert isinstance(refused, GrammarError)
+    assert grammars._host._server.live == live
+
+
 def test_many_rows_of_one_grammar_are_answered_though_none_reads_meanwhile(
     grammars: GrammarCompiler,
 ) -> None:
