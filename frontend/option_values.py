@@ -12,6 +12,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 MAX_PAGE_SIZE = 256
+MAX_SIZE = 2**63  # bytes
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _UNITS |= {unit + "i": 2 ** (10 * power) for power, unit in enumerate("kmgt", start=1)}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
@@ -40,9 +41,10 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
 
 def size_in_bytes(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
-    if match is None or float(match[1]) == 0:
+    size = 0.0 if match is None else float(match[1]) * _UNITS[match[2].lower()]
+    if not 1 <= size < MAX_SIZE:
         raise ValueError("expected a size such as 4GiB, 500MB or a number of bytes.")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    return int(size)
 
 
 def size_or_nothing(text: str) -> int:
@@ -138,6 +140,8 @@ def host_names(text: str) -> tuple[str, ...]:
     found = split_keys(text)
     if not found or any("/" in name or name.count(":") == 1 for name in found):
         raise ValueError("expected a host's name alone, such as gpu.example.com, without http:// and port.")
+    if any("*" in name and name != "*" for name in found):
+        raise ValueError("expected each host's whole name: * stands alone, for all hosts, not within a name.")
     return found
 
 

@@ -104,6 +104,9 @@ def test_allowed_hosts_are_names_alone(model: Path) -> None:
     for wrong in ("http://a.example", "a.example:80"):
         with pytest.raises(ConfigError, match="a host's name alone"):
             configured(model, "--allowed-host", wrong)
+    assert configured(model, "--allowed-host", "*").allowed_hosts == ("*",)
+    with pytest.raises(ConfigError, match="stands alone"):
+        configured(model, "--allowed-host", "*.example.com")
 
 
 @pytest.mark.parametrize(
@@ -238,6 +241,7 @@ def test_no_memory_at_all_may_be_left_to_pins(model: Path) -> None:
         ("--page-size", "12", "--page-size 12: expected a power of two up to 256"),
         ("--kv-memory", "much", "--kv-memory much: expected a size such as 4GiB"),
         ("--kv-memory", "0", "--kv-memory 0: expected a size"),
+        ("--kv-memory", "9" * 400 + "GiB", "GiB: expected a size"),
         ("--pin-memory", "some", "--pin-memory some: expected a size"),
         ("--device", "tpu", "--device tpu: expected one of cpu, cuda"),
         ("--dtype", "int8", "--dtype int8: expected one of auto, float32"),

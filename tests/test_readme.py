@@ -8,6 +8,7 @@ from pathlib import Path
 
 import arbora
 import pytest
+from arbora.frontend.engine import HTTP_ONLY
 from arbora.frontend.options import OPTIONS
 
 ROOT = Path(arbora.__file__).parent
@@ -17,6 +18,11 @@ README = (ROOT / "README.md").read_text()
 def test_every_flag_it_names_is_an_option() -> None:
     flags = {option.flag for option in OPTIONS}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", README)) - {"--help"} <= flags
+
+
+def test_it_names_the_options_that_an_engine_has_not() -> None:
+    sentence = README[README.index("The options of `Engine` are") :].partition(". ")[0]
+    assert set(re.findall(r"`(\w+)`", sentence.partition("except")[2])) == set(HTTP_ONLY)
 
 
 def test_every_target_of_make_it_names_is_there() -> None:

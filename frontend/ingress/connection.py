@@ -232,7 +232,8 @@ class _Body:
     def is_too_slow(self, now: float, limits: Limits) -> bool:
         if now - self._step_at <= limits.body_seconds:
             return False
-        if self.received - self._step_from < limits.body_step_bytes:
+        least = max(limits.body_step_bytes, self._step_from // limits.body_step_part)
+        if self.received - self._step_from < least:
             return True
         self.begin_step(now)
         return False

@@ -31,7 +31,10 @@ class Connections:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, member: Member) -> bool:
-        """Whether the connection may send requests. If not, it is there to be told so alone."""
+        """Whether the connection may send requests.
+
+        If not, the connection stays open only to receive the refusal.
+        """
         if len(self._open) >= self._limits.connections and not self._make_room():
             self._refused.add(member)
         else:

@@ -14,7 +14,8 @@ MOST_CONNECTIONS = 16_384
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """`_bytes` and `_lines` are the most that is taken, `_seconds` the longest wait.
 
-    A head is the request line with the headers. A body must bring `body_step_bytes` in every `body_seconds`.
+    A head is the request line with the headers. A body must bring `body_step_bytes` in every `body_seconds`
+    and one `body_step_part`-th of what it has brought before, so that a large body is not held for long.
     `message_bytes` counts a body as it was sent, with the framing of its chunks. `ahead_bytes` are kept of
     the next requests while one is answered. A client that takes less than `write_step_bytes` of an answer in
     `write_seconds` is cut off. After a refusal, input is read and dropped for `linger_seconds`: closing at
@@ -28,6 +29,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     head_seconds: float = 10.0
     body_seconds: float = 30.0
     body_step_bytes: int = 16 * 1024
+    body_step_part: int = 16
     message_bytes: int = 64 * 1024 * 1024
     ahead_bytes: int = 64 * 1024
     write_seconds: float = 60.0
