@@ -10,6 +10,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from ..runtime.errors import RequestError
 from .caller import Caller
 from .generation import ClientGoneError
 from .steps import Steps
@@ -47,9 +48,9 @@ class FairThreads:
     async def run(self, caller: Caller, steps: Steps[T]) -> T:
         """The result of the steps. When the client leaves, no further step begins: `ClientGoneError`."""
         job = _Job(steps, asyncio.get_running_loop())
-        self._add(caller.name, job)
         left = asyncio.ensure_future(caller.left())
         try:
+            self._add(caller.name, job)
             await asyncio.wait((job.result, left), return_when=asyncio.FIRST_COMPLETED)
             if not job.result.done():
                 raise ClientGoneError
@@ -63,8 +64,31 @@ class FairThreads:
             self._waiting.setdefault(client, deque()).append(job)
             starts = self._threads < self._most
             self._threads += starts
-        if starts:
+        if not starts:
+            return
+        try:
             threading.Thread(target=self._work, name="arbora-long-work", daemon=True).start()
+        except RuntimeError as error:  # the system allows no more threads
+            if self._works_without_one_more(client, job):
+                return
+            raise RequestError(
+                "The server can't start a thread for this request; try again in a moment.",
+                status=503,
+                code="no_thread",
+                retry_after=1,
+            ) from error
+
+    def _works_without_one_more(self, client: str, job: _Job[Any]) -> bool:
+        """True if another thread does the job in time; else it is no longer waiting."""
+        with self._lock:
+            self._threads -= 1
+            jobs = self._waiting.get(client, deque())
+            if self._threads or job not in jobs:
+                return True
+            jobs.remove(job)
+            if not jobs:
+                self._waiting.pop(client, None)
+            return False
 
     def _work(self) -> None:
         while (taken := self._take()) is not None:
@@ -100,16 +124,17 @@ class _Job(Generic[T]):
         self.is_abandoned = False
 
     def step(self) -> bool:
-        """True if there is more to do."""
-        if self.is_abandoned:
-            self._steps.close()
-            return False
+        """True if there is more to do. Raises nothing, as the thread has more jobs to do."""
         try:
+            if self.is_abandoned:
+                self._steps.close()
+                return False
             next(self._steps)
         except StopIteration as stop:
             self._tell(self.result.set_result, stop.value)
-        except Exception as error:
-            self._tell(self.result.set_exception, error)
+        except BaseException as error:  # also a panic in a library that is written in Rust
+            is_usual = isinstance(error, Exception)
+            self._tell(self.result.set_exception, error if is_usual else RuntimeError(repr(error)))
         else:
             return True
         return False

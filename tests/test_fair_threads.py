@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 from arbora.frontend.caller import Caller
 from arbora.frontend.fair_threads import FairThreads
 from arbora.frontend.generation import ClientGoneError
 from arbora.frontend.steps import Steps
+from arbora.runtime.errors import RequestError
 from http_world import eventually
 
 
@@ -33,6 +35,65 @@ async def test_an_error_reaches_the_caller() -> None:
 
     with pytest.raises(ValueError, match="wrong"):
         await FairThreads().run(Caller("a"), fails())
+
+
+class PanicError(BaseException):
+    """Like what a library raises that is written in Rust."""
+
+
+async def test_a_panic_is_an_error_and_leaves_the_threads_working() -> None:
+    work = FairThreads(threads=1)
+
+    def panics() -> Steps[None]:
+        yield
+        raise PanicError("out of range")
+
+    def panics_at_the_end(log: list[str]) -> Steps[None]:
+        try:
+            while True:
+                log.append("step")
+                yield
+        finally:
+            raise PanicError("when it is closed")
+
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="out of range"):
+            await asyncio.wait_for(work.run(Caller("a"), panics()), 10)
+        log: list[str] = []
+        caller = Caller("a", partial(eventually, partial(bool, log)))
+        with pytest.raises(ClientGoneError):
+            await asyncio.wait_for(work.run(caller, panics_at_the_end(log)), 10)
+    assert await asyncio.wait_for(work.run(Caller("a"), counted(3, [], "done")), 10) == "done"
+
+
+async def test_without_a_thread_the_request_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = FairThreads(threads=2)
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        for _ in range(3):
+            with pytest.raises(RequestError, match="can't start a thread") as refused:
+                await asyncio.wait_for(work.run(Caller("a"), counted(3, [], "done")), 10)
+            assert refused.value.status == 503
+    assert await asyncio.wait_for(work.run(Caller("a"), counted(3, [], "done")), 10) == "done"
+
+
+async def test_threads_that_run_do_the_work_when_no_more_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    work, log, gate = FairThreads(threads=3), list[str](), threading.Event()
+    first = asyncio.ensure_future(work.run(Caller("a"), counted(1, log, "a", gate)))
+    await asyncio.sleep(0)
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    second = asyncio.ensure_future(work.run(Caller("b"), counted(1, log, "b")))
+    await asyncio.sleep(0)
+    gate.set()
+    assert await asyncio.wait_for(asyncio.gather(first, second), 10) == ["a", "b"]
 
 
 async def test_clients_take_turns_however_many_jobs_one_of_them_has() -> None:

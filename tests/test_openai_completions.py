@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from arbora.runtime.messages import Generate
+from arbora.frontend.engine_client import EngineClient
+from arbora.frontend.openai.endpoint import MANY_TOKENS
+from arbora.runtime.messages import Finish, Generate, Message
 from fake_scheduler import unpacked
 from http_world import MODEL, HttpWorld, http_world, last_generate
 
@@ -166,6 +169,25 @@ async def test_streamed_echoed_logprobs_are_those_of_the_whole_text(world: HttpW
         tokens += chunk.choices[0].logprobs.tokens
         offsets += chunk.choices[0].logprobs.text_offset
     assert (tokens, offsets) == (whole.tokens, whole.text_offset)
+
+
+async def test_only_the_event_loop_sends_to_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    senders: list[tuple[type[Message], threading.Thread]] = []
+    send = EngineClient._send
+
+    def noted(engine: EngineClient, message: Message) -> None:
+        senders.append((type(message), threading.current_thread()))
+        send(engine, message)
+
+    monkeypatch.setattr(EngineClient, "_send", noted)
+    async with http_world(context_length=4096) as world:
+        world.script = world.says("one two three")
+        for stream in (False, True):
+            body = {"model": MODEL, "prompt": [5] * (MANY_TOKENS + 100), "echo": True, "logprobs": 1}
+            answer = await world.http.post("/v1/completions", json={**body, "stop": "o", "stream": stream})
+            assert answer.status_code == 200
+    assert [kind for kind, _ in senders].count(Finish) == 2
+    assert {thread for _, thread in senders} == {threading.current_thread()}
 
 
 async def test_no_tokens_at_all_score_an_echoed_prompt(world: HttpWorld) -> None:
