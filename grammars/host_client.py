@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import weakref
+from array import array
 from collections import OrderedDict
 from contextlib import suppress
 
@@ -31,6 +32,7 @@ from .process_limits import end_in_words
 _START = "from arbora.grammars.host_server import main; main()"
 START_DEADLINE_S = 60.0
 END_DEADLINE_S = 2.0  # until the server tells how a process ended
+ANSWER_DEADLINE_S = 5.0  # until the server tells of a process that it was told to end, or is ended itself
 MARGIN_S = 3.0  # for a process to begin, beyond its deadline, which it keeps itself unless it is stopped
 MOST_PROCESSES = 192  # each takes about 4 MB, and what its grammar needs
 _KNOWN_ENDS = 4 * MOST_PROCESSES
@@ -61,11 +63,19 @@ class GrammarProcess:
             outcome: Outcome = decode_outcome(self.channel.receive(job.deadline_s + MARGIN_S))
             return outcome
         except TimeoutError:
-            fault: Exception = TimeoutError(_too_long(job.deadline_s))
+            fault = self._timed_out(job.deadline_s)
         except (ChannelClosedError, ValueError):
             fault = self._reason(job.deadline_s)
         self._failed(fault)
         raise bare_copy(fault)  # what is raised keeps the frame, and so this; what is kept must not
+
+    def _timed_out(self, deadline_s: float) -> Exception:
+        """Its process is stopped, or the server is, and then no grammar is at fault."""
+        self._server.tell(KILL, self.number)
+        if self._server.end_of(self.number, ANSWER_DEADLINE_S) is not None:
+            return TimeoutError(_too_long(deadline_s))
+        self._server.kill()
+        return CompilerError("the process that runs llguidance gave no answer")
 
     def fail(self, deadline_s: float) -> str:
         """Ends it, as it gave no answer in time, or none that can be read. Returns what to tell its users."""
@@ -161,7 +171,9 @@ class HostServer:
                     self._running.close()
                 self._running = _Running(self._vocabulary)
             running = self._running
-        if not running.ready.wait(START_DEADLINE_S) or not running.is_alive:
+        if not running.ready.wait(START_DEADLINE_S):
+            running.kill()
+        if not running.is_alive:
             raise CompilerError("the process that runs llguidance could not be started")
         return running
 
@@ -188,16 +200,31 @@ class _Running:
         ).start()
 
     def fork(self, number: int, channel: socket.socket) -> None:
-        with suppress(OSError):  # the channel's end tells of it
-            socket.send_fds(self._control, [FORK + number.to_bytes(8, "little")], [channel.fileno()])
+        """The channel's end tells of it when this fails."""
+        descriptor = array("i", [channel.fileno()])
+        self._send(FORK, number, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor)])
 
     def tell(self, what: bytes, number: int) -> None:
-        with suppress(OSError):
-            self._control.send(what + number.to_bytes(8, "little"))
+        self._send(what, number, [])
 
-    def end_of(self, number: int) -> int | None:
+    def kill(self) -> None:
+        """It does not answer: the next grammar has a new server."""
+        self.is_alive = False
+        self.process.kill()
+
+    def _send(self, what: bytes, number: int, attached: list[tuple[int, int, array[int]]]) -> None:
+        """Never waits: a server that leaves so much unread is stopped."""
+        try:
+            message = what + number.to_bytes(8, "little")
+            self._control.sendmsg([message], attached, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            self.kill()
+        except OSError:
+            return  # it has ended
+
+    def end_of(self, number: int, within_s: float = END_DEADLINE_S) -> int | None:
         """How a process ended, if it did."""
-        deadline = time.monotonic() + END_DEADLINE_S
+        deadline = time.monotonic() + within_s
         with self._changed:
             while number not in self._ends and self.is_alive:
                 if not self._changed.wait(deadline - time.monotonic()):

@@ -21,6 +21,7 @@ from arbora.grammars import (
     host_client,
     refused,
 )
+from arbora.grammars.host_messages import KILL, HostVocabulary
 from grammar_world import EOS, MODEL_VOCAB, allowed, answer, compiled, compiler
 from hostile_grammars import DEEP, EXPLODING, Hostile, nested_repetitions, reference_chain
 from processes import children_of, descendants_of
@@ -256,3 +257,31 @@ def test_grammars_that_were_ended_keep_no_process(
         assert grammars._host._server.live == before
     finally:
         gc.enable()
+
+
+def test_a_server_that_is_stopped_is_ended_and_the_next_grammar_has_a_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("arbora.grammars.routes.DEADLINE_S", 0.1)
+    monkeypatch.setattr(host_client, "MARGIN_S", 0.1)
+    monkeypatch.setattr(host_client, "ANSWER_DEADLINE_S", 0.2)
+    made = compiler()
+    made._host._server.start()
+    server = made._host._server.pid
+    assert server is not None
+    os.kill(server, signal.SIGSTOP)
+    assert isinstance(compiled(made, "grammar", 'start: "lost"'), CompilerError)
+    monkeypatch.setattr("arbora.grammars.routes.DEADLINE_S", 20.0)
+    assert isinstance(compiled(made, "grammar", 'start: "lost"'), HostGrammar), "it is not blamed"
+    assert made._host._server.pid != server
+    made.close()
+
+
+def test_a_stopped_server_never_holds_up_those_that_send_to_it() -> None:
+    server = host_client.HostServer(HostVocabulary(bytes(8), b"", [0], (0,), 1))
+    running = host_client._Running(server._vocabulary)
+    os.kill(running.process.pid, signal.SIGSTOP)
+    for number in range(20_000):
+        running.tell(KILL, number)
+    assert running.process.wait(BOUND_S) == -signal.SIGKILL
+    running.close()
