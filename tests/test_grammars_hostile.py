@@ -185,6 +185,15 @@ def test_the_process_of_a_grammar_ends_when_nothing_refers_to_it(grammars: Gramm
     assert grammars._host._server.live == live
 
 
+def test_nothing_is_kept_of_matchers_that_left_before_their_answers_came(grammars: GrammarCompiler) -> None:
+    grammar = followed(grammars, 'start: "left" /[a-z]+/')
+    for _ in range(50):
+        grammar.matcher()
+    last = grammar.matcher()
+    assert last.consume(ord("l")) is None
+    assert len(grammar._line._standings) <= 2 and not grammar._line._asked
+
+
 def test_many_rows_of_one_grammar_are_answered_though_none_reads_meanwhile(
     grammars: GrammarCompiler,
 ) -> None:
