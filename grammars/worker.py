@@ -306,7 +306,7 @@ def main() -> None:
     gc.disable()  # garbage is collected while no job waits
     relay = Relay()
     while (job := relay.next_job()) is not None:
-        if not relay.has_child:
+        if not relay.has_child():
             pipes = relay.fork()
             if pipes is not None:
                 _serve(builder, notice, *pipes)
