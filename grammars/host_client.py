@@ -14,13 +14,14 @@ from array import array
 from collections import OrderedDict
 from contextlib import suppress
 
-from .errors import BusyError, CompilerError, ProcessEndedError, TooLargeError, bare_copy
+from .errors import BusyError, CompilerError, ProcessEndedError, TooLargeError, TooSlowError, bare_copy
 from .host_channel import Channel, ChannelClosedError
 from .host_messages import (
     FORK,
     KILL,
     NOT_FORKED,
     CompileJob,
+    Ended,
     HostVocabulary,
     Outcome,
     decode_ended,
@@ -34,6 +35,7 @@ START_DEADLINE_S = 60.0
 END_DEADLINE_S = 2.0  # until the server tells how a process ended
 ANSWER_DEADLINE_S = 5.0  # until the server tells of a process that it was told to end, or is ended itself
 MARGIN_S = 3.0  # for a process to begin, beyond its deadline, which it keeps itself unless it is stopped
+OWN_TIME = 0.7  # of the deadline
 MOST_PROCESSES = 192  # each takes about 4 MB, and what its grammar needs
 _KNOWN_ENDS = 4 * MOST_PROCESSES
 _LARGE_SIGNALS = {
@@ -72,8 +74,9 @@ class GrammarProcess:
     def _timed_out(self, deadline_s: float) -> Exception:
         """Its process is stopped, or the server is, and then no grammar is at fault."""
         self._server.tell(KILL, self.number)
-        if self._server.end_of(self.number, ANSWER_DEADLINE_S) is not None:
-            return TimeoutError(_too_long(deadline_s))
+        end = self._server.end_of(self.number, ANSWER_DEADLINE_S)
+        if end is not None:
+            return _timeout(deadline_s, end)
         self._server.kill()
         return CompilerError("the process that runs llguidance gave no answer")
 
@@ -89,16 +92,15 @@ class GrammarProcess:
         self._server.tell(KILL, self.number)
 
     def _reason(self, deadline_s: float) -> Exception:
-        status = None
-        if self.channel.is_closed:
-            status = self._server.end_of(self.number)
+        end = self._server.end_of(self.number) if self.channel.is_closed else None
+        status = None if end is None else end.status
         match status:
             case None if not self._server.is_alive:
                 return CompilerError("the process that runs llguidance ended")
             case None:
                 return TooLargeError("its process gave no answer")
             case int() if status == -signal.SIGALRM:
-                return TimeoutError(_too_long(deadline_s))
+                return _timeout(deadline_s, end)
             case int() if status in _LARGE_SIGNALS:
                 return TooLargeError(_LARGE_SIGNALS[status])
             case int() if status == NOT_FORKED:
@@ -193,7 +195,7 @@ class _Running:
             )
         self.ready = threading.Event()
         self.is_alive = True
-        self._ends: OrderedDict[int, int] = OrderedDict()
+        self._ends: OrderedDict[int, Ended] = OrderedDict()
         self._changed = threading.Condition()
         threading.Thread(
             target=self._talk, args=(vocabulary,), name="host-grammars-ends", daemon=True
@@ -222,7 +224,7 @@ class _Running:
         except OSError:
             return  # it has ended
 
-    def end_of(self, number: int, within_s: float = END_DEADLINE_S) -> int | None:
+    def end_of(self, number: int, within_s: float = END_DEADLINE_S) -> Ended | None:
         """How a process ended, if it did."""
         deadline = time.monotonic() + within_s
         with self._changed:
@@ -249,7 +251,7 @@ class _Running:
             while message := self._control.recv(256):
                 ended = decode_ended(message)
                 with self._changed:
-                    self._ends[ended.process] = ended.status
+                    self._ends[ended.process] = ended
                     if len(self._ends) > _KNOWN_ENDS:
                         self._ends.popitem(last=False)
                     self._changed.notify_all()
@@ -263,5 +265,7 @@ class _Running:
         self.process.wait()
 
 
-def _too_long(deadline_s: float) -> str:
-    return f"it takes more than {deadline_s:g} s"
+def _timeout(deadline_s: float, end: Ended | None) -> TimeoutError:
+    """The grammar is at fault only if its process had the processor for most of the time."""
+    is_slow = end is not None and end.cpu_s >= OWN_TIME * deadline_s
+    return (TooSlowError if is_slow else TimeoutError)(f"it takes more than {deadline_s:g} s")

@@ -21,7 +21,8 @@ from arbora.grammars import (
     host_client,
     refused,
 )
-from arbora.grammars.host_messages import KILL, HostVocabulary
+from arbora.grammars.errors import TooSlowError
+from arbora.grammars.host_messages import KILL, Ended, HostVocabulary
 from grammar_world import EOS, MODEL_VOCAB, allowed, answer, compiled, compiler
 from hostile_grammars import DEEP, EXPLODING, Hostile, nested_repetitions, reference_chain
 from processes import children_of, descendants_of
@@ -249,6 +250,11 @@ def test_the_server_that_dies_is_started_again() -> None:
     made.close()
 
 
+def slow_lark(comment: str) -> str:
+    terminals = "\n".join(f"T{i}: /x{i}(a|b)*[a-z]{{9}}/" for i in range(6_000))
+    return f"// {comment}\nstart: {' | '.join(f'T{i}' for i in range(6_000))}\n{terminals}"
+
+
 def test_grammars_that_were_ended_keep_no_process(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,8 +263,7 @@ def test_grammars_that_were_ended_keep_no_process(
     gc.disable()  # counting references is enough
     try:
         for number in range(3):
-            text = f"// ended {number}\nstart: {' | '.join(f'T{i}' for i in range(3_000))}\n"
-            text += "\n".join(f"T{i}: /x{i}(a|b)*[a-z]{{9}}/" for i in range(3_000))
+            text = slow_lark(f"ended {number}")
             assert "takes more than 0.01 s" in str(compiled(grammars, "grammar", text))
         deadline = time.monotonic() + 5.0
         while grammars._host._server.live > before and time.monotonic() < deadline:
@@ -294,3 +299,25 @@ def test_a_stopped_server_never_holds_up_those_that_send_to_it() -> None:
         running.tell(KILL, number)
     assert running.process.wait(BOUND_S) == -signal.SIGKILL
     running.close()
+
+
+@pytest.mark.parametrize(("cpu_s", "kind"), [(1.9, TooSlowError), (0.3, TimeoutError)])
+def test_a_timeout_is_the_grammars_fault_only_if_it_had_the_processor(
+    cpu_s: float, kind: type[Exception]
+) -> None:
+    now = 0.0
+    known = refused.Refused(lambda: now)
+    known.note(b"slow", host_client._timeout(2.0, Ended(1, -signal.SIGALRM, cpu_s)))
+    assert type(known.reason(b"slow")) is kind
+    now = refused.SLOW_MACHINE_S + 1
+    assert (known.reason(b"slow") is not None) == (kind is TooSlowError)
+
+
+def test_the_server_tells_how_much_processor_time_a_grammar_took(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arbora.grammars.routes.DEADLINE_S", 0.1)
+    monkeypatch.setattr(host_client, "OWN_TIME", 0.05)  # of a busy machine
+    assert "takes more than 0.1 s" in str(compiled(grammars, "grammar", slow_lark("own time")))
+    (_, error) = next(reversed(grammars._refused._reasons.values()))
+    assert type(error) is TooSlowError
