@@ -115,7 +115,7 @@ class HostServer:
         self._vocabulary = vocabulary
         self._lock = threading.Lock()
         self._running: _Running | None = None
-        self._live = 0
+        self._tenants: dict[int, str] = {}  # those whose grammars have processes, by the processes' numbers
         self._next_number = 0
         self._is_closed = False
 
@@ -127,27 +127,28 @@ class HostServer:
     @property
     def live(self) -> int:
         """Processes of grammars in use or remembered."""
-        return self._live
+        return len(self._tenants)
 
     def start(self) -> None:
         """Returns when it is ready. Raises CompilerError."""
         self._started()
 
-    def fork(self) -> GrammarProcess:
-        """Raises CompilerError without a server, BusyError at the limit of processes."""
+    def fork(self, tenant: str = "") -> GrammarProcess:
+        """Raises CompilerError without a server, BusyError at the limit of processes and at the tenant's."""
         running = self._started()
         ours, theirs = socket.socketpair()
         with self._lock:
-            if self._live >= MOST_PROCESSES:
+            busy = self._busy(tenant)
+            if busy:
                 ours.close()
                 theirs.close()
-                raise BusyError(f"the server follows {MOST_PROCESSES} grammars already; try again later")
-            self._live += 1
+                raise BusyError(busy)
             self._next_number += 1
             number = self._next_number
+            self._tenants[number] = tenant
         channel = Channel(ours)
         made = GrammarProcess(running, number, channel)
-        weakref.finalize(made, self._release, channel).atexit = False
+        weakref.finalize(made, self._release, channel, number).atexit = False
         with theirs:
             running.fork(number, theirs)
         return made
@@ -159,10 +160,20 @@ class HostServer:
         if running is not None:
             running.close()
 
-    def _release(self, channel: Channel) -> None:
+    def _busy(self, tenant: str) -> str | None:
+        """Why the tenant gets no process now, if so. A tenant holds at most as many as are left to others."""
+        free = MOST_PROCESSES - self.live
+        if free <= 0:
+            return f"the server follows {MOST_PROCESSES} grammars already; try again later"
+        held = list(self._tenants.values()).count(tenant)
+        if held >= free:
+            return f"the server follows {held} grammars of yours already; try again later"
+        return None
+
+    def _release(self, channel: Channel, number: int) -> None:
         """Once nothing refers to the process any more: it ends when its channel is closed."""
         channel.close()
-        self._live -= 1  # single steps of the interpreter: finalizers may run while the lock is held
+        self._tenants.pop(number, None)  # one step of the interpreter: it may run while the lock is held
 
     def _started(self) -> _Running:
         with self._lock:

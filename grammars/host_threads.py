@@ -49,7 +49,7 @@ class HostThreads:
         """Waits. Raises as `submit`."""
 
         def described() -> Description:
-            return _expected(self._outcome(self._server.fork(), job, tenant), Description)
+            return _expected(self._outcome(self._server.fork(tenant), job, tenant), Description)
 
         return self._lanes.submit(len(job.text), described, tenant).result()
 
@@ -63,7 +63,7 @@ class HostThreads:
             self._server.start()
 
     def _compiled(self, job: CompileJob, tenant: str) -> HostStart:
-        process = self._server.fork()
+        process = self._server.fork(tenant)
         made = _expected(self._outcome(process, job, tenant), Compiled)
         return HostStart(HostGrammar(process, self._eos_tokens, made.nbytes, made.left_out), made.may_begin)
 

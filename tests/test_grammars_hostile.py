@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from arbora.grammars import (
     Automaton,
+    BusyError,
     CompilerError,
     GrammarCompiler,
     GrammarError,
@@ -221,6 +222,16 @@ def test_no_more_processes_are_started_than_the_limit(
     monkeypatch.setattr(host_client, "MOST_PROCESSES", grammars._host._server.live)
     busy = compiled(grammars, "grammar", 'start: "one more"')
     assert "try again later" in str(busy) and not isinstance(busy, GrammarError | CompilerError)
+
+
+def test_one_tenant_leaves_processes_for_others(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_client, "MOST_PROCESSES", grammars._host._server.live + 6)
+    made = [compiled(grammars, "grammar", f'start: "share {i}"', tenant="greedy") for i in range(5)]
+    assert [type(result) for result in made] == [HostGrammar] * 3 + [BusyError] * 2
+    assert "3 grammars of yours" in str(made[-1])
+    assert isinstance(compiled(grammars, "grammar", 'start: "share"', tenant="modest"), HostGrammar)
 
 
 def test_all_processes_end_with_the_compiler() -> None:
