@@ -220,13 +220,14 @@ class GrammarCompiler:
         while (left := self.due_in()) is not None and left <= 0:
             answer = next(iter(self._in_grace))
             del self._in_grace[answer]
-            work = self._works[answer]
-            work.attempt.begun().add_done_callback(partial(_begin, answer))
+            work = self._works.get(answer)
+            if work is not None:
+                work.attempt.begun().add_done_callback(partial(_begin, answer))
 
     def _end(self, answer: Future[Compiled], lasting: Future[Compiled]) -> None:
         """Its automaton, or what is there instead, is made, refused or cancelled; in any thread."""
+        _hand_over(lasting, answer)  # first: the answer to what is no longer known as work is there
         self._ended.append(answer)
-        _hand_over(lasting, answer)
         self._on_finished()
 
     def _take_ended(self) -> None:
@@ -241,7 +242,7 @@ class GrammarCompiler:
                 _log_fault(lasting)
 
     def _leave(self, left: _Ticket) -> None:
-        """What nobody waits for is not begun: who asks for it again finds fewer who wait before him."""
+        """What nobody waits for is not begun. A later request for it finds a shorter queue."""
         work = self._works.get(left.answer)
         if work is None or work.lasting.running() or work.lasting.done():
             return

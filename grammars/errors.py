@@ -61,6 +61,10 @@ class ProcessEndedError(CompilerError):
     """The grammar's process ended of itself. The grammar may be why, and is refused for some minutes."""
 
 
+class TooSlowError(TimeoutError):
+    """The grammar took the processor time itself. A plain TimeoutError may be the machine's fault."""
+
+
 class BusyError(Exception):
     """The server follows as many grammars as it can. The request may be sent again."""
 

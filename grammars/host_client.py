@@ -10,17 +10,20 @@ import sys
 import threading
 import time
 import weakref
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
-from .errors import BusyError, CompilerError, ProcessEndedError, TooLargeError, bare_copy
+from .errors import BusyError, CompilerError, ProcessEndedError, TooLargeError, TooSlowError, bare_copy
 from .host_channel import Channel, ChannelClosedError
 from .host_messages import (
     FORK,
     KILL,
     NOT_FORKED,
     CompileJob,
+    Ended,
     HostVocabulary,
     Outcome,
     decode_ended,
@@ -32,7 +35,9 @@ from .process_limits import end_in_words
 _START = "from arbora.grammars.host_server import main; main()"
 START_DEADLINE_S = 60.0
 END_DEADLINE_S = 2.0  # until the server tells how a process ended
+ANSWER_DEADLINE_S = 5.0  # until the server tells of a process that it was told to end, or is ended itself
 MARGIN_S = 3.0  # for a process to begin, beyond its deadline, which it keeps itself unless it is stopped
+OWN_TIME = 0.7  # of the deadline
 MOST_PROCESSES = 192  # each takes about 4 MB, and what its grammar needs
 _KNOWN_ENDS = 4 * MOST_PROCESSES
 _LARGE_SIGNALS = {
@@ -67,11 +72,20 @@ class GrammarProcess:
             outcome: Outcome = decode_outcome(self.channel.receive(job.deadline_s + MARGIN_S))
             return outcome
         except TimeoutError:
-            fault: Exception = TimeoutError(_too_long(job.deadline_s))
+            fault = self._timed_out(job.deadline_s)
         except (ChannelClosedError, ValueError):
             fault = self._reason(job.deadline_s)
         self._failed(fault)
         raise bare_copy(fault)  # what is raised keeps the frame, and so this; what is kept must not
+
+    def _timed_out(self, deadline_s: float) -> Exception:
+        """Its process is stopped, or the server is, and then no grammar is at fault."""
+        self._server.tell(KILL, self.number)
+        end = self._server.end_of(self.number, ANSWER_DEADLINE_S)
+        if end is not None:
+            return _timeout(deadline_s, end)
+        self._server.kill()
+        return CompilerError("the process that runs llguidance gave no answer")
 
     def fail(self, deadline_s: float) -> str:
         """Ends it, as it gave no answer in time, or none that can be read. Returns what to tell its users."""
@@ -85,16 +99,15 @@ class GrammarProcess:
         self._server.tell(KILL, self.number)
 
     def _reason(self, deadline_s: float) -> Exception:
-        status = None
-        if self.channel.is_closed:
-            status = self._server.end_of(self.number)
+        end = self._server.end_of(self.number) if self.channel.is_closed else None
+        status = None if end is None else end.status
         match status:
             case None if not self._server.is_alive:
                 return CompilerError("the process that runs llguidance ended")
             case None:
                 return TooLargeError("its process gave no answer")
             case int() if status == -signal.SIGALRM:
-                return TimeoutError(_too_long(deadline_s))
+                return _timeout(deadline_s, end)
             case int() if status in _LARGE_SIGNALS:
                 return TooLargeError(_LARGE_SIGNALS[status])
             case int() if status == NOT_FORKED:
@@ -109,7 +122,7 @@ class HostServer:
         self._vocabulary = vocabulary
         self._lock = threading.Lock()
         self._running: _Running | None = None
-        self._live = 0
+        self._tenants: dict[int, str] = {}  # those whose grammars have processes, by the processes' numbers
         self._next_number = 0
         self._is_closed = False
 
@@ -121,26 +134,27 @@ class HostServer:
     @property
     def live(self) -> int:
         """Processes of grammars in use or remembered."""
-        return self._live
+        return len(self._tenants)
 
     def start(self) -> None:
         """Returns when it is ready. Raises CompilerError."""
         self._started()
 
-    def fork(self) -> GrammarProcess:
-        """Raises CompilerError without a server, BusyError at the limit of processes."""
+    def fork(self, tenant: str = "") -> GrammarProcess:
+        """Raises CompilerError without a server, BusyError at the limit of processes and at the tenant's."""
         running = self._started()
         ours, theirs = socket.socketpair()
         with self._lock:
-            if self._live >= MOST_PROCESSES:
+            busy = self._busy(tenant)
+            if busy:
                 ours.close()
                 theirs.close()
-                raise BusyError(f"the server follows {MOST_PROCESSES} grammars already; try again later")
-            self._live += 1
+                raise BusyError(busy)
             self._next_number += 1
             number = self._next_number
+            self._tenants[number] = tenant
         channel = Channel(ours)
-        made = GrammarProcess(running, number, channel, self._release)
+        made = GrammarProcess(running, number, channel, partial(self._release, number))
         with theirs:
             running.fork(number, theirs)
         return made
@@ -152,10 +166,20 @@ class HostServer:
         if running is not None:
             running.close()
 
-    def _release(self, channel: Channel) -> None:
+    def _busy(self, tenant: str) -> str | None:
+        """Why the tenant gets no process now, if so. A tenant holds at most as many as are left to others."""
+        free = MOST_PROCESSES - self.live
+        if free <= 0:
+            return f"the server follows {MOST_PROCESSES} grammars already; try again later"
+        held = list(self._tenants.values()).count(tenant)
+        if held >= free:
+            return f"the server follows {held} grammars of yours already; try again later"
+        return None
+
+    def _release(self, number: int, channel: Channel) -> None:
         """The process ends when its channel is closed."""
         channel.close()
-        self._live -= 1  # single steps of the interpreter: finalizers may run while the lock is held
+        self._tenants.pop(number, None)  # one step of the interpreter: it may run while the lock is held
 
     def _started(self) -> _Running:
         with self._lock:
@@ -166,7 +190,9 @@ class HostServer:
                     self._running.close()
                 self._running = _Running(self._vocabulary)
             running = self._running
-        if not running.ready.wait(START_DEADLINE_S) or not running.is_alive:
+        if not running.ready.wait(START_DEADLINE_S):
+            running.kill()
+        if not running.is_alive:
             raise CompilerError("the process that runs llguidance could not be started")
         return running
 
@@ -186,23 +212,38 @@ class _Running:
             )
         self.ready = threading.Event()
         self.is_alive = True
-        self._ends: OrderedDict[int, int] = OrderedDict()
+        self._ends: OrderedDict[int, Ended] = OrderedDict()
         self._changed = threading.Condition()
         threading.Thread(
             target=self._talk, args=(vocabulary,), name="host-grammars-ends", daemon=True
         ).start()
 
     def fork(self, number: int, channel: socket.socket) -> None:
-        with suppress(OSError):  # the channel's end tells of it
-            socket.send_fds(self._control, [FORK + number.to_bytes(8, "little")], [channel.fileno()])
+        """The channel's end tells of it when this fails."""
+        descriptor = array("i", [channel.fileno()])
+        self._send(FORK, number, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor)])
 
     def tell(self, what: bytes, number: int) -> None:
-        with suppress(OSError):
-            self._control.send(what + number.to_bytes(8, "little"))
+        self._send(what, number, [])
 
-    def end_of(self, number: int) -> int | None:
+    def kill(self) -> None:
+        """It does not answer: the next grammar has a new server."""
+        self.is_alive = False
+        self.process.kill()
+
+    def _send(self, what: bytes, number: int, attached: list[tuple[int, int, array[int]]]) -> None:
+        """Never waits: a server that leaves so much unread is stopped."""
+        try:
+            message = what + number.to_bytes(8, "little")
+            self._control.sendmsg([message], attached, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            self.kill()
+        except OSError:
+            return  # it has ended
+
+    def end_of(self, number: int, within_s: float = END_DEADLINE_S) -> Ended | None:
         """How a process ended, if it did."""
-        deadline = time.monotonic() + END_DEADLINE_S
+        deadline = time.monotonic() + within_s
         with self._changed:
             while number not in self._ends and self.is_alive:
                 if not self._changed.wait(deadline - time.monotonic()):
@@ -227,7 +268,7 @@ class _Running:
             while message := self._control.recv(256):
                 ended = decode_ended(message)
                 with self._changed:
-                    self._ends[ended.process] = ended.status
+                    self._ends[ended.process] = ended
                     if len(self._ends) > _KNOWN_ENDS:
                         self._ends.popitem(last=False)
                     self._changed.notify_all()
@@ -241,5 +282,7 @@ class _Running:
         self.process.wait()
 
 
-def _too_long(deadline_s: float) -> str:
-    return f"it takes more than {deadline_s:g} s"
+def _timeout(deadline_s: float, end: Ended | None) -> TimeoutError:
+    """The grammar is at fault only if its process had the processor for most of the time."""
+    is_slow = end is not None and end.cpu_s >= OWN_TIME * deadline_s
+    return (TooSlowError if is_slow else TimeoutError)(f"it takes more than {deadline_s:g} s")

@@ -21,7 +21,7 @@ from .jump_forward import ForcedText
 
 ANY_BYTE = bytes(range(256))
 PROCESS_BYTES = 4 << 20  # of memory that each process has for itself; measured: 3.4 MB
-ANSWER_DEADLINE_S = 2.0  # a process ends of itself when a token takes half a second of processor time
+ANSWER_DEADLINE_S = 2.0  # a process ends of itself when a token takes a quarter of a second of processor time
 
 
 class HostGrammar:
@@ -105,9 +105,14 @@ class _Line:
         self._asked: dict[int, int] = {}  # answers that are yet to come, by matcher
         self._standings: dict[int, Standing] = {}
         self._left: deque[int] = deque()  # matchers that are gone, which the process doesn't know yet
+        self._in_use: set[int] = (
+            set()
+        )  # matchers, but for those of which the process knows that they are gone
 
     def new_number(self) -> int:
-        return next(self._numbers)
+        number = next(self._numbers)
+        self._in_use.add(number)
+        return number
 
     def advance(self, matcher: int, tokens: list[int]) -> None:
         self._asked[matcher] = self._asked.get(matcher, 0) + 1
@@ -133,7 +138,8 @@ class _Line:
         if left < 0:
             raise ValueError("an answer that nothing asked for")
         self._asked[standing.matcher] = left
-        self._standings[standing.matcher] = standing
+        if standing.matcher in self._in_use:
+            self._standings[standing.matcher] = standing
         if left == 0:
             del self._asked[standing.matcher]
 
@@ -143,6 +149,7 @@ class _Line:
         try:
             while self._left:
                 gone = self._left.popleft()
+                self._in_use.discard(gone)
                 self._standings.pop(gone, None)
                 self.process.channel.send(encode(Leave(gone)))
             self.process.channel.send(message)

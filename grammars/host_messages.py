@@ -106,10 +106,12 @@ class Standing(Struct, array_like=True):
 
 
 class Ended(Struct, array_like=True):
-    """A process ended, with the status that `subprocess` would give. Process 0 is the server: it is ready."""
+    """A process ended, with the status that `subprocess` would give, after so much processor time.
+    Process 0 is the server: it is ready."""
 
     process: int
     status: int
+    cpu_s: float = 0.0
 
 
 encode = msgspec.msgpack.encode

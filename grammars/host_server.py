@@ -103,11 +103,12 @@ class Server:
 
     def _reap(self) -> None:
         while self._numbers:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
             if pid == 0:
                 return
             self._first_bytes.pop(pid, None)
-            self._tell(self._numbers.pop(pid), os.waitstatus_to_exitcode(status))
+            cpu_s = usage.ru_utime + usage.ru_stime
+            self._tell(self._numbers.pop(pid), os.waitstatus_to_exitcode(status), cpu_s)
 
     def _watch_memory(self) -> None:
         """Together they may not take what one may: then the largest one ends."""
@@ -118,9 +119,9 @@ class Server:
         if sum(grown.values()) > MOST_GROWTH:
             os.kill(max(grown, key=grown.__getitem__), signal.SIGKILL)
 
-    def _tell(self, number: int, status: int) -> None:
+    def _tell(self, number: int, status: int, cpu_s: float = 0.0) -> None:
         with suppress(OSError):
-            self._control.send(encode(Ended(number, status)))
+            self._control.send(encode(Ended(number, status, cpu_s)))
 
 
 def _compiler(vocabulary: HostVocabulary) -> HostCompiler:

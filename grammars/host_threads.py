@@ -49,7 +49,7 @@ class HostThreads:
         """Waits. Raises as `submit`."""
 
         def described() -> Description:
-            process = self._server.fork()
+            process = self._server.fork(tenant)
             try:
                 return _expected(self._outcome(process, job, tenant), Description)
             finally:
@@ -67,7 +67,7 @@ class HostThreads:
             self._server.start()
 
     def _compiled(self, job: CompileJob, tenant: str) -> HostStart:
-        process = self._server.fork()
+        process = self._server.fork(tenant)
         try:
             made = _expected(self._outcome(process, job, tenant), Compiled)
         except Exception:

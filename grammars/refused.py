@@ -6,9 +6,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from .errors import ProcessEndedError, TooLargeError, bare_copy
+from .errors import ProcessEndedError, TooLargeError, TooSlowError, bare_copy
 
 REFUSED_S = 300.0
+SLOW_MACHINE_S = 10.0  # for one that was not done in time, but had little of the processor's
 MOST_REFUSED = 4096
 
 
@@ -23,7 +24,9 @@ class Refused:
         """Remembers what came of a grammar, if it cost a process."""
         if not isinstance(error, ProcessEndedError | TooLargeError | TimeoutError):
             return
-        self._reasons[digest] = self._clock() + REFUSED_S, bare_copy(error)
+        is_its_fault = isinstance(error, TooSlowError) or not isinstance(error, TimeoutError)
+        lasts_s = REFUSED_S if is_its_fault else SLOW_MACHINE_S
+        self._reasons[digest] = self._clock() + lasts_s, bare_copy(error)
         while len(self._reasons) > MOST_REFUSED:
             self._reasons.popitem(last=False)
 

@@ -28,8 +28,10 @@ class Relay:
         self._results: IO[bytes] | None = None
         signal.signal(signal.SIGALRM, lambda *_: self._kill())
 
-    @property
     def has_child(self) -> bool:
+        """One that ended while it had no job is no later job's fault: the next takes its place."""
+        if self._child and os.waitid(os.P_PID, self._child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            self.end_child()
         return self._child != 0
 
     def next_job(self) -> bytes | None:

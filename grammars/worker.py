@@ -46,8 +46,6 @@ END_DEADLINE_S = 5.0  # for a process that has closed its pipes
 EXTRA_BYTES = 1536 << 20  # of address space that building may take beyond what is loaded
 KEEP_BELOW = 384 << 20
 """bytes of memory; a process that has taken more, for what it remembers, ends with its job"""
-MARGIN_S = 5.0
-"""beyond the deadline that a process keeps itself, unless it is stopped: then it is ended from outside"""
 _START_RULE = re.compile(r'("(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#.*)|(?<![\w-])start(?![\w-])')
 """a rule of GBNF that is called as the converter calls the first one; as a group all that may look like it"""
 
@@ -308,7 +306,7 @@ def main() -> None:
     gc.disable()  # garbage is collected while no job waits
     relay = Relay()
     while (job := relay.next_job()) is not None:
-        if not relay.has_child:
+        if not relay.has_child():
             pipes = relay.fork()
             if pipes is not None:
                 _serve(builder, notice, *pipes)

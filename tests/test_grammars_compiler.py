@@ -6,11 +6,13 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGrammar
 from arbora.grammars import automaton as automaton_module
+from arbora.grammars import compiler as compiler_module
 from arbora.grammars.closing import Closing
 from arbora.grammars.compiler import MAX_TEXT, THREADS, WORKERS
 from arbora.grammars.errors import TooLargeError
@@ -242,6 +244,27 @@ def test_whoever_waits_is_told_when_a_grammar_is_there() -> None:
     assert told.wait(PATIENCE_S)
     ((ticket, result),) = grammars.finished()
     assert ticket == "ticket" and isinstance(result, Automaton)
+    grammars.close()
+
+
+def test_a_grammar_that_is_made_as_its_grace_ends_is_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_made, go, hand_over = threading.Event(), threading.Event(), compiler_module._hand_over
+
+    def held(*futures: Any) -> None:
+        is_made.set()
+        assert go.wait(PATIENCE_S)
+        hand_over(*futures)
+
+    monkeypatch.setattr(compiler_module, "_hand_over", held)
+    grammars = compiler()
+    grammars.submit("ticket", "regex", "made|late")
+    (future,) = grammars._in_grace
+    assert is_made.wait(PATIENCE_S)
+    assert grammars.finished() == []
+    grammars._in_grace[future] = 0.0
+    assert grammars.finished() == []
+    go.set()
+    assert not isinstance(answer(grammars, "ticket"), Exception)
     grammars.close()
 
 

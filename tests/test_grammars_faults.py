@@ -6,13 +6,16 @@ import json
 import logging
 import os
 import signal
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from arbora.grammars import Automaton, CompilerError, GrammarCompiler, HostGrammar
 from arbora.grammars import worker as worker_module
 from arbora.grammars.lanes import LARGE
 from grammar_world import compiled, compiler
+from processes import children_of
 
 START = """
 import os, signal, sys
@@ -126,6 +129,20 @@ def test_a_process_that_died_between_two_grammars_is_neithers_fault(
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert isinstance(compiled(grammars, "regex", "behind"), Automaton)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_grammar_is_not_blamed_for_a_builder_that_died_while_it_had_no_job(
+    grammars: GrammarCompiler, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert isinstance(compiled(grammars, "regex", "idle before"), Automaton)
+    worker = grammars._workers._workers[-1]._process
+    assert worker is not None
+    (builder,) = children_of(worker.pid)
+    os.kill(builder, signal.SIGKILL)
+    while Path(f"/proc/{builder}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    assert isinstance(compiled(grammars, "regex", "idle behind"), Automaton)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 

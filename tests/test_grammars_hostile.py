@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from arbora.grammars import (
     Automaton,
+    BusyError,
     CompilerError,
     GrammarCompiler,
     GrammarError,
@@ -21,6 +22,8 @@ from arbora.grammars import (
     host_client,
     refused,
 )
+from arbora.grammars.errors import TooSlowError
+from arbora.grammars.host_messages import KILL, Ended, HostVocabulary
 from grammar_world import EOS, MODEL_VOCAB, allowed, answer, compiled, compiler
 from hostile_grammars import DEEP, EXPLODING, Hostile, nested_repetitions, reference_chain
 from processes import children_of, descendants_of
@@ -196,6 +199,15 @@ def test_a_grammar_that_is_refused_keeps_no_process(
     assert grammars._host._server.live == live
 
 
+def test_nothing_is_kept_of_matchers_that_left_before_their_answers_came(grammars: GrammarCompiler) -> None:
+    grammar = followed(grammars, 'start: "left" /[a-z]+/')
+    for _ in range(50):
+        grammar.matcher()
+    last = grammar.matcher()
+    assert last.consume(ord("l")) is None
+    assert len(grammar._line._standings) <= 2 and not grammar._line._asked
+
+
 def test_many_rows_of_one_grammar_are_answered_though_none_reads_meanwhile(
     grammars: GrammarCompiler,
 ) -> None:
@@ -222,6 +234,16 @@ def test_no_more_processes_are_started_than_the_limit(
     monkeypatch.setattr(host_client, "MOST_PROCESSES", grammars._host._server.live)
     busy = compiled(grammars, "grammar", 'start: "one more"')
     assert "try again later" in str(busy) and not isinstance(busy, GrammarError | CompilerError)
+
+
+def test_one_tenant_leaves_processes_for_others(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_client, "MOST_PROCESSES", grammars._host._server.live + 6)
+    made = [compiled(grammars, "grammar", f'start: "share {i}"', tenant="greedy") for i in range(5)]
+    assert [type(result) for result in made] == [HostGrammar] * 3 + [BusyError] * 2
+    assert "3 grammars of yours" in str(made[-1])
+    assert isinstance(compiled(grammars, "grammar", 'start: "share"', tenant="modest"), HostGrammar)
 
 
 def test_all_processes_end_with_the_compiler() -> None:
@@ -251,6 +273,11 @@ def test_the_server_that_dies_is_started_again() -> None:
     made.close()
 
 
+def slow_lark(comment: str) -> str:
+    terminals = "\n".join(f"T{i}: /x{i}(a|b)*[a-z]{{9}}/" for i in range(6_000))
+    return f"// {comment}\nstart: {' | '.join(f'T{i}' for i in range(6_000))}\n{terminals}"
+
+
 def test_grammars_that_were_ended_keep_no_process(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,8 +286,7 @@ def test_grammars_that_were_ended_keep_no_process(
     gc.disable()  # counting references is enough
     try:
         for number in range(3):
-            text = f"// ended {number}\nstart: {' | '.join(f'T{i}' for i in range(3_000))}\n"
-            text += "\n".join(f"T{i}: /x{i}(a|b)*[a-z]{{9}}/" for i in range(3_000))
+            text = slow_lark(f"ended {number}")
             assert "takes more than 0.01 s" in str(compiled(grammars, "grammar", text))
         deadline = time.monotonic() + 5.0
         while grammars._host._server.live > before and time.monotonic() < deadline:
@@ -268,3 +294,53 @@ def test_grammars_that_were_ended_keep_no_process(
         assert grammars._host._server.live == before
     finally:
         gc.enable()
+
+
+def test_a_server_that_is_stopped_is_ended_and_the_next_grammar_has_a_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("arbora.grammars.routes.DEADLINE_S", 0.1)
+    monkeypatch.setattr(host_client, "MARGIN_S", 0.1)
+    monkeypatch.setattr(host_client, "ANSWER_DEADLINE_S", 0.2)
+    made = compiler()
+    made._host._server.start()
+    server = made._host._server.pid
+    assert server is not None
+    os.kill(server, signal.SIGSTOP)
+    assert isinstance(compiled(made, "grammar", 'start: "lost"'), CompilerError)
+    monkeypatch.setattr("arbora.grammars.routes.DEADLINE_S", 20.0)
+    assert isinstance(compiled(made, "grammar", 'start: "lost"'), HostGrammar), "it is not blamed"
+    assert made._host._server.pid != server
+    made.close()
+
+
+def test_a_stopped_server_never_holds_up_those_that_send_to_it() -> None:
+    server = host_client.HostServer(HostVocabulary(bytes(8), b"", [0], (0,), 1))
+    running = host_client._Running(server._vocabulary)
+    os.kill(running.process.pid, signal.SIGSTOP)
+    for number in range(20_000):
+        running.tell(KILL, number)
+    assert running.process.wait(BOUND_S) == -signal.SIGKILL
+    running.close()
+
+
+@pytest.mark.parametrize(("cpu_s", "kind"), [(1.9, TooSlowError), (0.3, TimeoutError)])
+def test_a_timeout_is_the_grammars_fault_only_if_it_had_the_processor(
+    cpu_s: float, kind: type[Exception]
+) -> None:
+    now = 0.0
+    known = refused.Refused(lambda: now)
+    known.note(b"slow", host_client._timeout(2.0, Ended(1, -signal.SIGALRM, cpu_s)))
+    assert type(known.reason(b"slow")) is kind
+    now = refused.SLOW_MACHINE_S + 1
+    assert (known.reason(b"slow") is not None) == (kind is TooSlowError)
+
+
+def test_the_server_tells_how_much_processor_time_a_grammar_took(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arbora.grammars.routes.DEADLINE_S", 0.1)
+    monkeypatch.setattr(host_client, "OWN_TIME", 0.05)  # of a busy machine
+    assert "takes more than 0.1 s" in str(compiled(grammars, "grammar", slow_lark("own time")))
+    (_, error) = next(reversed(grammars._refused._reasons.values()))
+    assert type(error) is TooSlowError
