@@ -6,6 +6,7 @@ work at the same time, and a row costs one exchange of messages for each token.
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -21,7 +22,8 @@ from .jump_forward import ForcedText
 
 ANY_BYTE = bytes(range(256))
 PROCESS_BYTES = 4 << 20  # of memory that each process has for itself; measured: 3.4 MB
-ANSWER_DEADLINE_S = 2.0  # a process ends of itself when a token takes a quarter of a second of processor time
+LEAST_WAIT_S = 0.1  # for an answer, also when the caller was frozen or busy past the deadline
+ANSWER_DEADLINE_S = 2.0  # a process ends by itself when a token takes a quarter of a second of processor time
 
 
 class HostGrammar:
@@ -97,11 +99,16 @@ class HostMatcher:
 
 
 class _Line:
-    """Questions to one process and their answers, by matcher. Of each matcher the last answer counts."""
+    """Questions to one process and their answers, by matcher. Of each matcher the last answer counts.
+
+    An answer's deadline begins with the latest question or answer, not with the wait for it. So many processes
+    that were asked together and are all silent cost the caller one deadline and not one each.
+    """
 
     def __init__(self, process: GrammarProcess) -> None:
         self.process = process
         self._numbers = count(1)
+        self._exchanged_at = 0.0  # when a question was last sent or an answer last read
         self._asked: dict[int, int] = {}  # answers that are yet to come, by matcher
         self._standings: dict[int, Standing] = {}
         self._left: deque[int] = deque()  # matchers that are gone, which the process doesn't know yet
@@ -116,6 +123,7 @@ class _Line:
 
     def advance(self, matcher: int, tokens: list[int]) -> None:
         self._asked[matcher] = self._asked.get(matcher, 0) + 1
+        self._exchanged_at = time.monotonic()
         self._send(encode(Advance(matcher, tokens)))
 
     def leave(self, matcher: int) -> None:
@@ -126,17 +134,21 @@ class _Line:
         """Where the matcher stands after all that was sent. Waits for it, and ends a process that stalls."""
         while self._asked.get(matcher) and self.process.fault is None:
             try:
-                self._take(decode_standing(self.process.channel.receive(ANSWER_DEADLINE_S)))
+                self._take(decode_standing(self.process.channel.receive(self._patience_s())))
             except (ChannelClosedError, TimeoutError, ValueError):
                 self.process.fail(ANSWER_DEADLINE_S)
         if self.process.fault is not None:
             return Standing(matcher, self.process.fail(ANSWER_DEADLINE_S), b"", b"")
         return self._standings[matcher]
 
+    def _patience_s(self) -> float:
+        return max(LEAST_WAIT_S, self._exchanged_at + ANSWER_DEADLINE_S - time.monotonic())
+
     def _take(self, standing: Standing) -> None:
         left = self._asked.get(standing.matcher, 0) - 1
         if left < 0:
             raise ValueError("an answer that nothing asked for")
+        self._exchanged_at = time.monotonic()
         self._asked[standing.matcher] = left
         if standing.matcher in self._in_use:
             self._standings[standing.matcher] = standing

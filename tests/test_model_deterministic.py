@@ -7,10 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from arbora.kernels.linear import Linear
+from arbora.kernels.linear.invariant import invariant_sizes
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.messages import RowGroup
+from arbora.runtime.model.checkpoint import Checkpoint
+from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.devices import choose_device
 from arbora.runtime.model.loading import load_model
+from arbora.runtime.model.weights import load_weights
 from arbora.runtime.sampling_params import SamplingParams
 from checkpoints import random_model, save_model
 from step_driver import StepDriver, no_vocabulary, serve_config, unpacked
@@ -196,3 +201,25 @@ def test_a_gpu_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = serve_config(model, device="cuda", deterministic=True)
     with pytest.raises(ConfigError, match="--deterministic: only the CPU kernels"):
         choose_device(config)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_no_trial_weight_is_made_while_the_weight_itself_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tied: bool
+) -> None:
+    directory = save_model(random_model("qwen2", num_hidden_layers=1, tie_word_embeddings=tied), tmp_path)
+    trials_while_packing: list[int] = []
+    pack = Linear.pack
+
+    def noted(weight: torch.Tensor, bias: torch.Tensor | None, batch_invariant: bool) -> Linear:
+        before = invariant_sizes.cache_info().misses
+        packed = pack(weight, bias, batch_invariant)
+        trials_while_packing.append(invariant_sizes.cache_info().misses - before)
+        return packed
+
+    monkeypatch.setattr(Linear, "pack", staticmethod(noted))
+    invariant_sizes.cache_clear()
+    config = load_decoder_config(directory)
+    load_weights(Checkpoint(directory), config, torch.float32, torch.device("cpu"), batch_invariant=True)
+    assert trials_while_packing == [0] * 5
+    assert invariant_sizes.cache_info().misses > 0

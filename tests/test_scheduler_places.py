@@ -201,6 +201,19 @@ def test_the_times_promised_to_many_tenants_are_forgotten() -> None:
     assert len(turnover._promised) < 2000
 
 
+def test_times_that_lie_ahead_are_not_all_looked_at_for_each_refusal() -> None:
+    places = Places(1, keys=0)
+    places.take("a")
+    turnover = turnover_at(places, per_second=0.1)
+    sweeps = 0
+    for number in range(20_000):
+        before = turnover._promised
+        turnover.retry_after(str(number))
+        sweeps += turnover._promised is not before
+    assert len(turnover._promised) == 20_000
+    assert 1 <= sweeps <= 6
+
+
 def test_a_refusal_of_the_scheduler_says_when_to_try_again() -> None:
     bench = SchedulerBench(slots=1, max_waiting=4, num_pages=500)
     now = 0.0

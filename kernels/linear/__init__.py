@@ -28,22 +28,35 @@ class Linear:
         at once.
         """
         if not batch_invariant:
-            return Linear(_make(weight, batch_invariant)(weight, bias), *weight.shape)
-        assert weight.device.type == "cpu", "only the CPU kernels have such a mode"
-        make = _make(weight, batch_invariant)
-        threads = torch.get_num_threads()
-        sizes = invariant_sizes(make, *weight.shape, weight.dtype, bias is not None, threads)
-        return Linear(InvariantProduct(make(weight, bias), sizes), *weight.shape)
+            return Linear(_make(weight.device, weight.dtype)(weight, bias), *weight.shape)
+        sizes = Linear.find_sizes(
+            weight.shape[0], weight.shape[1], weight.dtype, weight.device, bias is not None
+        )
+        product = _make(weight.device, weight.dtype, batch_invariant)(weight, bias)
+        return Linear(InvariantProduct(product, sizes), *weight.shape)
+
+    @staticmethod
+    def find_sizes(
+        outputs: int, inputs: int, dtype: torch.dtype, device: torch.device, biased: bool
+    ) -> tuple[int, ...]:
+        """The numbers of rows that a batch-invariant product of this shape may use.
+
+        The first call for a shape makes a trial weight of the same size. Called before the weight is read, it
+        keeps both from being in memory at the same time; `pack` then finds the result of that call.
+        """
+        assert device.type == "cpu", "only the CPU kernels have such a mode"
+        make = _make(device, dtype, batch_invariant=True)
+        return invariant_sizes(make, outputs, inputs, dtype, biased, torch.get_num_threads())
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x: [tokens, in_features] → [tokens, out_features], same dtype."""
         return self._product(x)
 
 
-def _make(weight: torch.Tensor, batch_invariant: bool) -> Make:
-    if weight.device.type == "cpu" and packs(weight.dtype):
+def _make(device: torch.device, dtype: torch.dtype, batch_invariant: bool = False) -> Make:
+    if device.type == "cpu" and packs(dtype):
         return PackedProduct
-    if weight.device.type == "cpu" and widens(weight.dtype):
+    if device.type == "cpu" and widens(dtype):
         return WidenedOnceProduct if batch_invariant else WidenedProduct
     return _plain
 

@@ -93,6 +93,8 @@ def load_weights(
 ) -> DecoderWeights:
     """`checkpoint` has been checked to hold the expected tensors. batch_invariant: see `Linear.pack`."""
     loader = _Loader(checkpoint, expected_tensors(config), dtype, device, batch_invariant)
+    if config.tied_embeddings:
+        loader.find_sizes([EMBEDDING])
     embedding = loader.joined([EMBEDDING])
     layers = tuple(_load_layer(loader, f"model.layers.{layer}.", config) for layer in range(config.layers))
     head = (
@@ -132,10 +134,18 @@ class _Loader:
 
     def linear(self, names: list[str]) -> Linear:
         """The named projections as one, their outputs one after another."""
-        weight = self.joined([name + ".weight" for name in names])
-        has_bias = names[0] + ".bias" in self.expected
-        bias = self.joined([name + ".bias" for name in names]) if has_bias else None
+        weights, biases = [name + ".weight" for name in names], [name + ".bias" for name in names]
+        has_bias = biases[0] in self.expected
+        self.find_sizes(weights, has_bias)
+        weight = self.joined(weights)
+        bias = self.joined(biases) if has_bias else None
         return Linear.pack(weight, bias, self.batch_invariant)
+
+    def find_sizes(self, weights: list[str], biased: bool = False) -> None:
+        """Of their joined product, before the weights are read: the trial takes as much memory as they do."""
+        if self.batch_invariant:
+            outputs = sum(self.expected[name][0] for name in weights)
+            Linear.find_sizes(outputs, self.expected[weights[0]][1], self.dtype, self.device, biased)
 
     def joined(self, names: list[str]) -> torch.Tensor:
         """The named tensors, joined along their first dimension."""

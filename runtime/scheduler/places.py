@@ -8,7 +8,7 @@ from math import ceil, exp
 UNMEASURED_S = 5  # what a refused client is told before any reply has ended
 LONGEST_WAIT_S = 60  # clients of OpenAI's kind ignore a longer Retry-After and try again at once
 MEMORY_S = 30.0  # over which the rate of ended replies is averaged
-SWEEP_FROM = 1024  # tenants
+SWEEP_FROM = 1024  # tenants, beyond twice those that the last sweep had to keep
 
 
 class Places:
@@ -77,6 +77,7 @@ class Turnover:
         self._ended = 0.0
         self._ended_since = 0
         self._promised: dict[str, float] = {}  # by tenant, the latest time that one of its requests was told
+        self._sweep_at = SWEEP_FROM
 
     def ended(self) -> None:
         """A running request has given back its slot."""
@@ -107,5 +108,8 @@ class Turnover:
         return max(1, min(LONGEST_WAIT_S, ceil(due - self._now)))
 
     def _sweep(self) -> None:
-        if len(self._promised) >= SWEEP_FROM:
-            self._promised = {tenant: due for tenant, due in self._promised.items() if due > self._now}
+        """Forgets times that are past, at a constant cost for each refusal on average."""
+        if len(self._promised) < self._sweep_at:
+            return
+        self._promised = {tenant: due for tenant, due in self._promised.items() if due > self._now}
+        self._sweep_at = 2 * len(self._promised) + SWEEP_FROM

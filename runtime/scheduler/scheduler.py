@@ -108,8 +108,12 @@ class Scheduler:
             self._grammars.submit(request.id, message.grammar, message.sampling.complete_json, message.tenant)
 
     def take_grammars(self) -> None:
-        """Takes in the grammars that were compiled meanwhile."""
-        for request_id, compiled in self._grammars.finished():
+        """Takes in the grammars that were compiled meanwhile.
+
+        All constraints are made before the first is used. Each sends a question to its grammar's process when
+        it is made, so the processes work on their answers side by side.
+        """
+        for request_id, compiled in list(self._grammars.finished()):
             request = self._open.get(request_id)
             if request is None:
                 continue
