@@ -42,6 +42,7 @@ class EngineReply:
     def push(self, arrivals: Sequence[Arrival]) -> list[CompletionPart]:
         """Raises `RequestError` if the request failed."""
         parts = [self._part(piece) for piece in self._reply.push(arrivals)]
+        self._reply.end_stopped()
         self._parts += parts
         return parts
 

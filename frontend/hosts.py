@@ -50,9 +50,13 @@ class KnownHosts:
             self._names.add(_name(socket.gethostname()))
 
     def has(self, name: str) -> bool:
-        if ANY_HOST in self._names or name in self._names or _is_loopback(name):
+        if self.has_page(name):
             return True
         return not self._is_local and (_is_address(name) or "." not in name)
+
+    def has_page(self, name: str) -> bool:
+        """Whether pages of this host may send requests. Being an address is not enough: pages have some."""
+        return ANY_HOST in self._names or name in self._names or _is_loopback(name)
 
 
 def hosts_to_check(config: ServeConfig) -> KnownHosts | None:
@@ -77,7 +81,7 @@ def refusal(headers: dict[str, str], hosts: KnownHosts) -> RequestError | None:
         is_foreign = headers.get("sec-fetch-site") == "cross-site"
     else:
         page = _origin_name(origin)
-        is_foreign = not page or not (hosts.has(page) or page == _host_name(host))
+        is_foreign = not page or not (hosts.has_page(page) or page == _host_name(host))
     if is_foreign:
         shown = repr(origin[:MOST_SHOWN]) if origin else "another site"
         return RequestError(

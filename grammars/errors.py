@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from copy import copy
+from typing import TypeAlias, TypeVar
+
 from msgspec import Struct
 
 
@@ -60,6 +63,19 @@ class ProcessEndedError(CompilerError):
 
 class BusyError(Exception):
     """The server follows as many grammars as it can. The request may be sent again."""
+
+
+Expected: TypeAlias = GrammarError | TooLargeError | CompilerError | BusyError | TimeoutError
+"""what may come of a grammar, told in words alone"""
+
+Kind = TypeVar("Kind", bound=Exception)
+
+
+def bare_copy(error: Kind) -> Kind:
+    """The same words without the frames that raised them, which keep a process and a grammar's text alive."""
+    copied = copy(error)
+    copied.__traceback__ = copied.__cause__ = copied.__context__ = None
+    return copied
 
 
 class Fault(Struct, array_like=True, frozen=True):

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 
-from .errors import BusyError, CompilerError, ProcessEndedError, TooLargeError
+from .errors import BusyError, CompilerError, ProcessEndedError, TooLargeError, bare_copy
 from .host_channel import Channel, ChannelClosedError
 from .host_messages import (
     FORK,
@@ -67,9 +67,11 @@ class GrammarProcess:
             outcome: Outcome = decode_outcome(self.channel.receive(job.deadline_s + MARGIN_S))
             return outcome
         except TimeoutError:
-            raise self._failed(TimeoutError(_too_long(job.deadline_s))) from None
+            fault: Exception = TimeoutError(_too_long(job.deadline_s))
         except (ChannelClosedError, ValueError):
-            raise self._failed(self._reason(job.deadline_s)) from None
+            fault = self._reason(job.deadline_s)
+        self._failed(fault)
+        raise bare_copy(fault)  # what is raised keeps the frame, and so this; what is kept must not
 
     def fail(self, deadline_s: float) -> str:
         """Ends it, as it gave no answer in time, or none that can be read. Returns what to tell its users."""
@@ -77,11 +79,10 @@ class GrammarProcess:
             self._failed(self._reason(deadline_s))
         return f"the grammar can't be followed: {self.fault}"
 
-    def _failed(self, fault: Exception) -> Exception:
+    def _failed(self, fault: Exception) -> None:
         self.fault = fault
         self.channel.close()
         self._server.tell(KILL, self.number)
-        return fault
 
     def _reason(self, deadline_s: float) -> Exception:
         status = None

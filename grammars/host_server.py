@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from contextlib import suppress
 from itertools import pairwise
 
@@ -45,6 +46,7 @@ class Server:
         poll.register(self._control, select.POLLIN)
         poll.register(self._child_ended, select.POLLIN)
         self._tell(0, 0)
+        watch_at = time.monotonic()
         while True:
             ready = {descriptor for descriptor, _ in poll.poll(WATCH_MS if self._numbers else None)}
             if self._child_ended.fileno() in ready:
@@ -53,8 +55,9 @@ class Server:
             self._reap()
             if self._control.fileno() in ready and not self._obey():
                 break
-            if not ready:
+            if time.monotonic() >= watch_at:
                 self._watch_memory()
+                watch_at = time.monotonic() + WATCH_MS / 1000
         signal.set_wakeup_fd(-1)
         for pid in self._numbers:
             os.kill(pid, signal.SIGKILL)

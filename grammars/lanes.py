@@ -10,6 +10,7 @@ from itertools import count
 from threading import Lock
 from typing import Any, TypeVar
 
+from .errors import Expected, bare_copy
 from .spending import Spending
 
 LARGE = 16 << 10  # characters; what has more may well take all its time
@@ -113,6 +114,6 @@ def _complete(task: _Task) -> None:
     try:
         made = task.make()
     except BaseException as error:  # for those that wait for it
-        task.future.set_exception(error)
+        task.future.set_exception(bare_copy(error) if isinstance(error, Expected) else error)
     else:
         task.future.set_result(made)

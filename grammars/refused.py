@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from .errors import ProcessEndedError, TooLargeError
+from .errors import ProcessEndedError, TooLargeError, bare_copy
 
 REFUSED_S = 300.0
 MOST_REFUSED = 4096
@@ -23,14 +23,16 @@ class Refused:
         """Remembers what came of a grammar, if it cost a process."""
         if not isinstance(error, ProcessEndedError | TooLargeError | TimeoutError):
             return
-        self._reasons[digest] = self._clock() + REFUSED_S, error.with_traceback(None)
+        self._reasons[digest] = self._clock() + REFUSED_S, bare_copy(error)
         while len(self._reasons) > MOST_REFUSED:
             self._reasons.popitem(last=False)
 
     def reason(self, digest: bytes) -> Exception | None:
         """Why the grammar is refused without another try, if it is."""
         until, error = self._reasons.get(digest, (0.0, None))
-        if error is None or until > self._clock():
-            return error
+        if error is None:
+            return None
+        if until > self._clock():
+            return bare_copy(error)
         del self._reasons[digest]
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -248,3 +249,22 @@ def test_the_server_that_dies_is_started_again() -> None:
     assert isinstance(compiled(made, "grammar", 'start: "b" /[a-z]+/'), HostGrammar)
     assert isinstance(compiled(made, "grammar", 'start: "a" /[a-z]+/'), HostGrammar), "no grammar is blamed"
     made.close()
+
+
+def test_grammars_that_were_ended_keep_no_process(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arbora.grammars.routes.DEADLINE_S", 0.01)
+    before = grammars._host._server.live
+    gc.disable()  # counting references is enough
+    try:
+        for number in range(3):
+            text = f"// ended {number}\nstart: {' | '.join(f'T{i}' for i in range(3_000))}\n"
+            text += "\n".join(f"T{i}: /x{i}(a|b)*[a-z]{{9}}/" for i in range(3_000))
+            assert "takes more than 0.01 s" in str(compiled(grammars, "grammar", text))
+        deadline = time.monotonic() + 5.0
+        while grammars._host._server.live > before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert grammars._host._server.live == before
+    finally:
+        gc.enable()

@@ -117,6 +117,17 @@ async def test_a_body_that_arrives_slowly_but_steadily_is_taken(world: HttpWorld
 
 
 @pytest.mark.asyncio(loop_scope="module")
+async def test_a_large_body_may_not_be_held_by_small_parts(world: HttpWorld) -> None:
+    async with connection(world.url) as raw:
+        await raw.send(request("POST", "/v1/completions", body=b" " * 400_000)[:-200_000])
+        for _ in range(15):
+            await raw.send(b" " * 500)
+            await asyncio.sleep(0.1)
+        answer = await raw.answer(seconds=5)
+        assert (answer.status, answer.error["code"]) == (408, "request_timeout")
+
+
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_request_may_take_longer_than_its_head(world: HttpWorld) -> None:
     world.running.gate.clear()
     async with connection(world.url) as raw:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from arbora.frontend.hosts import KnownHosts
+from arbora.frontend.hosts import KnownHosts, refusal
 from arbora.frontend.request_ids import MOST_CHARACTERS
 from arbora.runtime.config import ServeConfig
 from http_world import HttpWorld, http_world
@@ -121,6 +121,25 @@ def test_names_that_no_page_can_have_are_known(
     listening: str, allowed: tuple[str, ...], host: str, known: bool
 ) -> None:
     assert KnownHosts(listening, allowed).has(host) == known
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        ("http://192.168.1.5:3000", True),
+        ("http://localhost:3000", True),
+        ("http://[::1]:3000", True),
+        ("https://page.example", True),
+        ("http://203.0.113.66", False),
+        ("http://[2001:db8::1]", False),
+        ("http://intranet", False),
+    ],
+)
+def test_pages_of_other_addresses_may_not_send_requests(origin: str, allowed: bool) -> None:
+    hosts = KnownHosts("0.0.0.0", ("page.example",))
+    error = refusal({"host": "192.168.1.5:8000", "origin": origin}, hosts)
+    assert (error is None) == allowed
+    assert error is None or error.code == "origin_not_allowed"
 
 
 async def test_a_server_with_keys_answers_to_all_names_unless_it_is_told_its_own() -> None:

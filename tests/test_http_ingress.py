@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -220,8 +221,29 @@ async def test_chunks_may_not_cost_more_than_their_content() -> None:
         assert await raw.ends()
 
 
+@pytest.mark.parametrize("framing", [b"0\r\nX: ", b"1;", b"1\r\na\r\n1;"])
+async def test_trailers_and_chunk_extensions_have_a_bound(world: HttpWorld, framing: bytes) -> None:
+    async with connection(world.url) as raw:
+        await raw.send(request("POST", "/tokenize", "Transfer-Encoding: chunked") + framing)
+        for _ in range(10):
+            await raw.send(b"a" * 4096)
+            await asyncio.sleep(0.005)  # so that the server reads more than once
+        answer = await raw.answer(5)
+        assert (answer.status, answer.error["code"]) == (400, "invalid_http")
+        assert await raw.ends(5)
+
+
+async def test_trailers_behind_an_early_answer_have_a_bound(world: HttpWorld) -> None:
+    async with connection(world.url) as raw:
+        await raw.send(request("POST", "/nothing", "Transfer-Encoding: chunked") + b"0\r\nX: ")
+        assert (await raw.answer(5)).status == 404
+        for _ in range(10):
+            await raw.send(b"a" * 4096)
+        assert await raw.ends(5)
+
+
 async def test_all_bodies_together_have_a_bound(world: HttpWorld) -> None:
-    world.service.bodies.room = BodyRoom(most=500_000)
+    world.service.bodies.room = BodyRoom(most=1_000_000)
     whole = request("POST", "/v1/completions", body=LARGE)
     async with connection(world.url) as first:
         await first.send(whole[:-10])
@@ -233,6 +255,21 @@ async def test_all_bodies_together_have_a_bound(world: HttpWorld) -> None:
         await first.send(whole[-10:])
         assert (await first.answer()).status == 200
     assert (await asked(world.url, whole)).status == 200
+
+
+async def test_one_client_may_not_take_the_room_of_all_bodies() -> None:
+    room = BodyRoom(most=1_000_000)
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(room.share("greedy")).add(300_000)
+        with pytest.raises(RequestError, match="from this client") as raised:
+            stack.enter_context(room.share("greedy")).add(300_000)
+        assert (raised.value.status, raised.value.code) == (503, "too_many_large_requests")
+        stack.enter_context(room.share("other")).add(500_000)
+        with pytest.raises(RequestError, match="large requests at the moment"):
+            stack.enter_context(room.share("third")).add(300_000)
+    with room.share("greedy") as share:
+        share.add(500_000)
 
 
 async def test_refusals_are_counted(world: HttpWorld) -> None:

@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(arbora.__file__).parent
 FOLDERS = ("frontend", "grammars", "kernels", "radix_cache", "runtime")
 SHARED = (
+    "awake_clock",
     "child",
     "config",
     "errors",

@@ -32,6 +32,9 @@ SCHEMAS: list[dict[str, Any]] = [
     {"properties": {"a": True}, "patternProperties": {"^c": {}}, "additionalProperties": False},
     {"anyOf": [{"required": ["a"]}, {"items": {"$ref": "#"}}], "properties": {"a": {"$ref": "#"}}},
     {"properties": {"a": {}}, "unevaluatedProperties": False},
+    {"$defs": {"t": {"$anchor": "t", "properties": {"a": {"$ref": "#t"}}, "minProperties": 1}}, "$ref": "#t"},
+    {"$id": "http://h/a", "$defs": {"t": {"$id": "b", "type": "array"}}, "properties": {"a": {"$ref": "b"}}},
+    {"$dynamicAnchor": "n", "properties": {"a": {"$dynamicRef": "#n"}}, "not": {"required": ["c"]}},
     {"$schema": DRAFT_7, "items": [{"type": "integer"}], "additionalItems": {"pattern": "^a"}},
 ]
 
@@ -83,6 +86,16 @@ def test_a_check_that_takes_too_long_fails_the_call(name: str) -> None:
     fits = check_against([{"type": "function", "function": {"name": "f", "parameters": schema}}])
     begun = time.process_time()
     assert not fits(Call("f", json.dumps(value)))
+    assert time.process_time() - begun < CPU_SECONDS
+
+
+def test_anchors_are_looked_for_once() -> None:
+    references = [{"$ref": "#x"}] * 4_000
+    schema = {"$defs": {"a": {"$anchor": "x", "type": "integer"}}, "properties": {"l": {"allOf": references}}}
+    begun = time.process_time()
+    validator = BoundedValidator(schema)
+    assert validator.is_valid({"l": 1}) and not validator.is_valid({"l": "1"})
+    assert mistake_in({**schema, "properties": {"l": {"allOf": references[:1_000]}}}) is None
     assert time.process_time() - begun < CPU_SECONDS
 
 

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from arbora.frontend.launch.watchdog import AwakeClock, Finding, Patience, Reading, Watchdog, read_process
+from arbora.frontend.launch.watchdog import Finding, Patience, Reading, Watchdog, read_process
+from arbora.runtime.awake_clock import AwakeClock
 from arbora.runtime.heartbeat import Heartbeat
 
 PID = 7
@@ -97,7 +98,7 @@ def test_a_process_that_gets_stuck_right_after_its_first_report_is_hung() -> Non
     assert watchdog.look("tokenizer", PID, Reading(False, 100), 12).hung
 
 
-def test_time_in_which_the_supervisor_did_not_run_counts_for_nothing() -> None:
+def test_time_in_which_a_process_did_not_run_counts_for_nothing() -> None:
     clock = AwakeClock(most_s=2.0, now=1000.0)
     assert clock.tick(1001.0) == 1.0
     assert clock.tick(9000.0) == 3.0
@@ -125,17 +126,47 @@ def test_processor_time_is_read_whatever_the_program_is_called(tmp_path: Path) -
     assert read_process(7, tmp_path) == Reading(stopped=True, ticks=42)
 
 
+class Seconds:
+    """The time of a machine, in which a process reports every second unless it is frozen."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def pass_with_reports(self, heartbeat: Heartbeat, seconds: int) -> float:
+        """Returns what the last report says."""
+        stalled_s = 0.0
+        for _ in range(seconds):
+            self.now += 1.0
+            stalled_s = heartbeat.stalled_s()
+        return stalled_s
+
+
 def test_a_heartbeat_tells_how_long_the_main_loop_has_made_no_progress() -> None:
-    now = 0.0
-    heartbeat = Heartbeat(clock=lambda: now)
-    now = 500.0
+    seconds = Seconds()
+    heartbeat = Heartbeat(clock=lambda: seconds.now)
+    seconds.pass_with_reports(heartbeat, 500)
     heartbeat.progress()  # while the process loads
-    assert heartbeat.stalled_s() == 0.0
+    assert seconds.pass_with_reports(heartbeat, 1) == 0.0
     heartbeat.working()
-    now = 560.0
-    assert heartbeat.stalled_s() == 60.0
+    assert seconds.pass_with_reports(heartbeat, 60) == 60.0
     heartbeat.progress()
-    now = 563.0
-    assert heartbeat.stalled_s() == 3.0
+    assert seconds.pass_with_reports(heartbeat, 3) == 3.0
     heartbeat.resting()
-    assert heartbeat.stalled_s() == 0.0
+    assert seconds.pass_with_reports(heartbeat, 1) == 0.0
+
+
+def test_a_model_that_was_frozen_in_the_middle_of_a_step_with_its_supervisor_is_not_hung(
+    watchdog: Watchdog,
+) -> None:
+    seconds = Seconds()
+    heartbeat = Heartbeat(clock=lambda: seconds.now)
+    supervisor = AwakeClock(2.0, seconds.now)
+    heartbeat.working()
+    seconds.pass_with_reports(heartbeat, 1)
+    seconds.now += 300.0
+    stalled_s = seconds.pass_with_reports(heartbeat, 1)
+    watchdog.heard(PID, stalled_s, supervisor.tick(seconds.now))
+    assert watchdog.look("model", PID, IDLE, supervisor.time) == FINE
+    stalled_s = seconds.pass_with_reports(heartbeat, 119)
+    watchdog.heard(PID, stalled_s, supervisor.time)
+    assert watchdog.look("model", PID, IDLE, supervisor.time).hung

@@ -7,6 +7,9 @@ from collections.abc import Callable
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+# Bytes of chunk extensions or trailers, beyond those that came in one read with a part of the body.
+MOST_FRAMING = 16 * 1024
+
 
 class MessageParser:
     """Stands in the place of the parser of uvicorn's protocol and passes on what it finds.
@@ -20,6 +23,7 @@ class MessageParser:
         self._on_response = on_response
         self._parser = httptools.HttpRequestParser(self)
         self._has_headers = False
+        self._framing = 0  # bytes of the message since its headers or the last part of its body
         self.error: Exception | None = None
         self.is_complete = False
         self.has_next = False
@@ -28,18 +32,24 @@ class MessageParser:
         """The next bytes are those of a new message."""
         self.is_complete = False
         self._has_headers = False
+        self._framing = 0
 
     # What uvicorn's protocol asks of its parser.
 
     def feed_data(self, data: bytes) -> None:
         if not data or self.error is not None:
             return
+        if self._has_headers:
+            self._framing += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as error:
             self.error = error
         except httptools.HttpParserError as error:
             self.error = None if self.has_next else error
+        # httptools copies what it has of a trailer at each read: the cost is the square of the length.
+        if self._framing > MOST_FRAMING and not self.is_complete and self.error is None:
+            self.error = ValueError("its trailers or chunk extensions are too long")
 
     def get_http_version(self) -> str:
         return self._parser.get_http_version()
@@ -78,6 +88,7 @@ class MessageParser:
 
     def on_body(self, body: bytes) -> None:
         if not self.has_next:
+            self._framing = 0
             self._protocol.on_body(body)
 
     def on_message_complete(self) -> None:

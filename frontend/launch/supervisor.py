@@ -15,6 +15,7 @@ import zmq
 import zmq.asyncio
 
 from ...runtime import sockets
+from ...runtime.awake_clock import AwakeClock
 from ...runtime.child import SIGN_OF_LIFE_S, ChildArguments
 from ...runtime.messages import (
     Alive,
@@ -34,7 +35,7 @@ from .child_process import ChildProcess, Command, describe_exit, start_child
 from .commands import Commands
 from .errors import ServerError
 from .restarts import Restarts
-from .watchdog import PATIENCE, AwakeClock, Patience, Watchdog, read_process
+from .watchdog import PATIENCE, Patience, Watchdog, read_process
 
 LISTEN_FD_VARIABLE = "ARBORA_LISTEN_FD"
 FAILED_GRACE_SECONDS = 1.0

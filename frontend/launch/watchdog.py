@@ -40,24 +40,6 @@ class Reading(NamedTuple):
     ticks: int
 
 
-class AwakeClock:
-    """Seconds in which this process itself ran on time.
-
-    A machine that was suspended, a stopped supervisor or one that waits for the processor itself must not
-    take its children for dead: of the time between two calls no more than `most_s` counts.
-    """
-
-    def __init__(self, most_s: float, now: float) -> None:
-        self.time = 0.0
-        self._most_s = most_s
-        self._last = now
-
-    def tick(self, now: float) -> float:
-        self.time += min(now - self._last, self._most_s)
-        self._last = now
-        return self.time
-
-
 @dataclass
 class _Signs:
     """When a child last showed life and how it did; `reported_at` is None before its first report."""

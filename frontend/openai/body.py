@@ -72,7 +72,7 @@ class BodyReader:
     ) -> T:
         """The body as a `kind`. Raises `RequestError` (400, 413, 415, 503) or `ClientGoneError`."""
         _check_media_type(request.headers)
-        with self.room.share() as share:
+        with self.room.share(caller.name) as share:
             body = await _bytes_within_limit(request, share)
             request.scope[BODY_BYTES] = len(body)
             steps = self._read(body, decoder, kind)

@@ -1,8 +1,9 @@
-"""How much memory all bodies take together while they are received and decoded."""
+"""How much memory all bodies take together while they are received and decoded, and those of one client."""
 
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 
 from ...runtime.errors import RequestError
@@ -12,33 +13,40 @@ FREE_BYTES = 64 * 1024  # of each body, which are not counted: small requests ar
 
 
 class BodyRoom:
+    """One client gets half of the room at most, so that others find some."""
+
     def __init__(self, most: int = MOST_BYTES) -> None:
         self._most = most
+        self._most_of_one = most // 2
         self._taken = 0
+        self._taken_by: Counter[str] = Counter()
 
     @contextlib.contextmanager
-    def share(self) -> Iterator[Share]:
+    def share(self, client: str) -> Iterator[Share]:
         """The part of one body, given back at the end."""
-        share = Share(self)
+        share = Share(self, client)
         try:
             yield share
         finally:
             self._taken -= share.taken
+            self._taken_by[client] -= share.taken
+            if not self._taken_by[client]:
+                del self._taken_by[client]
 
-    def take(self, size: int) -> None:
+    def take(self, size: int, client: str) -> None:
         """Raises a 503 `RequestError` where this is too much."""
         if self._taken + size > self._most:
-            raise RequestError(
-                "The server is receiving too many large requests at the moment. Try again later.",
-                status=503,
-                code="too_many_large_requests",
-            )
+            raise _too_many("The server is receiving too many large requests at the moment.")
+        if self._taken_by[client] + size > self._most_of_one:
+            raise _too_many("The server is receiving too many large requests from this client at the moment.")
         self._taken += size
+        self._taken_by[client] += size
 
 
 class Share:
-    def __init__(self, room: BodyRoom) -> None:
+    def __init__(self, room: BodyRoom, client: str) -> None:
         self._room = room
+        self._client = client
         self._size = 0
         self.taken = 0
 
@@ -47,5 +55,9 @@ class Share:
         self._size += size
         counted = max(0, self._size - FREE_BYTES) - self.taken
         if counted:
-            self._room.take(counted)
+            self._room.take(counted, self._client)
             self.taken += counted
+
+
+def _too_many(problem: str) -> RequestError:
+    return RequestError(f"{problem} Try again later.", status=503, code="too_many_large_requests")

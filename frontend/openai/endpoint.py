@@ -157,7 +157,10 @@ async def _answer_parts(
         asked = [output.prompt_logprobs for _, output, _ in arrivals if output.prompt_logprobs]
         echoes_many = any(len(each.chosen) > _MANY_BYTES for each in asked)
         events = await _written(work, partial(answer.push, arrivals), echoes_many)
-        if events and generation.attempt == attempt:
+        is_current = generation.attempt == attempt  # the replica may have died meanwhile
+        if is_current:
+            answer.reply.end_stopped()
+        if events and (is_current or answer.reply.done):
             yield events
     usage = answer.reply.usage()
     reasons = [choice.finish or "" for choice in answer.reply.choices]

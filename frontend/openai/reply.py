@@ -79,6 +79,7 @@ class Reply:
         self.choices = choices
         self._n = n
         self._generation = generation
+        self._stopped: list[tuple[int, int]] = []  # choices and how many tokens they keep
 
     @property
     def left_out(self) -> Sequence[LeftOut]:
@@ -90,7 +91,7 @@ class Reply:
         return all(choice.finish is not None for choice in self.choices)
 
     def push(self, arrivals: Sequence[Arrival]) -> list[Piece]:
-        """Ends a choice in the scheduler too when a stop string ends it. Raises `RequestError`."""
+        """May be called from any thread; `end_stopped` is to follow. Raises `RequestError`."""
         pieces = []
         for index, output, _ in arrivals:
             choice = self.choices[index]
@@ -100,8 +101,14 @@ class Reply:
                 raise RequestError(output.error or "The request was aborted.", status=500, code=output.finish)
             pieces.append(choice.push(index, output))
             if choice.finish is not None and output.finish is None:
-                self._generation.finish(index, choice.completion_tokens)
+                self._stopped.append((index, choice.completion_tokens))
         return pieces
+
+    def end_stopped(self) -> None:
+        """End in the scheduler too the choices that a stop string ended. Only on the event loop."""
+        for index, tokens in self._stopped:
+            self._generation.finish(index, tokens)
+        self._stopped.clear()
 
     def unenforced(self) -> list[UnenforcedKeyword] | UnsetType:
         """What the schema asks and the reply need not keep, if anything: formats that nobody knows, and all

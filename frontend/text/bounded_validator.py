@@ -1,4 +1,4 @@
-"""Checks against a client's JSON schema that end: by counted steps, without a look outside of the schema."""
+"""Validates values against a client's JSON schema in a bounded number of steps; fetches nothing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import regex
 from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend, validator_for
-from referencing.jsonschema import EMPTY_REGISTRY
+from referencing.jsonschema import EMPTY_REGISTRY, specification_with
+
+if TYPE_CHECKING:
+    from referencing._core import Resolver  # it has no public name
 
 MAX_STEPS = (
     20_000  # of a check, each about 10 µs: keywords that are looked at, and more for what takes longer
@@ -46,7 +49,8 @@ class BoundedValidator:
         }
         known = {**kind.VALIDATORS, **{name: own[name] for name in own if name in kind.VALIDATORS}}
         counted = {name: partial(self._counted, keyword) for name, keyword in known.items()}
-        self._validator: Validator = extend(kind, counted)(_of_one_draft(schema), registry=EMPTY_REGISTRY)
+        validator: Validator = extend(kind, counted)(_of_one_draft(schema), registry=EMPTY_REGISTRY)
+        self._validator: Validator = validator.evolve(_resolver=resolver_of(validator.schema, kind))
         text = json.dumps(schema)
         # jsonschema searches names itself there, without a limit
         self._is_unbounded = '"unevaluatedProperties"' in text and '"patternProperties"' in text
@@ -68,6 +72,8 @@ class BoundedValidator:
         self, keyword: Keyword, validator: Any, said: Any, instance: Any, schema: Any
     ) -> Iterator[ValidationError] | None:
         self._spend(1 + (_members(said) + _members(instance)) // MEMBERS_IN_A_STEP)
+        if isinstance(said, str) and said.startswith("#"):
+            self._spend(said.count("/"))  # a pointer is followed part by part
         return keyword(validator, said, instance, schema)
 
     def _found(self, pattern: str, text: str) -> bool:
@@ -115,6 +121,14 @@ class BoundedValidator:
             self._spend(sum(map(len, texts)) // MEMBERS_IN_A_STEP)
             if len(set(texts)) < len(texts):
                 yield ValidationError("it repeats an item")
+
+
+def resolver_of(schema: Any, kind: type[Validator]) -> Resolver[Any]:
+    """Finds what the schema's references lead to. It searches the schema for anchors once, not each time."""
+    resource = specification_with(kind.ID_OF(kind.META_SCHEMA)).create_resource(schema)
+    address = resource.id() or ""
+    resolver: Resolver[Any] = EMPTY_REGISTRY.with_resource(address, resource).crawl().resolver(address)
+    return resolver
 
 
 def _members(value: Any) -> int:

@@ -8,9 +8,8 @@ from typing import Any
 
 from jsonschema.exceptions import best_match
 from jsonschema.validators import validator_for
-from referencing.jsonschema import EMPTY_REGISTRY, specification_with
 
-from .bounded_validator import BoundedValidator
+from .bounded_validator import BoundedValidator, resolver_of
 from .call_syntax import Call
 
 MOST_SHOWN = 60  # characters of a value
@@ -53,8 +52,7 @@ def mistake_in(schema: Any) -> str | None:
     if error is not None:
         place = "".join(f"/{part}" for part in error.absolute_path)
         return f"the value at #{place} makes no sense: {json.dumps(error.instance)[:MOST_SHOWN]}"
-    specification = specification_with(kind.ID_OF(kind.META_SCHEMA))
-    resolver = EMPTY_REGISTRY.resolver_with_root(specification.create_resource(schema))
+    resolver = resolver_of(schema, kind)
     for reference in _references_within(schema):
         if not _leads_somewhere(resolver.lookup, reference):
             return f"the reference {reference!r} leads nowhere"
