@@ -17,7 +17,7 @@ from .metrics import Metrics
 from .openai.body import BodyReader
 from .steps import Steps, run_now
 from .text.chat_template import ChatTemplate
-from .text.long_texts import LONG_TEXT, LongTexts, TooLongError
+from .text.long_texts import LongTexts, TooLongError, is_long
 from .text.prompt_memo import PromptMemo
 from .text.reasoning import ReasoningFormat, detect_reasoning
 from .text.tokenizer import Tokenizer
@@ -82,7 +82,7 @@ class Service:
 
     async def _run(self, steps: Steps[Tokens], text: str, caller: Caller, most: int, param: str) -> Tokens:
         try:
-            return run_now(steps) if len(text) < LONG_TEXT else await self.work.run(caller, steps)
+            return await self.work.run(caller, steps) if is_long(text) else run_now(steps)
         except TooLongError as error:
             model = self.engine.model
             why = f": this model's maximum context length is {model.max_model_len} tokens" if model else ""

@@ -20,6 +20,11 @@ class TooLongError(ValueError):
         self.tokens = tokens
 
 
+def is_long(text: str) -> bool:
+    """Whether tokenizing the text takes so long that it belongs in steps, off the event loop."""
+    return len(text) > LONG_TEXT
+
+
 class LongTexts:
     """The ids are those that the tokenizer gives for the whole text."""
 
@@ -31,7 +36,7 @@ class LongTexts:
 
     def check(self, text: str, most: int | None) -> Steps[None]:
         """Raises `TooLongError` if a long text certainly has more tokens than `most`; tokenizes nothing."""
-        if most is not None and len(text) > max(most, LONG_TEXT):
+        if most is not None and is_long(text) and len(text) > most:
             least = yield from self._floor.of(text)
             if least > most:
                 raise TooLongError(least)
@@ -39,7 +44,7 @@ class LongTexts:
     def steps(self, text: str, special: bool = False, most: int | None = None) -> Steps[Tokens]:
         """Raises `TooLongError` for a long text with more tokens than `most`. `special`: the tokenizer's own
         special tokens stand around the text."""
-        if len(text) <= LONG_TEXT or (special and self._around is None):
+        if not is_long(text) or (special and self._around is None):
             return self._tokenizer.encode(text, special)
         yield from self.check(text, most)
         parts: list[Tokens] = []

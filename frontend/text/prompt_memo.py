@@ -16,7 +16,7 @@ from ...runtime.messages import Tokens
 from ..steps import Steps, run_now
 from .control_texts import ControlTexts
 from .cut_points import CutPoints
-from .long_texts import LONG_TEXT, LongTexts, TooLongError
+from .long_texts import LongTexts, TooLongError, is_long
 from .passage import Cut, Passage, common_length, moved
 from .prompt_tree import Place, PromptTree
 from .reply_text import guarded_as_sent_back, whole_tokens
@@ -109,10 +109,11 @@ class PromptMemo:
         prompt = prompt_text.encode()
         with self._lock:
             place = self._tree.find(namespace, prompt)
-        if len(prompt) - place.end > LONG_TEXT:  # it was too large to be kept, and takes long to tokenize
+        rest = prompt[place.end :]
+        if is_long(rest.decode()):  # it was too large to be kept, and takes long to tokenize
             return
         known = Cut(place.end, len(place.tokens) // 4)
-        fresh, cuts = run_now(self._tokenize(prompt[place.end :], known.tokens))
+        fresh, cuts = run_now(self._tokenize(rest, known.tokens))
         if place.tokens + fresh != prompt_tokens:
             return
         asked = Passage(prompt, prompt_tokens, moved(cuts, known))
