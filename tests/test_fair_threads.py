@@ -93,7 +93,7 @@ async def test_threads_that_run_do_the_work_when_no_more_can_start(monkeypatch: 
     second = asyncio.ensure_future(work.run(Caller("b"), counted(1, log, "b")))
     await asyncio.sleep(0)
     gate.set()
-    assert await asyncio.wait_for(asyncio.gather(first, second), 10) == ["a", "b"]
+    assert list(await asyncio.wait_for(asyncio.gather(first, second), 10)) == ["a", "b"]
 
 
 async def test_clients_take_turns_however_many_jobs_one_of_them_has() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,10 +37,12 @@ class SilentGrammars:
         self.server = NoServer()
         pairs = [socket.socketpair() for _ in range(count)]
         self.ends = [theirs for _, theirs in pairs]
-        self.grammars = [
-            HostGrammar(GrammarProcess(self.server, number, Channel(ours)), (256,), 0)  # type: ignore[arg-type]
-            for number, (ours, _) in enumerate(pairs)
+        channels = [Channel(ours) for ours, _ in pairs]
+        server: Any = self.server
+        processes = [
+            GrammarProcess(server, number, channel, Channel.close) for number, channel in enumerate(channels)
         ]
+        self.grammars = [HostGrammar(process, (256,), 0) for process in processes]
 
     def answer(self, number: int) -> None:
         """The answer to one question."""
