@@ -32,7 +32,7 @@ sys.path.append(str(Path(__file__).parent))
 from fault_kinds import FAULTS, REDIS_FAULTS, Fault, World
 from fault_load import Ask, FaultLoad
 from rest_check import wrong_at_rest
-from server_process import MAIN_ROLES, ServerProcess, main_pids, processes_by_role
+from server_process import MAIN_ROLES, ServerProcess, exit_on_sigterm, main_pids, processes_by_role
 from soak_report import commit, date, machine, percentile, table
 
 HEALTHY_WITHIN_S = 120.0
@@ -189,6 +189,7 @@ async def run(options: argparse.Namespace, world: World, server: ServerProcess) 
 
 
 def main() -> None:
+    exit_on_sigterm()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

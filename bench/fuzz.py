@@ -23,7 +23,7 @@ from canary import Canary
 from fuzz_bodies import Case, case
 from fuzz_run import Outcome, send_all
 from rest_check import wrong_at_rest
-from server_process import ServerProcess, main_pids
+from server_process import ServerProcess, exit_on_sigterm, main_pids
 from soak_report import Sample, commit, date, machine, sample_processes, table
 
 MIB = 1 << 20
@@ -123,6 +123,7 @@ def run(options: argparse.Namespace) -> bool:
 
 
 def main() -> None:
+    exit_on_sigterm()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

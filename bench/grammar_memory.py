@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
-from pathlib import Path
 
+import psutil
 from arbora.grammars import GrammarCompiler, compiler
 from arbora.runtime.vocabulary import build_vocabulary
 
@@ -27,7 +26,7 @@ def main() -> None:
     parser.add_argument("--kinds", choices=("schemas", "grammars", "both"), default="both")
     given = parser.parse_args()
     compiler.CACHE_BYTES = CACHE_BYTES
-    made = _compiler()
+    this, made = psutil.Process(), _compiler()
     step = max(1, given.schemas // 10)
     print("  grammars   this process   all processes   processes")
     for number in range(given.schemas):
@@ -38,8 +37,8 @@ def main() -> None:
         while not made.finished():
             time.sleep(0.0005)
         if (number + 1) % step == 0:
-            family = _family(os.getpid())
-            own, whole = _memory(os.getpid()), sum(map(_memory, family))
+            family = [this, *this.children(recursive=True)]
+            own, whole = _memory(this), sum(map(_memory, family))
             print(f"  {number + 1:8} {own >> 20:10} MiB {whole >> 20:11} MiB {len(family):11}", flush=True)
     made.close()
 
@@ -68,28 +67,12 @@ def _compiler() -> GrammarCompiler:
     return made
 
 
-def _family(pid: int) -> list[int]:
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, IndexError):
-                continue
-            parents.setdefault(parent, []).append(int(entry.name))
-    found = [pid]
-    for each in found:
-        found += parents.get(each, [])
-    return found
-
-
-def _memory(pid: int) -> int:
-    """Bytes, shared ones counted in parts."""
+def _memory(process: psutil.Process) -> int:
+    """Bytes; of memory that several processes share, this one's part. 0 of a process that has ended."""
     try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
+        return int(process.memory_full_info().pss)
+    except psutil.Error:
         return 0
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:")), 0)
 
 
 if __name__ == "__main__":

@@ -24,11 +24,15 @@ _ROLES = {
 MAIN_ROLES = ("supervisor", *_ROLES.values())
 
 
+def exit_on_sigterm() -> None:
+    """For a benchmark's `main`: SIGTERM then ends it by SystemExit, so that its server is stopped."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
 class ServerProcess:
     """A running server. `url` is known once the constructor returns."""
 
     def __init__(self, log: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that `stop` is called
         self.log = log
         self.command = ["arbora", "serve", "--port", "0", *arguments]
         with log.open("wb") as output:
@@ -43,6 +47,7 @@ class ServerProcess:
             self.url = self._wait_for_address()
         except BaseException:
             self._process.kill()
+            self._process.wait()
             raise
 
     def stop(self) -> int:
@@ -94,7 +99,7 @@ def main_pids(supervisor: int) -> dict[str, int]:
 def server_of(url: str) -> int:
     """The supervisor of the server that listens at `url` on this machine."""
     port = int(url.rstrip("/").rpartition(":")[2])
-    for process in psutil.process_iter(["cmdline"]):
+    for process in psutil.process_iter():
         try:
             listens = [item.laddr.port for item in process.net_connections("tcp") if item.status == "LISTEN"]
         except psutil.Error:

@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests" / "support")]
 from hostile_run import corpus, send_corpus
 from rest_check import wrong_at_rest
-from server_process import ServerProcess, main_pids, server_of
+from server_process import ServerProcess, exit_on_sigterm, main_pids, server_of
 from soak_report import (
     Row,
     Sample,
@@ -180,6 +180,7 @@ def _list(title: str, lines: list[str]) -> str:
 
 
 def main() -> None:
+    exit_on_sigterm()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -101,8 +101,8 @@ class HostMatcher:
 class _Line:
     """Questions to one process and their answers, by matcher. Of each matcher the last answer counts.
 
-    An answer's deadline begins with the latest question or answer, not with the wait for it. So many
-    processes that were asked together and are all silent cost the caller one deadline and not one each.
+    An answer's deadline begins with the latest question or answer, not with the wait for it. So processes
+    that were asked together and are all silent cost the caller one deadline and not one each.
     """
 
     def __init__(self, process: GrammarProcess) -> None:

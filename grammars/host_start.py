@@ -1,8 +1,9 @@
 """Which requests llguidance may begin with while their automaton is still being compiled.
 
-What is asked must be the same with both: declared order, nothing left out, no ways out, free text only where
-both end it alike, no format of which llguidance allows more, and no value within itself for ever (which only
-our compiler refuses).
+Both must enforce the same. So properties come in declared order, no keyword goes unenforced, and the reply
+need not be completed when its tokens run out. Free text is allowed only where both end it alike, and no
+format of which llguidance allows more. A schema whose values contain themselves without end must wait too:
+our compiler refuses it and llguidance does not.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class Supervisor:
                 logger.error("the %s process could not start again: %s", role, text)
 
     async def _watch(self) -> None:
-        """Ends children that hang: whoever waits for their exit starts others."""
+        """Ends children that hang. The task that waits for a child's exit then starts another one."""
         while True:
             await asyncio.sleep(SIGN_OF_LIFE_S)
             now = self._awake.tick(time.monotonic())

@@ -65,7 +65,7 @@ class Watchdog:
         self._signs: dict[int, _Signs] = {}
 
     def begin(self, pid: int, now: float) -> None:
-        """A child has been started, or has been told to end and gets the time to."""
+        """A child has been started or killed. It now has the full patience to show life, or to end."""
         self._signs[pid] = _Signs(now)
 
     def heard(self, pid: int, stalled_s: float, now: float) -> None:

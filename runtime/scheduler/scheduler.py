@@ -335,7 +335,7 @@ class Scheduler:
         return [request for request in leaving if request.phase is Phase.LEAVING]
 
     def _secure_page(self, request: Request) -> bool:
-        """A page for the next token, if need be at the cost of whoever came last.
+        """A page for the next token, if need be by retracting the youngest request.
 
         False: the pages come back with the steps in flight, and the row skips this one.
         """

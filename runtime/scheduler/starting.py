@@ -123,7 +123,7 @@ class Starter:
         return awaits_prefix(request, self._matched(request), busy, self._cache.page_size)
 
     def _lend_turn(self, request: Request) -> None:
-        """Who computes pages that a request waits for goes first as that would."""
+        """A prefill inherits the priority of the requests that wait for its pages."""
         if request.awaited is None:
             return
         turn = self.waiting.turn(request.priority, request.tenant)
