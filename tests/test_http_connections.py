@@ -128,6 +128,18 @@ async def test_a_large_body_may_not_be_held_by_small_parts(world: HttpWorld) -> 
 
 
 @pytest.mark.asyncio(loop_scope="module")
+async def test_a_body_may_not_go_on_for_long_behind_its_answer(world: HttpWorld) -> None:
+    async with connection(world.url) as raw:
+        await raw.send(request("POST", "/nothing", body=b" " * 400_000)[:-300_000])
+        assert (await raw.answer()).status == 404
+        end = asyncio.create_task(raw.ends(seconds=3))
+        while not end.done():
+            await raw.send(b" " * 5000)
+            await asyncio.sleep(0.1)
+        assert end.result()
+
+
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_request_may_take_longer_than_its_head(world: HttpWorld) -> None:
     world.running.gate.clear()
     async with connection(world.url) as raw:

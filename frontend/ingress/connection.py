@@ -101,6 +101,8 @@ class Connection(asyncio.Protocol):
         if self._body is not None:
             if self._inner.flow.read_paused:
                 self._body.begin_step(now)
+            elif self._body.is_unneeded(now, self._limits):
+                self._wire.close()
             elif self._body.is_too_slow(now, self._limits):
                 self._refuse(_timeout("body", self._limits.body_seconds))
         elif self._head_from is not None and now - self._head_from > self._limits.head_seconds:
@@ -184,6 +186,7 @@ class Connection(asyncio.Protocol):
     def _answered(self) -> None:
         self._inner.on_response_complete()
         if self._body is not None:
+            self._body.answered_at = self._loop.time()
             return
         self._connections.waits(self)
         if self._ahead:
@@ -218,6 +221,7 @@ class _Body:
     def __init__(self, left: int | None, now: float) -> None:
         self.left = left
         self.received = 0
+        self.answered_at: float | None = None
         self.begin_step(now)
 
     def begin_step(self, now: float) -> None:
@@ -228,6 +232,10 @@ class _Body:
         self.received += size
         if self.left is not None:
             self.left -= size
+
+    def is_unneeded(self, now: float, limits: Limits) -> bool:
+        """The answer did not wait for the body, and the rest has not come soon after it."""
+        return self.answered_at is not None and now - self.answered_at > limits.head_seconds
 
     def is_too_slow(self, now: float, limits: Limits) -> bool:
         if now - self._step_at <= limits.body_seconds:
