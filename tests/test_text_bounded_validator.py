@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import regex
 from arbora.frontend.text.bounded_validator import BoundedValidator
 from arbora.frontend.text.call_syntax import Call
 from arbora.frontend.text.tool_check import check_against, mistake_in
@@ -97,6 +98,37 @@ def test_anchors_are_looked_for_once() -> None:
     assert validator.is_valid({"l": 1}) and not validator.is_valid({"l": "1"})
     assert mistake_in({**schema, "properties": {"l": {"allOf": references[:1_000]}}}) is None
     assert time.process_time() - begun < CPU_SECONDS
+
+
+EMAIL = r"^[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{1,255}\.[A-Za-z]{2,63}$"
+
+
+def test_repeats_side_by_side_are_few() -> None:
+    validator = BoundedValidator({"pattern": EMAIL})
+    assert validator.is_valid("a.b@example.org") and not validator.is_valid("a.b@example")
+    assert BoundedValidator({"pattern": r"^(\d{1,3}\.){3}\d{1,3}(:\d{1,5})?$"}).is_valid("127.0.0.1:80")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(x{1000}){1000}",
+        "(?:x{1000}){1000}",
+        "(?x)(x{1000}) {1000}",
+        "((x{1000})*y){1000}",
+        r"(\)x{1000}){1000}",
+        "([)]x{1000}){1000}",
+        "([[:alpha:])]x{1000}){1000}",
+        "(?P<n>x{1000}){1000}",
+        "(a|x{1000}|b){500}",
+        "(((x{50}){50}){50}){50}",
+    ],
+)
+def test_repeats_of_repeats_are_refused_before_they_are_compiled(
+    pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(regex, "compile", pytest.fail)
+    assert not BoundedValidator({"pattern": pattern}).is_valid("x")
 
 
 def test_items_of_many_kinds_are_compared_in_time() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tokenizers
-from arbora.frontend.text.tokenizer import Tokenizer
+from arbora.frontend.text.tokenizer import CONTROL_MARK, Tokenizer
 from arbora.runtime.errors import ConfigError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -183,3 +183,17 @@ def test_tokens_that_only_the_tokenizers_config_calls_special_are_special(tmp_pa
     tokenizer = Tokenizer.load(folder)
     assert tokenizer.token_id("<think>") in tokenizer.special_tokens
     assert tokenizer.decode(tokenizer.encode("a<think>b", False)) == "ab"
+
+
+def test_a_marked_text_has_its_special_tokens_at_the_ends() -> None:
+    backend = tokenizers.Tokenizer.from_str(byte_level_json())
+    backend.add_special_tokens([tokenizers.AddedToken(each, normalized=True) for each in ("<s>", "</s>")])
+    ends = [(each, backend.token_to_id(each)) for each in ("<s>", "</s>")]
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=ends
+    )
+    tokenizer = Tokenizer(backend, {}, ())
+    inside = ids(tokenizer.encode(f"The{CONTROL_MARK} fox", False))
+    assert ids(tokenizer.encode(f"The{CONTROL_MARK} fox")) == [ends[0][1], *inside, ends[1][1]]
+    marked = ids(tokenizer.encode(f"<{CONTROL_MARK}s>"))
+    assert (marked[0], marked[-1]) == (ends[0][1], ends[1][1]) and ends[0][1] not in marked[1:]

@@ -25,8 +25,13 @@ MEMBERS_IN_A_STEP = 50
 SEARCH_SECONDS = 0.05  # for each pattern that is looked for in a text
 STEPS_OF_A_SLOW_SEARCH = 5_000
 MAX_PATTERN = 4_096  # characters
-PATTERN_IN_A_STEP = 50  # characters of a pattern with its counted repeats written out, while it is compiled
+PATTERN_IN_A_STEP = 5  # characters of a pattern with its counted repeats written out, while it is compiled
 _COUNTED = re.compile(r"\{(\d*)(?:,(\d*))?\}")
+_PART = re.compile(
+    r"\\[pP]\{[^}]*\}|\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]|\{(?P<least>\d*)(?:,(?P<most>\d*))?\}|.", re.DOTALL
+)
+# Flags, comments and the like, classes in classes and other braces: they may change what a repeat is of.
+_ODD = re.compile(r"\(\?(?![:=!]|<[=!])|\[\^?\]?[^\]]*\[|(?<!\\)(?<!\\[pP])\{(?!\d*(?:,\d*)?\})")
 Keyword = Callable[[Any, Any, Any, Any], "Iterator[ValidationError] | None"]
 
 
@@ -137,8 +142,32 @@ def _members(value: Any) -> int:
 
 def _written_out(pattern: str) -> int:
     """Characters of the pattern, at most, if its counted repeats stood there one by one."""
-    counts = [max(int(least or 0), int(most or 0), 1) for least, most in _COUNTED.findall(pattern)]
-    return len(pattern) * prod(counts)
+    if _ODD.search(pattern):
+        counts = [_times(*found) for found in _COUNTED.findall("".join(pattern.split()))]
+        return len(pattern) * prod(counts)
+    sums, last = [0], 0  # of each group that is open, and of what a repeat would repeat
+    for part in _PART.finditer(pattern):
+        text = part[0]
+        if text == "(":
+            sums.append(1)
+            last = 0
+        elif text == ")":
+            last = sums.pop() if len(sums) > 1 else sum(sums)
+            sums[-1] += last
+        elif part["least"] is not None:
+            more = last * (_times(part["least"], part["most"]) - 1)
+            sums[-1] += more
+            last += more
+        elif text in "*+?":
+            sums[-1] += 1
+        else:
+            last = len(text)
+            sums[-1] += last
+    return sum(sums)
+
+
+def _times(least: str, most: str | None) -> int:
+    return max(int(least or 0), int(most or 0), 1)
 
 
 def _of_one_draft(schema: Any) -> Any:

@@ -92,9 +92,13 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> Tokens:
         """Text with a `CONTROL_MARK` in it becomes no special token."""
+        backend = self._backend
         if self._finds_special_late and CONTROL_MARK in text:
-            return b"".join(self.encode(part, add_special_tokens=False) for part in text.split(CONTROL_MARK))
-        encoding = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+            parts = backend.encode_batch_fast(text.split(CONTROL_MARK), add_special_tokens=False)
+            joined = tokenizers.Encoding.merge(parts, growing_offsets=False)
+            encoding = backend.post_process(joined, add_special_tokens=add_special_tokens)
+        else:
+            encoding = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
         return np.array(encoding.ids, "<i4").tobytes()
 
     def decode(
