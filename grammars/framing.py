@@ -41,12 +41,14 @@ def write_frame(pipe: IO[bytes], message: bytes) -> None:
     pipe.flush()
 
 
-def read_frame(pipe: IO[bytes]) -> bytes:
-    """Blocks for one message. Raises EOFError when the other end is closed."""
+def read_frame(pipe: IO[bytes], most: int = 2**32) -> bytes:
+    """Blocks for one message. Raises EOFError when the other end is closed, ValueError beyond `most`."""
     head = pipe.read(LENGTH.size)
     if len(head) < LENGTH.size:
         raise EOFError
     (length,) = LENGTH.unpack(head)
+    if length > most:
+        raise ValueError(f"a message of {length} bytes, of which the most are {most}")
     message = pipe.read(length)
     if len(message) < length:
         raise EOFError

@@ -27,6 +27,7 @@ from typing import IO, NoReturn
 from llguidance.gbnf_to_lark import gbnf_to_lark
 from numba.core.event import Event, Listener, register
 
+from .answers import MAX_ANSWER, read_answer
 from .automaton import Automaton, with_masks
 from .byte_automaton import compile_regex
 from .errors import CompilerError, GrammarError, ProcessEndedError, TooLargeError
@@ -155,9 +156,9 @@ class AutomatonWorker:
         process = self._started()
         assert process.stdin is not None and process.stdout is not None
         _write(process.stdin, job)
-        while (said := read_frame(process.stdout))[:1] == NOTICE:
+        while (said := read_frame(process.stdout, MAX_ANSWER))[:1] == NOTICE:
             self._on_compiling()
-        answer = pickle.loads(said[1:])
+        answer = read_answer(said[1:])
         assert isinstance(answer, Automaton | str | Exception | int)
         return answer
 
