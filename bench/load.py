@@ -9,7 +9,7 @@
 `connections`  so many idle connections, beside which streams go on
 
 Prints a line of JSON for each measurement. `--pid` is that of `arbora serve`: with it memory (MB) and
-descriptors of the server's processes are reported. It needs no package.
+descriptors of the server's processes are reported. It needs the package psutil, which `make test` installs.
 """
 
 from __future__ import annotations

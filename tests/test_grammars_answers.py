@@ -10,6 +10,8 @@ import pytest
 from arbora.grammars.answers import MAX_ANSWER, read_answer
 from arbora.grammars.errors import NotCoveredError
 from arbora.grammars.framing import LENGTH, read_frame
+from arbora.grammars.tags.linking import AmbiguousError
+from arbora.grammars.worker import main
 
 
 class Gadget:
@@ -17,7 +19,7 @@ class Gadget:
         return os.system, ("false",)
 
 
-@pytest.mark.parametrize("value", [Gadget(), [Gadget()], {"a": Gadget()}, eval, os.system], ids=str)
+@pytest.mark.parametrize("value", [Gadget(), [Gadget()], {"a": Gadget()}, eval, os.system, main], ids=str)
 def test_an_answer_names_nothing_but_automata_and_errors(value: object) -> None:
     with pytest.raises(pickle.UnpicklingError, match="which no answer needs"):
         read_answer(pickle.dumps(value))
@@ -26,6 +28,8 @@ def test_an_answer_names_nothing_but_automata_and_errors(value: object) -> None:
 def test_errors_texts_and_numbers_are_read() -> None:
     for value in ("start: /a/", -9):
         assert read_answer(pickle.dumps(value)) == value
+    ambiguous = read_answer(pickle.dumps(AmbiguousError("two readings")))
+    assert isinstance(ambiguous, AmbiguousError)
     error = read_answer(pickle.dumps(NotCoveredError("not", "#/not", "it has no automaton")))
     assert isinstance(error, NotCoveredError) and error.keyword == "not"
 

@@ -239,6 +239,7 @@ def test_no_more_processes_are_started_than_the_limit(
 def test_one_tenant_leaves_processes_for_others(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    gc.collect()  # processes of the tests before
     monkeypatch.setattr(host_client, "MOST_PROCESSES", grammars._host._server.live + 6)
     made = [compiled(grammars, "grammar", f'start: "share {i}"', tenant="greedy") for i in range(5)]
     assert [type(result) for result in made] == [HostGrammar] * 3 + [BusyError] * 2

@@ -222,8 +222,11 @@ def test_too_many_waiting_requests_are_turned_away(guarded: Served) -> None:
         assert next(lines).startswith("data: ")
         with http.stream("POST", "/v1/completions", json=body) as waiting:
             assert waiting.status_code == 200
-            with pytest.raises(openai.RateLimitError) as caught:
-                chat(guarded)
+            with (
+                openai.OpenAI(base_url=f"{guarded.url}/v1", api_key="other", max_retries=0) as same,
+                pytest.raises(openai.RateLimitError) as caught,
+            ):
+                same.completions.create(model="mine", prompt="Hello")
     assert caught.value.code == "rate_limit_exceeded"
     eventually(lambda: guarded.is_quiet)
     assert chat(guarded).choices
