@@ -19,7 +19,9 @@ class Gadget:
         return os.system, ("false",)
 
 
-@pytest.mark.parametrize("value", [Gadget(), [Gadget()], {"a": Gadget()}, eval, os.system, main], ids=str)
+@pytest.mark.parametrize(
+    "value", [Gadget(), [Gadget()], {"a": Gadget()}, eval, os.system, main], ids=range(6)
+)
 def test_an_answer_names_nothing_but_automata_and_errors(value: object) -> None:
     with pytest.raises(pickle.UnpicklingError, match="which no answer needs"):
         read_answer(pickle.dumps(value))
