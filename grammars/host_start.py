@@ -8,6 +8,8 @@ our compiler refuses it and llguidance does not.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -119,7 +121,9 @@ def _is_read_alike(format: Format, *, is_last: bool) -> bool:
         case AnyText():
             return is_last
         case TriggeredTags(tags=tags, at_start=at_start):
-            return is_last and all(_is_read_alike(tag, is_last=False) for tag in (*tags, *at_start))
+            marks = [tag.begin for tag in (*tags, *at_start)]
+            alike = all(_is_read_alike(tag, is_last=False) for tag in (*tags, *at_start))
+            return is_last and alike and _is_prefix_free(marks)
         case Elements(parts) | Or(parts) | TagsWithSeparator(tags=parts):
             return all(_is_read_alike(part, is_last=False) for part in parts)
         case Tag(content=content):
@@ -127,3 +131,8 @@ def _is_read_alike(format: Format, *, is_last: bool) -> bool:
         case Thinking(content=content):
             return _is_read_alike(content, is_last=is_last)
     return False
+
+
+def _is_prefix_free(marks: Iterable[str]) -> bool:
+    """Whether no mark begins another one. Of two such marks llguidance reads the longer one alone."""
+    return not any(longer.startswith(mark) for mark, longer in pairwise(sorted(set(marks))))
