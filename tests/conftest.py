@@ -8,6 +8,7 @@ from pathlib import Path
 import interpreted_triton  # noqa: F401 (first: others may import Triton)
 import pytest
 import torch
+import zmq
 from arbora.grammars import routes
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
@@ -19,6 +20,10 @@ if settings.get_current_profile_name() == "ci" and hasattr(providers, "_local_co
     providers._get_local_constants = lambda: providers._local_constants
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+# A failed test leaves its sockets open, and garbage collection would wait for them for ever.
+zmq.Context.__del__ = lambda self: None  # type: ignore[method-assign]
 
 
 @pytest.fixture(autouse=True)
