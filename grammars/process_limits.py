@@ -40,7 +40,7 @@ def limit_memory(extra_bytes: int) -> None:
 
 
 def die_with(parent: int) -> None:
-    """Of a process just forked by `parent`, which has one thread: it ends when that does."""
+    """Makes a process that `parent` has just forked end with it. `parent` must have a single thread."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the signal was set
         os._exit(0)

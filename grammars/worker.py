@@ -152,7 +152,7 @@ class AutomatonWorker:
             self._process = None
 
     def _answer(self, job: Job) -> Result | Exception | int:
-        """What the job gives, or the status with which its process ended."""
+        """The job's result, or the exit status of its process if that ended."""
         process = self._started()
         assert process.stdin is not None and process.stdout is not None
         _write(process.stdin, job)

@@ -45,7 +45,7 @@ class World:
         self.process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> asyncio.subprocess.Process:
-        """As the supervisor does before the replica is up."""
+        """Sends what the supervisor sends while no replica is up."""
         self.supervisor.peer_down()
         return await self.start_uninformed()
 

@@ -75,7 +75,7 @@ class Watchdog:
             signs.stalled_s = stalled_s
 
     def look(self, role: str, pid: int, reading: Reading | None, now: float) -> Finding:
-        """`reading` is None where the system doesn't tell; then reports alone count."""
+        """`reading` is None on a system without /proc; then only the child's reports count."""
         signs = self._signs[pid]
         if self._shows_life(signs, reading):
             signs.life_at = now

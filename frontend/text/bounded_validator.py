@@ -22,7 +22,7 @@ MAX_STEPS = (
     20_000  # of a check, each about 10 µs: keywords that are looked at, and more for what takes longer
 )
 MEMBERS_IN_A_STEP = 50
-SEARCH_SECONDS = 0.05  # for each pattern that is looked for in a text
+SEARCH_SECONDS = 0.05  # time limit of one search for a pattern
 STEPS_OF_A_SLOW_SEARCH = 5_000
 MAX_PATTERN = 4_096  # characters
 PATTERN_IN_A_STEP = 5  # characters of a pattern with its counted repeats written out, while it is compiled
