@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-BENCH = Path(__file__).parents[1] / "bench"
+BENCH = Path(__file__).parents[2] / "bench"
 SCRIPTS = sorted(path.name for path in BENCH.glob("*.py") if "__main__" in path.read_text())
 
 

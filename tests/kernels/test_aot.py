@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from aot_cases import AotCase, all_cases
 
-SUPPORT = Path(__file__).parent / "support"
+SUPPORT = Path(__file__).parents[1] / "support"
 CASES = all_cases()
 
 

@@ -16,7 +16,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-sys.path.append(str(Path(__file__).parent.parent / "bench"))
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
 from train_builtin.batches import encode, make_batches
 from train_builtin.chat import make_chat

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 HEADS = [(4, 4), (4, 2), (6, 2), (8, 1), (40, 1)]
-ONE_HEAP = Path(__file__).parent / "support" / "kernels_in_one_heap.py"
+ONE_HEAP = Path(__file__).parents[1] / "support" / "kernels_in_one_heap.py"
 WAYS = {"flash": (0, False), "numba": (10**15, False), "as the processor is": (10**6, True)}
 """from which number of operations flash attention is used, and whether tiles are where they can be"""
 

@@ -10,7 +10,7 @@ from statistics import mean
 import pytest
 from arbora.radix_cache import LeastRecentlyUsed, ReuseRate
 
-sys.path.append(str(Path(__file__).parent.parent / "bench"))
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
 from cache_sim import PAGE, belady, compare, replay
 from service_traces import SERVICES
 from traces import KINDS, Request, Trace, generate, read_trace

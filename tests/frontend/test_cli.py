@@ -20,7 +20,7 @@ from arbora.runtime.config import ServeConfig, load_config
 from arbora.runtime.errors import ConfigError
 from processes import is_alive
 
-FAKE_SERVER = Path(__file__).parent / "support" / "fake_server.py"
+FAKE_SERVER = Path(__file__).parents[1] / "support" / "fake_server.py"
 PATIENCE = 60.0
 
 

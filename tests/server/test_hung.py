@@ -15,7 +15,7 @@ from impatient_server import IMPATIENT
 from open_requests import Asking, Streaming
 from served import HELLO, PATIENCE, Served, eventually, serve
 
-PROGRAM = str(Path(__file__).parent / "support" / "impatient_server.py")
+PROGRAM = str(Path(__file__).parents[1] / "support" / "impatient_server.py")
 BOUND = IMPATIENT.stalled_s["model"] + 60.0  # seconds, on a loaded machine and with the time to start again
 
 
