@@ -11,7 +11,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema.validators import Draft202012Validator
 
-NAMES = ["type", "required", "dependentRequired", "enum", "examples", "maximum", "exclusiveMinimum", "multipleOf", "maxLength", "minItems", "uniqueItems", "title", "pattern", "items", "prefixItems", "allOf", "not", "if", "additionalProperties", "properties", "$defs", "patternProperties", "dependentSchemas", "other"]
+NAMES = [
+    "type",
+    "required",
+    "dependentRequired",
+    "enum",
+    "examples",
+    "maximum",
+    "exclusiveMinimum",
+    "multipleOf",
+    "maxLength",
+    "minItems",
+    "uniqueItems",
+    "title",
+    "pattern",
+    "items",
+    "prefixItems",
+    "allOf",
+    "not",
+    "if",
+    "additionalProperties",
+    "properties",
+    "$defs",
+    "patternProperties",
+    "dependentSchemas",
+    "other",
+]
 SIMPLE = st.one_of(
     st.none(),
     st.booleans(),
