@@ -1,4 +1,4 @@
-"""The HTTP face: which path is served by what, who may call it, and how failures look."""
+"""The HTTP application: maps paths to handlers, guards them, and formats failures."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def create_app(http: HttpService) -> ASGIApp:
         get(METRICS_PATH, _metrics),
     ]
     app = Starlette(routes=routes, exception_handlers=_failure_handlers(http))
-    app.router.redirect_slashes = False  # the Host header would say where to
+    app.router.redirect_slashes = False  # a redirect's target would come from the Host header
     with_ids = RequestIds(_guarded(app, http.service.config))
     return RequestLog(with_ids) if http.service.config.log_requests else with_ids
 
@@ -122,7 +122,7 @@ def _failure_handlers(http: HttpService) -> dict[type[Exception], Callable[..., 
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     async def too_deep(request: Request, error: RecursionError) -> Response:
-        """Nothing of ours recurses but over what the client sent."""
+        """The server recurses only over what the client sent."""
         return await refused(
             request, RequestError("The request's JSON is nested too deeply.", code="invalid_json")
         )

@@ -1,4 +1,5 @@
-"""Who asks: whose fair share of the server is used, and whose cached prefixes may be found."""
+"""The tenant of a request, whose fair share is used, and the namespaces of cached prefixes that it may
+use."""
 
 from __future__ import annotations
 
@@ -13,17 +14,17 @@ NAME_LENGTH = 16
 
 
 def tenant_of(request: Request, user: str | None, config: ServeConfig) -> str:
-    """A name that doesn't tell the key or user it stands for; empty where there is neither.
+    """A name that doesn't reveal the key or user behind it; empty without either.
 
-    With several API keys it is the key that counts: `user` is whatever the client says, and must not give
-    one key more than another. Where all send the same key, or none, `user` parts them.
+    With several API keys the tenant is the key: a client could use many names as `user` and so get more than
+    its share. With one key or none the tenant is the `user`.
     """
     name = request.scope[SENT_KEY] if len(config.api_keys) > 1 else user
     return sha256(name.encode()).hexdigest()[:NAME_LENGTH] if name else ""
 
 
 def cache_scope(request: Request, config: ServeConfig) -> str:
-    """What the names of all namespaces begin with that the request may use: the same after a restart."""
+    """The beginning of all namespace names that the request may use. It is the same after a restart."""
     if not config.isolate_keys:
         return ""
     key: str = request.scope[SENT_KEY]
@@ -31,5 +32,6 @@ def cache_scope(request: Request, config: ServeConfig) -> str:
 
 
 def shown_namespace(name: str) -> str:
-    """Short, and of no use in a request: whoever knows a salt may probe what its users send."""
+    """A short name for display. It can't be used in a request, since anyone who knows a salt could probe its
+    users' prompts."""
     return sha256(name.encode()).hexdigest()[:NAME_LENGTH]

@@ -102,7 +102,7 @@ def _limits(request: CompletionRequest, model: ModelReady) -> Limits:
 
 
 def _prompt_logprobs(request: CompletionRequest) -> int | None:
-    """An echoed prompt has as many as the reply."""
+    """An echoed prompt has as many alternatives as the reply."""
     if request.echo and request.logprobs is not None:
         return max(request.logprobs, request.prompt_logprobs or 0)
     return request.prompt_logprobs

@@ -1,4 +1,4 @@
-"""The ways to ask for constrained output, all of which end in one `GrammarSpec`."""
+"""The fields that constrain a reply. Each of them becomes a `GrammarSpec`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .structural_tag import structural_tag
 
 
 def constraint(request: GenerationFields) -> GrammarSpec | None:
-    """What the reply must match, None if anything goes. Raises `RequestError` if two fields differ in it."""
+    """The constraint on the reply, or None. Raises `RequestError` if two fields ask for different ones."""
     specs = [spec for spec in _asked(request) if spec is not None]
     if len(specs) > 1 and not all_same(specs):
         names = " and ".join(spec.param for spec in specs)

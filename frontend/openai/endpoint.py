@@ -1,4 +1,4 @@
-"""From a prepared request to its HTTP answer, streamed or whole, until the client has it or goes away."""
+"""Sends a prepared request to the scheduler and its answer to the client, streamed or whole."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ the whole body."""
 
 @dataclass(frozen=True)
 class Job:
-    """A request that is ready to be sent to the scheduler. `answer` makes the answer for a reply."""
+    """A request that is ready for the scheduler. `answer` makes the answer to a reply."""
 
     request_id: str
     prepared: PreparedRequest
@@ -67,7 +67,7 @@ class GenerationEndpoint:
             await send_answer(job, parts, generation, timer, send)
         except ClientGoneError:
             timer.aborted(len(job.prepared.requests))
-            if not job.streams:  # of a stream the response has begun
+            if not job.streams:  # the response of a stream has begun
                 raise
         finally:
             watch.cancel()
@@ -96,8 +96,8 @@ async def _send_whole(
 async def _send_stream(
     job: Job, parts: AsyncIterator[bytes], generation: Generation, timer: RequestTimer, send: Send
 ) -> None:
-    """The headers go out at once. The first event waits for the first output, so that a client that takes
-    it for the first token measures the right time."""
+    """The headers go out at once. The first event waits for the first output, because clients measure the
+    time to the first token by it."""
     headers = [*_STREAM_HEADERS, _id_header(job)]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     try:
@@ -127,9 +127,9 @@ def _id_header(job: Job) -> tuple[bytes, bytes]:
 async def _answer_parts(
     job: Job, generation: Generation, timer: RequestTimer, work: FairThreads
 ) -> AsyncIterator[bytes]:
-    """Everything to send, nothing empty; the last part is the closing.
+    """Yields the bytes to send, never empty; the last part closes the answer.
 
-    Log-probabilities of many tokens, which may take a second to write, are written on another thread.
+    Log-probabilities of many tokens are written on another thread, as that may take a second.
     """
     sampling = job.prepared.requests[0].sampling
     has_logprobs = sampling.logprobs is not None or sampling.prompt_logprobs is not None

@@ -1,4 +1,4 @@
-"""Whether two fields of a request ask for the same constraint: clients send one under several names."""
+"""Decides whether two fields ask for the same constraint: clients send one under several names."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def all_same(specs: Iterable[GrammarSpec]) -> bool:
 
 
 def _meaning(spec: GrammarSpec) -> tuple[str, bytes]:
-    """Equal for specs that allow the same replies as far as their texts tell: JSON by its value, a choice by
-    the set of its texts, all else letter by letter."""
+    """Equal for specs whose texts show that they allow the same replies: JSON is compared by value, a choice
+    as a set of texts, all else letter by letter."""
     match spec.kind:
         case "json_object":
             return "json_schema", _ANY_OBJECT.encode()

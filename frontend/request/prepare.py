@@ -1,4 +1,4 @@
-"""From a request's checked fields to what the scheduler is asked, and to how its replies are read."""
+"""Turns a request's checked fields into messages to the scheduler, and makes the readers of its replies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .validation import choice_seed, sampling_params, stop_strings, too_long
 class Chat:
     """A rendered conversation and how its replies are read.
 
-    `reasoning` is None if replies have none. `continues`: a reply goes on with the last message.
+    `reasoning` is None if replies have none. `continues`: a reply continues the last message.
     """
 
     text: str
@@ -37,7 +37,8 @@ class Chat:
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """`max_tokens` of a reply, and the fields that errors name for it and for the prompt."""
+    """`max_tokens` of a reply, and the names of the fields that errors about it and about the prompt
+    mention."""
 
     max_tokens: int | None
     param: str
@@ -54,7 +55,7 @@ class PreparedRequest:
     chat: Chat | None
 
     def new_reply(self, generation: Generation) -> Reply:
-        """A fresh one for each attempt: nothing of an earlier attempt counts."""
+        """The reply of one attempt, without anything of an earlier attempt."""
         choices = [self._choice_reply(request, generation.left_out) for request in self.requests]
         return Reply(choices, generation, self.fields.n or 1)
 
@@ -89,12 +90,12 @@ def new_id(prefix: str) -> str:
 
 
 def cache_namespace(scope: str, salt: str | None) -> str:
-    """Its name goes to disks and other servers, and must not tell the salt."""
+    """The namespace's name. Disks and other servers see it, so it must not reveal the salt."""
     return scope + (sha256(salt.encode()).hexdigest() if salt else "")
 
 
 def namespace_of(fields: SamplingFields, scope: str) -> str | None:
-    """Where the cache looks for the prompt and keeps it, None for nowhere. Its name begins with `scope`."""
+    """The namespace in which the prompt is looked up and cached; None for a request without the cache."""
     return None if fields.cache_prompt is False else cache_namespace(scope, fields.cache_salt)
 
 
@@ -112,9 +113,9 @@ def prepare(
     prompt_logprobs: int | None,
     chat: Chat | None = None,
 ) -> PreparedRequest:
-    """One `Generate` for each choice; choice i of every prompt samples with the seed plus i.
+    """One `Generate` for each choice. Choice i of every prompt samples with the seed plus i.
 
-    Raises `RequestError` for what the model can't serve.
+    Raises `RequestError` for a request that the model can't serve.
     """
     model = service.engine.check_serving()
     most = [reply_tokens(model, len(prompt) // 4, limits) for prompt in prompts]
@@ -154,7 +155,7 @@ def chat_of(
     *,
     continues: bool,
 ) -> tuple[Chat, GrammarSpec | None]:
-    """The chat with this rendered text, and its grammar behind the reasoning that may come first."""
+    """The chat with this rendered text, and its grammar preceded by the reasoning that may come first."""
     format = service.reasoning
     reasoned = None
     if grammar is not None and format is not None:
@@ -165,9 +166,10 @@ def chat_of(
 
 
 def reply_tokens(model: ModelReady, prompt_tokens: int, limits: Limits) -> int:
-    """The most tokens that the reply may have: `max_tokens`, or what the prompt leaves of the context if that
-    is less. Raises `RequestError` if the prompt leaves nothing, or if `max_tokens` alone is more than the
-    context."""
+    """The most tokens of the reply: `max_tokens`, or the rest of the context if that is less.
+
+    Raises `RequestError` if the prompt leaves nothing, or if `max_tokens` alone exceeds the context.
+    """
     most, max_tokens = model.max_model_len, limits.max_tokens
     context = f"This model's maximum context length is {most} tokens"
     if max_tokens is not None and max_tokens > most:
@@ -183,6 +185,6 @@ def reply_tokens(model: ModelReady, prompt_tokens: int, limits: Limits) -> int:
 
 
 def _shown_special(service: Service, use: ToolUse) -> frozenset[int]:
-    """Special tokens whose text is kept: they mark reasoning and calls."""
+    """Special tokens whose text is kept because they mark reasoning or calls."""
     reasoning = service.reasoning.shown_special(service.tokenizer) if service.reasoning else frozenset[int]()
     return reasoning | use.shown_special(service.tokenizer)
