@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .eviction import EvictionPolicy
+from .gittins import GittinsPolicy
 from .invariants import check, check_continues
 from .keyed_pages import KeyedPages, Missing, everything, keyed, missing
 from .lease import Copy, Lease
@@ -17,7 +18,6 @@ from .page_allocator import PageAllocator
 from .page_keys import PageKeys
 from .pins import Pins
 from .popular import Prefix, popular_prefixes
-from .reuse_rate import ReuseRate
 from .tree import Match, RadixTree
 
 
@@ -68,7 +68,7 @@ class PrefixCache:
         self._check_invariants = check_invariants
         self._allocator = PageAllocator(num_pages)
         if policy is None:
-            policy = ReuseRate(num_pages, page_size)
+            policy = GittinsPolicy(num_pages, page_size)
         self._keys = PageKeys(model, page_size * TOKEN_BYTES) if model else None
         self._tree = RadixTree(page_size, policy, self._allocator, self._note_evicted if model else None)
         self._evicted: list[KeyedPages] = []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from arbora.radix_cache.reuse import Kind, ReuseTable, Traits, worth
+from arbora.radix_cache.reuse_table import Kind, ReuseTable, Traits, worth
 from hypothesis import given
 from hypothesis import strategies as st
 

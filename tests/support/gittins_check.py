@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
-from arbora.radix_cache import PrefixCache, ReuseRate
+from arbora.radix_cache import GittinsPolicy, PrefixCache
+from arbora.radix_cache.gittins import Group
 from arbora.radix_cache.node import Node
-from arbora.radix_cache.reuse_rate import Group
 
 
 def check(cache: PrefixCache) -> None:
     tree = cache._tree
     policy = tree.policy
-    assert isinstance(policy, ReuseRate)
+    assert isinstance(policy, GittinsPolicy)
     cached = [node for root in tree.roots.values() for node in root.subtree() if node.parent]
     _check_marks(policy, cached + list(tree.history.nodes))
     evictable = [node for node in cached if not node.children and not node.locks]
@@ -21,7 +21,7 @@ def check(cache: PrefixCache) -> None:
     assert policy._tails.leaves.keys() <= not_full, "a leaf in that queue has a tail to lose"
 
 
-def _check_marks(policy: ReuseRate, nodes: list[Node]) -> None:
+def _check_marks(policy: GittinsPolicy, nodes: list[Node]) -> None:
     packed: Counter[Group] = Counter()
     for node in nodes:
         assert node.mark is not None or node.locks, "what is out of use has an age"
@@ -35,7 +35,7 @@ def _check_marks(policy: ReuseRate, nodes: list[Node]) -> None:
         assert group.band == max(past, default=0), "a group is in the band of its age"
 
 
-def _check_leaves(policy: ReuseRate, evictable: list[Node]) -> None:
+def _check_leaves(policy: GittinsPolicy, evictable: list[Node]) -> None:
     with_leaves = {group for groups in policy._with_leaves.values() for group in groups}
     leaves = [leaf for group in with_leaves for leaf in group.leaves]
     assert set(leaves) == set(evictable)

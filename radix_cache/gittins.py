@@ -10,7 +10,7 @@ from math import inf
 
 from .node import Node
 from .packed import TOKEN_BYTES
-from .reuse import Kind, ReuseTable, Traits
+from .reuse_table import Kind, ReuseTable, Traits
 from .tails import Tails
 
 # In tokens, relative to the whole cache:
@@ -36,7 +36,7 @@ class Group:
         self.offered = inf  # the rate at which they wait for eviction, if they do
 
 
-class ReuseRate:
+class GittinsPolicy:
     """Learns how soon nodes are used again, by their hits, their past, their length and the answer's.
 
     A node has an age from when its last lock goes, counted in accesses, until it is hit; while it has one,

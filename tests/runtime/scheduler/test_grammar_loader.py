@@ -14,9 +14,9 @@ from arbora.grammars.jobs import Job, Result
 from arbora.grammars.source import GrammarKind
 from arbora.kernels.automaton import ACTION_COLUMNS, Tables
 from arbora.runtime.messages import DropGrammar, GrammarSpec, LoadGrammar
-from arbora.runtime.scheduler import grammar_desk
+from arbora.runtime.scheduler import grammar_loader
 from arbora.runtime.scheduler.constraint import AutomatonConstraint, Constraint, MatcherConstraint
-from arbora.runtime.scheduler.grammar_desk import GrammarDesk
+from arbora.runtime.scheduler.grammar_loader import GrammarLoader
 from grammar_world import compiler
 from stack_automata import automaton, lists, no_lists, rows_of
 
@@ -48,46 +48,46 @@ class Ready:
         return done
 
 
-def ask(desk: GrammarDesk, text: str) -> Constraint:
-    desk.submit("request", GrammarSpec("regex", text, "regex"))
-    ((_, constraint),) = desk.finished()
+def ask(loader: GrammarLoader, text: str) -> Constraint:
+    loader.submit("request", GrammarSpec("regex", text, "regex"))
+    ((_, constraint),) = loader.finished()
     assert not isinstance(constraint, Exception)
     return constraint
 
 
-def loaded(desk: GrammarDesk, text: str) -> Constraint:
-    constraint = ask(desk, text)
-    assert desk.load(constraint)
+def loaded(loader: GrammarLoader, text: str) -> Constraint:
+    constraint = ask(loader, text)
+    assert loader.load(constraint)
     return constraint
 
 
-def dropped(desk: GrammarDesk) -> list[int]:
-    return [load.grammar for load in desk.take_loads() if isinstance(load, DropGrammar)]
+def dropped(loader: GrammarLoader) -> list[int]:
+    return [load.grammar for load in loader.take_loads() if isinstance(load, DropGrammar)]
 
 
 @pytest.fixture
-def four_fit(monkeypatch: pytest.MonkeyPatch) -> GrammarDesk:
-    """A desk with room for four automata."""
-    monkeypatch.setattr(grammar_desk, "DEVICE_BYTES", (1 << 20) + (1 << 16))
-    return GrammarDesk(Ready(1 << 18))  # type: ignore[arg-type]
+def four_fit(monkeypatch: pytest.MonkeyPatch) -> GrammarLoader:
+    """A loader with room for four automata."""
+    monkeypatch.setattr(grammar_loader, "DEVICE_BYTES", (1 << 20) + (1 << 16))
+    return GrammarLoader(Ready(1 << 18))  # type: ignore[arg-type]
 
 
 def test_nothing_is_loaded_for_those_who_wait() -> None:
-    desk = GrammarDesk(Ready())  # type: ignore[arg-type]
-    ask(desk, "a")
-    assert desk.take_loads() == []
+    loader = GrammarLoader(Ready())  # type: ignore[arg-type]
+    ask(loader, "a")
+    assert loader.take_loads() == []
 
 
 def test_an_automaton_is_loaded_once_for_all_who_use_it() -> None:
-    desk = GrammarDesk(Ready())  # type: ignore[arg-type]
+    loader = GrammarLoader(Ready())  # type: ignore[arg-type]
     for _ in range(3):
-        loaded(desk, "a")
-    assert [type(load) for load in desk.take_loads()] == [LoadGrammar]
+        loaded(loader, "a")
+    assert [type(load) for load in loader.take_loads()] == [LoadGrammar]
 
 
 def test_what_needs_a_stack_is_loaded_with_the_automaton() -> None:
     compiler = Ready()
-    desk = GrammarDesk(compiler)  # type: ignore[arg-type]
+    loader = GrammarLoader(compiler)  # type: ignore[arg-type]
     compiler.submit("request", "regex", "a")
     ((ticket, plain),) = compiler.finished()
     numbers = np.arange(ACTION_COLUMNS, dtype=np.int32)
@@ -98,10 +98,10 @@ def test_what_needs_a_stack_is_loaded_with_the_automaton() -> None:
     )
     compiler.done = [(ticket, stacked)]
     assert stacked.nbytes == plain.nbytes + 4 * (ACTION_COLUMNS + 5) + 2 * LIST_BYTES
-    ((_, constraint),) = desk.finished()
+    ((_, constraint),) = loader.finished()
     assert not isinstance(constraint, Exception)
-    assert desk.load(constraint)
-    (load,) = desk.take_loads()
+    assert loader.load(constraint)
+    (load,) = loader.take_loads()
     assert isinstance(load, LoadGrammar)
     sent = (load.actions, load.returns, load.lists_of_state, load.list_offsets, load.list_tokens)
     expected = [numbers.tolist(), [0], [1, 0, 2], [0, 0, 2, 4], [5, 6, 7, 8]]
@@ -109,7 +109,7 @@ def test_what_needs_a_stack_is_loaded_with_the_automaton() -> None:
     assert np.frombuffer(load.opener_counts, np.int32).tolist() == [0, 0, 1]
 
 
-def test_those_unused_longest_are_dropped_when_others_need_their_room(four_fit: GrammarDesk) -> None:
+def test_those_unused_longest_are_dropped_when_others_need_their_room(four_fit: GrammarLoader) -> None:
     used = loaded(four_fit, "used")
     for text in "abc":
         four_fit.unload(loaded(four_fit, text))
@@ -120,7 +120,7 @@ def test_those_unused_longest_are_dropped_when_others_need_their_room(four_fit: 
     assert used.grammar == 1  # type: ignore[attr-defined]
 
 
-def test_an_automaton_in_use_is_never_dropped(four_fit: GrammarDesk) -> None:
+def test_an_automaton_in_use_is_never_dropped(four_fit: GrammarLoader) -> None:
     first, second = loaded(four_fit, "a"), loaded(four_fit, "a")
     for text in "bcd":
         loaded(four_fit, text)
@@ -134,10 +134,10 @@ def test_an_automaton_in_use_is_never_dropped(four_fit: GrammarDesk) -> None:
 
 
 def test_an_automaton_that_can_never_fit_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grammar_desk, "DEVICE_BYTES", 100_000)
-    desk = GrammarDesk(Ready(200_000))  # type: ignore[arg-type]
-    desk.submit("request", GrammarSpec("regex", "a", "regex"))
-    ((_, refused),) = desk.finished()
+    monkeypatch.setattr(grammar_loader, "DEVICE_BYTES", 100_000)
+    loader = GrammarLoader(Ready(200_000))  # type: ignore[arg-type]
+    loader.submit("request", GrammarSpec("regex", "a", "regex"))
+    ((_, refused),) = loader.finished()
     assert isinstance(refused, GrammarError)
     assert "100,000" in str(refused) and "200," in str(refused)
 
@@ -145,14 +145,14 @@ def test_an_automaton_that_can_never_fit_is_refused_with_the_numbers(monkeypatch
 @pytest.mark.parametrize("kind", ["json_schema", "json_object"])
 def test_a_schema_travels_to_the_device_once_and_no_mask_after_it(kind: GrammarKind) -> None:
     grammars = compiler()
-    desk = GrammarDesk(grammars)
+    loader = GrammarLoader(grammars)
     spec = GrammarSpec(kind, '{"type":"array","items":{"type":"object"}}', "response_format")
-    desk.submit("request", spec)
-    ((_, constraint),) = finished(desk)
+    loader.submit("request", spec)
+    ((_, constraint),) = finished(loader)
     assert isinstance(constraint, AutomatonConstraint)
     assert not constraint.host_masked
-    assert desk.load(constraint)
-    (load,) = desk.take_loads()
+    assert loader.load(constraint)
+    (load,) = loader.take_loads()
     assert isinstance(load, LoadGrammar)
     assert load.actions and load.list_tokens
     grammars.close()
@@ -164,17 +164,17 @@ def test_a_request_that_need_not_wait_is_followed_by_the_host_from_a_known_time_
     grammars = compiler(grace_s=0.01)
     go, build = threading.Event(), grammars._workers.build
     monkeypatch.setattr(grammars._workers, "build", lambda job: go.wait(60) and build(job))
-    desk = GrammarDesk(grammars)
-    assert desk.due_in() is None
+    loader = GrammarLoader(grammars)
+    assert loader.due_in() is None
     for request, reproducible in (("at once", False), ("seeded", True)):
-        desk.submit(request, GrammarSpec("regex", "a+", "regex", reproducible=reproducible))
-    due = desk.due_in()
+        loader.submit(request, GrammarSpec("regex", "a+", "regex", reproducible=reproducible))
+    due = loader.due_in()
     assert due is not None and due <= 0.01
-    ((first, constraint),) = finished(desk)
+    ((first, constraint),) = finished(loader)
     assert first == "at once" and isinstance(constraint, MatcherConstraint)
-    assert desk.due_in() is None
+    assert loader.due_in() is None
     go.set()
-    ((second, constraint),) = finished(desk)
+    ((second, constraint),) = finished(loader)
     assert second == "seeded" and isinstance(constraint, AutomatonConstraint)
     grammars.close()
 
@@ -190,16 +190,18 @@ def test_a_reproducible_desk_lets_every_request_wait_for_the_automaton(
         return build(job)
 
     monkeypatch.setattr(grammars._workers, "build", slow)
-    desk = GrammarDesk(grammars, reproducible=True)
-    desk.submit("without a seed", GrammarSpec("regex", "a+b", "regex"))
-    assert desk.due_in() is None
-    ((_, constraint),) = finished(desk)
+    loader = GrammarLoader(grammars, reproducible=True)
+    loader.submit("without a seed", GrammarSpec("regex", "a+b", "regex"))
+    assert loader.due_in() is None
+    ((_, constraint),) = finished(loader)
     assert isinstance(constraint, AutomatonConstraint)
     grammars.close()
 
 
-def finished(desk: GrammarDesk) -> list[tuple[str, Constraint | GrammarError | CompilerError | BusyError]]:
-    while not (made := list(desk.finished())):
+def finished(
+    loader: GrammarLoader,
+) -> list[tuple[str, Constraint | GrammarError | CompilerError | BusyError]]:
+    while not (made := list(loader.finished())):
         time.sleep(0.001)
     return made
 
@@ -211,7 +213,7 @@ def test_isolated_tenants_share_no_compiled_grammar(isolated: bool, scopes: list
             seen.append((options["tenant"], options["scope"]))
 
     seen: list[tuple[object, object]] = []
-    desk = GrammarDesk(Recorded(), isolated=isolated)  # type: ignore[arg-type]
+    loader = GrammarLoader(Recorded(), isolated=isolated)  # type: ignore[arg-type]
     for tenant in ("one", "two"):
-        desk.submit("request", GrammarSpec("regex", "a", "regex"), tenant=tenant)
+        loader.submit("request", GrammarSpec("regex", "a", "regex"), tenant=tenant)
     assert seen == list(zip(("one", "two"), scopes, strict=True))

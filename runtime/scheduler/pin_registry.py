@@ -1,4 +1,4 @@
-"""Prefixes that clients want kept: until when, and how much of the cache they may take."""
+"""Pinned prefixes: their expiry times and their share of the cache."""
 
 from __future__ import annotations
 
@@ -24,16 +24,14 @@ MOST_PINS = 1000
 
 @dataclass(slots=True)
 class Pin:
-    """`expires_at` is in seconds since 1970."""
-
     name: str
     scope: str
     namespace: str
     tokens: Tokens
     lease: Lease
-    expires_at: float
+    expires_at: float  # seconds since 1970
 
-    def told(self) -> PinnedPrefix:
+    def described(self) -> PinnedPrefix:
         return PinnedPrefix(
             self.name, self.namespace, self.lease.matched, len(self.lease.pages), self.expires_at
         )
@@ -48,24 +46,25 @@ class Obstacle(NamedTuple):
         return QueryRefused(query, self.status, self.message, None, self.code)
 
 
-class PinBoard:
-    """`limit` is how many pages all pins of a scope together may keep. Time comes from the caller."""
+class PinRegistry:
+    """Time comes from the caller."""
 
     def __init__(self, cache: PrefixCache, limit: int) -> None:
+        """limit: pages that all pins of a scope may keep together"""
         self.limit = limit
         self.next_expiry: float | None = None
         self._cache = cache
         self._pins: dict[str, Pin] = {}
-        self._pages: Counter[str] = Counter()  # that the pins of a scope keep
+        self._pages: Counter[str] = Counter()  # by scope
 
     def pages(self, scope: str) -> int:
         return self._pages[scope]
 
     def listed(self, scope: str) -> list[PinnedPrefix]:
-        return [pin.told() for pin in self._pins.values() if pin.namespace.startswith(scope)]
+        return [pin.described() for pin in self._pins.values() if pin.namespace.startswith(scope)]
 
     def withheld(self, request: Generate) -> int:
-        """Pinned pages that a request can't have: those that it may not begin with."""
+        """Pinned pages that the request cannot use: all except those of its own prefix."""
         pinned = self._cache.stats().pinned
         if not pinned or request.sampling.prompt_logprobs is not None:
             return pinned
@@ -73,7 +72,7 @@ class PinBoard:
         return pinned - self._cache.pinned(self._cache.whole_pages(request.namespace, readable))
 
     def check(self, message: CheckPin) -> PinFits | QueryRefused:
-        """Refuses what would be refused even if all of it were cached."""
+        """Refuses a prefix that could not be pinned even if all of it were cached."""
         whole = self._whole_pages(message.tokens)
         found = None
         if self._same(message.namespace, whole) is None:
@@ -82,7 +81,7 @@ class PinBoard:
         return PinFits(message.query) if found is None else found.refusal(message.query)
 
     def pin(self, message: PinPrefix, now: float, spare: int) -> PrefixPinned | QueryRefused:
-        """`spare` pages are more than any open request could need."""
+        """spare: pages that no open request can need"""
         whole = self._whole_pages(message.tokens)
         assert whole, "a prefix of less than a page"
         pin = self._same(message.namespace, whole)
@@ -95,15 +94,15 @@ class PinBoard:
             pin = self._add(message, whole)
         pin.expires_at = now + message.ttl_s
         self._set_next_expiry()
-        return PrefixPinned(message.query, pin.told())
+        return PrefixPinned(message.query, pin.described())
 
     def unpin(self, name: str, scope: str) -> PinnedPrefix | None:
-        """The pin that ended; None if there is none of that name in the scope."""
+        """Ends a pin and returns it; None if the scope has no pin of that name."""
         pin = self._pins.get(name)
         if pin is None or not pin.namespace.startswith(scope):
             return None
         self._remove(pin)
-        return pin.told()
+        return pin.described()
 
     def expire(self, now: float) -> None:
         if self.next_expiry is None or now < self.next_expiry:
@@ -112,7 +111,7 @@ class PinBoard:
             self._remove(pin)
 
     def _add(self, message: PinPrefix, tokens: Tokens) -> Pin:
-        assert message.pin not in self._pins, f"{message.pin} is another's name"
+        assert message.pin not in self._pins, f"the name {message.pin} is taken"
         before = self._cache.stats().pinned
         lease = self._cache.pin(message.namespace, tokens)
         self._pages[message.scope] += self._cache.stats().pinned - before
@@ -141,7 +140,7 @@ class PinBoard:
         return tokens[: self._pages_of(tokens) * self._cache.page_size * TOKEN_BYTES]
 
     def _lasting_obstacle(self, scope: str, wanted: int, pages: list[int]) -> Obstacle | None:
-        """Why `wanted` pages, of which `pages` are cached, can't be pinned whoever computes the others."""
+        """Why `wanted` pages, of which `pages` are cached, cannot be pinned even once all are cached."""
         more = wanted - self._cache.pinned(pages)
         if not self._cache.enabled:
             return Obstacle("no_prefix_cache", "The server runs with --no-prefix-cache.")
@@ -153,6 +152,7 @@ class PinBoard:
         return None
 
     def _passing_obstacle(self, wanted: int, pages: list[int], spare: int) -> Obstacle | None:
+        """Why they cannot be pinned now."""
         more = wanted - self._cache.pinned(pages)
         if self._cache.stats().pinned + more > spare:
             return Obstacle(

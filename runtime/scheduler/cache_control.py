@@ -1,4 +1,4 @@
-"""Answers questions and orders that concern the cache as a whole, not one request."""
+"""Answers the messages that concern the whole cache: reports, pins, drops."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ from ..messages import (
     UnpinPrefix,
 )
 from .hit_rate import HitRate
-from .pin_board import PinBoard
+from .pin_registry import PinRegistry
 
 MOST_NAMESPACES = 100
 MOST_PREFIXES = 20
-SHOWN_TOKENS = 128  # at either end of a prefix
+SHOWN_TOKENS = 128  # at each end of a prefix
 
 
-class CacheDesk:
-    """`most_pinned` is how many pages may be pinned in a scope."""
-
+class CacheController:
     def __init__(self, cache: PrefixCache, most_pinned: int) -> None:
+        """most_pinned: pages that may be pinned in a scope"""
         self.hits = HitRate()
-        self.pins = PinBoard(cache, most_pinned)
+        self.pins = PinRegistry(cache, most_pinned)
         self._cache = cache
 
     def answer(
@@ -43,7 +42,7 @@ class CacheDesk:
         most_needed: int,
         store: StoreCounts,
     ) -> CacheAnswer:
-        """`now` is in seconds since 1970, `most_needed` what the largest open request needs, in pages."""
+        """`now` is in seconds since 1970; `most_needed` are the pages of the largest open request."""
         match message:
             case QueryCache():
                 return self._report(message, store)

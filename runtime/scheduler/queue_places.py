@@ -1,31 +1,31 @@
-"""Places in the queue: when many requests wait, which tenants still find one, and when there is one again."""
+"""Places in the queue: which tenants may still queue a request, and when the others should try again."""
 
 from __future__ import annotations
 
 from collections import Counter
 from math import ceil, exp
 
-UNMEASURED_S = 5  # what a refused client is told before any reply has ended
-LONGEST_WAIT_S = 60  # clients of OpenAI's kind ignore a longer Retry-After and try again at once
-MEMORY_S = 30.0  # over which the rate of ended replies is averaged
-SWEEP_FROM = 1024  # tenants, beyond twice those that the last sweep had to keep
+UNMEASURED_S = 5  # Retry-After before any reply has ended
+LONGEST_WAIT_S = 60  # OpenAI's clients ignore a longer Retry-After and try again at once
+MEMORY_S = 30.0  # time constant of the average rate of ended replies
+SWEEP_FROM = 1024  # tenants, beyond twice those that the last sweep kept
 
 
-class Places:
-    """Counts the requests of each tenant that wait, for their grammar or for their turn.
+class QueuePlaces:
+    """Counts each tenant's requests that compile or wait.
 
-    While fewer than `most` requests wait, every request is taken. Beyond that a tenant is taken as long as
+    While fewer than `most` requests wait, every request is admitted. Beyond that a tenant is admitted while
     it has less than its share, so one tenant's flood does not shut out the others.
 
     With several API keys there are as many tenants as keys, and the share is `most` divided by the keys: no
     key can be refused while fewer of its requests wait. In all at most 2 * `most` wait (`most` + 1 for each
     key, if there are more keys than that).
 
-    Without them there is no knowing how many tenants will come. Then the share is the number of places, of
+    Without several keys the number of tenants is not known. Then the share is the number of places, of
     2 * `most`, that are still free: the dynamic threshold of Choudhury and Hahne ("Dynamic queue length
     thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking, 1998). A single
     tenant gets `most` places, two get two thirds of `most` each in the long run, and so on; each that
-    floods the queue leaves half of what was free to those who come next.
+    floods the queue leaves half of the free places to the next.
     """
 
     def __init__(self, most: int, keys: int) -> None:
@@ -36,10 +36,10 @@ class Places:
 
     @property
     def tenants(self) -> int:
-        """How many tenants have a request that waits."""
+        """How many tenants have a waiting request."""
         return len(self._of)
 
-    def has_room(self, tenant: str) -> bool:
+    def admits(self, tenant: str) -> bool:
         return self.total < self.most or self._of[tenant] < self._share
 
     def taken_by(self, tenant: str) -> int:
@@ -52,7 +52,7 @@ class Places:
     def give_back(self, tenant: str) -> None:
         self.total -= 1
         self._of[tenant] -= 1
-        assert self._of[tenant] >= 0, f"tenant {tenant!r} gave back a place that it did not have"
+        assert self._of[tenant] >= 0, f"tenant {tenant!r} gave back a place that it did not hold"
         if not self._of[tenant]:
             del self._of[tenant]
 
@@ -61,30 +61,30 @@ class Places:
         return 2 * self.most - self.total if self._share_of_key is None else self._share_of_key
 
 
-class Turnover:
+class RetryTimes:
     """Tells refused requests when to try again, from the rate at which replies end while others wait.
 
-    Each refused request of a tenant is given the time at which one more of its places is expected to be free,
-    behind those that were refused before it, so clients that keep to it do not all come back at once. It is
-    never told to stay away for longer than the queue lasts, else the server would run dry.
+    Each refused request of a tenant gets the time at which one more of the tenant's places should be free,
+    after the times of its earlier refusals, so clients that obey do not all come back at once. The time is
+    never longer than the queue lasts, so that the server does not run out of work.
     """
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: QueuePlaces) -> None:
         self._places = places
         self._now = 0.0
         self._was_busy = False
-        self._seconds = 0.0  # both are sums in which the past counts less
-        self._ended = 0.0
-        self._ended_since = 0
-        self._promised: dict[str, float] = {}  # by tenant, the latest time that one of its requests was told
+        self._seconds = 0.0  # while requests waited; an exponentially weighted sum
+        self._ended = 0.0  # replies that ended in that time; weighted in the same way
+        self._ended_since = 0  # replies since the last tick
+        self._promised: dict[str, float] = {}  # by tenant, the latest time that one of its requests got
         self._sweep_at = SWEEP_FROM
 
     def ended(self) -> None:
-        """A running request has given back its slot."""
+        """A request has ended and given back its slot."""
         self._ended_since += 1
 
     def tick(self, now: float, busy: bool) -> None:
-        """`now` is in seconds of any clock; `busy`: requests wait though a step is planned."""
+        """`now` is in seconds of any clock. busy: requests wait although a step is planned."""
         if self._was_busy:
             elapsed = max(0.0, now - self._now)
             past = exp(-elapsed / MEMORY_S)
@@ -94,7 +94,7 @@ class Turnover:
         self._now, self._was_busy = now, busy
 
     def retry_after(self, tenant: str) -> int:
-        """Seconds after which a refused request of the tenant should try again."""
+        """Seconds until a refused request of the tenant should try again."""
         if not self._ended:
             return UNMEASURED_S
         seconds_each = self._seconds / self._ended
@@ -108,7 +108,7 @@ class Turnover:
         return max(1, min(LONGEST_WAIT_S, ceil(due - self._now)))
 
     def _sweep(self) -> None:
-        """Forgets times that are past, at a constant cost for each refusal on average."""
+        """Forgets past times, at an amortized constant cost for each refusal."""
         if len(self._promised) < self._sweep_at:
             return
         self._promised = {tenant: due for tenant, due in self._promised.items() if due > self._now}

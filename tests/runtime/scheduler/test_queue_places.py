@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from arbora.runtime.scheduler.places import LONGEST_WAIT_S, UNMEASURED_S, Places, Turnover
+from arbora.runtime.scheduler.queue_places import LONGEST_WAIT_S, UNMEASURED_S, QueuePlaces, RetryTimes
 from fake_model import long_reply_prompt
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,42 +14,42 @@ from scheduler_bench import SchedulerBench
 MOVES = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 40), st.booleans()), max_size=80)
 
 
-def flood(places: Places, tenant: str) -> int:
+def flood(places: QueuePlaces, tenant: str) -> int:
     """As many requests as are taken; returns how many."""
     taken = 0
-    while places.has_room(tenant):
+    while places.admits(tenant):
         places.take(tenant)
         taken += 1
     return taken
 
 
-def turnover_at(places: Places, per_second: float) -> Turnover:
+def retry_times_at(places: QueuePlaces, per_second: float) -> RetryTimes:
     """After a minute in which replies ended at that rate while others waited."""
-    turnover = Turnover(places)
+    retry_times = RetryTimes(places)
     for second in range(61):
         for _ in range(int(per_second * (second + 1)) - int(per_second * second)):
-            turnover.ended()
-        turnover.tick(float(second), busy=True)
-    return turnover
+            retry_times.ended()
+        retry_times.tick(float(second), busy=True)
+    return retry_times
 
 
 @pytest.mark.parametrize("keys", [0, 1, 2, 5])
 def test_a_tenant_that_is_alone_fills_the_whole_queue(keys: int) -> None:
-    assert flood(Places(100, keys), "a") == 100
+    assert flood(QueuePlaces(100, keys), "a") == 100
 
 
 @given(most=st.integers(1, 60), keys=st.integers(2, 8), moves=MOVES)
 def test_a_key_with_less_than_its_share_is_always_taken(
     most: int, keys: int, moves: list[tuple[int, int, bool]]
 ) -> None:
-    places = Places(most, keys)
+    places = QueuePlaces(most, keys)
     waiting: Counter[str] = Counter()
     for number, count, arrives in moves:
         key = str(number % keys)
         for _ in range(count):
             if arrives and (waiting[key] < most // keys or places.total < most):
-                assert places.has_room(key)
-            if arrives and places.has_room(key):
+                assert places.admits(key)
+            if arrives and places.admits(key):
                 places.take(key)
                 waiting[key] += 1
             elif not arrives and waiting[key]:
@@ -62,10 +62,10 @@ def test_a_key_with_less_than_its_share_is_always_taken(
 def test_without_keys_at_most_twice_as_many_wait_in_all(
     most: int, moves: list[tuple[int, int, bool]]
 ) -> None:
-    places = Places(most, keys=0)
+    places = QueuePlaces(most, keys=0)
     for number, count, arrives in moves:
         for _ in range(count):
-            if arrives and places.has_room(str(number)):
+            if arrives and places.admits(str(number)):
                 places.take(str(number))
             elif not arrives and places.taken_by(str(number)):
                 places.give_back(str(number))
@@ -74,14 +74,14 @@ def test_without_keys_at_most_twice_as_many_wait_in_all(
 
 @given(floods=st.lists(st.integers(0, 100), max_size=7, unique=True))
 def test_without_keys_each_flood_leaves_places_to_those_who_come_next(floods: list[int]) -> None:
-    places = Places(128, keys=0)
+    places = QueuePlaces(128, keys=0)
     for number in floods:
         flood(places, str(number))
-    assert places.has_room("newcomer")
+    assert places.admits("newcomer")
 
 
 def test_two_tenants_that_both_flood_end_with_equal_numbers_of_places() -> None:
-    places = Places(300, keys=0)
+    places = QueuePlaces(300, keys=0)
     flood(places, "early")
     for _ in range(1000):
         flood(places, "late")
@@ -137,80 +137,80 @@ def test_a_retracted_request_waits_in_a_place_again() -> None:
 
 
 def test_before_anything_ended_a_fixed_time_is_told() -> None:
-    places = Places(4, keys=0)
+    places = QueuePlaces(4, keys=0)
     flood(places, "a")
-    assert Turnover(places).retry_after("a") == UNMEASURED_S
+    assert RetryTimes(places).retry_after("a") == UNMEASURED_S
 
 
 def test_refused_clients_are_told_to_return_one_after_the_other_as_places_come_free() -> None:
-    places = Places(40, keys=0)
+    places = QueuePlaces(40, keys=0)
     flood(places, "a")
-    turnover = turnover_at(places, per_second=2.0)
-    told = [turnover.retry_after("a") for _ in range(20)]
+    retry_times = retry_times_at(places, per_second=2.0)
+    told = [retry_times.retry_after("a") for _ in range(20)]
     assert told == sorted(told)
     assert told[0] == 1
     assert 9 <= told[-1] <= 11
 
 
 def test_nobody_is_told_to_stay_away_for_longer_than_the_queue_lasts() -> None:
-    places = Places(40, keys=0)
+    places = QueuePlaces(40, keys=0)
     flood(places, "a")
-    turnover = turnover_at(places, per_second=8.0)
-    assert max(turnover.retry_after("a") for _ in range(1000)) in (5, 6)
+    retry_times = retry_times_at(places, per_second=8.0)
+    assert max(retry_times.retry_after("a") for _ in range(1000)) in (5, 6)
 
 
 def test_nobody_is_told_more_than_what_clients_obey() -> None:
-    places = Places(1000, keys=0)
+    places = QueuePlaces(1000, keys=0)
     flood(places, "a")
-    turnover = turnover_at(places, per_second=0.1)
-    assert max(turnover.retry_after("a") for _ in range(100)) == LONGEST_WAIT_S
+    retry_times = retry_times_at(places, per_second=0.1)
+    assert max(retry_times.retry_after("a") for _ in range(100)) == LONGEST_WAIT_S
 
 
 def test_a_tenants_refusals_do_not_delay_another() -> None:
-    places = Places(100, keys=2)
+    places = QueuePlaces(100, keys=2)
     flood(places, "noisy")
     flood(places, "quiet")
-    turnover = turnover_at(places, per_second=4.0)
+    retry_times = retry_times_at(places, per_second=4.0)
     for _ in range(200):
-        turnover.retry_after("noisy")
-    alone = turnover_at(places, per_second=4.0)
-    assert turnover.retry_after("quiet") == alone.retry_after("quiet") < turnover.retry_after("noisy")
+        retry_times.retry_after("noisy")
+    alone = retry_times_at(places, per_second=4.0)
+    assert retry_times.retry_after("quiet") == alone.retry_after("quiet") < retry_times.retry_after("noisy")
 
 
 def test_time_in_which_nobody_waits_does_not_count() -> None:
-    places = Places(100, keys=0)
+    places = QueuePlaces(100, keys=0)
     flood(places, "a")
-    turnover = turnover_at(places, per_second=2.0)
-    before = [turnover.retry_after("a") for _ in range(10)]
-    turnover = turnover_at(places, per_second=2.0)
+    retry_times = retry_times_at(places, per_second=2.0)
+    before = [retry_times.retry_after("a") for _ in range(10)]
+    retry_times = retry_times_at(places, per_second=2.0)
     for _ in range(2):
-        turnover.ended()
-    turnover.tick(61.0, busy=False)
-    turnover.tick(100_000.0, busy=True)
-    assert [turnover.retry_after("a") for _ in range(10)] == before
+        retry_times.ended()
+    retry_times.tick(61.0, busy=False)
+    retry_times.tick(100_000.0, busy=True)
+    assert [retry_times.retry_after("a") for _ in range(10)] == before
 
 
 def test_the_times_promised_to_many_tenants_are_forgotten() -> None:
-    places = Places(1, keys=0)
+    places = QueuePlaces(1, keys=0)
     places.take("a")
-    turnover = turnover_at(places, per_second=100.0)
+    retry_times = retry_times_at(places, per_second=100.0)
     for number in range(5000):
-        turnover.retry_after(str(number))
-        turnover.tick(61.0 + number, busy=True)
-        turnover.ended()
-    assert len(turnover._promised) < 2000
+        retry_times.retry_after(str(number))
+        retry_times.tick(61.0 + number, busy=True)
+        retry_times.ended()
+    assert len(retry_times._promised) < 2000
 
 
 def test_times_that_lie_ahead_are_not_all_looked_at_for_each_refusal() -> None:
-    places = Places(1, keys=0)
+    places = QueuePlaces(1, keys=0)
     places.take("a")
-    turnover = turnover_at(places, per_second=0.1)
+    retry_times = retry_times_at(places, per_second=0.1)
     sweeps = 0
     for number in range(20_000):
-        before = turnover._promised
-        turnover.retry_after(str(number))
-        sweeps += turnover._promised is not before
-    assert len(turnover._promised) == 20_000
+        before = retry_times._promised
+        retry_times.retry_after(str(number))
+        sweeps += retry_times._promised is not before
+    assert len(retry_times._promised) == 20_000
     assert 1 <= sweeps <= 6
 
 

@@ -1,4 +1,4 @@
-"""From a request's grammar to its constraint: compiled off the loop, on the device while someone runs."""
+"""Compiles grammars off the loop into constraints, and keeps their automata on the device while in use."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ...grammars import Automaton, BusyError, CompilerError, GrammarCompiler, Gr
 from ..messages import DropGrammar, GrammarSpec, LoadGrammar
 from .constraint import AutomatonConstraint, Constraint, MatcherConstraint
 
-DEVICE_BYTES = 256 << 20  # of automata, in use or kept for requests to come
+DEVICE_BYTES = 256 << 20  # of automata, used or cached
 
 
 @dataclass(slots=True, eq=False)
 class _Loaded:
     id: int
     nbytes: int
-    users: int = 0
+    users: int = 0  # requests with a slot
 
 
-class GrammarDesk:
-    """Knows which automata the model process has, and which requests use them.
+class GrammarLoader:
+    """Knows which automata the model process has, and how many requests use each.
 
-    `isolated`: tenants share no compiled grammar, so that none can tell from the time what others sent.
-    `reproducible`: every request waits for the automaton that lasts, as if it had asked for that.
+    isolated: tenants share no compiled grammars, so no tenant learns from timing what others sent
+    reproducible: every request waits for the final automaton, as if it had asked for a reproducible reply
     """
 
     def __init__(
@@ -33,23 +33,25 @@ class GrammarDesk:
         self._compiler = compiler
         self._isolated = isolated
         self._reproducible = reproducible
-        self._loaded: OrderedDict[str, _Loaded] = OrderedDict()  # by the automaton's key, last used last
-        self._nbytes = 0  # of all that is loaded
+        self._loaded: OrderedDict[str, _Loaded] = (
+            OrderedDict()
+        )  # by the automaton's key, least recently used first
+        self._nbytes = 0  # of all loaded automata
         self._bytes_in_use = 0
         self._next_id = 0
         self._loads: list[LoadGrammar | DropGrammar] = []
 
     def due_in(self) -> float | None:
-        """Seconds until `finished` has something to do, whether or not a grammar is ready."""
+        """Seconds until `finished` has something to do, even if no grammar is ready by then."""
         return self._compiler.due_in()
 
     def take_loads(self) -> list[LoadGrammar | DropGrammar]:
-        """What the model process must do before the next step."""
+        """Messages that the model process needs before the next step."""
         loads, self._loads = self._loads, []
         return loads
 
     def submit(self, request: str, spec: GrammarSpec, closing: bool = False, tenant: str = "") -> None:
-        """`closing`: its constraint is asked for closing texts. `tenant` is charged for compiling."""
+        """closing: the constraint must know closing texts. `tenant` is charged for compiling."""
         self._compiler.submit(
             request,
             spec.kind,
@@ -67,7 +69,7 @@ class GrammarDesk:
         self._compiler.cancel(request)
 
     def finished(self) -> Iterator[tuple[str, Constraint | GrammarError | CompilerError | BusyError]]:
-        """The requests whose grammars are ready, with a constraint of their own, or why they have none."""
+        """Requests whose grammars are ready, each with its own constraint or the error."""
         for request, compiled in self._compiler.finished():
             if isinstance(compiled, GrammarError | CompilerError | BusyError):
                 yield request, compiled
@@ -79,13 +81,13 @@ class GrammarDesk:
                 yield request, AutomatonConstraint(compiled, self._compiler.spelled)
 
     def load(self, constraint: Constraint | None) -> bool:
-        """For a request that begins to run. False if its automaton has no room until others end."""
+        """Loads the automaton of a request that starts; False if other requests' automata leave no memory."""
         if not isinstance(constraint, AutomatonConstraint):
             return True
         automaton = constraint.automaton
         loaded = self._loaded.get(automaton.key)
         if loaded is None:
-            if not self._make_room(automaton.nbytes):
+            if not self._free_memory(automaton.nbytes):
                 return False
             self._next_id += 1
             loaded = self._loaded[automaton.key] = _Loaded(self._next_id, automaton.nbytes)
@@ -98,7 +100,7 @@ class GrammarDesk:
         return True
 
     def unload(self, constraint: Constraint | None) -> None:
-        """Its request runs no more; no step in flight names it."""
+        """The request gives back its slot; no step in flight names it."""
         if isinstance(constraint, AutomatonConstraint) and constraint.grammar is not None:
             constraint.grammar = None
             loaded = self._loaded[constraint.automaton.key]
@@ -106,8 +108,8 @@ class GrammarDesk:
             self._bytes_in_use -= 0 if loaded.users else loaded.nbytes
             self._loaded.move_to_end(constraint.automaton.key)
 
-    def _make_room(self, nbytes: int) -> bool:
-        """Drops automata that nobody uses, those last used longest ago, as far as that is needed."""
+    def _free_memory(self, nbytes: int) -> bool:
+        """Drops unused automata, least recently used first, until `nbytes` fit; False if they cannot."""
         if self._bytes_in_use + nbytes > DEVICE_BYTES:
             return False
         while self._nbytes + nbytes > DEVICE_BYTES:
