@@ -1,4 +1,4 @@
-"""Evicts what is worth least: the leaf whose kind, at its age, brings the fewest hits for its time."""
+"""Evicts the leaf with the lowest Gittins index, learned for its kind and age."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .reuse_table import Kind, ReuseTable, Traits
 from .tails import Tails
 
 # In tokens, relative to the whole cache:
-BANDS = (0.125, 0.25, 0.5, 0.6875, 1, 1.375, 2, 2.8125, 4, 8, 16, 32)  # ends; what is older is in the last
-WEIGHT = 1 / 16  # seen, before that counts for more than what was assumed
-HALF_LIFE = 16  # of what was learned
-HISTORY = 32  # evicted, and remembered
-TICKS = 16  # in which a cache is filled: the resolution of ages
-CYCLE = 1 / 2  # accessed before a kind is judged anew, if there are enough requests for one lesson each
+BANDS = (0.125, 0.25, 0.5, 0.6875, 1, 1.375, 2, 2.8125, 4, 8, 16, 32)  # upper ends; older: in the last
+WEIGHT = 1 / 16  # observed tokens at which the evidence outweighs the prior
+HALF_LIFE = 16  # of counts
+HISTORY = 32  # ghosts
+TICKS = 16  # for one cache of accesses: the resolution of ages
+CYCLE = 1 / 2  # accesses between two updates of a kind, if there are enough requests
 
 
 class Group:
-    """Nodes of one kind that nobody has used since the same tick."""
+    """Nodes of one kind whose last use was in the same tick."""
 
     __slots__ = ("band", "kind", "leaves", "offered", "packed", "tick")
 
@@ -32,15 +32,15 @@ class Group:
         self.tick = tick
         self.band = 0
         self.packed = 0  # bytes of all its tokens
-        self.leaves: OrderedDict[Node, None] = OrderedDict()  # those that may be evicted
-        self.offered = inf  # the rate at which they wait for eviction, if they do
+        self.leaves: OrderedDict[Node, None] = OrderedDict()  # evictable ones
+        self.offered = inf  # the index under which it is in the heap; inf: it is not
 
 
 class GittinsPolicy:
-    """Learns how soon nodes are used again, by their hits, their past, their length and the answer's.
+    """Learns how soon nodes are reused, by hits, ancestry, length and the length of the request's output.
 
-    A node has an age from when its last lock goes, counted in accesses, until it is hit; while it has one,
-    its group is `Node.mark`. That goes for remembered nodes too: what was evicted too early teaches most.
+    A node has an age, in accesses, from its last unlock until its next hit; meanwhile its group is
+    `Node.mark`. Ghosts have ages too: nodes that were evicted too early teach the most.
     """
 
     def __init__(self, num_pages: int, page_size: int) -> None:
@@ -53,7 +53,7 @@ class GittinsPolicy:
         self._tick_length = capacity / TICKS
         self._tick = 0
         self._cycle = capacity * CYCLE
-        self._next_lesson = 0.0
+        self._next_update = 0.0
         self._ends = [round(end * TICKS) for end in BANDS[:-1]]
         self._groups: list[dict[Traits, Group]] = [{} for _ in range(self._ends[-1] + 1)]  # by tick, a ring
         self._with_leaves: dict[Kind, dict[Group, None]] = {}
@@ -68,12 +68,12 @@ class GittinsPolicy:
     def advance(self, now: int) -> None:
         self._table.advance(now)
         self._grow_older(now)
-        if now >= self._next_lesson:
-            self._learn(now)
+        if now >= self._next_update:
+            self._update_kind(now)
 
-    def _learn(self, now: int) -> None:
-        kind = self._table.learn()
-        self._next_lesson = now + self._cycle / self._table.num_kinds
+    def _update_kind(self, now: int) -> None:
+        kind = self._table.update_next()
+        self._next_update = now + self._cycle / self._table.num_kinds
         for group in self._with_leaves.get(kind, ()) if kind else ():
             self._offer(group)
 
@@ -123,8 +123,8 @@ class GittinsPolicy:
             self._lost_leaf(group)
             self._tails.discard(leaf)
 
-    def reach_tail(self, share: float) -> None:
-        self._tails.reached(share)
+    def observe_tail(self, share: float) -> None:
+        self._tails.observe(share)
 
     def pop_tail(self) -> Node | None:
         return self._tails.pop()
@@ -188,7 +188,7 @@ class GittinsPolicy:
                 self._offer(group)
 
     def _offer(self, group: Group) -> None:
-        """Queues a group at its rate. A rate that has grown is seen to when its turn comes."""
+        """Puts a group into the heap by its index. An index that has risen is corrected when it is popped."""
         rate = group.kind.rates[group.band]
         if rate >= group.offered:
             return
@@ -209,17 +209,16 @@ class GittinsPolicy:
 
 
 def _traits(node: Node, generated: int) -> Traits:
-    """Scales on which a step is a doubling (hits) or eight times as much (lengths)."""
+    """On logarithmic scales: a step doubles the hits, or multiplies a length by eight."""
     hits = min(node.hits.bit_length(), 4)
-    past = -1 if hits else _past(node)
-    return Traits(hits, past, len(node.tokens).bit_length() // 3, generated.bit_length() // 3)
+    ancestry = -1 if hits else _ancestry(node)
+    return Traits(hits, ancestry, len(node.tokens).bit_length() // 3, generated.bit_length() // 3)
 
 
-def _past(node: Node) -> int:
-    """What a node without a past of its own goes on from.
+def _ancestry(node: Node) -> int:
+    """What a node without hits extends: -1 the root, 0 a parent without hits, 1 a parent with one hit.
 
-    Nothing (-1), what nobody has gone through since either (0), the turn before (1), or what is shared: 2 to
-    6, by the share of those who went through it that went on into something that was there already.
+    2 to 6: a shared parent, by the share of its hits that went on into a child or ghost.
     """
     parent = node.parent
     assert parent is not None
@@ -227,4 +226,4 @@ def _past(node: Node) -> int:
         return -1
     if parent.hits < 2:
         return parent.hits
-    return 2 + round(4 * parent.led_on / parent.hits)
+    return 2 + round(4 * parent.extended / parent.hits)

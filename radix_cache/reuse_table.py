@@ -1,4 +1,4 @@
-"""How likely and how soon something is used again, by its age since it was last used: learned from counts."""
+"""The chance of reuse by kind and age, learned from counts, and the Gittins index that follows from it."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from math import exp2, floor, log2
 from operator import mul
 from typing import NamedTuple
 
-ASSUMED = 0.1  # the chance of reuse in each band of age before anything is known: equal, as if LRU were right
-MOST = 0.9  # chances above are taken for that
-NEAR = 0.6  # what counts 1 in its own band of age counts so much in the next, and so on
-NODES = 16  # seen at least, before they count for more than what was assumed
-OWN = 1 / 4  # of what must be seen to change a trait's factor changes a kind's own
-COMPARED_EVERY = 16  # lessons at least
-STEPS = 4  # in a doubling of worth: what differs by less is taken for equal
+ASSUMED = 0.1  # prior chance of reuse in each band of age; equal chances mean LRU
+MOST = 0.9  # upper bound of a chance
+NEAR = 0.6  # weight of an observation in the next band of age, relative to its own
+NODES = 16  # observed nodes at which the evidence outweighs the prior
+OWN = 1 / 4  # weight of the prior of a kind's own factors, relative to that of a trait's factors
+COMPARED_EVERY = 16  # updates of kinds between two updates of the traits' factors, at least
+STEPS = 4  # per doubling of the index: smaller differences count as equal
 LARGEST_SCALE = 1e60
 
 
 class Traits(NamedTuple):
-    """What tells nodes apart, each on a coarse scale."""
+    """What distinguishes kinds of nodes, each on a coarse scale."""
 
     hits: int
-    past: int
+    ancestry: int
     length: int
-    answer: int
+    output: int
 
 
 class Kind:
-    """Nodes of equal traits: how much of them lived to see each band of age, and how much was used in it."""
+    """Nodes of equal traits: how many tokens reached each band of age, and how many were used in it."""
 
     __slots__ = ("nodes", "rates", "seen", "traits", "used")
 
@@ -35,11 +35,11 @@ class Kind:
         self.traits = traits
         self.seen = [0.0] * bands
         self.used = [0.0] * bands
-        self.nodes = 0.0  # that made up what was seen in the first band
-        self.rates: list[float] = []  # what keeping a token is worth, by band
+        self.nodes = 0.0  # nodes that reached the first band
+        self.rates: list[float] = []  # Gittins index by band
 
     def rested(self, size: float, scale: float) -> None:
-        """A node of that size is out of use, and enters the first band."""
+        """A node of that size was unlocked and enters the first band."""
         self.seen[0] += size * scale
         self.nodes += scale
 
@@ -50,18 +50,18 @@ class Kind:
 
 
 class ReuseTable:
-    """Learns the worth of each kind, one kind at a time.
+    """Learns the index of each kind, one kind at a time.
 
-    A kind that was rarely seen is taken for what its traits suggest: the chances of all kinds together, times
-    a factor for each trait (how much more often nodes of that trait were used than expected). What was seen
-    of it at about an age changes its chances at that age by one more factor. What is new counts more: instead
-    of all old counts getting smaller, `scale`, by which new ones are multiplied, grows.
+    The prior chances of a kind are those of all kinds together, times a factor for each of its traits (how
+    much more often nodes of that trait were used than expected). The kind's own observations near an age
+    change its chances there by one more factor. Old counts decay: instead of shrinking them, new counts are
+    multiplied by a growing `scale`.
     """
 
     def __init__(self, widths: Sequence[float], weight: float, half_life: float) -> None:
         """
         widths: of the bands of age, in accesses
-        weight: how much must be seen at least before it counts for more than what was assumed
+        weight: observed bytes at which the evidence outweighs the prior, at least
         half_life: of counts, in accesses
         """
         self.scale = 1.0
@@ -83,7 +83,7 @@ class ReuseTable:
         kind = self._kinds.get(traits)
         if kind is None:
             kind = self._kinds[traits] = Kind(traits, len(self._widths))
-            self._judge(kind)
+            self._update(kind)
         return kind
 
     def advance(self, now: int) -> None:
@@ -91,10 +91,10 @@ class ReuseTable:
         if self.scale > LARGEST_SCALE:
             largest, self._origin, self.scale = self.scale, now, 1.0
             for kind in self._kinds.values():
-                kind.shrink(largest)  # worth is a matter of ratios, and stays
+                kind.shrink(largest)  # the index depends only on ratios
 
-    def learn(self) -> Kind | None:
-        """Judges the kind whose turn it is anew and returns it, if there is any."""
+    def update_next(self) -> Kind | None:
+        """Updates the next kind and returns it; None if there are no kinds."""
         self._until_compared -= 1
         kind = next(self._turn, None)
         if kind is None:
@@ -104,19 +104,19 @@ class ReuseTable:
             self._turn = iter(list(self._kinds.values()))
             kind = next(self._turn, None)
         if kind is not None:
-            self._judge(kind)
+            self._update(kind)
         return kind
 
-    def _judge(self, kind: Kind) -> None:
+    def _update(self, kind: Kind) -> None:
         factor = self._factor(kind.traits)
-        suggested = [factor * chance for chance in self._base]
+        prior = [factor * chance for chance in self._base]
         assumed = OWN * self._needed(_node_size([kind])) * ASSUMED
-        expected = list(map(mul, kind.seen, suggested))
-        chances = list(map(mul, suggested, _near_ratios(kind.used, expected, assumed)))
-        kind.rates = [_step_below(rate) for rate in worth(chances, self._widths)]
+        expected = list(map(mul, kind.seen, prior))
+        chances = list(map(mul, prior, _near_ratios(kind.used, expected, assumed)))
+        kind.rates = [_step_below(rate) for rate in gittins_indices(chances, self._widths)]
 
     def _compare(self) -> None:
-        """Learns the chances of all kinds together, then the factors of one trait after another."""
+        """Updates the chances of all kinds together, then the factors of one trait after another."""
         kinds = list(self._kinds.values())
         if not kinds:
             return
@@ -131,14 +131,14 @@ class ReuseTable:
             expected = [tokens * factors[level] for tokens, level in zip(expected, levels, strict=True)]
 
     def _needed(self, node_size: float) -> float:
-        """How much must be seen before it counts for more than what was assumed.
+        """Observed bytes at which the evidence outweighs the prior.
 
-        The tokens of a node are used together: however many they are, they are one example.
+        The tokens of a node are used together, so each node is one example.
         """
         return max(self._weight, NODES * node_size) * self.scale
 
     def _factor(self, traits: Traits) -> float:
-        """How much more often nodes of these traits are used than all together."""
+        """How much more often nodes of these traits are used than all nodes."""
         factor = 1.0
         for level, factors in zip(traits, self._factors, strict=True):
             factor *= factors.get(level, 1.0)
@@ -146,7 +146,7 @@ class ReuseTable:
 
 
 def _node_size(kinds: Sequence[Kind]) -> float:
-    """The mean of all nodes that came to rest."""
+    """Mean size of the observed nodes."""
     nodes = sum([kind.nodes for kind in kinds])
     return sum([kind.seen[0] for kind in kinds]) / nodes if nodes else 0.0
 
@@ -154,7 +154,7 @@ def _node_size(kinds: Sequence[Kind]) -> float:
 def _ratios(
     levels: Sequence[int], used: Sequence[float], expected: Sequence[float], assumed: float
 ) -> dict[int, float]:
-    """For each level of a trait: what was used, over what the traits before it lead one to expect."""
+    """For each level of a trait: used tokens over those that the earlier traits predict."""
     above: dict[int, float] = {}
     below: dict[int, float] = {}
     for level, more_used, more_expected in zip(levels, used, expected, strict=True):
@@ -164,7 +164,7 @@ def _ratios(
 
 
 def _near_ratios(used: Sequence[float], expected: Sequence[float], assumed: float) -> list[float]:
-    """For each band what was used, over what was expected; other bands count less the further they are."""
+    """For each band: used tokens over expected ones; other bands weigh less the further away they are."""
     younger = []
     above = below = 0.0
     for more_used, more_expected in zip(used, expected, strict=True):
@@ -187,15 +187,17 @@ def _totals(rows: Iterable[Sequence[float]]) -> list[float]:
 
 
 def _step_below(rate: float) -> float:
-    """Small differences of what was learned are chance: among equals the oldest goes."""
+    """Rounds an index down, because small differences are chance; among equals the oldest is evicted."""
     return exp2(floor(log2(rate) * STEPS) / STEPS)
 
 
-def worth(chances: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """For each band the best rate of hits per time that keeping a token from its start on can bring.
+def gittins_indices(chances: Sequence[float], widths: Sequence[float]) -> list[float]:
+    """For each band of age the Gittins index: the best rate of hits per time over all times to wait.
 
-    The best over all times to wait: the Gittins index of scheduling theory (Aalto, Ayesta and Righter, 2009).
-    A band is joined with those after it as long as they raise its rate.
+    See Aalto, Ayesta and Righter (2009). A band is joined with those after it as long as they raise its rate.
+
+    chances: of reuse in each band
+    widths: of the bands, in accesses
     """
     joined: list[tuple[float, float, float, float]] = []
     rates = []

@@ -26,7 +26,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
     def start(self, page_size: int, num_pages: int, learns: bool, unused_tails: int) -> None:
         policy = GittinsPolicy(num_pages, page_size) if learns else LeastRecentlyUsed()
         for _ in range(unused_tails):
-            policy.reach_tail(0)
+            policy.observe_tail(0)
         cache = PrefixCache(num_pages, page_size, policy, check_invariants=True)
         self.world = World(cache, num_pages)
         self.learns = learns

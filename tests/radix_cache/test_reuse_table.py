@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from arbora.radix_cache.reuse_table import Kind, ReuseTable, Traits, worth
+from arbora.radix_cache.reuse_table import Kind, ReuseTable, Traits, gittins_indices
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,15 +29,15 @@ def best_rate(chances: Sequence[float], widths: Sequence[float]) -> float:
 def test_a_place_is_worth_the_best_rate_over_all_times_to_wait(bands: list[tuple[float, float]]) -> None:
     chances, widths = [chance for chance, _ in bands], [width for _, width in bands]
     expected = [best_rate(chances[band:], widths[band:]) for band in range(len(bands))]
-    assert worth(chances, widths) == pytest.approx(expected)
+    assert gittins_indices(chances, widths) == pytest.approx(expected)
 
 
 def test_with_equal_chances_the_older_is_worth_less() -> None:
-    assert all(younger > older for younger, older in pairwise(worth([0.1] * 4, WIDTHS)))
+    assert all(younger > older for younger, older in pairwise(gittins_indices([0.1] * 4, WIDTHS)))
 
 
 def test_what_is_sure_to_be_used_later_is_worth_more_as_the_time_comes() -> None:
-    rates = worth([0, 0, 0.9, 0], WIDTHS)
+    rates = gittins_indices([0, 0, 0.9, 0], WIDTHS)
     assert rates[0] < rates[1] < rates[2] > rates[3] == 0
 
 
@@ -51,7 +51,7 @@ def count(kind: Kind, seen: float, used: float, nodes: float = 1000, scale: floa
 def learn_all(table: ReuseTable, kinds: int) -> None:
     """A lesson for each kind after their traits have been compared."""
     for _ in range(16 + 2 * kinds):
-        table.learn()
+        table.update_next()
 
 
 def test_a_kind_that_is_used_more_is_worth_more() -> None:
