@@ -93,7 +93,7 @@ class AutomatonConstraint:
         if self.automaton.forced[self._on_device] == CHOICE:
             return None
         self._read()
-        return forced_text(self.automaton, self._state, self._stack)
+        return forced_text(self.automaton.machine, self.automaton.forced, self._state, self._stack)
 
     def closing_bytes(self, tokens: Sequence[int]) -> int | None:
         state, stack = self._behind(tokens)

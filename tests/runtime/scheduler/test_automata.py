@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from arbora.grammars import Automaton, CompilerError
-from arbora.grammars import stack_automaton as compiler
+from arbora.grammars.machine import stack_automaton as compiler
 from arbora.kernels.automaton import Tables, layout
 from arbora.kernels.automaton.layout import POP, PUSH
 from arbora.runtime.scheduler import grammar_desk
