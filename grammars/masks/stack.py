@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TooLargeError
-from ..stack_automaton import StackAutomaton
+from ..machine.stack_automaton import StackAutomaton
 from .list_sharing import renumber, share_decided
 from .lists import Lists, no_lists
 from .plain import PlainMasks, Tools

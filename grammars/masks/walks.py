@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..stack_automaton import DEAD
+from ..machine.stack_automaton import DEAD
 from .configurations import ASKED, FULL, NOT_YET, OPENS, UNDECIDED, follow
 from .token_trie import OTHER, PLAIN
 from .unowned import unowned

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ...grammars import BusyError, CompilerError, GrammarError
-from ..messages import Generate, Refused
+from ..messages import Generate, Refused, ReplyError
 from .allocation import pages_for
 from .queue_places import QueuePlaces
 from .request import TOKEN_BYTES, Request
@@ -87,7 +87,17 @@ def grammar_refusal(request: Request, error: GrammarError | CompilerError | Busy
             request.id, 500, f"{request.grammar_param}: {message}", request.grammar_param, "internal_error"
         )
     param = request.grammar_params.get(error.function, request.grammar_param)
+    return Refused(request.id, 400, f"{param}: {_shortened(error)}", param, "invalid_grammar")
+
+
+def grammar_error(request: Request, error: GrammarError | CompilerError) -> ReplyError:
+    """Why a reply cannot follow its grammar any further: the grammar's fault (400) or the server's."""
+    param = request.grammar_param
+    if isinstance(error, CompilerError):
+        return ReplyError(f"{param}: {_shortened(error)}")
+    return ReplyError(f"{param}: {_shortened(error)}", 400, param, "invalid_grammar")
+
+
+def _shortened(error: Exception) -> str:
     reason = str(error)
-    if len(reason) > MOST_CHARACTERS:
-        reason = f"{reason[:MOST_CHARACTERS]}…"
-    return Refused(request.id, 400, f"{param}: {reason}", param, "invalid_grammar")
+    return reason if len(reason) <= MOST_CHARACTERS else f"{reason[:MOST_CHARACTERS]}…"

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..messages import FinishReason, Logprobs, RowError, StepResult
+from ..messages import FinishReason, Logprobs, ReplyError, RowError, StepResult
 from .completion import Completion
 from .counts import Counts
 from .fairness import OUTPUT_WEIGHT, Fairness
 from .forced_runs import ForcedRuns, Segments
 from .plan import StepInFlight
+from .refusals import grammar_error
 from .replies import Replies, ending
 from .request import Phase, Request
 
@@ -102,7 +103,7 @@ class Results:
         self._count_output(request, 1)
         error = request.constraint.accept(token, state) if request.constraint else None
         if error is not None:
-            self._fail(request, error, outcome)
+            self._fail(request, grammar_error(request, error), outcome)
             return
         finish = ending(request, self._eos) or self.force(request)
         self._replies.tokens(request, logprobs, finish)
@@ -140,7 +141,7 @@ class Results:
             self._replies.end(request, "stop")
             outcome.ended.append(request)
         else:
-            self._fail(request, error.message, outcome)
+            self._fail(request, ReplyError(error.message), outcome)
 
     def _finish_prefills(self, flight: StepInFlight, outcome: StepOutcome) -> None:
         """Ends requests for no output after their prompt, and answered ones after their forced tokens."""
@@ -154,9 +155,9 @@ class Results:
                 self._replies.end(request, "length")
                 outcome.ended.append(request)
 
-    def _fail(self, request: Request, message: str, outcome: StepOutcome) -> None:
+    def _fail(self, request: Request, error: ReplyError, outcome: StepOutcome) -> None:
         if not self._is_answered(request, outcome):
-            self._replies.end(request, "error", message)
+            self._replies.end(request, "error", error)
         if not outcome.is_over(request):
             outcome.ended.append(request)
 
