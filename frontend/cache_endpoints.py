@@ -32,6 +32,7 @@ from ..runtime.messages import (
 from ..runtime.sampling_params import SamplingParams
 from .cache_answers import Freed, PinDeleted, amount, cache_status, freed_pages, shown_pin
 from .caller import Caller, caller_of
+from .generation import early_end
 from .openai.protocol import PinRequest
 from .openai.requests import new_id
 from .openai.tokenize import prompt_tokens
@@ -192,7 +193,7 @@ async def _compute(service: Service, request: Generate) -> None:
         service.engine.forget(generation)
     for output in outputs:
         if output.finish in ("error", "abort"):
-            raise RequestError(output.error or "The prefix was not computed.", status=500, code=output.finish)
+            raise early_end(output)
 
 
 async def _ask(

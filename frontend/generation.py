@@ -24,6 +24,14 @@ class Arrival(NamedTuple):
     time: float
 
 
+def early_end(output: Output) -> RequestError:
+    """The error of a reply whose last output says "error" or "abort"."""
+    if output.error is None:
+        return RequestError("The request was aborted.", status=500, code="abort")
+    error = output.error
+    return RequestError(error.message, status=error.status, param=error.param, code=error.code)
+
+
 class Generation:
     """The choices of one request, each a `Generate` of its own.
 

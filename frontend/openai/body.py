@@ -79,6 +79,7 @@ class BodyReader:
             return run_now(steps) if len(body) <= LARGE_BODY else await self._work.run(caller, steps)
 
     def _read(self, body: bytes, decoder: msgspec.json.Decoder[T], kind: type[T]) -> Steps[T]:
+        _check_utf8(body)
         yield from check_shape(body)
         try:
             fields = _decoded(_fields, body)
@@ -187,16 +188,18 @@ def _decoded(decoder: msgspec.json.Decoder[U], body: bytes) -> U:
         return decoder.decode(body)
     except msgspec.ValidationError:
         raise
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestError(_no_json(body, error), code="invalid_json") from None
+    except msgspec.DecodeError as error:
+        reason = f"is not valid JSON: {error}" if body.strip() else "is empty, but must be a JSON object"
+        raise RequestError(f"The request's body {reason}.", code="invalid_json") from None
 
 
-def _no_json(body: bytes, error: Exception) -> str:
-    if not body.strip():
-        return "The request's body is empty, but must be a JSON object."
-    if isinstance(error, UnicodeDecodeError):
-        return f"The request's body is not valid UTF-8: it has the byte 0x{error.object[error.start]:02x}."
-    return f"The request's body is not valid JSON: {error}."
+def _check_utf8(body: bytes) -> None:
+    """Checked once and first: decoders check only the strings that they read."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        message = f"The request's body is not valid UTF-8: it has the byte 0x{body[error.start]:02x}."
+        raise RequestError(message, code="invalid_json") from None
 
 
 def _with_whole_numbers(fields: dict[str, Raw]) -> dict[str, Raw]:

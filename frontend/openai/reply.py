@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from msgspec import UNSET, UnsetType
 
-from ...runtime.errors import RequestError
 from ...runtime.messages import LeftOut, Logprobs, Output, Tokens
-from ..generation import Arrival, Generation
+from ..generation import Arrival, Generation, early_end
 from ..text.detokenizer import Detokenizer
 from .responses import PromptTokensDetails, UnenforcedKeyword, Usage
 from .token_logprobs import TokenLogprob, unpack
@@ -98,7 +97,7 @@ class Reply:
             if choice.finish is not None:
                 continue
             if output.finish in ("error", "abort"):
-                raise RequestError(output.error or "The request was aborted.", status=500, code=output.finish)
+                raise early_end(output)
             pieces.append(choice.push(index, output))
             if choice.finish is not None and output.finish is None:
                 self._stopped.append((index, choice.completion_tokens))

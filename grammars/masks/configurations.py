@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..stack_automaton import (
+from ..machine.stack_automaton import (
     CALL,
     CLOSE,
     COUNT,

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..stack_automaton import DEAD
+from ..machine.stack_automaton import DEAD
 from .configurations import ASKED, CONFIGURATIONS_FULL, OPENS, UNDECIDED
 from .token_trie import OTHER, QUOTE_FREE
 from .unowned import unowned

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..stack_automaton import DEAD
+from ..machine.stack_automaton import DEAD
 from .configurations import CONFIGURATIONS_FULL
 from .lists import code_of, longer, sum_of
 from .token_trie import OTHER, QUOTE_FREE, TokenTries

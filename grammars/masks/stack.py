@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TooLargeError
-from ..stack_automaton import StackAutomaton
+from ..machine.stack_automaton import StackAutomaton
 from .edge_walks import Limits
 from .list_sharing import renumber, share_decided
 from .lists import Lists, no_lists

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..stack_automaton import CALL, COUNT, COUNT_CALL, DEAD, POP
+from ..machine.stack_automaton import CALL, COUNT, COUNT_CALL, DEAD, POP
 from .token_trie import MAX_QUOTE_FREE_BYTES, QUOTE
 from .unowned import unowned
 from .walks import Machine

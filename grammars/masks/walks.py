@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..stack_automaton import DEAD
+from ..machine.stack_automaton import DEAD
 from .configurations import ASKED, CONFIGURATIONS_FULL, NOT_COMPUTED, OPENS, UNDECIDED, Configurations, follow
 from .token_trie import OTHER, QUOTE_FREE, TokenTries
 from .unowned import unowned

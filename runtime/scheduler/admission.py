@@ -6,7 +6,7 @@ import msgspec
 
 from ...grammars import BusyError, CompilerError, GrammarError
 from ...radix_cache import Lease, PrefixCache
-from ..messages import Generate, Refused
+from ..messages import Generate, Refused, ReplyError
 from .places import Places
 from .request import TOKEN_BYTES, Request, Residence
 
@@ -89,10 +89,20 @@ def without_grammar(request: Request, error: GrammarError | CompilerError | Busy
             request.id, 500, f"{request.grammar_param}: {message}", request.grammar_param, "internal_error"
         )
     param = request.grammar_params.get(error.function, request.grammar_param)
+    return Refused(request.id, 400, f"{param}: {_shortened(error)}", param, "invalid_grammar")
+
+
+def left_grammar(request: Request, error: GrammarError | CompilerError) -> ReplyError:
+    """The error of a reply that can't go on in its grammar: the grammar's fault (400) or the server's."""
+    param = request.grammar_param
+    if isinstance(error, CompilerError):
+        return ReplyError(f"{param}: {_shortened(error)}")
+    return ReplyError(f"{param}: {_shortened(error)}", 400, param, "invalid_grammar")
+
+
+def _shortened(error: Exception) -> str:
     reason = str(error)
-    if len(reason) > MOST_SAID:
-        reason = f"{reason[:MOST_SAID]}…"
-    return Refused(request.id, 400, f"{param}: {reason}", param, "invalid_grammar")
+    return reason if len(reason) <= MOST_SAID else f"{reason[:MOST_SAID]}…"
 
 
 def pages_for(tokens: int, page_size: int) -> int:

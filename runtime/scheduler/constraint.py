@@ -8,7 +8,16 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...grammars import CHOICE, DEAD, Automaton, ForcedText, HostMatcher, forced_text
+from ...grammars import (
+    CHOICE,
+    DEAD,
+    Automaton,
+    CompilerError,
+    ForcedText,
+    GrammarError,
+    HostMatcher,
+    forced_text,
+)
 
 Spelled = Callable[[NDArray[np.int32]], bytes]
 """what tokens [n] are in bytes"""
@@ -46,8 +55,8 @@ class Constraint(Protocol):
     def expect(self, token: int) -> None:
         """A token that is about to be accepted: what is done elsewhere for it begins."""
 
-    def accept(self, token: int, state: int) -> str | None:
-        """A kept token, and the state after it as the device says. Returns an error's message, if any."""
+    def accept(self, token: int, state: int) -> GrammarError | CompilerError | None:
+        """Follow a kept token, after which the device is in `state`. Returns why that failed, if it did."""
 
     def append(self, tokens: Sequence[int]) -> None:
         """Tokens that were not sampled but had to come."""
@@ -84,7 +93,7 @@ class AutomatonConstraint:
         if self.automaton.forced[self._on_device] == CHOICE:
             return None
         self._read()
-        return forced_text(self.automaton, self._state, self._stack)
+        return forced_text(self.automaton.machine, self.automaton.forced, self._state, self._stack)
 
     def closing_bytes(self, tokens: Sequence[int]) -> int | None:
         state, stack = self._behind(tokens)
@@ -97,10 +106,10 @@ class AutomatonConstraint:
     def expect(self, token: int) -> None:
         pass
 
-    def accept(self, token: int, state: int) -> str | None:
+    def accept(self, token: int, state: int) -> CompilerError | None:
         self._unread.append(token)
         self._on_device = state
-        return "the output left its grammar" if state == DEAD else None
+        return CompilerError("the output left its grammar") if state == DEAD else None
 
     def append(self, tokens: Sequence[int]) -> None:
         self._unread += tokens
@@ -146,7 +155,7 @@ class MatcherConstraint:
     def expect(self, token: int) -> None:
         self._matcher.begin(token)
 
-    def accept(self, token: int, state: int) -> str | None:
+    def accept(self, token: int, state: int) -> GrammarError | CompilerError | None:
         return self._matcher.consume(token)
 
     def append(self, tokens: Sequence[int]) -> None:

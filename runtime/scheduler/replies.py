@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ..messages import FinishReason, Logprobs, Message, Output, Outputs, Tokens
+from ..messages import FinishReason, Logprobs, Message, Output, Outputs, ReplyError, Tokens
 from .request import TOKEN_BYTES, Request
 
 
@@ -23,7 +23,7 @@ class Replies:
         stop_token = request.last_token if finish == "stop" else None
         self._put(request, Output(request.id, _unsent(request), logprobs, finish, stop_token))
 
-    def end(self, request: Request, finish: FinishReason, error: str | None = None) -> None:
+    def end(self, request: Request, finish: FinishReason, error: ReplyError | None = None) -> None:
         """The reply ends without another token than those that were forced."""
         self._put(request, Output(request.id, _unsent(request), finish=finish, error=error))
 

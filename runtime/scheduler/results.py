@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..messages import FinishReason, Logprobs, RowError, StepResult
+from ..messages import FinishReason, Logprobs, ReplyError, RowError, StepResult
+from .admission import left_grammar
 from .completion import Completion
 from .counts import Counts
 from .fairness import OUTPUT_WEIGHT, Fairness
@@ -89,7 +90,7 @@ class Results:
         self._count_output(request, 1)
         error = request.constraint.accept(token, state) if request.constraint else None
         if error is not None:
-            self._fail(request, error)
+            self._fail(request, left_grammar(request, error))
             return
         finish = ending(request, self._eos) or self.force(request)
         self._replies.tokens(request, logprobs, finish)
@@ -135,7 +136,7 @@ class Results:
             self._replies.end(request, "stop")  # the grammar allows the end alone, `min_tokens` not even that
             self._end(request)
         else:
-            self._fail(request, error.message)
+            self._fail(request, ReplyError(error.message))
 
     def _finish_prompts(self, flight: StepInFlight) -> None:
         """Requests for no output at all end with their prompt, those that leave with what was forced."""
@@ -149,8 +150,8 @@ class Results:
                 self._replies.end(request, "length")
                 self._end(request)
 
-    def _fail(self, request: Request, message: str) -> None:
+    def _fail(self, request: Request, error: ReplyError) -> None:
         if not request.is_answered:
-            self._replies.end(request, "error", message)
+            self._replies.end(request, "error", error)
         if request.phase is not Phase.ENDED:
             self._end(request)

@@ -182,7 +182,9 @@ async def test_only_the_event_loop_sends_to_the_scheduler(monkeypatch: pytest.Mo
     monkeypatch.setattr(EngineClient, "_send", noted)
     async with http_world(context_length=4096) as world:
         world.script = world.says("one two three")
+        world.running.pauses = True  # the scheduler must not end the reply before its stop string is found
         for stream in (False, True):
+            world.running.gate.set()
             body = {"model": MODEL, "prompt": [5] * (MANY_TOKENS + 100), "echo": True, "logprobs": 1}
             answer = await world.http.post("/v1/completions", json={**body, "stop": "o", "stream": stream})
             assert answer.status_code == 200

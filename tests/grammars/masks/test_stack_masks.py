@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arbora.grammars.machine.stack_automaton import StackAutomaton
 from arbora.grammars.masks.edge_walks import Limits, WalkedStates
 from arbora.grammars.masks.stack import StackMasks
 from arbora.grammars.masks.token_trie import (
@@ -24,7 +25,6 @@ from arbora.grammars.masks.token_trie import (
 from arbora.grammars.masks.walker import Walker
 from arbora.grammars.masks.walks import Machine, buffers_for
 from arbora.grammars.schema import PropertyOrder, SchemaCompiler
-from arbora.grammars.stack_automaton import StackAutomaton
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from json_automata import steps

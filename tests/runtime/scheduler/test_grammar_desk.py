@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from arbora.grammars import Automaton, BusyError, CompilerError, GrammarError
-from arbora.grammars.automaton import LIST_BYTES
-from arbora.grammars.jobs import Job, Result
+from arbora.grammars.service.automaton import LIST_BYTES
+from arbora.grammars.service.jobs import Job, Result
 from arbora.grammars.source import GrammarKind
 from arbora.kernels.automaton import ACTION_COLUMNS, Tables
 from arbora.runtime.messages import DropGrammar, GrammarSpec, LoadGrammar
