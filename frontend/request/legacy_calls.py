@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ...runtime.errors import RequestError
-from .protocol import ChatMessage, MessageToolCall
+from .messages import ChatMessage, MessageToolCall
 
 
 def with_tool_calls(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:

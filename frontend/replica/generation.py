@@ -6,14 +6,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..runtime.errors import RequestError
-from ..runtime.messages import Abort, Finish, Generate, LeftOut, Message, Output
+from ...runtime.errors import RequestError
+from ...runtime.messages import Abort, Finish, Generate, LeftOut, Message, Output
+from ..work.caller import ClientGoneError
 
 MAX_ATTEMPTS = 2
-
-
-class ClientGoneError(Exception):
-    """The client closed its connection: nobody waits for the answer."""
 
 
 class Arrival(NamedTuple):

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable
 from typing import TypeAlias
 
-from ..runtime.messages import CacheAnswer, Message, Stats
+from ...runtime.messages import CacheAnswer, Message, Stats
 
 Answer: TypeAlias = Stats | CacheAnswer
 

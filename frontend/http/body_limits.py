@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 
 from msgspec import Raw
 
 from ...runtime.errors import RequestError
-from ..steps import Steps
+from ..work.steps import Steps
 from .json_shape import JsonShape, shape_of
 
 MAX_DEPTH = 256
@@ -15,8 +15,6 @@ MAX_FIELDS = 1024
 MAX_CONTAINERS = 1 << 17  # lists and objects
 MAX_STRINGS = 1 << 18
 MAX_VALUES = 1 << 21  # two million token ids
-MAX_MESSAGES = 16_384
-MAX_TOOLS = 1024
 MAX_FIELD_BYTES = 128 * 1024  # of a field that has no limit of its own below
 MAX_GRAMMAR_BYTES = 4 * 1024 * 1024  # a grammar has at most a million characters
 MAX_TOOLS_BYTES = 4 * 1024 * 1024
@@ -76,7 +74,7 @@ def _check(shape: JsonShape) -> None:
             )
 
 
-def check_fields(fields: Mapping[str, Raw], known: tuple[str, ...]) -> None:
+def check_field_sizes(fields: Mapping[str, Raw], known: tuple[str, ...]) -> None:
     """Raises `RequestError` naming the known field whose JSON is too long."""
     for name in known:
         most = _FIELD_BYTES.get(name, MAX_FIELD_BYTES)
@@ -87,13 +85,3 @@ def check_fields(fields: Mapping[str, Raw], known: tuple[str, ...]) -> None:
                 param=name,
                 code="invalid_value",
             )
-
-
-def check_count(name: str, values: Sized | None, most: int, what: str) -> None:
-    """Raises `RequestError` naming the field, how many it has and how many it may have."""
-    if values is not None and len(values) > most:
-        raise RequestError(
-            f"{name} has {len(values)} {what}, but may have at most {most}.",
-            param=name,
-            code="invalid_value",
-        )

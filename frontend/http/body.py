@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, cached_property
 from itertools import islice
-from typing import TypeAlias, TypeVar, get_args, get_type_hints
+from typing import Generic, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import Raw
@@ -15,13 +16,12 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
 from ...runtime.errors import RequestError
-from ..caller import BODY_BYTES, LARGE_BODY, Caller
-from ..fair_threads import FairThreads
-from ..generation import ClientGoneError
-from ..steps import Steps, run_now
-from .body_limits import check_fields, check_shape
+from ..work.caller import LARGE_BODY, Caller, ClientGoneError
+from ..work.fair_threads import FairThreads
+from ..work.steps import Steps, run_now
+from .body_limits import check_field_sizes, check_shape
 from .body_room import BodyRoom, Share
-from .fixed_fields import FIXED_FIELDS, HINTS, check_fixed, is_without_effect
+from .callers import BODY_BYTES
 from .type_errors import type_error
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -39,24 +39,20 @@ Number: TypeAlias = int | float
 _fields = msgspec.json.Decoder(dict[str, Raw])
 _numbers = msgspec.json.Decoder(Number | list[Number | list[Number]])
 
-# Known fields without effect: nothing is lost by not honouring any value of theirs.
-WITHOUT_EFFECT = frozenset(
-    (
-        "metadata",
-        "safety_identifier",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "prediction",
-        "request_id",
-        "spaces_between_special_tokens",
-        "guided_decoding_backend",
-        "session_id",
-        "stream_interval",
-        "media_io_kwargs",
-        "mm_processor_kwargs",
-    )
-)
+FieldCheck: TypeAlias = Callable[[bytes], str | None]
+"""Takes the JSON of a field that has no effect. Returns what to log once, or raises `RequestError`."""
+
+
+@dataclass(frozen=True)
+class BodyKind(Generic[T]):
+    """The type of an endpoint's bodies. `inert` has a check for each known field without effect."""
+
+    type: type[T]
+    inert: Mapping[str, FieldCheck]
+
+    @cached_property
+    def decoder(self) -> msgspec.json.Decoder[T]:
+        return msgspec.json.Decoder(self.type)
 
 
 class BodyReader:
@@ -67,48 +63,45 @@ class BodyReader:
         self._work = work
         self._warned: set[str] = set()
 
-    async def read(
-        self, request: Request, caller: Caller, decoder: msgspec.json.Decoder[T], kind: type[T]
-    ) -> T:
-        """The body as a `kind`. Raises `RequestError` (400, 413, 415, 503) or `ClientGoneError`."""
+    async def read(self, request: Request, caller: Caller, kind: BodyKind[T]) -> T:
+        """The body as the kind's type. Raises `RequestError` (400, 413, 415, 503) or `ClientGoneError`."""
         _check_media_type(request.headers)
         with self.room.share(caller.name) as share:
             body = await _bytes_within_limit(request, share)
             request.scope[BODY_BYTES] = len(body)
-            steps = self._read(body, decoder, kind)
+            steps = self._read(body, kind)
             return run_now(steps) if len(body) <= LARGE_BODY else await self._work.run(caller, steps)
 
-    def _read(self, body: bytes, decoder: msgspec.json.Decoder[T], kind: type[T]) -> Steps[T]:
+    def _read(self, body: bytes, kind: BodyKind[T]) -> Steps[T]:
         _check_utf8(body)
         yield from check_shape(body)
         try:
             fields = _decoded(_fields, body)
         except msgspec.ValidationError:
             raise RequestError("The request's body must be a JSON object.", code="invalid_json") from None
-        check_fields(fields, kind.__struct_fields__)
+        check_field_sizes(fields, kind.type.__struct_fields__)
         yield
         self._check_names(fields, kind)
         yield
         try:
-            return _decoded(decoder, body)
+            return _decoded(kind.decoder, body)
         except msgspec.ValidationError:
             rewritten = msgspec.json.encode(_with_whole_numbers(fields))
         yield
         try:
-            return decoder.decode(rewritten)
+            return kind.decoder.decode(rewritten)
         except msgspec.ValidationError as error:
             raise type_error(error, fields) from None
 
-    def _check_names(self, fields: dict[str, Raw], kind: type[msgspec.Struct]) -> None:
-        known = kind.__struct_fields__
-        unknown = fields.keys() - set(known) - WITHOUT_EFFECT
-        for name in unknown & FIXED_FIELDS.keys():
-            check_fixed(name, bytes(fields[name]))
-        for name in unknown & HINTS.keys():
-            if is_without_effect(name, bytes(fields[name])) and self._may_warn(name):
-                log.warning("the request field %r has no effect. %s", name, HINTS[name].instead)
-        self._warn("", unknown - FIXED_FIELDS.keys() - HINTS.keys(), known)
-        self._check_inner_names("", fields, kind)
+    def _check_names(self, fields: dict[str, Raw], kind: BodyKind[T]) -> None:
+        known = kind.type.__struct_fields__
+        unknown = fields.keys() - set(known)
+        for name in unknown & kind.inert.keys():
+            advice = kind.inert[name](bytes(fields[name]))
+            if advice is not None and self._may_warn(name):
+                log.warning("the request field %r has no effect. %s", name, advice)
+        self._warn("", unknown - kind.inert.keys(), known)
+        self._check_inner_names("", fields, kind.type)
 
     def _check_inner_names(self, path: str, fields: dict[str, Raw], kind: type[msgspec.Struct]) -> None:
         for outer, inner_kind in _inner_kinds(kind).items():

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from ..runtime.messages import Stats
-from .generation import Arrival
-from .openai.responses import Usage
-from .text.prompt_memo import PromptMemo
+from ...runtime.messages import Stats
+from ..replica.generation import Arrival
+from ..request.reply import Usage
+from ..text.prompt_memo import PromptMemo
 
 _FIRST_TOKEN_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120)
 _BETWEEN_TOKENS_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5)
@@ -197,8 +197,7 @@ class RequestTimer:
         """The request's numbers as `name=value`, for a log."""
         parts = []
         if self._usage is not None:
-            cached = self._usage.prompt_tokens_details.cached_tokens
-            parts += [f"prompt={self._usage.prompt_tokens}", f"cached={cached}"]
+            parts += [f"prompt={self._usage.prompt_tokens}", f"cached={self._usage.cached_tokens}"]
             parts += [f"output={self._usage.completion_tokens}"]
         if self._first_token is not None:
             parts.append(f"first_token={self._first_token:.3f}")

@@ -10,43 +10,38 @@ import msgspec
 
 from ...runtime.errors import RequestError
 from ..text.chat_template import ChatTemplate
-from .body_limits import MAX_MESSAGES, MAX_TOOLS, check_count
 from .legacy_calls import with_tool_calls
-from .protocol import ChatMessage, ChatRequest, ContentPart, MessageToolCall, PromptFields, Tool
+from .messages import ChatMessage, ContentPart, Conversation, MessageToolCall, Tool
+from .validation import check_count
 
+MAX_MESSAGES = 16_384
+MAX_TOOLS = 1024
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 JSON_TYPES = ("null", "boolean", "number", "integer", "string", "object", "array")
 MAX_SCHEMA_DEPTH = 200
 MAX_ARGUMENTS = 1 << 20  # characters of one tool call's arguments
 _WITHOUT_PROPERTIES = {"type", "title", "description", "$schema", "additionalProperties", "required"}
-Conversation = list[dict[str, object]]
 
 
 def render(
-    template: ChatTemplate | None,
-    request: ChatRequest | PromptFields,
-    tools: list[dict[str, Any]] | None,
+    template: ChatTemplate | None, conversation: Conversation, tools: list[dict[str, Any]] | None
 ) -> str:
     """The prompt's text. Raises `RequestError` for what the template or this server can't do."""
     if template is None:
         raise RequestError(
             "This model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"
         )
-    kwargs = dict(request.chat_template_kwargs or {})
-    if isinstance(request, ChatRequest) and request.reasoning_effort is not None:
-        kwargs.setdefault("reasoning_effort", request.reasoning_effort)
-        kwargs.setdefault("enable_thinking", request.reasoning_effort != "none")
     return template.render(
-        conversation(request.messages or []),
+        template_messages(conversation.messages),
         tools=tools,
-        add_generation_prompt=request.add_generation_prompt is not False,
-        continue_final_message=bool(request.continue_final_message),
-        kwargs=kwargs,
+        add_generation_prompt=conversation.begins_reply,
+        continue_final_message=conversation.continues_last,
+        kwargs=dict(conversation.variables),
     )
 
 
-def conversation(messages: Sequence[ChatMessage]) -> Conversation:
-    """Raises `RequestError` naming the message and part that can't be served."""
+def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, object]]:
+    """As chat templates take them. Raises `RequestError` naming the message and part that can't be served."""
     if not messages:
         raise RequestError("messages must not be empty.", param="messages", code="invalid_value")
     check_count("messages", messages, MAX_MESSAGES, "messages")

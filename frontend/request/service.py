@@ -1,4 +1,4 @@
-"""What every endpoint works with: built once at start-up, the same for all requests."""
+"""What every request is served with: built once at start-up."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.metadata import version
 
-from ..runtime.config import ServeConfig
-from ..runtime.errors import RequestError
-from ..runtime.messages import ModelReady, Tokens
-from .caller import Caller
-from .engine_client import EngineClient
-from .fair_threads import FairThreads
-from .metrics import Metrics
-from .openai.body import BodyReader
-from .steps import Steps, run_now
-from .text.chat_template import ChatTemplate
-from .text.long_texts import LongTexts, TooLongError, is_long
-from .text.prompt_memo import PromptMemo
-from .text.reasoning import ReasoningFormat, detect_reasoning
-from .text.tokenizer import Tokenizer
-from .text.tool_calls import ToolFormat, detect_format
+from ...runtime.config import ServeConfig
+from ...runtime.errors import RequestError
+from ...runtime.messages import Tokens
+from ..replica.engine_client import EngineClient
+from ..text.chat_template import ChatTemplate
+from ..text.long_texts import LongTexts, TooLongError, is_long
+from ..text.prompt_memo import PromptMemo
+from ..text.reasoning import ReasoningFormat, detect_reasoning
+from ..text.tokenizer import Tokenizer
+from ..text.tool_calls import ToolFormat, detect_format
+from ..work.caller import Caller
+from ..work.fair_threads import FairThreads
+from ..work.steps import Steps, run_now
+from .validation import too_long
 
 VERSION = version("arbora")  # read at start: later there may be no descriptor left to read it with
 
@@ -36,10 +35,8 @@ class Service:
     memo: PromptMemo
     reasoning: ReasoningFormat | None
     tool_format: ToolFormat
-    metrics: Metrics
     fingerprint: str
     work: FairThreads
-    bodies: BodyReader
     started: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
@@ -49,7 +46,6 @@ class Service:
         long_texts = LongTexts(tokenizer)
         memo = PromptMemo(tokenizer, long_texts=long_texts, keeps_replies=not config.deterministic)
         tools = detect_format(template)
-        work = FairThreads()
         return cls(
             config,
             engine,
@@ -59,10 +55,8 @@ class Service:
             memo,
             reasoning,
             tools,
-            Metrics(memo),
             fingerprint(config),
-            work,
-            BodyReader(work),
+            FairThreads(),
         )
 
     async def encode(self, text: str, special: bool, caller: Caller, most: int, param: str) -> Tokens:
@@ -87,7 +81,7 @@ class Service:
             model = self.engine.model
             why = f": this model's maximum context length is {model.max_model_len} tokens" if model else ""
             problem = f"{param} has at least {error.tokens} tokens, but may have at most {most}{why}."
-            raise _too_long(problem, param) from None
+            raise too_long(problem, param) from None
 
     def check_model(self, name: str | None) -> None:
         """Raises a 404 `RequestError` for a model that isn't served. An empty name counts as none."""
@@ -106,25 +100,3 @@ def fingerprint(config: ServeConfig) -> str:
     mode = ("deterministic",) if config.deterministic else ()
     parts = (VERSION, config.model.name, config.device, config.dtype, *mode)
     return "fp_" + sha256("/".join(parts).encode()).hexdigest()[:12]
-
-
-def room_for_reply(
-    model: ModelReady, prompt_tokens: int, max_tokens: int | None, param: str, prompt_param: str
-) -> int:
-    """The most tokens that the reply may have: `max_tokens`, or what the prompt leaves of the context if that
-    is less. Raises `RequestError` if the prompt leaves nothing, which names the prompt's field, and if
-    `max_tokens` alone is more than the context, which names `param`."""
-    most = model.max_model_len
-    context = f"This model's maximum context length is {most} tokens"
-    if max_tokens is not None and max_tokens > most:
-        message = f"{context}, but {param} is {max_tokens}: lower it to {most} at most, or leave it out."
-        raise _too_long(message, param)
-    room = most - prompt_tokens
-    if room < (0 if max_tokens == 0 else 1):
-        problem = f"but the prompt has {prompt_tokens}, and the reply needs some too"
-        raise _too_long(f"{context}, {problem}.", prompt_param)
-    return room if max_tokens is None else min(room, max_tokens)
-
-
-def _too_long(message: str, param: str) -> RequestError:
-    return RequestError(message, param=param, code="context_length_exceeded")

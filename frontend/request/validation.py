@@ -1,16 +1,16 @@
-"""Ranges of the fields that both kinds of completions share, and the sampling parameters they give."""
+"""The ranges of a request's fields, and the sampling parameters that they give."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import TypeVar, get_args
 
 from ...runtime.config import UnenforcedDefault
 from ...runtime.errors import RequestError
 from ...runtime.messages import PropertyOrder
 from ...runtime.sampling_params import SamplingParams
-from .protocol import GenerationFields
+from .fields import SamplingFields
 
 MAX_CHOICES = 128
 MAX_CHOICES_IN_ALL = 1024
@@ -48,41 +48,33 @@ def check_word(name: str, value: str | None, allowed: Sequence[str]) -> None:
         )
 
 
-def check_common(request: GenerationFields) -> None:
-    check_range("n", request.n, 1, MAX_CHOICES)
-    check_range("temperature", request.temperature, 0, 2)
-    check_range("top_p", request.top_p, 0, 1, above_low=True)
-    check_range("top_k", request.top_k, -1, None)
-    check_range("min_p", request.min_p, 0, 1)
-    check_range("repetition_penalty", request.repetition_penalty, 0.01, 100)
-    check_range("presence_penalty", request.presence_penalty, -2, 2)
-    check_range("frequency_penalty", request.frequency_penalty, -2, 2)
-    check_range("min_tokens", request.min_tokens, 0, None)
-    check_range("prompt_logprobs", request.prompt_logprobs, 0, MAX_LOGPROBS)
-    check_range("seed", request.seed, -(2**63), MAX_SEED)
-    check_range("priority", request.priority, -(2**31), 2**31 - 1)
-    check_word("property_order", request.property_order, get_args(PropertyOrder))
-    check_word("unenforced", request.unenforced, get_args(UnenforcedDefault))
-    if request.best_of is not None and request.best_of != (request.n or 1):
+def check_count(name: str, values: Sized | None, most: int, what: str) -> None:
+    """Raises `RequestError` naming the field, how many it has and how many it may have."""
+    if values is not None and len(values) > most:
         raise RequestError(
-            f"best_of is {request.best_of}, but choosing among more replies than n is not supported: "
-            f"set it to n, which is {request.n or 1}, or leave it out.",
-            param="best_of",
-            code="unsupported_parameter",
-        )
-    check_salt(request.cache_salt)
-    if request.stream_options is not None and not request.stream:
-        raise RequestError(
-            "stream_options is only allowed when stream is true.",
-            param="stream_options",
+            f"{name} has {len(values)} {what}, but may have at most {most}.",
+            param=name,
             code="invalid_value",
         )
-    if request.prompt_logprobs is not None and request.stream:
-        raise RequestError(
-            "prompt_logprobs is not available when stream is true.",
-            param="prompt_logprobs",
-            code="invalid_value",
-        )
+
+
+def check_fields(fields: SamplingFields) -> None:
+    check_range("n", fields.n, 1, MAX_CHOICES)
+    check_range("temperature", fields.temperature, 0, 2)
+    check_range("top_p", fields.top_p, 0, 1, above_low=True)
+    check_range("top_k", fields.top_k, -1, None)
+    check_range("min_p", fields.min_p, 0, 1)
+    check_range("repetition_penalty", fields.repetition_penalty, 0.01, 100)
+    check_range("presence_penalty", fields.presence_penalty, -2, 2)
+    check_range("frequency_penalty", fields.frequency_penalty, -2, 2)
+    check_range("min_tokens", fields.min_tokens, 0, None)
+    check_range("prompt_logprobs", fields.prompt_logprobs, 0, MAX_LOGPROBS)
+    check_range("seed", fields.seed, -(2**63), MAX_SEED)
+    check_range("priority", fields.priority, -(2**31), 2**31 - 1)
+    check_word("property_order", fields.property_order, get_args(PropertyOrder))
+    check_word("unenforced", fields.unenforced, get_args(UnenforcedDefault))
+    check_salt(fields.cache_salt)
+    stop_strings(fields)
 
 
 def check_salt(salt: str | None) -> None:
@@ -104,8 +96,8 @@ def check_choices(prompts: int, n: int, max_waiting: int) -> None:
     )
 
 
-def stop_strings(request: GenerationFields) -> list[str]:
-    stop = [request.stop] if isinstance(request.stop, str) else (request.stop or [])
+def stop_strings(fields: SamplingFields) -> list[str]:
+    stop = [fields.stop] if isinstance(fields.stop, str) else (fields.stop or [])
     if len(stop) > MAX_STOP_STRINGS:
         raise RequestError(
             f"stop has {len(stop)} strings, but may have at most {MAX_STOP_STRINGS}.",
@@ -167,18 +159,18 @@ def choice_seed(seed: int, choice: int) -> int:
 
 
 def sampling_params(
-    request: GenerationFields,
+    fields: SamplingFields,
     *,
     max_tokens: int,
     logprobs: int | None,
     prompt_logprobs: int | None,
     vocab_size: int,
 ) -> SamplingParams:
-    """The request's sampling parameters, with choice 0's seed. Call `check_common` first.
+    """The request's sampling parameters, with choice 0's seed. Call `check_fields` first.
 
     `max_tokens` is the most tokens that the reply may have.
     """
-    min_tokens = request.min_tokens or 0
+    min_tokens = fields.min_tokens or 0
     if min_tokens > max_tokens:
         raise RequestError(
             f"min_tokens is {min_tokens}, but the reply can have at most {max_tokens} tokens: max_tokens, or "
@@ -186,31 +178,31 @@ def sampling_params(
             param="min_tokens",
             code="invalid_value",
         )
-    if request.complete_json and logprobs is not None:
+    if fields.complete_json and logprobs is not None:
         raise RequestError(
             "complete_json is not available with logprobs: what it adds is not sampled.",
             param="complete_json",
             code="invalid_value",
         )
-    stop_token_ids = tuple(dict.fromkeys(request.stop_token_ids or ()))
+    stop_token_ids = tuple(dict.fromkeys(fields.stop_token_ids or ()))
     check_token_ids("stop_token_ids", stop_token_ids, vocab_size)
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
-        temperature=_temperature(request.temperature),
-        top_k=min(max(_or(request.top_k, 0), 0), vocab_size),
-        top_p=_or(request.top_p, 1.0),
-        min_p=_or(request.min_p, 0.0),
-        repetition_penalty=_or(request.repetition_penalty, 1.0),
-        presence_penalty=_or(request.presence_penalty, 0.0),
-        frequency_penalty=_or(request.frequency_penalty, 0.0),
-        logit_bias=logit_bias(request.logit_bias, vocab_size),
-        seed=request_seed(request.seed),
-        ignore_eos=bool(request.ignore_eos),
+        temperature=_temperature(fields.temperature),
+        top_k=min(max(_or(fields.top_k, 0), 0), vocab_size),
+        top_p=_or(fields.top_p, 1.0),
+        min_p=_or(fields.min_p, 0.0),
+        repetition_penalty=_or(fields.repetition_penalty, 1.0),
+        presence_penalty=_or(fields.presence_penalty, 0.0),
+        frequency_penalty=_or(fields.frequency_penalty, 0.0),
+        logit_bias=logit_bias(fields.logit_bias, vocab_size),
+        seed=request_seed(fields.seed),
+        ignore_eos=bool(fields.ignore_eos),
         stop_token_ids=stop_token_ids,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
-        complete_json=bool(request.complete_json),
+        complete_json=bool(fields.complete_json),
     )
 
 
@@ -222,3 +214,7 @@ def _temperature(value: float | None) -> float:
 
 def _or(value: T | None, default: T) -> T:
     return default if value is None else value
+
+
+def too_long(message: str, param: str) -> RequestError:
+    return RequestError(message, param=param, code="context_length_exceeded")

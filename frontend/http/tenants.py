@@ -6,7 +6,7 @@ from hashlib import sha256
 
 from starlette.requests import Request
 
-from ..runtime.config import ServeConfig
+from ...runtime.config import ServeConfig
 
 SENT_KEY = "arbora.api_key"  # in the scope of a request: the known key that came with it
 NAME_LENGTH = 16
@@ -28,11 +28,6 @@ def cache_scope(request: Request, config: ServeConfig) -> str:
         return ""
     key: str = request.scope[SENT_KEY]
     return sha256(key.encode()).hexdigest() + "/"
-
-
-def cache_namespace(scope: str, salt: str | None) -> str:
-    """Its name goes to disks and other servers, and must not tell the salt."""
-    return scope + (sha256(salt.encode()).hexdigest() if salt else "")
 
 
 def shown_namespace(name: str) -> str:

@@ -10,9 +10,8 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from ..runtime.errors import RequestError
-from .caller import Caller
-from .generation import ClientGoneError
+from ...runtime.errors import RequestError
+from .caller import Caller, ClientGoneError
 from .steps import Steps
 
 T = TypeVar("T")

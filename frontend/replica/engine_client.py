@@ -15,8 +15,8 @@ from typing import NamedTuple
 import zmq
 import zmq.asyncio
 
-from ..runtime.errors import RequestError
-from ..runtime.messages import (
+from ...runtime.errors import RequestError
+from ...runtime.messages import (
     Accepted,
     CacheDropped,
     CacheReport,
@@ -37,7 +37,7 @@ from ..runtime.messages import (
     Stats,
     TokenizerInbox,
 )
-from ..runtime.sockets import ANY_EPOCH, AsyncInbox, Outbox, scheduler_address, tokenizer_address
+from ...runtime.sockets import ANY_EPOCH, AsyncInbox, Outbox, scheduler_address, tokenizer_address
 from .generation import Generation
 from .questions import Answer, Questions
 
