@@ -66,7 +66,7 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	@echo "set-up 2 of 3: installing Arbora and what it needs"
 	@$(PIP) install --editable .
 	@echo "set-up 3 of 3: compiling the CPU kernels and what compiles grammars, about two minutes"
-	-@PYTHONSAFEPATH=1 $(BIN)/python -m arbora.grammars.precompile & \
+	-@PYTHONSAFEPATH=1 $(BIN)/python -m arbora.grammars.service.precompile & \
 	PYTHONSAFEPATH=1 $(BIN)/python -m arbora.kernels.precompile; wait
 	@touch $@
 	@echo "set-up done"

@@ -14,13 +14,13 @@ from typing import Any, Protocol
 import compiled_clock
 import numpy as np
 import torch
-from arbora.grammars.automaton import Automaton
 from arbora.grammars.errors import GrammarError, TooLargeError
-from arbora.grammars.host import HostCompiler, NativeGrammar
-from arbora.grammars.jobs import Schema
+from arbora.grammars.host.native import HostCompiler, NativeGrammar
 from arbora.grammars.masks.token_trie import Spellings, build_tries
 from arbora.grammars.schema import PropertyOrder
-from arbora.grammars.worker import Builder
+from arbora.grammars.service.automaton import Automaton
+from arbora.grammars.service.jobs import Schema
+from arbora.grammars.service.worker import Builder
 from arbora.kernels.automaton import AutomatonPool, SlotRegisters, Tables, cpu
 
 PIP_NAMES = {"xgrammar": "xgrammar", "outlines-core": "outlines-core", "llguidance": "llguidance"}

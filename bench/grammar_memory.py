@@ -14,7 +14,8 @@ import json
 import time
 
 import psutil
-from arbora.grammars import GrammarCompiler, compiler
+from arbora.grammars import GrammarCompiler
+from arbora.grammars.service import compiler
 from arbora.runtime.vocabulary import build_vocabulary
 
 CACHE_BYTES = 8 << 20

@@ -6,8 +6,8 @@ import json
 from decimal import Decimal
 from typing import Any
 
-from arbora.grammars.schema.formula import ARRAY, OBJECT, STRING, Formula, Formulas
-from arbora.grammars.schema.keywords import Keywords
+from arbora.grammars.schema.read.formula import ARRAY, OBJECT, STRING, Formula, Formulas
+from arbora.grammars.schema.read.keywords import read_document
 
 
 class SchemaOrder:
@@ -19,10 +19,10 @@ class SchemaOrder:
 
     def __init__(self, schema: Any) -> None:
         self._formulas = Formulas()
-        self._keywords = Keywords(json.loads(json.dumps(schema), parse_float=Decimal), self._formulas)
+        self._document = read_document(json.loads(json.dumps(schema), parse_float=Decimal), self._formulas)
 
     def ordered(self, value: Any) -> Any:
-        return self._ordered(value, [self._keywords.whole])
+        return self._ordered(value, [self._document.whole])
 
     def _ordered(self, value: Any, said: list[Formula]) -> Any:
         if isinstance(value, dict):
@@ -41,7 +41,7 @@ class SchemaOrder:
         return value
 
     def _opened(self, said: list[Formula], types: int) -> list[Formula]:
-        return [self._formulas.restricted(self._keywords.expanded(formula), types) for formula in said]
+        return [self._formulas.restricted(self._document.expanded(formula), types) for formula in said]
 
     def _fitting(self, formula: Formula, value: dict[str, Any]) -> Formula:
         """Without the alternatives that the value contradicts, unless it contradicts all."""

@@ -1,12 +1,12 @@
 """Grammars that bind the output: automata for the device, matchers for the host."""
 
-from .automaton import Automaton
-from .compiler import GrammarCompiler
 from .errors import BusyError, CompilerError, GrammarError
-from .grammar_files import GrammarFiles, default_directory
-from .host_grammar import HostGrammar, HostMatcher
-from .jump_forward import ForcedText, Segmenter, forced_text, load_segmenter
-from .stack_automaton import CHOICE, DEAD
+from .host.grammar import HostGrammar, HostMatcher
+from .machine.jump_forward import ForcedText, Segmenter, forced_text, load_segmenter
+from .machine.stack_automaton import CHOICE, DEAD
+from .service.automaton import Automaton
+from .service.compiler import GrammarCompiler
+from .service.files import GrammarFiles, default_directory
 
 __all__ = [
     "CHOICE",

@@ -7,7 +7,7 @@ import json
 from typing import Literal, NamedTuple
 
 from .errors import GrammarError
-from .regex import literal, without_anchors
+from .regex.pattern import literal, without_anchors
 from .schema import PropertyOrder, Unenforced
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]

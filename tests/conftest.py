@@ -9,7 +9,7 @@ import interpreted_triton  # noqa: F401 (first: others may import Triton)
 import pytest
 import torch
 import zmq
-from arbora.grammars import routes
+from arbora.grammars.service import routes
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from served import Served, eventually, serve, write_served_checkpoint

@@ -27,13 +27,28 @@ SHARED = (
     "vocabulary",
 )
 SHARED_MODULES = {f"runtime.{name}" for name in SHARED}
+SCHEMA = {"grammars.errors", "grammars.machine", "grammars.regex", "grammars.schema.lexical"}
 MAY_IMPORT = {
     "frontend": SHARED_MODULES,
     "runtime.scheduler": SHARED_MODULES | {"runtime.heartbeat", "radix_cache", "grammars"},
     "runtime.model": SHARED_MODULES | {"runtime.heartbeat", "kernels"},
     "runtime": SHARED_MODULES,
     "radix_cache": set[str](),
-    "grammars": set[str](),
+    "grammars": {"grammars"},
+    "grammars.errors": set[str](),
+    "grammars.machine": {"grammars.errors"},
+    "grammars.masks": {"grammars.errors", "grammars.machine"},
+    "grammars.regex": {"grammars.errors", "grammars.machine"},
+    "grammars.schema.lexical": {"grammars.errors", "grammars.machine", "grammars.regex"},
+    "grammars.schema.read": SCHEMA,
+    "grammars.schema.solve": SCHEMA | {"grammars.schema.read"},
+    "grammars.schema.emit": SCHEMA | {"grammars.schema.read", "grammars.schema.solve"},
+    "grammars.schema": SCHEMA | {"grammars.schema"},
+    "grammars.source": SCHEMA | {"grammars.schema"},
+    "grammars.tags": SCHEMA | {"grammars.schema"},
+    "grammars.processes": set[str](),
+    "grammars.host": SCHEMA | {f"grammars.{name}" for name in ("schema", "source", "tags", "processes")},
+    "grammars.service": {"grammars"},
     "kernels": set[str](),
 }
 
@@ -119,6 +134,17 @@ def test_a_part_imports_only_what_it_may(part: str) -> None:
         if not may_import(part, target)
     ]
     assert wrong == []
+
+
+def test_no_modules_of_the_grammars_import_each_other_in_a_circle() -> None:
+    imports = {
+        module: {target for target in imports_of_ours(module, path) if target != module}
+        for module, path in modules()
+        if is_within(module, "grammars")
+    }
+    while leaves := {module for module, targets in imports.items() if not targets & imports.keys()}:
+        imports = {module: targets for module, targets in imports.items() if module not in leaves}
+    assert sorted(imports) == []
 
 
 # What each folder of `frontend` may import of the others. The modules of `frontend` itself assemble them.

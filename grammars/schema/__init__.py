@@ -1,6 +1,6 @@
 """JSON schemas compiled to stack automata over bytes."""
 
 from .compile import PropertyOrder, SchemaCompiler
-from .keywords import Unenforced
+from .read.document import Unenforced
 
 __all__ = ["PropertyOrder", "SchemaCompiler", "Unenforced"]

@@ -6,18 +6,21 @@ from decimal import Decimal
 from typing import Literal, NamedTuple
 
 from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, WrongKeywordError
-from ..json_schema import Json, parse_schema
-from ..stack_automaton import StackAutomaton
-from .assemble import Assembler
-from .formula import Formulas
-from .goals import Goals, Value
-from .keywords import Keywords, Unenforced
-from .nesting import Nesting
-from .one_sided import ONE_SIDED, OneSidedError, refuse_one_sided
-from .regex_dfa import MalformedError, RegexError
-from .rooms import StrandingError
-from .scalars import Scalars
-from .values import is_number
+from ..machine.stack_automaton import StackAutomaton
+from ..regex.regex_dfa import MalformedError, RegexError
+from .emit.assemble import Assembler
+from .emit.deep_members import StrandingError
+from .read.document import SchemaDocument, Unenforced
+from .read.formula import Formulas
+from .read.json_text import Json, parse_schema
+from .read.keywords import read_document
+from .read.one_sided import ONE_SIDED, OneSidedError, refuse_one_sided
+from .read.values import is_number
+from .solve.nesting import Nesting
+from .solve.nodes import Value
+from .solve.scalars import Scalars
+from .solve.solver import Solver
+from .solve.value_graph import ValueGraph
 
 PropertyOrder = Literal["schema", "any"]
 
@@ -71,55 +74,55 @@ class SchemaCompiler:
         any_order = property_order == "any"
         without: frozenset[str] = frozenset()
         while True:
-            keywords = Keywords(
+            document = read_document(
                 schema, Formulas(), unenforced=unenforced, is_checked=is_checked, without_formats=without
             )
             try:
-                return self._compiled(schema, keywords, separators, any_order)
+                return self._compiled(schema, document, separators, any_order)
             except OneSidedError as error:
                 if not allowed:
-                    raise NotCoveredError("format", _path_of(error, keywords), str(error)) from None
+                    raise NotCoveredError("format", _path_of(error, document), str(error)) from None
                 without |= {error.name}
 
     def _compiled(
-        self, schema: Json, keywords: Keywords, separators: tuple[str, str], any_order: bool
+        self, schema: Json, document: SchemaDocument, separators: tuple[str, str], any_order: bool
     ) -> CompiledSchema:
-        goals = Goals(keywords, self._scalars, any_order=any_order)
+        solver = Solver(ValueGraph(document, self._scalars, any_order=any_order))
         try:
-            value = goals.solved([keywords.whole])
-            known_in_part = keywords.paths_of_format.keys() & ONE_SIDED
+            value = solver.solved([document.whole])
+            known_in_part = document.paths_of_format.keys() & ONE_SIDED
             if known_in_part:
-                refuse_one_sided(keywords)
+                refuse_one_sided(document)
             if not value.possible:
                 raise OneSidedError(min(known_in_part)) if known_in_part else _no_value(schema)
-            machine = _assembled(goals, separators, value)
+            machine = _assembled(solver, separators, value)
         except RegexError as error:
             kind = WrongKeywordError if isinstance(error, MalformedError) else NotCoveredError
-            raise kind(*keywords.path_of_pattern[error.pattern], str(error)) from None
+            raise kind(*document.path_of_pattern[error.pattern], str(error)) from None
         except RecursionError:
             raise TooLargeError("the schema is nested too deep") from None
         finally:
-            goals.dissolve()
-            keywords.formulas.dissolve()
-        left_out = tuple((keyword, path) for path, keyword in keywords.left_out.items())
+            solver.dissolve()
+            document.formulas.dissolve()
+        left_out = tuple((keyword, path) for path, keyword in document.left_out.items())
         return CompiledSchema(machine, left_out)
 
 
-def _path_of(error: OneSidedError, keywords: Keywords) -> str:
-    paths = keywords.paths_of_format[error.name]
+def _path_of(error: OneSidedError, document: SchemaDocument) -> str:
+    paths = document.paths_of_format[error.name]
     return next((path for path in paths if path.startswith(f"{error.below}/")), paths[0])
 
 
-def _assembled(goals: Goals, separators: tuple[str, str], value: Value) -> StackAutomaton:
+def _assembled(solver: Solver, separators: tuple[str, str], value: Value) -> StackAutomaton:
     while True:
-        nesting = Nesting(goals, value)
+        nesting = Nesting(solver, value)
         is_guarded = nesting.can_get_stuck()
         if is_guarded:
             nesting.reserve_others()
         try:
-            return Assembler(goals, separators).built(value, guarded=is_guarded)
+            return Assembler(solver, separators).built(value, guarded=is_guarded)
         except StrandingError as error:
-            goals.put_in_order(error.containers)
+            solver.put_in_order(error.containers)
 
 
 def _no_value(schema: Json) -> GrammarError:

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from ..byte_automaton import compile_regex
 from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, WrongKeywordError
-from ..regex import without_anchors
+from ..machine.stack_automaton import StackAutomaton
+from ..regex.byte_automaton import compile_regex
+from ..regex.pattern import without_anchors
 from ..schema import PropertyOrder, SchemaCompiler, Unenforced
 from ..schema.compile import CompiledSchema
-from ..stack_automaton import StackAutomaton
 from .format import (
     AnyText,
     ConstString,

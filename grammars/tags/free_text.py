@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..stack_automaton import ACTION_COLUMNS, DEAD, StackAutomaton
+from ..machine.stack_automaton import ACTION_COLUMNS, DEAD, StackAutomaton
 
 _START = 256  # a letter before the text's first byte
 _NONE = -1

@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any
 
 from ..errors import NotCoveredError
-from ..regex import without_anchors
+from ..regex.pattern import without_anchors
 from .compile import merged, trigger_of
 from .format import (
     AnyText,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..errors import TooLargeError
-from ..stack_automaton import DEAD, StackAutomaton
+from ..machine.stack_automaton import DEAD, StackAutomaton
 from .linking import Block, Parts, linked_automaton
 
 MAX_STATES = 100_000

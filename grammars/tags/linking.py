@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import GrammarError, TooLargeError
-from ..schema.dfa import distinct_columns
-from ..stack_automaton import (
+from ..machine.stack_automaton import (
     ACTION_COLUMNS,
     CALL,
     CLOSE,
@@ -24,6 +23,7 @@ from ..stack_automaton import (
     PUSH,
     StackAutomaton,
 )
+from ..regex.dfa import distinct_columns
 
 MAX_CELLS = 8_000_000  # 32 MB
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from decimal import Decimal
 
 from ..errors import GrammarError, TooLargeError
-from ..schema.formula import Formula, Formulas
-from ..schema.keywords import Keywords
+from ..schema.read.document import SchemaDocument
+from ..schema.read.formula import Formula, Formulas
+from ..schema.read.keywords import read_document
 
 
 def first_mistake(text: str) -> GrammarError | None:
@@ -16,9 +17,9 @@ def first_mistake(text: str) -> GrammarError | None:
     no value, if that is plain to see."""
     formulas = Formulas()
     try:
-        keywords = Keywords(json.loads(text, parse_float=Decimal), formulas, unenforced="allow")
-        _read(keywords)
-        if keywords.expanded(keywords.whole) is formulas.false:
+        document = read_document(json.loads(text, parse_float=Decimal), formulas, unenforced="allow")
+        _read(document)
+        if document.expanded(document.whole) is formulas.false:
             return GrammarError("the schema allows no value")
     except GrammarError as error:
         return error
@@ -29,12 +30,12 @@ def first_mistake(text: str) -> GrammarError | None:
     return None
 
 
-def _read(keywords: Keywords) -> None:
+def _read(document: SchemaDocument) -> None:
     """Opens every subschema once."""
-    seen = {keywords.whole}
-    pending = [keywords.whole]
+    seen = {document.whole}
+    pending = [document.whole]
     while pending:
-        for atom in keywords.expanded(pending.pop()).atoms():
+        for atom in document.expanded(pending.pop()).atoms():
             found = set(_formulas_in(atom.payload)) - seen
             seen |= found
             pending += found

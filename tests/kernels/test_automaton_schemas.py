@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from arbora.grammars.automaton import Automaton, with_masks
+from arbora.grammars.machine.stack_automaton import CLOSE, COUNT, COUNT_CALL, DROP, FULL, NEED, OPEN, SEE
 from arbora.grammars.masks.stack import StackMasks
 from arbora.grammars.masks.token_trie import Spellings, build_tries
 from arbora.grammars.schema import SchemaCompiler
 from arbora.grammars.schema.compile import PropertyOrder
-from arbora.grammars.stack_automaton import CLOSE, COUNT, COUNT_CALL, DROP, FULL, NEED, OPEN, SEE
+from arbora.grammars.service.automaton import Automaton, with_masks
 from arbora.kernels.automaton import AutomatonPool, SlotRegisters, Tables
 from arbora.kernels.automaton import cpu as automaton_cpu
 from arbora.kernels.automaton import cuda as automaton_triton

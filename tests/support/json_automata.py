@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice, permutations, product
 from typing import Any
 
-from arbora.grammars.stack_automaton import StackAutomaton
+from arbora.grammars.machine.stack_automaton import StackAutomaton
 
 
 def compact(value: object) -> bytes:

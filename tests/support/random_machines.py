@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
-from arbora.grammars.stack_automaton import (
+from arbora.grammars.machine.stack_automaton import (
     ACTION_COLUMNS,
     CALL,
     CLOSE,

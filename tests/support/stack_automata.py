@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from arbora.grammars import Automaton
+from arbora.grammars.machine.packed_rows import PackedRows, packed
+from arbora.grammars.machine.stack_automaton import CALL, CLOSE, GO, OPEN, PUSH, StackAutomaton
 from arbora.grammars.masks.stack import MaskTables
-from arbora.grammars.row_packing import PackedRows, packed
-from arbora.grammars.stack_automaton import CALL, CLOSE, GO, OPEN, PUSH, StackAutomaton
 from arbora.kernels.automaton import ACTION_COLUMNS, STACK_DEPTH, Tables
 from arbora.runtime.messages import LoadGrammar
 from numpy.typing import NDArray

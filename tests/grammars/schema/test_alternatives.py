@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from arbora.grammars.schema import PropertyOrder, SchemaCompiler
-from arbora.grammars.schema.formula import OBJECT, Formula, Formulas
-from arbora.grammars.schema.scalars import is_true
-from arbora.grammars.schema.simplifying import simplified
+from arbora.grammars.schema.read.formula import OBJECT, Formula, Formulas
+from arbora.grammars.schema.solve.scalars import is_true
+from arbora.grammars.schema.solve.simplifying import simplified
 from hypothesis import given
 from hypothesis import strategies as st
 from json_automata import walked

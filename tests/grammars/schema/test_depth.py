@@ -11,8 +11,8 @@ import jsonschema
 import numpy as np
 import pytest
 from arbora.grammars.errors import GrammarError, TooLargeError
+from arbora.grammars.machine.stack_automaton import MAX_DEPTH, StackAutomaton
 from arbora.grammars.schema import PropertyOrder, SchemaCompiler
-from arbora.grammars.stack_automaton import MAX_DEPTH, StackAutomaton
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

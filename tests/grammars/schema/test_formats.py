@@ -13,7 +13,7 @@ from datetime import date, datetime
 import pytest
 from arbora.grammars.errors import NotCoveredError
 from arbora.grammars.schema import SchemaCompiler
-from arbora.grammars.schema.formats import FORMATS, HINTS
+from arbora.grammars.schema.lexical.formats import FORMATS, HINTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.provisional import domains, urls

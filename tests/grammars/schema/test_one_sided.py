@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from arbora.grammars.errors import NotCoveredError
 from arbora.grammars.schema import SchemaCompiler
-from arbora.grammars.schema.formats import FORMATS
+from arbora.grammars.schema.lexical.formats import FORMATS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from json_automata import compact

@@ -7,8 +7,8 @@ import random
 from typing import Any
 
 import pytest
+from arbora.grammars.machine.stack_automaton import DEAD
 from arbora.grammars.schema import PropertyOrder, SchemaCompiler
-from arbora.grammars.stack_automaton import DEAD
 from json_automata import walked
 
 COMPILER = SchemaCompiler()

@@ -9,13 +9,13 @@ from itertools import product
 
 import pytest
 from arbora.grammars.errors import GrammarError
+from arbora.grammars.regex.dfa import combined, complement, intersection, minimal, union
+from arbora.grammars.regex.regex_dfa import searching
 from arbora.grammars.schema import SchemaCompiler
-from arbora.grammars.schema.dfa import combined, complement, intersection, minimal, union
-from arbora.grammars.schema.names import has_one_spelling
-from arbora.grammars.schema.numbers import canonical, compared, multiples, spellings
-from arbora.grammars.schema.regex_dfa import searching
-from arbora.grammars.schema.scalars import literals
-from arbora.grammars.schema.spelling import PUSHES, Block, counted, inlined, spelled
+from arbora.grammars.schema.emit.names import has_one_spelling
+from arbora.grammars.schema.lexical.json_string_bytes import PUSHES, Block, counted, inlined, spelled
+from arbora.grammars.schema.lexical.numbers import canonical, compared, multiples, spellings
+from arbora.grammars.schema.solve.scalars import literals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from arbora.grammars import GrammarError
 from arbora.grammars.errors import NotCoveredError
-from arbora.grammars.host import HostCompiler
-from arbora.grammars.host_start import may_begin
-from arbora.grammars.jobs import StructuralTag
+from arbora.grammars.host.early_start import may_begin
+from arbora.grammars.host.native import HostCompiler
 from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.service.jobs import StructuralTag
 from arbora.grammars.source import Source
 from arbora.grammars.tags import TagCompiler, read_format
 from grammar_world import CALL_TOKEN, EOS, MODEL_VOCAB, vocabulary

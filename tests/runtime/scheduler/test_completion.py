@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from arbora.grammars.byte_automaton import compile_regex
+from arbora.grammars.regex.byte_automaton import compile_regex
 from fake_model import EOS
 from followed_rows import FollowedRows
 from hypothesis import given, settings

@@ -1,0 +1,89 @@
+"""A channel to a process that may not answer: nothing here blocks for longer than it is told to."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections import deque
+
+from ..processes.framing import LENGTH, framed
+from .messages import MAX_ANSWER
+
+
+class ChannelClosedError(Exception):
+    """The other end is closed, or says what no such process says."""
+
+
+class Channel:
+    """For use by one thread at a time."""
+
+    def __init__(self, ours: socket.socket) -> None:
+        ours.setblocking(False)
+        self._socket = ours
+        self._unsent = bytearray()
+        self._received = bytearray()
+        self._messages: deque[bytes] = deque()
+        self.is_closed = False
+
+    def send(self, message: bytes) -> None:
+        """What does not go out at once goes with the next call. Raises ChannelClosedError."""
+        self._unsent += framed(message)
+        self._write()
+
+    def receive(self, deadline_s: float) -> bytes:
+        """The next message. Raises TimeoutError when it isn't there in time, else ChannelClosedError."""
+        until = time.monotonic() + deadline_s
+        while not self._messages:
+            self._wait(until)
+        return self._messages.popleft()
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._socket.close()
+
+    def _wait(self, until: float) -> None:
+        if self.is_closed:
+            raise ChannelClosedError
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+        if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+            raise TimeoutError
+        if self._unsent:
+            self._write()
+        self._read()
+
+    def _write(self) -> None:
+        if self.is_closed:
+            raise ChannelClosedError
+        try:
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent)]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._broken()
+
+    def _read(self) -> None:
+        try:
+            part = self._socket.recv(1 << 18)
+        except BlockingIOError:
+            return
+        except OSError:
+            part = b""
+        if not part:
+            self._broken()
+        self._received += part
+        while len(self._received) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._received)
+            if length > MAX_ANSWER:
+                self._broken()
+            end = LENGTH.size + length
+            if len(self._received) < end:
+                return
+            self._messages.append(bytes(self._received[LENGTH.size : end]))
+            del self._received[:end]
+
+    def _broken(self) -> None:
+        self.close()
+        raise ChannelClosedError

@@ -1,0 +1,124 @@
+"""The process of one grammar: it compiles the grammar under limits, then follows the replies that have it.
+
+It is forked by `host_server.py`, and ends when the scheduler closes its channel. What it runs is native and
+recursive code over a client's text, so it may end at any time: its timers have no handlers, and end it also
+inside native code.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import traceback
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import CompilerError, GrammarError, TooLargeError, fault_of
+from ..processes.framing import receive, send
+from ..processes.limits import keep_to_limits, limit_memory, resident
+from .early_start import compiled_by_host, described, thinking_in_lark
+from .messages import (
+    Advance,
+    Compiled,
+    CompileJob,
+    Failed,
+    Leave,
+    Outcome,
+    Standing,
+    decode_job,
+    decode_request,
+    encode,
+)
+from .native import HostCompiler, NativeGrammar, NativeMatcher
+
+STEP_CPU_S = 0.25  # of processor time for one token of one reply; usual are 0.0001
+FOLLOW_BYTES = 256 << 20  # of address space for following, beyond what compiling took
+
+
+def serve(channel: socket.socket, compiler: HostCompiler) -> NoReturn:
+    """Runs in a process just forked, and ends it."""
+    status = 1
+    try:
+        _Child(channel, compiler).run()
+        status = 0
+    except (EOFError, OSError):
+        status = 0  # the scheduler has closed the channel
+    except BaseException:
+        status = 1
+    finally:
+        os._exit(status)
+
+
+class _Child:
+    def __init__(self, channel: socket.socket, compiler: HostCompiler) -> None:
+        self._channel = channel
+        self._compiler = compiler
+        self._matchers: dict[int, NativeMatcher] = {}
+
+    def run(self) -> None:
+        job = decode_job(receive(self._channel))
+        before = resident()
+        keep_to_limits(job.extra_bytes)
+        signal.setitimer(signal.ITIMER_REAL, job.deadline_s)
+        outcome, grammar = self._outcome(job)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if isinstance(outcome, Compiled):
+            outcome.nbytes = max(0, resident() - before)
+        send(self._channel, encode(outcome))
+        if grammar is not None:
+            limit_memory(FOLLOW_BYTES)
+            self._follow(grammar)
+
+    def _outcome(self, job: CompileJob) -> tuple[Outcome, NativeGrammar | None]:
+        try:
+            if job.task == "describe":
+                return described(job.source), None
+            grammar, may_begin = self._compiled(job)
+            return Compiled(grammar.left_out, may_begin, 0), grammar
+        except (GrammarError, TooLargeError) as error:
+            return Failed(fault_of(error)), None
+        except MemoryError:
+            return Failed(fault_of(TooLargeError("it takes too much memory"))), None
+        except RecursionError:
+            return Failed(fault_of(TooLargeError("it is nested too deep"))), None
+        except BaseException:  # llguidance's panics are no Exceptions
+            return Failed(fault_of(CompilerError(traceback.format_exc()[-4000:]))), None
+
+    def _compiled(self, job: CompileJob) -> tuple[NativeGrammar, bool]:
+        source = job.source
+        match job.task:
+            case "allow":
+                return self._compiler.json_schema(source.schema, source.separators, "allow"), False
+            case "lark":
+                return self._compiler.lark(job.lark), False
+            case "thinking":
+                return self._compiler.structural_tag(thinking_in_lark(source, job.lark)), False
+        return compiled_by_host(source, self._compiler)
+
+    def _follow(self, grammar: NativeGrammar) -> None:
+        mask = np.zeros(self._compiler.mask_words, np.int32)
+        while True:
+            match decode_request(receive(self._channel)):
+                case Leave(number):
+                    self._matchers.pop(number, None)
+                case Advance(number, tokens):
+                    signal.setitimer(signal.ITIMER_PROF, STEP_CPU_S)
+                    standing = self._advanced(grammar, number, tokens, mask)
+                    signal.setitimer(signal.ITIMER_PROF, 0)
+                    send(self._channel, standing)
+
+    def _advanced(
+        self, grammar: NativeGrammar, number: int, tokens: list[int], mask: NDArray[np.int32]
+    ) -> bytes:
+        matcher = self._matchers.get(number)
+        if matcher is None:
+            matcher = self._matchers[number] = grammar.matcher()
+        error = None
+        for token in tokens:
+            error = matcher.consume(token)
+        matcher.fill_mask(mask)
+        fault = None if error is None else fault_of(error)
+        return encode(Standing(number, fault, matcher.forced_text(), mask.tobytes()))

@@ -1,0 +1,298 @@
+"""The scheduler's end of llguidance's processes: it starts them, and ends those that stall."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from ..errors import (
+    BusyError,
+    CompilerError,
+    GrammarError,
+    ProcessEndedError,
+    TooLargeError,
+    TooSlowError,
+    bare_copy,
+)
+from ..processes.limits import end_in_words
+from .channel import Channel, ChannelClosedError
+from .messages import (
+    FORK,
+    KILL,
+    NOT_FORKED,
+    CompileJob,
+    Ended,
+    HostVocabulary,
+    Outcome,
+    decode_ended,
+    decode_outcome,
+    encode,
+)
+
+_START = "from arbora.grammars.host.server import main; main()"
+START_DEADLINE_S = 60.0
+END_DEADLINE_S = 2.0  # until the server tells how a process ended
+ANSWER_DEADLINE_S = 5.0  # until the server tells of a process that it was told to end, or is ended itself
+MARGIN_S = 3.0  # for a process to begin, beyond its deadline, which it keeps itself unless it is stopped
+OWN_TIME = 0.7  # of the deadline
+MOST_PROCESSES = 192  # each takes about 4 MB, and what its grammar needs
+_KNOWN_ENDS = 4 * MOST_PROCESSES
+_LARGE_SIGNALS = {
+    -signal.SIGSEGV: "it is nested too deep",
+    -signal.SIGBUS: "it is nested too deep",
+    -signal.SIGABRT: "it takes too much memory",
+    -signal.SIGKILL: "it takes too much memory",
+    -signal.SIGPROF: "a token takes too long",
+}
+"""what it says of a grammar when its process ends by a signal"""
+
+
+class GrammarProcess:
+    """One grammar's process, and the channel to it. It ends with `end`, or when nothing refers to this."""
+
+    def __init__(
+        self, server: _Running, number: int, channel: Channel, release: Callable[[Channel], None]
+    ) -> None:
+        """`release` is called once, when the process ends for one of the two reasons."""
+        self.end = weakref.finalize(self, release, channel)
+        self.end.atexit = False
+        self.channel = channel
+        self.number = number
+        self._server = server
+        self.fault: Exception | None = None
+        """why it can't be used any more"""
+
+    def compile(self, job: CompileJob) -> Outcome:
+        """Raises TooLargeError or TimeoutError for what the grammar takes, else CompilerError."""
+        try:
+            self.channel.send(encode(job))
+            outcome: Outcome = decode_outcome(self.channel.receive(job.deadline_s + MARGIN_S))
+            return outcome
+        except TimeoutError:
+            fault = self._timed_out(job.deadline_s)
+        except (ChannelClosedError, ValueError):
+            fault = self._reason(job.deadline_s)
+        self.give_up(fault)
+        raise bare_copy(fault)  # what is raised keeps the frame, and so this; what is kept must not
+
+    def _timed_out(self, deadline_s: float) -> Exception:
+        """Its process is stopped, or the server is, and then no grammar is at fault."""
+        self._server.tell(KILL, self.number)
+        end = self._server.end_of(self.number, ANSWER_DEADLINE_S)
+        if end is not None:
+            return _timeout(deadline_s, end)
+        self._server.kill()
+        return CompilerError("the process that runs llguidance gave no answer")
+
+    def fail(self, deadline_s: float) -> GrammarError | CompilerError:
+        """End the process, which gave no answer in time or a wrong one. Returns the error of its replies."""
+        if self.fault is None:
+            self.give_up(self._reason(deadline_s))
+        kind = CompilerError if isinstance(self.fault, CompilerError) else GrammarError
+        return kind(f"the grammar can't be followed: {self.fault}")
+
+    def give_up(self, fault: Exception) -> None:
+        """End the process, and remember why."""
+        self.fault = fault
+        self.channel.close()
+        self._server.tell(KILL, self.number)
+
+    def _reason(self, deadline_s: float) -> Exception:
+        end = self._server.end_of(self.number) if self.channel.is_closed else None
+        status = None if end is None else end.status
+        match status:
+            case None if not self._server.is_alive:
+                return CompilerError("the process that runs llguidance ended")
+            case None:
+                return TooLargeError("its process gave no answer")
+            case int() if status == -signal.SIGALRM:
+                return _timeout(deadline_s, end)
+            case int() if status in _LARGE_SIGNALS:
+                return TooLargeError(_LARGE_SIGNALS[status])
+            case int() if status == NOT_FORKED:
+                return BusyError("no process could be started for it")
+        return ProcessEndedError(f"its process ended with {end_in_words(status)}")
+
+
+class HostServer:
+    """Starts the server when it is needed, and again after it died. For use by several threads."""
+
+    def __init__(self, vocabulary: HostVocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._lock = threading.Lock()
+        self._running: _Running | None = None
+        self._tenants: dict[int, str] = {}  # those whose grammars have processes, by the processes' numbers
+        self._next_number = 0
+        self._is_closed = False
+
+    @property
+    def pid(self) -> int | None:
+        running = self._running
+        return running.process.pid if running is not None else None
+
+    @property
+    def live(self) -> int:
+        """Processes of grammars in use or remembered."""
+        return len(self._tenants)
+
+    def start(self) -> None:
+        """Returns when it is ready. Raises CompilerError."""
+        self._started()
+
+    def fork(self, tenant: str = "") -> GrammarProcess:
+        """Raises CompilerError without a server, BusyError at the limit of processes and at the tenant's."""
+        running = self._started()
+        ours, theirs = socket.socketpair()
+        with self._lock:
+            busy = self._busy(tenant)
+            if busy:
+                ours.close()
+                theirs.close()
+                raise BusyError(busy)
+            self._next_number += 1
+            number = self._next_number
+            self._tenants[number] = tenant
+        channel = Channel(ours)
+        made = GrammarProcess(running, number, channel, partial(self._release, number))
+        with theirs:
+            running.fork(number, theirs)
+        return made
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            running, self._running = self._running, None
+        if running is not None:
+            running.close()
+
+    def _busy(self, tenant: str) -> str | None:
+        """Why the tenant gets no process now, if so. A tenant holds at most as many as are left to others."""
+        free = MOST_PROCESSES - self.live
+        if free <= 0:
+            return f"the server follows {MOST_PROCESSES} grammars already; try again later"
+        held = list(self._tenants.values()).count(tenant)
+        if held >= free:
+            return f"the server follows {held} grammars of yours already; try again later"
+        return None
+
+    def _release(self, number: int, channel: Channel) -> None:
+        """The process ends when its channel is closed."""
+        channel.close()
+        self._tenants.pop(number, None)  # one step of the interpreter: it may run while the lock is held
+
+    def _started(self) -> _Running:
+        with self._lock:
+            if self._is_closed:
+                raise CompilerError("the grammar compiler is closed")
+            if self._running is None or not self._running.is_alive:
+                if self._running is not None:
+                    self._running.close()
+                self._running = _Running(self._vocabulary)
+            running = self._running
+        if not running.ready.wait(START_DEADLINE_S):
+            running.kill()
+        if not running.is_alive:
+            raise CompilerError("the process that runs llguidance could not be started")
+        return running
+
+
+class _Running:
+    """One life of the server."""
+
+    def __init__(self, vocabulary: HostVocabulary) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _START, str(theirs.fileno())],
+                stdin=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+            )
+        self.ready = threading.Event()
+        self.is_alive = True
+        self._ends: OrderedDict[int, Ended] = OrderedDict()
+        self._changed = threading.Condition()
+        threading.Thread(
+            target=self._talk, args=(vocabulary,), name="host-grammars-ends", daemon=True
+        ).start()
+
+    def fork(self, number: int, channel: socket.socket) -> None:
+        """The channel's end tells of it when this fails."""
+        descriptor = array("i", [channel.fileno()])
+        self._send(FORK, number, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor)])
+
+    def tell(self, what: bytes, number: int) -> None:
+        self._send(what, number, [])
+
+    def kill(self) -> None:
+        """It does not answer: the next grammar has a new server."""
+        self.is_alive = False
+        self.process.kill()
+
+    def _send(self, what: bytes, number: int, attached: list[tuple[int, int, array[int]]]) -> None:
+        """Never waits: a server that leaves so much unread is stopped."""
+        try:
+            message = what + number.to_bytes(8, "little")
+            self._control.sendmsg([message], attached, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            self.kill()
+        except OSError:
+            return  # it has ended
+
+    def end_of(self, number: int, within_s: float = END_DEADLINE_S) -> Ended | None:
+        """How a process ended, if it did."""
+        deadline = time.monotonic() + within_s
+        with self._changed:
+            while number not in self._ends and self.is_alive:
+                if not self._changed.wait(deadline - time.monotonic()):
+                    return None
+            return self._ends.get(number)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        try:
+            self.process.wait(END_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _talk(self, vocabulary: HostVocabulary) -> None:
+        """Sends the vocabulary, then takes in what the server tells, until it ends."""
+        assert self.process.stdin is not None
+        with suppress(OSError), self.process.stdin:
+            self.process.stdin.write(encode(vocabulary))
+        with suppress(OSError):
+            while message := self._control.recv(256):
+                ended = decode_ended(message)
+                with self._changed:
+                    self._ends[ended.process] = ended
+                    if len(self._ends) > _KNOWN_ENDS:
+                        self._ends.popitem(last=False)
+                    self._changed.notify_all()
+                if ended.process == 0:
+                    self.ready.set()
+        with self._changed:
+            self.is_alive = False
+            self._changed.notify_all()
+        self.ready.set()
+        self._control.close()
+        self.process.wait()
+
+
+def _timeout(deadline_s: float, end: Ended | None) -> TimeoutError:
+    """The grammar is at fault only if its process had the processor for most of the time."""
+    is_slow = end is not None and end.cpu_s >= OWN_TIME * deadline_s
+    return (TooSlowError if is_slow else TimeoutError)(f"it takes more than {deadline_s:g} s")

@@ -1,0 +1,156 @@
+"""JSON schemas for llguidance: compact, exact or refused with the keyword and its path."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from ..errors import GrammarError, NotCoveredError, WrongKeywordError
+from ..regex.pattern import is_malformed
+from ..schema.read.json_text import Json, objects
+
+MAX_REFERENCES = 1000  # one behind the other; each takes llguidance some stack
+
+_KEYWORDS_IN_ERRORS = (
+    (re.compile(r'Unimplemented keys: \["([^"]+)"'), None),
+    (re.compile(r"Unknown format: (?P<value>.*)"), "format"),
+    (re.compile(r"Invalid type: (?P<value>.*)"), "type"),
+    (re.compile(r"oneOf constraints"), "oneOf"),
+    (re.compile(r"[Pp]atternProperty"), "patternProperties"),
+    (re.compile(r"regex parse error"), "pattern"),
+    (re.compile(r"Pointer '(?P<value>[^']*)'"), "$ref"),
+    (re.compile(r"Resource '(?:json-schema:///)?(?P<value>[^']*)'"), "$ref"),
+    (re.compile(r"Invalid URI reference '(?P<value>[^']*)'"), "$id"),
+    (re.compile(r"Invalid URI reference '(?P<value>[^']*)'"), "$ref"),
+)
+_MISTAKES = {
+    "$id": "it is not a URI",
+    "type": "there is no such type",
+    "pattern": "it is not a regex",
+    "patternProperties": "one of its names is not a regex",
+    "$ref": "it leads nowhere",
+}
+
+
+def with_options(schema: Json, separators: tuple[str, str]) -> dict[str, Json]:
+    """The schema with our options for llguidance, whatever it says itself."""
+    if schema is False:
+        raise GrammarError("the schema `false` allows no value")
+    fields = {} if schema is True else dict(schema) if isinstance(schema, dict) else {}
+    fields["x-guidance"] = {
+        "whitespace_flexible": False,
+        "item_separator": separators[0],
+        "key_separator": separators[1],
+        "coerce_one_of": False,
+        "lenient": False,
+    }
+    return fields
+
+
+def explain(error: str, what: str, schema: Json) -> GrammarError:
+    """llguidance's message on a grammar, with the path of the schema's keyword that it is about."""
+    found = _culprit(error, schema)
+    if found is None:
+        return GrammarError(f"the {what} can't be enforced: {error}")
+    path, keyword, value = found
+    if _makes_no_sense(keyword, value):
+        return WrongKeywordError(keyword, _pointer(path, keyword), _MISTAKES[keyword])
+    reason = "it leads out of the schema" if keyword == "$ref" else "it is enforced by automata alone"
+    return NotCoveredError(keyword, _pointer(path, keyword), reason)
+
+
+def _makes_no_sense(keyword: str, value: Json) -> bool:
+    """Whether a value that llguidance refuses is wrong in itself, not only beyond what it can do."""
+    if keyword in ("pattern", "patternProperties"):
+        return any(map(_is_no_regex, [value] if isinstance(value, str) else value or ()))  # type: ignore[arg-type]
+    return keyword in ("type", "$id") or (keyword == "$ref" and str(value).startswith("#"))
+
+
+def _is_no_regex(pattern: str) -> bool:
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        return is_malformed(error)
+    return False
+
+
+def remove_culprit(error: NotCoveredError, schema: Json) -> None:
+    """Removes the keyword that the error, one of `explain`, is about."""
+    for path, fields in objects(schema):
+        if error.keyword in fields and _pointer(path, error.keyword) == error.path:
+            del fields[error.keyword]
+            return
+
+
+def _pointer(path: tuple[str, ...], keyword: str) -> str:
+    return "#" + "".join(f"/{part}" for part in (*path, keyword))
+
+
+def _culprit(error: str, schema: Json) -> tuple[tuple[str, ...], str, Json] | None:
+    """The path of the object that has the keyword at fault, the keyword and its value."""
+    for pattern, keyword in _KEYWORDS_IN_ERRORS:
+        match = pattern.search(error)
+        if match is None:
+            continue
+        name = keyword or match.group(1)
+        value = match.groupdict().get("value")
+        for path, fields in objects(schema):
+            if name in fields and (value is None or value in json.dumps(fields[name], ensure_ascii=False)):
+                return path, name, fields[name]
+    return None
+
+
+def check_references(schema: Json) -> None:
+    """Raises GrammarError if references follow each other further than llguidance's stack is sure to reach.
+
+    A reference that leads back to where it came from counts once.
+    """
+    found: dict[str, list[str]] = {}  # the references in what each one leads to
+    pending = ["#"]
+    while pending:
+        pointer = pending.pop()
+        if pointer not in found:
+            part = schema if pointer == "#" else _target(schema, pointer)
+            found[pointer] = [
+                ref for _, fields in objects(part) if isinstance(ref := fields.get("$ref"), str)
+            ]
+            pending += found[pointer]
+    if _longest(found) > MAX_REFERENCES:
+        raise GrammarError(
+            f"the schema's references ($ref) follow each other more than {MAX_REFERENCES} times"
+        )
+
+
+def _target(schema: Json, pointer: str) -> Json:
+    """What a local pointer leads to; None for what is none."""
+    if not pointer.startswith("#/"):
+        return None
+    part = schema
+    for step in pointer[2:].split("/"):
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(part, dict):
+            part = part.get(name)
+        elif isinstance(part, list) and name.isdecimal() and int(name) < len(part):
+            part = part[int(name)]
+        else:
+            return None
+    return part
+
+
+def _longest(found: dict[str, list[str]]) -> int:
+    """The length of the longest way from the whole schema that passes nothing twice, but for circles."""
+    lengths: dict[str, int] = {}
+    above: set[str] = set()
+    pending = ["#"]
+    while pending:
+        pointer = pending[-1]
+        if pointer in lengths:
+            pending.pop()
+        elif pointer in above:
+            lengths[pointer] = 1 + max((lengths.get(ref, 0) for ref in found[pointer]), default=0)
+            above.remove(pointer)
+            pending.pop()
+        else:
+            above.add(pointer)
+            pending += [ref for ref in found[pointer] if ref not in lengths and ref not in above]
+    return lengths["#"]

@@ -1,0 +1,202 @@
+"""llguidance: it compiles grammars and follows them token by token. It runs in processes of its own alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance._tokenizer import TokenizerWrapper
+from numpy.typing import NDArray
+
+from ..errors import CompilerError, GrammarError, NotCoveredError, ParserFailedError, WrongKeywordError
+from ..machine.jump_forward import MAX_TEXT
+from ..schema import Unenforced
+from ..schema.read.json_text import Json, parse_schema
+from ..tags.format import Format, JsonSchema
+from ..tags.lark import in_lark
+from .json_schema import check_references, explain, remove_culprit, with_options
+
+_SPECIAL_TOKEN = b"\xff"  # begins the name of one in llguidance's texts
+_PANIC = "panic: "  # begins the error of a matcher whose parser failed
+MAX_STEP_ITEMS = 10_000  # of the parser for each token: an ambiguous grammar ends its request, not the pace
+
+
+class NativeMatcher:
+    """Follows one request. Errors are values: they end the request, never the step."""
+
+    def __init__(self, matcher: LLMatcher, eos_tokens: tuple[int, ...]) -> None:
+        self._matcher = matcher
+        self._eos_tokens = eos_tokens
+
+    def consume(self, token: int) -> GrammarError | CompilerError | None:
+        """Follow a token of the reply. Returns why that failed, if it did."""
+        if self._matcher.is_error():  # a mask past a limit allows the end only
+            return self._not_followed()
+        if token in self._eos_tokens and (self._matcher.is_accepting() or self._matcher.is_stopped()):
+            return None
+        if self._matcher.consume_token(token):
+            return None
+        if self._matcher.get_error().startswith(_PANIC):
+            return self._not_followed()
+        return CompilerError(f"the output left its grammar: {_in_plain_words(self._matcher.get_error())}")
+
+    def _not_followed(self) -> GrammarError:
+        error = self._matcher.get_error()
+        if error.startswith(_PANIC):
+            return ParserFailedError(f"llguidance fails at it: {error.removeprefix(_PANIC).splitlines()[0]}")
+        return GrammarError(f"the grammar can't be followed: {_in_plain_words(error)}")
+
+    def forced_text(self) -> bytes:
+        """What must come next."""
+        return self._matcher.compute_ff_bytes()[:MAX_TEXT]
+
+    def fill_mask(self, mask: NDArray[np.int32]) -> None:
+        """Writes the mask of the next token, int32 [ceil(vocab / 32)], contiguous."""
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+
+
+@dataclass(frozen=True, eq=False)
+class NativeGrammar:
+    """A compiled grammar, of which each request follows its own copy."""
+
+    prototype: LLMatcher
+    eos_tokens: tuple[int, ...]
+    left_out: tuple[tuple[str, str], ...] = ()
+    """keyword and path of what the schema asks beyond it, where that is allowed"""
+
+    def matcher(self) -> NativeMatcher:
+        return NativeMatcher(self.prototype.deep_copy(), self.eos_tokens)
+
+
+class HostCompiler:
+    """Compiles for one vocabulary."""
+
+    def __init__(self, tokens: list[bytes], special: list[int], eos_tokens: tuple[int, ...]) -> None:
+        self._tokens = tokens
+        self._special = special
+        self._eos_tokens = eos_tokens
+        self.mask_words = -(-len(tokens) // 32)
+        self._tokenizer = LLTokenizer(
+            TokenizerWrapper(_Spelling(tokens, special, eos_tokens)),
+            n_vocab=len(tokens),
+            eos_token=list(eos_tokens),
+        )
+
+    def json_schema(
+        self, text: str, separators: tuple[str, str], unenforced: Unenforced = "refuse"
+    ) -> NativeGrammar:
+        """Raises GrammarError; where it is allowed, what can't be enforced is left out one by one."""
+        schema = parse_schema(text)
+        check_references(schema)
+        left_out: list[tuple[str, str]] = []
+        while True:
+            try:
+                grammar = self._json_schema(schema, separators)
+                return replace(grammar, left_out=tuple(left_out))
+            except NotCoveredError as error:
+                if unenforced != "allow" or isinstance(error, WrongKeywordError):
+                    raise
+                remove_culprit(error, schema)
+                left_out.append((error.keyword, error.path))
+
+    def _json_schema(self, schema: Json, separators: tuple[str, str]) -> NativeGrammar:
+        options = json.dumps(with_options(schema, separators))
+        return self._compile(LLMatcher.grammar_from_json_schema(options), "schema", schema)
+
+    def regex(self, regex: str) -> NativeGrammar:
+        return self._compile(LLMatcher.grammar_from_regex(regex), "regex")
+
+    def lark(self, grammar: str) -> NativeGrammar:
+        return self._compile(LLMatcher.grammar_from_lark(grammar), "grammar")
+
+    def structural_tag(self, format: Format) -> NativeGrammar:
+        def schema_of(part: JsonSchema) -> dict[str, Json]:
+            return with_options(parse_schema(bytes(part.json_schema).decode()), part.separators)
+
+        return self._compile(
+            in_lark(format, self._literal, schema_of, self._named.values()), "structural tag"
+        )
+
+    def _compile(self, grammar: str, what: str, schema: Json = None) -> NativeGrammar:
+        """`what` it is to whoever sent it; `schema` is the one it comes from, if any."""
+        limits = LLParserLimits(verbose_errors=False, step_max_items=MAX_STEP_ITEMS)
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
+        if matcher.is_error():
+            raise explain(matcher.get_error(), what, schema)
+        probe = matcher.deep_copy()
+        self._follow_forced(probe)
+        if probe.is_error():  # some that allow nothing at all are found out only here
+            raise GrammarError(f"the {what} {_in_plain_words(probe.get_error())}")
+        return NativeGrammar(matcher, self._eos_tokens)
+
+    def _follow_forced(self, probe: LLMatcher) -> None:
+        """As far as every reply has the same text."""
+        probe.compute_bitmask()
+        forced = probe.compute_ff_bytes()[:MAX_TEXT].partition(_SPECIAL_TOKEN)[0]
+        if forced and not probe.is_error():
+            probe.consume_tokens(self._tokenizer.tokenize_bytes(forced))
+            probe.compute_bitmask()
+
+    def _literal(self, text: str) -> list[str]:
+        """Lark terms for literal text, in which the vocabulary's special tokens are themselves, but for ends
+        of sequence."""
+        terms: list[str] = []
+        while text:
+            found = [
+                (text.find(name), -len(name), name, token)
+                for name, token in self._named.items()
+                if name in text
+            ]
+            if not found:
+                return [*terms, json.dumps(text, ensure_ascii=False)]
+            position, _, name, token = min(found)
+            if position:
+                terms.append(json.dumps(text[:position], ensure_ascii=False))
+            terms.append(f"<[{token}]>")
+            text = text[position + len(name) :]
+        return terms
+
+    @cached_property
+    def _named(self) -> dict[str, int]:
+        """Special tokens that a structural tag may name and free text may hold."""
+        named = [token for token in self._special if self._tokens[token] and token not in self._eos_tokens]
+        return {self._tokens[token].decode(errors="replace"): token for token in reversed(named)}
+
+
+def _in_plain_words(error: str) -> str:
+    """llguidance's messages that tell about its parser, as what is wrong with a grammar."""
+    if "NoExtensionBias" in error:
+        return "allows no value, or none that ends"
+    if "Too many items" in error:
+        return f"is too large: the parser needs more than {MAX_STEP_ITEMS:,} steps for a token"
+    return error.removesuffix("\n<non-verbose/>")
+
+
+class _Spelling:
+    """What llguidance asks of a tokenizer. It tokenizes longest match first: enough for forced text."""
+
+    def __init__(self, tokens: list[bytes], special: list[int], eos_tokens: tuple[int, ...]) -> None:
+        self.tokens = tokens
+        self.special_token_ids = special
+        self.eos_token_id = eos_tokens[0]
+        self.bos_token_id = None
+        skipped = set(special)
+        self._ids = {text: token for token, text in enumerate(tokens) if text and token not in skipped}
+        self._longest = max(map(len, self._ids))
+
+    def __call__(self, text: bytes) -> list[int]:
+        ids = []
+        position = 0
+        while position < len(text):
+            for length in range(min(self._longest, len(text) - position), 0, -1):
+                token = self._ids.get(text[position : position + length])
+                if token is not None:
+                    ids.append(token)
+                    position += length
+                    break
+            else:
+                position += 1
+        return ids

@@ -1,0 +1,1 @@
+"""Stack automata: their format, stepping, packed rows, shortest exits and depth guard."""

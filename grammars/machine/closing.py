@@ -1,0 +1,80 @@
+"""The shortest text that ends a reply from wherever its automaton stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from .shortest_exits import ENDED, Exit, Parts, WaysOut
+from .stack_automaton import DEAD, DROP, POP, StackAutomaton, names_of
+
+KNOWN_ROUTES = 1024  # a string goes on in the same state
+_END = Exit(ENDED, 0, 0)
+
+
+class _Route(NamedTuple):
+    """`length` bytes, spelled by the ways `parts`."""
+
+    length: int
+    parts: Parts
+
+
+class Closing:
+    """Follows the ways out of the stack's places, from its top down."""
+
+    def __init__(self, machine: StackAutomaton) -> None:
+        self._machine = machine
+        self._ways = WaysOut(machine)
+        self._route = lru_cache(KNOWN_ROUTES)(self._found_route)
+
+    @property
+    def nbytes(self) -> int:
+        return self._ways.nbytes
+
+    def length(self, state: int, stack: Sequence[int]) -> int | None:
+        """How many bytes `text` has, wherever that is known. Quickly."""
+        route = self._route(state, tuple(stack))
+        return None if route is None else route.length
+
+    def text(self, state: int, stack: Sequence[int]) -> bytes | None:
+        """What ends the reply from there; None if that isn't known."""
+        route = self._route(state, tuple(stack))
+        if route is None:
+            return None
+        text = b"".join(self._ways.text(*part) for part in route.parts)
+        return text if self._is_end(state, list(stack), text) else None
+
+    def _found_route(self, state: int, stack: tuple[int, ...]) -> _Route | None:
+        reached: list[dict[int, _Route]] = [{} for _ in range(len(stack) + 1)]
+        reached[-1][state] = _Route(0, ())
+        for height in range(len(stack), 0, -1):
+            for here, begun in reached[height].items():
+                for popped, after, way in self._below(here, stack[:height]):
+                    length = begun.length + way.length
+                    known = reached[height - popped].get(after)
+                    if after != DEAD and (known is None or length < known.length):
+                        reached[height - popped][after] = _Route(length, (*begun.parts, *way.parts))
+        ending = [
+            _Route(route.length + self._ways.lengths[here][_END], (*route.parts, (here, _END)))
+            for here, route in reached[0].items()
+            if _END in self._ways.lengths[here]
+        ]
+        return min(ending, default=None)
+
+    def _below(self, state: int, stack: Sequence[int]) -> Iterator[tuple[int, int, _Route]]:
+        """How many of the stack's places are popped, and the states and the ways that this leads to."""
+        words = 0
+        for exit, length in self._ways.lengths[state].items():
+            if exit.kind in (POP, DROP):
+                yield 1, self._ways.after(exit, stack[-1]), _Route(length, ((state, exit),))
+            words = max(words, exit.words)
+        if 0 < words < len(stack):
+            below = len(stack) - words
+            seen = names_of(stack[below:][::-1])
+            for length, parts in self._ways.completed(state, seen).values():
+                yield 1 + words, self._ways.after(parts[-1][1], stack[below - 1]), _Route(length, parts)
+
+    def _is_end(self, state: int, stack: list[int], text: bytes) -> bool:
+        end = self._machine.walk(state, stack, text)
+        return end != DEAD and bool(self._machine.accepting[end]) and not stack

@@ -1,0 +1,354 @@
+"""How many places of the stack a reply still needs to come to an end.
+
+A nested value may *require* others inside of it. Where the stack has too few places for them its end can't
+be reached any more, so that every step that leads there must be dead already. The *need* of a state is the
+least number of places, beside those that are taken, with which an end is reached whatever verdicts come.
+
+States on the same *level* have the same places below them. A push leads to the level above and comes back
+with a verdict; so does a call into a code point, which needs no place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from ..errors import TooLargeError
+from .stack_automaton import (
+    ACTION_COLUMNS,
+    CALL,
+    CLOSE,
+    COUNT,
+    COUNT_CALL,
+    DEAD,
+    DROP,
+    FULL,
+    GO,
+    MAX_DEPTH,
+    OPEN,
+    POP,
+    PUSH,
+    SET_WORDS,
+    StackAutomaton,
+    words_of,
+)
+
+_LAST_VERDICT = 63  # bits of a word; later verdicts count as the last
+
+
+class Frames(NamedTuple):
+    """What the tables of an automaton don't tell of its stack."""
+
+    sizes: NDArray[np.int32]  # [returns]
+    """how many verdicts a base has, at its first place"""
+    is_called: NDArray[np.bool_]  # [states]
+    """states inside a code point, which return by verdict"""
+    required: NDArray[np.int32]  # [n, 2]
+    """pairs of where an object begins and where a value begins that it must have"""
+    full_names: Callable[[NDArray[np.int32]], Mapping[int, Mapping[int, int]]]
+    """from the needs of states to the names that count as seen, as bits, where room is lacking: by where an
+    object begins whose order is free, and the least room with which they don't"""
+
+
+class _Ways(NamedTuple):
+    """What entries do: way a is action a, way actions + s the plain step to state s.
+
+    A way leads to the states `after[first[w]:first[w] + counts[w]]` on the same level, of which those that
+    are `DEAD` are none: the one for each verdict where it pushes or calls, else any of them.
+    """
+
+    first: NDArray[np.int64]
+    counts: NDArray[np.int32]
+    after: NDArray[np.int32]
+    like: NDArray[np.int64]
+    """a way with the same states after it, or itself; calls into code points have many"""
+    inside: NDArray[np.int32]
+    """where it begins what it pushes for, -1 if it doesn't push"""
+    places: NDArray[np.int32]
+    """that it takes with that"""
+    popped: NDArray[np.uint64]
+    """its verdict as a bit, 0 if it doesn't pop"""
+
+
+class _Graph(NamedTuple):
+    """State s has `ways[first_way[s]:first_way[s + 1]]`; the states on its level with a way to it are found
+    likewise in `sources`."""
+
+    first_way: NDArray[np.int64]
+    ways: NDArray[np.int32]
+    first_source: NDArray[np.int64]
+    sources: NDArray[np.int32]
+
+
+def with_room(automaton: StackAutomaton, frames: Frames) -> StackAutomaton:
+    """Makes steps dead after which the stack has too few places left.
+
+    Raises TooLargeError if the start needs more than `MAX_DEPTH`.
+    """
+    ways = _ways(automaton, frames)
+    needs = _needs(automaton.transitions, automaton.accepting, frames.required, ways, MAX_DEPTH)
+    if needs[automaton.start] > MAX_DEPTH:
+        raise TooLargeError(f"it requires more than {MAX_DEPTH} levels of nesting")
+    needs_of_ways = _needs_of_ways(ways, frames.required, needs)
+    rooms, rises = _guards(automaton.transitions, automaton.actions, needs, needs_of_ways)
+    targets, which = np.unique(automaton.transitions[rises], return_inverse=True)
+    steps = np.zeros((len(targets), ACTION_COLUMNS), np.int32)
+    steps[:, 0], steps[:, 1], steps[:, 3] = GO, targets, needs[targets]
+    guarded = automaton.transitions.copy()
+    guarded[rises] = -2 - len(rooms) - which
+    actions = np.concatenate([automaton.actions, steps])
+    actions[: len(rooms), 3] = rooms
+    actions = _with_full_names(actions, frames.full_names(needs))
+    return replace(automaton, transitions=guarded, actions=actions)
+
+
+def _with_full_names(actions: NDArray[np.int32], names: Mapping[int, Mapping[int, int]]) -> NDArray[np.int32]:
+    """With rows of the names that count as seen where room is lacking."""
+    rows = [actions]
+    count = len(actions)
+    for number in np.flatnonzero(actions[:, 0] == OPEN).tolist():
+        _, target, _, _, words, *_ = actions[number].tolist()
+        full = [
+            [FULL, 0, 0, min(1 + words + need, MAX_DEPTH + 1), *words_of(lacking)]
+            for need, lacking in names.get(target, {}).items()
+        ]
+        if full:
+            actions[number, 5:7] = len(full), count - number
+            rows.append(np.array(full, np.int32))
+            count += len(full)
+    return np.concatenate(rows)
+
+
+def _ways(automaton: StackAutomaton, frames: Frames) -> _Ways:
+    steps = np.zeros((len(automaton.transitions), ACTION_COLUMNS), np.int32)
+    steps[:, 0], steps[:, 1] = GO, np.arange(len(steps))
+    actions = np.concatenate([automaton.actions, steps])
+    kinds, targets, operands = actions[:, :3].T
+    pushes, pops = np.isin(kinds, (PUSH, OPEN)), np.isin(kinds, (POP, CLOSE))
+    calls = np.flatnonzero(np.isin(kinds, (CALL, COUNT_CALL)))
+    calls = calls[frames.is_called[targets[calls]]]  # the others set a count and don't come back
+    returns = pushes.copy()
+    returns[calls] = True
+    first = np.arange(len(automaton.returns), len(automaton.returns) + 2 * len(actions), 2)
+    first[returns] = operands[returns]
+    counts = np.where(pops, 0, np.where(kinds == COUNT, 2, 1)).astype(np.int32)
+    counts[returns] = frames.sizes[operands[returns]]
+    popped = np.zeros(len(actions), np.uint64)
+    popped[pops] = np.uint64(1) << np.minimum(operands[pops], _LAST_VERDICT).astype(np.uint64)
+    return _Ways(
+        first,
+        counts,
+        after=np.concatenate([automaton.returns, actions[:, 1:3].ravel()]),
+        like=_like(len(actions), calls, operands[calls]),
+        inside=np.where(pushes, targets, -1).astype(np.int32),
+        places=np.where(kinds == OPEN, 1 + actions[:, 4], 1).astype(np.int32),
+        popped=popped,
+    )
+
+
+def _like(ways: int, calls: NDArray[np.int64], bases: NDArray[np.int32]) -> NDArray[np.int64]:
+    """One of the calls with the same base for each of them, itself for any other way."""
+    like = np.arange(ways)
+    call_of_base = np.zeros(1 + bases.max(initial=0), np.int64)
+    call_of_base[bases] = calls
+    like[calls] = call_of_base[bases]
+    return like
+
+
+@njit(cache=True)
+def _needs(transitions, accepting, required, ways, most):  # type: ignore[no-untyped-def]
+    """The need of each state, `most` + 1 where it is more than `most`."""
+    graph = _graph(transitions, ways)
+    states = len(transitions)
+    needs = np.full(states, most + 1, np.int32)
+    inside = np.zeros((most + 1, states), np.uint64)
+    before, pushes = _alone(accepting, graph, ways)
+    may_gain = np.ones(states, np.bool_)
+    unchanged = 0
+    for room in range(most + 1):
+        inner = _inner_ends(ways, inside, room)
+        ends, allowed = _settled(graph, ways, before, inner, may_gain)
+        for state in range(states):
+            if allowed[state] and needs[state] > room:
+                needs[state] = room
+        unchanged = unchanged + 1 if room and (ends == before).all() else 0
+        if allowed.all() or unchanged == 1 + SET_WORDS:  # an object that is opened looks so far down
+            break
+        inside[room] = ends
+        for pair in range(len(required)):
+            if ends[required[pair, 1]] == 0:
+                inside[room, required[pair, 0]] = 0
+        before, may_gain = ends, pushes | (ends == 0)
+    return needs
+
+
+@njit(cache=True)
+def _alone(accepting, graph, ways):  # type: ignore[no-untyped-def]
+    """The verdicts with which each state ends its level at once, a bit for each; which states push."""
+    ends = accepting.astype(np.uint64)
+    pushes = np.zeros(len(ends), np.bool_)
+    for state in range(len(ends)):
+        for number in range(graph.first_way[state], graph.first_way[state + 1]):
+            way = graph.ways[number]
+            ends[state] |= ways.popped[way]
+            pushes[state] |= ways.inside[way] >= 0
+    return ends, pushes
+
+
+@njit(cache=True)
+def _inner_ends(ways, inside, room):  # type: ignore[no-untyped-def]
+    """The verdicts with which each way may come back, none where it has no room for what it pushes for."""
+    inner = np.full(len(ways.inside), ~np.uint64(0))
+    for way in range(len(inner)):
+        if ways.inside[way] >= 0:
+            left = room - ways.places[way]
+            inner[way] = inside[left, ways.inside[way]] if left >= 0 else np.uint64(0)
+    return inner
+
+
+@njit(cache=True)
+def _settled(graph, ways, before, inner, may_gain):  # type: ignore[no-untyped-def]
+    """The verdicts with which each state's level can end, and the states where it can, from which no step
+    may lead to others. `before`: the verdicts with less room; `may_gain`: the states that may have more."""
+    allowed = np.ones(len(before), np.bool_)
+    while True:
+        ends = before.copy()
+        _find_ends(graph, ways, ends, inner, allowed, may_gain)
+        lost = allowed & (ends == 0)
+        if not lost.any():
+            return ends, allowed
+        allowed &= ~lost
+
+
+@njit(cache=True)
+def _find_ends(graph, ways, ends, inner, allowed, to_begin):  # type: ignore[no-untyped-def]
+    """Adds the verdicts that are found from the states `to_begin` on."""
+    first_way, ways_of, first_source, sources = graph
+    first, counts, after = ways.first, ways.counts, ways.after  # passing `ways` on takes longer than the rest
+    waits = to_begin.copy()
+    pending = np.empty(len(ends), np.int32)
+    count = 0
+    for state in range(len(ends) - 1, -1, -1):
+        if waits[state]:
+            pending[count] = state
+            count += 1
+    while count:
+        count -= 1
+        state = pending[count]
+        waits[state] = False
+        if not allowed[state]:
+            continue
+        found = ends[state]
+        for number in range(first_way[state], first_way[state + 1]):
+            way = ways_of[number]
+            found |= _ends_after(after, first[way], counts[way], inner[way], ends, allowed)
+        if found == ends[state]:
+            continue
+        ends[state] = found
+        for number in range(first_source[state], first_source[state + 1]):
+            source = sources[number]
+            if not waits[source]:
+                waits[source] = True
+                pending[count] = source
+                count += 1
+
+
+@njit(cache=True, forceinline=True)
+def _ends_after(after, first, count, inner, ends, allowed):  # type: ignore[no-untyped-def]
+    """The verdicts that are left to a state that takes a way."""
+    found = np.uint64(0)
+    for verdict in range(count):
+        state = after[first + verdict]
+        if state >= 0 and not allowed[state]:
+            return np.uint64(0)
+        if state >= 0 and inner >> np.uint64(min(verdict, _LAST_VERDICT)) & np.uint64(1):
+            found |= ends[state]
+    return found
+
+
+@njit(cache=True)
+def _graph(transitions, ways):  # type: ignore[no-untyped-def]
+    first_way, ways_of = _ways_of_states(transitions, ways)
+    first, counts, after = ways.first, ways.counts, ways.after
+    states = len(transitions)
+    starts = np.zeros(states + 1, np.int64)
+    for way in ways_of:
+        for place in range(first[way], first[way] + counts[way]):
+            if after[place] >= 0:
+                starts[after[place] + 1] += 1
+    starts = np.cumsum(starts)
+    filled = starts[:-1].copy()
+    sources = np.empty(starts[-1], np.int32)
+    for state in range(states):
+        for way in ways_of[first_way[state] : first_way[state + 1]]:
+            for place in range(first[way], first[way] + counts[way]):
+                if after[place] >= 0:
+                    sources[filled[after[place]]] = state
+                    filled[after[place]] += 1
+    return _Graph(first_way, ways_of, starts, sources)
+
+
+@njit(cache=True)
+def _ways_of_states(transitions, ways):  # type: ignore[no-untyped-def]
+    """[states + 1], and the ways of all states."""
+    states, classes = transitions.shape
+    like = ways.like
+    actions = len(like) - states
+    first = np.zeros(states + 1, np.int64)
+    ways_of = np.empty(states * classes, np.int32)
+    state_of = np.full(len(like), -1, np.int32)
+    found = 0
+    for state in range(states):
+        for column in range(classes):
+            entry = transitions[state, column]
+            if entry == DEAD:
+                continue
+            way = like[actions + entry if entry >= 0 else -2 - entry]
+            if state_of[way] != state:
+                state_of[way] = state
+                ways_of[found] = way
+                found += 1
+        first[state + 1] = found
+    return first, ways_of[:found].copy()
+
+
+@njit(cache=True)
+def _needs_of_ways(ways, required, needs):  # type: ignore[no-untyped-def]
+    inside = needs.copy()
+    for pair in range(len(required)):
+        start, value = required[pair]
+        inside[start] = max(inside[start], needs[value])
+    found = np.zeros(len(ways.first), np.int32)  # of a pop too: who pushed has seen to it
+    for way in range(len(found)):
+        if ways.inside[way] >= 0:
+            found[way] = inside[ways.inside[way]] + ways.places[way]
+        for place in range(ways.first[way], ways.first[way] + ways.counts[way]):
+            if ways.after[place] >= 0:
+                found[way] = max(found[way], needs[ways.after[place]])
+    return found
+
+
+@njit(cache=True)
+def _guards(transitions, actions, needs, needs_of_ways):  # type: ignore[no-untyped-def]
+    """The room of each action, and which plain steps lead from less need to more: [states, classes]."""
+    states, classes = transitions.shape
+    rooms = actions[:, 3].copy()
+    rises = np.zeros((states, classes), np.bool_)
+    for state in range(states):
+        for column in range(classes):
+            entry = transitions[state, column]
+            if entry >= 0:
+                rises[state, column] = needs[entry] > needs[state]
+            elif entry < DEAD:
+                action = -2 - entry
+                kind = actions[action, 0]
+                need = needs_of_ways[action]
+                if kind in (PUSH, OPEN) or need > needs[state]:
+                    # a drop happens with a count on the stack
+                    rooms[action] = max(rooms[action], need - 1 if kind == DROP else need)
+    return rooms, rises

@@ -1,0 +1,173 @@
+"""Text that a grammar leaves no choice about, and the tokens that the tokenizer is sure to make of it."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from .stack_automaton import CHOICE, DEAD, END, StackAutomaton
+
+MAX_TEXT = 256  # bytes; what is longer comes in parts
+KNOWN_TEXTS = 4096
+
+_INNER_BYTES = bytes(range(0x80, 0xC0))  # all but the first of a character
+
+Encode = Callable[[str], Sequence[int]]
+"""a text's tokens, without special ones around it"""
+
+
+class ForcedText(NamedTuple):
+    """`text` must come next, then one of the bytes `following` (rising), or with `ends` the end alone."""
+
+    text: bytes
+    following: bytes
+    ends: bool
+
+
+def forced_text(
+    machine: StackAutomaton, forced: NDArray[np.int16], state: int, stack: Sequence[int]
+) -> ForcedText:
+    """The text that must follow in a state; `forced` is `machine.forced()`."""
+    text, stack = bytearray(), list(stack)
+    byte = int(forced[state])
+    while byte not in (CHOICE, END) and len(text) < MAX_TEXT:
+        after = machine.step(state, stack, byte)
+        if after == DEAD:
+            break
+        text.append(byte)
+        state, byte = after, int(forced[after])
+    return ForcedText(bytes(text), machine.following(state), byte == END)
+
+
+class Segmenter:
+    """Cuts forced text as the tokenizer would cut the whole reply.
+
+    Where a token reaches past the end of a text, or the tokenizer looks ahead, the text's last tokens change
+    with what is appended. In a longer text the tokens up to any border between two are those of the text up
+    to there: so it is with byte pair encoding and with unigrams. Hence those tokens are sure that the text
+    has in common with each of its beginnings behind which a token may reach past the end.
+    """
+
+    def __init__(
+        self, encode: Encode, spelled: Sequence[bytes], special: Iterable[int], ends: Sequence[int]
+    ) -> None:
+        """
+        spelled: what each token id is in bytes, as automata read it
+        ends: of sequence, the usual one first
+        """
+        self._encode = encode
+        self._spelled = spelled
+        self._special = frozenset(special)
+        self._end = tuple(ends[:1])
+        self._sorted = sorted({text for token, text in enumerate(spelled) if token not in self._special})
+        self._longest = max(map(len, self._sorted), default=0)
+        single = ((text, token) for token, text in enumerate(spelled) if len(text) == 1)
+        self._token_of_byte = {text[0]: token for text, token in single if token not in self._special}
+        self._special_tokens = {spelled[token]: token for token in self._special if spelled[token]}
+        names = sorted(self._special_tokens, key=len, reverse=True)
+        self._special_text = re.compile(b"(" + b"|".join(map(re.escape, names)) + b")" if names else b"(?!)")
+        self._anchor = ""
+        if not self._tokens("a"):  # this tokenizer puts a space before a text, but not behind a newline
+            self._anchor = "\n"
+        self.sure_tokens = lru_cache(KNOWN_TEXTS)(self._sure_tokens)
+        self.ending_tokens = lru_cache(KNOWN_TEXTS)(self._ending_tokens)
+
+    def _ending_tokens(self, text: bytes) -> tuple[int, ...] | None:
+        """The tokens of text that ends a reply, without the end; None if there are none for it."""
+        tokens: list[int] = []
+        for part in self._special_text.split(text):
+            special = self._special_tokens.get(part)
+            own = self._plain_tokens(part) if special is None else (special,)
+            if own is None:
+                return None
+            tokens += own
+        return tuple(tokens)
+
+    def _plain_tokens(self, text: bytes) -> tuple[int, ...] | None:
+        """What is left of a character is spelled in bytes, and so is all that the tokenizer takes for
+        something else."""
+        rest = text.lstrip(_INNER_BYTES)
+        tokens = self._tokens(rest.decode()) if _whole_characters(rest) == rest else []
+        bytewise = text[: len(text) - len(rest)] if tokens else text
+        if not self._token_of_byte.keys() >= set(bytewise):
+            return None
+        return (*(self._token_of_byte[byte] for byte in bytewise), *tokens)
+
+    def _sure_tokens(self, forced: ForcedText) -> tuple[int, ...]:
+        """Tokens of the text's beginning that nothing after it can change; at the end its end too."""
+        text = _whole_characters(forced.text)
+        if forced.ends and text == forced.text:
+            sure = self._tokens(text.decode())
+            return (*sure, *self._end) if sure or not text else ()
+        text = text.decode().rstrip().encode()  # spaces go to what follows them
+        following = forced.following if text == forced.text else forced.text[len(text) : len(text) + 1]
+        sure = self._tokens(text.decode())
+        for beginning in self._beginnings(text, following):
+            sure = _common(sure, self._tokens(beginning))
+        for byte in _one_of_each_kind(following):
+            sure = _common(sure, self._tokens(text.decode() + chr(byte)))
+        return tuple(sure)
+
+    def _beginnings(self, text: bytes, following: bytes) -> Iterator[str]:
+        """The text up to each place where a token may begin that reaches past the end."""
+        for start in range(max(0, len(text) - self._longest + 1), len(text)):
+            if self._reaches_past(text[start:], following):
+                beginning = text[:start]
+                yield beginning.decode() if _whole_characters(beginning) == beginning else ""
+
+    def _reaches_past(self, text: bytes, following: bytes) -> bool:
+        """Whether a token begins with `text` and one of the bytes `following`."""
+        if not self._first_from(text + b"\0").startswith(text):
+            return False
+        longer = (text + bytes([byte]) for byte in following)
+        return any(self._first_from(beginning).startswith(beginning) for beginning in longer)
+
+    def _first_from(self, text: bytes) -> bytes:
+        """The first token that sorts with or behind `text`, empty if there is none."""
+        place = bisect_left(self._sorted, text)
+        return self._sorted[place] if place < len(self._sorted) else b""
+
+    def _tokens(self, text: str) -> Sequence[int]:
+        """None where the tokenizer sees more in the text than its bytes."""
+        anchor, tokens = list(self._encode(self._anchor)), list(self._encode(self._anchor + text))
+        own = tokens[len(anchor) :]
+        spelled = b"".join(self._spelled[token] for token in own)
+        is_plain = spelled == text.encode() and self._special.isdisjoint(own)
+        return own if is_plain and tokens[: len(anchor)] == anchor else []
+
+
+def load_segmenter(
+    path: Path, spelled: Sequence[bytes], special: Iterable[int], ends: Sequence[int]
+) -> Segmenter:
+    """path: the tokenizer.json; for the others see `Segmenter`"""
+    encode = Tokenizer.from_file(str(path)).encode
+    return Segmenter(lambda text: encode(text, add_special_tokens=False).ids, spelled, special, ends)
+
+
+def _whole_characters(text: bytes) -> bytes:
+    """Up to the first byte that is not part of a complete character."""
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        return text[: error.start]
+    return text
+
+
+def _one_of_each_kind(following: bytes) -> Iterable[int]:
+    """Tokenizers part words by letters, digits, spaces and marks."""
+    ascii_only = [chr(byte) for byte in following if byte < 128]
+    return {(c.isalpha(), c.isdigit(), c.isspace()): ord(c) for c in ascii_only}.values()
+
+
+def _common(left: Sequence[int], right: Sequence[int]) -> list[int]:
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))
+    return [token for token, _ in pairs]

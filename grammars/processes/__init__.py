@@ -1,0 +1,1 @@
+"""What processes that read grammars of clients have in common."""

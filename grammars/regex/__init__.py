@@ -1,0 +1,1 @@
+"""Regexes as automata over bytes."""

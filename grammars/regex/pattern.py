@@ -1,0 +1,204 @@
+"""Regexes as users write them, in the anchor-free form that the byte automaton takes.
+
+The pattern is parsed with Python's own parser and written out again for Rust's regex syntax: anchors
+are resolved where they stand, classes become ASCII (as ECMA-262 has it), and what an automaton can't
+do is refused by name. Source of the target syntax: docs of Rust's `regex-syntax`.
+"""
+
+from __future__ import annotations
+
+import re
+import re._constants as op
+import re._parser as parser
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import GrammarError
+
+_CLASSES = {
+    op.CATEGORY_DIGIT: "0-9",
+    op.CATEGORY_WORD: "0-9A-Za-z_",
+    op.CATEGORY_SPACE: r" \t\n\r\f\x0b",
+}
+_NEGATED = {
+    op.CATEGORY_NOT_DIGIT: op.CATEGORY_DIGIT,
+    op.CATEGORY_NOT_WORD: op.CATEGORY_WORD,
+    op.CATEGORY_NOT_SPACE: op.CATEGORY_SPACE,
+}
+_STARTS = {op.AT_BEGINNING, op.AT_BEGINNING_STRING}
+_ENDS = {op.AT_END, op.AT_END_STRING}
+_REFUSED = {
+    op.GROUPREF: "a back-reference",
+    op.GROUPREF_EXISTS: "a conditional group",
+    op.ATOMIC_GROUP: "an atomic group (?>…)",
+    op.POSSESSIVE_REPEAT: "a possessive quantifier",
+}
+_LOOK_AROUND = {
+    (op.ASSERT, 1): "look-ahead (?=…)",
+    (op.ASSERT, -1): "look-behind (?<=…)",
+    (op.ASSERT_NOT, 1): "negative look-ahead (?!…)",
+    (op.ASSERT_NOT, -1): "negative look-behind (?<!…)",
+}
+_MAX_REPEAT = 10_000
+MAX_LENGTH = 1_000_000  # of the text that a regex asks for at most, but for what repeats without a bound
+_NO_PROPERTIES = (
+    r"has a Unicode property \p, which is not supported: "
+    "write its characters as a class, such as [A-Za-zÀ-ÖØ-öø-ɏ]"
+)
+_SHOWN = 200  # characters of a pattern in a message
+_FLAGS = re.IGNORECASE | re.DOTALL | re.VERBOSE | re.ASCII
+Item = tuple[Any, Any]
+_MALFORMED = (
+    "missing ), unterminated",
+    "unbalanced parenthesis",
+    "unterminated character set",
+    "nothing to repeat",
+    "min repeat greater than max repeat",
+    "bad escape (end of pattern)",
+)
+
+
+def is_malformed(error: Exception) -> bool:
+    """Whether what Python's parser says of a pattern is a fault in every dialect, not only in Python's."""
+    return isinstance(error, re.error) and error.msg.startswith(_MALFORMED)
+
+
+def without_anchors(pattern: str) -> str:
+    """The same language for whole texts: `^`, `$`, `\\A` and `\\Z` are allowed where they are redundant.
+
+    Raises GrammarError for what isn't regular or isn't supported, naming it.
+    """
+    try:
+        parsed = parser.parse(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        property_named = isinstance(error, re.error) and error.msg in (r"bad escape \p", r"bad escape \P")
+        reason = _NO_PROPERTIES if property_named else f"is not a regex: {error}"
+        raise GrammarError(f"{shortened(pattern)} {reason}") from None
+    if (length := _length(parsed)) > MAX_LENGTH:
+        raise GrammarError(
+            f"{shortened(pattern)} asks for up to {length:,} characters; the most is {MAX_LENGTH:,}"
+        )
+    flags = parsed.state.flags & ~re.UNICODE
+    if flags & ~_FLAGS:
+        raise GrammarError(f"{shortened(pattern)} uses a flag that is not supported; (?i), (?s) and (?x) are")
+    return _Writer(pattern).sequence(list(parsed), flags, at_start=True, at_end=True)
+
+
+def shortened(pattern: str) -> str:
+    """A pattern for an error's message."""
+    return repr(pattern if len(pattern) <= _SHOWN else pattern[:_SHOWN] + "…")
+
+
+def _length(part: Any) -> int:
+    """How many characters a part of a parsed pattern asks for at most; unbounded repetitions count once."""
+    total = 0
+    for kind, value in part:
+        if kind in (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT):
+            least, most, inner = value
+            times = least if most is parser.MAXREPEAT else most
+            total += max(1, int(times)) * _length(inner)
+        elif kind is op.SUBPATTERN:
+            total += _length(value[-1])
+        elif kind is op.BRANCH:
+            total += sum(_length(branch) for branch in value[1])
+        else:
+            total += 1
+    return total
+
+
+def literal(text: str) -> str:
+    """A regex for exactly `text`."""
+    return "".join(_character(ord(character)) for character in text)
+
+
+class _Writer:
+    """`at_start`: nothing comes before this part; `at_end`: nothing comes after it."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+
+    def sequence(self, items: Sequence[Item], flags: int, at_start: bool, at_end: bool) -> str:
+        consuming = [position for position, item in enumerate(items) if item[0] is not op.AT]
+        first, last = (consuming[0], consuming[-1]) if consuming else (len(items), -1)
+        return "".join(
+            self._item(item, flags, at_start and position <= first, at_end and position >= last)
+            for position, item in enumerate(items)
+        )
+
+    def _item(self, item: Item, flags: int, at_start: bool, at_end: bool) -> str:
+        kind, value = item
+        if kind in _REFUSED:
+            raise self._refusal(_REFUSED[kind])
+        if kind in (op.ASSERT, op.ASSERT_NOT):
+            raise self._refusal(_LOOK_AROUND[kind, value[0]])
+        if kind is op.AT:
+            return self._anchor(value, at_start, at_end)
+        if kind is op.BRANCH:
+            branches = [self.sequence(list(branch), flags, at_start, at_end) for branch in value[1]]
+            return f"(?:{'|'.join(branches)})"
+        if kind is op.SUBPATTERN:
+            _, added, removed, content = value
+            return f"(?:{self.sequence(list(content), (flags | added) & ~removed, at_start, at_end)})"
+        if kind in (op.MAX_REPEAT, op.MIN_REPEAT):
+            return self._repeat(value, flags, at_start, at_end)
+        return _cased(_single(kind, value, flags), flags)
+
+    def _repeat(
+        self, value: tuple[int, Any, Sequence[Item]], flags: int, at_start: bool, at_end: bool
+    ) -> str:
+        least, most, content = value
+        once = most == 1
+        body = self.sequence(list(content), flags, at_start and once, at_end and once)
+        unlimited = most == op.MAXREPEAT
+        if least > _MAX_REPEAT or (not unlimited and most > _MAX_REPEAT):
+            raise self._refusal(f"a repetition of more than {_MAX_REPEAT}")
+        return f"(?:{body}){{{least},{'' if unlimited else most}}}"
+
+    def _anchor(self, where: Any, at_start: bool, at_end: bool) -> str:
+        if where in _STARTS:
+            if at_start:
+                return ""
+            raise self._refusal("^ after the start")
+        if where in _ENDS:
+            if at_end:
+                return ""
+            raise self._refusal("$ before the end")
+        raise self._refusal(r"a word boundary \b or \B")
+
+    def _refusal(self, what: str) -> GrammarError:
+        return GrammarError(f"{shortened(self._pattern)} has {what}, which is not supported")
+
+
+def _single(kind: Any, value: Any, flags: int) -> str:
+    if kind is op.LITERAL:
+        return _character(value)
+    if kind is op.NOT_LITERAL:
+        return f"[^{_character(value)}]"
+    if kind is op.ANY:
+        return "(?s:.)" if flags & re.DOTALL else r"[^\n]"
+    if kind is op.IN:
+        return _set(value)
+    raise GrammarError(f"{kind} is not supported in a regex")
+
+
+def _set(members: Sequence[Item]) -> str:
+    negated = bool(members) and members[0][0] is op.NEGATE
+    written = []
+    for kind, value in members[1:] if negated else members:
+        if kind is op.LITERAL:
+            written.append(_character(value))
+        elif kind is op.RANGE:
+            written.append(f"{_character(value[0])}-{_character(value[1])}")
+        elif value in _CLASSES:
+            written.append(_CLASSES[value])
+        else:
+            written.append(f"[^{_CLASSES[_NEGATED[value]]}]")
+    return f"[{'^' if negated else ''}{''.join(written)}]"
+
+
+def _character(code: int) -> str:
+    return chr(code) if chr(code).isalnum() else f"\\x{{{code:x}}}"
+
+
+def _cased(written: str, flags: int) -> str:
+    return f"(?i:{written})" if flags & re.IGNORECASE else written

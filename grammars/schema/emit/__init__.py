@@ -1,0 +1,1 @@
+"""The graph of values as a stack automaton."""

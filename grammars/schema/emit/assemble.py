@@ -1,0 +1,287 @@
+"""From goals to the tables of a stack automaton: only places from which an end is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from ...machine.stack_automaton import CLOSE, MAX_DEPTH, NEED, OPEN, POP, PUSH, SEE, StackAutomaton, words_of
+from ...regex.dfa import REJECT, Dfa, alive_states, minimal
+from ..lexical.json_string_bytes import Block
+from ..solve.nodes import Container, Edge, Node, UndeclaredNames, Value
+from ..solve.solver import Solver
+from .deep_members import Rooms
+from .names import TAKEN, Names, NameTrie, has_one_spelling, materialized
+from .tables import Tables
+
+_QUOTE = 0x22
+
+
+class Assembler:
+    """Builds the states of one schema. `separators` are those between items and after names."""
+
+    def __init__(self, solver: Solver, separators: tuple[str, str]) -> None:
+        self._solver = solver
+        self._comma, self._colon = (separator.encode() for separator in separators)
+        self._tables = Tables()
+        self._values: dict[tuple[Value, tuple[int, ...]], int] = {}
+        self._starts: dict[Container, int] = {}
+        self._afters: dict[tuple[Container, Node], int] = {}
+        self._members: dict[Edge, int | None] = {}
+        self._roots: dict[tuple[Container, Node], int] = {}
+        self._names: dict[tuple[int, tuple[int, ...], int], _StampedNames] = {}
+        self._spelled_once: dict[Container, bool] = {}
+        self._pending: list[tuple[Container, Node, int, bool]] = []
+        self._rooms = Rooms()
+        self._is_guarded = False
+
+    def built(self, value: Value, *, guarded: bool) -> StackAutomaton:
+        """`guarded`: what is required may be nested too deep; steps that can't come to an end are dead.
+
+        Raises StrandingError for objects whose order must not be free then.
+        """
+        self._is_guarded = guarded
+        tables = self._tables
+        end = tables.state({})
+        tables.accepting.append(end)
+        start = self._value(value, (end,))
+        while self._pending:
+            container, node, state, is_start = self._pending.pop()
+            self._fill(container, node, state, is_start)
+        return tables.automaton(
+            start,
+            MAX_DEPTH * (2 if self._solver.graph.any_order else 1),
+            self._rooms if guarded else None,
+        )
+
+    def _value(self, value: Value, following: tuple[int, ...]) -> int:
+        """The state before a value; `following[verdict]` is the state after it."""
+        key = (value, following)
+        known = self._values.get(key)
+        if known is None:
+            known = self._values[key] = self._tables.state({})
+            self._fill_value(known, value, following, {})
+        return known
+
+    def _fill_value(
+        self, state: int, value: Value, following: tuple[int, ...], entries: dict[int, int]
+    ) -> None:
+        tables, scalars = self._tables, self._solver.graph.scalars
+        for text, verdict in value.literals:
+            entries[text[0]] = tables.chain(text[1:], following[verdict])
+        strings = scalars.string_block(value.strings) if value.strings is not None else None
+        if strings is not None:
+            entries[_QUOTE] = tables.entry(strings, following)
+        numbers = scalars.number_block(value.numbers) if value.numbers is not None else None
+        if numbers is not None:
+            tables.inherit(state, tables.stamp(numbers, following))
+        for byte, container in ((ord("{"), value.object), (ord("["), value.array)):
+            if container is not None and container.possible:
+                entries[byte] = self._opening(container, tables.returns(following))
+        tables.fill(state, entries)
+
+    def _opening(self, container: Container, base: int) -> int:
+        start = self._start(container)
+        if not container.is_unordered:
+            return self._tables.action(PUSH, start, base)
+        return self._tables.action(OPEN, start, base, (container.set_words,))
+
+    def _start(self, container: Container) -> int:
+        known = self._starts.get(container)
+        if known is None:
+            known = self._starts[container] = self._tables.state({})
+            self._pending.append((container, container.start, known, True))
+        return known
+
+    def _after(self, container: Container, node: Node) -> int:
+        """The state after a member, before a comma or the end."""
+        key = (container, node)
+        known = self._afters.get(key)
+        if known is None:
+            known = self._afters[key] = self._tables.state({})
+            self._pending.append((container, node, known, False))
+        return known
+
+    def _fill(self, container: Container, node: Node, state: int, is_start: bool) -> None:
+        entries: dict[int, int] = {}
+        if node.verdict >= 0:
+            closing = ord("]") if container.is_array else ord("}")
+            entries[closing] = self._closing(container, node, is_start)
+        if container.is_array:
+            self._fill_items(container, node, state, is_start, entries)
+            return
+        root = self._root(container, node)
+        if root is not None and is_start:
+            entries[_QUOTE] = self._guarded(container, node, root) if self._is_guarded else root
+        elif root is not None:
+            following = self._tables.chain(self._comma[1:] + b'"', root)
+            entries[self._comma[0]] = self._guarded(container, node, following)
+        self._tables.fill(state, entries)
+
+    def _closing(self, container: Container, node: Node, is_start: bool) -> int:
+        if not container.is_unordered:
+            return self._tables.action(POP, 0, node.verdict)
+        names = _bits(container, [edge.name for edge in container.needed if edge is not None])
+        if is_start and names:
+            return TAKEN
+        return self._tables.action(CLOSE, container.set_words, node.verdict, words_of(names))
+
+    def _guarded(self, container: Container, node: Node, target: int) -> int:
+        """What a comma leads to: dead where every name was seen and there are no others."""
+        has_others = self._undeclared(container, node).block is not None
+        if not container.is_unordered or (has_others and not container.has_deep_others):
+            return target
+        alive = [edge.name for edge in node.edges if self._member(container, edge) is not None]
+        names = _bits(container, alive) | (_others_bit(container) if has_others else 0)
+        return self._tables.action(NEED, target, 0, words_of(names))
+
+    def _fill_items(
+        self, container: Container, node: Node, state: int, is_start: bool, entries: dict[int, int]
+    ) -> None:
+        kept = [self._solver.reduced(edge, container.alive) for edge in node.edges]
+        item = kept[0] if kept else None
+        if item is not None:
+            following = tuple(self._after(container, target) for target in item[1])
+            if is_start:
+                self._fill_value(state, item[0], following, entries)
+                return
+            value = self._value(item[0], following)
+            entries[self._comma[0]] = self._tables.chain(self._comma[1:], value)
+        self._tables.fill(state, entries)
+
+    def _member(self, container: Container, edge: Edge) -> int | None:
+        """The state after a name's closing quote, None if the member can't be."""
+        if edge not in self._members:
+            kept = self._solver.reduced(edge, container.alive)
+            state = None
+            if kept is not None:
+                value = self._value(kept[0], tuple(self._after(container, target) for target in kept[1]))
+                state = self._tables.chain(self._colon, value)
+                if container.is_unordered:
+                    self._rooms.note(container, self._start(container), edge, value)
+            self._members[edge] = state
+        return self._members[edge]
+
+    def _root(self, container: Container, node: Node) -> int | None:
+        """The state after the quote that opens a name; None if no member can follow."""
+        members = [(edge.name, self._member(container, edge)) for edge in node.edges]
+        declared = [(name, state) for name, state in members if state is not None]
+        names = self._undeclared(container, node)
+        if not declared and names.block is None:
+            return None
+        trie = names.taken(container) if node.names is not None and node.names.is_any else names.tries.empty
+        for name, state in reversed(declared):
+            trie = names.tries.added(
+                trie, str(name), self._seen(container, str(name), state), _bits(container, [name])
+            )
+        return materialized(trie, names.states, names.new_state)
+
+    def _seen(self, container: Container, name: str, target: int) -> int:
+        """What a declared name's closing quote leads to."""
+        if not container.is_unordered:
+            return target
+        return self._tables.action(SEE, target, container.names[name], (container.set_words,))
+
+    def _undeclared(self, container: Container, node: Node) -> _StampedNames:
+        """The states of undeclared names, in which the declared ones are woven."""
+        block: Block | None = None
+        following: tuple[int, ...] = ()
+        if node.names is not None:
+            states = [self._member(container, edge) for edge in node.others]
+            alive = [label for label, state in enumerate(states) if state is not None]
+            following = tuple(state for state in states if state is not None)
+            block = self._name_block(container, node.names, alive, len(states)) if alive else None
+        key = (id(block), following, _others_bit(container))
+        if key not in self._names:
+            start = self._tables.stamp(block, following) if block is not None else 0
+            self._names[key] = _StampedNames(self._tables, block, start, _others_bit(container))
+        return self._names[key]
+
+    def _name_block(
+        self, container: Container, names: UndeclaredNames, alive: list[int], labels: int
+    ) -> Block | None:
+        def dfa() -> Dfa:
+            number = np.full(labels + 1, REJECT, np.int32)
+            number[alive] = np.arange(len(alive))
+            kept = replace(names.dfa, labels=number[names.dfa.labels])
+            if alive_states(kept.transitions, kept.labels).all():
+                return kept
+            return minimal(kept)  # there are beginnings of no name that may come
+
+        if container not in self._spelled_once:
+            self._spelled_once[container] = all(map(has_one_spelling, container.names))
+        is_shared = self._spelled_once[container]
+        return self._solver.graph.scalars.name_block(dfa, (*names.key, *alive), is_shared=is_shared)
+
+
+class _StampedNames:
+    """One copy of the automaton of undeclared names, and the tries over it."""
+
+    def __init__(self, tables: Tables, block: Block | None, start: int, others: int) -> None:
+        """`others`: the bit that says whether there is room for them, if they need some."""
+        self._others = others
+        self._tables = tables
+        self._start = start
+        self._taken: dict[Container, NameTrie] = {}
+        self.block = block
+        self.tries = Names(block)
+        self.states: dict[int, int] = {}
+        self._tails: dict[tuple[bytes, int | None, int, int], int] = {}
+
+    def taken(self, container: Container) -> NameTrie:
+        """All declared names, none of which may come."""
+        if container not in self._taken or self.block is None:
+            trie = self.tries.empty
+            for name in container.names if self.block is not None else ():
+                trie = self.tries.added(trie, name, TAKEN)
+            self._taken[container] = trie
+        return self._taken[container]
+
+    def new_state(self, trie: NameTrie, states: dict[int, int]) -> int:
+        if trie.tail:
+            key = (trie.tail, trie.value, trie.base, trie.below)
+            if key not in self._tails:
+                self._tails[key] = self._tail(trie)
+            return self._tails[key]
+        entries = {byte: self._entered(trie, trie.children[byte], state) for byte, state in states.items()}
+        if trie.value is not None:
+            entries[_QUOTE] = trie.value
+        state = self._tables.state(entries)
+        if trie.base >= 0:
+            self._tables.inherit(state, self._start + trie.base)
+        return state
+
+    def _tail(self, trie: NameTrie) -> int:
+        bases = [trie.base]
+        for byte in trie.tail:
+            bases.append(self.tries.following(bases[-1], byte))
+        left = bases.index(-1) if bases[-1] < 0 else len(bases)
+        first = self._tables.path(trie.tail, {} if trie.value is None else {_QUOTE: trie.value})
+        self._tables.inherit_all(range(first, first + left), [self._start + base for base in bases[:left]])
+        if trie.below and 0 < left < len(bases):
+            target = self._tables.action(NEED, first + left, 0, words_of(trie.below))
+            self._tables.fill(first + left - 1, {trie.tail[left - 1]: target})
+        return first
+
+    def _entered(self, trie: NameTrie, child: NameTrie, state: int) -> int:
+        """Dead where every name that may still come of it was seen."""
+        others = self._others if child.base >= 0 else 0
+        if not child.below or (child.base >= 0 and not others):
+            return state
+        if trie.base < 0 and child.below == trie.below:
+            return state
+        return self._tables.action(NEED, state, 0, words_of(child.below | others))
+
+
+def _others_bit(container: Container) -> int:
+    """Set where undeclared names have no room, if they may lack it."""
+    return 1 << len(container.names) if container.has_deep_others else 0
+
+
+def _bits(container: Container, names: Iterable[str | int | None]) -> int:
+    """Of declared names whose order is free."""
+    if not container.is_unordered:
+        return 0
+    return sum(1 << container.names[str(name)] for name in names)

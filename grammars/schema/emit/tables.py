@@ -1,0 +1,305 @@
+"""The states of an automaton under construction, and their tables."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from ...errors import TooLargeError
+from ...machine.depth_guard import Frames, with_room
+from ...machine.stack_automaton import (
+    ACTION_COLUMNS,
+    CALL,
+    COUNT,
+    DEAD,
+    DROP,
+    GO,
+    OPEN,
+    POP,
+    SET_WORDS,
+    StackAutomaton,
+    least_room,
+)
+from ...regex.dfa import distinct_columns, first_of_each, spread
+from ..lexical.json_string_bytes import PUSHES, Block
+from .deep_members import Rooms
+from .names import TAKEN
+
+MAX_STATES = 40_000
+MAX_CELLS = 2_000_000  # 8 MB
+_ODD = np.uint64(0x5851F42D4C957F2D)
+_CODE_OF_BYTE = spread(np.arange(1, 257))
+_ROOM_OF_KIND = np.array([least_room(kind, 0) for kind in range(GO + 1)], np.int32)
+_NO_NAMES = (0,) * SET_WORDS
+
+
+class _Stamp(NamedTuple):
+    """A copy of a block, left to `following[label]`; where its graph, its actions and returns begin."""
+
+    first: int
+    block: Block
+    following: tuple[int, ...]
+    graph: int
+    first_action: int
+    first_return: int
+
+
+class Tables:
+    """States come one by one with their entries, or as a block of many with a common way out."""
+
+    def __init__(self) -> None:
+        self.accepting: list[int] = []
+        self._count = 0
+        self._entries: dict[int, dict[int, int]] = {}
+        self._path_states = array("i")
+        """states that one byte of `_path_bytes` leads on from, each to the next state"""
+        self._path_bytes = bytearray()
+        self._stamps: list[_Stamp] = []
+        self._stamped: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._graphs: dict[tuple[bytes, bytes], int] = {}
+        self._graph_rows: list[tuple[int, Block, NDArray[np.int32]]] = []
+        self._inheriting = array("i")
+        self._inherited = array("i")
+        self._actions: dict[tuple[int, ...], int] = {}
+        """those that don't belong to a stamp"""
+        self._action_count = 0
+        self._returns: list[int] = []
+        self._return_sizes: list[int] = []
+        """how many states stand at a base, 0 at places that are none"""
+        self._return_bases: dict[tuple[int, ...], int] = {}
+        self._chains: dict[tuple[bytes, int], int] = {}
+
+    def state(self, entries: dict[int, int]) -> int:
+        """A state with these entries by byte: states, or actions as `action` gives them."""
+        number = self._reserved(1)
+        self._entries[number] = entries
+        return number
+
+    def fill(self, state: int, entries: dict[int, int]) -> None:
+        self._entries[state] = entries
+
+    def path(self, text: bytes, entries: dict[int, int]) -> int:
+        """New states along a text, the last with these entries. Returns the first."""
+        first = self._reserved(len(text) + 1)
+        self._path_states.extend(range(first, first + len(text)))
+        self._path_bytes += text
+        self._entries[first + len(text)] = entries
+        return first
+
+    def chain(self, text: bytes, target: int) -> int:
+        """The state from which exactly `text` leads to `target`."""
+        if not text:
+            return target
+        key = (text, target)
+        if key not in self._chains:
+            self._chains[key] = self.state({text[0]: self.chain(text[1:], target)})
+        return self._chains[key]
+
+    def inherit(self, state: int, other: int) -> None:
+        """Where `state` has no entry it takes the one of `other`, which must not inherit itself."""
+        self._inheriting.append(state)
+        self._inherited.append(other)
+
+    def inherit_all(self, states: Iterable[int], others: Iterable[int]) -> None:
+        """As `inherit` for each state and the other in its place."""
+        self._inheriting.extend(states)
+        self._inherited.extend(others)
+
+    def entry(self, block: Block, following: tuple[int, ...]) -> int:
+        """What leads into a copy of the block: its start, or an action that sets its count."""
+        start = self.stamp(block, following)
+        return start if block.count is None else self.action(CALL, start, block.count.first)
+
+    def stamp(self, block: Block, following: tuple[int, ...]) -> int:
+        """A copy of the block that is left to `following[label]`. Returns its start."""
+        key = (id(block), following)
+        known = self._stamped.get(key)
+        if known is None:
+            known = self._stamped[key] = self._reserved(len(block.transitions))
+            states, labels = block.labelled
+            self.inherit_all([known + state for state in states], [following[label] for label in labels])
+            graph = self._graph(block) if len(block.graph) else 0
+            self._stamps.append(
+                _Stamp(known, block, following, graph, self._action_count, len(self._returns))
+            )
+            self._action_count += len(block.pushes.actions)
+            self._returns += [known + state if state >= 0 else DEAD for state in block.pushes.returns]
+            self._return_sizes += block.pushes.sizes
+        return known
+
+    def _graph(self, block: Block) -> int:
+        """The states of the block's nodes, shared by all blocks with the same ones."""
+        known = self._graphs.get(block.graph_key)
+        if known is None:
+            pops = np.array([self.action(POP, 0, number) for number in range(block.ends.shape[1])], np.int32)
+            known = self._graphs[block.graph_key] = self._reserved(len(block.graph))
+            self._graph_rows.append((known, block, pops))
+        return known
+
+    def action(self, kind: int, target: int, operand: int, more: tuple[int, ...] = ()) -> int:
+        """`more`: the columns behind its room, of which the last are 0 if there are fewer."""
+        key = (kind, target, operand, *more, *_NO_NAMES[len(more) :])
+        known = self._actions.get(key)
+        if known is None:
+            known = self._actions[key] = self._action_count
+            self._action_count += 1
+        return -2 - known
+
+    def returns(self, following: tuple[int, ...]) -> int:
+        """The base at which the states after each verdict stand."""
+        if following not in self._return_bases:
+            self._return_bases[following] = len(self._returns)
+            self._returns += following
+            self._return_sizes += [len(following), *[0] * (len(following) - 1)]
+        return self._return_bases[following]
+
+    def automaton(self, start: int, max_depth: int, rooms: Rooms | None) -> StackAutomaton:
+        """With `rooms` steps into what is nested too deep to come to an end are dead."""
+        states, bytes_, targets = self._cells()
+        class_of_byte, samples = self._classes(bytes_)
+        if self._count * len(samples) > MAX_CELLS:
+            raise TooLargeError(f"more than {MAX_CELLS} entries in a table")
+        table = np.full((self._count, len(samples)), DEAD, np.int32)
+        for stamp in self._stamps:
+            self._stamp_rows(table, samples, stamp)
+        for first, block, pops in self._graph_rows:
+            rows, columns = table[first : first + len(block.graph)], block.class_of_byte[samples]
+            _write_stamp(rows, first, block.graph, columns, pops, block.pushes.numbers, 0, -1, DEAD)
+        table[states, class_of_byte[bytes_]] = targets
+        automaton = replace(self._compressed(start, class_of_byte, table), max_depth=max_depth)
+        return with_room(automaton, self._frames(rooms)) if rooms is not None else automaton
+
+    def _cells(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """States, bytes and entries of what did not come in blocks, paths first."""
+        path = np.frombuffer(self._path_states, np.int32)
+        entries = self._entries.values()
+        states = np.repeat(np.fromiter(self._entries, np.int64), np.fromiter(map(len, entries), np.int64))
+        bytes_ = np.fromiter(chain.from_iterable(entries), np.int64)
+        targets = np.fromiter(chain.from_iterable(row.values() for row in entries), np.int64)
+        return (
+            np.concatenate([path, states]),
+            np.concatenate([np.frombuffer(self._path_bytes, np.uint8), bytes_]),
+            np.concatenate([path + 1, targets]),
+        )
+
+    def _frames(self, rooms: Rooms) -> Frames:
+        is_called = np.zeros(self._count, np.bool_)
+        for first, block, _ in self._graph_rows:
+            is_called[first : first + len(block.graph)] = True
+        required = np.array(rooms.required(), np.int32).reshape(-1, 2)
+        return Frames(np.array(self._return_sizes, np.int32), is_called, required, rooms.full_names)
+
+    def _stamp_rows(self, table: NDArray[np.int32], samples: NDArray[np.int64], stamp: _Stamp) -> None:
+        first, block, following = stamp.first, stamp.block, stamp.following
+        loop, counting = -1, DEAD
+        if block.count is not None:
+            loop = block.count.loop
+            following = tuple(self.action(DROP, target, 0) for target in following)
+            counting = self.action(COUNT, first + loop, first + block.count.tail)
+        _write_stamp(
+            table[first : first + len(block.transitions)],
+            first,
+            block.transitions,
+            block.class_of_byte[samples],
+            np.array(following, np.int32),
+            block.pushes.numbers,
+            stamp.first_action,
+            loop,
+            counting,
+        )
+
+    def _compressed(
+        self, start: int, class_of_byte: NDArray[np.int64], table: NDArray[np.int32]
+    ) -> StackAutomaton:
+        """With what states inherit. Bytes that no state tells apart become one class."""
+        accepting = np.zeros(self._count, np.bool_)
+        accepting[self.accepting] = True
+        bodies = np.zeros(self._count, np.int8)
+        for stamp in self._stamps:
+            if len(stamp.block.bodies):
+                bodies[stamp.first + stamp.block.bodies] = stamp.block.kind
+        states, others = np.frombuffer(self._inheriting, np.int32), np.frombuffer(self._inherited, np.int32)
+        like = _inherit(table, accepting, bodies, states, others)
+        columns, inverse = distinct_columns(table)
+        return StackAutomaton(
+            start=start,
+            class_of_byte=inverse[class_of_byte].astype(np.uint8),
+            transitions=np.take(table, columns, axis=1),
+            actions=self._action_rows(),
+            returns=np.array(self._returns or [DEAD], np.int32),
+            accepting=accepting,
+            body_of_state=bodies,
+            like_state=like,
+        )
+
+    def _action_rows(self) -> NDArray[np.int32]:
+        """With the room that each takes."""
+        rows = np.zeros((self._action_count, ACTION_COLUMNS), np.int32)
+        single = np.fromiter(chain.from_iterable(self._actions), np.int32).reshape(-1, ACTION_COLUMNS - 1)
+        numbers = np.fromiter(self._actions.values(), np.int64)
+        rows[numbers, :3], rows[numbers, 4:] = single[:, :3], single[:, 3:]
+        for stamp in self._stamps:
+            actions = stamp.block.pushes.actions
+            after = stamp.first_action + len(actions)
+            rows[stamp.first_action : after, :3] = np.add(actions, (0, stamp.graph, stamp.first_return))
+        rows[:, 3] = _ROOM_OF_KIND[rows[:, 0]] + np.where(rows[:, 0] == OPEN, rows[:, 4], 0)
+        return rows
+
+    def _classes(self, named: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """A class for each byte, such that every row is constant on it, and a byte of each class; each of
+        the bytes that are named has its own."""
+        code = np.zeros(256, np.uint64)
+        code[named] = _CODE_OF_BYTE[named]
+        blocks = [stamp.block for stamp in self._stamps]
+        for block in {id(block.class_of_byte): block for block in blocks}.values():
+            code = code * _ODD + block.class_code
+        samples, class_of_byte = first_of_each(code)
+        return class_of_byte, samples
+
+    def _reserved(self, count: int) -> int:
+        first = self._count
+        self._count += count
+        if self._count > MAX_STATES:
+            raise TooLargeError(f"more than {MAX_STATES} states")
+        return first
+
+
+@njit(cache=True)
+def _inherit(table, accepting, bodies, states, others):  # type: ignore[no-untyped-def]
+    """Fills in what states have from others, which inherit nothing; then names that were taken are dead.
+    Returns the body that each state is like, or itself."""
+    like = np.arange(len(table)).astype(np.int32)
+    for i in range(len(states)):
+        state, other = states[i], others[i]
+        accepting[state] |= accepting[other]
+        if bodies[other]:
+            like[state] = other
+        for column in range(table.shape[1]):
+            if table[state, column] == DEAD:
+                table[state, column] = table[other, column]
+    for state in range(len(table)):
+        for column in range(table.shape[1]):
+            if table[state, column] == TAKEN:
+                table[state, column] = DEAD
+    return like
+
+
+@njit(cache=True)
+def _write_stamp(rows, first, transitions, columns, after, push_numbers, first_action, loop, counting):  # type: ignore[no-untyped-def]
+    """A copy of a block from state `first` on. State `loop` counts where it would stay."""
+    for state in range(len(transitions)):
+        for k in range(len(columns)):
+            entry = transitions[state, columns[k]]
+            if entry >= 0:
+                rows[state, k] = counting if state == loop and entry == loop else first + entry
+            elif entry <= PUSHES:
+                rows[state, k] = -2 - first_action - push_numbers[state, columns[k]]
+            elif entry < DEAD:
+                rows[state, k] = after[-2 - entry]

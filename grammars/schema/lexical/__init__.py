@@ -1,0 +1,1 @@
+"""The texts of scalar JSON values, as automata over bytes."""

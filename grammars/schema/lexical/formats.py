@@ -1,0 +1,140 @@
+"""The `format`s that are enforced, most of them as regexes for whole texts.
+
+Sources: RFC 3339 (dates, times and, in its appendix A, durations), 5321 (email), 6531 (idn-email), 1123
+(hostname), 5891 and 5892 (idn-hostname), 4291 (ipv6), 3986 (uri), 3987 (iri), 6570 (uri-template), 9562
+(uuid), 6901 (json-pointer), 4648 (byte), ECMA-262 (regex).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from ...regex.dfa import Dfa
+from ...regex.regex_dfa import matching
+from .regex_format import regexes
+
+_FOURTH = r"(?:0[48]|[2468][048]|[13579][26])"
+_DATE = (
+    r"(?:(?:000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})"
+    r"-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)"
+    r"|02-(?:0[1-9]|1\d|2[0-8]))"
+    rf"|(?:\d\d{_FOURTH}|{_FOURTH}00)-02-29)"
+)
+_TIME = (
+    r"(?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
+    r"|23:59:60(?:\.\d+)?(?:[Zz]|[+-]00:00))"
+)
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOSTNAME = rf"{_LABEL}(?:\.{_LABEL})*"
+_BYTE = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
+_IPV4 = rf"{_BYTE}(?:\.{_BYTE}){{3}}"
+_GROUP = r"[0-9A-Fa-f]{1,4}"
+_TAIL = rf"(?:{_GROUP}:{_GROUP}|{_IPV4})"
+
+
+def _ipv6(left_out: int) -> str:
+    """`::` stands for so many groups or more."""
+    most = 8 - left_out
+    ways = [rf"(?:{_GROUP}:){{6}}{_TAIL}"]
+    for before in range(most + 1):
+        start = rf"(?:{_GROUP}:){{{before - 1}}}{_GROUP}" if before else ""
+        after = most - before
+        ways.append(rf"{start}::(?:{_GROUP}(?::{_GROUP}){{0,{after - 1}}})?" if after else rf"{start}::")
+        if after >= 2:
+            ways.append(rf"{start}::(?:{_GROUP}:){{0,{after - 2}}}{_IPV4}")
+    return "(?:" + "|".join(ways) + ")"
+
+
+_IPV6 = _ipv6(1)
+_BEYOND_ASCII = r"\u00A0-\uD7FF\uF900-\uFDCF\uFDF0-\uFFEF" + "".join(
+    rf"\U{plane:04X}{first:04X}-\U{plane:04X}FFFD"
+    for plane, first in [*((plane, 0) for plane in range(1, 14)), (14, 0x1000)]
+)
+_PRIVATE = r"\uE000-\uF8FF\U000F0000-\U000FFFFD\U00100000-\U0010FFFD"
+_ENCODED = r"%[0-9A-Fa-f]{2}"
+
+
+def _uri(plain: str, private: str) -> tuple[str, str]:
+    """An absolute one and any reference, given what else stands for itself, and what does in queries only."""
+    plain = r"A-Za-z0-9._~!$&'()*+,;=\-" + plain
+    character = rf"(?:[{plain}:@]|{_ENCODED})"
+    future = r"[vV][0-9A-Fa-f]+\.[A-Za-z0-9._~!$&'()*+,;=\-:]+"
+    authority = (
+        rf"(?:(?:[{plain}:]|{_ENCODED})*@)?(?:\[(?:{_IPV6}|{future})\]|(?:[{plain}]|{_ENCODED})*)(?::\d*)?"
+    )
+    segments = rf"(?:/{character}*)*"
+    rooted = rf"//{authority}{segments}|/(?:{character}+{segments})?"
+    rest = rf"(?:\?(?:[{plain}:@/?{private}]|{_ENCODED})*)?(?:#(?:[{plain}:@/?]|{_ENCODED})*)?"
+    absolute = rf"[A-Za-z][A-Za-z0-9+.-]*:(?:{rooted}|{character}+{segments}|){rest}"
+    relative = rf"(?:{rooted}|(?:[{plain}@]|{_ENCODED})+{segments}|){rest}"
+    return absolute, rf"(?:{absolute}|{relative})"
+
+
+_URI, _URI_REFERENCE = _uri("", "")
+_IRI, _IRI_REFERENCE = _uri(_BEYOND_ASCII, _PRIVATE)
+_NAME_CHARACTER = rf"(?:[A-Za-z0-9_]|{_ENCODED})"
+_VARIABLE = rf"{_NAME_CHARACTER}(?:\.?{_NAME_CHARACTER})*(?::[1-9]\d{{0,3}}|\*)?"
+_URI_TEMPLATE = (
+    rf"(?:[!#$&-;=?-\[\]_a-z~{_BEYOND_ASCII}{_PRIVATE}]|{_ENCODED}"
+    rf"|\{{[+#./;?&=,!@|]?{_VARIABLE}(?:,{_VARIABLE})*\}})*"
+)
+
+
+def _email(beyond_ascii: str, hostname: str) -> str:
+    atom = rf"[A-Za-z0-9!#$%&'*+/=?^_`{{|}}~\-{beyond_ascii}]+"
+    quoted = rf'"(?:[ !#-\[\]-~{beyond_ascii}]|\\[ -~])*"'
+    literal = rf"\[(?:{_IPV4}|[Ii][Pp][Vv]6:{_ipv6(2)})\]"
+    return rf"(?:{atom}(?:\.{atom})*|{quoted})@(?:{hostname}|{literal})"
+
+
+# Letters that no others stand for or join, written from left to right: lower case of Latin, Greek and
+# Cyrillic, kana, Han and Hangul. The most of a label are those whose punycode is sure to be short enough.
+_LOWER = r"a-z0-9\u00DF-\u00F6\u00F8-\u00FF\u03AC-\u03CE\u0430-\u045F"
+_WIDE = r"\u3041-\u3096\u30A1-\u30FA\u30FC\u4E00-\u9FFF\uAC00-\uD7A3"
+
+
+def _label(letters: str, most: int) -> str:
+    """Without two hyphens in the third and fourth place, which mark punycode."""
+    one, some = f"[{letters}]", rf"[{letters}\-]"
+    return rf"{one}(?:{some}{{0,2}}{one}|{some}(?:{one}{some}|-{one}){some}{{0,{most - 5}}}{one})?"
+
+
+_U_LABEL = rf"{_label(_LOWER, 17)}|{_label(_LOWER + _WIDE, 11)}"
+
+
+def _names(label: str) -> str:
+    return rf"(?:{label})(?:\.(?:{label}))*"
+
+
+_POINTER = r"(?:/(?:[^~/]|~[01])*)*"
+_CLOCK = r"T(?:\d+H(?:\d+M(?:\d+S)?)?|\d+M(?:\d+S)?|\d+S)"
+_DURATION = rf"P(?:\d+W|(?:\d+Y(?:\d+M(?:\d+D)?)?|\d+M(?:\d+D)?|\d+D)(?:{_CLOCK})?|{_CLOCK})"
+
+HINTS = frozenset(("password", "binary"))
+"""formats of OpenAPI that ask nothing of a string"""
+_REGULAR = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": rf"{_DATE}[Tt]{_TIME}",
+    "duration": _DURATION,
+    "email": _email("", _HOSTNAME),
+    "idn-email": _email(_BEYOND_ASCII, _names(rf"{_LABEL}|{_U_LABEL}")),
+    "hostname": _HOSTNAME,
+    "idn-hostname": _names(rf"{_label('A-Za-z0-9', 63)}|{_U_LABEL}"),
+    "ipv4": _IPV4,
+    "ipv6": _IPV6,
+    "uri": _URI,
+    "uri-reference": _URI_REFERENCE,
+    "iri": _IRI,
+    "iri-reference": _IRI_REFERENCE,
+    "uri-template": _URI_TEMPLATE,
+    "uuid": r"[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}",
+    "json-pointer": _POINTER,
+    "relative-json-pointer": rf"(?:0|[1-9]\d*)(?:#|{_POINTER})",
+    "byte": r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?",
+}
+FORMATS: dict[str, Callable[[], Dfa]] = {
+    **{name: partial(matching, regex) for name, regex in _REGULAR.items()},
+    "regex": regexes,
+}

@@ -1,0 +1,264 @@
+"""How code points are spelled inside a JSON string: UTF-8, and the escapes that JSON allows.
+
+`spelled` turns an automaton over code points into one over the bytes between a string's quotes.
+The bytes of one code point are a small graph of nodes. The states of a string share it: the first byte
+of a longer spelling pushes, the last one pops and thereby chooses by the class of the code point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from ...errors import TooLargeError
+from ...machine.stack_automaton import CALL, COUNT_CALL, TAIL
+from ...regex.dfa import DEAD, Dfa, alive_states, first_of_each, minimal_table, spread
+from .code_points import Spelling, spelling_graph
+from .pruning import distinct, pruned
+
+_MAX_CELLS = 4_000_000
+_NOTHING = -2
+
+
+PUSHES = -(1 << 20)
+KINDS: dict[Spelling, int] = {"any": 1, "usual": 2, "lower": 3}
+COUNTED = 4
+
+
+class Pushes(NamedTuple):
+    """What a copy of a block has for its entries that go to nodes, relative to the copy."""
+
+    numbers: NDArray[np.int32]  # [states, byte classes]
+    """the action of each of these entries"""
+    actions: NDArray[np.int64]  # [n, 3], kind, node and the place where it returns
+    returns: list[int]
+    sizes: list[int]
+    """how many of `returns` belong together, at the first of them"""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """States over bytes. An entry -2 - label leaves the block, by the quote that ends a string.
+
+    An entry `PUSHES` - node goes to a node of `graph`, where an entry -2 - class returns to
+    `ends[state, class]` of the state that it was left from. `labels[state]` is what a number that ends
+    there is, -1 for nothing.
+    """
+
+    class_of_byte: NDArray[np.int32]  # [256]
+    transitions: NDArray[np.int32]  # [states, byte classes]
+    labels: NDArray[np.int32]  # [states]
+    graph: NDArray[np.int32]  # [nodes, byte classes]
+    ends: NDArray[np.int32]  # [states, classes of code points]
+    bodies: NDArray[np.int64]
+    """states to which every code point leads back"""
+    kind: int
+    """for each way of spelling another"""
+    count: Count | None = None
+
+    @cached_property
+    def pushes(self) -> Pushes:
+        states, columns = np.nonzero(self.transitions <= PUSHES)
+        nodes = PUSHES - self.transitions[states, columns]
+        pairs, pair_of_entry = np.unique(states * (len(self.graph) + 1) + nodes, return_inverse=True)
+        states, nodes = np.divmod(pairs, len(self.graph) + 1)
+        rows, row_of_state = distinct(self._returns[np.unique(states)])
+        row = row_of_state[np.unique(states, return_inverse=True)[1]]
+        firsts, action_of_pair = first_of_each(spread(row * (len(self.graph) + 1) + nodes))
+        sizes = (rows > _NOTHING).sum(axis=1)
+        starts = np.cumsum(sizes) - sizes
+        size_at = np.zeros(sizes.sum(), np.int32)
+        size_at[starts] = sizes
+        numbers = np.full(self.transitions.shape, -1, np.int32)
+        numbers[np.nonzero(self.transitions <= PUSHES)] = action_of_pair[pair_of_entry]
+        is_counted = states[firsts] == (-1 if self.count is None else self.count.loop)
+        kinds = np.where(is_counted, COUNT_CALL, CALL)
+        actions = np.stack([kinds, nodes[firsts], starts[row[firsts]]], axis=1)
+        return Pushes(numbers, actions, rows[rows > _NOTHING].tolist(), size_at.tolist())
+
+    @property
+    def _returns(self) -> NDArray[np.int32]:
+        """Where each state goes on after a code point, `_NOTHING` beyond that."""
+        if self.count is None:
+            return self.ends
+        returns = np.pad(self.ends, ((0, 0), (0, 1)), constant_values=_NOTHING)
+        returns[self.count.loop] = self.count.loop, self.count.tail
+        return returns
+
+    @cached_property
+    def class_code(self) -> NDArray[np.uint64]:
+        """[256], a hash of the class of each byte."""
+        return spread(self.class_of_byte)
+
+    @cached_property
+    def labelled(self) -> tuple[list[int], list[int]]:
+        """The states with labels, and these."""
+        states = np.flatnonzero(self.labels >= 0)
+        return states.tolist(), self.labels[states].tolist()
+
+    @cached_property
+    def graph_key(self) -> tuple[bytes, bytes]:
+        """The same for blocks with the same graph."""
+        return self.class_of_byte.tobytes(), self.graph.tobytes()
+
+
+@dataclass(frozen=True)
+class Count:
+    """A string of bounded length: `loop` is left for `tail` after `first` code points in it."""
+
+    loop: int
+    tail: int
+    first: int
+
+
+def spelled(dfa: Dfa, spelling: Spelling) -> Block | None:
+    """The bytes after an opening quote, up to and with the closing one; None if there are none."""
+    class_of_byte, graph = spelling_graph(
+        tuple(dfa.cuts.tolist()), tuple(dfa.class_of_cut.tolist()), spelling
+    )
+    dfa = _with_classes(dfa, -2 - graph[graph < -1])
+    if not (dfa.labels >= 0).any():
+        return None
+    in_graph = np.zeros(dfa.transitions.shape[1], np.bool_)
+    in_graph[-2 - graph[1:][graph[1:] < -1]] = True
+    first = np.where(graph[0] < -1, -2 - graph[0], 0)
+    table = np.where(graph[0] < -1, dfa.transitions[:, first], DEAD).astype(np.int32)
+    longer = np.flatnonzero(graph[0] >= 0)
+    places, nodes = pruned(graph, graph[0, longer], (dfa.transitions >= 0) & in_graph)
+    table[:, longer] = np.where(places >= 0, PUSHES - places, DEAD)
+    table[:, 0] = np.where(dfa.labels >= 0, -2 - dfa.labels, DEAD)
+    labels = np.full(len(table), -1, np.int32)
+    bodies = np.flatnonzero((dfa.transitions == np.arange(len(table))[:, None]).all(axis=1))
+    return Block(class_of_byte, table, labels, nodes, dfa.transitions, bodies, KINDS[spelling])
+
+
+def counted(least: int, most: int) -> Block:
+    """Strings of `least` to `most` code points, with so many states as `least` and `TAIL` are together."""
+    loop = least
+    states = least + 1 + TAIL + 1
+    targets = np.arange(1, states + 1, dtype=np.int32)
+    targets[loop] = loop
+    targets[-1] = DEAD
+    labels = np.where(np.arange(states) < least, -1, 0).astype(np.int32)
+    zero = np.zeros(1, np.int32)
+    block = spelled(Dfa(zero, zero, targets[:, None], labels), "any")
+    assert block is not None
+    return replace(
+        block, bodies=np.array([loop]), kind=COUNTED, count=Count(loop, loop + 1, most - least - TAIL)
+    )
+
+
+def _with_classes(dfa: Dfa, leaves: NDArray[np.int32]) -> Dfa:
+    """Without the classes of code points that have no spelling, such as surrogates."""
+    spellable = np.zeros(dfa.transitions.shape[1], np.bool_)
+    spellable[leaves] = True
+    if spellable.all():
+        return dfa
+    kept = np.where(spellable, dfa.transitions, DEAD).astype(np.int32)
+    transitions, labels = minimal_table(kept, dfa.labels)
+    return Dfa(dfa.cuts, dfa.class_of_cut, transitions, labels)
+
+
+def inlined(dfa: Dfa, spelling: Spelling) -> Block | None:
+    """The same without a graph: every state has its own copy of the nodes."""
+    class_of_byte, graph = spelling_graph(
+        tuple(dfa.cuts.tolist()), tuple(dfa.class_of_cut.tolist()), spelling
+    )
+    if len(dfa.labels) * graph.size > _MAX_CELLS:
+        raise TooLargeError("a string needs too many states")
+    transitions = _woven(dfa.transitions, dfa.labels, graph)
+    return _without_graph(class_of_byte, transitions, np.full(len(transitions), -1, np.int32))
+
+
+def _without_graph(
+    class_of_byte: NDArray[np.int32], transitions: NDArray[np.int32], labels: NDArray[np.int32]
+) -> Block | None:
+    graph = np.empty((0, transitions.shape[1]), np.int32)
+    ends = np.empty((len(transitions), 0), np.int32)
+    bodies = np.empty(0, np.int64)
+    return Block(class_of_byte, transitions, labels, graph, ends, bodies, 0) if len(transitions) else None
+
+
+@njit(cache=True)
+def _woven(transitions, labels, graph):  # type: ignore[no-untyped-def]
+    """One state for each pair of a state and a node, equal ones once, numbered from the start.
+
+    Nodes are numbered after those that they lead to, so one pass in order merges equal pairs; node 0,
+    between code points, comes last and keeps every state.
+    """
+    states = len(labels)
+    nodes, classes = graph.shape
+    rows = np.full((states * nodes, classes), -1, np.int32)
+    same = np.arange(states * nodes).astype(np.int32)
+    seen = {np.uint64(0): np.int32(0)}
+    seen.clear()
+    for position in range(1, nodes + 1):
+        node = position % nodes
+        for state in range(states):
+            here = state * nodes + node
+            code = np.uint64(1469598103934665603)
+            is_dead = True
+            for column in range(classes):
+                entry = graph[node, column]
+                target = -1
+                if entry >= 0:
+                    target = same[state * nodes + entry]
+                elif entry < -1:
+                    to = transitions[state, -2 - entry]
+                    target = to * nodes if to >= 0 else -1
+                rows[here, column] = target
+                is_dead = is_dead and target < 0
+                code = (code ^ np.uint64(target + 2)) * np.uint64(0x9E3779B97F4A7C15)
+                code ^= code >> np.uint64(29)
+            if node == 0:
+                if labels[state] >= 0:
+                    rows[here, 0] = -2 - labels[state]
+            elif is_dead:
+                same[here] = -1
+            elif code in seen:
+                same[here] = seen[code]
+            else:
+                seen[code] = np.int32(here)
+    return _trimmed(rows)
+
+
+@njit(cache=True)
+def _trimmed(rows):  # type: ignore[no-untyped-def]
+    """Rows reached from the first, without those that lead to no exit."""
+    alive = alive_states(rows, np.full(len(rows), -1, np.int32))
+    number = np.full(len(rows), -1, np.int32)
+    order = np.empty(len(rows), np.int64)
+    found = 0
+    if alive[0]:
+        number[0] = 0
+        order[0] = 0
+        found = 1
+    current = 0
+    while current < found:
+        for column in range(rows.shape[1]):
+            target = rows[order[current], column]
+            if target >= 0 and alive[target] and number[target] < 0:
+                number[target] = found
+                order[found] = target
+                found += 1
+        current += 1
+    kept = np.empty((found, rows.shape[1]), np.int32)
+    for current in range(found):
+        for column in range(rows.shape[1]):
+            target = rows[order[current], column]
+            kept[current, column] = number[target] if target >= 0 else target
+    return kept
+
+
+def plain(dfa: Dfa) -> Block | None:
+    """An automaton over ASCII texts as it stands."""
+    if not (dfa.labels >= 0).any():
+        return None
+    interval = np.searchsorted(dfa.cuts, np.arange(256), "right") - 1
+    class_of_byte = dfa.class_of_cut[interval].astype(np.int32)
+    return _without_graph(class_of_byte, dfa.transitions, dfa.labels)

@@ -1,0 +1,89 @@
+"""The graph of a code point's spellings for states from which not every class of code points leads on."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from ...regex.dfa import DEAD
+
+
+@njit(cache=True)
+def pruned(graph, nodes, alive):  # type: ignore[no-untyped-def]
+    """Nodes without the ways to some classes, equal ones once, and where they are.
+
+    graph: int32 [nodes, byte classes] of nodes or -2 - class, each after those that it leads to
+    nodes: int64 [n], those in question
+    alive: bool [states, classes], the classes that lead on from each state
+
+    Returns the place of each node in question for each state, int32 [states, n], `DEAD` where it leads
+    nowhere; and the nodes, int32 [places, byte classes].
+    """
+    sets, set_of = distinct(alive.astype(np.int32))
+    rows, slots, used = np.empty((64, graph.shape[1]), np.int32), np.full(256, -1, np.int32), 0
+    row, number = np.empty(graph.shape[1], np.int32), np.empty(len(graph), np.int32)
+    places = np.full((len(sets), len(nodes)), DEAD, np.int32)
+    for which in range(len(sets)):
+        number[:] = DEAD
+        for node in range(1, len(graph)):
+            if _write_pruned(graph[node], number, sets[which], row):
+                rows, slots, used, number[node] = _interned(rows, slots, used, row)
+        for i in range(len(nodes)):
+            places[which, i] = number[nodes[i]]
+    return places[set_of], rows[:used].copy()
+
+
+@njit(cache=True)
+def _write_pruned(entries, number, alive, row):  # type: ignore[no-untyped-def]
+    """Writes what is left of a node's entries; whether anything is."""
+    is_left = False
+    for column in range(len(entries)):
+        entry = entries[column]
+        if entry >= 0:
+            entry = number[entry]
+        elif entry < DEAD and not alive[-2 - entry]:
+            entry = DEAD
+        row[column] = entry
+        is_left = is_left or entry != DEAD
+    return is_left
+
+
+@njit(cache=True)
+def distinct(table):  # type: ignore[no-untyped-def]
+    """The distinct rows, and the place of each row among them."""
+    rows, slots, used = np.empty((64, table.shape[1]), np.int32), np.full(256, -1, np.int32), 0
+    place = np.empty(len(table), np.int32)
+    for i in range(len(table)):
+        rows, slots, used, place[i] = _interned(rows, slots, used, table[i])
+    return rows[:used].copy(), place
+
+
+@njit(cache=True)
+def _interned(rows, slots, used, row):  # type: ignore[no-untyped-def]
+    """The rows with this one, where they are by hash, how many they are, and the place of this one."""
+    slot = _slot(rows, slots, row)
+    if slots[slot] >= 0:
+        return rows, slots, used, slots[slot]
+    if used == len(rows):
+        longer = np.empty((2 * used, rows.shape[1]), np.int32)
+        longer[:used] = rows
+        rows, slots = longer, np.full(2 * len(slots), -1, np.int32)
+        for place in range(used):
+            slots[_slot(rows, slots, rows[place])] = place
+        slot = _slot(rows, slots, row)
+    rows[used] = row
+    slots[slot] = used
+    return rows, slots, used + 1, np.int32(used)
+
+
+@njit(cache=True)
+def _slot(rows, slots, row):  # type: ignore[no-untyped-def]
+    """Where the row is among the slots, or would be."""
+    code = np.uint64(0)
+    for entry in row:
+        code = (code ^ np.uint64(entry + (1 << 40))) * np.uint64(0x9E3779B97F4A7C15)
+        code ^= code >> np.uint64(29)
+    slot = np.int64(code & np.uint64(len(slots) - 1))
+    while slots[slot] >= 0 and not (rows[slots[slot]] == row).all():
+        slot = (slot + 1) & (len(slots) - 1)
+    return slot

@@ -1,0 +1,1 @@
+"""A schema document as formulas."""

@@ -1,0 +1,159 @@
+"""One schema document as formulas. Subschemas stay unread until a value is compared with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal, TypeAlias
+
+from ...errors import GrammarError, NotCoveredError, WrongKeywordError
+from ...regex.regex_dfa import MalformedError, RegexError, searching
+from .formula import EVERY_TYPE, SCHEMA, STRING, Formula, Formulas
+from .identities import Identities
+from .json_text import Json
+from .place import Place
+from .references import References
+
+Unenforced = Literal["refuse", "annotations", "allow"]
+"""what may be left out of a schema: nothing, formats that nobody knows, or all that has no automaton"""
+CHECKED = frozenset(("uniqueItems",))
+"""keywords that may be left to a check of the whole value: most values that models write pass it"""
+Reader: TypeAlias = "Callable[[SchemaDocument, Place], Iterator[Formula]]"
+"""what one keyword of a subschema says"""
+
+
+class SchemaDocument:
+    """Reads one schema document. `whole` is its formula, `expanded` opens the subschemas of one value.
+
+    A keyword that has no automaton raises NotCoveredError, or is left out and its path kept in `left_out`:
+    each of them where `unenforced` is "allow", else the `CHECKED` ones if the value `is_checked` when it is
+    whole. One that makes no sense raises always. An unknown format is an annotation unless `unenforced` is
+    "refuse".
+    `without_formats` are formats that count as having no automaton.
+    """
+
+    def __init__(
+        self,
+        root: Json,
+        formulas: Formulas,
+        readers: Mapping[str, Reader],
+        *,
+        unenforced: Unenforced,
+        is_checked: bool,
+        without_formats: frozenset[str],
+    ) -> None:
+        self.formulas = formulas
+        self.references = References(root)
+        self._readers = readers
+        self._places: list[Place] = []
+        self._known: dict[tuple[int, str], Formula] = {}
+        self._identities = Identities()
+        self._opened: dict[int, Formula | None] = {}
+        self._unenforced = unenforced
+        self._is_checked = is_checked and unenforced != "refuse"
+        self.without_formats = without_formats
+        self.left_out: dict[str, str] = {}
+        self.path_of_pattern: dict[str, tuple[str, str]] = {}
+        self.paths_of_format: dict[str, list[str]] = {}
+        self.whole = self.schema(root, "#", "")
+
+    def expanded(self, formula: Formula) -> Formula:
+        return self.formulas.rewritten(formula, "expanded", self._opened_atom, SCHEMA)
+
+    def schema(self, schema: Json, path: str, base: str) -> Formula:
+        """An atom that stands for the subschema."""
+        if isinstance(schema, bool):
+            return self.formulas.true if schema else self.formulas.false
+        if not isinstance(schema, dict):
+            raise GrammarError(f"the schema at {path} must be an object or a boolean")
+        base = self.references.base_of(schema, base)
+        key = (self._identities.of(schema), base)
+        known = self._known.get(key)
+        if known is None:
+            if schema:
+                self._places.append(Place(schema, path, base))
+                known = self.formulas.atom(EVERY_TYPE, "schema", len(self._places) - 1)
+            else:
+                known = self.formulas.true
+            self._known[key] = known
+        return known
+
+    def child(self, place: Place, *steps: str | int) -> Formula:
+        schema: Json = place.fields
+        for step in steps:
+            schema = schema[step]  # type: ignore[index]
+        path = "/".join([place.path, *(str(step).replace("~", "~0").replace("/", "~1") for step in steps)])
+        return self.schema(schema, path, place.base)
+
+    def children(self, place: Place, keyword: str) -> list[Formula]:
+        return [self.child(place, keyword, position) for position in range(len(place.listed(keyword)))]
+
+    def referred(self, place: Place, keyword: str) -> Formula:
+        path = f"{place.path}/{keyword}"
+        schema, base = self.references.resolve(keyword, place.fields[keyword], place.base, path)
+        return self.schema(schema, str(place.fields[keyword]), base)
+
+    def place_of(self, formula: Formula) -> Place | None:
+        """Where the subschema stands that an atom stands for; None for `true` and `false`."""
+        is_schema = formula.kind == "atom" and formula.payload[0] == "schema"
+        return self._places[formula.payload[1]] if is_schema else None
+
+    def unless(self, atom: Formula) -> Formula:
+        """A keyword that holds where an atom does not, and for values of other types."""
+        others = self.formulas.types(EVERY_TYPE & ~atom.types)
+        return self.formulas.any_of([others, self.formulas.negation(atom)])
+
+    def pattern(self, place: Place, keyword: str, pattern: Json) -> Formula:
+        if not isinstance(pattern, str):
+            raise place.mistake(keyword, "it must be a string")
+        if self._may_leave_out("pattern"):
+            try:
+                searching(pattern)
+            except MalformedError as error:
+                raise place.mistake(keyword, str(error)) from None
+            except RegexError as error:
+                raise place.refusal(keyword, str(error)) from None
+        self.path_of_pattern.setdefault(pattern, (keyword, f"{place.path}/{keyword}"))
+        return self.formulas.atom(STRING, "pattern", pattern)
+
+    def leave_out_format(self, place: Place, name: str) -> None:
+        """One that nobody knows: by JSON schema's specification it says nothing of the value."""
+        refusal = place.refusal("format", f"the format {name!r} is not known")
+        if self._unenforced == "refuse":
+            raise refusal
+        self.left_out[refusal.path] = refusal.keyword
+
+    def _may_leave_out(self, keyword: str) -> bool:
+        return self._unenforced == "allow" or (self._is_checked and keyword in CHECKED)
+
+    def _opened_atom(self, atom: Formula) -> Formula:
+        number: int = atom.payload[1]
+        place = self._places[number]
+        if number not in self._opened:
+            self._opened[number] = None
+            self._opened[number] = self.expanded(self._said(place))
+        opened = self._opened[number]
+        if opened is None:
+            return self._unless_refused(place.refusal("$ref", "it refers to itself"))
+        return opened
+
+    def _said(self, place: Place) -> Formula:
+        is_alone = "$ref" in place.fields and self.references.ignores_siblings
+        keywords = {"$ref"} if is_alone else place.fields.keys()
+        said: list[Formula] = []
+        for keyword, read in self._readers.items():
+            if keyword in keywords:
+                said += self._read(read, place)
+        return self.formulas.all_of(said)
+
+    def _read(self, read: Reader, place: Place) -> list[Formula]:
+        try:
+            return list(read(self, place))
+        except NotCoveredError as error:
+            return [self._unless_refused(error)]
+
+    def _unless_refused(self, error: NotCoveredError) -> Formula:
+        """No condition at all, where that is allowed."""
+        if isinstance(error, WrongKeywordError) or not self._may_leave_out(error.keyword):
+            raise error
+        self.left_out[error.path] = error.keyword
+        return self.formulas.true

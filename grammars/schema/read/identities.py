@@ -1,0 +1,50 @@
+"""Which subschemas say the same, so that each is compiled once."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from .json_text import Json
+
+_ANNOTATIONS = {"title", "description", "default", "examples", "example", "$comment", "readOnly", "writeOnly"}
+_MAPS = {"properties", "patternProperties", "dependentRequired", "dependentSchemas", "dependencies"}
+_Kind: TypeAlias = Literal["schema", "map", "data"]
+
+
+class Identities:
+    """Numbers for the values of one document, which must live as long."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, _Kind], int] = {}
+        self._structures: dict[object, int] = {}
+
+    def of(self, value: Json, kind: _Kind = "schema") -> int:
+        """Equal for equal subschemas, whatever their annotations.
+
+        The keys of a "map" are names, not keywords; "data" is compared as it stands.
+        """
+        if not isinstance(value, dict | list):
+            return self._structures.setdefault((type(value), value), len(self._structures))
+        known = self._known.get((id(value), kind))
+        if known is None:
+            structure = self._structure(value, kind)
+            known = self._structures.setdefault(structure, len(self._structures))
+            self._known[id(value), kind] = known
+        return known
+
+    def _structure(self, value: dict[str, Json] | list[Json], kind: _Kind) -> object:
+        if isinstance(value, list):
+            return ("list", *(self.of(item, kind) for item in value))
+        pairs = [
+            (name, self.of(child, _kind_of(name, kind)))
+            for name, child in value.items()
+            if kind != "schema" or name not in _ANNOTATIONS
+        ]
+        return ("dict", *pairs)
+
+
+def _kind_of(name: str, parent: _Kind) -> _Kind:
+    """What stands under a key of a schema, of a map of schemas, or in data."""
+    if parent == "data" or (parent == "schema" and name in ("enum", "const")):
+        return "data"
+    return "map" if parent == "schema" and name in _MAPS else "schema"

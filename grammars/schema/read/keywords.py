@@ -1,0 +1,250 @@
+"""What each keyword of a JSON schema says, as formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import partial
+from itertools import combinations
+
+from ...errors import TooLargeError
+from ..lexical.formats import FORMATS, HINTS
+from .array_keywords import ARRAYS
+from .document import Reader, SchemaDocument, Unenforced
+from .formula import ARRAY, BOOLEAN, EVERY_TYPE, NULL, NUMBER, OBJECT, STRING, Formula, Formulas
+from .json_text import Json
+from .object_keywords import DEPENDENCIES, OBJECTS
+from .one_sided import OneSidedError
+from .place import Fields, Place
+from .references import is_uri
+from .values import exact_number, is_listed, is_number, one_of_values
+
+TYPES = {
+    "null": NULL,
+    "boolean": BOOLEAN,
+    "number": NUMBER,
+    "integer": NUMBER,
+    "string": STRING,
+    "object": OBJECT,
+    "array": ARRAY,
+}
+MAX_OVERLAPS = 200
+
+
+def _type(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    listed = place.fields["type"]
+    names = listed if isinstance(listed, list) else [listed]
+    mask = 0
+    for name in names:
+        if not isinstance(name, str) or name not in TYPES:
+            raise place.mistake("type", f"{name!r} is not a type")
+        mask |= TYPES[name]
+    yield document.formulas.types(mask)
+    if "integer" in names and "number" not in names:
+        yield document.formulas.atom(NUMBER, "integer")
+
+
+def _enum(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    yield one_of_values(document.formulas, place.listed("enum"))
+
+
+def _const(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    yield one_of_values(document.formulas, [place.fields["const"]])
+
+
+def _least(keyword: str, types: int, name: str, document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    count = place.count(keyword)
+    if count:
+        yield document.formulas.atom(types, name, count)
+
+
+def _most(keyword: str, types: int, name: str, document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    yield document.unless(document.formulas.atom(types, name, place.count(keyword) + 1))
+
+
+def _pattern(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    yield document.pattern(place, "pattern", place.fields["pattern"])
+
+
+def _format(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    name = place.fields["format"]
+    if not isinstance(name, str):
+        raise place.mistake("format", "it must be a string")
+    if name in HINTS:
+        return
+    if name not in FORMATS:
+        types = place.fields.get("type", "string")
+        if "string" not in (types if isinstance(types, list) else [types]):
+            return
+        return document.leave_out_format(place, name)
+    if name in document.without_formats:
+        raise place.refusal("format", str(OneSidedError(name)))
+    document.paths_of_format.setdefault(name, []).append(f"{place.path}/format")
+    yield document.formulas.atom(STRING, "format", name)
+
+
+def _bound(place: Place, keyword: str) -> Fraction:
+    value = place.fields[keyword]
+    if not is_number(value):
+        raise place.mistake(keyword, "it must be a number")
+    return exact_number(value)
+
+
+def _minimum(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    name = "over" if place.fields.get("exclusiveMinimum") is True else "least"
+    yield document.formulas.atom(NUMBER, name, _bound(place, "minimum"))
+
+
+def _maximum(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    name = "least" if place.fields.get("exclusiveMaximum") is True else "over"
+    yield document.unless(document.formulas.atom(NUMBER, name, _bound(place, "maximum")))
+
+
+def _exclusive_minimum(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    if not isinstance(place.fields["exclusiveMinimum"], bool):
+        yield document.formulas.atom(NUMBER, "over", _bound(place, "exclusiveMinimum"))
+
+
+def _exclusive_maximum(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    if not isinstance(place.fields["exclusiveMaximum"], bool):
+        yield document.unless(document.formulas.atom(NUMBER, "least", _bound(place, "exclusiveMaximum")))
+
+
+def _multiple_of(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    divisor = _bound(place, "multipleOf")
+    if divisor <= 0:
+        raise place.mistake("multipleOf", "it must be more than 0")
+    yield document.formulas.atom(NUMBER, "multiple", divisor)
+
+
+def _all_of(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    yield from document.children(place, "allOf")
+
+
+def _any_of(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    yield document.formulas.any_of(document.children(place, "anyOf"))
+
+
+def _one_of(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    """At least one, and no two: disjoint alternatives leave no trace."""
+    make = document.formulas
+    outer = make.types(_mask_of(place.fields))
+    required = [make.atom(OBJECT, "has", name) for name in _required_names(place.fields)]
+    children = [make.all_of([outer, document.expanded(child)]) for child in document.children(place, "oneOf")]
+    yield make.any_of(children)
+    overlaps: dict[Formula, None] = {}
+    for left, right in combinations(children, 2):
+        both = make.all_of([left, right])
+        if _exclude_each_other(document, make.all_of([make.restricted(both, OBJECT), *required])):
+            both = make.all_of([make.types(EVERY_TYPE & ~OBJECT), both])
+        overlaps[both] = None
+        if len(overlaps) > MAX_OVERLAPS:
+            raise TooLargeError(f"more than {MAX_OVERLAPS} pairs of oneOf that may overlap")
+    yield from map(make.negation, overlaps)
+
+
+def _mask_of(fields: Fields) -> int:
+    listed = fields.get("type")
+    names = listed if isinstance(listed, list) else [listed]
+    mask = 0
+    for name in names:
+        mask |= TYPES.get(name, EVERY_TYPE) if isinstance(name, str) else EVERY_TYPE
+    return mask
+
+
+def _required_names(fields: Fields) -> list[str]:
+    listed = fields.get("required")
+    return [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+
+
+def _exclude_each_other(document: SchemaDocument, both: Formula) -> bool:
+    """Whether a property that two objects require has no value that both allow."""
+    make = document.formulas
+    conjuncts = [part for part in both.conjuncts() if part.kind == "atom"]
+    required = [part.payload[1] for part in conjuncts if part.payload[0] == "has"]
+    allowed: dict[str, list[Formula]] = {}
+    for part in conjuncts:
+        if part.payload[0] == "every":
+            for name in required:
+                if is_listed(make, name, part.payload[1]):
+                    allowed.setdefault(name, []).append(part.payload[2])
+    return any(
+        make.false in values
+        or (len(values) > 1 and make.all_of(map(document.expanded, values)) is make.false)
+        for values in allowed.values()
+    )
+
+
+def _not(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    yield document.formulas.negation(document.child(place, "not"))
+
+
+def _if(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    make = document.formulas
+    condition = document.child(place, "if")
+    if "then" in place.fields:
+        yield make.any_of([make.negation(condition), document.child(place, "then")])
+    if "else" in place.fields:
+        yield make.any_of([condition, document.child(place, "else")])
+
+
+def _identifier(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    identifier = place.fields["$id"]
+    if not isinstance(identifier, str) or not is_uri(identifier):
+        raise place.mistake("$id", "it is not a URI")
+    yield document.formulas.true
+
+
+def _referred(keyword: str, document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    yield document.referred(place, keyword)
+
+
+_READERS: dict[str, Reader] = {  # in the order of reading
+    **OBJECTS,  # first, for their order of properties
+    **ARRAYS,
+    "$ref": partial(_referred, "$ref"),
+    "$id": _identifier,
+    "$dynamicRef": partial(_referred, "$dynamicRef"),
+    "$recursiveRef": partial(_referred, "$recursiveRef"),
+    "type": _type,
+    "enum": _enum,
+    "const": _const,
+    "minLength": partial(_least, "minLength", STRING, "characters"),
+    "maxLength": partial(_most, "maxLength", STRING, "characters"),
+    "pattern": _pattern,
+    "format": _format,
+    "minimum": _minimum,
+    "maximum": _maximum,
+    "exclusiveMinimum": _exclusive_minimum,
+    "exclusiveMaximum": _exclusive_maximum,
+    "multipleOf": _multiple_of,
+    "minItems": partial(_least, "minItems", ARRAY, "length"),
+    "maxItems": partial(_most, "maxItems", ARRAY, "length"),
+    "minProperties": partial(_least, "minProperties", OBJECT, "count"),
+    "maxProperties": partial(_most, "maxProperties", OBJECT, "count"),
+    **DEPENDENCIES,
+    "allOf": _all_of,
+    "anyOf": _any_of,
+    "oneOf": _one_of,
+    "not": _not,
+    "if": _if,
+}
+
+
+def read_document(
+    root: Json,
+    formulas: Formulas,
+    *,
+    unenforced: Unenforced = "refuse",
+    is_checked: bool = False,
+    without_formats: frozenset[str] = frozenset(),
+) -> SchemaDocument:
+    """The schema document `root`; the options are those of `SchemaDocument`."""
+    return SchemaDocument(
+        root,
+        formulas,
+        _READERS,
+        unenforced=unenforced,
+        is_checked=is_checked,
+        without_formats=without_formats,
+    )

@@ -1,0 +1,143 @@
+"""Names and items that no other keyword has looked at: `unevaluatedProperties` and `unevaluatedItems`.
+
+What the subschemas for the same value have looked at counts too, but only of those that hold. So there is
+a list of pairs: a condition, and what is *seen* where it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+from typing import NamedTuple, TypeVar
+
+from .document import SchemaDocument
+from .formula import ARRAY, OBJECT, STRING, Formula
+from .place import Place
+
+MAX_CONDITIONS = 5
+Seen = TypeVar("Seen")
+
+
+class _If(NamedTuple):
+    """What `place` sees where the condition holds."""
+
+    condition: Formula
+    place: Place
+
+
+def other_names(document: SchemaDocument, place: Place) -> Formula:
+    """The names that `properties` and `patternProperties` of one subschema say nothing of."""
+    make = document.formulas
+    return make.all_of(map(make.negation, _covered(document, place)))
+
+
+def _covered(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    properties = place.named("properties")
+    if properties:
+        yield document.formulas.atom(STRING, "in", frozenset(properties))
+    for pattern in place.named("patternProperties"):
+        yield document.pattern(place, "patternProperties", pattern)
+
+
+def unevaluated_properties(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    make = document.formulas
+    if "additionalProperties" in place.fields or place.fields["unevaluatedProperties"] is True:
+        return
+    child = document.child(place, "unevaluatedProperties")
+
+    def seen(at: Place) -> Formula:
+        is_whole = at is not place and any(
+            keyword in at.fields for keyword in ("additionalProperties", "unevaluatedProperties")
+        )
+        return make.true if is_whole else make.any_of(_covered(document, at))
+
+    def unseen(names: Sequence[Formula]) -> Formula:
+        return make.atom(OBJECT, "every", make.negation(make.any_of(names)), child)
+
+    yield from _for_all(document, place, "unevaluatedProperties", seen, unseen)
+
+
+def unevaluated_items(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    if place.fields["unevaluatedItems"] is True:
+        return
+    child = document.child(place, "unevaluatedItems")
+
+    def seen(at: Place) -> int | None:
+        """How many items from the first on, None for all."""
+        if "contains" in at.fields:
+            raise place.refusal("unevaluatedItems", "it is not supported beside contains")
+        items, first = at.fields.get("items"), at.fields.get("prefixItems")
+        if isinstance(items, list):
+            is_whole = "additionalItems" in at.fields and first is None
+        else:
+            is_whole = items is not None
+        if is_whole or (at is not place and "unevaluatedItems" in at.fields):
+            return None
+        return max(len(each) for each in (items, first, []) if isinstance(each, list))
+
+    def unseen(counts: Sequence[int | None]) -> Formula:
+        known = [count for count in counts if count is not None]
+        if len(known) < len(counts):
+            return document.formulas.true
+        return document.formulas.atom(ARRAY, "items", max(known), None, child)
+
+    yield from _for_all(document, place, "unevaluatedItems", seen, unseen)
+
+
+def _for_all(
+    document: SchemaDocument,
+    place: Place,
+    keyword: str,
+    seen: Callable[[Place], Seen],
+    unseen: Callable[[Sequence[Seen]], Formula],
+) -> Iterator[Formula]:
+    """For each set of conditions: if none beside them holds, what they leave unseen must fit."""
+    make = document.formulas
+    always, sometimes = [seen(place)], list[tuple[Formula, Seen]]()
+    for condition, inner in _in_place(document, place, make.true, (place,)):
+        if condition is make.true:
+            always.append(seen(inner))
+        else:
+            sometimes.append((condition, seen(inner)))
+    if len(sometimes) > MAX_CONDITIONS:
+        raise place.refusal(keyword, f"it is not supported beside more than {MAX_CONDITIONS} alternatives")
+    for size in range(len(sometimes) + 1):
+        for held in combinations(range(len(sometimes)), size):
+            others = [condition for number, (condition, _) in enumerate(sometimes) if number not in held]
+            whole = unseen([*always, *(sometimes[number][1] for number in held)])
+            yield make.any_of([*others, whole])
+
+
+def _in_place(
+    document: SchemaDocument, place: Place, condition: Formula, above: tuple[Place, ...]
+) -> Iterator[_If]:
+    """The subschemas for the same value, at any depth."""
+    for holds, schema in _applied(document, place):
+        inner = document.place_of(schema)
+        if inner is not None and inner not in above:
+            both = document.formulas.all_of([condition, holds])
+            yield _If(both, inner)
+            yield from _in_place(document, inner, both, (*above, inner))
+
+
+def _applied(document: SchemaDocument, place: Place) -> Iterator[tuple[Formula, Formula]]:
+    """When a subschema counts, and the subschema."""
+    make, fields = document.formulas, place.fields
+    for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+        if keyword in fields:
+            yield make.true, document.referred(place, keyword)
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        for child in document.children(place, keyword) if keyword in fields else ():
+            yield (make.true if keyword == "allOf" else child), child
+    if "if" in fields:
+        condition = document.child(place, "if")
+        yield condition, condition
+        if "then" in fields:
+            yield condition, document.child(place, "then")
+        if "else" in fields:
+            yield make.negation(condition), document.child(place, "else")
+    for keyword in ("dependentSchemas", "dependencies"):
+        for name, needed in place.named(keyword).items():
+            if isinstance(needed, dict):
+                present = make.all_of([make.types(OBJECT), make.atom(OBJECT, "has", name)])
+                yield present, document.child(place, keyword, name)

@@ -1,0 +1,127 @@
+"""`uniqueItems` of arrays whose items have few possible values: the values that are left, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import ceil, comb, floor
+
+from ...errors import NotCoveredError
+from .document import SchemaDocument
+from .formula import ARRAY, Formula, Formulas
+from .json_text import Json
+from .place import Fields, Place
+from .values import exact_number, is_number, one_of_values
+
+MAX_SETS = 512  # of values that are left: an array has a place for each
+MAX_INTEGERS = 64  # of a range that is looked at one by one
+_LEAST, _MOST = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+_OF_TYPE: dict[str, list[Json]] = {"null": [None], "boolean": [False, True]}
+
+
+def unique_items(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    if place.fields["uniqueItems"] is not True or _most_items(place) <= 1:
+        return
+    values = _Values(document).of_any(_item_schemas(place), place.base)
+    distinct = dict.fromkeys(one_of_values(document.formulas, [value]) for value in values or ())
+    if values is None or not _are_few(len(distinct), _most_items(place)):
+        reason = (
+            "it is supported for items of at most 9 values (enum, const, boolean, null, integers of ranges), "
+            "or of more where maxItems is small, such as 30 and 2. List the values, or leave it out and drop "
+            "repeated items yourself"
+        )
+        raise place.refusal("uniqueItems", reason)
+    yield document.formulas.atom(ARRAY, "distinct", tuple(distinct))
+
+
+def after_distinct(make: Formulas, left: tuple[Formula, ...]) -> Formula:
+    """`distinct` says that the items are among those values, of which none comes twice."""
+    said = make.false
+    for value in reversed(left):
+        found = make.atom(ARRAY, "child", value)
+        others = make.atom(ARRAY, "distinct", tuple(other for other in left if other is not value))
+        said = make.any_of([make.all_of([found, others]), make.all_of([make.negation(found), said])])
+    return said
+
+
+def _are_few(values: int, most_items: float) -> bool:
+    """Whether the sets of values that can have been used, of at most so many at a time, are not too many."""
+    sets = 0
+    for used in range(int(min(values, most_items)) + 1):
+        sets += comb(values, used)
+        if sets > MAX_SETS:
+            return False
+    return True
+
+
+def _most_items(place: Place) -> float:
+    most = place.fields.get("maxItems")
+    return most if is_number(most) else float("inf")  # type: ignore[return-value]
+
+
+def _item_schemas(place: Place) -> list[Json]:
+    """Those of the first positions, and of all later ones if these may come."""
+    fields = place.fields
+    items = fields.get("items", True)
+    first = fields.get("prefixItems", [])
+    if isinstance(items, list) and "prefixItems" not in fields:
+        first, items = items, fields.get("additionalItems", True)
+    listed = first if isinstance(first, list) else []
+    return listed if _most_items(place) <= len(listed) else [*listed, items]
+
+
+class _Values:
+    """All values that subschemas allow, and perhaps more; None where they may be many."""
+
+    def __init__(self, document: SchemaDocument) -> None:
+        self._references = document.references
+        self._known: dict[int, list[Json] | None] = {}
+
+    def of_any(self, schemas: Iterable[Json], base: str) -> list[Json] | None:
+        found: list[Json] = []
+        for schema in schemas:
+            values = self._of(schema, base)
+            if values is None:
+                return None
+            found += values
+        return found
+
+    def _of(self, schema: Json, base: str) -> list[Json] | None:
+        if not isinstance(schema, dict):
+            return [] if schema is False else None
+        if id(schema) not in self._known:
+            self._known[id(schema)] = None  # as long as it refers to itself
+            self._known[id(schema)] = self._said(schema, self._references.base_of(schema, base))
+        return self._known[id(schema)]
+
+    def _said(self, schema: Fields, base: str) -> list[Json] | None:
+        if "$ref" in schema:
+            return self._referred(schema["$ref"], base)
+        listed = [schema["const"]] if "const" in schema else schema.get("enum")
+        if isinstance(listed, list):
+            return None if any(isinstance(value, dict | list) for value in listed) else listed
+        for keyword in ("anyOf", "oneOf"):
+            alternatives = schema.get(keyword)
+            if isinstance(alternatives, list):
+                return self.of_any(alternatives, base)
+        types = schema.get("type")
+        names = [str(name) for name in (types if isinstance(types, list) else [types])]
+        integers = _integers(schema) if "integer" in names else []
+        if integers is None or not all(name in _OF_TYPE or name == "integer" for name in names):
+            return None
+        return [*integers, *(value for name in names for value in _OF_TYPE.get(name, ()))]
+
+    def _referred(self, reference: Json, base: str) -> list[Json] | None:
+        try:
+            return self._of(*self._references.resolve("$ref", reference, base, ""))
+        except NotCoveredError:
+            return None
+
+
+def _integers(schema: Fields) -> list[Json] | None:
+    """Those between a schema's bounds; None without both, or where they are many."""
+    least = [exact_number(schema[name]) for name in _LEAST if is_number(schema.get(name))]
+    most = [exact_number(schema[name]) for name in _MOST if is_number(schema.get(name))]
+    if not least or not most:
+        return None
+    first, last = ceil(max(least)), floor(min(most))
+    return list(range(first, last + 1)) if last - first < MAX_INTEGERS else None

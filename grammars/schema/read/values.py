@@ -1,0 +1,81 @@
+"""Formulas that say what a value is: those of `enum` and `const`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+
+from ...errors import GrammarError
+from .formula import ARRAY, BOOLEAN, LIST, NULL, NUMBER, OBJECT, STRING, Formula, Formulas
+from .json_text import Json
+
+
+def one_of_values(make: Formulas, values: Sequence[Json]) -> Formula:
+    strings = frozenset(value for value in values if isinstance(value, str))
+    numbers = frozenset(exact_number(value) for value in values if is_number(value))
+    parts = [make.all_of([make.types(STRING), make.atom(STRING, "in", strings)])]
+    if numbers:
+        parts.append(make.all_of([make.types(NUMBER), make.atom(NUMBER, "numbers", numbers)]))
+    others = (value for value in values if not isinstance(value, str) and not is_number(value))
+    return make.any_of([*parts, *(_value(make, value) for value in others)])
+
+
+def _value(make: Formulas, value: Json) -> Formula:
+    if isinstance(value, bool):
+        is_true = make.atom(BOOLEAN, "true")
+        return make.all_of([make.types(BOOLEAN), is_true if value else make.negation(is_true)])
+    if isinstance(value, list):
+        return _array(make, value)
+    if isinstance(value, dict):
+        return _object(make, value)
+    assert value is None
+    return make.types(NULL)
+
+
+def _array(make: Formulas, items: list[Json]) -> Formula:
+    said = [
+        make.atom(ARRAY, "items", position, position + 1, one_of_values(make, [item]))
+        for position, item in enumerate(items)
+    ]
+    least = [make.atom(ARRAY, "length", len(items))] if items else []
+    most = make.negation(make.atom(ARRAY, "length", len(items) + 1))
+    return make.all_of([make.types(ARRAY), *said, *least, most])
+
+
+def _object(make: Formulas, members: dict[str, Json]) -> Formula:
+    said = []
+    for name, value in members.items():
+        said.append(make.atom(OBJECT, "every", name_formula(make, name), one_of_values(make, [value])))
+        said.append(make.atom(OBJECT, "has", name))
+    if members:
+        others = make.negation(make.atom(STRING, "in", frozenset(members)))
+        said.append(make.atom(OBJECT, "every", others, make.false))
+    else:
+        said.append(make.negation(make.atom(OBJECT, "count", 1)))
+    return make.all_of([make.types(OBJECT), *said])
+
+
+def name_formula(make: Formulas, name: str) -> Formula:
+    """The set of one name."""
+    return make.atom(STRING, "in", frozenset([name]))
+
+
+def is_listed(make: Formulas, name: str, names: Formula) -> bool:
+    """Whether a formula over names is of lists alone and holds for this one."""
+
+    def decided(atom: Formula) -> Formula:
+        return make.true if name in atom.payload[1] else make.false
+
+    return names.says == LIST and make.rewritten(names, ("name", name), decided) is make.true
+
+
+def is_number(value: Json) -> bool:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def exact_number(value: Json) -> Fraction:
+    try:
+        return Fraction(str(value))
+    except ValueError:
+        raise GrammarError(f"{value!r} is no JSON number") from None

@@ -1,0 +1,1 @@
+"""Formulas as a graph of the values that they allow."""

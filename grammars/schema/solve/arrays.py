@@ -1,0 +1,67 @@
+"""Arrays: what is left of a goal after each item."""
+
+from __future__ import annotations
+
+from ..read.formula import ARRAY, Formula, Formulas
+from ..read.uniqueness import after_distinct
+from .nodes import Container, Edge, Node
+from .outcomes import Goal, outcomes
+from .value_graph import ValueGraph
+
+
+def read_array(graph: ValueGraph, array: Container) -> None:
+    """Fills in the nodes of an array, from its start on."""
+    array.start = _node(graph, array, array.goal)
+    pending = [array.start]
+    while pending:
+        node = pending.pop()
+        known = len(array.nodes)
+        _read(graph, array, node)
+        pending += list(array.nodes.values())[known:]
+
+
+def _node(graph: ValueGraph, array: Container, goal: Goal) -> Node:
+    key = (goal, 0)
+    node = array.nodes.get(key)
+    if node is None:
+        node = array.nodes[key] = Node(key)
+        graph.count(1, 1)
+    return node
+
+
+def _read(graph: ValueGraph, array: Container, node: Node) -> None:
+    make = graph.formulas
+    goal = node.key[0]
+    ended = [make.rewritten(formula, "ended", lambda atom: _ended(make, atom)) for formula in goal]
+    node.verdict = next((number for number, formula in enumerate(ended) if formula is make.true), -1)
+    taken = tuple(make.rewritten(formula, "item", lambda atom: _after_item(make, atom)) for formula in goal)
+    ways = outcomes(graph.document, taken)
+    if ways:
+        targets = tuple(_node(graph, array, left) for _, left in ways)
+        node.edges = [Edge(None, graph.value(condition for condition, _ in ways), targets)]
+
+
+def _ended(make: Formulas, atom: Formula) -> Formula:
+    return make.true if atom.payload[0] in ("items", "distinct") else make.false
+
+
+def _after_item(make: Formulas, atom: Formula) -> Formula:
+    name = atom.payload[0]
+    if name == "length":
+        count = atom.payload[1]
+        return make.atom(ARRAY, "length", count - 1) if count > 1 else make.true
+    if name == "items":
+        return _after_position(make, *atom.payload[1:])
+    if name == "distinct":
+        return after_distinct(make, atom.payload[1])
+    child, count = atom.payload[1:]
+    found = make.atom(ARRAY, "child", child)
+    fewer = make.atom(ARRAY, "contains", child, count - 1) if count > 1 else make.true
+    return make.any_of([make.all_of([found, fewer]), make.all_of([make.negation(found), atom])])
+
+
+def _after_position(make: Formulas, first: int, last: int | None, child: Formula) -> Formula:
+    """`items` holds for the positions from `first` up to `last`, which count from the next item on."""
+    end = None if last is None else last - 1
+    later = make.true if end == 0 else make.atom(ARRAY, "items", max(first - 1, 0), end, child)
+    return later if first else make.all_of([make.atom(ARRAY, "child", child), later])

@@ -1,0 +1,43 @@
+"""What it costs that properties come in any order: each place of such an object spells all names again."""
+
+from __future__ import annotations
+
+from ..read.formula import Formula
+from .nodes import Container, Edge, Node
+
+MAX_PLACES = 128
+MAX_STATES = 24_000  # of all objects of a schema, beyond one place for each
+_OF_NAME = 2
+_OF_TEXTS = {"format": 50, "pattern": 50, "characters": 32}
+_OF_VALUE = 4
+
+
+class FreeOrder:
+    """Counts about how many states are left."""
+
+    def __init__(self) -> None:
+        self._left = MAX_STATES
+
+    def most_places(self, start: Node) -> int:
+        """That an object may have, as far as all are like its start."""
+        return min(MAX_PLACES, 1 + self._left // max(_states(start), 1))
+
+    def take(self, container: Container) -> None:
+        self._left -= (len(container.nodes) - 1) * _states(container.start)
+
+
+def _states(node: Node) -> int:
+    return sum(map(_states_of_member, (*node.edges, *node.others)))
+
+
+def _states_of_member(edge: Edge) -> int:
+    name = _OF_NAME + len(edge.name) if isinstance(edge.name, str) else 0
+    atoms = dict.fromkeys(atom for formula in edge.value.goal for atom in formula.atoms())
+    return name + sum(map(_states_of_atom, atoms))
+
+
+def _states_of_atom(atom: Formula) -> int:
+    kind = atom.payload[0]
+    if kind == "in":
+        return sum(map(len, atom.payload[1])) // 2  # texts begin and end alike
+    return _OF_TEXTS.get(kind, _OF_VALUE)

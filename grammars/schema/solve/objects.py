@@ -1,0 +1,360 @@
+"""Objects: declared properties in their order, then undeclared ones; what is left of a goal after each.
+
+What concerns one declared property alone, in a conjunction, is kept out of the goal: an object of many
+independent properties then has one node for each of them, and the goal that travels stays small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Literal
+
+from ...errors import TooLargeError
+from ...machine.stack_automaton import MAX_SEEN
+from ...regex.dfa import ANYTHING
+from ..read.formula import OBJECT, Formula
+from .named import declared_names, names_to_violate, only_name
+from .nodes import Container, Edge, Node, UndeclaredNames, Value
+from .outcomes import Goal, outcomes
+from .simplifying import simplified
+from .undeclared import UndeclaredKinds
+from .value_graph import MAX_NODES, ValueGraph
+
+_Order = Literal["any", "any for others", "declared"]
+"""that of declared properties; "any for others" than those that depend on each other"""
+_LOOSE_ORDERS: tuple[_Order, ...] = ("any", "any for others")
+
+
+class _Reader:
+    def __init__(self, graph: ValueGraph, container: Container, order: _Order) -> None:
+        self.graph = graph
+        self.make = graph.formulas
+        self.container = container
+        self.names = declared_names(container.goal)
+        self.own: dict[str, list[Formula]] = {}
+        self.required: set[str] = set()
+        self._concerns: dict[Formula, frozenset[str | None]] = {}
+        self.core = self._core(container.goal)
+        container.is_unordered = order != "declared" and 0 < len(self.names) <= MAX_SEEN
+        self.in_order = self._names_in_order(order)
+        if container.is_unordered:
+            followed = [name for name in self.names if name in self.required and self._varies(name)]
+            needed = [self.make.atom(OBJECT, "has", name) for name in followed]
+            self.core = (self.make.all_of([*needed, self.core[0]]), *self.core[1:])
+            self.required.difference_update(followed)
+        self._open: dict[Formula, frozenset[Formula]] = {}
+        self._edges: dict[tuple[Goal, str, int], Edge | None] = {}
+        self._own_values: dict[str, Value | None] = {}
+        self._kinds = UndeclaredKinds(graph.scalars, graph.formulas, self.names)
+        self.found: list[Node] = []
+        """read in this order: if there are too many, that is soon known"""
+        self.to_violate = {name for formula in self.core for name in names_to_violate(formula)}
+
+    def _core(self, goal: Goal) -> Goal:
+        """The goal without what concerns one declared property alone."""
+        said, *others = (simplified(self.make, formula) for formula in goal)
+        if others:
+            return said, *others
+        rest = []
+        for part in said.conjuncts():
+            name = only_name(part)
+            if name is None:
+                rest.append(part)
+            elif part.payload[0] == "has":
+                self.required.add(name)
+            else:
+                self.own.setdefault(name, []).append(part.payload[2])
+        return (self.make.all_of(rest),)
+
+    def _names_in_order(self, order: _Order) -> list[str]:
+        if not self.container.is_unordered:
+            return self.names
+        if order == "any":
+            return []
+        found = [name for name in self.names if len(self.core) > 1 or self._varies(name)]
+        if len(found) in (0, len(self.names)):
+            raise TooLargeError("no property may come in any order")
+        return found
+
+    def _varies(self, name: str) -> bool:
+        """Whether what the goal says of a name, or whether there is room for it, depends on other members."""
+        alternatives = [part for formula in self.core for part in formula.conjuncts() if part.kind != "atom"]
+        return any(name in self._concerned(part) for part in alternatives)
+
+    def node(self, goal: Goal, position: int) -> Node:
+        key = (goal, position)
+        node = self.container.nodes.get(key)
+        if node is None:
+            node = self.container.nodes[key] = Node(key)
+            self.graph.count(1, 0)
+            self.found.append(node)
+        return node
+
+    def read(self, node: Node) -> None:
+        if self.container.is_unordered:
+            self._read_unordered(node)
+        else:
+            self._read_ordered(node)
+        self.graph.count(0, len(node.edges) + len(node.others))
+
+    def _read_unordered(self, node: Node) -> None:
+        goal, position = node.key
+        free = [name for name in self.names if name not in self.in_order]
+        edges = {name: self._edge(goal, name, position) for name in free}
+        node.edges = [edge for edge in edges.values() if edge is not None]
+        if node is self.container.start:
+            self.container.needed = [edges[name] for name in free if name in self.required]
+        for name, current in self._skipping(goal, position):
+            edge = self._edge(current, name, self.in_order.index(name) + 1)
+            if edge is not None:
+                node.edges.append(edge)
+        node.verdict = self._verdict(goal)
+        self._read_others(node, goal)
+
+    def _skipping(self, goal: Goal, position: int) -> Iterator[tuple[str, Goal]]:
+        """The names from a position on, and what is left without those before."""
+        for name in self.in_order[position:]:
+            yield name, goal
+            goal = self._changed(goal, name, ("skipped", name), partial(self._skipped, name))
+            if all(formula is self.make.false for formula in goal):
+                return
+
+    def _read_ordered(self, node: Node) -> None:
+        goal, position = node.key
+        current = goal
+        for number in range(position, len(self.names)):
+            name = self.names[number]
+            edge = self._edge(current, name, number + 1)
+            if edge is not None:
+                node.edges.append(edge)
+            if name in self.required:
+                break
+            current = self._changed(current, name, ("skipped", name), partial(self._skipped, name))
+            if all(formula is self.make.false for formula in current):
+                break
+        else:
+            node.verdict = self._verdict(current)
+            self._read_others(node, current)
+
+    def _changed(
+        self, goal: Goal, name: str | None, key: object, change: Callable[[Formula], Formula]
+    ) -> Goal:
+        """With every atom that a name concerns replaced by `change(atom)`, which `key` stands for."""
+        return tuple([self._rewritten(formula, name, key, change) for formula in goal])
+
+    def _rewritten(
+        self, formula: Formula, name: str | None, key: object, change: Callable[[Formula], Formula]
+    ) -> Formula:
+        if name not in self._concerned(formula):
+            return formula
+        known = formula.cache.get(key)
+        if known is None:
+            concerns = self._concerns
+            known = formula.cache[key] = (
+                change(formula)
+                if formula.kind == "atom"
+                else self.make.with_parts(
+                    formula,
+                    [
+                        self._rewritten(part, name, key, change) if name in concerns[part] else part
+                        for part in formula.parts
+                    ],
+                )
+            )
+        return known
+
+    def _verdict(self, goal: Goal) -> int:
+        ended = [self.make.rewritten(formula, "ended", self._ended) for formula in goal]
+        return next((number for number, formula in enumerate(ended) if formula is self.make.true), -1)
+
+    def _ended(self, atom: Formula) -> Formula:
+        return self.make.true if atom.payload[0] == "every" else self.make.false
+
+    def _skipped(self, name: str, atom: Formula) -> Formula:
+        if only_name(atom) != name:
+            return atom
+        return self.make.false if atom.payload[0] == "has" else self.make.true
+
+    def _edge(self, goal: Goal, name: str, position: int) -> Edge | None:
+        key = (goal, name, position)
+        if key not in self._edges:
+            self._edges[key] = self._new_edge(goal, name, position)
+        return self._edges[key]
+
+    def _new_edge(self, goal: Goal, name: str, position: int) -> Edge | None:
+        if not any(name in self._concerned(formula) for formula in goal):
+            value = self._own_value(name)
+            return Edge(name, value, (self.node(goal, position),)) if value is not None else None
+        taken = self._changed(goal, name, ("taken", name), lambda atom: self._taken(atom, name))
+        children = self._own_children(name)
+        if children:
+            taken = (self.make.all_of([*children, taken[0]]),)
+        return self._made(taken, name, position, self._settled(goal, name))
+
+    def _settled(self, goal: Goal, name: str) -> dict[Goal, Goal]:
+        """Where the order is free, the goal may stay what it is after a value that changes nothing else: a
+        name that was seen can't come again."""
+        if not self.container.is_unordered or name in self.to_violate:
+            return {}
+        return {self._changed(goal, name, ("allowed", name), partial(self._allowed, name)): goal}
+
+    def _allowed(self, name: str, atom: Formula) -> Formula:
+        is_own = atom.payload[0] == "every" and only_name(atom) == name
+        return self.make.true if is_own else atom
+
+    def _own_children(self, name: str) -> list[Formula]:
+        return [self.make.atom(OBJECT, "child", child) for child in self.own.get(name, ())]
+
+    def _own_value(self, name: str) -> Value | None:
+        """Of a name that the rest of the goal says nothing of."""
+        if name not in self._own_values:
+            ways = outcomes(self.graph.document, (self.make.all_of(self._own_children(name)),))
+            conditions = [condition for condition, _ in ways]
+            self._own_values[name] = self.graph.value(conditions) if conditions else None
+        return self._own_values[name]
+
+    def _concerned(self, formula: Formula) -> frozenset[str | None]:
+        """The declared names that may change what is left of the formula, None for undeclared ones."""
+        known = self._concerns.get(formula)
+        if known is None:
+            parts = map(self._concerned, formula.parts)
+            known = frozenset(self._names_of(formula)).union(*parts)
+            self._concerns[formula] = known
+        return known
+
+    def _names_of(self, atom: Formula) -> Iterable[str | None]:
+        if atom.kind != "atom":
+            return ()
+        if atom.payload[0] == "count":
+            return (*self.names, None)
+        name = only_name(atom)
+        if name is not None:
+            return (name,)
+        named = [name for name in self.names if self._is_in(name, atom.payload[1])]
+        return named if self._undeclared(atom.payload[1]) is self.make.false else (*named, None)
+
+    def _made(self, taken: Goal, name: str | int, position: int, same: Mapping[Goal, Goal]) -> Edge | None:
+        """`same`: by goals that may be left others that do as well."""
+        ways = outcomes(self.graph.document, taken)
+        if not ways:
+            return None
+        targets = tuple(self.node(same.get(left, left), position) for _, left in ways)
+        return Edge(name, self.graph.value(condition for condition, _ in ways), targets)
+
+    def _taken(self, atom: Formula, name: str) -> Formula:
+        kind = atom.payload[0]
+        if kind == "every":
+            if not self._is_in(name, atom.payload[1]):
+                return atom
+            later = self.make.true if only_name(atom) == name else atom
+            return self.make.all_of([self.make.atom(OBJECT, "child", atom.payload[2]), later])
+        if kind == "has":
+            return self.make.true if atom.payload[1] == name else atom
+        return self._counted(atom)
+
+    def _counted(self, atom: Formula) -> Formula:
+        count = atom.payload[1]
+        return self.make.atom(OBJECT, "count", count - 1) if count > 1 else self.make.true
+
+    def _is_in(self, name: str, names: Formula) -> bool:
+        """Whether a name satisfies a formula over strings."""
+
+        def decided(atom: Formula) -> Formula:
+            if atom.payload[0] == "in":
+                holds = name in atom.payload[1]
+            else:
+                holds = self.graph.scalars.string_dfa((atom,)).label(name) >= 0
+            return self.make.true if holds else self.make.false
+
+        return self.make.rewritten(names, ("name", name), decided) is self.make.true
+
+    def _read_others(self, node: Node, goal: Goal) -> None:
+        """Edges for undeclared names: one for each way in which the formulas tell them apart."""
+        position = node.key[1] if self.container.is_unordered else len(self.names)
+        told_apart = frozenset[Formula]().union(*map(self._told_apart, goal))
+        varying = tuple(sorted(told_apart, key=lambda names: names.number))
+        if not varying:
+            edge = self._other_edge(goal, position, {}, 0)
+            if edge is not None:
+                node.others = [edge]
+                node.names = UndeclaredNames(ANYTHING, ("any",), True)
+            return
+        kept: list[int] = []
+        for label, known in self._kinds.of(varying):
+            edge = self._other_edge(goal, position, known, len(kept))
+            if edge is not None:
+                kept.append(label)
+                node.others.append(edge)
+        node.names = self._kinds.named(varying, tuple(kept))
+
+    def _told_apart(self, formula: Formula) -> frozenset[Formula]:
+        """Formulas over undeclared names of which some but not all may satisfy them."""
+        if None not in self._concerned(formula):
+            return frozenset()
+        known = self._open.get(formula)
+        if known is None:
+            if formula.kind != "atom":
+                known = frozenset[Formula]().union(*map(self._told_apart, formula.parts))
+            elif formula.payload[0] == "every":
+                names = self._undeclared(formula.payload[1])
+                known = frozenset((names,)) - {self.make.true, self.make.false}
+            else:
+                known = frozenset()
+            self._open[formula] = known
+        return known
+
+    def _undeclared(self, names: Formula) -> Formula:
+        """What a formula over names says of undeclared ones: every list is of declared names."""
+        return self.make.rewritten(
+            names, "undeclared", lambda atom: self.make.false if atom.payload[0] == "in" else atom
+        )
+
+    def _other_edge(self, goal: Goal, position: int, known: dict[Formula, bool], label: int) -> Edge | None:
+        def taken(atom: Formula) -> Formula:
+            kind = atom.payload[0]
+            if kind == "has":
+                return atom
+            if kind == "count":
+                return self._counted(atom)
+            names = self._undeclared(atom.payload[1])
+            if known.get(names, names is self.make.true):
+                return self.make.all_of([self.make.atom(OBJECT, "child", atom.payload[2]), atom])
+            return atom
+
+        key = ("other", *((names.number, holds) for names, holds in known.items()))
+        return self._made(self._changed(goal, None, key, taken), label, position, {})
+
+
+def read_object(graph: ValueGraph, container: Container) -> None:
+    """Fills in the nodes of an object, from its start on."""
+    for order in _LOOSE_ORDERS if graph.any_order else ():
+        known = graph.unread
+        try:
+            _read(graph, container, order)
+            return
+        except TooLargeError:
+            graph.forget_after(known)
+    read_in_order(graph, container)
+
+
+def read_in_order(graph: ValueGraph, container: Container) -> None:
+    """Anew, with the declared order of properties."""
+    _read(graph, container, "declared")
+
+
+def _read(graph: ValueGraph, container: Container, order: _Order) -> None:
+    container.needed = []
+    container.nodes = {}
+    reader = _Reader(graph, container, order)
+    container.names = {name: number for number, name in enumerate(reader.names)}
+    container.start = reader.node(reader.core, 0)
+    most = MAX_NODES
+    for node in reader.found:
+        reader.read(node)
+        if node is container.start and container.is_unordered:
+            most = graph.free_order.most_places(node)
+        if len(container.nodes) > most:
+            raise TooLargeError(f"more than {most} places in an object")
+    if container.is_unordered:
+        graph.free_order.take(container)

@@ -1,0 +1,99 @@
+"""The ways in which a member can matter: by what it may be, what is left of a goal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from ...errors import TooLargeError
+from ..read.document import SchemaDocument
+from ..read.formula import CHILD, Formula, Formulas
+
+MAX_OUTCOMES = 64
+Goal: TypeAlias = tuple[Formula, ...]
+
+
+def outcomes(document: SchemaDocument, goal: Goal) -> list[tuple[Formula, Goal]]:
+    """For each way in which `child` atoms can turn out: a condition on the child, and what is left.
+
+    The first condition that holds decides.
+    """
+    ways = _Ways(document)
+    is_exhaustive = ways.split(goal, document.formulas.true, 0)
+    conditions = list(ways.found.values())
+    if is_exhaustive and conditions:
+        conditions[-1] = [document.formulas.true]
+    any_of = document.formulas.any_of
+    return [(any_of(each), left) for left, each in zip(ways.found, conditions, strict=True)]
+
+
+def decided(make: Formulas, goal: Sequence[Formula]) -> Goal:
+    """Without what comes after a formula that is true, which is never the first."""
+    if make.true not in goal[:-1]:
+        return tuple(goal)
+    first = goal.index(make.true)
+    return *goal[: first + 1], *[make.false] * (len(goal) - first - 1)
+
+
+class _Ways:
+    def __init__(self, document: SchemaDocument) -> None:
+        self._document = document
+        self._make = document.formulas
+        self.found: dict[Goal, list[Formula]] = {}
+        """conditions, by what is left"""
+
+    def split(self, goal: Goal, condition: Formula, depth: int) -> bool:
+        """Whether every child that meets the condition leaves something."""
+        make = self._make
+        if condition is make.false:
+            return True
+        if goal.count(make.false) == len(goal):
+            return False
+        unknown = next((formula for formula in goal if formula.says & CHILD), None)
+        if unknown is None:
+            self.found.setdefault(decided(make, goal), []).append(condition)
+            if len(self.found) > MAX_OUTCOMES or depth > MAX_OUTCOMES:
+                raise TooLargeError(f"more than {MAX_OUTCOMES} ways in which a member can matter")
+            return True
+        needed = _needed_children(goal[0]) if len(goal) == 1 else []
+        if needed:
+            self._split_needed(goal[0], needed, condition, depth)
+            return False
+        return self._split_by(_first_child(unknown), goal, condition, depth)
+
+    def _split_needed(self, formula: Formula, needed: list[Formula], condition: Formula, depth: int) -> None:
+        for child in needed:
+            formula = self._assumed(formula, child, True)
+        said = self._make.all_of([condition, *map(self._document.expanded, needed)])
+        self.split((formula,), said, depth)
+
+    def _split_by(self, child: Formula, goal: Goal, condition: Formula, depth: int) -> bool:
+        make = self._make
+        opened = self._document.expanded(child)
+        is_exhaustive = True
+        for holds, said in ((True, opened), (False, make.negation(opened))):
+            left = tuple([self._assumed(formula, child, holds) for formula in goal])
+            is_exhaustive &= self.split(left, make.all_of([condition, said]), depth + 1)
+        return is_exhaustive
+
+    def _assumed(self, formula: Formula, child: Formula, holds: bool) -> Formula:
+        said = self._make.true if holds else self._make.false
+        return self._make.rewritten(
+            formula,
+            ("assumed", child.number, holds),
+            lambda atom: said if atom.payload[1] is child else atom,
+            CHILD,
+        )
+
+
+def _needed_children(formula: Formula) -> list[Formula]:
+    """What must hold of a member, whatever else does."""
+    return [part.payload[1] for part in formula.conjuncts() if part.says == CHILD and part.kind == "atom"]
+
+
+def _first_child(formula: Formula) -> Formula:
+    """What the first `child` atom says."""
+    while formula.kind != "atom":
+        formula = next(part for part in formula.parts if part.says & CHILD)
+    child: Formula = formula.payload[1]
+    return child

@@ -1,0 +1,58 @@
+"""Less to say of the same: what all alternatives have in common, and what is settled by what else holds."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+
+from ..read.formula import Formula, Formulas
+
+
+def simplified(make: Formulas, formula: Formula) -> Formula:
+    """The same formula with facts outside of the alternatives wherever they can be."""
+    if formula.kind not in ("and", "or"):
+        return formula
+    known = formula.cache.get("simplified")
+    if known is None:
+        known = formula.cache["simplified"] = _simplified(make, formula)
+    return known
+
+
+def _simplified(make: Formulas, formula: Formula) -> Formula:
+    joined = make.with_parts(formula, [simplified(make, part) for part in formula.parts])
+    if joined is not formula:
+        return simplified(make, joined)
+    changed = _factored(make, joined) if joined.kind == "or" else _settled(make, joined)
+    return joined if changed is joined else simplified(make, changed)
+
+
+def _factored(make: Formulas, alternatives: Formula) -> Formula:
+    """With what they have in common beside them."""
+    first, *others = (dict.fromkeys(part.conjuncts()) for part in alternatives.parts)
+    shared = [part for part in first if all(part in other for other in others)]
+    if not shared:
+        return alternatives
+    rest = make.any_of(_without(make, part, shared) for part in alternatives.parts)
+    return make.all_of([*shared, rest])
+
+
+def _settled(make: Formulas, conjunction: Formula) -> Formula:
+    """With alternatives that know of the facts beside them."""
+    facts = {part for part in conjunction.parts if part.kind != "or"}
+    return make.with_parts(
+        conjunction,
+        [_given(make, part, facts) if part.kind == "or" else part for part in conjunction.parts],
+    )
+
+
+def _given(make: Formulas, alternatives: Formula, facts: set[Formula]) -> Formula:
+    possible = [part for part in alternatives.parts if not _is_refuted(make, part.conjuncts(), facts)]
+    return make.any_of(_without(make, part, facts) for part in possible)
+
+
+def _is_refuted(make: Formulas, said: Iterable[Formula], facts: set[Formula]) -> bool:
+    return any(part.kind in ("atom", "not") and make.negation(part) in facts for part in said)
+
+
+def _without(make: Formulas, formula: Formula, known: Container[Formula]) -> Formula:
+    left = [part for part in formula.conjuncts() if part not in known]
+    return formula if len(left) == len(formula.conjuncts()) else make.all_of(left)

@@ -1,0 +1,119 @@
+"""Threads in which small tasks never wait for all large ones, nor one tenant's for all of another's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from threading import Lock
+from typing import Any, TypeVar
+
+from ..errors import Expected, bare_copy
+from .spending import Spending
+
+LARGE = 16 << 10  # characters; what has more may well take all its time
+PACE = 4096  # characters count as a second of waiting
+LONGEST_LEAD_S = 8.0  # so that nothing waits for ever while smaller ones come
+
+Made = TypeVar("Made")
+
+
+@dataclass(eq=False)
+class _Task:
+    turn: float
+    number: int
+    is_large: bool
+    tenant: str
+    make: Callable[[], Any]
+    future: Future[Any]
+    is_heavy: bool = False  # its tenant was when it began
+
+
+class Lanes:
+    """Runs tasks in as many as `threads` at a time, of them at most `large` large ones. Tenants that have had
+    much compiling lately never take all threads.
+
+    A task's turn is when it came, and a delay for its size and for what its tenant has had: the small go
+    first, then those of tenants that ask for little, and nothing waits for ever. After `close` nothing is
+    submitted.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        threads: int,
+        large: int,
+        clock: Callable[[], float] = time.monotonic,
+        spending: Spending | None = None,
+    ) -> None:
+        self._pool = ThreadPoolExecutor(threads, name)
+        self._free = threads
+        self._free_large = large
+        self._free_heavy = max(1, threads - 1)
+        self._clock = clock
+        self._spending = spending or Spending(clock)
+        self._lock = Lock()
+        self._numbers = count()
+        self._waiting: list[_Task] = []
+
+    def submit(self, size: int, make: Callable[[], Made], tenant: str = "") -> Future[Made]:
+        """`size` is the grammar's number of characters. The future can be cancelled until it begins."""
+        turn = self._clock() + min(size / PACE, LONGEST_LEAD_S)
+        future: Future[Made] = Future()
+        task = _Task(turn, next(self._numbers), size > LARGE, tenant, make, future)
+        with self._lock:
+            self._waiting.append(task)
+            self._begin()
+        return future
+
+    def close(self) -> None:
+        """Waits for what has begun; nothing else begins."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for task in waiting:
+            task.future.cancel()
+        self._pool.shutdown()
+
+    def _begin(self) -> None:
+        while self._free and (task := self._next()):
+            self._waiting.remove(task)
+            self._free -= 1
+            self._free_large -= task.is_large
+            self._free_heavy -= task.is_heavy
+            self._pool.submit(self._run, task)
+
+    def _next(self) -> _Task | None:
+        tenants = {task.tenant for task in self._waiting}
+        heavy = {tenant for tenant in tenants if self._spending.is_heavy(tenant)}
+        lead = {tenant: self._spending.lead(tenant) for tenant in tenants}
+        able = [
+            task
+            for task in self._waiting
+            if (self._free_large or not task.is_large) and (self._free_heavy or task.tenant not in heavy)
+        ]
+        first = min(able, key=lambda task: (task.turn + lead[task.tenant], task.number), default=None)
+        if first is not None:
+            first.is_heavy = first.tenant in heavy
+        return first
+
+    def _run(self, task: _Task) -> None:
+        try:
+            if task.future.set_running_or_notify_cancel():
+                _complete(task)
+        finally:
+            with self._lock:
+                self._free += 1
+                self._free_large += task.is_large
+                self._free_heavy += task.is_heavy
+                self._begin()
+
+
+def _complete(task: _Task) -> None:
+    try:
+        made = task.make()
+    except BaseException as error:  # for those that wait for it
+        task.future.set_exception(bare_copy(error) if isinstance(error, Expected) else error)
+    else:
+        task.future.set_result(made)

@@ -1,0 +1,24 @@
+"""Fill numba's cache, so that no grammar waits for it: `python -m arbora.grammars.service.precompile`."""
+
+from __future__ import annotations
+
+from ..masks.token_trie import tries_of
+from .jobs import Schema
+from .worker import Builder
+
+
+def compile_builders() -> None:
+    """The first regex and the first schema compile most of what all others need."""
+    builder = Builder(tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257))
+    steps = {
+        "masks": lambda: builder.build("regex", "a"),
+        "strings": lambda: builder.build("true", Schema("true", (",", ":"))),
+        "schemas": builder.warm_up,
+    }
+    for number, (name, compile_step) in enumerate(steps.items(), start=1):
+        compile_step()
+        print(f"  grammars: {name} compiled, {number} of {len(steps)}", flush=True)
+
+
+if __name__ == "__main__":
+    compile_builders()

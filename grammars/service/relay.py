@@ -1,0 +1,93 @@
+"""Between the scheduler and the process that builds automata: jobs go in, whole results come out."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+from contextlib import suppress
+from typing import IO
+
+from ..processes.framing import read_frame, write_frame
+from ..processes.limits import die_with
+
+MARGIN_S = 5.0  # beyond a job's deadline, which its process keeps itself unless it is stopped
+
+NOTICE, RESULT, LAST_RESULT, END = b"N", b"R", b"L", b"E"
+"""what begins a frame: a notice that the process compiles its own code, a job's result, one after which the
+process ends, the status with which it ended instead"""
+
+
+class Relay:
+    """In a process of one thread. It understands no grammar, so that none can end it."""
+
+    def __init__(self) -> None:
+        self._child = 0
+        self._jobs: IO[bytes] | None = None
+        self._results: IO[bytes] | None = None
+        signal.signal(signal.SIGALRM, lambda *_: self._kill())
+
+    def has_child(self) -> bool:
+        """One that ended while it had no job is no later job's fault: the next takes its place."""
+        if self._child and os.waitid(os.P_PID, self._child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            self.end_child()
+        return self._child != 0
+
+    def next_job(self) -> bytes | None:
+        """None when the scheduler has closed the pipe or ended."""
+        try:
+            return read_frame(sys.stdin.buffer)
+        except EOFError:
+            return None
+
+    def fork(self) -> tuple[IO[bytes], IO[bytes]] | None:
+        """In the new process the pipes to read jobs from and to write results to; None in this one."""
+        own_pid = os.getpid()
+        jobs_in, jobs_out = os.pipe()
+        results_in, results_out = os.pipe()
+        self._child = os.fork()
+        if self._child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            die_with(own_pid)
+            os.close(jobs_out)
+            os.close(results_in)
+            return os.fdopen(jobs_in, "rb"), os.fdopen(results_out, "wb")
+        os.close(jobs_in)
+        os.close(results_out)
+        self._jobs, self._results = os.fdopen(jobs_out, "wb"), os.fdopen(results_in, "rb")
+        return None
+
+    def do(self, job: bytes) -> None:
+        """Hands on what the process says of a job, or the status with which it ended."""
+        assert self._jobs is not None and self._results is not None
+        deadline_s: float = pickle.loads(job).deadline_s
+        signal.setitimer(signal.ITIMER_REAL, deadline_s + MARGIN_S)
+        try:
+            write_frame(self._jobs, job)
+            while (said := read_frame(self._results))[:1] == NOTICE:
+                write_frame(sys.stdout.buffer, said)
+            write_frame(sys.stdout.buffer, RESULT + said[1:])
+            if said[:1] == LAST_RESULT:
+                self.end_child()
+        except (EOFError, BrokenPipeError):
+            write_frame(sys.stdout.buffer, END + pickle.dumps(self.end_child()))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def end_child(self) -> int:
+        """Returns the status with which it ended of itself, if it did."""
+        status = 0
+        if self._child:
+            for pipe in (self._jobs, self._results):
+                with suppress(OSError):
+                    if pipe is not None:
+                        pipe.close()
+            _, code = os.waitpid(self._child, 0)
+            status = os.waitstatus_to_exitcode(code)
+            self._child = 0
+        return status
+
+    def _kill(self) -> None:
+        if self._child:
+            os.kill(self._child, signal.SIGKILL)

@@ -1,0 +1,281 @@
+"""What each kind of grammar becomes: an automaton where there can be one, else llguidance's matcher."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias
+
+from ..errors import (
+    CompilerError,
+    GrammarError,
+    NotCoveredError,
+    NoValueError,
+    ProcessEndedError,
+    TooLargeError,
+    WrongKeywordError,
+)
+from ..host.early_start import is_for_host
+from ..host.grammar import HostGrammar
+from ..host.messages import CompileJob, Description, Task
+from ..schema import Unenforced
+from ..source import Source, digest_of
+from .automaton import Automaton
+from .files import GrammarFiles
+from .host_threads import HostAttempt, HostStart, HostThreads
+from .jobs import Buildable, ContextFree, Job, Pattern, Result, Schema, StructuralTag
+from .worker import AutomatonWorkers
+
+Compiled: TypeAlias = Automaton | HostGrammar
+DEADLINE_S = 2.0
+HOST_BYTES = 384 << 20  # of memory that llguidance may take for a grammar
+_ANY_TEXT = '{"type":"any_text"}'
+_LARK = re.compile(r"\s*(%llguidance\b|start\s*:(?!:=))")
+_SHOWN = 80  # characters of a grammar in the log
+
+log = logging.getLogger(__name__)
+
+
+class Asked(NamedTuple):
+    """A grammar that is to be compiled, and the tenant that has the cost. `attempt` is llguidance's."""
+
+    source: Source
+    tenant: str
+    attempt: HostAttempt
+
+
+class Routes:
+    """For use by several threads, which wait. No grammar is read here: processes that may end do that.
+
+    `special_spellings` are the bytes by which automata know special tokens, by name.
+    """
+
+    def __init__(
+        self,
+        workers: AutomatonWorkers,
+        host: HostThreads,
+        files: GrammarFiles | None,
+        special_spellings: Mapping[str, bytes],
+    ) -> None:
+        self._workers = workers
+        self._host = host
+        self._files = files
+        self._special_spellings = special_spellings
+
+    def compiled(self, asked: Asked) -> Compiled:
+        """Raises GrammarError only where llguidance, by its attempt, can't have begun with the grammar:
+        so the answer is the same whether the automaton was waited for or not. Raises CompilerError where
+        our compiler failed and llguidance doesn't cover the grammar."""
+        try:
+            compiled = self._matcher_of(asked)
+        except GrammarError:
+            start = self._outcome(asked) if is_for_host(asked.source) else None
+            if start is None or not start.may_begin:
+                raise
+            return start.grammar
+        if asked.source.closing and isinstance(compiled, Automaton):
+            compiled.find_ways_out()
+        return compiled
+
+    def _matcher_of(self, asked: Asked) -> Compiled:
+        match asked.source.kind:
+            case "json_schema" | "json_object":
+                return self._schema(asked)
+            case "regex" | "choice":
+                return self._regex(asked)
+            case "grammar":
+                return self._by_host(asked, "lark", self._lark(asked, asked.source.text))
+            case "structural_tag":
+                return self._structural_tag(asked)
+
+    def _schema(self, asked: Asked) -> Compiled:
+        """Keywords are left out, where that is allowed, once neither compiler enforces them."""
+
+        def enforced() -> HostGrammar:
+            return asked.attempt.begun().result().grammar
+
+        def allowed() -> HostGrammar:
+            return self._by_host(asked, "allow")
+
+        if asked.source.unenforced != "allow":
+            return self._schema_enforcing(asked.source.unenforced, asked, enforced)
+        try:
+            return self._schema_enforcing("annotations", asked, enforced)
+        except (NoValueError, WrongKeywordError):
+            raise
+        except (GrammarError, CompilerError):
+            return self._schema_enforcing("allow", asked, allowed)
+
+    def _schema_enforcing(
+        self, unenforced: Unenforced, asked: Asked, by_host: Callable[[], HostGrammar]
+    ) -> Compiled:
+        """What has no automaton is left to the host. If that can't enforce it either, we say why we can't."""
+        refusal: GrammarError
+        source = asked.source
+        schema = Schema(source.schema, source.separators, source.property_order, unenforced)
+        try:
+            return self._built(asked, schema)
+        except (NoValueError, NotCoveredError) as error:
+            if isinstance(error, WrongKeywordError) and unenforced == "allow":
+                raise
+            refusal = error
+        except TooLargeError as error:
+            return self._too_large_schema(str(error), by_host)
+        except CompilerError as fault:
+            return _despite(fault, by_host)
+        try:
+            return by_host()
+        except GrammarError:
+            raise refusal from None
+
+    def _too_large_schema(self, limit: str, by_host: Callable[[], HostGrammar]) -> HostGrammar:
+        try:
+            return by_host()
+        except WrongKeywordError:
+            raise
+        except NotCoveredError as error:
+            reason = f"{error.reason}, and the schema is too large for an automaton ({limit})"
+            raise NotCoveredError(error.keyword, error.path, reason) from None
+
+    def _regex(self, asked: Asked) -> Compiled:
+        def by_host() -> HostGrammar:
+            return asked.attempt.begun().result().grammar
+
+        try:
+            return self._built(asked, Pattern(asked.source.text, asked.source.kind == "choice"))
+        except TooLargeError:
+            return by_host()
+        except CompilerError as fault:
+            return _despite(fault, by_host)
+
+    def _lark(self, asked: Asked, grammar: str) -> str:
+        """What isn't Lark is read in a process that can be ended, as its reader can be slow."""
+        if any(map(_LARK.match, grammar.split("\n"))):
+            return grammar
+        try:
+            lark = self._worked(Job("", ContextFree(grammar), DEADLINE_S, asked.tenant))
+        except TooLargeError as error:
+            raise TooLargeError(f"it can't be read: {error}") from None
+        assert isinstance(lark, str)
+        return lark
+
+    def _structural_tag(self, asked: Asked) -> Compiled:
+        refusal: GrammarError | CompilerError
+        try:
+            return self._built(asked, self._tagged(asked.source, asked.source.text))
+        except (NotCoveredError, NoValueError) as error:
+            return self._tagged_by_host(asked, self._described(asked), error)
+        except TooLargeError as error:
+            description = self._described(asked)
+            refusal = GrammarError(f"the structural tag is too large: {error}")
+            refusal.function = error.function or _only_function(description)
+        except CompilerError as error:
+            refusal, description = error, self._described(asked)
+        return self._tagged_otherwise(asked, description, refusal)
+
+    def _tagged_otherwise(
+        self, asked: Asked, description: Description, refusal: GrammarError | CompilerError
+    ) -> Compiled:
+        """Where every schema may be loosened no tools are too many: no call is enforced then, whether
+        llguidance has begun with them or not."""
+        schemas = description.schemas
+        if not schemas or any(otherwise == "refuse" for _, otherwise in schemas):
+            return self._tagged_by_host(asked, description, refusal)
+        if isinstance(refusal, CompilerError):
+            with suppress(GrammarError, CompilerError, TimeoutError, TooLargeError):
+                return self._tagged_by_host(asked, description, refusal)
+        free = self._built(asked, self._tagged(asked.source, _ANY_TEXT))
+        return replace(free, left_out=tuple(("parameters", f"{function}#") for function, _ in schemas))
+
+    def _tagged(self, source: Source, text: str) -> StructuralTag:
+        return StructuralTag(text, self._special_spellings, source.property_order, source.unenforced)
+
+    def _tagged_by_host(
+        self, asked: Asked, description: Description, refusal: GrammarError | CompilerError
+    ) -> HostGrammar:
+        """For what has no automaton and nothing that only automata follow."""
+        if description.grammar is not None:
+            return self._by_host(asked, "thinking", self._lark(asked, description.grammar))
+
+        def by_host() -> HostGrammar:
+            return asked.attempt.begun().result().grammar
+
+        if isinstance(refusal, CompilerError):
+            return _despite(refusal, by_host)
+        try:
+            return by_host()
+        except GrammarError:
+            raise refusal from None
+
+    def _built(self, asked: Asked, grammar: Buildable) -> Automaton:
+        key = digest_of(
+            grammar if isinstance(grammar, str) else grammar.text, _rest(asked.source, grammar)
+        ).hex()
+        kept = self._files.get(key) if self._files else None
+        if kept is not None:
+            return kept
+        automaton = self._worked(Job(key, grammar, DEADLINE_S, asked.tenant))
+        assert isinstance(automaton, Automaton)
+        if self._files:
+            self._files.put(key, automaton)
+        return automaton
+
+    def _worked(self, job: Job) -> Result:
+        try:
+            return self._workers.build(job)
+        except CompilerError as fault:
+            log.warning("the grammar compiler failed at %r: %s", job.text[:_SHOWN], fault)
+            raise
+
+    def _described(self, asked: Asked) -> Description:
+        return self._host.described(host_job(asked.source, "describe"), asked.tenant)
+
+    def _by_host(self, asked: Asked, task: Task, lark: str = "") -> HostGrammar:
+        return self._host.submit(host_job(asked.source, task, lark), asked.tenant).result().grammar
+
+    def _outcome(self, asked: Asked) -> HostStart | None:
+        try:
+            return asked.attempt.begun().result()
+        except (GrammarError, TimeoutError, TooLargeError, CompilerError):
+            return None
+
+
+def host_job(source: Source, task: Task, lark: str = "") -> CompileJob:
+    """llguidance's part of compiling a grammar."""
+    return CompileJob(
+        task,
+        source.kind,
+        source.text,
+        source.separators,
+        source.property_order,
+        source.unenforced,
+        source.closing,
+        DEADLINE_S,
+        HOST_BYTES,
+        lark,
+    )
+
+
+def _rest(source: Source, grammar: Buildable) -> str:
+    """What an automaton depends on beside the grammar's text, and the scope that has it for itself."""
+    options = grammar if isinstance(grammar, str) else grammar._replace(text="")
+    return f"{source.scope} {type(grammar).__name__} {'' if isinstance(options, str) else options!r}"
+
+
+def _despite(fault: CompilerError, by_host: Callable[[], HostGrammar]) -> HostGrammar:
+    """llguidance's matcher. If it has none either, that our compiler failed is all that there is to say."""
+    try:
+        return by_host()
+    except WrongKeywordError:
+        raise
+    except (GrammarError, TimeoutError, TooLargeError, ProcessEndedError):
+        raise fault from None
+
+
+def _only_function(description: Description) -> str:
+    """The one whose parameters must all be enforced, if it is one alone; "" for several, or other schemas."""
+    functions = {function for function, otherwise in description.schemas if otherwise == "refuse"}
+    return functions.pop() if len(functions) == 1 else ""

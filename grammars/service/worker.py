@@ -1,0 +1,336 @@
+"""The processes that build automata: a hostile grammar ends one of them, and delays no request but its own.
+
+A worker has everything loaded, and reads no grammar itself. It forks the process that does, which builds one
+grammar after another and keeps what they have in common. An alarm without a handler ends that process when a
+job takes too long, also inside native code, and its memory is limited. Then the worker forks the next one,
+which takes milliseconds. Jobs come by the worker's standard input; it hands on whole results only.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from threading import Condition
+from typing import IO, NoReturn
+
+from llguidance.gbnf_to_lark import gbnf_to_lark
+from numba.core.event import Event, Listener, register
+
+from ..errors import CompilerError, GrammarError, ProcessEndedError, TooLargeError
+from ..masks.stack import StackMasks
+from ..masks.token_trie import Spellings, TokenTries, build_tries
+from ..processes.framing import read_frame, write_frame
+from ..processes.limits import end_in_words, keep_to_limits, resident
+from ..regex.byte_automaton import compile_regex
+from ..schema import SchemaCompiler
+from ..tags import TagCompiler, read_format
+from .answers import MAX_ANSWER, read_answer
+from .automaton import Automaton, with_masks
+from .jobs import Buildable, ContextFree, Job, Pattern, Result, Schema, StructuralTag
+from .relay import LAST_RESULT, NOTICE, RESULT, Relay
+from .spending import Spending
+
+_START = "from arbora.grammars.service.worker import main; main()"
+START_DEADLINE_S = 60.0
+END_DEADLINE_S = 5.0  # for a process that has closed its pipes
+EXTRA_BYTES = 1536 << 20  # of address space that building may take beyond what is loaded
+KEEP_BELOW = 384 << 20
+"""bytes of memory; a process that has taken more, for what it remembers, ends with its job"""
+_START_RULE = re.compile(r'("(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#.*)|(?<![\w-])start(?![\w-])')
+"""a rule of GBNF that is called as the converter calls the first one; as a group all that may look like it"""
+
+log = logging.getLogger(__name__)
+
+
+class AutomatonWorkers:
+    """As many processes as there are jobs at a time, at most `size`. For use by several threads.
+
+    Large jobs, which may take all their time, share the first one. So the last is there for small ones, and
+    for those of tenants that have had much compiling lately only while no other waits.
+    """
+
+    def __init__(self, spellings: Spellings, size: int, spending: Spending | None = None) -> None:
+        self._spending = spending or Spending()
+        self._workers = [AutomatonWorker(spellings, self._announce) for _ in range(size)]
+        self._is_announced = False
+        self._idle: set[int] = set()
+        self._waiting = 0  # jobs of tenants that have had little compiling lately
+        self._changed = Condition()
+
+    def start(self) -> None:
+        """Starts one process. Jobs that came before wait for it, rather than each for one of its own."""
+        try:
+            self._workers[-1].start()
+        finally:
+            with self._changed:
+                self._idle.update(range(len(self._workers)))
+                self._changed.notify_all()
+
+    def build(self, job: Job) -> Result:
+        """As `AutomatonWorker.build`, when a process is free for it."""
+        end = 1 if job.is_large else len(self._workers)
+        number = self._take(end, self._spending.is_heavy(job.tenant))
+        began = time.monotonic()
+        try:
+            return self._workers[number].build(job)
+        finally:
+            self._spending.add(job.tenant, time.monotonic() - began)
+            with self._changed:
+                self._idle.add(number)
+                self._changed.notify_all()
+
+    def _take(self, end: int, is_heavy: bool) -> int:
+        """The last idle one before `end`, so that those not yet needed come last."""
+        with self._changed:
+            self._waiting += not is_heavy
+            self._changed.wait_for(
+                lambda: min(self._idle, default=end) < end and not (is_heavy and self._waiting)
+            )
+            self._waiting -= not is_heavy
+            self._changed.notify_all()
+            number = max(number for number in self._idle if number < end)
+            self._idle.remove(number)
+            return number
+
+    def close(self) -> None:
+        """No job may run or come any more."""
+        for worker in self._workers:
+            worker.close()
+
+    def _announce(self) -> None:
+        """A process compiles its own code. One line tells of all."""
+        if not self._is_announced:
+            self._is_announced = True
+            log.info("compiling grammar kernels, which can take minutes; the next start finds them compiled")
+
+
+class AutomatonWorker:
+    """Starts the process when it is first needed and again after it died. For use by one thread.
+
+    `on_compiling` is called when the process begins to compile its own code.
+    """
+
+    def __init__(self, spellings: Spellings, on_compiling: Callable[[], None]) -> None:
+        self._spellings = spellings
+        self._on_compiling = on_compiling
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def build(self, job: Job) -> Result:
+        """Raises GrammarError for a wrong grammar, NotCoveredError for a keyword without an automaton,
+        TooLargeError past a limit of states, masks, memory or time, CompilerError for what is no grammar's
+        doing."""
+        try:
+            result = self._answer(job)
+        except Exception as error:  # garbled bytes raise all kinds
+            raise self._reason(error) from None
+        if isinstance(result, int):
+            raise _death(job, result)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def start(self) -> None:
+        """Returns when the process is ready for jobs. If it fails, the first job tries again."""
+        with suppress(GrammarError, TooLargeError, CompilerError):
+            self.build(Job("", "a", START_DEADLINE_S))
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _answer(self, job: Job) -> Result | Exception | int:
+        """The job's result, or the exit status of its process if that ended."""
+        process = self._started()
+        assert process.stdin is not None and process.stdout is not None
+        _write(process.stdin, job)
+        while (said := read_frame(process.stdout, MAX_ANSWER))[:1] == NOTICE:
+            self._on_compiling()
+        answer = read_answer(said[1:])
+        assert isinstance(answer, Automaton | str | Exception | int)
+        return answer
+
+    def _reason(self, error: Exception) -> CompilerError:
+        """Why the worker itself gave no result. The next job has a new one."""
+        status: int | None = None
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                status = self._process.wait(END_DEADLINE_S)
+        self.close()
+        if status is None:
+            return CompilerError(f"its process could not be used: {error!r}")
+        return CompilerError(f"its process ended with {end_in_words(status)}")
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is not None:
+            self.close()  # it died while it had no job
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            assert self._process.stdin is not None
+            _write(self._process.stdin, self._spellings)
+        return self._process
+
+
+def _death(job: Job, status: int) -> TooLargeError | CompilerError:
+    """Why a job's process ended without a result."""
+    match status:
+        case _ if status == -signal.SIGALRM:
+            return TooLargeError(f"it took more than {job.deadline_s:g} s")
+        case _ if status == -signal.SIGSEGV:
+            return TooLargeError("it is nested too deep")
+        case _ if status == -signal.SIGABRT:
+            return TooLargeError("it took too much memory")
+    return ProcessEndedError(f"its process ended with {end_in_words(status)}")
+
+
+def _write(pipe: IO[bytes], value: object) -> None:
+    write_frame(pipe, pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
+
+
+_FIRST_SCHEMAS = (
+    "true",
+    '{"type":"array","items":{"$ref":"#"}}',
+    '{"properties":{"a":{"maxLength":99,"minLength":2},"b":{"pattern":"^a{1,40}$"},"c":{"type":"integer","minimum":0},'
+    '"é":{"enum":["x","y",1]}},"patternProperties":{"^x":{"const":"a"}},"required":["a"],"additionalProperties":false}',
+    *(f'{{"type":"string","format":"{name}"}}' for name in ("date-time", "email", "uri", "uuid")),
+)
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Garbage collections in the middle of a grammar would find nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class Builder:
+    """Keeps what grammars have in common."""
+
+    def __init__(self, tries: TokenTries) -> None:
+        self._schemas = SchemaCompiler()
+        self._tags = TagCompiler(self._schemas)
+        self._masks = StackMasks(tries)
+
+    @_without_collection()
+    def build(self, key: str, grammar: Buildable) -> Result:
+        match grammar:
+            case ContextFree(text):
+                return _in_lark(text)
+            case str():
+                return with_masks(key, compile_regex(grammar), self._masks)
+            case Pattern():
+                return with_masks(key, compile_regex(grammar.regex), self._masks)
+            case Schema(text, separators, order, unenforced):
+                compiled = self._schemas.compile_allowing(unenforced, text, separators, property_order=order)
+            case StructuralTag(text, _, order, unenforced):
+                compiled = self._tags.compile(
+                    read_format(text), grammar.spelled, property_order=order, unenforced=unenforced
+                )
+        return replace(with_masks(key, compiled.machine, self._masks), left_out=compiled.left_out)
+
+    def warm_up(self) -> None:
+        """Compiles what the first jobs should not wait for: the strings of all schemas and common formats."""
+        self.build("regex", "a")
+        for text in _FIRST_SCHEMAS:
+            for order in ("schema", "any"):
+                self.build(text, Schema(text, (",", ":"), order))
+
+
+def _in_lark(text: str) -> str:
+    try:
+        return gbnf_to_lark(_START_RULE.sub(lambda found: found[1] or "start-rule", text))
+    except Exception as error:  # the converter raises no narrower class
+        raise GrammarError(f"the grammar is neither Lark nor GBNF: {error}") from None
+
+
+def _answer(job: Job, builder: Builder) -> Result | Exception:
+    signal.setitimer(signal.ITIMER_REAL, job.deadline_s)
+    try:
+        return builder.build(job.key, job.grammar)
+    except (GrammarError, TooLargeError) as error:
+        return error
+    except MemoryError:
+        return TooLargeError("it took too much memory")
+    except RecursionError:
+        return TooLargeError("it is nested too deep")
+    except Exception:  # a fault of ours; llguidance may do better
+        return CompilerError(traceback.format_exc())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class _CompilationNotice(Listener):
+    """Tells once that this process compiles its own code, if it does."""
+
+    def __init__(self, channel: IO[bytes]) -> None:
+        self.channel = channel
+        self._is_told = False
+
+    def on_start(self, event: Event) -> None:
+        if not self._is_told:
+            self._is_told = True
+            write_frame(self.channel, NOTICE)
+
+    def on_end(self, event: Event) -> None:
+        """Nothing is left to say."""
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    notice = _CompilationNotice(sys.stdout.buffer)
+    register("numba:compile", notice)  # type: ignore[no-untyped-call]
+    builder = Builder(build_tries(pickle.loads(read_frame(sys.stdin.buffer))))
+    builder.warm_up()
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # garbage is collected while no job waits
+    relay = Relay()
+    while (job := relay.next_job()) is not None:
+        if not relay.has_child():
+            pipes = relay.fork()
+            if pipes is not None:
+                _serve(builder, notice, *pipes)
+        relay.do(job)
+    relay.end_child()
+
+
+def _serve(builder: Builder, notice: _CompilationNotice, jobs: IO[bytes], results: IO[bytes]) -> NoReturn:
+    """Runs in a process just forked, and ends it."""
+    first = resident()
+    notice.channel = results
+    keep_to_limits(EXTRA_BYTES)
+    try:
+        while True:
+            job: Job = pickle.loads(read_frame(jobs))
+            answer = _answer(job, builder)
+            is_last = resident() - first > KEEP_BELOW
+            kind = LAST_RESULT if is_last else RESULT
+            write_frame(results, kind + pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL))
+            if is_last:
+                break
+            gc.collect()
+    except EOFError:
+        pass
+    finally:
+        os._exit(0)

@@ -1,0 +1,39 @@
+"""The process that forks the processes of grammars, run in the test itself."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+from arbora.grammars.host import server as host_server
+from arbora.grammars.host.messages import KILL
+
+
+def test_memory_is_watched_though_messages_never_stop_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched: list[float] = []
+    monkeypatch.setattr(host_server, "WATCH_MS", 100)
+    monkeypatch.setattr(host_server.Server, "_watch_memory", lambda _: watched.append(time.monotonic()))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def keep_busy() -> None:
+        with theirs:
+            for _ in range(60):
+                theirs.send(KILL + (1).to_bytes(8, "little"))
+                time.sleep(0.01)
+
+    before: Any = signal.getsignal(signal.SIGCHLD)
+    sender = threading.Thread(target=keep_busy)
+    compiler: Any = None
+    try:
+        server = host_server.Server(ours, compiler)
+        sender.start()
+        server.run()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+        sender.join()
+        ours.close()
+    assert 3 <= len(watched) <= 20

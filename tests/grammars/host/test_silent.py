@@ -1,0 +1,112 @@
+"""Processes that give no answer: many at once cost their caller one deadline and not one each."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from arbora.grammars import HostGrammar
+from arbora.grammars.host.channel import Channel
+from arbora.grammars.host.client import GrammarProcess
+from arbora.grammars.host.messages import Standing, decode_request, encode
+from arbora.grammars.processes.framing import LENGTH, framed
+from scheduler_bench import EvenTokens, SchedulerBench
+
+DEADLINE_S = 0.5
+
+
+class NoServer:
+    """It takes note of which processes it was told to end."""
+
+    is_alive = True
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+
+    def tell(self, what: bytes, number: int) -> None:
+        self.told.append(number)
+
+
+class SilentGrammars:
+    """Grammars whose processes take questions and give no answer by themselves."""
+
+    def __init__(self, count: int) -> None:
+        self.server = NoServer()
+        pairs = [socket.socketpair() for _ in range(count)]
+        self.ends = [theirs for _, theirs in pairs]
+        channels = [Channel(ours) for ours, _ in pairs]
+        server: Any = self.server
+        processes = [
+            GrammarProcess(server, number, channel, Channel.close) for number, channel in enumerate(channels)
+        ]
+        self.grammars = [HostGrammar(process, (256,), 0) for process in processes]
+
+    def answer(self, number: int) -> None:
+        """The answer to one question."""
+        header = self.ends[number].recv(LENGTH.size, socket.MSG_WAITALL)
+        question = self.ends[number].recv(LENGTH.unpack(header)[0], socket.MSG_WAITALL)
+        mask = np.zeros(8, np.int32).tobytes()
+        standing = Standing(decode_request(question).matcher, None, b"text", mask)
+        self.ends[number].sendall(framed(encode(standing)))
+
+    def asked(self) -> list[int]:
+        """The processes that have a question to read."""
+        found = []
+        for number, end in enumerate(self.ends):
+            try:
+                end.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue
+            found.append(number)
+        return found
+
+
+@pytest.fixture(autouse=True)
+def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arbora.grammars.host.grammar.ANSWER_DEADLINE_S", DEADLINE_S)
+    monkeypatch.setattr("arbora.grammars.host.grammar.LEAST_WAIT_S", 0.01)
+
+
+def test_silent_processes_that_were_asked_together_share_one_deadline() -> None:
+    silent = SilentGrammars(12)
+    matchers = [grammar.matcher() for grammar in silent.grammars]
+    began = time.monotonic()
+    for matcher in matchers:
+        assert matcher.forced_text().text == b""
+    assert time.monotonic() - began < 4 * DEADLINE_S
+    assert silent.server.told == list(range(12))
+
+
+def test_an_answer_that_is_there_counts_although_it_is_awaited_late() -> None:
+    silent = SilentGrammars(1)
+    matcher = silent.grammars[0].matcher()
+    silent.answer(0)
+    time.sleep(1.2 * DEADLINE_S)
+    assert matcher.forced_text().text == b"text"
+    assert silent.server.told == []
+
+
+def test_the_scheduler_asks_all_new_matchers_before_it_awaits_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = SilentGrammars(4)
+    asked_at_first_wait: list[list[int]] = []
+    receive = Channel.receive
+
+    def noted(self: Channel, deadline_s: float) -> bytes:
+        asked_at_first_wait.append(silent.asked())
+        return receive(self, deadline_s)
+
+    monkeypatch.setattr(Channel, "receive", noted)
+
+    class Compiled(EvenTokens):
+        def finished(self) -> list[tuple[str, object]]:
+            return [(ticket, silent.grammars[int(ticket)]) for ticket, _ in super().finished()]
+
+    bench = SchedulerBench(compiler=Compiled())
+    for number in range(4):
+        bench.submit(str(number), [1, 2, 3], grammar="even")
+    bench.compiler.finish_all()
+    bench.scheduler.take_grammars()
+    assert asked_at_first_wait[0] == [0, 1, 2, 3]

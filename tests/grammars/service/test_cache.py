@@ -1,0 +1,112 @@
+"""Compiled grammars in memory: which are kept, and who is told."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from arbora.grammars.service.cache import ENTRY_BYTES, GrammarCache
+
+
+class Grammar(NamedTuple):
+    host_nbytes: int
+
+
+class World:
+    def __init__(self, most: int) -> None:
+        self.told = 0
+        self.cache: GrammarCache[str, Grammar] = GrammarCache(most * (100 + ENTRY_BYTES), self.tell)
+        self.begun: list[str] = []
+
+    def tell(self) -> None:
+        self.told += 1
+
+    def future(self, source: str) -> Future[Grammar]:
+        def begin() -> Future[Grammar]:
+            self.begun.append(source)
+            return Future()
+
+        return self.cache.get(source, begin)
+
+    def made(self, source: str, nbytes: int = 100) -> Future[Grammar]:
+        future = self.future(source)
+        if not future.done():
+            future.set_result(Grammar(nbytes))
+        self.cache.trim()
+        return future
+
+
+def test_a_grammar_is_compiled_once_for_all_who_ask() -> None:
+    world = World(2)
+    assert world.future("a") is world.future("a")
+    assert world.begun == ["a"]
+
+
+def test_whoever_waits_is_told_that_one_is_done() -> None:
+    world = World(2)
+    future = world.future("a")
+    assert world.told == 0
+    future.set_result(Grammar(1))
+    assert world.told == 1
+
+
+def test_those_asked_for_longest_ago_are_forgotten() -> None:
+    world = World(3)
+    for source in "abcad":
+        world.made(source)
+    for source in "acdb":
+        world.made(source)
+    assert world.begun == [*"abcd", "b"]
+
+
+def test_what_is_not_done_is_never_forgotten() -> None:
+    world = World(1)
+    waiting = world.future("waiting")
+    for source in "abc":
+        world.made(source)
+    assert world.future("waiting") is waiting
+
+
+def test_a_grammar_counts_with_its_bytes() -> None:
+    world = World(4)
+    for source in "abc":
+        world.made(source)
+    world.made("large", 3 * ENTRY_BYTES)
+    for source in "abc":
+        world.made(source)
+    assert world.begun[:4] == ["a", "b", "c", "large"]
+    assert set(world.begun[4:]) >= {"a", "b"}
+
+
+def test_refusals_and_cancelled_ones_count_too() -> None:
+    world = World(1)
+    world.future("wrong").set_exception(ValueError("no"))
+    assert world.future("gone").cancel()
+    world.cache.trim()
+    world.cache.forget("gone", world.future("gone"))
+    world.made("a")
+    world.made("wrong")
+    assert world.begun == ["wrong", "gone", "a", "wrong"]
+
+
+def test_a_grammar_that_takes_anothers_place_counts_instead_of_it() -> None:
+    world = World(3)
+    first = world.made("a", 2 * ENTRY_BYTES)
+    better: Future[Grammar] = Future()
+    better.set_result(Grammar(100))
+    world.cache.replace("a", first, better)
+    for source in "bc":
+        world.made(source)
+    assert world.future("a") is better
+    world.made("d")
+    assert world.future("b") is not better and world.begun == [*"abcd", "b"]
+
+
+def test_only_what_is_still_there_is_replaced() -> None:
+    world = World(2)
+    first = world.made("a")
+    world.cache.forget("a", first)
+    better: Future[Grammar] = Future()
+    better.set_result(Grammar(100))
+    world.cache.replace("a", first, better)
+    assert world.future("a") is not better

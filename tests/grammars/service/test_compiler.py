@@ -1,0 +1,390 @@
+"""Compiled grammars: exact masks, clear refusals, nothing that blocks the caller."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGrammar
+from arbora.grammars.errors import TooLargeError
+from arbora.grammars.host.client import GrammarProcess
+from arbora.grammars.host.messages import CompileJob, Outcome
+from arbora.grammars.machine.closing import Closing
+from arbora.grammars.machine.stack_automaton import StackAutomaton
+from arbora.grammars.service import automaton as automaton_module
+from arbora.grammars.service import compiler as compiler_module
+from arbora.grammars.service.compiler import MAX_TEXT, THREADS, WORKERS
+from arbora.grammars.service.jobs import Job, Result
+from arbora.grammars.service.lanes import LARGE
+from grammar_world import CALL_TOKEN, EOS, answer, compiled, compiler, random_output, vocabulary
+from mask_tables import state_mask
+
+PATIENCE_S = 300.0  # also while a worker compiles its own code
+
+
+@pytest.fixture(scope="module")
+def grammars() -> Iterator[GrammarCompiler]:
+    made = compiler()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("pattern", ["(yes|no|yesno)", "[a-c]{2,5}", "ab*c?é", "(?i:YES) (1|2)+", ".{0,3}"])
+def test_a_mask_allows_a_token_exactly_when_its_bytes_lead_somewhere(
+    grammars: GrammarCompiler, pattern: str
+) -> None:
+    automaton = compiled(grammars, "regex", pattern)
+    assert isinstance(automaton, Automaton)
+    words = vocabulary()
+    for state in range(len(automaton.machine.transitions)):
+        expected = {
+            token for token in range(words.size) if _leads_on(automaton, state, words.token_bytes(token))
+        }
+        expected -= {CALL_TOKEN, EOS}
+        got = state_mask(automaton.masks, state).allowed
+        assert got - {EOS} == expected
+
+
+def _leads_on(automaton: Automaton, state: int, text: bytes) -> bool:
+    for byte in text:
+        state = int(automaton.machine.transitions[state, automaton.machine.class_of_byte[byte]])
+        if state < 0:
+            return False
+    return True
+
+
+def test_the_end_is_allowed_exactly_where_the_text_may_end(grammars: GrammarCompiler) -> None:
+    automaton = compiled(grammars, "regex", "a{2,3}")
+    assert isinstance(automaton, Automaton)
+    state = automaton.machine.start
+    ends = []
+    for _ in range(4):
+        ends.append(EOS in state_mask(automaton.masks, state).allowed)
+        state = int(automaton.machine.transitions[state, automaton.machine.class_of_byte[ord("a")]])
+    assert ends == [False, False, True, True]
+
+
+def test_tokens_are_spelled_as_automata_read_them(grammars: GrammarCompiler) -> None:
+    words = vocabulary()
+    tokens = [ord("x"), 256, EOS, 258, words.size - 3]
+    assert grammars.spelled(np.array(tokens, np.int32)) == b"x" + b"".join(
+        words.token_bytes(token) for token in (256, 258, words.size - 3)
+    )
+    assert grammars.spelled(np.zeros(0, np.int32)) == b""
+
+
+def test_equal_masks_are_kept_once(grammars: GrammarCompiler) -> None:
+    automaton = compiled(grammars, "regex", "[a-z]{100}")
+    assert isinstance(automaton, Automaton)
+    assert len(automaton.masks.masks) + len(automaton.masks.opener_counts) < 15
+    assert len(automaton.masks.mask_of_state) > 100
+
+
+def test_a_choice_is_one_of_its_strings(grammars: GrammarCompiler) -> None:
+    automaton = compiled(grammars, "choice", ["yes", "yes.no", "é{"])
+    assert isinstance(automaton, Automaton)
+    for text, fits in [("yes", True), ("yes.no", True), ("é{", True), ("yesXno", False), ("", False)]:
+        state = automaton.machine.start
+        for byte in text.encode():
+            state = (
+                int(automaton.machine.transitions[state, automaton.machine.class_of_byte[byte]])
+                if state >= 0
+                else -1
+            )
+        accepts = state >= 0 and EOS in state_mask(automaton.masks, state).allowed
+        assert accepts == fits
+
+
+@pytest.mark.parametrize("choices", [[], [""], [1], "yes", {"a": 1}])
+def test_a_choice_must_be_a_list_of_strings(grammars: GrammarCompiler, choices: object) -> None:
+    result = compiled(grammars, "choice", choices if not isinstance(choices, str) else f'"{choices}"')
+    assert isinstance(result, GrammarError)
+
+
+def test_an_automaton_too_large_for_tables_is_left_to_the_host(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("arbora.grammars.service.routes.DEADLINE_S", 2.0)
+        grammar = compiled(grammars, "regex", r"(.*a){200}[^b]{0,9999}")
+    assert isinstance(grammar, HostGrammar)
+    assert isinstance(compiled(grammars, "regex", "after"), Automaton)
+
+
+def test_the_same_grammar_is_compiled_once(grammars: GrammarCompiler) -> None:
+    assert compiled(grammars, "regex", "once?") is compiled(grammars, "regex", "once?")
+
+
+def test_a_cancelled_ticket_is_never_answered(grammars: GrammarCompiler) -> None:
+    grammars.submit("gone", "regex", "gone")
+    grammars.cancel("gone")
+    assert grammars.pending == 0
+    assert isinstance(compiled(grammars, "regex", "gone"), Automaton)
+
+
+SLOW_SCHEMA = {
+    "type": "object",
+    "properties": {f"p{i}": {"type": "integer", "minimum": i, "maximum": 10**9 + i} for i in range(900)},
+}
+
+
+def test_a_slow_schema_holds_up_no_other() -> None:
+    grammars = compiler()
+    for number in range(WORKERS - 1):
+        grammars.submit(f"slow{number}", "json_schema", json.dumps({**SLOW_SCHEMA, "title": str(number)}))
+    grammars.submit("quick", "json_schema", '{"enum":[1]}')
+    assert isinstance(answer(grammars, "quick"), Automaton)
+    grammars.close()
+
+
+def test_a_small_schema_is_there_before_large_ones_that_came_first(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end, build = threading.Event(), grammars._workers.build
+
+    def held(job: Job) -> Result:
+        if job.is_large:
+            end.wait(PATIENCE_S)
+            raise GrammarError("it was held")
+        return build(job)
+
+    monkeypatch.setattr(grammars._workers, "build", held)
+    submit_large(grammars)
+    grammars.submit("small", "json_schema", '{"enum":["before"]}')
+    assert isinstance(answer(grammars, "small"), Automaton)
+    assert not end.is_set() and grammars.pending == 2 * THREADS
+    cancel_large(grammars)
+    end.set()
+
+
+def test_large_schemas_at_llguidance_hold_up_no_small_one(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end, compile_job = threading.Event(), GrammarProcess.compile
+
+    def held(process: GrammarProcess, job: CompileJob) -> Outcome:
+        if len(job.text) > LARGE:
+            end.wait(PATIENCE_S)
+        return compile_job(process, job)
+
+    def too_large(job: Job) -> Result:
+        raise TooLargeError("many states")
+
+    monkeypatch.setattr(GrammarProcess, "compile", held)
+    monkeypatch.setattr(grammars._workers, "build", too_large)
+    submit_large(grammars)
+    grammars.submit("small", "json_schema", '{"enum":["at the host"]}')
+    assert isinstance(answer(grammars, "small"), HostGrammar)
+    assert not end.is_set() and grammars.pending == 2 * THREADS
+    cancel_large(grammars)
+    end.set()
+
+
+def submit_large(grammars: GrammarCompiler) -> None:
+    """More than there are threads."""
+    for number in range(2 * THREADS):
+        grammars.submit(
+            f"large{number}", "json_schema", json.dumps({**SLOW_SCHEMA, "title": f"large{number}"})
+        )
+
+
+def cancel_large(grammars: GrammarCompiler) -> None:
+    for number in range(2 * THREADS):
+        grammars.cancel(f"large{number}")
+
+
+def test_a_cancelled_grammar_that_was_not_begun_never_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    grammars = compiler()
+    end, build = threading.Event(), grammars._workers.build
+    monkeypatch.setattr(grammars._workers, "build", lambda job: end.wait(PATIENCE_S) and build(job))
+    submit_large(grammars)
+    waiting = json.dumps({"enum": [1], "title": "a" * LARGE})
+    grammars.submit("first", "json_schema", waiting)
+    queued = grammars._tickets["first"].future
+    grammars.submit("second", "json_schema", waiting)
+    grammars.cancel("first")
+    assert not queued.cancelled(), "the second waits for it"
+    grammars.cancel("second")
+    assert queued.cancelled()
+    cancel_large(grammars)
+    end.set()
+    grammars.submit("third", "json_schema", waiting)
+    assert isinstance(answer(grammars, "third"), Automaton)
+    grammars.close()
+
+
+def test_a_grammar_that_kills_its_worker_leaves_the_next_one_a_new_worker(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("arbora.grammars.service.routes.DEADLINE_S", 0.05)
+        grammars.submit("slow", "json_schema", json.dumps({"enum": list(range(30_000))}))
+        assert not isinstance(answer(grammars, "slow"), Automaton)
+    assert isinstance(compiled(grammars, "regex", "then"), Automaton)
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "regex", "choice"])
+def test_a_grammar_that_is_too_long_to_parse_is_refused_with_the_numbers(
+    grammars: GrammarCompiler, kind: str
+) -> None:
+    result = compiled(grammars, kind, "a" * (MAX_TEXT + 1))
+    assert isinstance(result, GrammarError)
+    assert str(MAX_TEXT + 1) in str(result) and str(MAX_TEXT) in str(result)
+
+
+def test_whoever_waits_is_told_when_a_grammar_is_there() -> None:
+    told = threading.Event()
+    grammars = compiler(on_finished=told.set)
+    grammars.submit("ticket", "regex", "told")
+    assert told.wait(PATIENCE_S)
+    ((ticket, result),) = grammars.finished()
+    assert ticket == "ticket" and isinstance(result, Automaton)
+    grammars.close()
+
+
+def test_a_grammar_that_is_made_as_its_grace_ends_is_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_made, go, hand_over = threading.Event(), threading.Event(), compiler_module._hand_over
+
+    def held(*futures: Any) -> None:
+        is_made.set()
+        assert go.wait(PATIENCE_S)
+        hand_over(*futures)
+
+    monkeypatch.setattr(compiler_module, "_hand_over", held)
+    grammars = compiler()
+    grammars.submit("ticket", "regex", "made|late")
+    (future,) = grammars._in_grace
+    assert is_made.wait(PATIENCE_S)
+    assert grammars.finished() == []
+    grammars._in_grace[future] = 0.0
+    assert grammars.finished() == []
+    go.set()
+    assert not isinstance(answer(grammars, "ticket"), Exception)
+    grammars.close()
+
+
+def test_how_a_reply_can_be_ended_is_found_before_a_grammar_is_handed_out(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = list[str]()
+
+    class Recorded(Closing):
+        def __init__(self, machine: StackAutomaton) -> None:
+            threads.append(threading.current_thread().name)
+            super().__init__(machine)
+
+    monkeypatch.setattr(automaton_module, "Closing", Recorded)
+    automaton = compiled(grammars, "json_schema", {"type": "object", "required": ["a"]}, closing=True)
+    assert isinstance(automaton, Automaton)
+    assert automaton.closing.text(automaton.machine.start, []) is not None
+    assert [name.startswith("grammars") for name in threads] == [True]
+
+
+def test_all_that_the_host_holds_of_an_automaton_counts_for_its_memory(grammars: GrammarCompiler) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    plain, closing = (compiled(grammars, "json_schema", schema, closing=closing) for closing in (False, True))
+    assert isinstance(plain, Automaton) and isinstance(closing, Automaton)
+    machine = plain.machine
+    assert plain.host_nbytes > machine.nbytes + plain.masks.nbytes + plain.rows.nbytes
+    assert closing.host_nbytes > plain.host_nbytes
+
+
+def test_a_process_is_there_before_the_first_grammar() -> None:
+    grammars = compiler()
+    deadline = time.monotonic() + PATIENCE_S
+    while len(grammars._workers._idle) < WORKERS and time.monotonic() < deadline:
+        time.sleep(0.01)
+    running = [worker._process is not None for worker in grammars._workers._workers]
+    assert running == [False] * (WORKERS - 1) + [True]
+    grammars.close()
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"type": "array", "items": {"enum": [1]}, "minItems": 100_000}, ["the schema is too large"]),
+        (
+            {"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}, "required": ["a"]},
+            ["'$ref' at #/properties/a/$ref", "refers to itself"],
+        ),
+        ({"$ref": "#"}, ["'$ref' at #/$ref", "refers to itself"]),
+        (
+            {"type": "object", "properties": {"a": {"type": "string", "pattern": r"^\bfoo\b$"}}},
+            ["'pattern' at #/properties/a/pattern", "word boundary", '"unenforced": "allow"'],
+        ),
+    ],
+)
+def test_a_schema_that_nobody_can_follow_is_refused_before_the_reply_begins(
+    grammars: GrammarCompiler, schema: dict[str, object], said: list[str]
+) -> None:
+    grammars.submit("odd", "json_schema", json.dumps(schema))
+    error = answer(grammars, "odd")
+    assert isinstance(error, GrammarError)
+    assert all(words in str(error) for words in said), error
+    assert "verbose" not in str(error)
+
+
+def test_a_regex_with_a_part_that_matches_nothing_is_refused_in_plain_words(
+    grammars: GrammarCompiler,
+) -> None:
+    grammars.submit("odd", "regex", r"a[^\s\S]")
+    assert str(answer(grammars, "odd")) == "the regex has a part that matches no text"
+
+
+def call_of(function: str, parameters: object) -> dict[str, object]:
+    content = {"type": "json_schema", "json_schema": parameters, "function": function}
+    return {"type": "tag", "begin": f"<{function}>", "content": content, "ends": ["</call>"]}
+
+
+LARGE_PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "a": {"type": "string", "pattern": "^(a|b)*a(a|b){12}$"},
+        "b": {"not": {"type": "string"}},
+    },
+    "required": ["a", "b"],
+}
+
+
+@pytest.mark.parametrize("before", [[], [call_of("other", {"type": "object"})]], ids=["alone", "two"])
+def test_a_function_whose_parameters_are_too_large_is_named(
+    grammars: GrammarCompiler, before: list[dict[str, object]]
+) -> None:
+    tags = [*before, call_of("huge", LARGE_PARAMETERS)]
+    refused = compiled(grammars, "structural_tag", {"type": "or", "elements": tags})
+    assert isinstance(refused, GrammarError)
+    assert "too large: the parameters of the function 'huge'" in str(refused)
+    assert refused.function == "huge"
+
+
+def test_of_one_function_that_takes_too_long_the_parameters_are_at_fault(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_long(job: Job) -> Result:
+        raise TooLargeError("it took more than 2 s")
+
+    monkeypatch.setattr(grammars._workers, "build", too_long)
+    huge = call_of("huge", LARGE_PARAMETERS)
+    for tags, function in (([huge], "huge"), ([huge, call_of("other", {"type": "object"})], "")):
+        refused = compiled(grammars, "structural_tag", {"type": "or", "elements": tags})
+        assert isinstance(refused, GrammarError) and refused.function == function
+
+
+def test_a_grammar_in_lark_goes_to_llguidance_without_a_process(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammars._workers, "build", None)
+    assert isinstance(compiled(grammars, "grammar", '// a comment\nstart: "a" | "b"'), HostGrammar)
+
+
+def test_a_grammar_in_gbnf_may_have_a_rule_that_is_called_as_the_first_one_in_lark(
+    grammars: GrammarCompiler,
+) -> None:
+    grammar = compiled(grammars, "grammar", 'root ::= start "\\"start" # start\nstart ::= "a"')
+    assert isinstance(grammar, HostGrammar)
+    assert random_output(grammar, seed=0) == b'a"start'

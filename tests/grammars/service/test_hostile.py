@@ -1,0 +1,366 @@
+"""Grammars that are deep or explode: each costs its own request, and ends or stalls no process of others."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from arbora.grammars import (
+    Automaton,
+    BusyError,
+    CompilerError,
+    GrammarCompiler,
+    GrammarError,
+    HostGrammar,
+)
+from arbora.grammars.errors import TooSlowError
+from arbora.grammars.host import client as host_client
+from arbora.grammars.host.messages import KILL, Ended, HostVocabulary
+from arbora.grammars.service import refused
+from grammar_world import EOS, MODEL_VOCAB, allowed, answer, compiled, compiler
+from hostile_grammars import DEEP, EXPLODING, Hostile, nested_repetitions, reference_chain
+from processes import children_of, descendants_of
+
+BOUND_S = 60.0  # two seconds at each engine, and what a loaded machine adds
+TOO_MANY_STATES = "(a|b)*a(a|b){12}"
+
+
+@pytest.fixture(scope="module")
+def grammars() -> Iterator[GrammarCompiler]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("arbora.grammars.service.routes.DEADLINE_S", 2.0)
+        made = compiler()
+        compiled(made, "regex", "warm")
+        compiled(made, "grammar", 'start: "warm"')
+        yield made
+        made.close()
+
+
+@pytest.fixture(autouse=True)
+def usual_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 2.0)
+
+
+def asked(grammars: GrammarCompiler, hostile: Hostile) -> object:
+    began = time.monotonic()
+    result = compiled(grammars, hostile.kind, hostile.text)
+    assert time.monotonic() - began < BOUND_S
+    return result
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_a_deep_grammar_is_compiled_or_refused_and_the_next_one_is_compiled(
+    grammars: GrammarCompiler, name: str
+) -> None:
+    server, before = grammars._host._server.pid, workers(grammars)
+    result = asked(grammars, DEEP[name](5_000))
+    assert isinstance(result, Automaton | HostGrammar | GrammarError), result
+    assert isinstance(compiled(grammars, "regex", f"after {name}".replace("%", "")), Automaton)
+    assert grammars._host._server.pid == server and before <= workers(grammars), "they run on"
+
+
+def workers(grammars: GrammarCompiler) -> set[int]:
+    return {worker._process.pid for worker in grammars._workers._workers if worker._process is not None}
+
+
+@pytest.mark.parametrize("name", EXPLODING)
+def test_a_grammar_that_explodes_is_ended_in_time(grammars: GrammarCompiler, name: str) -> None:
+    result = asked(grammars, EXPLODING[name](1))
+    assert isinstance(result, Automaton | HostGrammar | GrammarError), result
+
+
+def test_a_chain_of_references_is_refused_with_the_limit(grammars: GrammarCompiler) -> None:
+    refusal = asked(grammars, reference_chain(1_500))
+    assert isinstance(refusal, GrammarError)
+    assert "$ref" in str(refusal) and "1000" in str(refusal)
+    assert not isinstance(asked(grammars, reference_chain(300)), GrammarError)
+
+
+def test_a_regex_that_asks_for_too_much_text_is_refused_with_the_limit(grammars: GrammarCompiler) -> None:
+    refusal = asked(grammars, nested_repetitions(7))
+    assert isinstance(refusal, GrammarError) and "1,000,000" in str(refusal)
+
+
+def test_the_scheduler_takes_no_memory_for_grammars_that_are_refused(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 0.3)
+    patterns = json.loads(EXPLODING["intersected patterns"](0).text)["allOf"]
+    before = memory(os.getpid())
+    for number in range(6):
+        asked(grammars, Hostile("regex", f"(x{{1000}}){{990}}(a|b){{0,{number + 1}}}"))
+        asked(grammars, Hostile("json_schema", json.dumps({"allOf": patterns, "title": str(number)})))
+    assert memory(os.getpid()) - before < 30 << 20
+
+
+def memory(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_memory_is_given_back_and_compiling_has_a_limit_of_memory(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arbora.grammars.service.routes.HOST_BYTES", 8 << 20)
+    terminals = "\n".join(f"T{i}: /x{i}(a|b)*[a-z]{{9}}/" for i in range(9_000))
+    result = compiled(grammars, "grammar", f"start: {' | '.join(f'T{i}' for i in range(9_000))}\n{terminals}")
+    assert isinstance(result, GrammarError) and "too much memory" in str(result)
+
+
+def test_a_grammar_that_ended_its_process_is_refused_at_once_for_some_minutes(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = DEEP["Lark rules"](20_001)
+    first = asked(grammars, chain)
+    forks = grammars._host._server._next_number
+    again = asked(grammars, chain)
+    assert isinstance(first, GrammarError) and str(again) == str(first)
+    assert grammars._host._server._next_number == forks, "no process was started for it"
+    monkeypatch.setattr(grammars._refused, "_clock", lambda: time.monotonic() + refused.REFUSED_S + 1)
+    assert str(asked(grammars, chain)) == str(first)
+    assert grammars._host._server._next_number > forks
+
+
+def test_a_small_schema_of_another_tenant_does_not_wait_for_all_hostile_ones(
+    grammars: GrammarCompiler,
+) -> None:
+    slow = 12
+    for number in range(slow):
+        text = f"root ::= r0 # {number}\n" + DEEP["GBNF rules"](20_000).text.partition("\n")[2]
+        grammars.submit(f"slow{number}", "grammar", text, tenant="hostile")
+    answer(grammars, "slow0")
+    grammars.submit("small", "json_schema", '{"enum":["of another tenant"]}', tenant="other")
+    assert isinstance(answer(grammars, "small"), Automaton)
+    assert grammars.pending >= slow // 2
+    for number in range(slow):
+        grammars.cancel(f"slow{number}")
+
+
+def followed(grammars: GrammarCompiler, text: str) -> HostGrammar:
+    grammar = compiled(grammars, "grammar", text)
+    assert isinstance(grammar, HostGrammar)
+    return grammar
+
+
+def process_of(grammars: GrammarCompiler, grammar: HostGrammar) -> int:
+    """The pid of the youngest of the processes that follow grammars."""
+    server = grammars._host._server.pid
+    assert server is not None
+    return max(children_of(server))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP])
+def test_a_process_that_dies_or_stalls_ends_the_requests_that_follow_its_grammar_and_no_others(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setattr("arbora.grammars.host.grammar.ANSWER_DEADLINE_S", 0.5)
+    other = followed(grammars, f'start: "other{number}" /[a-z]+/').matcher()
+    grammar = followed(grammars, f'start: "{number}" /[a-z]+/')
+    first, second = grammar.matcher(), grammar.matcher()
+    assert first.forced_text().text == str(int(number)).encode()
+    os.kill(process_of(grammars, grammar), number)
+    error = first.consume(ord("1"))
+    assert error is not None and "can't be followed" in str(error)
+    mask = np.zeros(-(-MODEL_VOCAB // 32), np.int32)
+    second.fill_mask(mask)
+    assert allowed(mask) == {EOS}, "the reply ends with the next token"
+    assert str(second.consume(EOS)) == str(error)
+    assert other.consume(ord("o")) is None
+    assert isinstance(compiled(grammars, "grammar", f'start: "next{number}"'), HostGrammar)
+
+
+def test_a_grammar_that_llguidance_fails_at_is_to_blame_for_the_end_of_its_replies(
+    grammars: GrammarCompiler,
+) -> None:
+    grammar = followed(grammars, 'start: B+ %json {}\nB: "b" | "c"\n%ignore / /')
+    first, second = grammar.matcher(), grammar.matcher()
+    assert first.consume(ord("b")) is None
+    first.append([ord(" ")])
+    for matcher in (first, second):
+        mask = np.zeros(-(-MODEL_VOCAB // 32), np.int32)
+        matcher.fill_mask(mask)
+        error = matcher.consume(ord("b"))
+        assert isinstance(error, GrammarError), error
+        assert "can't be followed: llguidance fails at it" in str(error) and "backtrace" not in str(error)
+    again = followed(grammars, 'start: B+ %json {}\nB: "b" | "c"\n%ignore / /')
+    assert again is not grammar
+    assert again.matcher().consume(ord("b")) is None
+
+
+def test_the_process_of_a_grammar_ends_when_nothing_refers_to_it(grammars: GrammarCompiler) -> None:
+    live = grammars._host._server.live
+    matcher = followed(grammars, 'start: "kept" /[a-z]+/').matcher()
+    digest = next(reversed(grammars._cache._futures))
+    grammars._cache.forget(digest, grammars._cache._futures[digest])
+    error = matcher.consume(ord("k"))
+    assert error is None
+    assert grammars._host._server.live == live + 1
+    del matcher
+    assert grammars._host._server.live == live
+
+
+@pytest.mark.parametrize(
+    ("kind", "source"), [("grammar", "start: missing"), ("json_schema", {"$dynamicRef": "http://x/y"})]
+)
+def test_a_grammar_that_is_refused_keeps_no_process(
+    grammars: GrammarCompiler, kind: str, source: object
+) -> None:
+    live = grammars._host._server.live
+    refused = compiled(grammars, kind, source)
+    assert isinstance(refused, GrammarError)
+    assert grammars._host._server.live == live
+
+
+def test_nothing_is_kept_of_matchers_that_left_before_their_answers_came(grammars: GrammarCompiler) -> None:
+    grammar = followed(grammars, 'start: "left" /[a-z]+/')
+    for _ in range(50):
+        grammar.matcher()
+    last = grammar.matcher()
+    assert last.consume(ord("l")) is None
+    assert len(grammar._line._standings) <= 2 and not grammar._line._asked
+
+
+def test_many_rows_of_one_grammar_are_answered_though_none_reads_meanwhile(
+    grammars: GrammarCompiler,
+) -> None:
+    grammar = followed(grammars, 'start: "many" /[a-z]+/')
+    matchers = [grammar.matcher() for _ in range(700)]
+    for token in b"manyrows":
+        for matcher in matchers:
+            matcher.begin(token)
+        assert [matcher.consume(token) for matcher in matchers] == [None] * len(matchers)
+
+
+def test_grammars_are_not_shared_between_scopes(grammars: GrammarCompiler) -> None:
+    schema = {"const": "shared?"}
+    first = compiled(grammars, "json_schema", schema, scope="one")
+    assert compiled(grammars, "json_schema", schema, scope="one") is first
+    second = compiled(grammars, "json_schema", schema, scope="two")
+    assert isinstance(first, Automaton) and isinstance(second, Automaton)
+    assert second is not first and second.key != first.key
+
+
+def test_no_more_processes_are_started_than_the_limit(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_client, "MOST_PROCESSES", grammars._host._server.live)
+    busy = compiled(grammars, "grammar", 'start: "one more"')
+    assert "try again later" in str(busy) and not isinstance(busy, GrammarError | CompilerError)
+
+
+def test_one_tenant_leaves_processes_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_client, "MOST_PROCESSES", 6)
+    grammars = compiler()
+    try:
+        made = [compiled(grammars, "grammar", f'start: "share {i}"', tenant="greedy") for i in range(5)]
+        assert [type(result) for result in made] == [HostGrammar] * 3 + [BusyError] * 2
+        assert "3 grammars of yours" in str(made[-1])
+        assert isinstance(compiled(grammars, "grammar", 'start: "share"', tenant="modest"), HostGrammar)
+    finally:
+        grammars.close()
+
+
+def test_all_processes_end_with_the_compiler() -> None:
+    before = descendants_of(os.getpid())
+    made = compiler()
+    kept = followed(made, 'start: "a" /[a-z]+/').matcher()
+    assert kept.consume(ord("a")) is None
+    made.close()
+    deadline = time.monotonic() + BOUND_S
+    while descendants_of(os.getpid()) - before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert kept.consume(ord("b")) is not None
+
+
+def test_the_server_that_dies_is_started_again() -> None:
+    made = compiler()
+    lost = followed(made, 'start: "a" /[a-z]+/').matcher()
+    server = made._host._server.pid
+    assert server is not None
+    os.kill(server, signal.SIGKILL)
+    deadline = time.monotonic() + BOUND_S
+    while lost.consume(ord("a")) is None:  # its process ends with the server, a moment later
+        assert time.monotonic() < deadline
+    assert isinstance(compiled(made, "grammar", 'start: "b" /[a-z]+/'), HostGrammar)
+    assert isinstance(compiled(made, "grammar", 'start: "a" /[a-z]+/'), HostGrammar), "no grammar is blamed"
+    made.close()
+
+
+def slow_lark(comment: str) -> str:
+    terminals = "\n".join(f"T{i}: /x{i}(a|b)*[a-z]{{9}}/" for i in range(6_000))
+    return f"// {comment}\nstart: {' | '.join(f'T{i}' for i in range(6_000))}\n{terminals}"
+
+
+def test_grammars_that_were_ended_keep_no_process(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 0.01)
+    before = grammars._host._server.live
+    gc.disable()  # counting references is enough
+    try:
+        for number in range(3):
+            text = slow_lark(f"ended {number}")
+            assert "takes more than 0.01 s" in str(compiled(grammars, "grammar", text))
+        deadline = time.monotonic() + 5.0
+        while grammars._host._server.live > before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert grammars._host._server.live == before
+    finally:
+        gc.enable()
+
+
+def test_a_server_that_is_stopped_is_ended_and_the_next_grammar_has_a_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 0.1)
+    monkeypatch.setattr(host_client, "MARGIN_S", 0.1)
+    monkeypatch.setattr(host_client, "ANSWER_DEADLINE_S", 0.2)
+    made = compiler()
+    made._host._server.start()
+    server = made._host._server.pid
+    assert server is not None
+    os.kill(server, signal.SIGSTOP)
+    assert isinstance(compiled(made, "grammar", 'start: "lost"'), CompilerError)
+    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 20.0)
+    assert isinstance(compiled(made, "grammar", 'start: "lost"'), HostGrammar), "it is not blamed"
+    assert made._host._server.pid != server
+    made.close()
+
+
+def test_a_stopped_server_never_holds_up_those_that_send_to_it() -> None:
+    server = host_client.HostServer(HostVocabulary(bytes(8), b"", [0], (0,), 1))
+    running = host_client._Running(server._vocabulary)
+    os.kill(running.process.pid, signal.SIGSTOP)
+    for number in range(20_000):
+        running.tell(KILL, number)
+    assert running.process.wait(BOUND_S) == -signal.SIGKILL
+    running.close()
+
+
+@pytest.mark.parametrize(("cpu_s", "kind"), [(1.9, TooSlowError), (0.3, TimeoutError)])
+def test_a_timeout_is_the_grammars_fault_only_if_it_had_the_processor(
+    cpu_s: float, kind: type[Exception]
+) -> None:
+    now = 0.0
+    known = refused.Refused(lambda: now)
+    known.note(b"slow", host_client._timeout(2.0, Ended(1, -signal.SIGALRM, cpu_s)))
+    assert type(known.reason(b"slow")) is kind
+    now = refused.SLOW_MACHINE_S + 1
+    assert (known.reason(b"slow") is not None) == (kind is TooSlowError)
+
+
+def test_the_server_tells_how_much_processor_time_a_grammar_took(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 0.02)
+    monkeypatch.setattr(host_client, "OWN_TIME", 0.05)  # of a busy machine
+    assert "takes more than 0.02 s" in str(compiled(grammars, "grammar", slow_lark("own time")))
+    (_, error) = next(reversed(grammars._refused._reasons.values()))
+    assert type(error) is TooSlowError

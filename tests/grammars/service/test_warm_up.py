@@ -1,0 +1,51 @@
+"""What a worker compiles for itself before it takes jobs: a grammar has two seconds, numba may need more."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from arbora.grammars.masks.token_trie import tries_of
+from arbora.grammars.schema import PropertyOrder
+from arbora.grammars.service.jobs import Schema
+from arbora.grammars.service.worker import Builder
+from numba.core.dispatcher import Dispatcher
+
+SCHEMAS: list[object] = [
+    {"type": "array", "items": {"$ref": "#"}},
+    {"properties": {"a": {"pattern": "^a+$"}, "b": {"maxLength": 500}}, "required": ["b"]},
+    {
+        "type": "object",
+        "properties": {"a": {"$ref": "#"}, "b": {"minimum": 3}},
+        "additionalProperties": False,
+    },
+    {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+    {"enum": ["a", 1, None], "type": "string"},
+]
+
+
+def compiled_functions() -> dict[str, int]:
+    """How many kinds of arguments each of our functions was compiled for."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("arbora.grammars")]
+    functions = [
+        value for module in modules for value in vars(module).values() if isinstance(value, Dispatcher)
+    ]
+    return {f"{f.py_func.__module__}.{f.py_func.__name__}": len(f.signatures) for f in functions}
+
+
+@pytest.fixture(scope="module")
+def builder() -> Builder:
+    made = Builder(tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257))
+    made.warm_up()
+    return made
+
+
+@pytest.mark.parametrize("order", ["schema", "any"])
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_no_grammar_waits_for_functions_to_be_compiled(
+    builder: Builder, schema: object, order: PropertyOrder
+) -> None:
+    before = compiled_functions()
+    builder.build("schema", Schema(json.dumps(schema), (",", ":"), order))
+    assert compiled_functions() == before
