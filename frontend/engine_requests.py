@@ -16,7 +16,16 @@ from .request.constraint import enforced_as_asked
 from .request.conversation import render
 from .request.fields import SamplingFields
 from .request.messages import ChatMessage, Conversation
-from .request.prepare import Chat, Limits, PreparedRequest, chat_of, namespace_of, new_id, prepare
+from .request.prepare import (
+    Chat,
+    CheckedRequest,
+    Limits,
+    PreparedRequest,
+    chat_of,
+    namespace_of,
+    new_id,
+    prepare,
+)
 from .request.service import Service
 from .request.tools import ToolUse
 from .request.validation import MAX_LOGPROBS, check_fields, check_range, check_token_ids
@@ -167,12 +176,11 @@ def _prepared(
     check_range("max_tokens", fields.max_tokens, 0, None)
     logprobs: int | None = _convert(sampling.get("logprobs"), int | None, "logprobs")  # type: ignore[arg-type]
     check_range("logprobs", logprobs, 0, MAX_LOGPROBS)
-    return prepare(
-        service,
-        fields,
-        Limits(fields.max_tokens, "max_tokens", prompt_name),
-        [prompt],
+    checked = CheckedRequest(
         request_id=new_id("engine"),
+        fields=fields,
+        limits=Limits(fields.max_tokens, "max_tokens", prompt_name),
+        prompts=[prompt],
         namespace=namespace_of(fields, scope=""),
         tenant="",
         grammar=grammar,
@@ -180,6 +188,7 @@ def _prepared(
         prompt_logprobs=None,
         chat=chat,
     )
+    return prepare(service, checked)
 
 
 def _spec(service: Service, sampling: Sampling, fields: SamplingFields) -> GrammarSpec | None:

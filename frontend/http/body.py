@@ -21,7 +21,7 @@ from ..work.fair_threads import FairThreads
 from ..work.steps import Steps, run_now
 from .body_limits import check_field_sizes, check_shape
 from .body_room import BodyRoom, Share
-from .callers import BODY_BYTES
+from .tenants import BODY_BYTES
 from .type_errors import type_error
 
 MAX_BODY_BYTES = 32 * 1024 * 1024

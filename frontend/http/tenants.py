@@ -1,5 +1,4 @@
-"""The tenant of a request, whose fair share is used, and the namespaces of cached prefixes that it may
-use."""
+"""The client behind a request: its name for fairness, its tenant, and the namespaces that it may use."""
 
 from __future__ import annotations
 
@@ -8,9 +7,27 @@ from hashlib import sha256
 from starlette.requests import Request
 
 from ...runtime.config import ServeConfig
+from ..work.caller import Caller
 
 SENT_KEY = "arbora.api_key"  # in the scope of a request: the known key that came with it
+BODY_BYTES = "arbora.body_bytes"  # in the scope of a request whose body was read
 NAME_LENGTH = 16
+
+
+def caller_of(request: Request, config: ServeConfig) -> Caller:
+    """Named by the API key if the server has several, else by the client's address."""
+
+    async def left() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    def body_bytes() -> int:
+        size: int = request.scope.get(BODY_BYTES, 0)
+        return size
+
+    host = request.client.host if request.client is not None else ""
+    name = request.scope[SENT_KEY] if len(config.api_keys) > 1 else host
+    return Caller(name, left, body_bytes)
 
 
 def tenant_of(request: Request, user: str | None, config: ServeConfig) -> str:

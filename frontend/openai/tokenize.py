@@ -12,9 +12,8 @@ from starlette.responses import Response
 from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady, Tokens
 from ..http.body import BodyKind
-from ..http.callers import caller_of
 from ..http.http_service import HttpService
-from ..http.tenants import cache_scope
+from ..http.tenants import cache_scope, caller_of
 from ..request.conversation import render, tool_definitions
 from ..request.prepare import cache_namespace
 from ..request.service import Service

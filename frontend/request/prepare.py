@@ -45,6 +45,25 @@ class Limits(msgspec.Struct, frozen=True):
     prompt_param: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckedRequest:
+    """A request whose fields are valid and whose prompts are tokenized.
+
+    `logprobs` and `prompt_logprobs` are numbers of alternatives, None for none at all.
+    """
+
+    request_id: str
+    fields: SamplingFields
+    limits: Limits
+    prompts: Sequence[Tokens]
+    namespace: str | None
+    tenant: str
+    grammar: GrammarSpec | None
+    logprobs: int | None
+    prompt_logprobs: int | None
+    chat: Chat | None = None
+
+
 @dataclass(frozen=True)
 class PreparedRequest:
     """A request that has been checked and tokenized. `requests` has `n` choices of each prompt in turn."""
@@ -99,51 +118,38 @@ def namespace_of(fields: SamplingFields, scope: str) -> str | None:
     return None if fields.cache_prompt is False else cache_namespace(scope, fields.cache_salt)
 
 
-def prepare(
-    service: Service,
-    fields: SamplingFields,
-    limits: Limits,
-    prompts: Sequence[Tokens],
-    *,
-    request_id: str,
-    namespace: str | None,
-    tenant: str,
-    grammar: GrammarSpec | None,
-    logprobs: int | None,
-    prompt_logprobs: int | None,
-    chat: Chat | None = None,
-) -> PreparedRequest:
+def prepare(service: Service, checked: CheckedRequest) -> PreparedRequest:
     """One `Generate` for each choice. Choice i of every prompt samples with the seed plus i.
 
     Raises `RequestError` for a request that the model can't serve.
     """
-    model = service.engine.check_serving()
-    most = [reply_tokens(model, len(prompt) // 4, limits) for prompt in prompts]
+    model, fields = service.engine.check_serving(), checked.fields
+    most = [reply_tokens(model, len(prompt) // 4, checked.limits) for prompt in checked.prompts]
     sampling = sampling_params(
         fields,
         max_tokens=min(most),
-        logprobs=logprobs,
-        prompt_logprobs=prompt_logprobs,
+        logprobs=checked.logprobs,
+        prompt_logprobs=checked.prompt_logprobs,
         vocab_size=model.vocab_size,
     )
     choices = fields.n or 1
     requests = [
         Generate(
-            request=f"{request_id}-{number * choices + choice}",
+            request=f"{checked.request_id}-{number * choices + choice}",
             client=service.engine.client,
             prompt=prompt,
             sampling=msgspec.structs.replace(
                 sampling, seed=choice_seed(sampling.seed, choice), max_tokens=most[number]
             ),
-            grammar=grammar,
-            namespace=namespace,
+            grammar=checked.grammar,
+            namespace=checked.namespace,
             priority=fields.priority or 0,
-            tenant=tenant,
+            tenant=checked.tenant,
         )
-        for number, prompt in enumerate(prompts)
+        for number, prompt in enumerate(checked.prompts)
         for choice in range(choices)
     ]
-    return PreparedRequest(service, fields, requests, chat)
+    return PreparedRequest(service, fields, requests, checked.chat)
 
 
 def chat_of(
