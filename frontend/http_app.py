@@ -20,12 +20,12 @@ from .api_keys import METRICS_PATH, OPEN_PATHS, Guard
 from .cache_endpoints import drop_cache, pin_prefix, show_cache, unpin_prefix
 from .descriptors import check_descriptors
 from .hosts import HostGuard, hosts_to_check
+from .http.endpoint import GenerationEndpoint, internal_error
 from .http.http_service import HttpService
 from .http.request_log import RequestLog
 from .openai.chat import prepare_chat
 from .openai.completions import prepare_completion
-from .openai.endpoint import GenerationEndpoint
-from .openai.errors import error_response, internal_error
+from .openai.errors import error_response
 from .openai.models import list_models, show_model
 from .openai.tokenize import detokenize, tokenize
 from .request.service import VERSION

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec, Tokens
 from ..http.body import BodyKind
+from ..http.endpoint import Job
 from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, caller_of, tenant_of
 from ..request.constraint import enforced_as_asked
@@ -24,7 +25,7 @@ from .chat_answers import ChatContext, ChatStream, ChatWhole
 from .checks import check_generation
 from .chunks import ChunkWriter, Head
 from .constraint import constraint
-from .endpoint import Job
+from .errors import error_event
 from .fixed_fields import INERT_FIELDS
 from .protocol import ChatRequest, PromptFields
 from .tool_choice import calls_wanted, names_function
@@ -63,7 +64,13 @@ async def prepare_chat(http: HttpService, http_request: Request) -> Job:
         chat=chat,
     )
     context = _context(service, request, head, prompt, chat)
-    return Job(head.id, prepare(service, checked), bool(request.stream), partial(_answer, request, context))
+    return Job(
+        head.id,
+        prepare(service, checked),
+        bool(request.stream),
+        partial(_answer, request, context),
+        error_event,
+    )
 
 
 def conversation_of(request: ChatRequest | PromptFields) -> Conversation:
@@ -93,7 +100,9 @@ def _valid(service: Service, request: ChatRequest) -> _Valid:
     check_choices(1, request.n or 1, service.config.max_waiting)
     asked = constraint(request)
     tools: list[dict[str, Any]] | None = tool_definitions(request.tools)
-    use = tool_use(calls_wanted(request, tools), service.tool_format, asked)
+    use = ToolUse("none", service.tool_format)
+    if tools or request.tool_choice is not None:
+        use = tool_use(calls_wanted(request, tools), service.tool_format, asked)
     grammar = enforced_as_asked(use.grammar or asked, request, service.config.unenforced)
     return _Valid(use, grammar, render(service.template, conversation_of(request), tools))
 

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec, ModelReady
 from ..http.body import BodyKind
+from ..http.endpoint import Job
 from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, caller_of, tenant_of
 from ..request.constraint import enforced_as_asked
@@ -24,7 +25,7 @@ from .checks import check_generation
 from .chunks import ChunkWriter, Head
 from .completion_answers import CompletionContext, CompletionStream, CompletionWhole, Prompt
 from .constraint import constraint
-from .endpoint import Job
+from .errors import error_event
 from .fixed_fields import INERT_FIELDS
 from .protocol import CompletionRequest
 
@@ -63,7 +64,13 @@ async def prepare_completion(http: HttpService, http_request: Request) -> Job:
         wants_logprobs=request.logprobs is not None,
         wants_prompt_logprobs=request.prompt_logprobs is not None,
     )
-    return Job(head.id, prepare(service, checked), bool(request.stream), partial(_answer, request, context))
+    return Job(
+        head.id,
+        prepare(service, checked),
+        bool(request.stream),
+        partial(_answer, request, context),
+        error_event,
+    )
 
 
 def _answer(

@@ -42,8 +42,3 @@ def error_response(error: RequestError, headers: dict[str, str] | None = None) -
 
 def error_event(error: RequestError) -> bytes:
     return b"data: " + error_json(error) + b"\n\n"
-
-
-def internal_error() -> RequestError:
-    """The error that a client sees for a bug of the server. The log has the details."""
-    return RequestError("The server failed to answer this request.", status=500, code="internal_error")

@@ -12,16 +12,15 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from ...runtime.errors import RequestError
-from ..http.http_service import HttpService
-from ..http.metrics import RequestTimer
-from ..http.request_log import TIMER
 from ..replica.generation import Generation
 from ..request.attempts import Attempt, run_apart, run_attempts
 from ..request.prepare import PreparedRequest
 from ..request.reply import MANY_TOKENS, Reply
 from ..work.caller import ClientGoneError
 from ..work.fair_threads import FairThreads
-from .errors import error_event, internal_error
+from .http_service import HttpService
+from .metrics import RequestTimer
+from .request_log import TIMER
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +38,14 @@ the whole body."""
 
 @dataclass(frozen=True)
 class Job:
-    """A request that is ready for the scheduler. `answer` makes the answer to a reply."""
+    """A request that is ready for the scheduler. `answer` makes the answer to a reply, and `error_event` the
+    event of a failure, both in the wire format."""
 
     request_id: str
     prepared: PreparedRequest
     streams: bool
     answer: Callable[[Reply], Answer]
+    error_event: Callable[[RequestError], bytes]
 
 
 class GenerationEndpoint:
@@ -105,18 +106,23 @@ async def _send_stream(
             generation.token_left = True
             await send({"type": "http.response.body", "body": events, "more_body": True})
     except RequestError as error:
-        await _send_failure(error, timer, send)
+        await _send_failure(job, error, timer, send)
     except ClientGoneError:
         raise
     except Exception:
         log.exception("a stream failed")
-        await _send_failure(internal_error(), timer, send)
+        await _send_failure(job, internal_error(), timer, send)
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _send_failure(error: RequestError, timer: RequestTimer, send: Send) -> None:
+def internal_error() -> RequestError:
+    """The error that a client sees for a bug of the server. The log has the details."""
+    return RequestError("The server failed to answer this request.", status=500, code="internal_error")
+
+
+async def _send_failure(job: Job, error: RequestError, timer: RequestTimer, send: Send) -> None:
     timer.failed(error.status)
-    await send({"type": "http.response.body", "body": error_event(error), "more_body": True})
+    await send({"type": "http.response.body", "body": job.error_event(error), "more_body": True})
 
 
 def _id_header(job: Job) -> tuple[bytes, bytes]:
