@@ -147,6 +147,17 @@ def test_no_modules_of_the_grammars_import_each_other_in_a_circle() -> None:
     assert sorted(imports) == []
 
 
+def test_messages_are_imported_from_their_package_not_from_its_modules() -> None:
+    wrong = [
+        f"{module} imports {target}"
+        for module, path in modules()
+        if not is_within(module, "runtime.messages")
+        for target in imports_of_ours(module, path)
+        if target.startswith("runtime.messages.")
+    ]
+    assert wrong == []
+
+
 def test_the_package_names_itself_only_by_relative_imports() -> None:
     own = {"arbora", *FOLDERS}
     wrong = [
