@@ -164,6 +164,17 @@ def test_the_engine_uses_no_wire_format(module: str) -> None:
     assert [target for target in targets if target.startswith("frontend.openai")] == []
 
 
+def test_messages_are_imported_from_their_package_not_from_its_modules() -> None:
+    wrong = [
+        f"{module} imports {target}"
+        for module, path in modules()
+        if not is_within(module, "runtime.messages")
+        for target in imports_of_ours(module, path)
+        if target.startswith("runtime.messages.")
+    ]
+    assert wrong == []
+
+
 def test_the_package_names_itself_only_by_relative_imports() -> None:
     own = {"arbora", *FOLDERS}
     wrong = [
