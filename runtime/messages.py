@@ -24,13 +24,13 @@ from typing import Literal
 
 import msgspec
 
+from .grammar_spec import GrammarSpec as GrammarSpec
+from .grammar_spec import PropertyOrder as PropertyOrder
+from .grammar_spec import Unenforced as Unenforced
 from .sampling_params import SamplingParams
 
 Tokens = bytes
 FinishReason = Literal["stop", "length", "abort", "error"]
-GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
-PropertyOrder = Literal["schema", "any"]
-Unenforced = Literal["refuse", "annotations", "allow"]
 
 
 class Message(msgspec.Struct, tag=True, array_like=True):
@@ -42,28 +42,6 @@ class Part(msgspec.Struct, array_like=True):
 
 
 # tokenizer → scheduler
-
-
-class GrammarSpec(Part):
-    """What the output must match: a JSON schema (as JSON text), a regex, a JSON list of strings, a
-    context-free grammar (Lark or GBNF), or a structural tag (JSON; see `grammars.tags.format`).
-
-    `param` is the request's field it came from, for errors; `params` are those of the functions whose
-    parameters are in a structural tag. `separators` are the item and key separators of a JSON schema's
-    value, `property_order` that of declared properties: the schema's, or any. `unenforced`: keywords that
-    can't be enforced are a reason to refuse the schema, or are left out and reported; with "annotations" only
-    formats that nobody knows are.
-    `reproducible`: a reply that is asked for again is the same, so that it waits for what lasts.
-    """
-
-    kind: GrammarKind
-    text: str
-    param: str
-    separators: tuple[str, str] = (",", ":")
-    property_order: PropertyOrder = "schema"
-    unenforced: Unenforced = "refuse"
-    params: dict[str, str] = {}
-    reproducible: bool = False
 
 
 class Generate(Message):

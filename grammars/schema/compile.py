@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from ...runtime.grammar_spec import PropertyOrder, Unenforced
 from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, WrongKeywordError
 from ..machine.stack_automaton import StackAutomaton
 from ..regex.regex_dfa import MalformedError, RegexError
 from .emit.assemble import Assembler
 from .emit.deep_members import StrandingError
-from .read.document import SchemaDocument, Unenforced
-from .read.formula import Formulas
+from .read.document import SchemaDocument
+from .read.formulas import Formulas
 from .read.json_text import Json, parse_schema
 from .read.keywords import read_document
 from .read.one_sided import ONE_SIDED, OneSidedError, refuse_one_sided
@@ -21,8 +22,6 @@ from .solve.nodes import Value
 from .solve.scalars import Scalars
 from .solve.solver import Solver
 from .solve.value_graph import ValueGraph
-
-PropertyOrder = Literal["schema", "any"]
 
 _OF_NUMBERS = {"maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum", "multipleOf"}
 

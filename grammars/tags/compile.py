@@ -8,11 +8,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from ...runtime.grammar_spec import PropertyOrder, Unenforced
 from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, WrongKeywordError
 from ..machine.stack_automaton import StackAutomaton
 from ..regex.byte_automaton import compile_regex
 from ..regex.pattern import without_anchors
-from ..schema import PropertyOrder, SchemaCompiler, Unenforced
+from ..schema import SchemaCompiler
 from ..schema.compile import CompiledSchema
 from .format import (
     AnyText,

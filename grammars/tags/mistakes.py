@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
 from decimal import Decimal
 
 from ..errors import GrammarError, TooLargeError
 from ..schema.read.document import SchemaDocument
-from ..schema.read.formula import Formula, Formulas
+from ..schema.read.formula import formulas_in
+from ..schema.read.formulas import Formulas
 from ..schema.read.keywords import read_document
 
 
@@ -36,14 +36,6 @@ def _read(document: SchemaDocument) -> None:
     pending = [document.whole]
     while pending:
         for atom in document.expanded(pending.pop()).atoms():
-            found = set(_formulas_in(atom.payload)) - seen
+            found = set(formulas_in(atom.fact)) - seen
             seen |= found
             pending += found
-
-
-def _formulas_in(payload: Iterable[object]) -> Iterator[Formula]:
-    for part in payload:
-        if isinstance(part, Formula):
-            yield part
-        elif isinstance(part, tuple):
-            yield from _formulas_in(part)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
+from ....runtime.grammar_spec import Unenforced
 from ...errors import GrammarError, NotCoveredError, WrongKeywordError
 from ...regex.regex_dfa import MalformedError, RegexError, searching
-from .formula import EVERY_TYPE, SCHEMA, STRING, Formula, Formulas
+from .formula import EVERY_TYPE, SCHEMA, Atom, Fact, Formula, Pattern, Subschema
+from .formulas import Formulas
 from .identities import Identities
 from .json_text import Json
 from .place import Place
 from .references import References
 
-Unenforced = Literal["refuse", "annotations", "allow"]
-"""what may be left out of a schema: nothing, formats that nobody knows, or all that has no automaton"""
 CHECKED = frozenset(("uniqueItems",))
 """keywords that may be left to a check of the whole value: most values that models write pass it"""
 Reader: TypeAlias = "Callable[[SchemaDocument, Place], Iterator[Formula]]"
@@ -71,7 +71,7 @@ class SchemaDocument:
         if known is None:
             if schema:
                 self._places.append(Place(schema, path, base))
-                known = self.formulas.atom(EVERY_TYPE, "schema", len(self._places) - 1)
+                known = self.formulas.atom(Subschema(len(self._places) - 1))
             else:
                 known = self.formulas.true
             self._known[key] = known
@@ -94,13 +94,15 @@ class SchemaDocument:
 
     def place_of(self, formula: Formula) -> Place | None:
         """Where the subschema stands that an atom stands for; None for `true` and `false`."""
-        is_schema = formula.kind == "atom" and formula.payload[0] == "schema"
-        return self._places[formula.payload[1]] if is_schema else None
+        match formula:
+            case Atom(Subschema(number)):
+                return self._places[number]
+        return None
 
-    def unless(self, atom: Formula) -> Formula:
-        """A keyword that holds where an atom does not, and for values of other types."""
-        others = self.formulas.types(EVERY_TYPE & ~atom.types)
-        return self.formulas.any_of([others, self.formulas.negation(atom)])
+    def unless(self, fact: Fact) -> Formula:
+        """Holds where the fact does not, and for values of other types."""
+        others = self.formulas.types(EVERY_TYPE & ~fact.types)
+        return self.formulas.any_of([others, self.formulas.negation(self.formulas.atom(fact))])
 
     def pattern(self, place: Place, keyword: str, pattern: Json) -> Formula:
         if not isinstance(pattern, str):
@@ -113,7 +115,7 @@ class SchemaDocument:
             except RegexError as error:
                 raise place.refusal(keyword, str(error)) from None
         self.path_of_pattern.setdefault(pattern, (keyword, f"{place.path}/{keyword}"))
-        return self.formulas.atom(STRING, "pattern", pattern)
+        return self.formulas.atom(Pattern(pattern))
 
     def leave_out_format(self, place: Place, name: str) -> None:
         """One that nobody knows: by JSON schema's specification it says nothing of the value."""
@@ -125,8 +127,9 @@ class SchemaDocument:
     def _may_leave_out(self, keyword: str) -> bool:
         return self._unenforced == "allow" or (self._is_checked and keyword in CHECKED)
 
-    def _opened_atom(self, atom: Formula) -> Formula:
-        number: int = atom.payload[1]
+    def _opened_atom(self, atom: Atom) -> Formula:
+        assert isinstance(atom.fact, Subschema)
+        number = atom.fact.number
         place = self._places[number]
         if number not in self._opened:
             self._opened[number] = None

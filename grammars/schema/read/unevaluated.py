@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import NamedTuple, TypeVar
 
 from .document import SchemaDocument
-from .formula import ARRAY, OBJECT, STRING, Formula
+from .formula import OBJECT, Formula, Has, Items, Members, Strings
 from .place import Place
 
 MAX_CONDITIONS = 5
@@ -34,7 +34,7 @@ def other_names(document: SchemaDocument, place: Place) -> Formula:
 def _covered(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     properties = place.named("properties")
     if properties:
-        yield document.formulas.atom(STRING, "in", frozenset(properties))
+        yield document.formulas.atom(Strings(frozenset(properties)))
     for pattern in place.named("patternProperties"):
         yield document.pattern(place, "patternProperties", pattern)
 
@@ -52,7 +52,7 @@ def unevaluated_properties(document: SchemaDocument, place: Place) -> Iterator[F
         return make.true if is_whole else make.any_of(_covered(document, at))
 
     def unseen(names: Sequence[Formula]) -> Formula:
-        return make.atom(OBJECT, "every", make.negation(make.any_of(names)), child)
+        return make.atom(Members(make.negation(make.any_of(names)), child))
 
     yield from _for_all(document, place, "unevaluatedProperties", seen, unseen)
 
@@ -79,7 +79,7 @@ def unevaluated_items(document: SchemaDocument, place: Place) -> Iterator[Formul
         known = [count for count in counts if count is not None]
         if len(known) < len(counts):
             return document.formulas.true
-        return document.formulas.atom(ARRAY, "items", max(known), None, child)
+        return document.formulas.atom(Items(max(known), None, child))
 
     yield from _for_all(document, place, "unevaluatedItems", seen, unseen)
 
@@ -139,5 +139,5 @@ def _applied(document: SchemaDocument, place: Place) -> Iterator[tuple[Formula, 
     for keyword in ("dependentSchemas", "dependencies"):
         for name, needed in place.named(keyword).items():
             if isinstance(needed, dict):
-                present = make.all_of([make.types(OBJECT), make.atom(OBJECT, "has", name)])
+                present = make.all_of([make.types(OBJECT), make.atom(Has(name))])
                 yield present, document.child(place, keyword, name)

@@ -7,7 +7,8 @@ from math import ceil, comb, floor
 
 from ...errors import NotCoveredError
 from .document import SchemaDocument
-from .formula import ARRAY, Formula, Formulas
+from .formula import Distinct, Formula, ItemFits
+from .formulas import Formulas
 from .json_text import Json
 from .place import Fields, Place
 from .values import exact_number, is_number, one_of_values
@@ -30,15 +31,15 @@ def unique_items(document: SchemaDocument, place: Place) -> Iterator[Formula]:
             "repeated items yourself"
         )
         raise place.refusal("uniqueItems", reason)
-    yield document.formulas.atom(ARRAY, "distinct", tuple(distinct))
+    yield document.formulas.atom(Distinct(tuple(distinct)))
 
 
 def after_distinct(make: Formulas, left: tuple[Formula, ...]) -> Formula:
     """`distinct` says that the items are among those values, of which none comes twice."""
     said = make.false
     for value in reversed(left):
-        found = make.atom(ARRAY, "child", value)
-        others = make.atom(ARRAY, "distinct", tuple(other for other in left if other is not value))
+        found = make.atom(ItemFits(value))
+        others = make.atom(Distinct(tuple(other for other in left if other is not value)))
         said = make.any_of([make.all_of([found, others]), make.all_of([make.negation(found), said])])
     return said
 

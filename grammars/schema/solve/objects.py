@@ -13,7 +13,7 @@ from typing import Literal
 from ...errors import TooLargeError
 from ...machine.stack_automaton import MAX_SEEN
 from ...regex.dfa import ANYTHING
-from ..read.formula import OBJECT, Formula
+from ..read.formula import Atom, Formula, Has, MemberFits, Members, MinMembers, Strings
 from .named import declared_names, names_to_violate, only_name
 from .nodes import Container, Edge, Node, UndeclaredNames, Value
 from .outcomes import Goal, outcomes
@@ -40,7 +40,7 @@ class _Reader:
         self.in_order = self._names_in_order(order)
         if container.is_unordered:
             followed = [name for name in self.names if name in self.required and self._varies(name)]
-            needed = [self.make.atom(OBJECT, "has", name) for name in followed]
+            needed = [self.make.atom(Has(name)) for name in followed]
             self.core = (self.make.all_of([*needed, self.core[0]]), *self.core[1:])
             self.required.difference_update(followed)
         self._open: dict[Formula, frozenset[Formula]] = {}
@@ -58,13 +58,13 @@ class _Reader:
             return said, *others
         rest = []
         for part in said.conjuncts():
-            name = only_name(part)
-            if name is None:
-                rest.append(part)
-            elif part.payload[0] == "has":
-                self.required.add(name)
-            else:
-                self.own.setdefault(name, []).append(part.payload[2])
+            match part:
+                case Atom(Has(name)):
+                    self.required.add(name)
+                case Atom(Members(child=child)) if (own := only_name(part)) is not None:
+                    self.own.setdefault(own, []).append(child)
+                case _:
+                    rest.append(part)
         return (self.make.all_of(rest),)
 
     def _names_in_order(self, order: _Order) -> list[str]:
@@ -79,7 +79,9 @@ class _Reader:
 
     def _varies(self, name: str) -> bool:
         """Whether what the goal says of a name, or whether there is room for it, depends on other members."""
-        alternatives = [part for formula in self.core for part in formula.conjuncts() if part.kind != "atom"]
+        alternatives = [
+            part for formula in self.core for part in formula.conjuncts() if not isinstance(part, Atom)
+        ]
         return any(name in self._concerned(part) for part in alternatives)
 
     def node(self, goal: Goal, position: int) -> Node:
@@ -137,14 +139,12 @@ class _Reader:
             node.verdict = self._verdict(current)
             self._read_others(node, current)
 
-    def _changed(
-        self, goal: Goal, name: str | None, key: object, change: Callable[[Formula], Formula]
-    ) -> Goal:
+    def _changed(self, goal: Goal, name: str | None, key: object, change: Callable[[Atom], Formula]) -> Goal:
         """With every atom that a name concerns replaced by `change(atom)`, which `key` stands for."""
         return tuple([self._rewritten(formula, name, key, change) for formula in goal])
 
     def _rewritten(
-        self, formula: Formula, name: str | None, key: object, change: Callable[[Formula], Formula]
+        self, formula: Formula, name: str | None, key: object, change: Callable[[Atom], Formula]
     ) -> Formula:
         if name not in self._concerned(formula):
             return formula
@@ -153,7 +153,7 @@ class _Reader:
             concerns = self._concerns
             known = formula.cache[key] = (
                 change(formula)
-                if formula.kind == "atom"
+                if isinstance(formula, Atom)
                 else self.make.with_parts(
                     formula,
                     [
@@ -168,13 +168,13 @@ class _Reader:
         ended = [self.make.rewritten(formula, "ended", self._ended) for formula in goal]
         return next((number for number, formula in enumerate(ended) if formula is self.make.true), -1)
 
-    def _ended(self, atom: Formula) -> Formula:
-        return self.make.true if atom.payload[0] == "every" else self.make.false
+    def _ended(self, atom: Atom) -> Formula:
+        return self.make.true if isinstance(atom.fact, Members) else self.make.false
 
-    def _skipped(self, name: str, atom: Formula) -> Formula:
+    def _skipped(self, name: str, atom: Atom) -> Formula:
         if only_name(atom) != name:
             return atom
-        return self.make.false if atom.payload[0] == "has" else self.make.true
+        return self.make.false if isinstance(atom.fact, Has) else self.make.true
 
     def _edge(self, goal: Goal, name: str, position: int) -> Edge | None:
         key = (goal, name, position)
@@ -199,12 +199,12 @@ class _Reader:
             return {}
         return {self._changed(goal, name, ("allowed", name), partial(self._allowed, name)): goal}
 
-    def _allowed(self, name: str, atom: Formula) -> Formula:
-        is_own = atom.payload[0] == "every" and only_name(atom) == name
+    def _allowed(self, name: str, atom: Atom) -> Formula:
+        is_own = isinstance(atom.fact, Members) and only_name(atom) == name
         return self.make.true if is_own else atom
 
     def _own_children(self, name: str) -> list[Formula]:
-        return [self.make.atom(OBJECT, "child", child) for child in self.own.get(name, ())]
+        return [self.make.atom(MemberFits(child)) for child in self.own.get(name, ())]
 
     def _own_value(self, name: str) -> Value | None:
         """Of a name that the rest of the goal says nothing of."""
@@ -223,16 +223,17 @@ class _Reader:
             self._concerns[formula] = known
         return known
 
-    def _names_of(self, atom: Formula) -> Iterable[str | None]:
-        if atom.kind != "atom":
-            return ()
-        if atom.payload[0] == "count":
-            return (*self.names, None)
-        name = only_name(atom)
+    def _names_of(self, formula: Formula) -> Iterable[str | None]:
+        name = only_name(formula)
         if name is not None:
             return (name,)
-        named = [name for name in self.names if self._is_in(name, atom.payload[1])]
-        return named if self._undeclared(atom.payload[1]) is self.make.false else (*named, None)
+        match formula:
+            case Atom(MinMembers()):
+                return (*self.names, None)
+            case Atom(Members(names)):
+                named = [name for name in self.names if self._is_in(name, names)]
+                return named if self._undeclared(names) is self.make.false else (*named, None)
+        return ()
 
     def _made(self, taken: Goal, name: str | int, position: int, same: Mapping[Goal, Goal]) -> Edge | None:
         """`same`: by goals that may be left others that do as well."""
@@ -242,29 +243,31 @@ class _Reader:
         targets = tuple(self.node(same.get(left, left), position) for _, left in ways)
         return Edge(name, self.graph.value(condition for condition, _ in ways), targets)
 
-    def _taken(self, atom: Formula, name: str) -> Formula:
-        kind = atom.payload[0]
-        if kind == "every":
-            if not self._is_in(name, atom.payload[1]):
-                return atom
-            later = self.make.true if only_name(atom) == name else atom
-            return self.make.all_of([self.make.atom(OBJECT, "child", atom.payload[2]), later])
-        if kind == "has":
-            return self.make.true if atom.payload[1] == name else atom
-        return self._counted(atom)
+    def _taken(self, atom: Atom, name: str) -> Formula:
+        match atom.fact:
+            case Members(names, child):
+                if not self._is_in(name, names):
+                    return atom
+                later = self.make.true if only_name(atom) == name else atom
+                return self.make.all_of([self.make.atom(MemberFits(child)), later])
+            case Has(required):
+                return self.make.true if required == name else atom
+            case MinMembers(count):
+                return self._counted(count)
+        raise AssertionError(f"{atom.fact} is no fact about objects")
 
-    def _counted(self, atom: Formula) -> Formula:
-        count = atom.payload[1]
-        return self.make.atom(OBJECT, "count", count - 1) if count > 1 else self.make.true
+    def _counted(self, count: int) -> Formula:
+        return self.make.atom(MinMembers(count - 1)) if count > 1 else self.make.true
 
     def _is_in(self, name: str, names: Formula) -> bool:
         """Whether a name satisfies a formula over strings."""
 
-        def decided(atom: Formula) -> Formula:
-            if atom.payload[0] == "in":
-                holds = name in atom.payload[1]
-            else:
-                holds = self.graph.scalars.string_dfa((atom,)).label(name) >= 0
+        def decided(atom: Atom) -> Formula:
+            match atom.fact:
+                case Strings(values):
+                    holds = name in values
+                case _:
+                    holds = self.graph.scalars.string_dfa((atom,)).label(name) >= 0
             return self.make.true if holds else self.make.false
 
         return self.make.rewritten(names, ("name", name), decided) is self.make.true
@@ -294,32 +297,29 @@ class _Reader:
             return frozenset()
         known = self._open.get(formula)
         if known is None:
-            if formula.kind != "atom":
-                known = frozenset[Formula]().union(*map(self._told_apart, formula.parts))
-            elif formula.payload[0] == "every":
-                names = self._undeclared(formula.payload[1])
-                known = frozenset((names,)) - {self.make.true, self.make.false}
-            else:
-                known = frozenset()
+            match formula:
+                case Atom(Members(names)):
+                    known = frozenset((self._undeclared(names),)) - {self.make.true, self.make.false}
+                case _:
+                    known = frozenset[Formula]().union(*map(self._told_apart, formula.parts))
             self._open[formula] = known
         return known
 
     def _undeclared(self, names: Formula) -> Formula:
         """What a formula over names says of undeclared ones: every list is of declared names."""
         return self.make.rewritten(
-            names, "undeclared", lambda atom: self.make.false if atom.payload[0] == "in" else atom
+            names, "undeclared", lambda atom: self.make.false if isinstance(atom.fact, Strings) else atom
         )
 
     def _other_edge(self, goal: Goal, position: int, known: dict[Formula, bool], label: int) -> Edge | None:
-        def taken(atom: Formula) -> Formula:
-            kind = atom.payload[0]
-            if kind == "has":
-                return atom
-            if kind == "count":
-                return self._counted(atom)
-            names = self._undeclared(atom.payload[1])
-            if known.get(names, names is self.make.true):
-                return self.make.all_of([self.make.atom(OBJECT, "child", atom.payload[2]), atom])
+        def taken(atom: Atom) -> Formula:
+            match atom.fact:
+                case MinMembers(count):
+                    return self._counted(count)
+                case Members(names, child):
+                    names = self._undeclared(names)
+                    if known.get(names, names is self.make.true):
+                        return self.make.all_of([self.make.atom(MemberFits(child)), atom])
             return atom
 
         key = ("other", *((names.number, holds) for names, holds in known.items()))

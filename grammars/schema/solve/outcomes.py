@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 from ...errors import TooLargeError
 from ..read.document import SchemaDocument
-from ..read.formula import CHILD, Formula, Formulas
+from ..read.formula import CHILD, Atom, ChildFits, Formula
+from ..read.formulas import Formulas
 
 MAX_OUTCOMES = 64
 Goal: TypeAlias = tuple[Formula, ...]
@@ -49,7 +50,7 @@ class _Ways:
             return True
         if goal.count(make.false) == len(goal):
             return False
-        unknown = next((formula for formula in goal if formula.says & CHILD), None)
+        unknown = next((formula for formula in goal if formula.kinds & CHILD), None)
         if unknown is None:
             self.found.setdefault(decided(make, goal), []).append(condition)
             if len(self.found) > MAX_OUTCOMES or depth > MAX_OUTCOMES:
@@ -81,19 +82,24 @@ class _Ways:
         return self._make.rewritten(
             formula,
             ("assumed", child.number, holds),
-            lambda atom: said if atom.payload[1] is child else atom,
+            lambda atom: said if _child_of(atom) is child else atom,
             CHILD,
         )
 
 
 def _needed_children(formula: Formula) -> list[Formula]:
     """What must hold of a member, whatever else does."""
-    return [part.payload[1] for part in formula.conjuncts() if part.says == CHILD and part.kind == "atom"]
+    atoms = (part for part in formula.conjuncts() if isinstance(part, Atom))
+    return [_child_of(atom) for atom in atoms if atom.kinds == CHILD]
 
 
 def _first_child(formula: Formula) -> Formula:
     """What the first `child` atom says."""
-    while formula.kind != "atom":
-        formula = next(part for part in formula.parts if part.says & CHILD)
-    child: Formula = formula.payload[1]
-    return child
+    while not isinstance(formula, Atom):
+        formula = next(part for part in formula.parts if part.kinds & CHILD)
+    return _child_of(formula)
+
+
+def _child_of(atom: Atom) -> Formula:
+    assert isinstance(atom.fact, ChildFits)
+    return atom.fact.child

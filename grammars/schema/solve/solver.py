@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..read.formula import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, Formula
+from ..read.formula import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, Formula, Or
 from .arrays import read_array
 from .nodes import Container, Edge, Node, Value
 from .objects import read_in_order, read_object
@@ -141,7 +141,7 @@ class Solver:
         known = self._containers.get((types, goal))
         if known is None:
             known = self._containers[types, goal] = Container(types, goal)
-            is_plain = len(goal) == 1 and all(part.kind != "or" for part in goal[0].conjuncts())
+            is_plain = len(goal) == 1 and all(not isinstance(part, Or) for part in goal[0].conjuncts())
             self._unread_containers[is_plain].append(known)
             self._unsolved.append(known)
         return known

@@ -10,7 +10,8 @@ from typing import TypeAlias
 import numpy as np
 
 from ...regex.dfa import ANYTHING, REJECT, Dfa, combined
-from ..read.formula import STRING, Formula, Formulas
+from ..read.formula import Formula, Strings
+from ..read.formulas import Formulas
 from .nodes import UndeclaredNames
 from .scalars import Scalars, content
 
@@ -65,7 +66,7 @@ class UndeclaredKinds:
             return combined(self._classified(formulas[:-1]), one, partial(_with_bit, len(formulas) - 1))
         if not self._declared:
             return ANYTHING
-        negated = self._make.negation(self._make.atom(STRING, "in", frozenset(self._declared)))
+        negated = self._make.negation(self._make.atom(Strings(frozenset(self._declared))))
         return self._scalars.string_dfa((negated,))
 
 
