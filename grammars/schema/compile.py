@@ -29,11 +29,11 @@ _OF_NUMBERS = {"maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum", "mu
 class CompiledSchema(NamedTuple):
     machine: StackAutomaton
     left_out: tuple[tuple[str, str], ...]
-    """keyword and path of what the machine does not enforce"""
+    """Keyword and path of each constraint that the machine does not enforce."""
 
 
 class SchemaCompiler:
-    """Keeps the automata of strings and numbers that schemas have in common."""
+    """Compiles schemas, which share the automata of strings and numbers."""
 
     def __init__(self) -> None:
         self._scalars = Scalars()
@@ -45,10 +45,10 @@ class SchemaCompiler:
         separators: tuple[str, str] = (",", ":"),
         property_order: PropertyOrder = "schema",
     ) -> StackAutomaton:
-        """Exactly the compact JSON texts that the schema allows.
+        """The automaton of exactly the compact JSON texts that the schema allows.
 
-        Declared properties come in the schema's order, undeclared ones after them; or in any order,
-        except in objects where they depend on each other too much or are more than `MAX_SEEN`.
+        Declared properties come in the schema's order and undeclared ones after them; or in any order, except
+        in objects whose properties depend on each other too much or are more than `MAX_SEEN`.
 
         Raises GrammarError for a wrong schema, NotCoveredError for a keyword without an automaton,
         TooLargeError past a limit.
@@ -64,9 +64,9 @@ class SchemaCompiler:
         property_order: PropertyOrder,
         is_checked: bool = False,
     ) -> CompiledSchema:
-        """As `compile`; where it is allowed, keywords without an automaton are left out and listed.
+        """As `compile`, without the keywords that `unenforced` allows to be left out.
 
-        `is_checked`: a whole value is checked against the schema again, so that some may be left out to that.
+        `is_checked`: the whole value is checked against the schema later, which may enforce more keywords.
         """
         schema = parse_schema(text, Decimal)
         allowed = unenforced == "allow"
@@ -125,7 +125,8 @@ def _assembled(solver: Solver, separators: tuple[str, str], value: Value) -> Sta
 
 
 def _no_value(schema: Json) -> GrammarError:
-    """NoValueError where longer numbers might be a value: somebody else may know how to write them."""
+    """The error of a schema without a value; NoValueError if a longer number might be one, for another
+    engine."""
     if _bounds_numbers(schema):
         return NoValueError("the schema allows no value (numbers have up to 20 digits)")
     return GrammarError("the schema allows no value, or none that ends")

@@ -69,7 +69,7 @@ class Routes:
                 raise
             return start.grammar
         if asked.spec.closing and isinstance(compiled, Automaton):
-            compiled.find_ways_out()
+            compiled.find_shortest_exits()
         return compiled
 
     def _matcher_of(self, asked: Asked) -> Compiled:

@@ -1,4 +1,4 @@
-"""What is wrong in a schema that is not enforced: the client must learn of it all the same."""
+"""Finds mistakes in a schema that is not enforced, as the client must learn of them too."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ..schema.read.keywords import read_document
 
 
 def first_mistake(text: str) -> GrammarError | None:
-    """The first keyword whose value makes no sense, also where the compiler did not come to; or that there is
-    no value, if that is plain to see."""
+    """The error of the first keyword with a meaningless value, in all subschemas; or of a schema that
+    obviously allows no value."""
     formulas = Formulas()
     try:
         document = read_document(json.loads(text, parse_float=Decimal), formulas, unenforced="allow")
@@ -31,7 +31,7 @@ def first_mistake(text: str) -> GrammarError | None:
 
 
 def _read(document: SchemaDocument) -> None:
-    """Opens every subschema once."""
+    """Reads every subschema once."""
     seen = {document.whole}
     pending = [document.whole]
     while pending:

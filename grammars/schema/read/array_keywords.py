@@ -1,4 +1,4 @@
-"""What the keywords of arrays say, as formulas."""
+"""The formulas that the keywords of arrays stand for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One schema document as formulas. Subschemas stay unread until a value is compared with them."""
+"""One schema document as formulas. A subschema is read when a value is compared with it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from .place import Place
 from .references import References
 
 CHECKED = frozenset(("uniqueItems",))
-"""keywords that may be left to a check of the whole value: most values that models write pass it"""
+"""Keywords that a check of the whole value may enforce instead: most values that models write pass it."""
 Reader: TypeAlias = "Callable[[SchemaDocument, Place], Iterator[Formula]]"
-"""what one keyword of a subschema says"""
+"""Yields the formulas that one keyword of a subschema stands for."""
 
 
 class SchemaDocument:
-    """Reads one schema document. `whole` is its formula, `expanded` opens the subschemas of one value.
+    """Reads one schema document. `whole` is its formula; `expanded` reads the subschemas of one value.
 
-    A keyword that has no automaton raises NotCoveredError, or is left out and its path kept in `left_out`:
-    each of them where `unenforced` is "allow", else the `CHECKED` ones if the value `is_checked` when it is
-    whole. One that makes no sense raises always. An unknown format is an annotation unless `unenforced` is
-    "refuse".
-    `without_formats` are formats that count as having no automaton.
+    A keyword without an automaton raises NotCoveredError or is left out, with its path in `left_out`. Any
+    such keyword is left out if `unenforced` is "allow"; the `CHECKED` ones if the whole value `is_checked`
+    later. A keyword with a meaningless value always raises. An unknown format is an annotation unless
+    `unenforced` is "refuse". The formats in `without_formats` count as formats without an automaton.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class SchemaDocument:
         return self.formulas.rewritten(formula, "expanded", self._opened_atom, SCHEMA)
 
     def schema(self, schema: Json, path: str, base: str) -> Formula:
-        """An atom that stands for the subschema."""
+        """The atom of a subschema."""
         if isinstance(schema, bool):
             return self.formulas.true if schema else self.formulas.false
         if not isinstance(schema, dict):
@@ -93,14 +92,14 @@ class SchemaDocument:
         return self.schema(schema, str(place.fields[keyword]), base)
 
     def place_of(self, formula: Formula) -> Place | None:
-        """Where the subschema stands that an atom stands for; None for `true` and `false`."""
+        """The place of an atom's subschema; None for other formulas."""
         match formula:
             case Atom(Subschema(number)):
                 return self._places[number]
         return None
 
     def unless(self, fact: Fact) -> Formula:
-        """Holds where the fact does not, and for values of other types."""
+        """A formula that holds where the fact does not, and for values of other types."""
         others = self.formulas.types(EVERY_TYPE & ~fact.types)
         return self.formulas.any_of([others, self.formulas.negation(self.formulas.atom(fact))])
 
@@ -118,7 +117,7 @@ class SchemaDocument:
         return self.formulas.atom(Pattern(pattern))
 
     def leave_out_format(self, place: Place, name: str) -> None:
-        """One that nobody knows: by JSON schema's specification it says nothing of the value."""
+        """Leaves out an unknown format: by JSON schema's specification it is an annotation."""
         refusal = place.refusal("format", f"the format {name!r} is not known")
         if self._unenforced == "refuse":
             raise refusal
@@ -155,7 +154,8 @@ class SchemaDocument:
             return [self._unless_refused(error)]
 
     def _unless_refused(self, error: NotCoveredError) -> Formula:
-        """No condition at all, where that is allowed."""
+        """The formula of a keyword that is left out, which is always true. Raises the error if it must not
+        be."""
         if isinstance(error, WrongKeywordError) or not self._may_leave_out(error.keyword):
             raise error
         self.left_out[error.path] = error.keyword

@@ -14,7 +14,7 @@ import msgspec
 NULL, BOOLEAN, NUMBER, STRING, OBJECT, ARRAY = 1, 2, 4, 8, 16, 32
 EVERY_TYPE = 63
 SCHEMA, CHILD, LIST, OTHER = 1, 2, 4, 8
-"""Kinds of facts: an unread subschema, a member's value, a list of strings, any other."""
+"""Kinds of facts: an unread subschema, a child's value, a list of strings, any other."""
 EVERY_KIND = 15
 
 

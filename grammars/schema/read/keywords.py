@@ -1,4 +1,4 @@
-"""What each keyword of a JSON schema says, as formulas."""
+"""The formulas that each keyword of a JSON schema stands for."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _any_of(document: SchemaDocument, place: Place) -> Iterator[Formula]:
 
 
 def _one_of(document: SchemaDocument, place: Place) -> Iterator[Formula]:
-    """At least one, and no two: disjoint alternatives leave no trace."""
+    """At least one holds, and no two do. Disjoint alternatives need no formula for that."""
     make = document.formulas
     outer = make.types(_mask_of(place.fields))
     required = [make.atom(Has(name)) for name in _required_names(place.fields)]

@@ -1,4 +1,4 @@
-"""What the keywords of objects say, as formulas."""
+"""The formulas that the keywords of objects stand for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _properties(document: SchemaDocument, place: Place) -> Iterator[Formula]:
 
 def _required(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     names = place.fields["required"]
-    if isinstance(names, bool):  # draft 3, on the property itself: no meaning since
+    if isinstance(names, bool):  # draft 3, on the property itself; later drafts give it no meaning
         return
     for name in place.names("required", names):
         yield document.formulas.atom(Has(name))

@@ -1,7 +1,7 @@
-"""Formats that are not regular: their automata know a part of what is right.
+"""Formats that are not regular: their automata accept only a part of the right texts.
 
-Such an automaton in place of its format makes a schema allow less, as long as the format is asked for. What
-would rest on a text not having it (`not`, `if`, alternatives of `oneOf` that overlap) is refused.
+Such an automaton makes a schema stricter wherever the format is required. A schema that depends on a text not
+having the format (`not`, `if`, overlapping alternatives of `oneOf`) is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ONE_SIDED = frozenset(("regex", "idn-hostname", "idn-email"))
 
 
 class OneSidedError(GrammarError):
-    """Something rests on a text not having the format `name`. `below`: the subschema that says so."""
+    """The subschema at path `below` depends on a text not having the format `name`."""
 
     def __init__(self, name: str, below: str = "#") -> None:
         super().__init__(f"of some texts it is not known here whether they have the format {name!r}")
@@ -23,7 +23,7 @@ class OneSidedError(GrammarError):
 
 
 def refuse_one_sided(document: SchemaDocument) -> None:
-    """Raises OneSidedError where such a format is ruled out, or tells property names apart."""
+    """Raises OneSidedError if such a format is negated, or distinguishes property names."""
     seen: set[tuple[Formula, bool]] = set()
     pending = [(document.whole, True, "#")]
     while pending:

@@ -1,7 +1,7 @@
-"""Names and items that no other keyword has looked at: `unevaluatedProperties` and `unevaluatedItems`.
+"""`unevaluatedProperties` and `unevaluatedItems`: names and items that no other keyword has evaluated.
 
-What the subschemas for the same value have looked at counts too, but only of those that hold. So there is
-a list of pairs: a condition, and what is *seen* where it holds.
+A subschema of the same value evaluates names and items too, but only if it holds. So each subschema gives a
+pair: its condition, and what it has *seen* where the condition holds.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Seen = TypeVar("Seen")
 
 
 class _If(NamedTuple):
-    """What `place` sees where the condition holds."""
+    """A subschema, and the condition under which it counts."""
 
     condition: Formula
     place: Place
 
 
 def other_names(document: SchemaDocument, place: Place) -> Formula:
-    """The names that `properties` and `patternProperties` of one subschema say nothing of."""
+    """The names outside `properties` and `patternProperties` of one subschema."""
     make = document.formulas
     return make.all_of(map(make.negation, _covered(document, place)))
 
@@ -63,7 +63,7 @@ def unevaluated_items(document: SchemaDocument, place: Place) -> Iterator[Formul
     child = document.child(place, "unevaluatedItems")
 
     def seen(at: Place) -> int | None:
-        """How many items from the first on, None for all."""
+        """The number of first items that are seen; None for all."""
         if "contains" in at.fields:
             raise place.refusal("unevaluatedItems", "it is not supported beside contains")
         items, first = at.fields.get("items"), at.fields.get("prefixItems")
@@ -91,7 +91,7 @@ def _for_all(
     seen: Callable[[Place], Seen],
     unseen: Callable[[Sequence[Seen]], Formula],
 ) -> Iterator[Formula]:
-    """For each set of conditions: if none beside them holds, what they leave unseen must fit."""
+    """For each set of conditions: if no other holds, the names or items that they leave unseen must fit."""
     make = document.formulas
     always, sometimes = [seen(place)], list[tuple[Formula, Seen]]()
     for condition, inner in _in_place(document, place, make.true, (place,)):
@@ -111,7 +111,7 @@ def _for_all(
 def _in_place(
     document: SchemaDocument, place: Place, condition: Formula, above: tuple[Place, ...]
 ) -> Iterator[_If]:
-    """The subschemas for the same value, at any depth."""
+    """All subschemas of the same value, at any depth."""
     for holds, schema in _applied(document, place):
         inner = document.place_of(schema)
         if inner is not None and inner not in above:
@@ -121,7 +121,7 @@ def _in_place(
 
 
 def _applied(document: SchemaDocument, place: Place) -> Iterator[tuple[Formula, Formula]]:
-    """When a subschema counts, and the subschema."""
+    """(condition, subschema) for each direct subschema of the same value."""
     make, fields = document.formulas, place.fields
     for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
         if keyword in fields:

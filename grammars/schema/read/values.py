@@ -1,4 +1,4 @@
-"""Formulas that say what a value is: those of `enum` and `const`."""
+"""Formulas of given values, for `enum` and `const`."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def _object(make: Formulas, members: dict[str, Json]) -> Formula:
 
 
 def name_formula(make: Formulas, name: str) -> Formula:
-    """The set of one name."""
+    """A formula over names that holds for this one alone."""
     return make.atom(Strings(frozenset([name])))
 
 
 def is_listed(make: Formulas, name: str, names: Formula) -> bool:
-    """Whether a formula over names is of lists alone and holds for this one."""
+    """Whether a formula over names consists of lists alone and holds for this name."""
 
     def decided(atom: Atom) -> Formula:
         return make.true if isinstance(atom.fact, Strings) and name in atom.fact.values else make.false

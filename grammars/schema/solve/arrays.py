@@ -1,4 +1,4 @@
-"""Arrays: what is left of a goal after each item."""
+"""Arrays: the rest of a goal after each item."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .value_graph import ValueGraph
 
 
 def read_array(graph: ValueGraph, array: Container) -> None:
-    """Fills in the nodes of an array, from its start on."""
+    """Makes the nodes of an array, from its start on."""
     array.start = _node(graph, array, array.goal)
     pending = [array.start]
     while pending:
@@ -62,7 +62,7 @@ def _after_item(make: Formulas, atom: Atom) -> Formula:
 
 
 def _after_position(make: Formulas, first: int, last: int | None, child: Formula) -> Formula:
-    """`items` holds for the positions from `first` up to `last`, which count from the next item on."""
+    """`Items(first, last, child)` after the item at position 0."""
     end = None if last is None else last - 1
     later = make.true if end == 0 else make.atom(Items(max(first - 1, 0), end, child))
     return later if first else make.all_of([make.atom(ItemFits(child)), later])

@@ -1,4 +1,4 @@
-"""Which names the formulas over an object speak of."""
+"""The property names in formulas over an object."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def only_name(formula: Formula) -> str | None:
 
 
 def declared_names(goal: Goal) -> list[str]:
-    """Every name that is listed: those of properties in the order of declaration, then others."""
+    """Every listed name: the properties in order of declaration, then the others."""
     said = [atom for formula in goal for atom in formula.atoms()]
     properties = [only_name(atom) for atom in said if isinstance(atom.fact, Members)]
     declared = [name for name in properties if name is not None]
@@ -37,7 +37,7 @@ def _listed(fact: Fact) -> Iterator[str]:
 
 
 def names_to_violate(formula: Formula) -> Iterator[str]:
-    """Declared names of which the formula may want to see what is not allowed to all."""
+    """Declared names whose value may have to break a constraint, for the formula to hold."""
     if isinstance(formula, Not):
         name = only_name(formula.atom)
         if name is not None:

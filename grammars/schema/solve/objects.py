@@ -1,7 +1,7 @@
-"""Objects: declared properties in their order, then undeclared ones; what is left of a goal after each.
+"""Objects: declared properties in order, then undeclared ones; the rest of a goal after each.
 
-What concerns one declared property alone, in a conjunction, is kept out of the goal: an object of many
-independent properties then has one node for each of them, and the goal that travels stays small.
+A conjunct about one declared property alone is kept out of the goal. So an object of many independent
+properties has one node for each, and goals stay small.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .undeclared import UndeclaredKinds
 from .value_graph import MAX_NODES, ValueGraph
 
 _Order = Literal["any", "any for others", "declared"]
-"""that of declared properties; "any for others" than those that depend on each other"""
+"""The order of declared properties; "any for others": those that depend on each other keep theirs."""
 _LOOSE_ORDERS: tuple[_Order, ...] = ("any", "any for others")
 
 
@@ -48,11 +48,11 @@ class _Reader:
         self._own_values: dict[str, Value | None] = {}
         self._kinds = UndeclaredKinds(graph.scalars, graph.formulas, self.names)
         self.found: list[Node] = []
-        """read in this order: if there are too many, that is soon known"""
+        """Nodes in the order of reading, so that too many of them are found early."""
         self.to_violate = {name for formula in self.core for name in names_to_violate(formula)}
 
     def _core(self, goal: Goal) -> Goal:
-        """The goal without what concerns one declared property alone."""
+        """The goal without the conjuncts about one declared property alone."""
         said, *others = (simplified(self.make, formula) for formula in goal)
         if others:
             return said, *others
@@ -78,7 +78,7 @@ class _Reader:
         return found
 
     def _varies(self, name: str) -> bool:
-        """Whether what the goal says of a name, or whether there is room for it, depends on other members."""
+        """Whether the constraint on a name depends on other members."""
         alternatives = [
             part for formula in self.core for part in formula.conjuncts() if not isinstance(part, Atom)
         ]
@@ -115,7 +115,7 @@ class _Reader:
         self._read_others(node, goal)
 
     def _skipping(self, goal: Goal, position: int) -> Iterator[tuple[str, Goal]]:
-        """The names from a position on, and what is left without those before."""
+        """The names from a position on, each with the rest of the goal if the names before it are missing."""
         for name in self.in_order[position:]:
             yield name, goal
             goal = self._changed(goal, name, ("skipped", name), partial(self._skipped, name))
@@ -140,7 +140,7 @@ class _Reader:
             self._read_others(node, current)
 
     def _changed(self, goal: Goal, name: str | None, key: object, change: Callable[[Atom], Formula]) -> Goal:
-        """With every atom that a name concerns replaced by `change(atom)`, which `key` stands for."""
+        """The goal with `change(atom)` for every atom that a name concerns; `key` names the change."""
         return tuple([self._rewritten(formula, name, key, change) for formula in goal])
 
     def _rewritten(
@@ -193,8 +193,8 @@ class _Reader:
         return self._made(taken, name, position, self._settled(goal, name))
 
     def _settled(self, goal: Goal, name: str) -> dict[Goal, Goal]:
-        """Where the order is free, the goal may stay what it is after a value that changes nothing else: a
-        name that was seen can't come again."""
+        """Goals of an unordered object that can be replaced by `goal` itself: after a value that changes
+        nothing else, the fact about the name may stay, as the name can't come again."""
         if not self.container.is_unordered or name in self.to_violate:
             return {}
         return {self._changed(goal, name, ("allowed", name), partial(self._allowed, name)): goal}
@@ -207,7 +207,7 @@ class _Reader:
         return [self.make.atom(MemberFits(child)) for child in self.own.get(name, ())]
 
     def _own_value(self, name: str) -> Value | None:
-        """Of a name that the rest of the goal says nothing of."""
+        """The value of a name that the rest of the goal does not constrain."""
         if name not in self._own_values:
             ways = outcomes(self.graph.document, (self.make.all_of(self._own_children(name)),))
             conditions = [condition for condition, _ in ways]
@@ -215,7 +215,7 @@ class _Reader:
         return self._own_values[name]
 
     def _concerned(self, formula: Formula) -> frozenset[str | None]:
-        """The declared names that may change what is left of the formula, None for undeclared ones."""
+        """The declared names that can change the formula; None stands for all undeclared names."""
         known = self._concerns.get(formula)
         if known is None:
             parts = map(self._concerned, formula.parts)
@@ -236,7 +236,8 @@ class _Reader:
         return ()
 
     def _made(self, taken: Goal, name: str | int, position: int, same: Mapping[Goal, Goal]) -> Edge | None:
-        """`same`: by goals that may be left others that do as well."""
+        """The edge to the nodes of the goals that `taken` can leave. `same`: goals with their
+        replacements."""
         ways = outcomes(self.graph.document, taken)
         if not ways:
             return None
@@ -273,7 +274,7 @@ class _Reader:
         return self.make.rewritten(names, ("name", name), decided) is self.make.true
 
     def _read_others(self, node: Node, goal: Goal) -> None:
-        """Edges for undeclared names: one for each way in which the formulas tell them apart."""
+        """Makes the edges of undeclared names: one for each kind that the formulas distinguish."""
         position = node.key[1] if self.container.is_unordered else len(self.names)
         told_apart = frozenset[Formula]().union(*map(self._told_apart, goal))
         varying = tuple(sorted(told_apart, key=lambda names: names.number))
@@ -292,7 +293,7 @@ class _Reader:
         node.names = self._kinds.named(varying, tuple(kept))
 
     def _told_apart(self, formula: Formula) -> frozenset[Formula]:
-        """Formulas over undeclared names of which some but not all may satisfy them."""
+        """The formulas over names that some but not all undeclared names may satisfy."""
         if None not in self._concerned(formula):
             return frozenset()
         known = self._open.get(formula)
@@ -306,7 +307,7 @@ class _Reader:
         return known
 
     def _undeclared(self, names: Formula) -> Formula:
-        """What a formula over names says of undeclared ones: every list is of declared names."""
+        """The formula for undeclared names, of which no list has any."""
         return self.make.rewritten(
             names, "undeclared", lambda atom: self.make.false if isinstance(atom.fact, Strings) else atom
         )
@@ -327,7 +328,7 @@ class _Reader:
 
 
 def read_object(graph: ValueGraph, container: Container) -> None:
-    """Fills in the nodes of an object, from its start on."""
+    """Makes the nodes of an object, from its start on."""
     for order in _LOOSE_ORDERS if graph.any_order else ():
         known = graph.unread
         try:
@@ -339,7 +340,7 @@ def read_object(graph: ValueGraph, container: Container) -> None:
 
 
 def read_in_order(graph: ValueGraph, container: Container) -> None:
-    """Anew, with the declared order of properties."""
+    """Makes an object's nodes again, with the declared order of properties."""
     _read(graph, container, "declared")
 
 
@@ -353,7 +354,7 @@ def _read(graph: ValueGraph, container: Container, order: _Order) -> None:
     for node in reader.found:
         reader.read(node)
         if node is container.start and container.is_unordered:
-            most = graph.free_order.most_places(node)
+            most = graph.free_order.most_nodes(node)
         if len(container.nodes) > most:
             raise TooLargeError(f"more than {most} places in an object")
     if container.is_unordered:

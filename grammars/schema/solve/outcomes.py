@@ -1,4 +1,4 @@
-"""The ways in which a member can matter: by what it may be, what is left of a goal."""
+"""The outcomes of a member: conditions on its value, and the rest of the goal for each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Goal: TypeAlias = tuple[Formula, ...]
 
 
 def outcomes(document: SchemaDocument, goal: Goal) -> list[tuple[Formula, Goal]]:
-    """For each way in which `child` atoms can turn out: a condition on the child, and what is left.
+    """(condition on the child, rest of the goal) for each outcome of the `ChildFits` facts.
 
     The first condition that holds decides.
     """
@@ -29,7 +29,7 @@ def outcomes(document: SchemaDocument, goal: Goal) -> list[tuple[Formula, Goal]]
 
 
 def decided(make: Formulas, goal: Sequence[Formula]) -> Goal:
-    """Without what comes after a formula that is true, which is never the first."""
+    """The goal with `false` for every formula behind one that is true: such a formula is never the first."""
     if make.true not in goal[:-1]:
         return tuple(goal)
     first = goal.index(make.true)
@@ -41,10 +41,10 @@ class _Ways:
         self._document = document
         self._make = document.formulas
         self.found: dict[Goal, list[Formula]] = {}
-        """conditions, by what is left"""
+        """Conditions, by the rest of the goal."""
 
     def split(self, goal: Goal, condition: Formula, depth: int) -> bool:
-        """Whether every child that meets the condition leaves something."""
+        """Whether every child that meets the condition leaves a goal that can be met."""
         make = self._make
         if condition is make.false:
             return True
@@ -88,13 +88,13 @@ class _Ways:
 
 
 def _needed_children(formula: Formula) -> list[Formula]:
-    """What must hold of a member, whatever else does."""
+    """The formulas that the child must satisfy in any case."""
     atoms = (part for part in formula.conjuncts() if isinstance(part, Atom))
     return [_child_of(atom) for atom in atoms if atom.kinds == CHILD]
 
 
 def _first_child(formula: Formula) -> Formula:
-    """What the first `child` atom says."""
+    """The child formula of the first such atom."""
     while not isinstance(formula, Atom):
         formula = next(part for part in formula.parts if part.kinds & CHILD)
     return _child_of(formula)

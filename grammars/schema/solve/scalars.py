@@ -1,4 +1,4 @@
-"""Strings and numbers: from a formula's atoms to automata, cached across schemas."""
+"""The automata of strings and numbers that satisfy formulas, cached across schemas."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from ...regex.dfa import (
     union,
 )
 from ...regex.regex_dfa import searching
-from ..lexical.code_points import Spelling
+from ..lexical.code_points import Escapes
 from ..lexical.formats import FORMATS
-from ..lexical.json_string_bytes import Block, counted, inlined, plain, spelled
+from ..lexical.json_string_bytes import Block, ascii_block, bounded_block, inlined_block, string_block
 from ..lexical.numbers import canonical, compared, multiples, one_of, spellings
 from ..read.formula import (
     Always,
@@ -51,7 +51,7 @@ from ..read.formula import (
 )
 from ..read.one_sided import ONE_SIDED, OneSidedError
 
-MAX_UNITS = 256  # larger counts would be so many copies of a character's states
+MAX_UNITS = 256  # a larger count would need so many copies of a character's states
 MAX_LITERAL_STATES = 20_000
 MAX_JOINT_ATOMS = 8
 CACHED = 500
@@ -59,34 +59,34 @@ Content: TypeAlias = tuple[Any, ...]
 
 
 class Scalars:
-    """Automata of string and number formulas, remembered by content: schemas repeat each other."""
+    """Automata of formulas over strings and numbers, cached by content, as schemas repeat each other."""
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[Content, Block | None] = OrderedDict()
         self._dfas: OrderedDict[Content, Dfa] = OrderedDict()
 
     def string_block(self, formulas: Sequence[Formula]) -> Block | None:
-        """What follows an opening quote where text must satisfy exactly one of the formulas: its index."""
+        """The block behind an opening quote, which labels a text with the index of its first true formula."""
         free = all(isinstance(atom.fact, MinLength) for atom in _atoms(formulas))
-        spelling: Spelling = "any" if free else "usual"
+        escapes: Escapes = "any" if free else "usual"
         key = ("string", *map(content, formulas))
         bounds = counted_lengths(formulas)
         if bounds is not None:
-            return self._remembered(key, lambda: counted(*bounds))
-        return self._remembered(key, lambda: spelled(self.string_dfa(formulas), spelling))
+            return self._remembered(key, lambda: bounded_block(*bounds))
+        return self._remembered(key, lambda: string_block(self.string_dfa(formulas), escapes))
 
     def name_block(self, dfa: Callable[[], Dfa], key: Content, *, is_shared: bool) -> Block | None:
-        """The same for property names; `key` stands for the automaton. Shared nodes need the stack."""
+        """The block of property names; `key` names the automaton. Shared nodes need the stack."""
         if is_shared:
-            return self._remembered(("name", *key), lambda: spelled(dfa(), "lower"))
-        return self._remembered(("whole name", *key), lambda: inlined(dfa(), "lower"))
+            return self._remembered(("name", *key), lambda: string_block(dfa(), "lower"))
+        return self._remembered(("whole name", *key), lambda: inlined_block(dfa(), "lower"))
 
     def number_block(self, formulas: Sequence[Formula]) -> Block | None:
         key = ("number", *map(content, formulas))
-        return self._remembered(key, lambda: plain(self.number_dfa(formulas)))
+        return self._remembered(key, lambda: ascii_block(self.number_dfa(formulas)))
 
     def string_dfa(self, formulas: Sequence[Formula]) -> Dfa:
-        """Labels texts with the index of the formula that they satisfy."""
+        """The automaton that labels a text with the index of the formula that it satisfies."""
         key = ("string", *map(content, formulas))
         known = self._dfas.get(key)
         if known is None and _lists_some(formulas):
@@ -94,7 +94,7 @@ class Scalars:
         return known or self._labelled(key, formulas, _string_atom, lambda _: (ANYTHING, None))
 
     def _with_lists(self, formulas: Sequence[Formula]) -> Dfa:
-        """All other strings are in none of the lists."""
+        """As `string_dfa`: listed strings one by one, all others by the formulas without lists."""
         facts = [atom.fact for atom in _atoms(formulas)]
         listed = frozenset[str]().union(*(fact.values for fact in facts if isinstance(fact, Strings)))
         labels = {text: _label_of(formulas, partial(_string_satisfies, text)) for text in listed}
@@ -133,14 +133,14 @@ class Scalars:
 
 
 def _share_atoms(formulas: Sequence[Formula]) -> bool:
-    """Whether they are built of the same few atoms again and again."""
+    """Whether the formulas consist of the same few atoms."""
     atoms = [atom for formula in formulas for atom in formula.atoms()]
     distinct = len(set(atoms))
     return len(formulas) > 1 and distinct <= MAX_JOINT_ATOMS and len(atoms) >= 2 * distinct
 
 
 def _jointly(formulas: Sequence[Formula], atom: Callable[[Fact], Dfa]) -> Dfa:
-    """One product of all atoms, each a bit of the label, which then says what formula holds."""
+    """The product of all atoms, each a bit of the label, and then the formula for each label."""
     atoms = list(dict.fromkeys(atom for formula in formulas for atom in formula.atoms()))
     known = ANYTHING
     for each in atoms:
@@ -164,7 +164,7 @@ def _separately(formulas: Sequence[Formula], atom: Callable[[Fact], Dfa]) -> Dfa
 
 
 def counted_lengths(formulas: Sequence[Formula]) -> tuple[int, int] | None:
-    """The least and the most code points, if that is all that is asked and the most is large."""
+    """The least and greatest length, if the formulas bound only the length and the greatest is large."""
     least, most = 0, 0
     if len(formulas) > 1:
         return None
@@ -185,7 +185,7 @@ def _trim(cache: OrderedDict[Content, Any]) -> None:
 
 
 def content(formula: Formula) -> Content:
-    """What the formula says, comparable across schemas. For atoms of strings and numbers."""
+    """A key for a formula over strings or numbers that is comparable across schemas."""
     if isinstance(formula, Atom):
         return (formula.fact,)
     return (type(formula), *map(content, formula.parts))
@@ -198,7 +198,7 @@ def _with_label(known: Dfa, dfa: Dfa, label: int) -> Dfa:
 
 
 def _built(formula: Formula, atom: Callable[[Fact], Dfa]) -> Dfa:
-    """Label 0 for what satisfies the formula."""
+    """The automaton of the texts that satisfy the formula."""
     match formula:
         case Always():
             return ANYTHING
@@ -231,7 +231,7 @@ def _string_atom(fact: Fact) -> Dfa:
 
 @lru_cache(64)
 def at_least(count: int) -> Dfa:
-    """Texts of so many code points or more."""
+    """The automaton of texts of at least so many code points."""
     if count > MAX_UNITS + 1:
         raise TooLargeError(f"a length of {count - 1}; automata count to {MAX_UNITS}")
     steps = explored(
@@ -250,7 +250,7 @@ def _atoms(formulas: Sequence[Formula]) -> list[Atom]:
 
 
 def _lists_some(formulas: Sequence[Formula]) -> bool:
-    """Whether it is worth while to look at the listed strings one by one."""
+    """Whether there are lists beside other atoms."""
     atoms = _atoms(formulas)
     return len(atoms) > 1 and any(isinstance(atom.fact, Strings) for atom in atoms)
 
@@ -269,7 +269,7 @@ def _string_satisfies(text: str, atom: Atom) -> bool:
 
 
 def _without_lists(formula: Formula) -> Formula:
-    """What it says of strings that are in no list."""
+    """The formula for strings that are in no list."""
     match formula:
         case Atom(Strings()) | Never():
             return _FALSE
@@ -288,7 +288,7 @@ _TRUE, _FALSE = Always(0), Never(0)
 
 
 def _label_of(formulas: Sequence[Formula], holds: Callable[[Atom], bool]) -> int:
-    """The index of the formula that is true where these atoms hold."""
+    """The index of the first formula that is true if these atoms hold."""
     return next((number for number, formula in enumerate(formulas) if is_true(formula, holds)), REJECT)
 
 
@@ -306,12 +306,12 @@ def is_true(formula: Formula, holds: Callable[[Atom], bool]) -> bool:
 
 
 def literals(texts: Iterable[str]) -> Dfa:
-    """Exactly these texts."""
+    """The automaton of exactly these texts."""
     return labelled_literals(dict.fromkeys(texts, 0), REJECT)
 
 
 def labelled_literals(label_of_text: Mapping[str, int], label_of_others: int) -> Dfa:
-    """A label for each of these texts, one for all others."""
+    """The automaton with a label for each of these texts and one for all others."""
     ordered = sorted(label_of_text)
     letters = sorted({ord(letter) for text in ordered for letter in text})
     column = {letter: position + 1 for position, letter in enumerate(letters)}
@@ -338,7 +338,7 @@ def labelled_literals(label_of_text: Mapping[str, int], label_of_others: int) ->
 
 
 def _over_letters(letters: list[int], transitions: Any, labels: Any) -> Dfa:
-    """Class 0 is for every other code point."""
+    """The automaton with a class for each letter; class 0 is every other code point."""
     class_at = {0: 0}
     for position, letter in enumerate(letters):
         class_at[letter] = position + 1
@@ -373,7 +373,7 @@ def _relabelled(dfa: Dfa, accepted: tuple[int, ...]) -> Dfa:
 
 
 def _number_formulas(formulas: Sequence[Formula]) -> tuple[Dfa, Dfa | None]:
-    """The spellings in question, and the automaton if they are plain lists of values."""
+    """The texts to consider, and the automaton if the formulas are lists of values."""
     atoms = _atoms(formulas)
     whole_fractions = not any(isinstance(atom.fact, Integer) for atom in atoms)
     universe = spellings(exponents=not atoms, whole_fractions=whole_fractions)
@@ -389,7 +389,7 @@ def _number_formulas(formulas: Sequence[Formula]) -> tuple[Dfa, Dfa | None]:
 
 
 def _listed_numbers(formula: Formula) -> frozenset[Fraction] | None:
-    """Those that a formula lists, of which it may forbid some."""
+    """The numbers that a formula lists; it may forbid some of them."""
     for part in formula.conjuncts():
         match part:
             case Atom(Numbers(values)):

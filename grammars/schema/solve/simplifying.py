@@ -1,4 +1,4 @@
-"""Less to say of the same: what all alternatives have in common, and what is settled by what else holds."""
+"""Simplifies formulas: factors out what all alternatives share, and applies the facts beside them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..read.formulas import Formulas
 
 
 def simplified(make: Formulas, formula: Formula) -> Formula:
-    """The same formula with facts outside of the alternatives wherever they can be."""
+    """An equal formula with as few facts inside alternatives as possible."""
     if not isinstance(formula, (And, Or)):
         return formula
     known = formula.cache.get("simplified")
@@ -27,7 +27,7 @@ def _simplified(make: Formulas, formula: Formula) -> Formula:
 
 
 def _factored(make: Formulas, alternatives: Formula) -> Formula:
-    """With what they have in common beside them."""
+    """The alternatives with their common conjuncts factored out."""
     first, *others = (dict.fromkeys(part.conjuncts()) for part in alternatives.parts)
     shared = [part for part in first if all(part in other for other in others)]
     if not shared:
@@ -37,7 +37,7 @@ def _factored(make: Formulas, alternatives: Formula) -> Formula:
 
 
 def _settled(make: Formulas, conjunction: Formula) -> Formula:
-    """With alternatives that know of the facts beside them."""
+    """The conjunction with its alternatives simplified by the facts beside them."""
     facts = {part for part in conjunction.parts if not isinstance(part, Or)}
     return make.with_parts(
         conjunction,

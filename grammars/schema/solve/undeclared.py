@@ -1,4 +1,4 @@
-"""Undeclared names of one object, told apart by formulas over them."""
+"""The undeclared names of one object, by the formulas over names that hold for them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .scalars import Scalars, content
 
 _Formulas: TypeAlias = tuple[Formula, ...]
 Kind: TypeAlias = tuple[int, dict[Formula, bool]]
-"""a label, and which formulas hold"""
+"""A label, and whether each formula holds."""
 
 
 class UndeclaredKinds:
-    """Those of names that are not among `declared`; worked out once for the same formulas."""
+    """The kinds of names that are not among `declared`; cached by formulas."""
 
     def __init__(self, scalars: Scalars, formulas: Formulas, declared: Sequence[str]) -> None:
         self._scalars = scalars
@@ -42,7 +42,7 @@ class UndeclaredKinds:
         return known
 
     def named(self, formulas: _Formulas, labels: tuple[int, ...]) -> UndeclaredNames:
-        """The names of the kinds with these labels, which are numbered in this order."""
+        """The names of the kinds with these labels, numbered in this order."""
         known = self._named.get((formulas, labels))
         if known is None:
             dfa = self._classified(formulas)
@@ -54,7 +54,7 @@ class UndeclaredKinds:
         return known
 
     def _classified(self, formulas: _Formulas) -> Dfa:
-        """Labels undeclared names with a bit for each of the formulas."""
+        """The automaton that labels undeclared names with a bit for each formula."""
         known = self._classes.get(formulas)
         if known is None:
             known = self._classes[formulas] = self._newly_classified(formulas)
