@@ -19,7 +19,7 @@ from functools import partial
 from heapq import heappop, heappush
 from pathlib import Path
 
-from arbora.radix_cache import EvictionPolicy, LeastRecentlyUsed, PrefixCache, ReuseRate
+from arbora.radix_cache import EvictionPolicy, GittinsPolicy, LeastRecentlyUsed, PrefixCache
 
 sys.path.append(str(Path(__file__).parent))
 from service_traces import SERVICES
@@ -91,7 +91,7 @@ def compare(trace: Trace, blocks: int) -> dict[str, float]:
     return {
         "blocks": blocks,
         "lru": replay(trace, blocks, LeastRecentlyUsed()),
-        "ours": replay(trace, blocks, ReuseRate(blocks, PAGE)),
+        "ours": replay(trace, blocks, GittinsPolicy(blocks, PAGE)),
         "belady": belady(trace, blocks),
     }
 

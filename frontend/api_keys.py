@@ -8,8 +8,8 @@ from collections.abc import Collection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..runtime.errors import RequestError
+from .http.tenants import SENT_KEY
 from .openai.errors import error_response
-from .tenants import SENT_KEY
 
 METRICS_PATH = "/metrics"
 OPEN_PATHS = frozenset(("/health", "/ping", "/version", METRICS_PATH))

@@ -15,7 +15,7 @@ from ..runtime.messages import (
     StoreCounts,
     Tokens,
 )
-from .tenants import shown_namespace
+from .http.tenants import shown_namespace
 
 TEXT_CHARACTERS = 80
 DISK_ERROR = "The disk cache fails; its file may still have some of this. Delete it again later."

@@ -31,13 +31,18 @@ from ..runtime.messages import (
 )
 from ..runtime.sampling_params import SamplingParams
 from .cache_answers import Freed, PinDeleted, amount, cache_status, freed_pages, shown_pin
-from .caller import Caller, caller_of
+from .http.body import BodyKind
+from .http.callers import caller_of
+from .http.http_service import HttpService
+from .http.tenants import cache_scope, tenant_of
+from .openai.fixed_fields import INERT_FIELDS
 from .openai.protocol import PinRequest
-from .openai.requests import new_id
 from .openai.tokenize import prompt_tokens
-from .openai.validation import check_range, check_salt, check_token_ids
-from .service import Service, room_for_reply
-from .tenants import cache_namespace, cache_scope, tenant_of
+from .replica.generation import early_end
+from .request.prepare import Limits, cache_namespace, new_id, reply_tokens
+from .request.service import Service
+from .request.validation import check_range, check_salt, check_token_ids
+from .work.caller import Caller
 
 ANSWER_SECONDS = 10.0
 DROP_SECONDS = 600.0  # what is on disk is overwritten before the answer: some GB in ten seconds
@@ -46,10 +51,11 @@ PIN_ATTEMPTS = 3  # what was computed may be evicted before it is pinned
 NOT_CACHED = "prefix_not_cached"
 Answer = TypeVar("Answer", CacheReport, CacheDropped, PinFits, PrefixPinned)
 
-_decoder = msgspec.json.Decoder(PinRequest)
+_BODY = BodyKind(PinRequest, INERT_FIELDS)
 
 
-async def show_cache(service: Service, request: Request) -> Response:
+async def show_cache(http: HttpService, request: Request) -> Response:
+    service = http.service
     model = service.engine.check_serving()
     scope = cache_scope(request, service.config)
     salt = _salt(request)
@@ -66,8 +72,9 @@ async def show_cache(service: Service, request: Request) -> Response:
     return _json(cache_status(report, model, own, shown, is_isolated=service.config.isolate_keys))
 
 
-async def drop_cache(service: Service, request: Request) -> Response:
+async def drop_cache(http: HttpService, request: Request) -> Response:
     """What is cached and not in use: of one salt, which may be empty, or all that the key may use."""
+    service = http.service
     model = service.engine.check_serving()
     scope = cache_scope(request, service.config)
     salt = _salt(request)
@@ -84,11 +91,12 @@ async def drop_cache(service: Service, request: Request) -> Response:
     return _json(Freed(freed, freed_pages(dropped)))
 
 
-async def pin_prefix(service: Service, http_request: Request) -> Response:
+async def pin_prefix(http: HttpService, http_request: Request) -> Response:
     """Computes what isn't cached of a prefix, and keeps its full pages for a time."""
+    service = http.service
     _check_query(http_request)
     caller = caller_of(http_request, service.config)
-    request = await service.bodies.read(http_request, caller, _decoder, PinRequest)
+    request = await http.bodies.read(http_request, caller, _BODY)
     service.check_model(request.model)
     model = service.engine.check_serving()
     check_range("ttl_s", request.ttl_s, 0, MOST_TTL_SECONDS, above_low=True)
@@ -109,7 +117,8 @@ async def pin_prefix(service: Service, http_request: Request) -> Response:
     return _json(shown_pin(pin, model))
 
 
-async def unpin_prefix(service: Service, request: Request) -> Response:
+async def unpin_prefix(http: HttpService, request: Request) -> Response:
+    service = http.service
     _check_query(request)
     service.engine.check_serving()
     scope = cache_scope(request, service.config)
@@ -158,7 +167,7 @@ async def _prefix(
             param=_prompt_param(request),
             code="prefix_too_short",
         )
-    room_for_reply(model, count, None, "", _prompt_param(request))
+    reply_tokens(model, count, Limits(None, "", _prompt_param(request)))
     return tokens
 
 
@@ -192,7 +201,7 @@ async def _compute(service: Service, request: Generate) -> None:
         service.engine.forget(generation)
     for output in outputs:
         if output.finish in ("error", "abort"):
-            raise RequestError(output.error or "The prefix was not computed.", status=500, code=output.finish)
+            raise early_end(output)
 
 
 async def _ask(

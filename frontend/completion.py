@@ -6,16 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from .openai.responses import UnenforcedKeyword
-from .openai.token_logprobs import TokenLogprob
+from .request.logprobs import TokenLogprob
+from .request.reply import UnenforcedKeyword, Usage
 
-
-class Usage(msgspec.Struct, frozen=True):
-    """Counts of tokens. `cached_tokens` of the prompt's were not computed again."""
-
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
+__all__ = ["Completion", "CompletionPart", "Usage"]
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):

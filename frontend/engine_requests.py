@@ -6,26 +6,21 @@ import operator
 import reprlib
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
+from typing import Literal, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 
 from ..runtime.errors import RequestError
-from ..runtime.messages import Generate, GrammarSpec, ModelReady, Tokens
-from .caller import Caller
-from .openai.constraint import behind_reasoning, enforced_as_asked
-from .openai.conversation import render
-from .openai.protocol import ChatMessage, ChatRequest, GenerationFields
-from .openai.requests import generate_messages, namespace_of, new_id
-from .openai.validation import (
-    MAX_LOGPROBS,
-    check_common,
-    check_range,
-    check_token_ids,
-    sampling_params,
-    stop_strings,
-)
-from .service import Service, room_for_reply
+from ..runtime.messages import GrammarSpec, ModelReady, Tokens
+from .request.constraint import enforced_as_asked
+from .request.conversation import render
+from .request.fields import SamplingFields
+from .request.messages import ChatMessage, Conversation
+from .request.prepare import Chat, Limits, PreparedRequest, chat_of, namespace_of, new_id, prepare
+from .request.service import Service
+from .request.tools import ToolUse
+from .request.validation import MAX_LOGPROBS, check_fields, check_range, check_token_ids
+from .work.caller import Caller
 
 Prompt: TypeAlias = str | Sequence[int]
 Prompts: TypeAlias = list[str] | list[list[int]]
@@ -97,19 +92,6 @@ class Sampling(TypedDict, total=False):
     priority: int
 
 
-class Asked(NamedTuple):
-    """One reply that was asked for. `rendered` is a conversation's text, None for a plain prompt."""
-
-    fields: GenerationFields
-    stop: Sequence[str]
-    request: Generate
-    rendered: str | None
-
-    @property
-    def prompt(self) -> Tokens:
-        return self.request.prompt
-
-
 def check_names(sampling: Mapping[str, object]) -> None:
     """Raises TypeError, as for any keyword that a function doesn't have."""
     unknown = sorted(sampling.keys() - Sampling.__annotations__.keys())
@@ -121,7 +103,7 @@ def check_names(sampling: Mapping[str, object]) -> None:
 
 async def ask_completion(
     service: Service, model: ModelReady, prompt: Prompt, sampling: Sampling, name: str
-) -> Asked:
+) -> PreparedRequest:
     """`name` is the prompt's in errors. Raises `RequestError` for what can't be served."""
     if isinstance(prompt, str):
         tokens = await service.encode(prompt, True, Caller(), model.max_model_len, name)
@@ -131,7 +113,9 @@ async def ask_completion(
         tokens = array("i", ids).tobytes()
     if not tokens:
         raise RequestError(f"{name} must not be empty: it has no tokens.", param=name, code="invalid_value")
-    return _ask(service, model, sampling, tokens, None, name)
+    fields = _fields(sampling)
+    check_fields(fields)
+    return _prepared(service, sampling, fields, tokens, _spec(service, sampling, fields), name)
 
 
 def _token_ids(prompt: Sequence[int], name: str) -> list[int]:
@@ -147,13 +131,17 @@ def _token_ids(prompt: Sequence[int], name: str) -> list[int]:
 
 async def ask_chat(
     service: Service, model: ModelReady, messages: Sequence[Message], sampling: Sampling
-) -> Asked:
+) -> PreparedRequest:
     """Raises `RequestError` for what can't be served."""
-    request = ChatRequest(messages=_messages(messages))
-    text = render(service.template, request, tools=None)
-    namespace = namespace_of(_fields(sampling), scope="")
+    fields = _fields(sampling)
+    text = render(service.template, Conversation(_messages(messages)), tools=None)
+    namespace = namespace_of(fields, scope="")
     tokens = await service.encode_rendered(text, False, namespace, Caller(), model.max_model_len, "messages")
-    return _ask(service, model, sampling, tokens, text, "messages")
+    check_fields(fields)
+    no_calls = ToolUse("none", service.tool_format)
+    spec = _spec(service, sampling, fields)
+    chat, grammar = chat_of(service, text, namespace, spec, no_calls, continues=False)
+    return _prepared(service, sampling, fields, tokens, grammar, "messages", chat)
 
 
 def _messages(messages: Sequence[Message]) -> list[ChatMessage]:
@@ -167,49 +155,43 @@ def _messages(messages: Sequence[Message]) -> list[ChatMessage]:
     return [_convert(message, ChatMessage, f"messages[{place}]") for place, message in enumerate(messages)]
 
 
-def _ask(
+def _prepared(
     service: Service,
-    model: ModelReady,
     sampling: Sampling,
+    fields: SamplingFields,
     prompt: Tokens,
-    rendered: str | None,
+    grammar: GrammarSpec | None,
     prompt_name: str,
-) -> Asked:
-    fields = _fields(sampling)
-    check_common(fields)
+    chat: Chat | None = None,
+) -> PreparedRequest:
     check_range("max_tokens", fields.max_tokens, 0, None)
     logprobs: int | None = _convert(sampling.get("logprobs"), int | None, "logprobs")  # type: ignore[arg-type]
     check_range("logprobs", logprobs, 0, MAX_LOGPROBS)
-    params = sampling_params(
+    return prepare(
+        service,
         fields,
-        max_tokens=room_for_reply(model, len(prompt) // 4, fields.max_tokens, "max_tokens", prompt_name),
+        Limits(fields.max_tokens, "max_tokens", prompt_name),
+        [prompt],
+        request_id=new_id("engine"),
+        namespace=namespace_of(fields, scope=""),
+        tenant="",
+        grammar=grammar,
         logprobs=logprobs,
         prompt_logprobs=None,
-        vocab_size=model.vocab_size,
+        chat=chat,
     )
-    grammar = enforced_as_asked(_grammar(sampling), fields, service.config.unenforced)
-    if grammar is not None and rendered is not None and service.reasoning is not None:
-        grammar = behind_reasoning(grammar, service.reasoning, rendered) or grammar
-    (request,) = generate_messages(
-        fields,
-        request_id=new_id("engine"),
-        client=service.engine.client,
-        namespace=namespace_of(fields, scope=""),
-        prompts=[prompt],
-        sampling=params,
-        most_tokens=[params.max_tokens],
-        grammar=grammar,
-        tenant="",
-    )
-    return Asked(fields, stop_strings(fields), request, rendered)
 
 
-def _fields(sampling: Sampling) -> GenerationFields:
+def _spec(service: Service, sampling: Sampling, fields: SamplingFields) -> GrammarSpec | None:
+    return enforced_as_asked(_grammar(sampling), fields, service.config.unenforced)
+
+
+def _fields(sampling: Sampling) -> SamplingFields:
     own = ("logprobs", *CONSTRAINTS)
     given = {name: value for name, value in sampling.items() if value is not None and name not in own}
     if bias := sampling.get("logit_bias"):
         given["logit_bias"] = {str(token): value for token, value in bias.items()}
-    return _convert(given, GenerationFields, "sampling")
+    return _convert(given, SamplingFields, "sampling")
 
 
 def _convert(value: object, kind: type[T], param: str) -> T:

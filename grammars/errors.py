@@ -30,6 +30,10 @@ class TooLargeError(Exception):
     function = ""
 
 
+class ParserFailedError(GrammarError):
+    """The parser of another engine failed at the grammar. No reply can follow it in that process any more."""
+
+
 class CompilerError(Exception):
     """Our compiler failed; the grammar may be right. Another engine may still serve it."""
 
@@ -96,6 +100,7 @@ _ERRORS: dict[str, type[Exception]] = {
     for error in (
         GrammarError,
         NoValueError,
+        ParserFailedError,
         TooLargeError,
         CompilerError,
         NotCoveredError,
@@ -110,6 +115,12 @@ def fault_of(error: Exception) -> Fault:
     if isinstance(error, NotCoveredError):
         return Fault(type(error).__name__, (error.keyword, error.path, error.reason), function)
     return Fault(type(error).__name__, (str(error),), function)
+
+
+def reply_error(fault: Fault) -> GrammarError | CompilerError:
+    """The error of a reply whose grammar can't be followed further."""
+    error = error_of(fault)
+    return error if isinstance(error, GrammarError | CompilerError) else GrammarError(str(error))
 
 
 def error_of(fault: Fault) -> Exception:

@@ -166,6 +166,15 @@ class Logprobs(Part):
     top_values: bytes  # float32 [n, k], descending
 
 
+class ReplyError(Part):
+    """Why a reply ended early. `status` is the HTTP status, `param` the field at fault, as in `Refused`."""
+
+    message: str
+    status: int = 500
+    param: str | None = None
+    code: str = "error"
+
+
 class Output(Part):
     """What one request gained in a step. The last one has `finish`.
 
@@ -178,7 +187,7 @@ class Output(Part):
     logprobs: Logprobs | None = None
     finish: FinishReason | None = None
     stop_token: int | None = None
-    error: str | None = None
+    error: ReplyError | None = None
     cached_tokens: int | None = None
     prompt_logprobs: Logprobs | None = None
 

@@ -54,10 +54,14 @@ class ChildProcess(asyncio.SubprocessProtocol):
         await self.exited()
 
     async def stop(self) -> None:
-        """Ask it to end; insist after `STOP_SECONDS`."""
-        with contextlib.suppress(ProcessLookupError):
-            self._transport.terminate()
-            self._transport.send_signal(signal.SIGCONT)  # a stopped process takes no other signal
+        """Ask it to end; insist after `STOP_SECONDS`.
+
+        The transport's own methods may reap the child, so that asyncio doesn't learn how it ended.
+        """
+        if not self._ended.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+                os.kill(self.pid, signal.SIGCONT)  # a stopped process takes no other signal
         await asyncio.wait([self._exit], timeout=STOP_SECONDS)
         await self.kill()
 

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from functools import partial
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from ...runtime.errors import RequestError
-from ...runtime.messages import Generate
-from ..caller import Caller
-from ..fair_threads import FairThreads
-from ..generation import Arrival, ClientGoneError, Generation
-from ..metrics import RequestTimer
-from ..request_log import TIMER
-from ..service import Service
-from ..steps import Steps
+from ..http.http_service import HttpService
+from ..http.metrics import RequestTimer
+from ..http.request_log import TIMER
+from ..replica.generation import Generation
+from ..request.attempts import Attempt, run_apart, run_attempts
+from ..request.prepare import PreparedRequest
+from ..request.reply import MANY_TOKENS, Reply
+from ..work.caller import ClientGoneError
+from ..work.fair_threads import FairThreads
 from .errors import error_event, internal_error
-from .reply import Reply
 
-MANY_TOKENS = 1000
-_MANY_BYTES = 4 * MANY_TOKENS  # of packed log-probabilities
 log = logging.getLogger(__name__)
 
 _STREAM_HEADERS = [
@@ -34,58 +32,46 @@ _STREAM_HEADERS = [
 ]
 
 
-class Answer(Protocol):
-    """One attempt at a request: it takes arrivals and gives the bytes to send."""
-
-    reply: Reply
-
-    def push(self, arrivals: Sequence[Arrival]) -> bytes:
-        """The events to send now; nothing if the answer is sent whole."""
-
-    def closing(self) -> bytes:
-        """The last events, or the whole body."""
+Answer: TypeAlias = Attempt[bytes, bytes]
+"""`take` gives the events to send now, nothing if the answer is sent whole; `closing` the last events, or
+the whole body."""
 
 
-class Job(Protocol):
-    """A request that has been checked and tokenized."""
+@dataclass(frozen=True)
+class Job:
+    """A request that is ready to be sent to the scheduler. `answer` makes the answer for a reply."""
 
-    @property
-    def request_id(self) -> str: ...
-
-    @property
-    def requests(self) -> Sequence[Generate]: ...
-
-    @property
-    def streams(self) -> bool: ...
-
-    def answer(self, generation: Generation) -> Answer:
-        """A fresh one: after a restart nothing of the last attempt counts."""
+    request_id: str
+    prepared: PreparedRequest
+    streams: bool
+    answer: Callable[[Reply], Answer]
 
 
 class GenerationEndpoint:
     """An ASGI application for one path. `prepare` raises `RequestError` for what can't be served."""
 
-    def __init__(self, service: Service, prepare: Callable[[Service, Request], Awaitable[Job]]) -> None:
-        self._service = service
+    def __init__(self, http: HttpService, prepare: Callable[[HttpService, Request], Awaitable[Job]]) -> None:
+        self._http = http
         self._prepare = prepare
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[TIMER] = timer = RequestTimer(self._service.metrics)
-        job = await self._prepare(self._service, Request(scope, receive))
-        generation = self._service.engine.start(job.requests)
+        scope[TIMER] = timer = RequestTimer(self._http.metrics)
+        service = self._http.service
+        job = await self._prepare(self._http, Request(scope, receive))
+        generation = service.engine.start(job.prepared.requests)
         watch = asyncio.create_task(_close_when_gone(receive, generation))
         try:
             await generation.accepted()
             send_answer = _send_stream if job.streams else _send_whole
-            parts = _answer_parts(job, generation, timer, self._service.work)
+            parts = _answer_parts(job, generation, timer, service.work)
             await send_answer(job, parts, generation, timer, send)
         except ClientGoneError:
-            timer.aborted(len(job.requests))
+            timer.aborted(len(job.prepared.requests))
             if not job.streams:  # of a stream the response has begun
                 raise
         finally:
             watch.cancel()
-            self._service.engine.forget(generation)
+            service.engine.forget(generation)
 
 
 async def _close_when_gone(receive: Receive, generation: Generation) -> None:
@@ -145,33 +131,17 @@ async def _answer_parts(
 
     Log-probabilities of many tokens, which may take a second to write, are written on another thread.
     """
-    sampling = job.requests[0].sampling
+    sampling = job.prepared.requests[0].sampling
     has_logprobs = sampling.logprobs is not None or sampling.prompt_logprobs is not None
-    attempt, answer = generation.attempt, job.answer(generation)
-    while not answer.reply.done:
-        arrivals = await generation.next()
-        if generation.attempt != attempt:
-            attempt, answer = generation.attempt, job.answer(generation)
-        for arrival in arrivals:
-            timer.output(arrival)
-        asked = [output.prompt_logprobs for _, output, _ in arrivals if output.prompt_logprobs]
-        echoes_many = any(len(each.chosen) > _MANY_BYTES for each in asked)
-        events = await _written(work, partial(answer.push, arrivals), echoes_many)
-        is_current = generation.attempt == attempt  # the replica may have died meanwhile
-        if is_current:
-            answer.reply.end_stopped()
-        if events and (is_current or answer.reply.done):
+
+    def begin() -> Answer:
+        return job.answer(job.prepared.new_reply(generation))
+
+    async for attempt, events in run_attempts(generation, begin, work, timer.output):
+        answer = attempt
+        if events:
             yield events
     usage = answer.reply.usage()
-    reasons = [choice.finish or "" for choice in answer.reply.choices]
-    timer.finished(usage, reasons)
+    timer.finished(usage, [choice.finish or "" for choice in answer.reply.choices])
     is_long = usage.prompt_tokens + usage.completion_tokens > MANY_TOKENS
-    yield await _written(work, answer.closing, has_logprobs and is_long)
-
-
-async def _written(work: FairThreads, write: Callable[[], bytes], takes_long: bool) -> bytes:
-    def steps() -> Steps[bytes]:
-        return write()
-        yield
-
-    return await work.run(Caller(), steps()) if takes_long else write()
+    yield await run_apart(work, answer.closing, has_logprobs and is_long)

@@ -6,6 +6,8 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from ..request.reply import Reply, UnenforcedKeyword
+
 
 class PromptTokensDetails(Struct):
     cached_tokens: int = 0
@@ -23,11 +25,16 @@ class Usage(Struct, kw_only=True):
     completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
-class UnenforcedKeyword(Struct):
-    """Of a schema, with its path there. It was left out, as the request allowed."""
-
-    keyword: str
-    path: str
+def wire_usage(reply: Reply, *, counts_reasoning: bool = False) -> Usage:
+    usage = reply.usage()
+    reasoning = CompletionTokensDetails(sum(choice.reasoning_tokens for choice in reply.choices))
+    return Usage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
+        prompt_tokens_details=PromptTokensDetails(usage.cached_tokens),
+        completion_tokens_details=reasoning if counts_reasoning else UNSET,
+    )
 
 
 # Log-probabilities.

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
-from .body_limits import check_count
+from ..request.validation import check_count
 
 MAX_DEPTH = 32
 MAX_FORMATS = 4096  # in one structural tag

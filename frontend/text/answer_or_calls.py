@@ -19,6 +19,10 @@ class AnswerOrCalls:
         self._held = ""
         self._is_call: bool | None = None
 
+    def may_check(self, several: bool) -> bool:
+        """As `ToolCallParser.may_check`."""
+        return self._calls.may_check(several or bool(self._held))
+
     def push(self, text: str, final: bool, cut: bool = False) -> list[Delta]:
         """As `ToolCallParser.push`."""
         self._held += text

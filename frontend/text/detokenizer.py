@@ -61,6 +61,11 @@ class Detokenizer:
         self._tokens = 0
         self._stopped: str | None = None
 
+    @property
+    def holds_text(self) -> bool:
+        """Whether decoded text waits, as it may begin a stop string."""
+        return bool(self._held)
+
     def push(self, tokens: Tokens, final: bool) -> TextDelta:
         """Tokens after a stop string are ignored. `final`: no more tokens follow."""
         if self._stopped is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...runtime.messages import Tokens
-from ..steps import Steps
+from ..work.steps import Steps
 from .text_pieces import TextPieces
 from .token_floor import TokenFloor
 from .tokenizer import Tokenizer

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..steps import Steps
+from ..work.steps import Steps
 from .tokenizer import CONTROL_MARK, Tokenizer
 
 CHUNK_CHARACTERS = 1 << 20

@@ -68,7 +68,7 @@ class ToolCallParser:
         self._format = format
         self._dialect = format.name
         self._fits = fits
-        self._enforced = enforced
+        self._enforced = frozenset(enforced)
         self._names = names
         self._calls_only = calls_only
         self._is_cut = False
@@ -80,6 +80,13 @@ class ToolCallParser:
         self._held = ""
         self._may_be_bare = True  # at the start and behind a call a bracket alone begins a call
         self.calls = 0
+
+    def may_check(self, several: bool) -> bool:
+        """Whether the next push may complete a call that `fits` checks. A call has more than one token, so
+        such a push has `several`, or finds the call begun."""
+        if self._reader is not None:
+            return self._live is None
+        return several and not self._enforced.issuperset(self._names)
 
     def push(self, text: str, final: bool, cut: bool = False) -> list[Delta]:
         """`final`: no more text follows; `cut`: because a limit or a stop string ended it."""

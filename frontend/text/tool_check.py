@@ -6,15 +6,14 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from jsonschema.exceptions import best_match
 from jsonschema.validators import validator_for
 
 from .bounded_validator import BoundedValidator, resolver_of
 from .call_syntax import Call
+from .schema_mistakes import find_mistake
 
 MOST_SHOWN = 60  # characters of a value
-MAX_META_CHECKED = 8_000  # characters of a schema of which it takes about 0.1 s to say whether it is one
-MAX_READ_THROUGH = 20_000  # characters of a schema in which it takes less than a second to find a mistake
+MAX_WITH_REFERENCES = 20_000  # characters of a schema whose references are looked up, within about 0.1 s
 CallCheck = Callable[[Call], bool]
 
 
@@ -43,16 +42,14 @@ def check_against(tools: Sequence[Mapping[str, Any]], unchecked: Collection[str]
 def mistake_in(schema: Any) -> str | None:
     """What is wrong in a JSON schema: a value that makes no sense, with its place, or a reference.
 
-    None of a schema that takes too long to look through: whatever compiles it finds the mistake.
+    The references of a long schema are not looked up.
     """
-    if len(json.dumps(schema)) > MAX_READ_THROUGH:
+    mistake = find_mistake(schema)
+    if mistake is not None:
+        return f"the value at #{mistake.place} makes no sense: {json.dumps(mistake.value)[:MOST_SHOWN]}"
+    if len(json.dumps(schema)) > MAX_WITH_REFERENCES:
         return None
-    kind = validator_for(schema)
-    error = best_match(kind(kind.META_SCHEMA).iter_errors(schema))
-    if error is not None:
-        place = "".join(f"/{part}" for part in error.absolute_path)
-        return f"the value at #{place} makes no sense: {json.dumps(error.instance)[:MOST_SHOWN]}"
-    resolver = resolver_of(schema, kind)
+    resolver = resolver_of(schema, validator_for(schema))
     for reference in _references_within(schema):
         if not _leads_somewhere(resolver.lookup, reference):
             return f"the reference {reference!r} leads nowhere"
@@ -78,11 +75,7 @@ def _leads_somewhere(look_up: Callable[[str], object], reference: str) -> bool:
 
 
 def _validator(schema: Any) -> BoundedValidator | None:
-    if not schema:
-        return None
-    kind = validator_for(schema)
-    is_small = len(json.dumps(schema)) <= MAX_META_CHECKED
-    if is_small and not kind(kind.META_SCHEMA).is_valid(schema):
+    if not schema or find_mistake(schema) is not None:
         return None
     return BoundedValidator(schema)
 

@@ -121,4 +121,5 @@ class _Child:
         for token in tokens:
             error = matcher.consume(token)
         matcher.fill_mask(mask)
-        return encode(Standing(number, error, matcher.forced_text(), mask.tobytes()))
+        fault = None if error is None else fault_of(error)
+        return encode(Standing(number, fault, matcher.forced_text(), mask.tobytes()))

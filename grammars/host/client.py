@@ -16,7 +16,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from ..errors import BusyError, CompilerError, ProcessEndedError, TooLargeError, TooSlowError, bare_copy
+from ..errors import (
+    BusyError,
+    CompilerError,
+    GrammarError,
+    ProcessEndedError,
+    TooLargeError,
+    TooSlowError,
+    bare_copy,
+)
 from ..processes.limits import end_in_words
 from .channel import Channel, ChannelClosedError
 from .messages import (
@@ -75,7 +83,7 @@ class GrammarProcess:
             fault = self._timed_out(job.deadline_s)
         except (ChannelClosedError, ValueError):
             fault = self._reason(job.deadline_s)
-        self._failed(fault)
+        self.give_up(fault)
         raise bare_copy(fault)  # what is raised keeps the frame, and so this; what is kept must not
 
     def _timed_out(self, deadline_s: float) -> Exception:
@@ -87,13 +95,15 @@ class GrammarProcess:
         self._server.kill()
         return CompilerError("the process that runs llguidance gave no answer")
 
-    def fail(self, deadline_s: float) -> str:
-        """Ends it, as it gave no answer in time, or none that can be read. Returns what to tell its users."""
+    def fail(self, deadline_s: float) -> GrammarError | CompilerError:
+        """End the process, which gave no answer in time or a wrong one. Returns the error of its replies."""
         if self.fault is None:
-            self._failed(self._reason(deadline_s))
-        return f"the grammar can't be followed: {self.fault}"
+            self.give_up(self._reason(deadline_s))
+        kind = CompilerError if isinstance(self.fault, CompilerError) else GrammarError
+        return kind(f"the grammar can't be followed: {self.fault}")
 
-    def _failed(self, fault: Exception) -> None:
+    def give_up(self, fault: Exception) -> None:
+        """End the process, and remember why."""
         self.fault = fault
         self.channel.close()
         self._server.tell(KILL, self.number)

@@ -15,6 +15,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import CompilerError, GrammarError, ParserFailedError, error_of, fault_of, reply_error
 from ..machine.jump_forward import ForcedText
 from .channel import ChannelClosedError
 from .client import GrammarProcess
@@ -72,12 +73,13 @@ class HostMatcher:
         self._is_begun = True
         self._line.advance(self._number, [token])
 
-    def consume(self, token: int) -> str | None:
-        """A token that was kept. Returns what went wrong, if anything."""
+    def consume(self, token: int) -> GrammarError | CompilerError | None:
+        """Follow a token of the reply. Returns why that failed, if it did."""
         if not self._is_begun:
             self.begin(token)
         self._is_begun = False
-        return self._line.standing(self._number).error
+        fault = self._line.standing(self._number).error
+        return None if fault is None else reply_error(fault)
 
     def append(self, tokens: Sequence[int]) -> None:
         """Tokens that had to come. The next one ends with their error, if any."""
@@ -138,7 +140,7 @@ class _Line:
             except (ChannelClosedError, TimeoutError, ValueError):
                 self.process.fail(ANSWER_DEADLINE_S)
         if self.process.fault is not None:
-            return Standing(matcher, self.process.fail(ANSWER_DEADLINE_S), b"", b"")
+            return Standing(matcher, fault_of(self.process.fail(ANSWER_DEADLINE_S)), b"", b"")
         return self._standings[matcher]
 
     def _patience_s(self) -> float:
@@ -149,6 +151,8 @@ class _Line:
         if left < 0:
             raise ValueError("an answer that nothing asked for")
         self._exchanged_at = time.monotonic()
+        if standing.error is not None and standing.error.name == ParserFailedError.__name__:
+            self.process.give_up(error_of(standing.error))
         self._asked[standing.matcher] = left
         if standing.matcher in self._in_use:
             self._standings[standing.matcher] = standing

@@ -88,7 +88,7 @@ class Standing(Struct, array_like=True):
     """Where a matcher stands: what went wrong, the text that must come next, the next token's mask."""
 
     matcher: int
-    error: str | None
+    error: Fault | None
     forced: bytes
     mask: bytes
 

@@ -12,7 +12,7 @@ from llguidance._tokenizer import TokenizerWrapper
 from numpy.typing import NDArray
 
 from ...runtime.grammar_spec import Unenforced
-from ..errors import GrammarError, NotCoveredError, WrongKeywordError
+from ..errors import CompilerError, GrammarError, NotCoveredError, ParserFailedError, WrongKeywordError
 from ..machine.jump_forward import MAX_TEXT
 from ..schema.read.json_text import Json, parse_schema
 from ..tags.format import Format, JsonSchema
@@ -20,6 +20,7 @@ from ..tags.lark import in_lark
 from .json_schema import check_references, explain, remove_culprit, with_options
 
 _SPECIAL_TOKEN = b"\xff"  # begins the name of one in llguidance's texts
+_PANIC = "panic: "  # begins the error of a matcher whose parser failed
 MAX_STEP_ITEMS = 10_000  # of the parser for each token: an ambiguous grammar ends its request, not the pace
 
 
@@ -30,15 +31,23 @@ class NativeMatcher:
         self._matcher = matcher
         self._eos_tokens = eos_tokens
 
-    def consume(self, token: int) -> str | None:
-        """A token that was kept. Returns what went wrong, if anything."""
+    def consume(self, token: int) -> GrammarError | CompilerError | None:
+        """Follow a token of the reply. Returns why that failed, if it did."""
         if self._matcher.is_error():  # a mask past a limit allows the end only
-            return f"the grammar can't be followed: {_in_plain_words(self._matcher.get_error())}"
+            return self._not_followed()
         if token in self._eos_tokens and (self._matcher.is_accepting() or self._matcher.is_stopped()):
             return None
         if self._matcher.consume_token(token):
             return None
-        return f"the output left its grammar: {_in_plain_words(self._matcher.get_error())}"
+        if self._matcher.get_error().startswith(_PANIC):
+            return self._not_followed()
+        return CompilerError(f"the output left its grammar: {_in_plain_words(self._matcher.get_error())}")
+
+    def _not_followed(self) -> GrammarError:
+        error = self._matcher.get_error()
+        if error.startswith(_PANIC):
+            return ParserFailedError(f"llguidance fails at it: {error.removeprefix(_PANIC).splitlines()[0]}")
+        return GrammarError(f"the grammar can't be followed: {_in_plain_words(error)}")
 
     def forced_text(self) -> bytes:
         """What must come next."""

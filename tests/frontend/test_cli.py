@@ -337,9 +337,11 @@ def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> Non
 class Process:
     """A server in the foreground, with fake children, until its first line."""
 
-    def __init__(self, directory: Path, *behaviours: str) -> None:
+    def __init__(self, directory: Path, *behaviours: str, ignores_hangup: bool = False) -> None:
+        on_hangup = signal.SIG_IGN if ignores_hangup else signal.SIG_DFL
         self.popen = subprocess.Popen(
             [sys.executable, str(FAKE_SERVER), "0", *behaviours],
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, on_hangup),  # the tests may run under nohup
             env={**os.environ, "TMPDIR": str(directory), "PYTHONSAFEPATH": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -397,6 +399,15 @@ def test_a_signal_drains_the_server_which_says_so_and_leaves_nothing(
     assert lines[1].startswith("arbora: talk to it in another terminal with `arbora chat --url http://")
     assert not any(map(is_alive, children))
     assert list(short_directory.iterdir()) == []
+
+
+def test_a_server_under_nohup_outlives_its_terminal(short_directory: Path) -> None:
+    server = Process(short_directory, ignores_hangup=True)
+    server.popen.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        server.popen.wait(0.5)
+    server.popen.terminate()
+    assert server.finish()[0] == 0
 
 
 def test_a_second_signal_ends_a_server_that_still_drains(short_directory: Path) -> None:

@@ -7,10 +7,9 @@ import threading
 from functools import partial
 
 import pytest
-from arbora.frontend.caller import Caller
-from arbora.frontend.fair_threads import FairThreads
-from arbora.frontend.generation import ClientGoneError
-from arbora.frontend.steps import Steps
+from arbora.frontend.work.caller import Caller, ClientGoneError
+from arbora.frontend.work.fair_threads import FairThreads
+from arbora.frontend.work.steps import Steps
 from arbora.runtime.errors import RequestError
 from http_world import eventually
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from arbora.runtime.messages import Abort, Generate, Output, Outputs
+from arbora.runtime.messages import Abort, Generate, Output, Outputs, ReplyError
 from fake_scheduler import packed
 from http_world import MODEL, HttpWorld, eventually, http_world
 
@@ -138,7 +138,9 @@ async def test_an_error_of_the_model_ends_a_whole_answer_with_its_message(world:
     request = asyncio.create_task(world.http.post(CHAT, json=BODY))
     await eventually(lambda: bool(world.running.rows))
     (name,) = world.running.rows
-    world.running.send(Outputs([Output(name, finish="error", error="The logits are not numbers.")]))
+    world.running.send(
+        Outputs([Output(name, finish="error", error=ReplyError("The logits are not numbers."))])
+    )
     response = await request
     assert response.status_code == 500
     assert response.json()["error"]["message"] == "The logits are not numbers."
@@ -149,7 +151,9 @@ async def test_an_error_of_the_model_ends_a_stream_without_done(world: HttpWorld
     request = asyncio.create_task(world.http.post(CHAT, json={**BODY, "stream": True}))
     await eventually(lambda: bool(world.running.rows))
     (name,) = world.running.rows
-    world.running.send(Outputs([Output(name, finish="error", error="The logits are not numbers.")]))
+    world.running.send(
+        Outputs([Output(name, finish="error", error=ReplyError("The logits are not numbers."))])
+    )
     last = (await request).text.rstrip().split("\n\n")[-1]
     assert json.loads(last.removeprefix("data: "))["error"]["message"] == "The logits are not numbers."
 
@@ -162,7 +166,9 @@ async def test_a_failure_is_counted_by_its_status_wherever_it_comes_in_a_reply(
     request = asyncio.create_task(world.http.post(CHAT, json={**BODY, "stream": stream}))
     await eventually(lambda: bool(world.running.rows))
     (name,) = world.running.rows
-    world.running.send(Outputs([Output(name, finish="error", error="The logits are not numbers.")]))
+    world.running.send(
+        Outputs([Output(name, finish="error", error=ReplyError("The logits are not numbers."))])
+    )
     await request
     assert 'arbora_requests_failed_total{status="500"} 1.0' in (await world.http.get("/metrics")).text
 
@@ -172,7 +178,7 @@ async def test_an_error_in_one_choice_aborts_the_others(world: HttpWorld) -> Non
     request = asyncio.create_task(world.http.post(CHAT, json={**BODY, "n": 2}))
     await eventually(lambda: len(world.running.rows) == 2)
     name, other = world.running.rows
-    world.running.send(Outputs([Output(name, finish="error", error="No.")]))
+    world.running.send(Outputs([Output(name, finish="error", error=ReplyError("No."))]))
     assert (await request).status_code == 500
     await eventually(lambda: [abort.request for abort in world.running.of_kind(Abort)] == [other])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz_bodies import Case
-from fuzz_connection import Answer
+from raw_http import Answer
 
 _API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 _TYPES = {

@@ -19,7 +19,7 @@ from arbora.frontend.openai.protocol import (
 )
 from fuzz_bodies import Case
 from fuzz_checks import fault_of
-from fuzz_connection import Answer, Connection, request_bytes
+from raw_http import Answer, KeptConnection, request_bytes
 
 ANSWER_WITHIN_S = 120.0
 _KINDS = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, PinRequest)
@@ -64,7 +64,7 @@ async def _send(
 ) -> None:
     address = urlsplit(url)
     host, port = address.hostname or "127.0.0.1", address.port or 80
-    connection = Connection(host, port)
+    connection = KeptConnection(host, port)
     for case in cases:
         request = request_bytes(
             case.method, case.path, [*headers, *case.headers], case.body, f"{host}:{port}"

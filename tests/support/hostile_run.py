@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from fuzz_connection import Answer, Connection, request_bytes
 from hostile_bodies import CHAT, HostileBody, hostile_bodies
 from hostile_grammars import chat_body, hostile_grammars
+from raw_http import Answer, KeptConnection, request_bytes
 
 JSON = [("Content-Type", "application/json")]
 
@@ -51,7 +51,7 @@ async def _answer(
 ) -> Answered:
     address = urlsplit(url)
     host, port = address.hostname or "127.0.0.1", address.port or 80
-    connection = Connection(host, port)
+    connection = KeptConnection(host, port)
     started = time.monotonic()
     answer = None
     try:

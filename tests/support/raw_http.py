@@ -1,11 +1,11 @@
-"""HTTP by hand: bytes on a connection, and what comes back."""
+"""A small HTTP/1.1 client that sends what it is told to, right or wrong, and reads the answers."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -21,6 +21,15 @@ class Answer(NamedTuple):
         assert set(error) == {"message", "type", "param", "code"}
         return dict(error)
 
+    @property
+    def refusal(self) -> tuple[int, str]:
+        """The status and the error's code."""
+        return self.status, self.error["code"]
+
+    @property
+    def keeps_alive(self) -> bool:
+        return self.headers.get("connection", "").lower() != "close"
+
 
 class RawConnection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -34,17 +43,7 @@ class RawConnection:
     async def answer(self, seconds: float = 20.0) -> Answer:
         """The next answer on the connection, 100 Continue included."""
         async with asyncio.timeout(seconds):
-            head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
-            first, *lines = head.strip().split("\r\n")
-            headers = {name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
-            body = b""
-            if headers.get("transfer-encoding") == "chunked":
-                while size := int(await self.reader.readline(), 16):
-                    body += (await self.reader.readexactly(size + 2))[:-2]
-                await self.reader.readline()
-            elif "content-length" in headers:
-                body = await self.reader.readexactly(int(headers["content-length"]))
-        return Answer(int(first.split()[1]), headers, body)
+            return await read_answer(self.reader)
 
     async def ends(self, seconds: float = 20.0) -> bool:
         """Whether the server closes the connection, without another byte and without a reset."""
@@ -71,11 +70,89 @@ async def asked(url: str, data: bytes) -> Answer:
         return await raw.answer()
 
 
+class KeptConnection:
+    """A connection that is opened when it is needed, and kept between requests."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = host, port
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def exchange(self, request: bytes, *, has_body: bool = True) -> Answer:
+        """Sends one request and reads its answer. `has_body` is False for the answer to a HEAD.
+
+        Raises ConnectionError or asyncio.IncompleteReadError if the server ends the connection before that.
+        """
+        is_fresh = self._writer is None
+        try:
+            return await self._exchange(request, has_body)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            await self.close()
+            if is_fresh:
+                raise
+            return await self._exchange(request, has_body)  # the server may have ended an idle connection
+
+    async def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
+        self._reader = self._writer = None
+
+    async def _exchange(self, request: bytes, has_body: bool) -> Answer:
+        if self._reader is None or self._writer is None:
+            self._reader, self._writer = await asyncio.open_connection(*self._address)
+        self._writer.write(request)
+        with contextlib.suppress(ConnectionError):  # an answer may come before all is sent
+            await self._writer.drain()
+        answer = await read_answer(self._reader, has_body=has_body)
+        while answer.status == 100:
+            answer = await read_answer(self._reader, has_body=has_body)
+        if not answer.keeps_alive:
+            await self.close()
+        return answer
+
+
+async def read_answer(reader: asyncio.StreamReader, *, has_body: bool = True) -> Answer:
+    """The next answer, 100 Continue included."""
+    first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
+    status = int(first.split()[1])
+    pairs = (line.partition(":") for line in lines)
+    headers = {name.strip().lower(): content.strip() for name, _, content in pairs}
+    body = b""
+    if not has_body or status in (100, 204, 304):
+        pass
+    elif headers.get("transfer-encoding") == "chunked":
+        body = await _read_chunks(reader)
+    elif "content-length" in headers:
+        body = await reader.readexactly(int(headers["content-length"]))
+    return Answer(status, headers, body)
+
+
+async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
+    parts = []
+    while size := int(await reader.readuntil(b"\r\n"), 16):
+        parts.append((await reader.readexactly(size + 2))[:-2])
+    await reader.readexactly(2)
+    return b"".join(parts)
+
+
+def request_bytes(
+    method: str, path: str, headers: Iterable[tuple[str, str]], body: bytes | None, host: str = "127.0.0.1"
+) -> bytes:
+    lines = [f"{name}: {content}" for name, content in headers]
+    return _message(method, path, [f"Host: {host}", *lines], body)
+
+
 def request(method: str, path: str, *headers: str, body: bytes | None = None) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", *headers]
-    if body is not None:
-        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-    return "\r\n".join([*lines, "", ""]).encode() + (body or b"")
+    """`headers` are whole lines. A body is said to be JSON."""
+    kind = [] if body is None else ["Content-Type: application/json"]
+    return _message(method, path, ["Host: localhost", *headers, *kind], body)
+
+
+def _message(method: str, path: str, lines: list[str], body: bytes | None) -> bytes:
+    length = [] if body is None else [f"Content-Length: {len(body)}"]
+    return "\r\n".join([f"{method} {path} HTTP/1.1", *lines, *length, "", ""]).encode() + (body or b"")
 
 
 def in_chunks(body: bytes, size: int) -> bytes:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -208,6 +209,18 @@ async def test_a_death_is_known_at_once_though_others_keep_its_output_open(direc
         child = await start_child(command, ChildArguments(directory, 1, 0, os.getpid()), {})
         assert await child.exited() == -signal.SIGKILL
     assert child.last_lines() == "the end"
+
+
+async def test_stopping_a_child_leaves_its_exit_code_to_asyncio(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    polled: list[object] = []
+    monkeypatch.setattr(subprocess.Popen, "poll", polled.append)  # it would reap a child that has just ended
+    command = Command("model", (sys.executable, "-c", "import time; time.sleep(60)"))
+    async with asyncio.timeout(PATIENCE):
+        child = await start_child(command, ChildArguments(directory, 1, 0, os.getpid()), {})
+        await child.stop()
+        assert (await child.exited(), polled) == (-signal.SIGTERM, [])
 
 
 async def test_draining_ends_when_the_tokenizer_has_no_request_left(directory: Path) -> None:

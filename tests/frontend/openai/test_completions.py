@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from arbora.frontend.engine_client import EngineClient
-from arbora.frontend.openai.endpoint import MANY_TOKENS
+from arbora.frontend.replica.engine_client import EngineClient
+from arbora.frontend.request.reply import MANY_TOKENS
 from arbora.runtime.messages import Finish, Generate, Message
 from fake_scheduler import unpacked
 from http_world import MODEL, HttpWorld, http_world, last_generate
@@ -182,7 +182,9 @@ async def test_only_the_event_loop_sends_to_the_scheduler(monkeypatch: pytest.Mo
     monkeypatch.setattr(EngineClient, "_send", noted)
     async with http_world(context_length=4096) as world:
         world.script = world.says("one two three")
+        world.running.pauses = True  # the scheduler must not end the reply before its stop string is found
         for stream in (False, True):
+            world.running.gate.set()
             body = {"model": MODEL, "prompt": [5] * (MANY_TOKENS + 100), "echo": True, "logprobs": 1}
             answer = await world.http.post("/v1/completions", json={**body, "stop": "o", "stream": stream})
             assert answer.status_code == 200

@@ -268,7 +268,16 @@ async def test_a_value_of_another_type_is_told_with_the_types_that_may_be(
         (b" ", "is empty"),
         (b'{"prompt": "\xff"}', "not valid UTF-8: it has the byte 0xff"),
         (b'{"prompt": "a", "stream_options": {"\xff": 1}}', "not valid UTF-8: it has the byte 0xff"),
-        (b'{"prompt": "a", "json_schema": "\xed\xa0\x80"}', "json_schema is not valid JSON"),
+        (
+            b'{"prompt": "a", "max_tokens": 5.0, "stop": "\xed\xa0\x80"}',
+            "not valid UTF-8: it has the byte 0xed",
+        ),
+        (
+            b'{"prompt": "a", "response_format": {"type": "json_schema", "json_schema": '
+            b'{"schema": {"enum": ["\xff"]}}}}',
+            "not valid UTF-8: it has the byte 0xff",
+        ),
+        (b'{"prompt": "a", "json_schema": "\xed\xa0\x80"}', "not valid UTF-8: it has the byte 0xed"),
     ],
 )
 async def test_a_body_that_is_no_text_is_told_as_such(world: HttpWorld, body: bytes, says: str) -> None:

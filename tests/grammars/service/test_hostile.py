@@ -166,13 +166,31 @@ def test_a_process_that_dies_or_stalls_ends_the_requests_that_follow_its_grammar
     assert first.forced_text().text == str(int(number)).encode()
     os.kill(process_of(grammars, grammar), number)
     error = first.consume(ord("1"))
-    assert error is not None and "can't be followed" in error
+    assert error is not None and "can't be followed" in str(error)
     mask = np.zeros(-(-MODEL_VOCAB // 32), np.int32)
     second.fill_mask(mask)
     assert allowed(mask) == {EOS}, "the reply ends with the next token"
-    assert second.consume(EOS) == error
+    assert str(second.consume(EOS)) == str(error)
     assert other.consume(ord("o")) is None
     assert isinstance(compiled(grammars, "grammar", f'start: "next{number}"'), HostGrammar)
+
+
+def test_a_grammar_that_llguidance_fails_at_is_to_blame_for_the_end_of_its_replies(
+    grammars: GrammarCompiler,
+) -> None:
+    grammar = followed(grammars, 'start: B+ %json {}\nB: "b" | "c"\n%ignore / /')
+    first, second = grammar.matcher(), grammar.matcher()
+    assert first.consume(ord("b")) is None
+    first.append([ord(" ")])
+    for matcher in (first, second):
+        mask = np.zeros(-(-MODEL_VOCAB // 32), np.int32)
+        matcher.fill_mask(mask)
+        error = matcher.consume(ord("b"))
+        assert isinstance(error, GrammarError), error
+        assert "can't be followed: llguidance fails at it" in str(error) and "backtrace" not in str(error)
+    again = followed(grammars, 'start: B+ %json {}\nB: "b" | "c"\n%ignore / /')
+    assert again is not grammar
+    assert again.matcher().consume(ord("b")) is None
 
 
 def test_the_process_of_a_grammar_ends_when_nothing_refers_to_it(grammars: GrammarCompiler) -> None:

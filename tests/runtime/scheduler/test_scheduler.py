@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from arbora.runtime.messages import Logprobs, RowError, RowPromptLogprobs
+from arbora.runtime.messages import Logprobs, ReplyError, RowError, RowPromptLogprobs
 from arbora.runtime.scheduler.fairness import MAX_OVERTAKEN
 from fake_model import EOS, long_reply_prompt, next_token, pack, reply_alone, unpack
 from scheduler_bench import SchedulerBench
@@ -262,7 +262,7 @@ def test_a_row_in_error_ends_alone() -> None:
     bench.scheduler.apply(result)
     bench.run()
     assert bench.finish("a") == "error"
-    assert bench.outputs["a"][-1].error == "the logits are not numbers"
+    assert bench.outputs["a"][-1].error == ReplyError("the logits are not numbers")
     assert bench.tokens("b") == reply_alone(long_reply_prompt(6, 10, 2), 10)
 
 

@@ -1,0 +1,95 @@
+"""Mistakes in a schema are those that its meta-schema finds, and finding them is cheap."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from arbora.frontend.text.schema_mistakes import find_mistake
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema.validators import Draft202012Validator
+
+NAMES = [
+    "type",
+    "required",
+    "dependentRequired",
+    "enum",
+    "examples",
+    "maximum",
+    "exclusiveMinimum",
+    "multipleOf",
+    "maxLength",
+    "minItems",
+    "uniqueItems",
+    "title",
+    "pattern",
+    "items",
+    "prefixItems",
+    "allOf",
+    "not",
+    "if",
+    "additionalProperties",
+    "properties",
+    "$defs",
+    "patternProperties",
+    "dependentSchemas",
+    "other",
+]
+SIMPLE = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 2),
+    st.floats(-2, 2),
+    st.sampled_from(["string", "a"]),
+    st.lists(st.sampled_from(["string", "null", "a", 1]), max_size=3),
+    st.dictionaries(st.sampled_from("ab"), st.lists(st.sampled_from("ab"), max_size=2), max_size=2),
+)
+SCHEMAS = st.recursive(
+    SIMPLE,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
+        st.dictionaries(st.sampled_from("ab"), inner, max_size=3),
+    ),
+    max_leaves=12,
+)
+
+
+@given(SCHEMAS)
+def test_a_mistake_is_found_where_the_meta_schema_finds_one(schema: Any) -> None:
+    is_schema = Draft202012Validator(Draft202012Validator.META_SCHEMA).is_valid(schema)
+    assert (find_mistake(schema) is None) == is_schema
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"not": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        *({keyword: [{}] * 100_000} for keyword in ("allOf", "anyOf", "oneOf")),
+        {"properties": {str(n): {} for n in range(100_000)}},
+        {"allOf": [True] * 100_000},
+        {"allOf": [3] * 100_000},
+        {"required": [{"a": n} for n in range(100_000)]},
+        nested(50_000),
+    ],
+)
+def test_a_schema_of_any_size_or_depth_is_checked_in_little_time(schema: dict[str, Any]) -> None:
+    start = time.thread_time()
+    find_mistake(schema)
+    assert time.thread_time() - start < 2  # the meta-schema takes 0.1 ms for each subschema: 10 s
+
+
+def test_older_drafts_have_their_own_forms() -> None:
+    older = {"$schema": "http://json-schema.org/draft-04/schema#"}
+    schema = {"items": [{}], "maximum": 3, "exclusiveMaximum": True}
+    assert find_mistake({**older, **schema}) is None
+    assert find_mistake({"items": [{}]}) == ("/items", [{}])
+    assert find_mistake({"exclusiveMaximum": True}) == ("/exclusiveMaximum", True)

@@ -1,0 +1,46 @@
+"""The pages of docs/: their links lead somewhere, and the files and functions that they name exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import arbora
+import pytest
+
+ROOT = Path(arbora.__file__).parent
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+_LINK = re.compile(r"\]\((?!http)([^)#\s]*)(?:#([^)\s]+))?\)")
+_FILE = re.compile(r"`([\w./]+\.py)`")
+
+
+def links() -> Iterator[tuple[str, str, str]]:
+    for page in PAGES:
+        for target, anchor in _LINK.findall(page.read_text()):
+            yield page.name, target or page.name, anchor
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(("page", "target", "anchor"), sorted(set(links())))
+def test_every_link_leads_to_a_page_and_a_heading(page: str, target: str, anchor: str) -> None:
+    path = ROOT / "docs" / target
+    assert path.exists()
+    assert not anchor or anchor in anchors(path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    sources = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if ".venv" not in path.parts}
+    for name in set(_FILE.findall(page.read_text())):
+        assert any(source == name or source.endswith(f"/{name}") for source in sources), name
+
+
+def test_the_index_has_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    assert {page.name for page in PAGES} - {"README.md"} == set(re.findall(r"\]\((\w+\.md)\)", index))
