@@ -20,6 +20,7 @@ SHARED = (
     "config",
     "errors",
     "families",
+    "grammar_spec",
     "logs",
     "messages",
     "sampling_params",
@@ -27,7 +28,8 @@ SHARED = (
     "vocabulary",
 )
 SHARED_MODULES = {f"runtime.{name}" for name in SHARED}
-SCHEMA = {"grammars.errors", "grammars.machine", "grammars.regex", "grammars.schema.lexical"}
+SPEC = {"runtime.grammar_spec"}
+SCHEMA = SPEC | {"grammars.errors", "grammars.machine", "grammars.regex", "grammars.schema.lexical"}
 REQUEST = SHARED_MODULES | {"frontend.work", "frontend.text", "frontend.replica"}
 MAY_IMPORT = {
     "frontend": SHARED_MODULES | {"frontend"},  # its own modules assemble the folders below
@@ -45,6 +47,7 @@ MAY_IMPORT = {
     "radix_cache": set[str](),
     "grammars": {"grammars"},
     "grammars.errors": set[str](),
+    "grammars.spec": {"grammars.errors", "grammars.regex"} | SPEC,
     "grammars.machine": {"grammars.errors"},
     "grammars.masks": {"grammars.errors", "grammars.machine"},
     "grammars.regex": {"grammars.errors", "grammars.machine"},
@@ -53,11 +56,10 @@ MAY_IMPORT = {
     "grammars.schema.solve": SCHEMA | {"grammars.schema.read"},
     "grammars.schema.emit": SCHEMA | {"grammars.schema.read", "grammars.schema.solve"},
     "grammars.schema": SCHEMA | {"grammars.schema"},
-    "grammars.source": SCHEMA | {"grammars.schema"},
     "grammars.tags": SCHEMA | {"grammars.schema"},
     "grammars.processes": set[str](),
-    "grammars.host": SCHEMA | {f"grammars.{name}" for name in ("schema", "source", "tags", "processes")},
-    "grammars.service": {"grammars"},
+    "grammars.host": SCHEMA | {f"grammars.{name}" for name in ("schema", "spec", "tags", "processes")},
+    "grammars.service": {"grammars"} | SPEC,
     "kernels": set[str](),
 }
 
