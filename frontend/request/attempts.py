@@ -47,7 +47,7 @@ async def run_attempts(
         for arrival in arrivals:
             watch(arrival)
         takes_long = attempt.reply.may_take_long(arrivals)
-        part = await run_apart(work, partial(_take, attempt, arrivals), takes_long)
+        part = await run_off_loop(work, partial(_take, attempt, arrivals), takes_long)
         is_current = generation.attempt == number  # the replica may have died meanwhile
         if is_current:
             attempt.reply.end_stopped()
@@ -59,7 +59,7 @@ def _take(attempt: Attempt[P, C], arrivals: Sequence[Arrival]) -> P:
     return attempt.take(attempt.reply.push(arrivals))
 
 
-async def run_apart(work: FairThreads, make: Callable[[], T], takes_long: bool) -> T:
+async def run_off_loop(work: FairThreads, make: Callable[[], T], takes_long: bool) -> T:
     """The result of `make`, on another thread if it takes long."""
 
     def steps() -> Steps[T]:
