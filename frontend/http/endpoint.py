@@ -150,4 +150,4 @@ async def _answer_parts(
     usage = answer.reply.usage()
     timer.finished(usage, [choice.finish or "" for choice in answer.reply.choices])
     is_long = usage.prompt_tokens + usage.completion_tokens > MANY_TOKENS
-    yield await run_off_loop(work, answer.closing, has_logprobs and is_long)
+    yield await run_off_loop(work, answer.closing) if has_logprobs and is_long else answer.closing()
