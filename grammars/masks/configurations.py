@@ -1,7 +1,7 @@
-"""Where walks from the states of an automaton may be: at a state, with what the walk has pushed.
+"""Configurations: a state of the automaton with what a walk has pushed, numbered, and the steps between them.
 
-A configuration stands for all ways there, so that each step from it is worked out once. States with nothing
-beside them are their own configurations; others have numbers from the number of states on.
+The step from each configuration by each byte class is computed once. A state on which nothing was pushed is
+its own configuration; the others have numbers from the number of states on.
 """
 
 from __future__ import annotations
@@ -27,37 +27,38 @@ from ..machine.stack_automaton import (
     TAIL,
 )
 
-UNDECIDED, NOT_YET, FULL = -2, -3, -4
-ASKED, OPENS = 1, 2  # marks: whether a set that is not known was asked, and whether room was taken
-_UNIT = 4  # of a count below the level at which the walk began, in the marks
+UNDECIDED, NOT_COMPUTED, CONFIGURATIONS_FULL = -2, -3, -4
+ASKED, OPENS = 1, 2  # marks: the walk asked a set below its start; the walk needs places on the stack
+_UNIT = 4  # in the marks: 1 taken from a count below the walk's start
 _IS_FRAME = -1
-_UNKNOWN = -1  # a set of several words, whose names are left to the stack
-_FIRST_ROOM = 1024
+_UNKNOWN = -1  # the value of a set of several words, whose names only the stack knows
+_FIRST_CAPACITY = 1024
 
 
 class Configurations(NamedTuple):
-    """Part i is (state, top frame or -1, marks) of configuration i + states, or (value, frame below or -1,
-    `_IS_FRAME`). A step is a configuration, `DEAD`, `UNDECIDED`, or `NOT_YET` known."""
+    """Part i is configuration i + states as (state, top frame or -1, marks), or a frame of the stack as
+    (value, frame below or -1, `_IS_FRAME`). A step is a configuration, `DEAD`, `UNDECIDED` or
+    `NOT_COMPUTED`."""
 
-    after_action: NDArray[np.int32]  # [actions], steps from states with nothing beside them
-    rows: NDArray[np.int32]  # [room, classes], steps from configurations
-    parts: NDArray[np.int32]  # [room, 3]
-    slots: NDArray[np.int32]  # parts by their hash, -1 for none
-    used: NDArray[np.int64]  # [1], how many parts there are
+    after_action: NDArray[np.int32]  # [actions], steps from states on which nothing was pushed
+    rows: NDArray[np.int32]  # [capacity, classes], steps from configurations
+    parts: NDArray[np.int32]  # [capacity, 3]
+    slots: NDArray[np.int32]  # hash table of parts, -1 where empty
+    used: NDArray[np.int64]  # [1], number of parts
 
 
 @njit(cache=True, nogil=True)
 def no_configurations(machine):  # type: ignore[no-untyped-def]
     states, classes = machine.transitions.shape
-    after_action = np.full(len(machine.actions), NOT_YET, np.int32)
-    return _with_room(after_action, _FIRST_ROOM + 4 * states, classes)
+    after_action = np.full(len(machine.actions), NOT_COMPUTED, np.int32)
+    return _with_capacity(after_action, _FIRST_CAPACITY + 4 * states, classes)
 
 
 @njit(cache=True, nogil=True)
 def grown(configurations):  # type: ignore[no-untyped-def]
-    """The same, which leaves the old ones as they are."""
+    """A copy with twice the capacity."""
     rows, parts = configurations.rows, configurations.parts
-    larger = _with_room(configurations.after_action.copy(), 2 * len(rows), rows.shape[1])
+    larger = _with_capacity(configurations.after_action.copy(), 2 * len(rows), rows.shape[1])
     used = configurations.used[0]
     larger.rows[:used] = rows[:used]
     larger.parts[:used] = parts[:used]
@@ -68,14 +69,14 @@ def grown(configurations):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _with_room(after_action, room, classes):  # type: ignore[no-untyped-def]
+def _with_capacity(after_action, capacity, classes):  # type: ignore[no-untyped-def]
     slots = 1
-    while slots < 2 * room:
+    while slots < 2 * capacity:
         slots *= 2
     return Configurations(
         after_action,
-        np.empty((room, classes), np.int32),
-        np.empty((room, 3), np.int32),
+        np.empty((capacity, classes), np.int32),
+        np.empty((capacity, 3), np.int32),
         np.full(slots, -1, np.int32),
         np.zeros(1, np.int64),
     )
@@ -83,16 +84,16 @@ def _with_room(after_action, room, classes):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def follow(machine, configurations, here, column):  # type: ignore[no-untyped-def]
-    """Where a class of bytes leads from a configuration, from now on known; `FULL` if there is no room."""
+    """Computes and stores the step from a configuration by a byte class; may be `CONFIGURATIONS_FULL`."""
     if configurations.used[0] + 3 > len(configurations.parts):
-        return np.int32(FULL)
+        return np.int32(CONFIGURATIONS_FULL)
     states = len(machine.transitions)
     state, frame, marks = np.int64(here), np.int64(-1), np.int64(0)
     if here >= states:
         state, frame, marks = configurations.parts[here - states]
     entry = np.int64(machine.transitions[state, column])
     if entry < DEAD:
-        step = _acted(machine, configurations, -2 - entry, frame, marks)
+        step = _act(machine, configurations, -2 - entry, frame, marks)
     else:
         step = _configuration(machine, configurations, entry, frame, marks)
     if here >= states:
@@ -111,15 +112,15 @@ def _configuration(machine, configurations, state, frame, marks):  # type: ignor
     if part == known:
         for column in range(machine.transitions.shape[1]):
             is_dead = machine.transitions[state, column] == DEAD
-            configurations.rows[part, column] = DEAD if is_dead else NOT_YET
+            configurations.rows[part, column] = DEAD if is_dead else NOT_COMPUTED
     return np.int32(len(machine.transitions) + part)
 
 
 @njit(cache=True, nogil=True)
-def _acted(machine, configurations, action, frame, marks):  # type: ignore[no-untyped-def]
+def _act(machine, configurations, action, frame, marks):  # type: ignore[no-untyped-def]
     """The step of an action."""
     parts = configurations.parts
-    kind, target, operand, room, words = machine.actions[action, :5].astype(np.int64)
+    kind, target, operand, needed, words = machine.actions[action, :5].astype(np.int64)
     is_count = kind in (COUNT, COUNT_CALL)
     value = np.int64(parts[frame, 0]) if frame >= 0 else np.int64(_UNKNOWN)
     is_unknown = frame < 0 or (kind != POP and value == _UNKNOWN)
@@ -154,12 +155,12 @@ def _acted(machine, configurations, action, frame, marks):  # type: ignore[no-un
         operand = 0 if words == 1 else _UNKNOWN
     if kind in (PUSH, CALL, COUNT_CALL, OPEN):
         frame = _part(configurations, operand, frame, _IS_FRAME)
-    return _configuration(machine, configurations, target, frame, marks | OPENS if room >= 0 else marks)
+    return _configuration(machine, configurations, target, frame, marks | OPENS if needed >= 0 else marks)
 
 
 @njit(cache=True, nogil=True)
 def _part(configurations, first, second, third):  # type: ignore[no-untyped-def]
-    """The number of this part, for which there must be room."""
+    """The number of this part, which is added if it is new. The caller ensures the capacity."""
     slot = _slot(configurations, first, second, third)
     part = np.int64(configurations.slots[slot])
     if part < 0:
@@ -174,7 +175,7 @@ def _part(configurations, first, second, third):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _slot(configurations, first, second, third):  # type: ignore[no-untyped-def]
-    """Where the part is among those by hash, or would be."""
+    """The hash table's slot of this part, or the empty slot for it."""
     slots, parts = configurations.slots, configurations.parts
     code = np.uint64(0)
     for number in (first, second, third):

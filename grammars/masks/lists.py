@@ -1,4 +1,4 @@
-"""Lists of tokens, each kept once."""
+"""Lists of tokens; equal lists are stored once."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _FIRST_LISTS = 1 << 9
 
 
 class Lists(NamedTuple):
-    """List i is `tokens[offsets[i]:offsets[i + 1]]`, of which the last `openers[i]` are openers. List 0 is
-    empty. Where there is no room for more a new one of these is made, which may share memory with the old."""
+    """List i is `tokens[offsets[i]:offsets[i + 1]]`; its last `openers[i]` tokens are openers. List 0 is
+    empty. Growing makes new `Lists`, which may share memory with the old ones."""
 
     tokens: NDArray[np.int32]
     offsets: NDArray[np.int64]
     openers: NDArray[np.int32]
-    slots: NDArray[np.int32]  # lists by their hash, -1 for none
-    used: NDArray[np.int64]  # [1], how many lists there are
+    slots: NDArray[np.int32]  # hash table of lists, -1 where empty
+    used: NDArray[np.int64]  # [1], number of lists
 
 
 @njit(cache=True, nogil=True)
@@ -43,8 +43,8 @@ def list_of(lists, number):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def put(lists, tokens, openers):  # type: ignore[no-untyped-def]
-    """The number of this list, for which there must be room."""
+def add_list(lists, tokens, openers):  # type: ignore[no-untyped-def]
+    """The number of this list, which is added if it is new. The caller ensures the capacity."""
     if len(tokens) + len(openers) == 0:
         return np.int32(0)
     slot = _slot(lists, tokens, openers)
@@ -66,20 +66,14 @@ def put(lists, tokens, openers):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def with_room(lists, tokens, count):  # type: ignore[no-untyped-def]
-    """The lists with room for so many tokens in so many lists more."""
+def with_capacity(lists, tokens, count):  # type: ignore[no-untyped-def]
+    """With capacity for `count` more lists of `tokens` tokens in total."""
     kept, most = lists.tokens, lists.used[0] + count
     end = lists.offsets[lists.used[0]] + tokens
     if end > len(kept):
         kept = longer(kept, 2 * end)
     lists = Lists(kept, lists.offsets, lists.openers, lists.slots, lists.used)
     return lists if most < len(lists.openers) else _rehashed(lists, 2 * most)
-
-
-@njit(cache=True, nogil=True)
-def has_room(lists, tokens, count):  # type: ignore[no-untyped-def]
-    used = lists.used[0]
-    return lists.offsets[used] + tokens <= len(lists.tokens) and used + count < len(lists.openers)
 
 
 @njit(cache=True, nogil=True)
@@ -105,7 +99,7 @@ def longer(array, size):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _slot(lists, tokens, openers):  # type: ignore[no-untyped-def]
-    """Where the list is among those by hash, or would be."""
+    """The hash table's slot of this list, or the empty slot for it."""
     code = code_of_sums(len(openers), sum_of(tokens), sum_of(openers))
     slot = np.int64(code & np.uint64(len(lists.slots) - 1))
     while lists.slots[slot] >= 0 and not _is(lists, lists.slots[slot], tokens, openers):
@@ -121,7 +115,7 @@ def code_of(token):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def sum_of(tokens):  # type: ignore[no-untyped-def]
-    """A sum of codes, so that no token waits for the one before."""
+    """The sum of the codes of tokens: unlike a chained hash, additions do not wait for each other."""
     total = np.uint64(0)
     for i in range(len(tokens)):
         total += code_of(tokens[i])
@@ -130,7 +124,7 @@ def sum_of(tokens):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def code_of_sums(count, total, opener_total):  # type: ignore[no-untyped-def]
-    """Of a list with so many openers."""
+    """The hash of a list with `count` openers, from the sums of its other tokens and of its openers."""
     code = np.uint64(count)
     for each in (total, opener_total):
         code = (code ^ each) * np.uint64(0x9E3779B97F4A7C15)

@@ -1,4 +1,4 @@
-"""The lists of each state, put together of its branches, or of what differs from another state."""
+"""The token lists of each state, put together from its edges or from its differences to a base state."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .lists import code_of_sums, list_of, put, with_room
+from .lists import add_list, code_of_sums, list_of, with_capacity
 from .unowned import unowned
 
 
+class StateTables(NamedTuple):
+    """The lists and the mask of each state: see `MaskTables`."""
+
+    lists: NDArray[np.int32]  # [all states, 3]
+    mask: NDArray[np.int32]  # [all states]
+
+
 class Kinds(NamedTuple):
-    """What states in strings do with plain tokens. `ends[i]` are the ends of the spans of `tokens` that
-    differ from the kind's mask, are undecided, and are openers; each begins where the one before ends."""
+    """Kinds of costly states: those of one kind treat quote-free tokens alike. `ends[i]` are the ends of
+    three spans of `tokens`: those that differ from the kind's mask, undecided ones and openers. Each span
+    starts where the one before ends."""
 
     masks: NDArray[np.int32]  # [kinds]
     tokens: NDArray[np.int32]
@@ -22,40 +30,40 @@ class Kinds(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def put_listed(lists, branches, walked, states, of_state, room):  # type: ignore[no-untyped-def]
-    """Notes in `of_state`, int32 [all states, 3], the lists of what was walked from states [n]. Of dear ones
-    only what is allowed: `put_dear` sees to the rest. Stops where there are more than `room` tokens."""
+def put_listed(lists, edges, walked, tables, max_tokens):  # type: ignore[no-untyped-def]
+    """Sets the lists of walked states; of costly states only the allowed tokens, as `put_costly` sets the
+    rest. Stops once there are more than `max_tokens`. Returns the lists."""
     done = 0
-    while done < len(states) and lists.offsets[lists.used[0]] <= room:
-        lists = with_room(lists, branches.used[1], 2)
-        done = _put_on(*unowned((lists, branches, walked, states, of_state)), done, room)  # type: ignore[call-arg]
+    while done < len(walked.states) and lists.offsets[lists.used[0]] <= max_tokens:
+        lists = with_capacity(lists, edges.used[1], 2)
+        done = _put_from(*unowned((lists, edges, walked, tables)), done, max_tokens)  # type: ignore[call-arg]
     return lists
 
 
 @njit(cache=True, nogil=True)
-def _put_on(lists, branches, walked, states, of_state, done, room):  # type: ignore[no-untyped-def]
-    """As `put` for what the branches of each state hold, which is compared and copied from there. Returns how
-    many states are done when there is no room, or too much."""
-    met, met_ends, dear = walked
-    ends, codes, found = branches.ends, branches.codes, branches.tokens
-    spans = np.empty((2 * branches.of_entry.shape[1] + 2, 2), np.int32)
+def _put_from(lists, edges, walked, tables, done, max_tokens):  # type: ignore[no-untyped-def]
+    """Sets the lists from state number `done` on until the capacity or `max_tokens` is reached. Returns how
+    many states are done. Does the work of `add_list` in place: compares and copies from the edges."""
+    states, met, met_ends, costly = walked
+    ends, codes, found = edges.ends, edges.codes, edges.tokens
+    spans = np.empty((2 * edges.of_entry.shape[1] + 2, 2), np.int32)
     tokens, offsets, openers, slots, used = lists
     for i in range(done, len(states)):
         first = met_ends[i - 1] if i else 0
-        for place in range(0, 2 if dear[i] else 4, 2):
+        for place in range(0, 2 if costly[i] else 4, 2):
             count = size = opening = 0
             total = opener_total = np.uint64(0)
             for part in range(1, 3) if place else range(1):
                 for number in range(first, met_ends[i]):
-                    branch = met[number]
-                    length = ends[branch, part + 1] - ends[branch, part]
+                    edge = met[number]
+                    length = ends[edge, part + 1] - ends[edge, part]
                     if length:
-                        spans[count, 0], spans[count, 1] = ends[branch, part], length
+                        spans[count, 0], spans[count, 1] = ends[edge, part], length
                         count += 1
                         size += length
                         opening += length if part == 2 else 0
-                        total += np.uint64(0) if part == 2 else codes[branch, part]
-                        opener_total += codes[branch, part] if part == 2 else np.uint64(0)
+                        total += np.uint64(0) if part == 2 else codes[edge, part]
+                        opener_total += codes[edge, part] if part == 2 else np.uint64(0)
             if size == 0:
                 continue
             if offsets[used[0]] + size > len(tokens) or used[0] + 1 >= len(openers):
@@ -84,84 +92,85 @@ def _put_on(lists, branches, walked, states, of_state, done, room):  # type: ign
                 offsets[number + 1] = start
                 openers[number] = opening
                 slots[slot] = number
-            of_state[states[i], place] = slots[slot]
-        if offsets[used[0]] > room:
+            tables.lists[states[i], place] = slots[slot]
+        if offsets[used[0]] > max_tokens:
             break
     return len(states)
 
 
 @njit(cache=True, nogil=True)
-def put_dear(lists, branches, walked, states, kinds, kind, of_state, mask_of_state, room):  # type: ignore[no-untyped-def]
-    """Adds to what was walked from states [n] what their kinds do; `kind` is that of each dear one."""
-    dear = np.flatnonzero(walked.dear)
+def put_costly(lists, edges, walked, kinds, kind_of, tables, max_tokens):  # type: ignore[no-untyped-def]
+    """Sets the masks and the remaining lists of costly states; `kind_of` is the kind of each. Stops once
+    there are more than `max_tokens`. Returns the lists."""
+    costly = np.flatnonzero(walked.costly)
     own = np.full(len(kinds.masks), -1, np.int32)
-    for number in range(len(dear)):
-        state, its_kind = states[dear[number]], kind[number]
-        undecided = _others(branches, walked, dear[number], 1)
-        openers = _others(branches, walked, dear[number], 2)
-        differing, plain_undecided, plain_openers = _spans(kinds.tokens, kinds.ends, its_kind)
-        mask_of_state[state] = kinds.masks[its_kind]
-        if len(plain_undecided) or len(plain_openers):
-            undecided = np.concatenate((undecided, plain_undecided))
-            openers = np.concatenate((openers, plain_openers))
-        lists = with_room(lists, len(differing) + len(undecided) + len(openers), 2)
-        if own[its_kind] < 0:
-            own[its_kind] = put(lists, differing, openers[:0])
-        of_state[state, 1] = own[its_kind]
-        of_state[state, 2] = put(lists, undecided, openers)
-        if lists.offsets[lists.used[0]] > room:
+    for number in range(len(costly)):
+        state, kind = walked.states[costly[number]], kind_of[number]
+        undecided = _others(edges, walked, costly[number], 1)
+        openers = _others(edges, walked, costly[number], 2)
+        differing, more_undecided, more_openers = _spans(kinds.tokens, kinds.ends, kind)
+        tables.mask[state] = kinds.masks[kind]
+        if len(more_undecided) or len(more_openers):
+            undecided = np.concatenate((undecided, more_undecided))
+            openers = np.concatenate((openers, more_openers))
+        lists = with_capacity(lists, len(differing) + len(undecided) + len(openers), 2)
+        if own[kind] < 0:
+            own[kind] = add_list(lists, differing, openers[:0])
+        tables.lists[state, 1] = own[kind]
+        tables.lists[state, 2] = add_list(lists, undecided, openers)
+        if lists.offsets[lists.used[0]] > max_tokens:
             break
     return lists
 
 
 @njit(cache=True, nogil=True)
-def _others(branches, walked, number, part):  # type: ignore[no-untyped-def]
-    """What is undecided, part 1, or openers, part 2, among the tokens that are not plain."""
+def _others(edges, walked, number, part):  # type: ignore[no-untyped-def]
+    """The undecided tokens (part 1) or openers (part 2) of a state that are not quote-free."""
     met = walked.met[walked.met_ends[number - 1] if number else 0 : walked.met_ends[number]]
-    ends = branches.ends
+    ends = edges.ends
     size = 0
-    for branch in met:
-        size += ends[branch, part + 1] - ends[branch, part]
+    for edge in met:
+        size += ends[edge, part + 1] - ends[edge, part]
     tokens = np.empty(size, np.int32)
     size = 0
-    for branch in met:
-        for place in range(ends[branch, part], ends[branch, part + 1]):
-            tokens[size] = branches.tokens[place]
+    for edge in met:
+        for place in range(ends[edge, part], ends[edge, part + 1]):
+            tokens[size] = edges.tokens[place]
             size += 1
     return tokens
 
 
 @njit(cache=True, nogil=True)
-def put_like(lists, walked, states, likes, of_state, mask_of_state, marks, room):  # type: ignore[no-untyped-def]
-    """Gives states [n] all that those have which they are like, and what differs. `marks`, bool [tokens], are
-    false before and after."""
+def put_based_on(lists, differences, states, bases, tables, marks, max_tokens):  # type: ignore[no-untyped-def]
+    """Gives states [n] the masks and lists of their bases, with the differences. `marks`, bool [tokens], are
+    false before and after. Stops once there are more than `max_tokens`. Returns the lists."""
     for i in range(len(states)):
-        state, like = states[i], likes[i]
-        differing, undecided, openers = _spans(walked.tokens, walked.ends, i)
-        mask_of_state[state] = mask_of_state[like]
-        of_state[state, 0] = of_state[like, 0]
-        own = list_of(lists, of_state[like, 1])
+        state, base = states[i], bases[i]
+        differing, undecided, openers = _spans(differences.tokens, differences.ends, i)
+        tables.mask[state] = tables.mask[base]
+        tables.lists[state, 0] = tables.lists[base, 0]
+        own = list_of(lists, tables.lists[base, 1])
         if len(own):
-            differing = apart(own, differing, marks)
-        decided = of_state[like, 2]
+            differing = symmetric_difference(own, differing, marks)
+        decided = tables.lists[base, 2]
         if len(undecided) or len(openers):
             both = list_of(lists, decided)
-            below = len(both) - lists.openers[decided]
-            undecided = np.concatenate((both[:below], undecided))
-            openers = np.concatenate((both[below:], openers))
-            lists = with_room(lists, len(undecided) + len(openers), 1)
-            decided = put(lists, undecided, openers)
-        lists = with_room(lists, len(differing), 1)
-        of_state[state, 1] = put(lists, differing, openers[:0])
-        of_state[state, 2] = decided
-        if lists.offsets[lists.used[0]] > room:
+            middle = len(both) - lists.openers[decided]
+            undecided = np.concatenate((both[:middle], undecided))
+            openers = np.concatenate((both[middle:], openers))
+            lists = with_capacity(lists, len(undecided) + len(openers), 1)
+            decided = add_list(lists, undecided, openers)
+        lists = with_capacity(lists, len(differing), 1)
+        tables.lists[state, 1] = add_list(lists, differing, openers[:0])
+        tables.lists[state, 2] = decided
+        if lists.offsets[lists.used[0]] > max_tokens:
             break
     return lists
 
 
 @njit(cache=True, nogil=True)
-def apart(tokens, others, marks):  # type: ignore[no-untyped-def]
-    """The tokens that only one of two lists has."""
+def symmetric_difference(tokens, others, marks):  # type: ignore[no-untyped-def]
+    """The tokens that only one of two lists contains. `marks`, bool [tokens], are false before and after."""
     for token in tokens:
         marks[token] = True
     found = np.empty(len(tokens) + len(others), np.int32)

@@ -1,4 +1,4 @@
-"""The vocabulary as tries over bytes, walked from automaton states to get their token masks."""
+"""The vocabulary as tries over bytes, which are walked from automaton states to find their token masks."""
 
 from __future__ import annotations
 
@@ -10,42 +10,39 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-PLAIN_BYTES = 32  # a longer token is not plain
+MAX_QUOTE_FREE_BYTES = 32  # a longer token goes into the other trie
 QUOTE = 0x22
-OTHER, PLAIN = 0, 1
+OTHER, QUOTE_FREE = 0, 1
 
 
 class TokenTries(NamedTuple):
-    """A trie of *plain* tokens, those without a quote and of at most `PLAIN_BYTES`, and one of the others.
+    """Two tries: *quote-free* tokens (no quote, at most `MAX_QUOTE_FREE_BYTES`), and all other tokens.
 
-    What plain tokens do inside a string doesn't depend on what comes after the string.
+    What a quote-free token does inside a string does not depend on what follows the string.
 
-    Nodes are in preorder: node i is the last byte of some token's prefix, its subtree is [i, ends[i]). Tokens
-    that are spelled by the path to it are `tokens[token_starts[i]:token_starts[i + 1]]`. The nodes one byte
-    further are `child[first_child[i]:first_child[i + 1]]`: their bytes lie side by side for walks, in which
-    most of them lead nowhere.
+    Nodes are in preorder: the subtree of node i is [i, ends[i]), and the tokens that end at node i are
+    `tokens[token_starts[i]:token_starts[i + 1]]`. Its children are `child[first_child[i]:first_child[i +
+    1]]`; their bytes stand side by side, as most walks reject most children.
     """
 
-    roots: NDArray[np.int32]  # [2, 256], the node of each first byte, -1 for none: `OTHER`, then `PLAIN`
+    roots: NDArray[np.int32]  # [2, 256], the node of each first byte in `OTHER` and `QUOTE_FREE`, or -1
     ends: NDArray[np.int32]  # [nodes]
-    depth: NDArray[np.uint16]  # [nodes], bytes before the node's
+    depth: NDArray[np.uint16]  # [nodes], bytes before the byte of the node
     byte: NDArray[np.uint8]  # [nodes]
-    height: NDArray[np.int32]  # [nodes], of the longest way on
+    height: NDArray[np.int32]  # [nodes], bytes of the longest path below
     token_starts: NDArray[np.int32]  # [nodes + 1]
     tokens: NDArray[np.int32]
     first_child: NDArray[np.int32]  # [nodes + 1]
     child: NDArray[np.int32]
     child_byte: NDArray[np.uint8]
     eos: NDArray[np.int32]
-    first_plain: int
-    """node"""
+    first_quote_free: int  # node
     mask_words: int
-    max_bytes: int
-    """of a token"""
+    max_bytes: int  # of a token
 
 
 class Spellings(NamedTuple):
-    """Token i is `data[offsets[i]:offsets[i + 1]]`. The model may have more tokens than are spelled here."""
+    """The bytes of token i are `data[offsets[i]:offsets[i + 1]]`. The model may have tokens beyond these."""
 
     offsets: NDArray[np.int32]  # [tokens + 1]
     data: NDArray[np.uint8]
@@ -54,7 +51,7 @@ class Spellings(NamedTuple):
 
 
 def build_tries(spellings: Spellings) -> TokenTries:
-    """Tokens without bytes are left out."""
+    """Leaves out tokens without bytes."""
     raw, offsets = spellings.data.tobytes(), spellings.offsets.tolist()
     spelled = [
         (raw[start:end], token)
@@ -67,17 +64,17 @@ def build_tries(spellings: Spellings) -> TokenTries:
 def tries_of(
     spelled: Sequence[tuple[bytes, int]], eos_tokens: tuple[int, ...], vocab_size: int
 ) -> TokenTries:
-    """The tries of these texts, none of them empty, each with its token."""
+    """The tries of (bytes, token) pairs, none of them empty."""
     ordered = sorted(spelled)
-    plain = [pair for pair in ordered if len(pair[0]) <= PLAIN_BYTES and QUOTE not in pair[0]]
-    other = [pair for pair in ordered if len(pair[0]) > PLAIN_BYTES or QUOTE in pair[0]]
-    ordered = [*other, *plain]
+    quote_free = [pair for pair in ordered if len(pair[0]) <= MAX_QUOTE_FREE_BYTES and QUOTE not in pair[0]]
+    other = [pair for pair in ordered if len(pair[0]) > MAX_QUOTE_FREE_BYTES or QUOTE in pair[0]]
+    ordered = [*other, *quote_free]
     data = np.frombuffer(b"".join(text for text, _ in ordered), np.uint8)
     offsets = np.cumsum([0, *(len(text) for text, _ in ordered)]).astype(np.int32)
     byte, depth, ends, first_tokens = _nodes(data, offsets, len(other))
     firsts = np.flatnonzero(depth == 0)
     roots = np.full((2, 256), -1, np.int32)
-    roots[np.where(first_tokens[firsts] < len(other), OTHER, PLAIN), byte[firsts]] = firsts
+    roots[np.where(first_tokens[firsts] < len(other), OTHER, QUOTE_FREE), byte[firsts]] = firsts
     first_child, child = _children(ends)
     return TokenTries(
         roots=roots,
@@ -91,7 +88,7 @@ def tries_of(
         child=child,
         child_byte=byte[child],
         eos=np.array(eos_tokens, np.int32),
-        first_plain=int(np.searchsorted(first_tokens, len(other))),
+        first_quote_free=int(np.searchsorted(first_tokens, len(other))),
         mask_words=-(-vocab_size // 32),
         max_bytes=max((len(text) for text, _ in spelled), default=0),
     )
@@ -99,8 +96,8 @@ def tries_of(
 
 @njit(cache=True)
 def _nodes(data, offsets, second):  # type: ignore[no-untyped-def]
-    """Byte, depth, end and first token of each node, for texts in order; from text `second` on of a trie of
-    its own."""
+    """Byte, depth, end and first token of each node, for texts in order; text `second` begins the second
+    trie."""
     byte = np.empty(len(data), np.uint8)
     depth = np.empty(len(data), np.int32)
     ends = np.empty(len(data), np.int32)
@@ -141,7 +138,7 @@ def _heights(ends):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _children(ends):  # type: ignore[no-untyped-def]
-    """Where those of each node begin, and all of them."""
+    """The offsets of the children of each node, and the children."""
     first = np.zeros(len(ends) + 1, np.int32)
     children = np.empty(len(ends), np.int32)
     found = 0

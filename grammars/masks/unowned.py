@@ -1,5 +1,5 @@
 # mypy: disable-error-code="assignment,attr-defined"
-"""Arrays without their owners. To count who has an array takes longer than what small functions do."""
+"""Arrays without reference counts: counting references takes longer than what small functions do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _unowned(typing: Any, arrays: Any) -> Any:
 
 
 unowned: Callable[[Any], Any] = _unowned
-"""The same arrays, or tuples of such, which the caller must have for as long as they are used."""
+"""The same arrays, or tuples of arrays. The caller must keep the originals while the result is in use."""
 
 
 def _without_owner(context: Any, builder: Any, kind: Any, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Walks from states of one automaton, with what they have in common."""
+"""Walks from states of one automaton, and the tables that these walks share."""
 
 from __future__ import annotations
 
@@ -7,65 +7,69 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from .branches import Branches, Walked, no_branches, walk_states
 from .configurations import Configurations, grown, no_configurations
-from .differences import Apart, walk_apart, walk_differences
-from .signatures import NO_ROUNDS, Rounds
+from .differences import Differences, walk_differences, walk_quote_free_difference
+from .edge_walks import Edges, Limits, WalkedStates, no_edges, walk_states
+from .state_fingerprints import NO_FINGERPRINTS, Fingerprints
 from .token_trie import TokenTries
-from .walks import Found, Machine, Roots, roots_by_class, walk_plain
+from .walks import Buffers, Context, Machine, RootGroups, root_groups, walk_quote_free
 
-FEW_NODES = 16  # part of all that two walks at once look at in less time than one walk at all
+MAX_NODE_SHARE = 16  # walking two states at once is faster than one walk up to 1/16 of all nodes
 
 
 class Walker:
-    def __init__(self, tries: TokenTries, machine: Machine, found: Found) -> None:
-        self.machine = machine
-        self.configurations = Configurations(*no_configurations(machine))
-        self._tries = tries
-        self._roots = Roots(*roots_by_class(tries, machine))
-        self.branches = no_branches(tries, self._roots, machine)
-        self._found = found
+    def __init__(self, tries: TokenTries, machine: Machine, buffers: Buffers) -> None:
+        groups = RootGroups(*root_groups(tries, machine))
+        levels = np.empty((4, tries.max_bytes + 1), np.int32)
+        configurations = Configurations(*no_configurations(machine))
+        self.context = Context(tries, groups, machine, configurations, buffers, levels)
+        self.edges = no_edges(tries, groups, machine)
 
     def states(
         self,
         states: NDArray[np.int32],
-        ends_here: NDArray[np.bool_],
-        is_dear: NDArray[np.bool_],
-        limit: int,
-        few: int,
-    ) -> Walked:
+        may_end: NDArray[np.bool_],
+        is_costly: NDArray[np.bool_],
+        limits: Limits,
+    ) -> WalkedStates:
         """See `walk_states`."""
         while True:
-            tables = (self._tries, self._roots, self.machine, self.configurations, self.branches)
-            walked, branches, had_room = walk_states(
-                *tables, states, ends_here, is_dear, self._found, limit, few
+            walked, edges, had_capacity = walk_states(
+                self.context, self.edges, states, may_end, is_costly, limits
             )
-            self.branches = Branches(*branches)
-            if had_room:
-                return Walked(*walked)
-            self.configurations = Configurations(*grown(self.configurations))
+            self.edges = Edges(*edges)  # also after a failure: the edges walked so far are valid
+            if had_capacity:
+                return WalkedStates(*walked)
+            self._grow()
 
     def differences(
-        self, states: NDArray[np.int32], likes: NDArray[np.int32], ends_apart: NDArray[np.bool_]
-    ) -> Apart:
+        self, states: NDArray[np.int32], bases: NDArray[np.int32], ends_differ: NDArray[np.bool_]
+    ) -> Differences:
         """See `walk_differences`."""
-        return Apart(*self._walk(walk_differences, NO_ROUNDS, states, likes, ends_apart, self._found))
+        return Differences(*self._walk(walk_differences, NO_FINGERPRINTS, states, bases, ends_differ))
 
-    def plain(self, state: int) -> list[NDArray[np.int32]]:
-        """The plain tokens that are allowed from a state, undecided, and openers, until the next walk."""
-        (counts,) = self._walk(walk_plain, state, self._found)
-        return [tokens[:count] for tokens, count in zip(self._found, counts, strict=True)]
+    def quote_free(self, state: int) -> list[NDArray[np.int32]]:
+        """The allowed, undecided and opening quote-free tokens of a state; valid until the next walk."""
+        (counts,) = self._walk(walk_quote_free, state)
+        return [tokens[:count] for tokens, count in zip(self.context.buffers, counts, strict=True)]
 
-    def apart(self, rounds: Rounds, state: int, like: int) -> NDArray[np.int32] | None:
-        """The plain tokens that only one of two states allows, until the next walk; see `walk_apart`."""
-        most = len(self._tries.ends) // FEW_NODES
-        (count,) = self._walk(walk_apart, rounds, state, like, self._found, most)
-        return None if count < 0 else self._found.allowed[:count]
+    def quote_free_difference(
+        self, fingerprints: Fingerprints, state: int, base: int
+    ) -> NDArray[np.int32] | None:
+        """The quote-free tokens that only one of two states allows; valid until the next walk. None if
+        `walk_quote_free_difference` found it undecided or too costly."""
+        max_nodes = len(self.context.tries.ends) // MAX_NODE_SHARE
+        (count,) = self._walk(walk_quote_free_difference, fingerprints, state, base, max_nodes)
+        return None if count < 0 else self.context.buffers.allowed[:count]
 
     def _walk(self, walk: Callable[..., tuple], *arguments: object) -> tuple:  # type: ignore[type-arg]
-        """Again with more room until there is enough."""
+        """Repeats the walk with more configurations until their capacity suffices."""
         while True:
-            *results, had_room = walk(self._tries, self._roots, self.machine, self.configurations, *arguments)
-            if had_room:
+            *results, had_capacity = walk(self.context, *arguments)
+            if had_capacity:
                 return tuple(results)
-            self.configurations = Configurations(*grown(self.configurations))
+            self._grow()
+
+    def _grow(self) -> None:
+        configurations = Configurations(*grown(self.context.configurations))
+        self.context = self.context._replace(configurations=configurations)

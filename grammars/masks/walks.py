@@ -1,9 +1,9 @@
-"""Walks of the vocabulary's tries from the states of an automaton.
+"""Walks of the vocabulary's tries from the states of an automaton: the tables they use and their steps.
 
-A walk sorts tokens into those that lead somewhere (*allowed*), those whose bytes look below the level of
-the stack at which they begin (*undecided*), and among the allowed those that need room on it (*openers*).
-Where a set below that level is asked, the walk goes on as if it had agreed: what leads nowhere even then is
-not allowed.
+A walk sorts tokens into those that the automaton accepts from here (*allowed*), those whose bytes pop what
+was on the stack before the walk began (*undecided*), and the allowed ones that need free places on the stack
+(*openers*). Where the automaton asks a set below the walk's start, the walk goes on as if the set had agreed:
+a token that fails even then is not allowed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ..machine.stack_automaton import DEAD
-from .configurations import ASKED, FULL, NOT_YET, OPENS, UNDECIDED, follow
-from .token_trie import OTHER, PLAIN
+from .configurations import ASKED, CONFIGURATIONS_FULL, NOT_COMPUTED, OPENS, UNDECIDED, Configurations, follow
+from .token_trie import OTHER, QUOTE_FREE, TokenTries
 from .unowned import unowned
-
-NO_LIMIT = 1 << 30
 
 
 class Machine(NamedTuple):
@@ -31,49 +29,60 @@ class Machine(NamedTuple):
     returns: NDArray[np.int32]
 
 
-class Found(NamedTuple):
-    """Room for the tokens that one walk finds."""
+class Buffers(NamedTuple):
+    """The tokens that one walk finds."""
 
     allowed: NDArray[np.int32]
     undecided: NDArray[np.int32]
     openers: NDArray[np.int32]
 
 
-def room_for(tokens: int) -> Found:
-    return Found(*(np.empty(tokens, np.int32) for _ in Found._fields))
+def buffers_for(tokens: int) -> Buffers:
+    return Buffers(*(np.empty(tokens, np.int32) for _ in Buffers._fields))
 
 
-class Roots(NamedTuple):
-    """Way w into a trie takes bytes of class `columns[w]`, to the nodes `nodes[first[w]:first[w + 1]]`. With
-    their children those are `looked[w]`. Trie t has the ways from `ways[t]` up to `ways[t + 1]`."""
+class RootGroups(NamedTuple):
+    """The roots of a trie whose bytes have the same class. Group g takes byte class `columns[g]` to the nodes
+    `nodes[first[g]:first[g + 1]]`. Trie t has the groups from `ends[t]` up to `ends[t + 1]`."""
 
     nodes: NDArray[np.int32]
-    first: NDArray[np.int32]  # [ways + 1]
-    columns: NDArray[np.int32]  # [ways]
-    looked: NDArray[np.int32]  # [ways]
-    ways: NDArray[np.int32]  # [3]
+    first: NDArray[np.int32]  # [groups + 1]
+    columns: NDArray[np.int32]  # [groups]
+    sizes: NDArray[np.int32]  # [groups], nodes with their children
+    ends: NDArray[np.int32]  # [3]
+
+
+class Context(NamedTuple):
+    """All that walks of one automaton read and write."""
+
+    tries: TokenTries
+    groups: RootGroups
+    machine: Machine
+    configurations: Configurations
+    buffers: Buffers
+    levels: NDArray[np.int32]  # [4, longest token + 1], where a walk is at each depth of the trie
 
 
 @njit(cache=True, nogil=True)
-def roots_by_class(tries, machine):  # type: ignore[no-untyped-def]
+def root_groups(tries, machine):  # type: ignore[no-untyped-def]
     in_order = np.argsort(machine.class_of_byte, kind="mergesort")
     nodes, first, columns = np.empty(512, np.int32), np.empty(513, np.int32), np.empty(512, np.int32)
-    looked, ways = np.zeros(512, np.int32), np.zeros(3, np.int32)
-    found = way = 0
-    for trie in (OTHER, PLAIN):
+    sizes, ends = np.zeros(512, np.int32), np.zeros(3, np.int32)
+    found = group = 0
+    for trie in (OTHER, QUOTE_FREE):
         for byte in in_order:
             node, column = tries.roots[trie, byte], machine.class_of_byte[byte]
             if node < 0:
                 continue
-            if way == ways[trie] or columns[way - 1] != column:
-                first[way], columns[way] = found, column
-                way += 1
+            if group == ends[trie] or columns[group - 1] != column:
+                first[group], columns[group] = found, column
+                group += 1
             nodes[found] = node
             found += 1
-            looked[way - 1] += 1 + tries.first_child[node + 1] - tries.first_child[node]
-        ways[trie + 1] = way
-    first[way] = found
-    return Roots(nodes, first[: way + 1], columns[:way], looked[:way], ways)
+            sizes[group - 1] += 1 + tries.first_child[node + 1] - tries.first_child[node]
+        ends[trie + 1] = group
+    first[group] = found
+    return RootGroups(nodes, first[: group + 1], columns[:group], sizes[:group], ends)
 
 
 @njit(cache=True, nogil=True)
@@ -85,8 +94,8 @@ def append(tokens, count, more):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, forceinline=True)
 def add(found, count, tokens, first, last):  # type: ignore[no-untyped-def]
-    """Adds the tokens from `first` on that come before `last`. A node has one or none as a rule: so the first
-    is written in any case, which is sooner done than asked, and counts only if it is there."""
+    """Adds `tokens[first:last]`. Most nodes have one token or none, so the first is always written, which is
+    faster than a test, and counts only if it exists."""
     found[count] = tokens[first]
     for place in range(first + 1, last):
         found[count + place - first] = tokens[place]
@@ -95,7 +104,7 @@ def add(found, count, tokens, first, last):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, forceinline=True)
 def step_of(machine, configurations, here, column):  # type: ignore[no-untyped-def]
-    """Where a class of bytes leads from a configuration; `FULL` if there is no room for it."""
+    """The step from a configuration by a byte class; may be `CONFIGURATIONS_FULL`."""
     states = len(machine.transitions)
     if here < states:
         step = machine.transitions[here, column]
@@ -103,50 +112,56 @@ def step_of(machine, configurations, here, column):  # type: ignore[no-untyped-d
             step = configurations.after_action[-2 - step]
     else:
         step = configurations.rows[here - states, column]
-    return follow(machine, configurations, here, column) if step == NOT_YET else step
+    return follow(machine, configurations, here, column) if step == NOT_COMPUTED else step
 
 
 @njit(nogil=True, forceinline=True)
-def sort_tokens(tries, parts, states, found, counts, node, step):  # type: ignore[no-untyped-def]
-    """Adds the tokens of a node to which a step led, and of those below where that is undecided, to what was
-    found: `counts` are how many, before and after."""
-    alive, undecided, openers = counts
+def marks_of(context, configuration):  # type: ignore[no-untyped-def]
+    states = len(context.machine.transitions)
+    return context.configurations.parts[configuration - states, 2] if configuration >= states else 0
+
+
+@njit(nogil=True, forceinline=True)
+def sort_tokens(context, counts, node, step):  # type: ignore[no-untyped-def]
+    """Adds the tokens of a node that a step reached to the buffers; all of its subtree if it is undecided.
+    Returns the new counts of the three buffers."""
+    tries, found = context.tries, context.buffers
+    allowed, undecided, openers = counts
     first = tries.token_starts[node]
     if step == UNDECIDED:
         last = tries.token_starts[tries.ends[node]]
-        return alive, add(found.undecided, undecided, tries.tokens, first, last), openers
+        return allowed, add(found.undecided, undecided, tries.tokens, first, last), openers
     last = tries.token_starts[node + 1]
-    marks = parts[step - states, 2] if step >= states else 0
+    marks = marks_of(context, step)
     if marks & ASKED:
-        return alive, add(found.undecided, undecided, tries.tokens, first, last), openers
+        return allowed, add(found.undecided, undecided, tries.tokens, first, last), openers
     if marks & OPENS:
         openers = add(found.openers, openers, tries.tokens, first, last)
-    return add(found.allowed, alive, tries.tokens, first, last), undecided, openers
+    return add(found.allowed, allowed, tries.tokens, first, last), undecided, openers
 
 
 @njit(nogil=True, forceinline=True)
-def walk_in_order(tries, machine, configurations, found, counts, places, node, stop):  # type: ignore[no-untyped-def]
-    """Adds what is found from `places[0]` by the nodes up to `stop`, in their order; and whether there was
-    room for all configurations."""
-    states = len(machine.transitions)
+def walk_in_order(context, counts, node, stop):  # type: ignore[no-untyped-def]
+    """Walks the nodes from `node` up to `stop` in preorder, from `levels[0, 0]`. Returns the new counts of
+    the buffers, and False if the configurations ran out of capacity."""
+    tries, machine, places = context.tries, context.machine, context.levels[0]
     while node < stop:
         level = tries.depth[node]
-        step = step_of(machine, configurations, places[level], machine.class_of_byte[tries.byte[node]])
-        if step == FULL:
+        column = machine.class_of_byte[tries.byte[node]]
+        step = step_of(machine, context.configurations, places[level], column)
+        if step == CONFIGURATIONS_FULL:
             return counts, False
         if step != DEAD:
-            counts = sort_tokens(tries, configurations.parts, states, found, counts, node, step)
+            counts = sort_tokens(context, counts, node, step)
         places[level + 1] = step
         node = node + 1 if step >= 0 else tries.ends[node]
     return counts, True
 
 
 @njit(cache=True, nogil=True)
-def walk_plain(tries, roots, machine, configurations, state, found):  # type: ignore[no-untyped-def]
-    """How many plain tokens from one state are allowed, undecided, and openers, which are in `found`; and
-    whether there was room for all configurations. Takes nodes in their order, as many of them lead on."""
-    tries, machine, configurations, found = unowned((tries, machine, configurations, found))
-    places = np.empty(tries.max_bytes + 1, np.int32)
-    places[0] = state
-    first, stop = tries.first_plain, len(tries.ends)
-    return walk_in_order(tries, machine, configurations, found, (0, 0, 0), places, first, stop)
+def walk_quote_free(context, state):  # type: ignore[no-untyped-def]
+    """Finds the quote-free tokens of one state. Returns the counts of the buffers, and False if the
+    configurations ran out of capacity. Visits nodes in preorder, as most of them are allowed."""
+    context = unowned(context)
+    context.levels[0, 0] = state
+    return walk_in_order(context, (0, 0, 0), context.tries.first_quote_free, len(context.tries.ends))

@@ -23,6 +23,7 @@ envelope with the epoch (`sockets`). Other packages import from here, not from t
 
 from __future__ import annotations
 
+from ..grammar_spec import GrammarSpec, PropertyOrder, Unenforced
 from .base import FinishReason, Message, Part, StoreCounts, Tokens
 from .cache_control import (
     CachedPrefix,
@@ -43,18 +44,14 @@ from .generation import (
     Accepted,
     Finish,
     Generate,
-    GrammarKind,
-    GrammarSpec,
     LeftOut,
     Logprobs,
     Output,
     Outputs,
-    PropertyOrder,
     QueryStats,
     Refused,
     ReplyError,
     Stats,
-    Unenforced,
 )
 from .page_store import (
     DiscardPages,
@@ -132,7 +129,6 @@ __all__ = [
     "FromSupervisor",
     "Generate",
     "GiveUp",
-    "GrammarKind",
     "GrammarSpec",
     "LeftOut",
     "LoadGrammar",

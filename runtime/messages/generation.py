@@ -2,31 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
+from ..grammar_spec import GrammarSpec
 from ..sampling_params import SamplingParams
 from .base import FinishReason, Message, Part, StoreCounts, Tokens
-
-GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
-PropertyOrder = Literal["schema", "any"]
-Unenforced = Literal["refuse", "annotations", "allow"]
-
-
-class GrammarSpec(Part):
-    """The grammar that the output must match."""
-
-    kind: GrammarKind
-    text: str
-    """JSON schema as JSON text; regex; JSON list of strings; grammar in Lark or GBNF; structural tag as JSON
-    (see `grammars.tags.format`)"""
-    param: str  # the request's field that it came from, for errors
-    separators: tuple[str, str] = (",", ":")  # item and key separators of a JSON schema's value
-    property_order: PropertyOrder = "schema"  # of declared properties
-    unenforced: Unenforced = "refuse"
-    """what to do with keywords that cannot be enforced: refuse the schema, or leave them out and report them
-    ("annotations": only unknown formats)"""
-    params: dict[str, str] = {}  # like `param`, by function of a structural tag
-    reproducible: bool = False  # the same request gets the same reply, so it waits for the final automaton
 
 
 class Generate(Message):

@@ -1,4 +1,4 @@
-"""Masks, context lists and openers agree with stepping every token's bytes over the real stack."""
+"""Masks, undecided lists and openers agree with stepping every token's bytes over the real stack."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 from arbora.grammars.machine.stack_automaton import StackAutomaton
-from arbora.grammars.masks.branches import Walked
+from arbora.grammars.masks.edge_walks import Limits, WalkedStates
 from arbora.grammars.masks.stack import StackMasks
 from arbora.grammars.masks.token_trie import (
+    MAX_QUOTE_FREE_BYTES,
     OTHER,
-    PLAIN,
-    PLAIN_BYTES,
     QUOTE,
+    QUOTE_FREE,
     Spellings,
     TokenTries,
     build_tries,
     tries_of,
 )
 from arbora.grammars.masks.walker import Walker
-from arbora.grammars.masks.walks import Machine, room_for
-from arbora.grammars.schema import PropertyOrder, SchemaCompiler
+from arbora.grammars.masks.walks import Machine, buffers_for
+from arbora.grammars.schema import SchemaCompiler
+from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from json_automata import steps
@@ -141,7 +142,7 @@ def test_openers_are_the_tokens_that_a_full_stack_forbids(masks: StackMasks) -> 
     assert forbidden
 
 
-def test_little_is_left_to_the_stack_between_members(masks: StackMasks) -> None:
+def test_the_stack_decides_on_few_tokens_between_members(masks: StackMasks) -> None:
     schema = {"properties": {"a": {"type": "null"}}, "additionalProperties": False}
     automaton = COMPILER.compile(json.dumps(schema))
     state, stack = automaton.start, list[int]()
@@ -152,7 +153,7 @@ def test_little_is_left_to_the_stack_between_members(masks: StackMasks) -> None:
 
 
 @pytest.mark.parametrize("text", [b'{"ab":1', b'{"ab":1,', b'{"b":"a'])
-def test_what_no_set_lets_through_is_not_left_to_the_stack(text: bytes, masks: StackMasks) -> None:
+def test_the_stack_does_not_decide_on_tokens_that_every_set_forbids(text: bytes, masks: StackMasks) -> None:
     schema = {"properties": {"ab": {}, "aname": {}, "b": {}}, "additionalProperties": False}
     automaton = COMPILER.compile(json.dumps(schema), property_order="any")
     stack: list[int] = []
@@ -176,7 +177,7 @@ def test_strings_share_their_masks_within_and_between_schemas(masks: StackMasks)
     assert len(many.masks) < len(one.masks) + 5
 
 
-def test_names_beside_free_ones_cost_what_they_differ_by(masks: StackMasks) -> None:
+def test_declared_names_beside_free_ones_cost_only_their_differences(masks: StackMasks) -> None:
     few, many = (
         masks.of(
             COMPILER.compile(json.dumps({"properties": {f"name{i}": {"type": "null"} for i in range(count)}}))
@@ -189,7 +190,7 @@ def test_names_beside_free_ones_cost_what_they_differ_by(masks: StackMasks) -> N
 
 
 def texts_of(tries: TokenTries, which: int) -> dict[int, bytes]:
-    """Read back node by node."""
+    """The texts of a trie's tokens, read node by node."""
     texts = dict[int, bytes]()
     pending = [(node, bytes([byte])) for byte, node in enumerate(tries.roots[which].tolist()) if node >= 0]
     for node, path in pending:
@@ -208,10 +209,10 @@ SPELLINGS = st.lists(st.binary(min_size=1, max_size=3) | st.sampled_from([b'a"',
 @given(SPELLINGS)
 def test_a_vocabularys_tries_spell_each_token_once(texts: list[bytes]) -> None:
     tries = tries_of([(text, token) for token, text in enumerate(texts)], (0,), 100)
-    plain, other = texts_of(tries, PLAIN), texts_of(tries, OTHER)
-    assert plain | other == dict(enumerate(texts))
-    assert not plain.keys() & other.keys()
-    assert all(len(text) <= PLAIN_BYTES and QUOTE not in text for text in plain.values())
+    quote_free, other = texts_of(tries, QUOTE_FREE), texts_of(tries, OTHER)
+    assert quote_free | other == dict(enumerate(texts))
+    assert not quote_free.keys() & other.keys()
+    assert all(len(text) <= MAX_QUOTE_FREE_BYTES and QUOTE not in text for text in quote_free.values())
 
 
 SMALL = StackMasks(
@@ -219,24 +220,27 @@ SMALL = StackMasks(
 )
 
 
-def tables_of(walker: Walker, walked: Walked) -> list[NDArray[np.generic]]:
-    """As far as they are in use."""
-    branches, tokens, *_ = walker.branches.used.tolist()
+def tables_of(walker: Walker, walked: WalkedStates) -> list[NDArray[np.generic]]:
+    """The used parts of the tables."""
+    edges, tokens, *_ = walker.edges.used.tolist()
     met = walked.met[: walked.met_ends[-1]]
-    found = [walker.branches.ends[:branches], walker.branches.tokens[:tokens]]
-    return [*found, met, walked.met_ends, walked.dear]
+    found = [walker.edges.ends[:edges], walker.edges.tokens[:tokens]]
+    return [*found, met, walked.met_ends, walked.costly]
 
 
-def test_walks_that_run_out_of_room_find_the_same_with_more() -> None:
+def test_walks_that_run_out_of_capacity_find_the_same_with_more() -> None:
     automaton = COMPILER.compile(json.dumps({"type": "array", "items": {"maxLength": 70}}))
     machine = Machine(automaton.transitions, automaton.class_of_byte, automaton.actions, automaton.returns)
     tries = tries_of([(text, token) for token, text in enumerate(TOKENS)], (len(TOKENS),), len(TOKENS) + 1)
     states = np.arange(len(automaton.accepting), dtype=np.int32)
-    ample, scant = (Walker(tries, machine, room_for(len(TOKENS) + 1)) for _ in range(2))
-    rows, parts = (table[:3] for table in (scant.configurations.rows, scant.configurations.parts))
-    scant.configurations = scant.configurations._replace(rows=rows, parts=parts)
-    found = [walker.states(states, automaton.accepting, states < 0, 1024, 1024) for walker in (ample, scant)]
-    assert len(scant.configurations.parts) > 3
+    ample, scant = (Walker(tries, machine, buffers_for(len(TOKENS) + 1)) for _ in range(2))
+    configurations = scant.context.configurations
+    rows, parts = (table[:3] for table in (configurations.rows, configurations.parts))
+    few = configurations._replace(rows=rows, parts=parts)
+    scant.context = scant.context._replace(configurations=few)
+    limits = Limits(1024, 1024)
+    found = [walker.states(states, automaton.accepting, states < 0, limits) for walker in (ample, scant)]
+    assert len(scant.context.configurations.parts) > 3
     one, other = (tables_of(walker, walked) for walker, walked in zip((ample, scant), found, strict=True))
     assert len(one[1])
     for table, same in zip(one, other, strict=True):

@@ -1,0 +1,195 @@
+"""Masks of the quote-free tokens that costly states allow, stored once or as differences from another
+mask."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from .state_fingerprints import Fingerprinter, Fingerprints
+from .state_lists import Kinds, symmetric_difference
+from .token_trie import MAX_QUOTE_FREE_BYTES, TokenTries
+from .unowned import unowned
+from .walker import Walker
+from .walks import Buffers, buffers_for
+
+MAX_LIST_SHARE = 4  # a list of differences takes at most 1/4 of a mask's bytes
+MAX_REMEMBERED = 2048  # masks, of 16 KB each for 131k tokens
+MAX_COMPARED = 8  # masks from which a new mask may be stored as differences
+MIN_AGREEMENT = 8  # bytes up to which two states must agree for a walk of both at once
+_FIRST_BASES = 64
+_BLOCK = 256  # words
+_NOTHING = np.empty(0, np.int32)
+
+
+class QuoteFreeMask(NamedTuple):
+    """`words`, uint32 [ceil(vocab / 32)], has a bit for each quote-free token that a state allows."""
+
+    words: NDArray[np.uint32]
+    undecided: NDArray[np.int32]
+    openers: NDArray[np.int32]
+
+
+class VocabularyTables:
+    """What the masks of all automata over one vocabulary share."""
+
+    def __init__(self, tries: TokenTries) -> None:
+        self.tries = tries
+        self.max_differences = tries.mask_words // MAX_LIST_SHARE
+        """tokens by which two states may differ that share a mask"""
+        self.buffers: Buffers = buffers_for(len(tries.tokens) + len(tries.eos))
+        self.marks = np.zeros(32 * tries.mask_words, np.bool_)
+        """scratch, one for each token; all false between uses"""
+        self.fingerprinter = Fingerprinter()
+        self.remembered: OrderedDict[int, QuoteFreeMask] = OrderedDict()
+        """by fingerprint, the least recently used first"""
+
+    def trim(self) -> None:
+        while len(self.remembered) > MAX_REMEMBERED:
+            self.remembered.popitem(last=False)
+
+
+class QuoteFreeMasks:
+    """The masks of one automaton, one for each kind of costly state."""
+
+    def __init__(self, vocabulary: VocabularyTables, walker: Walker) -> None:
+        self.masks: list[NDArray[np.uint32]] = []
+        self._vocabulary = vocabulary
+        self._walker = walker
+        self._kinds: dict[int, int] = {}
+        """by fingerprint"""
+        self._stored: list[tuple[int, NDArray[np.int32]]] = []
+        """for each kind, the index of its mask, and the tokens that differ from that mask"""
+        self._masks_of_kinds: list[QuoteFreeMask] = []
+        self._bases = np.empty((_FIRST_BASES, 2), np.int32)
+        """a state of each kind without undecided tokens and openers, and the kind"""
+        self._base_count = 0
+
+    def kinds(self, states: NDArray[np.int32]) -> tuple[Kinds, NDArray[np.int32]]:
+        """All kinds so far, and the kind of each of these states."""
+        known = self._vocabulary.fingerprinter.fingerprints(self._walker.context.machine, states)
+        fingerprints = known.states[MAX_QUOTE_FREE_BYTES, known.row[states]].tolist()
+        for state, fingerprint in zip(states.tolist(), fingerprints, strict=True):
+            if fingerprint not in self._kinds:
+                self._add(fingerprint, state, known)
+        spans = [
+            span
+            for (_, differing), mask in zip(self._stored, self._masks_of_kinds, strict=True)
+            for span in (differing, mask.undecided, mask.openers)
+        ]
+        masks = np.array([mask for mask, _ in self._stored], np.int32)
+        ends = np.cumsum([len(span) for span in spans]).reshape(-1, 3)
+        kind_of = np.array([self._kinds[fingerprint] for fingerprint in fingerprints], np.int32)
+        return Kinds(masks, np.concatenate(spans), ends), kind_of
+
+    def _add(self, fingerprint: int, state: int, known: Fingerprints) -> None:
+        remembered = self._vocabulary.remembered
+        kind = len(self._masks_of_kinds)
+        if fingerprint not in remembered:
+            remembered[fingerprint] = self._from_base(state, known) or self._walked(state)
+        remembered.move_to_end(fingerprint)
+        mask = remembered[fingerprint]
+        self._kinds[fingerprint] = kind
+        self._masks_of_kinds.append(mask)
+        if len(self._stored) == kind:
+            self._stored.append(self._store(mask.words))
+        if not len(mask.undecided) and not len(mask.openers):
+            self._add_base(state, kind)
+
+    def _add_base(self, state: int, kind: int) -> None:
+        if self._base_count == len(self._bases):
+            self._bases = np.concatenate([self._bases, np.empty_like(self._bases)])
+        self._bases[self._base_count] = state, kind
+        self._base_count += 1
+
+    def _walked(self, state: int) -> QuoteFreeMask:
+        allowed, undecided, openers = self._walker.quote_free(state)
+        words = np.zeros(self._vocabulary.tries.mask_words, np.uint32)
+        _flip_bits(words, allowed)
+        return QuoteFreeMask(words, undecided.copy(), openers.copy())
+
+    def _from_base(self, state: int, known: Fingerprints) -> QuoteFreeMask | None:
+        """The mask of the state that agrees with this one on the longest texts, with their differences; None
+        if no state agrees long enough. Stores the mask if there are few differences."""
+        nearest = _nearest(known, state, self._bases[: self._base_count], MIN_AGREEMENT)
+        if nearest < 0:
+            return None
+        base, kind = self._bases[nearest].tolist()
+        differing = self._walker.quote_free_difference(known, state, base)
+        if differing is None:
+            return None
+        words = self._masks_of_kinds[kind].words.copy()
+        _flip_bits(words, differing)
+        mask, base_differing = self._stored[kind]
+        total = symmetric_difference(base_differing, differing, self._vocabulary.marks)
+        if len(total) <= self._vocabulary.max_differences:
+            self._stored.append((mask, total))
+        return QuoteFreeMask(words, _NOTHING, _NOTHING)
+
+    def _store(self, words: NDArray[np.uint32]) -> tuple[int, NDArray[np.int32]]:
+        differing = self._vocabulary.buffers.allowed[: self._vocabulary.max_differences]
+        for number in range(len(self.masks))[-MAX_COMPARED:]:
+            count = _differences(words, self.masks[number], differing)
+            if count >= 0:
+                return number, differing[:count].copy()
+        self.masks.append(words)
+        return len(self.masks) - 1, _NOTHING
+
+
+@njit(cache=True, nogil=True)
+def _nearest(fingerprints, state, bases, least):  # type: ignore[no-untyped-def]
+    """The index of the last base whose fingerprints agree with those of a state for the longest texts; -1 if
+    none agrees on `least` bytes."""
+    row, best, length = fingerprints.row[state], -1, least
+    for number in range(len(bases) - 1, -1, -1):
+        base_row = fingerprints.row[bases[number, 0]]
+        while (
+            base_row >= 0
+            and length <= MAX_QUOTE_FREE_BYTES
+            and fingerprints.states[length, row] == fingerprints.states[length, base_row]
+        ):
+            best = number
+            length += 1
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _flip_bits(words, tokens):  # type: ignore[no-untyped-def]
+    for token in tokens:
+        words[token >> 5] ^= np.uint32(1) << np.uint32(token & 31)
+
+
+@njit(cache=True, nogil=True)
+def _differences(words, others, tokens):  # type: ignore[no-untyped-def]
+    """Writes the tokens whose bits differ into `tokens`. Returns their number, or -1 if they exceed its
+    length."""
+    words, others, tokens = unowned((words, others, tokens))
+    count = 0
+    for start in range(0, len(words), _BLOCK):
+        for place in range(start, min(start + _BLOCK, len(words))):
+            count += _popcount(words[place] ^ others[place])
+        if count > len(tokens):
+            return -1
+    found = 0
+    for place in range(len(words)):
+        differing = np.int64(words[place] ^ others[place])
+        while differing:
+            lowest = differing & -differing
+            tokens[found] = 32 * place + _popcount(lowest - 1)
+            found += 1
+            differing ^= lowest
+    return found
+
+
+@njit(nogil=True, forceinline=True)
+def _popcount(word):  # type: ignore[no-untyped-def]
+    """The number of set bits of a 32-bit word."""
+    bits = np.uint64(word)
+    bits -= (bits >> np.uint64(1)) & np.uint64(0x55555555)
+    bits = (bits & np.uint64(0x33333333)) + ((bits >> np.uint64(2)) & np.uint64(0x33333333))
+    bits = (bits + (bits >> np.uint64(4))) & np.uint64(0x0F0F0F0F)
+    return np.int64(((bits * np.uint64(0x01010101)) >> np.uint64(24)) & np.uint64(0xFF))

@@ -1,0 +1,306 @@
+"""Fingerprints of states: equal where quote-free tokens do the same from both, whatever automata they belong
+to.
+
+The fingerprint of a state after n rounds stands for where every text of n bytes without a quote leads: each
+round mixes the fingerprints of the states after each byte. Bytes and positions have random weights, so that
+nobody can craft a grammar whose states collide with another grammar's.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from ..machine.stack_automaton import CALL, COUNT, COUNT_CALL, DEAD, POP
+from .token_trie import MAX_QUOTE_FREE_BYTES, QUOTE
+from .unowned import unowned
+from .walks import Machine
+
+_MAX_VERDICTS = 64  # of a call; a call with more verdicts gets a fingerprint of its own
+
+
+class Fingerprints(NamedTuple):
+    """Fingerprints after each round. Those of two states are equal after n rounds if no text of up to n bytes
+    distinguishes the states. They cover the states that quote-free bytes reach, and the actions."""
+
+    row: NDArray[np.int32]  # [all states], -1 where no byte reached the state
+    states: NDArray[np.uint64]  # [MAX_QUOTE_FREE_BYTES + 1, rows]
+    actions: NDArray[np.uint64]  # [MAX_QUOTE_FREE_BYTES + 1, actions]
+
+
+NO_FINGERPRINTS = Fingerprints(
+    np.empty(0, np.int32), np.empty((0, 0), np.uint64), np.empty((0, 0), np.uint64)
+)
+"""for walks that compare configurations alone"""
+
+
+class Weights(NamedTuple):
+    bytes: NDArray[np.uint64]  # [256]
+    roles: NDArray[np.uint64]  # 0: what follows an action; 1: every state; 2 + v: the return by verdict v
+
+
+class Fingerprinter:
+    """One instance's fingerprints are comparable, across all automata."""
+
+    def __init__(self) -> None:
+        self._weights = Weights(_random(256), _random(_MAX_VERDICTS + 2))
+
+    def fingerprints(self, machine: Machine, states: NDArray[np.int32]) -> Fingerprints:
+        """Of states [n] and of all that quote-free bytes reach from them."""
+        return Fingerprints(*_fingerprints(machine, states, self._weights, _random(1)[0]))
+
+
+def _random(count: int) -> NDArray[np.uint64]:
+    return np.frombuffer(secrets.token_bytes(8 * count), np.uint64) | np.uint64(1)
+
+
+@njit(cache=True, nogil=True)
+def _fingerprints(machine, states, weights, salt):  # type: ignore[no-untyped-def]
+    """The fields of `Fingerprints`. `salt`, new each time, marks what depends on more than bytes and code
+    points, so that it equals nothing of another automaton."""
+    machine, weights = unowned((machine, weights))
+    actions = machine.actions
+    verdicts = np.full(len(actions), -1, np.int32)
+    row, reached = _reached(machine, _quote_free_columns(machine), states, verdicts)
+    steps = _steps(machine, row, reached, weights.bytes)
+    of_states = np.ones((MAX_QUOTE_FREE_BYTES + 1, len(reached)), np.uint64)
+    of_actions = np.zeros((MAX_QUOTE_FREE_BYTES + 1, len(actions)), np.uint64)
+    met = np.flatnonzero(verdicts >= 0)
+    calls = _calls(machine, met, verdicts)
+    for length in range(MAX_QUOTE_FREE_BYTES + 1):
+        if length:
+            before = length - 1
+            _follow(steps, of_states[before], of_actions[before], weights.roles[1], of_states[length])
+        after = _after_verdicts(machine, calls, of_states[length], row, weights.roles)
+        for action in met:
+            if _is_call(machine, action, verdicts[action]):
+                called = row[machine.actions[action, 1]]
+                total = after[calls.first[action] + verdicts[action] - 1]
+                of_actions[length, action] = _mixed(weights.roles[0] * of_states[length, called] + total)
+            else:
+                of_actions[length, action] = _of_action(
+                    machine, action, verdicts[action], of_states[length], row, weights.roles, salt
+                )
+    return row, of_states, of_actions
+
+
+@njit(cache=True, nogil=True)
+def _mixed(number):  # type: ignore[no-untyped-def]
+    number ^= number >> np.uint64(32)
+    number *= np.uint64(0xD6E8FEB86659FD93)
+    number ^= number >> np.uint64(32)
+    number *= np.uint64(0xD6E8FEB86659FD93)
+    return number ^ (number >> np.uint64(32))
+
+
+@njit(cache=True, nogil=True)
+def _of_action(machine, action, verdicts, of_states, row, roles, salt):  # type: ignore[no-untyped-def]
+    """The fingerprint of an action. A counter whose outcome cannot matter is ignored."""
+    kind = machine.actions[action, 0]
+    target = machine.actions[action, 1]
+    operand = machine.actions[action, 2]
+    unique = _mixed(salt + np.uint64(action))
+    if machine.actions[action, 3] >= 0:
+        return unique
+    if kind == POP:
+        return _mixed(roles[0] + np.uint64(operand))
+    if kind == COUNT:
+        same = of_states[row[target]] == of_states[row[operand]]
+        return of_states[row[target]] if same else unique
+    if kind != COUNT_CALL or not 0 < verdicts <= _MAX_VERDICTS:
+        return unique
+    total = roles[0] * of_states[row[target]]
+    for verdict in range(verdicts):
+        state = _return_of(machine, operand, verdict)
+        if state >= 0:
+            total += roles[2 + verdict] * of_states[row[state]]
+        other = _return_of(machine, operand + 1, verdict)
+        if (state >= 0) != (other >= 0):
+            return unique
+        if state >= 0 and of_states[row[state]] != of_states[row[other]]:
+            return unique
+    return _mixed(total)
+
+
+class _Calls(NamedTuple):
+    """The return states of calls, once for all calls that push the same base. `first[action]` is where the
+    return states of a call start among those of all bases, one for each verdict."""
+
+    first: NDArray[np.int64]  # [actions]
+    bases: NDArray[np.int32]
+    widths: NDArray[np.int32]  # [bases], number of verdicts
+
+
+@njit(cache=True, nogil=True)
+def _is_call(machine, action, verdicts):  # type: ignore[no-untyped-def]
+    needs_nothing = machine.actions[action, 3] < 0
+    return machine.actions[action, 0] == CALL and needs_nothing and 0 < verdicts <= _MAX_VERDICTS
+
+
+@njit(cache=True, nogil=True)
+def _calls(machine, met, verdicts):  # type: ignore[no-untyped-def]
+    width_of, first_of = np.zeros(len(machine.returns), np.int32), np.zeros(len(machine.returns), np.int64)
+    for action in met:
+        if _is_call(machine, action, verdicts[action]):
+            base = machine.actions[action, 2]
+            width_of[base] = max(width_of[base], verdicts[action])
+    bases = np.flatnonzero(width_of).astype(np.int32)
+    total = 0
+    for base in bases:
+        first_of[base] = total
+        total += width_of[base]
+    first = np.zeros(len(machine.actions), np.int64)
+    for action in met:
+        if _is_call(machine, action, verdicts[action]):
+            first[action] = first_of[machine.actions[action, 2]]
+    return _Calls(first, bases, width_of[bases])
+
+
+@njit(cache=True, nogil=True)
+def _after_verdicts(machine, calls, of_states, row, roles):  # type: ignore[no-untyped-def]
+    """For each base and verdict, the sum over the return states up to that verdict."""
+    after = np.empty(calls.widths.sum(), np.uint64)
+    found = 0
+    for i in range(len(calls.bases)):
+        total = np.uint64(0)
+        for verdict in range(calls.widths[i]):
+            state = _return_of(machine, calls.bases[i], verdict)
+            if state >= 0:
+                total += roles[2 + verdict] * of_states[row[state]]
+            after[found] = total
+            found += 1
+    return after
+
+
+class _Steps(NamedTuple):
+    """Quote-free bytes lead from row i to `targets[first[i]:first[i + 1]]`, each listed once: a row, or
+    -1 - action. A step's weight is the sum of the weights of its bytes."""
+
+    first: NDArray[np.int64]  # [rows + 1]
+    targets: NDArray[np.int32]
+    weights: NDArray[np.uint64]
+
+
+@njit(cache=True, nogil=True)
+def _follow(steps, of_states, of_actions, offset, after):  # type: ignore[no-untyped-def]
+    """Writes the fingerprints after one more byte into `after`. The offset distinguishes a state without
+    steps from a dead one."""
+    for row in range(len(after)):
+        total = offset
+        for step in range(steps.first[row], steps.first[row + 1]):
+            target = steps.targets[step]
+            total += steps.weights[step] * (of_states[target] if target >= 0 else of_actions[-1 - target])
+        after[row] = _mixed(total)
+
+
+@njit(cache=True, nogil=True)
+def _steps(machine, row, reached, byte_weights):  # type: ignore[no-untyped-def]
+    columns, sums = _quote_free_columns(machine), np.zeros(machine.transitions.shape[1], np.uint64)
+    for byte in range(256):
+        if byte != QUOTE:
+            sums[machine.class_of_byte[byte]] += byte_weights[byte]
+    states = len(machine.transitions)
+    step_of = np.full(states + len(machine.actions), -1, np.int64)
+    first = np.zeros(len(reached) + 1, np.int64)
+    targets = np.empty(len(reached) * len(columns), np.int32)
+    totals = np.zeros(len(targets), np.uint64)
+    found = 0
+    for i in range(len(reached)):
+        for column in columns:
+            entry = machine.transitions[reached[i], column]
+            if entry == DEAD:
+                continue
+            key = entry if entry >= 0 else states - 2 - entry
+            if step_of[key] < first[i]:
+                step_of[key] = found
+                targets[found] = row[entry] if entry >= 0 else 1 + entry
+                found += 1
+            totals[step_of[key]] += sums[column]
+        first[i + 1] = found
+    return _Steps(first, targets[:found], totals[:found])
+
+
+@njit(cache=True, nogil=True)
+def _quote_free_columns(machine):  # type: ignore[no-untyped-def]
+    """The classes of all bytes but the quote."""
+    is_quote_free = np.zeros(machine.transitions.shape[1], np.bool_)
+    for byte in range(256):
+        if byte != QUOTE:
+            is_quote_free[machine.class_of_byte[byte]] = True
+    return np.flatnonzero(is_quote_free)
+
+
+@njit(cache=True, nogil=True)
+def _reached(machine, columns, states, verdicts):  # type: ignore[no-untyped-def]
+    """The row of each state, and the states that quote-free tokens reach from `states`. Writes into
+    `verdicts` the number of verdicts of each action that was met."""
+    row = np.full(len(machine.transitions), -1, np.int32)
+    pending = np.empty(len(machine.transitions), np.int32)
+    verdicts_of = np.full(len(machine.transitions), -1, np.int32)
+    count = 0
+    done = 0
+    for state in states:
+        count = _noted(state, row, pending, count)
+    while done < count:
+        state = pending[done]
+        done += 1
+        for column in columns:
+            entry = machine.transitions[state, column]
+            if entry >= 0:
+                count = _noted(entry, row, pending, count)
+            elif entry < DEAD and verdicts[-2 - entry] < 0:
+                action = -2 - entry
+                verdicts[action] = 0
+                kind = machine.actions[action, 0]
+                target = machine.actions[action, 1]
+                operand = machine.actions[action, 2]
+                if kind in (CALL, COUNT, COUNT_CALL):
+                    count = _noted(target, row, pending, count)
+                if kind == COUNT:
+                    count = _noted(operand, row, pending, count)
+                if kind in (CALL, COUNT_CALL):
+                    if verdicts_of[target] < 0:
+                        verdicts_of[target] = _verdicts_of(machine, target)
+                    verdicts[action] = verdicts_of[target]
+                    for verdict in range(verdicts[action] + (1 if kind == COUNT_CALL else 0)):
+                        following = _return_of(machine, operand, verdict)
+                        if following >= 0:
+                            count = _noted(following, row, pending, count)
+    return row, pending[:count].copy()
+
+
+@njit(cache=True, nogil=True)
+def _noted(state, row, pending, count):  # type: ignore[no-untyped-def]
+    if row[state] >= 0:
+        return count
+    row[state] = count
+    pending[count] = state
+    return count + 1
+
+
+@njit(cache=True, nogil=True)
+def _verdicts_of(machine, target):  # type: ignore[no-untyped-def]
+    """One more than the greatest verdict with which a call of `target` returns."""
+    pending = [target]
+    seen = np.zeros(len(machine.transitions), np.bool_)
+    seen[target] = True
+    most = 0
+    while len(pending):
+        for entry in machine.transitions[pending.pop()]:
+            if entry >= 0 and not seen[entry]:
+                seen[entry] = True
+                pending.append(entry)
+            elif entry < DEAD and machine.actions[-2 - entry, 0] == POP:
+                most = max(most, machine.actions[-2 - entry, 2] + 1)
+    return most
+
+
+@njit(cache=True, nogil=True)
+def _return_of(machine, base, verdict):  # type: ignore[no-untyped-def]
+    """The state after a call that pushed `base`, or `DEAD`."""
+    place = base + verdict
+    return machine.returns[place] if place < len(machine.returns) else DEAD
