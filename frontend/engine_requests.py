@@ -40,36 +40,36 @@ CONSTRAINTS = ("json_schema", "regex", "choice", "grammar")
 
 class Sampling(TypedDict, total=False):
     """How a reply is sampled and when it ends. Options that are left out have the defaults of the HTTP API,
-        except that a reply without `max_tokens` may fill the context.
+    except that a reply without `max_tokens` may fill the context.
 
-        max_tokens: the most tokens of the reply, fewer where the prompt leaves less of the context
-        min_tokens: the fewest tokens before it may end
-        temperature: 0 takes the most likely token, 1 samples as the model predicts
-        top_p: sample from the most likely tokens that together have this probability
+    max_tokens: the most tokens of the reply, fewer where the prompt leaves less of the context
+    min_tokens: the fewest tokens before it may end
+    temperature: 0 takes the most likely token, 1 samples as the model predicts
+    top_p: sample from the most likely tokens that together have this probability
     top_k: sample from this many of the most likely tokens
-        min_p: leave out tokens less likely than this part of the most likely one
+    min_p: leave out tokens less likely than this part of the most likely one
     repetition_penalty: above 1, tokens of the prompt and the reply become less likely
     presence_penalty: subtracted from the logits of tokens that the reply has
     frequency_penalty: the same, times how often the reply has them
-        logit_bias: added to the logits, by token id
-        seed: with the same one the reply is the same
-        stop: the reply ends before the first of these strings
-        stop_token_ids: the reply ends with the first of these tokens
-        include_stop_str_in_output: it ends behind the string instead
+    logit_bias: added to the logits, by token id
+    seed: with the same one the reply is the same
+    stop: the reply ends before the first of these strings
+    stop_token_ids: the reply ends with the first of these tokens
+    include_stop_str_in_output: it ends behind the string instead
     skip_special_tokens: false leaves special tokens in the text
     ignore_eos: go on after the model's own end
-        logprobs: how many alternatives to report with each token
+    logprobs: how many alternatives to report with each token
     json_schema: the reply must match this schema, or with true be any JSON object
     regex: the reply must match it
     choice: the reply must be one of these texts
     grammar: the reply must match it, in Lark or GBNF; at most one of these four may be given
-        property_order: "any" for a schema's properties in any order, else they come in the schema's
-        unenforced: "allow" to leave out of a schema what can't be enforced, and list it in the reply's
-            `unenforced`; else it is refused, but for formats that nobody knows, unless "refuse" says so
-        complete_json: the reply matches even where `max_tokens` ends it
-        cache_salt: what is cached is shared only with requests that have the same one
-        cache_prompt: false to read nothing from the cache and leave nothing in it
-        priority: lower is served earlier
+    property_order: "any" for a schema's properties in any order, else they come in the schema's
+    unenforced: "allow" to leave out of a schema what can't be enforced, and list it in the reply's
+        `unenforced`; else it is refused, but for formats that nobody knows, unless "refuse" says so
+    complete_json: the reply matches even where `max_tokens` ends it
+    cache_salt: what is cached is shared only with requests that have the same one
+    cache_prompt: false to read nothing from the cache and leave nothing in it
+    priority: lower is served earlier
     """
 
     max_tokens: int
