@@ -1,4 +1,4 @@
-"""One reply of `Engine` as it grows: pieces in, parts of a `Completion` out."""
+"""Turns the pieces of one reply into parts of a `Completion`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .request.reply import Piece, Reply
 
 
 class EngineReply:
-    """An attempt at a request, which has one choice."""
+    """One attempt at a request, which has one choice."""
 
     def __init__(self, reply: Reply) -> None:
         self.reply = reply

@@ -1,4 +1,4 @@
-"""From what a caller of `Engine` asks for to what the scheduler is asked."""
+"""Turns the arguments of `Engine`'s methods into prepared requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ from .request.constraint import enforced_as_asked
 from .request.conversation import render
 from .request.fields import SamplingFields
 from .request.messages import ChatMessage, Conversation
-from .request.prepare import Chat, Limits, PreparedRequest, chat_of, namespace_of, new_id, prepare
+from .request.prepare import (
+    Chat,
+    CheckedRequest,
+    Limits,
+    PreparedRequest,
+    chat_of,
+    namespace_of,
+    new_id,
+    prepare,
+)
 from .request.service import Service
 from .request.tools import ToolUse
 from .request.validation import MAX_LOGPROBS, check_fields, check_range, check_token_ids
@@ -30,30 +39,30 @@ CONSTRAINTS = ("json_schema", "regex", "choice", "grammar")
 
 
 class Sampling(TypedDict, total=False):
-    """How a reply is sampled and when it ends. What is left out has the default of the HTTP API,
+    """How a reply is sampled and when it ends. Options that are left out have the defaults of the HTTP API,
     except that a reply without `max_tokens` may fill the context.
 
     max_tokens: the most tokens of the reply, fewer where the prompt leaves less of the context
     min_tokens: the fewest tokens before it may end
     temperature: 0 takes the most likely token, 1 samples as the model predicts
     top_p: sample from the most likely tokens that together have this probability
-    top_k: sample from so many of the most likely tokens
+    top_k: sample from this many of the most likely tokens
     min_p: leave out tokens less likely than this part of the most likely one
-    repetition_penalty: above 1, what the prompt or the reply has is less likely
-    presence_penalty: taken from the logits of tokens that the reply has
-    frequency_penalty: the same for each time it has them
+    repetition_penalty: above 1, tokens of the prompt and the reply become less likely
+    presence_penalty: subtracted from the logits of tokens that the reply has
+    frequency_penalty: the same, times how often the reply has them
     logit_bias: added to the logits, by token id
     seed: with the same one the reply is the same
     stop: the reply ends before the first of these strings
     stop_token_ids: the reply ends with the first of these tokens
     include_stop_str_in_output: it ends behind the string instead
-    skip_special_tokens: false to have special tokens in the text
-    ignore_eos: go on behind the model's own end
+    skip_special_tokens: false leaves special tokens in the text
+    ignore_eos: go on after the model's own end
     logprobs: how many alternatives to report with each token
-    json_schema: what the reply must match: a schema, or true for any JSON object
-    regex: what the reply must match
-    choice: the texts of which the reply must be one
-    grammar: what the reply must match, in Lark or GBNF; at most one of these four may be given
+    json_schema: the reply must match this schema, or with true be any JSON object
+    regex: the reply must match it
+    choice: the reply must be one of these texts
+    grammar: the reply must match it, in Lark or GBNF; at most one of these four may be given
     property_order: "any" for a schema's properties in any order, else they come in the schema's
     unenforced: "allow" to leave out of a schema what can't be enforced, and list it in the reply's
         `unenforced`; else it is refused, but for formats that nobody knows, unless "refuse" says so
@@ -93,7 +102,7 @@ class Sampling(TypedDict, total=False):
 
 
 def check_names(sampling: Mapping[str, object]) -> None:
-    """Raises TypeError, as for any keyword that a function doesn't have."""
+    """Raises TypeError for an unknown option, as for a function's unknown keyword."""
     unknown = sorted(sampling.keys() - Sampling.__annotations__.keys())
     if unknown:
         raise TypeError(
@@ -104,7 +113,7 @@ def check_names(sampling: Mapping[str, object]) -> None:
 async def ask_completion(
     service: Service, model: ModelReady, prompt: Prompt, sampling: Sampling, name: str
 ) -> PreparedRequest:
-    """`name` is the prompt's in errors. Raises `RequestError` for what can't be served."""
+    """`name` is the prompt's name in errors. Raises `RequestError` for a request that can't be served."""
     if isinstance(prompt, str):
         tokens = await service.encode(prompt, True, Caller(), model.max_model_len, name)
     else:
@@ -132,7 +141,7 @@ def _token_ids(prompt: Sequence[int], name: str) -> list[int]:
 async def ask_chat(
     service: Service, model: ModelReady, messages: Sequence[Message], sampling: Sampling
 ) -> PreparedRequest:
-    """Raises `RequestError` for what can't be served."""
+    """Raises `RequestError` for a request that can't be served."""
     fields = _fields(sampling)
     text = render(service.template, Conversation(_messages(messages)), tools=None)
     namespace = namespace_of(fields, scope="")
@@ -167,12 +176,11 @@ def _prepared(
     check_range("max_tokens", fields.max_tokens, 0, None)
     logprobs: int | None = _convert(sampling.get("logprobs"), int | None, "logprobs")  # type: ignore[arg-type]
     check_range("logprobs", logprobs, 0, MAX_LOGPROBS)
-    return prepare(
-        service,
-        fields,
-        Limits(fields.max_tokens, "max_tokens", prompt_name),
-        [prompt],
+    checked = CheckedRequest(
         request_id=new_id("engine"),
+        fields=fields,
+        limits=Limits(fields.max_tokens, "max_tokens", prompt_name),
+        prompts=[prompt],
         namespace=namespace_of(fields, scope=""),
         tenant="",
         grammar=grammar,
@@ -180,6 +188,7 @@ def _prepared(
         prompt_logprobs=None,
         chat=chat,
     )
+    return prepare(service, checked)
 
 
 def _spec(service: Service, sampling: Sampling, fields: SamplingFields) -> GrammarSpec | None:

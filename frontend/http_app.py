@@ -1,4 +1,4 @@
-"""The HTTP face: which path is served by what, who may call it, and how failures look."""
+"""The HTTP application: maps paths to handlers, guards them, and formats failures."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .api_keys import METRICS_PATH, OPEN_PATHS, Guard
 from .cache_endpoints import drop_cache, pin_prefix, show_cache, unpin_prefix
 from .descriptors import check_descriptors
 from .hosts import HostGuard, hosts_to_check
+from .http.endpoint import GenerationEndpoint, internal_error
 from .http.http_service import HttpService
 from .http.request_log import RequestLog
 from .openai.chat import prepare_chat
 from .openai.completions import prepare_completion
-from .openai.endpoint import GenerationEndpoint
-from .openai.errors import error_response, internal_error
+from .openai.errors import error_response
 from .openai.models import list_models, show_model
 from .openai.tokenize import detokenize, tokenize
 from .request.service import VERSION
@@ -65,7 +65,7 @@ def create_app(http: HttpService) -> ASGIApp:
         get(METRICS_PATH, _metrics),
     ]
     app = Starlette(routes=routes, exception_handlers=_failure_handlers(http))
-    app.router.redirect_slashes = False  # the Host header would say where to
+    app.router.redirect_slashes = False  # a redirect's target would come from the Host header
     with_ids = RequestIds(_guarded(app, http.service.config))
     return RequestLog(with_ids) if http.service.config.log_requests else with_ids
 
@@ -122,7 +122,7 @@ def _failure_handlers(http: HttpService) -> dict[type[Exception], Callable[..., 
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     async def too_deep(request: Request, error: RecursionError) -> Response:
-        """Nothing of ours recurses but over what the client sent."""
+        """The server recurses only over what the client sent."""
         return await refused(
             request, RequestError("The request's JSON is nested too deeply.", code="invalid_json")
         )

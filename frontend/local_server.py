@@ -1,4 +1,4 @@
-"""A replica with its client in this process, on the running asyncio loop: no HTTP."""
+"""A replica whose client is in this process, on the running asyncio loop, without HTTP."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class LocalServer:
             return cls(supervisor, service, stack.pop_all())
 
     async def complete(self, ask: Ask) -> Completion:
-        """Raises RequestError, or ServerError when the replica can't go on."""
+        """Raises RequestError, or ServerError if the replica can't go on."""
         return await self._guarded(self._complete(ask))
 
     async def stream(self, ask: Ask, put: Callable[[CompletionPart], None]) -> None:
-        """As `complete`, but gives each part to `put` as it comes."""
+        """Like `complete`, but passes each part to `put` as it comes."""
         await self._guarded(self._complete(ask, put))
 
     async def close(self) -> None:

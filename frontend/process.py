@@ -52,10 +52,10 @@ def main() -> None:
 async def _serve(
     arguments: ChildArguments, config: ServeConfig, tokenizer: Tokenizer, supervisor: Outbox
 ) -> None:
-    """Until the supervisor wants the process drained and the last answer is out.
+    """Serves until the supervisor asks to drain and the last answer is out.
 
-    Connections wait in the socket's backlog until it is known whether the replica is up: a process that
-    takes the place of a dead one refuses nothing that the model could answer.
+    Connections wait in the socket's backlog until it is known whether the replica is up: so a process that
+    replaces a dead one refuses no request that the model could answer.
     """
     engine = EngineClient(arguments.directory, arguments.client)
     http = HttpService.of(Service.load(config, engine, tokenizer))
@@ -94,14 +94,14 @@ def http_server(http: HttpService, limits: Limits | None = None) -> uvicorn.Serv
 
 
 async def _show_life(supervisor: Outbox) -> None:
-    """As long as the event loop runs."""
+    """Reports as long as the event loop runs."""
     while True:
         supervisor.send(Alive(os.getpid(), stalled_s=0.0))
         await asyncio.sleep(SIGN_OF_LIFE_S)
 
 
 async def _stop_when_drained(engine: EngineClient, server: uvicorn.Server) -> None:
-    """As long as requests are open, new ones are answered too: that the server shuts down."""
+    """While requests are open, new ones are told that the server shuts down."""
     await engine.drain_requested.wait()
     if engine.open_requests:
         open_requests = f"{engine.open_requests} open request{'s' if engine.open_requests > 1 else ''}"

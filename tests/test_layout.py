@@ -30,8 +30,17 @@ SHARED = (
 SHARED_MODULES = {f"runtime.{name}" for name in SHARED}
 SPEC = {"runtime.grammar_spec"}
 SCHEMA = SPEC | {"grammars.errors", "grammars.machine", "grammars.regex", "grammars.schema.lexical"}
+REQUEST = SHARED_MODULES | {"frontend.work", "frontend.text", "frontend.replica"}
 MAY_IMPORT = {
-    "frontend": SHARED_MODULES,
+    "frontend": SHARED_MODULES | {"frontend"},  # its own modules assemble the folders below
+    "frontend.work": SHARED_MODULES,
+    "frontend.launch": SHARED_MODULES,
+    "frontend.text": SHARED_MODULES | {"frontend.work"},
+    "frontend.replica": SHARED_MODULES | {"frontend.work"},
+    "frontend.request": REQUEST,
+    "frontend.http": REQUEST | {"frontend.request"},
+    "frontend.openai": REQUEST | {"frontend.request", "frontend.http"},
+    "frontend.ingress": SHARED_MODULES | {"frontend.openai"},
     "runtime.scheduler": SHARED_MODULES | {"runtime.heartbeat", "radix_cache", "grammars"},
     "runtime.model": SHARED_MODULES | {"runtime.heartbeat", "kernels"},
     "runtime": SHARED_MODULES,
@@ -148,38 +157,23 @@ def test_no_modules_of_the_grammars_import_each_other_in_a_circle() -> None:
     assert sorted(imports) == []
 
 
-# What each folder of `frontend` may import of the others. The modules of `frontend` itself assemble them.
-FRONTEND = {
-    "work": set[str](),
-    "launch": set[str](),
-    "text": {"work"},
-    "replica": {"work"},
-    "request": {"replica", "text", "work"},
-    "http": {"replica", "request", "text", "work"},
-    "openai": {"http", "replica", "request", "text", "work"},
-    "ingress": {"openai"},
-}
-
-
-def test_the_folders_of_the_frontend_import_only_downwards() -> None:
-    wrong = []
-    for module, path in modules():
-        folder = module.removeprefix("frontend.").partition(".")[0]
-        if not module.startswith("frontend.") or path.parent == ROOT / "frontend":
-            continue
-        for target in imports_of_ours(module, path):
-            inner = target.removeprefix("frontend.").partition(".")[0]
-            if target.startswith("frontend") and inner not in {folder, *FRONTEND[folder]}:
-                wrong.append(f"{module} imports {target}")
-    assert wrong == []
-
-
 @pytest.mark.parametrize(
     "module", ["engine", "engine_requests", "engine_reply", "local_server", "completion"]
 )
 def test_the_engine_uses_no_wire_format(module: str) -> None:
     targets = imports_of_ours(f"frontend.{module}", ROOT / "frontend" / f"{module}.py")
     assert [target for target in targets if target.startswith("frontend.openai")] == []
+
+
+def test_messages_are_imported_from_their_package_not_from_its_modules() -> None:
+    wrong = [
+        f"{module} imports {target}"
+        for module, path in modules()
+        if not is_within(module, "runtime.messages")
+        for target in imports_of_ours(module, path)
+        if target.startswith("runtime.messages.")
+    ]
+    assert wrong == []
 
 
 def test_the_package_names_itself_only_by_relative_imports() -> None:

@@ -1,4 +1,4 @@
-"""Request bodies: read within the size limit, decoded and type-checked, every fault named by its field."""
+"""Reads request bodies within the size limit, decodes them, and names the field of every fault."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..work.fair_threads import FairThreads
 from ..work.steps import Steps, run_now
 from .body_limits import check_field_sizes, check_shape
 from .body_room import BodyRoom, Share
-from .callers import BODY_BYTES
+from .tenants import BODY_BYTES
 from .type_errors import type_error
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -119,7 +119,7 @@ class BodyReader:
             self._check_inner_names(f"{path}{outer}.", inner, inner_kind)
 
     def _warn(self, path: str, unknown: Set[str], known: Sequence[str]) -> None:
-        """Looking for the name that was meant takes time, so a request gets only a few warnings."""
+        """Finding the name that was meant takes time, so a request gets only a few warnings."""
         for name in islice(unknown, MOST_WARNINGS):
             field = path + name[:MOST_SHOWN]
             if self._may_warn(field):
@@ -128,7 +128,7 @@ class BodyReader:
                 log.warning("ignoring the unknown request field %r%s", field, meant)
 
     def _may_warn(self, field: str) -> bool:
-        """Once of each field, and of `MOST_WARNED` fields at most."""
+        """True once for each field, and for at most `MOST_WARNED` fields."""
         if field in self._warned or len(self._warned) >= MOST_WARNED:
             return False
         self._warned.add(field)
@@ -137,7 +137,8 @@ class BodyReader:
 
 @cache
 def _inner_kinds(kind: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
-    """The fields that may be objects of a known kind, which tells itself if it allows no other fields."""
+    """The fields that may be objects of a known type. A type that forbids other fields reports them
+    itself."""
     return {
         name: inner
         for name, hint in get_type_hints(kind).items()
@@ -149,7 +150,8 @@ def _inner_kinds(kind: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
 
 
 def _check_media_type(headers: Headers) -> None:
-    """A missing type counts as JSON, but not from a browser: pages of any site may send that."""
+    """A missing type counts as JSON, except from a browser: a page of any site may send a body without a
+    type."""
     coding = headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("", "identity"):
         raise _wrong_media(
@@ -176,7 +178,8 @@ def _wrong_media(message: str) -> RequestError:
 
 
 def _decoded(decoder: msgspec.json.Decoder[U], body: bytes) -> U:
-    """Raises `msgspec.ValidationError` for JSON of another type, `RequestError` for what is no JSON."""
+    """Raises `msgspec.ValidationError` for JSON of another type, `RequestError` for a body that is not
+    JSON."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError:
@@ -196,7 +199,7 @@ def _check_utf8(body: bytes) -> None:
 
 
 def _with_whole_numbers(fields: dict[str, Raw]) -> dict[str, Raw]:
-    """With 5.0 and 5e0 as 5, as some languages write whole numbers so; in lists of numbers too."""
+    """Some languages write 5 as 5.0 or 5e0. Such numbers become integers, in lists of numbers too."""
     return {name: _in_whole_numbers(value) for name, value in fields.items()}
 
 

@@ -1,4 +1,4 @@
-"""How large the parts of a request's body may be, checked before they are decoded."""
+"""Limits on the size and shape of a request's body, checked before it is decoded."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MAX_FIELDS = 1024
 MAX_CONTAINERS = 1 << 17  # lists and objects
 MAX_STRINGS = 1 << 18
 MAX_VALUES = 1 << 21  # two million token ids
-MAX_FIELD_BYTES = 128 * 1024  # of a field that has no limit of its own below
+MAX_FIELD_BYTES = 128 * 1024  # of a field without an entry in `_FIELD_BYTES`
 MAX_GRAMMAR_BYTES = 4 * 1024 * 1024  # a grammar has at most a million characters
 MAX_TOOLS_BYTES = 4 * 1024 * 1024
 MAX_TEMPLATE_KWARGS_BYTES = 64 * 1024
-UNSCANNED_BYTES = 64 * 1024  # a smaller body can't hold much
+UNSCANNED_BYTES = 64 * 1024  # a smaller body has few values, so they are not counted
 
 _GRAMMARS = (
     "response_format",

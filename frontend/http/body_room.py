@@ -1,4 +1,4 @@
-"""How much memory all bodies take together while they are received and decoded, and those of one client."""
+"""Limits the memory of all bodies that are being received and decoded, in all and for each client."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from ...runtime.errors import RequestError
 
 MOST_BYTES = 512 * 1024 * 1024
-FREE_BYTES = 64 * 1024  # of each body, which are not counted: small requests are never refused
+FREE_BYTES = 64 * 1024  # of each body that are not counted, so small requests are never refused
 
 
 class BodyRoom:
-    """One client gets half of the room at most, so that others find some."""
+    """Counts the bytes of bodies. One client may have half of the limit at most."""
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self._most = most
@@ -23,7 +23,7 @@ class BodyRoom:
 
     @contextlib.contextmanager
     def share(self, client: str) -> Iterator[Share]:
-        """The part of one body, given back at the end."""
+        """Counts the bytes of one body, and frees them at the end."""
         share = Share(self, client)
         try:
             yield share
@@ -34,7 +34,7 @@ class BodyRoom:
                 del self._taken_by[client]
 
     def take(self, size: int, client: str) -> None:
-        """Raises a 503 `RequestError` where this is too much."""
+        """Raises a 503 `RequestError` if these bytes are over a limit."""
         if self._taken + size > self._most:
             raise _too_many("The server is receiving too many large requests at the moment.")
         if self._taken_by[client] + size > self._most_of_one:
@@ -51,7 +51,7 @@ class Share:
         self.taken = 0
 
     def add(self, size: int) -> None:
-        """More of the body has come. Raises `RequestError`."""
+        """Count more bytes of the body. Raises `RequestError`."""
         self._size += size
         counted = max(0, self._size - FREE_BYTES) - self.taken
         if counted:

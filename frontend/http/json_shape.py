@@ -1,4 +1,4 @@
-"""How much a JSON text holds, found without decoding it.
+"""Counts the values and levels of a JSON text without decoding it.
 
 A decoder lets no other thread run until it is done, which takes seconds for 32 MiB of empty lists. numpy lets
 other threads run during each operation.
@@ -19,9 +19,8 @@ _LOWER = 0x20  # makes `[` a `{`, and `]` a `}`
 
 @dataclass
 class JsonShape:
-    """What was read so far. `values` and `fields` count commas and opening brackets, so they may be a little
-    higher than the number of values and of the outermost object's fields.
-    """
+    """Counts so far. `values` and `fields` count commas and opening brackets, so they may be a little higher
+    than the number of values and of the outermost object's fields."""
 
     depth: int = 0
     containers: int = 0
@@ -31,7 +30,7 @@ class JsonShape:
 
 
 class ShapeReader:
-    """Reads a JSON text in chunks. What it says of a text that is no JSON means nothing."""
+    """Reads a JSON text in chunks. Its counts mean nothing for a text that is not JSON."""
 
     def __init__(self) -> None:
         self.shape = JsonShape()
@@ -64,7 +63,7 @@ class ShapeReader:
         shape.fields += int(np.count_nonzero(commas & (depths == 1)))
 
     def _escaped(self, data: NDArray[np.uint8]) -> NDArray[np.intp]:
-        """The places behind an odd number of backslashes."""
+        """The positions behind an odd number of backslashes."""
         backslashes = data == _BACKSLASH
         first_is_escaped, self._first_is_escaped = self._first_is_escaped, False
         if first_is_escaped:
@@ -81,7 +80,7 @@ class ShapeReader:
 
 
 def shape_of(text: bytes) -> Generator[JsonShape, None, JsonShape]:
-    """The shape so far after each chunk; returns the whole text's."""
+    """Yields the shape so far after each chunk, and returns the shape of the whole text."""
     reader = ShapeReader()
     for start in range(0, len(text), CHUNK_BYTES):
         reader.read(text[start : start + CHUNK_BYTES])

@@ -1,4 +1,4 @@
-"""What operators scrape: what is measured in this process, and the scheduler's own counters."""
+"""The metrics that operators scrape: measurements of this process, and the scheduler's counters."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ _COUNTERS = {
 
 
 class SchedulerStats:
-    """The scheduler's last snapshot. Its counters start again with each replica; these go on."""
+    """The scheduler's last counters. A new replica counts from zero; the totals here include earlier
+    replicas."""
 
     def __init__(self) -> None:
         self._last: Stats | None = None
@@ -87,7 +88,7 @@ class SchedulerStats:
 
 
 class MemoStats:
-    """What this process' memo of prompts did."""
+    """Counters of this process's prompt memo."""
 
     def __init__(self, memo: PromptMemo) -> None:
         self._memo = memo
@@ -154,7 +155,7 @@ class Metrics:
 
 
 class RequestTimer:
-    """One request's latencies, told by when its outputs came, and how it ended."""
+    """Measures one request's latencies from the arrival times of its outputs, and records how it ended."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -184,12 +185,12 @@ class RequestTimer:
             self._metrics.finished.labels(reason).inc()
 
     def failed(self, status: int) -> None:
-        """Behind the first event of a stream, where the response's own status was 200."""
+        """The request failed after the first event of a stream, so the response's own status was 200."""
         self._ends = [f"error-{status}"]
         self._metrics.failed.labels(status).inc()
 
     def aborted(self, choices: int) -> None:
-        """The client went away before the last of them ended."""
+        """The client left before the request's last choice ended."""
         self._ends = ["abort"]
         self._metrics.finished.labels("abort").inc(choices)
 

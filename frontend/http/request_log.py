@@ -1,4 +1,5 @@
-"""One log line for each HTTP request when it has ended: sizes, times and the outcome, never texts or keys."""
+"""One log line for each HTTP request when it has ended, with sizes, times and outcome; never texts or
+keys."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class RequestLog:
-    """An ASGI application around another one, which it calls for each request."""
+    """An ASGI application that calls another one for each request and logs the outcome."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -42,7 +43,7 @@ class RequestLog:
 
 
 def _line(scope: Scope, status: int, request_id: str, seconds: float) -> str:
-    """`status` 0: the client left before there was one."""
+    """`status` is 0 if the client left before the response began."""
     path = ascii(scope["path"][:LONGEST_PATH])[1:-1]
     parts = [scope["method"], path, str(status or "no-status")]
     if request_id:

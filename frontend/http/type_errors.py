@@ -1,4 +1,4 @@
-"""What msgspec finds wrong in a body, in words: the field, its value and what may stand there."""
+"""Turns msgspec's type errors into sentences that name the field, its value and the allowed types."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def type_error(error: msgspec.ValidationError, fields: Mapping[str, Raw]) -> Req
 
 
 def _in_words(types: str) -> str:
-    """A type, or several; that null may stand for an absent field needs no word."""
+    """One type or several. Null counts as an absent field, so it is not named."""
     names = [name for name in types.split(" | ") if name != "null" or types == name]
     return " or ".join(_WORDS.get(name, name) for name in names)
 
 
 def _shown(path: str, fields: Mapping[str, Raw]) -> str | None:
-    """The value at a path, None if it is large or not to be found."""
+    """The value at a path; None if it is large or can't be found."""
     first, *steps = _step.findall(path)
     try:
         value = msgspec.json.decode(fields[first])

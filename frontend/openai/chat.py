@@ -10,13 +10,13 @@ from starlette.requests import Request
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec, Tokens
 from ..http.body import BodyKind
-from ..http.callers import caller_of
+from ..http.endpoint import Job
 from ..http.http_service import HttpService
-from ..http.tenants import cache_scope, tenant_of
+from ..http.tenants import cache_scope, caller_of, tenant_of
 from ..request.constraint import enforced_as_asked
 from ..request.conversation import render, tool_definitions
 from ..request.messages import Conversation
-from ..request.prepare import Chat, Limits, chat_of, namespace_of, prepare
+from ..request.prepare import Chat, CheckedRequest, Limits, chat_of, namespace_of, prepare
 from ..request.reply import Reply
 from ..request.service import Service
 from ..request.tools import ToolUse, tool_use
@@ -25,7 +25,7 @@ from .chat_answers import ChatContext, ChatStream, ChatWhole
 from .checks import check_generation
 from .chunks import ChunkWriter, Head
 from .constraint import constraint
-from .endpoint import Job
+from .errors import error_event
 from .fixed_fields import INERT_FIELDS
 from .protocol import ChatRequest, PromptFields
 from .tool_choice import calls_wanted, names_function
@@ -42,23 +42,20 @@ async def prepare_chat(http: HttpService, http_request: Request) -> Job:
     request = await http.bodies.read(http_request, caller, _BODY)
     service.check_model(request.model)
     model = service.engine.check_serving()
-    checked = await service.work.call(caller, _checked, service, request)
+    valid = await service.work.call(caller, _valid, service, request)
     namespace = namespace_of(request, cache_scope(http_request, service.config))
     special = bool(request.add_special_tokens)
     prompt = await service.encode_rendered(
-        checked.text, special, namespace, caller, model.max_model_len, "messages"
+        valid.text, special, namespace, caller, model.max_model_len, "messages"
     )
     continues = bool(request.continue_final_message)
-    chat, grammar = chat_of(
-        service, checked.text, namespace, checked.grammar, checked.use, continues=continues
-    )
+    chat, grammar = chat_of(service, valid.text, namespace, valid.grammar, valid.use, continues=continues)
     head = Head.new("chatcmpl", service)
-    prepared = prepare(
-        service,
-        request,
-        _limits(request),
-        [prompt],
+    checked = CheckedRequest(
         request_id=head.id,
+        fields=request,
+        limits=_limits(request),
+        prompts=[prompt],
         namespace=namespace,
         tenant=tenant_of(http_request, request.user, service.config),
         grammar=grammar,
@@ -67,7 +64,13 @@ async def prepare_chat(http: HttpService, http_request: Request) -> Job:
         chat=chat,
     )
     context = _context(service, request, head, prompt, chat)
-    return Job(head.id, prepared, bool(request.stream), partial(_answer, request, context))
+    return Job(
+        head.id,
+        prepare(service, checked),
+        bool(request.stream),
+        partial(_answer, request, context),
+        error_event,
+    )
 
 
 def conversation_of(request: ChatRequest | PromptFields) -> Conversation:
@@ -83,7 +86,7 @@ def conversation_of(request: ChatRequest | PromptFields) -> Conversation:
     )
 
 
-class _Checked(NamedTuple):
+class _Valid(NamedTuple):
     """A request without faults. `text` is the rendered prompt."""
 
     use: ToolUse
@@ -91,15 +94,17 @@ class _Checked(NamedTuple):
     text: str
 
 
-def _checked(service: Service, request: ChatRequest) -> _Checked:
+def _valid(service: Service, request: ChatRequest) -> _Valid:
     """Raises `RequestError` for what can't be served."""
     _check(request)
     check_choices(1, request.n or 1, service.config.max_waiting)
     asked = constraint(request)
     tools: list[dict[str, Any]] | None = tool_definitions(request.tools)
-    use = tool_use(calls_wanted(request, tools), service.tool_format, asked)
+    use = ToolUse("none", service.tool_format)
+    if tools or request.tool_choice is not None:
+        use = tool_use(calls_wanted(request, tools), service.tool_format, asked)
     grammar = enforced_as_asked(use.grammar or asked, request, service.config.unenforced)
-    return _Checked(use, grammar, render(service.template, conversation_of(request), tools))
+    return _Valid(use, grammar, render(service.template, conversation_of(request), tools))
 
 
 def _check(request: ChatRequest) -> None:

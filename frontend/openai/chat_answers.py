@@ -1,4 +1,4 @@
-"""Chat completions as they are sent: a stream of chunks, or one message for each choice."""
+"""Chat completions on the wire: a stream of chunks, or one message for each choice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OPENING = b'"delta":{"role":"assistant","content":""}'
 
 @dataclass(frozen=True)
 class ChatContext:
-    """What a chat request's answers have in common, whole or streamed. `prompt` has its tokens."""
+    """The part of a chat request that all its answers need. `prompt` has its tokens."""
 
     head: Head
     tokenizer: Tokenizer
@@ -59,7 +59,7 @@ class ChatContext:
 
 
 class ChatStream:
-    """Chunks as OpenAI sends them. A choice's first one has its role and comes with its first output."""
+    """Chunks in OpenAI's form. A choice's first chunk has its role and is sent with its first output."""
 
     def __init__(self, context: ChatContext, reply: Reply, writer: ChunkWriter) -> None:
         self.reply = reply
@@ -116,7 +116,7 @@ class ChatStream:
 
 
 def _delta(piece: Piece, reasoning_field: ReasoningField, *, opens_with_call: bool) -> MessageDelta:
-    """`opens_with_call`: the choice has said nothing before. OpenAI tells its role with the call, then."""
+    """`opens_with_call`: the choice begins with a call, so OpenAI sends its role with the call."""
     return MessageDelta(
         role="assistant" if opens_with_call else UNSET,
         content=None if opens_with_call else (piece.content or UNSET),
@@ -127,7 +127,7 @@ def _delta(piece: Piece, reasoning_field: ReasoningField, *, opens_with_call: bo
 
 
 def _if_named(field: ReasoningField, name: ReasoningField, text: str) -> str | UnsetType:
-    """The reasoning, for the member `name`, if the server uses that one and there is any."""
+    """The reasoning if there is any and the server's name for it is `name`."""
     return text if text and field == name else UNSET
 
 
@@ -184,7 +184,7 @@ class ChatWhole:
 
 
 class MessageBuilder:
-    """A choice's message from its piece."""
+    """Joins a choice's pieces into its message."""
 
     def __init__(self, reasoning_field: ReasoningField) -> None:
         self._reasoning_field = reasoning_field

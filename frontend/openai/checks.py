@@ -8,7 +8,7 @@ from .protocol import GenerationFields
 
 
 def check_generation(request: GenerationFields) -> None:
-    """Raises `RequestError` naming the field that is out of its range, or useless beside the others."""
+    """Raises `RequestError` naming a field that is out of range or can't be used with the others."""
     check_fields(request)
     if request.best_of is not None and request.best_of != (request.n or 1):
         raise RequestError(

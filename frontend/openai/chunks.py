@@ -1,4 +1,4 @@
-"""Server-sent events. What is the same in every chunk of a stream is encoded once."""
+"""Server-sent events. The part that all chunks of a stream share is encoded once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _encode = msgspec.json.encode
 
 
 class Head(NamedTuple):
-    """What all answers to a request begin with. `created` is in seconds since 1970."""
+    """The fields with which all answers to a request begin. `created` is in seconds since 1970."""
 
     id: str
     created: int
@@ -43,8 +43,8 @@ def _finish(reason: str, stopped_by: str | int | None) -> bytes:
 class ChunkWriter:
     """Chunks of one stream: `{"id", "object", "created", "model", "system_fingerprint", "choices", "usage"}`.
 
-    With `include_usage` every chunk has a usage: null in all but the last, or what is used so far
-    with vLLM's `continuous_usage_stats`, which is what `continuous` says.
+    With `include_usage` every chunk has a usage. It is null except in the last chunk, unless `continuous`
+    (vLLM's `continuous_usage_stats`) puts the usage so far into each.
     """
 
     def __init__(self, kind: str, head: Head, options: StreamOptions | None) -> None:
@@ -80,7 +80,7 @@ class ChunkWriter:
         )
 
     def end(self, usage: Usage, unenforced: list[UnenforcedKeyword]) -> bytes:
-        """The last chunk, without choices, if there is something to tell beside them."""
+        """The last chunk, which has no choices. It is left out if it would hold nothing."""
         if not self._include_usage and not unenforced:
             return DONE
         told = _Told(usage=usage if self._include_usage else UNSET, unenforced=unenforced or UNSET)

@@ -1,4 +1,4 @@
-"""Text completions as they are sent: a stream of chunks, or one text for each choice."""
+"""Text completions on the wire: a stream of chunks, or one text for each choice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True)
 class CompletionContext:
-    """What a completion request's answers have in common, whole or streamed."""
+    """The part of a completion request that all its answers need."""
 
     head: Head
     tokenizer: Tokenizer
@@ -44,7 +44,8 @@ class CompletionContext:
         return self.prompts[index // self.choices]
 
     def echoed(self, index: int, logprobs: Logprobs | None) -> tuple[str, list[TokenLogprob]]:
-        """What choice `index` begins with: nothing, or the prompt."""
+        """The text and entries with which choice `index` begins: the prompt's if it is echoed, else
+        nothing."""
         if not self.echo:
             return "", []
         prompt = self.prompt_of(index)
@@ -58,14 +59,14 @@ class CompletionContext:
         return text, prompt_entries(prompt.tokens, logprobs, offsets)
 
     def logprobs(self, entries: Sequence[TokenLogprob], offset: int) -> CompletionLogprobs | None:
-        """`offset` is how many characters stand before the reply that the entries' offsets count from."""
+        """`offset` is the number of characters before the text that the entries' offsets count from."""
         if not self.wants_logprobs:
             return None
         return completion_logprobs(self.tokenizer, entries, offset)
 
 
 class CompletionStream:
-    """A chunk for each piece. The last text and the finish reason come in one, as OpenAI sends them."""
+    """One chunk for each piece. The last text and the finish reason share a chunk, as in OpenAI's streams."""
 
     def __init__(self, context: CompletionContext, reply: Reply, writer: ChunkWriter) -> None:
         self.reply = reply

@@ -12,11 +12,11 @@ from starlette.requests import Request
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec, ModelReady
 from ..http.body import BodyKind
-from ..http.callers import caller_of
+from ..http.endpoint import Job
 from ..http.http_service import HttpService
-from ..http.tenants import cache_scope, tenant_of
+from ..http.tenants import cache_scope, caller_of, tenant_of
 from ..request.constraint import enforced_as_asked
-from ..request.prepare import Limits, namespace_of, prepare
+from ..request.prepare import CheckedRequest, Limits, namespace_of, prepare
 from ..request.reply import Reply
 from ..request.service import Service
 from ..request.validation import MAX_LOGPROBS, check_choices, check_range, check_token_ids
@@ -25,7 +25,7 @@ from .checks import check_generation
 from .chunks import ChunkWriter, Head
 from .completion_answers import CompletionContext, CompletionStream, CompletionWhole, Prompt
 from .constraint import constraint
-from .endpoint import Job
+from .errors import error_event
 from .fixed_fields import INERT_FIELDS
 from .protocol import CompletionRequest
 
@@ -41,18 +41,17 @@ async def prepare_completion(http: HttpService, http_request: Request) -> Job:
     request = await http.bodies.read(http_request, caller, _BODY)
     service.check_model(request.model)
     model = service.engine.check_serving()
-    checked = await service.work.call(caller, _checked, service, request, model)
-    prompts = [await _prompt(service, item, request, caller, model) for item in checked.items]
+    valid = await service.work.call(caller, _valid, service, request, model)
+    prompts = [await _prompt(service, item, request, caller, model) for item in valid.items]
     head = Head.new("cmpl", service)
-    prepared = prepare(
-        service,
-        request,
-        _limits(request, model),
-        [prompt.tokens for prompt in prompts],
+    checked = CheckedRequest(
         request_id=head.id,
+        fields=request,
+        limits=_limits(request, model),
+        prompts=[prompt.tokens for prompt in prompts],
         namespace=namespace_of(request, cache_scope(http_request, service.config)),
         tenant=tenant_of(http_request, request.user, service.config),
-        grammar=checked.grammar,
+        grammar=valid.grammar,
         logprobs=request.logprobs,
         prompt_logprobs=_prompt_logprobs(request),
     )
@@ -65,7 +64,13 @@ async def prepare_completion(http: HttpService, http_request: Request) -> Job:
         wants_logprobs=request.logprobs is not None,
         wants_prompt_logprobs=request.prompt_logprobs is not None,
     )
-    return Job(head.id, prepared, bool(request.stream), partial(_answer, request, context))
+    return Job(
+        head.id,
+        prepare(service, checked),
+        bool(request.stream),
+        partial(_answer, request, context),
+        error_event,
+    )
 
 
 def _answer(
@@ -77,14 +82,14 @@ def _answer(
     return CompletionStream(context, reply, writer)
 
 
-class _Checked(NamedTuple):
+class _Valid(NamedTuple):
     """A request without faults. `items` are its prompts."""
 
     items: Sequence[str | list[int]]
     grammar: GrammarSpec | None
 
 
-def _checked(service: Service, request: CompletionRequest, model: ModelReady) -> _Checked:
+def _valid(service: Service, request: CompletionRequest, model: ModelReady) -> _Valid:
     """Raises `RequestError` for what can't be served."""
     check_generation(request)
     check_range("max_tokens", request.max_tokens, 0, None)
@@ -93,7 +98,7 @@ def _checked(service: Service, request: CompletionRequest, model: ModelReady) ->
     for item in items:
         if not isinstance(item, str):
             check_token_ids("prompt", item, model.vocab_size)
-    return _Checked(items, enforced_as_asked(constraint(request), request, service.config.unenforced))
+    return _Valid(items, enforced_as_asked(constraint(request), request, service.config.unenforced))
 
 
 def _limits(request: CompletionRequest, model: ModelReady) -> Limits:
@@ -102,7 +107,7 @@ def _limits(request: CompletionRequest, model: ModelReady) -> Limits:
 
 
 def _prompt_logprobs(request: CompletionRequest) -> int | None:
-    """An echoed prompt has as many as the reply."""
+    """An echoed prompt has as many alternatives as the reply."""
     if request.echo and request.logprobs is not None:
         return max(request.logprobs, request.prompt_logprobs or 0)
     return request.prompt_logprobs

@@ -1,8 +1,9 @@
-"""The ways to ask for constrained output, all of which end in one `GrammarSpec`."""
+"""The fields that constrain a reply. Each of them becomes a `GrammarSpec`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec import Raw
@@ -10,14 +11,24 @@ from msgspec import Raw
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
 from .protocol import GenerationFields, ResponseFormat, StructuredOutputs
-from .same_constraint import all_same
 from .structural_tag import structural_tag
+
+_ANY_OBJECT = '{"type":"object"}'
+
+
+def _number(text: str) -> float | int:
+    """1.0 and 1 are the same number in JSON."""
+    value = float(text)
+    return int(value) if value.is_integer() else value
+
+
+_schemas = msgspec.json.Decoder(float_hook=_number)
 
 
 def constraint(request: GenerationFields) -> GrammarSpec | None:
-    """What the reply must match, None if anything goes. Raises `RequestError` if two fields differ in it."""
+    """The constraint on the reply, or None. Raises `RequestError` if two fields ask for different ones."""
     specs = [spec for spec in _asked(request) if spec is not None]
-    if len(specs) > 1 and not all_same(specs):
+    if len(specs) > 1 and not _all_same(specs):
         names = " and ".join(spec.param for spec in specs)
         raise RequestError(
             f"{names} can't be used together: give only one, or the same value in each.",
@@ -144,3 +155,22 @@ def _is_null(value: Raw) -> bool:
 
 def _missing(param: str) -> RequestError:
     return RequestError(f"The required field {param} is missing.", param=param, code="missing_field")
+
+
+def _all_same(specs: Iterable[GrammarSpec]) -> bool:
+    return len(set(map(_meaning, specs))) <= 1
+
+
+def _meaning(spec: GrammarSpec) -> tuple[str, bytes]:
+    """Equal for specs whose texts show that they allow the same replies: JSON is compared by value, a choice
+    as a set of texts, all else letter by letter."""
+    match spec.kind:
+        case "json_object":
+            return "json_schema", _ANY_OBJECT.encode()
+        case "json_schema" | "structural_tag":
+            value = _schemas.decode(spec.text)
+            return spec.kind, json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+        case "choice":
+            texts: list[str] = msgspec.json.decode(spec.text, type=list[str])
+            return "choice", msgspec.json.encode(sorted(set(texts)))
+    return spec.kind, spec.text.encode()

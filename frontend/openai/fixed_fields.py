@@ -1,4 +1,4 @@
-"""Known fields that are honoured for few values or none, and what serves in their place."""
+"""Known fields that have no effect, or that only a few values are allowed for, and what to use instead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..http.type_errors import SHOWN_CHARACTERS
 
 
 class FixedField(NamedTuple):
-    """`values` are the JSON texts of what is done anyway."""
+    """`values` are the JSON texts that ask for the server's usual behaviour."""
 
     values: tuple[str, ...] = ()
     instead: str = "Leave it out."
@@ -72,7 +72,7 @@ HINTS = {
 """fields that a server may leave without effect, which the log tells once"""
 
 
-# Known fields without effect: nothing is lost by not honouring any value of theirs.
+# Ignoring these fields loses nothing, whatever their values.
 WITHOUT_EFFECT = frozenset(
     (
         "metadata",
@@ -93,13 +93,13 @@ WITHOUT_EFFECT = frozenset(
 
 
 def check_hint(name: str, value: bytes) -> str | None:
-    """What to use instead, if the hint asks for more than is done anyway."""
+    """What to use instead, if the hint asks for more than the server's usual behaviour."""
     hint = HINTS[name]
     return None if _text(value) in ("null", *hint.values) else hint.instead
 
 
 def without_effect(value: bytes) -> None:
-    """Nothing is said of such a field."""
+    """Such a field needs no warning."""
 
 
 def check_fixed(name: str, value: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What clients send: OpenAI's request bodies with vLLM's extra fields.
+"""OpenAI's request bodies with vLLM's extra fields.
 
 Types only: `request.validation` checks the ranges. A null field counts as absent.
 """
@@ -22,7 +22,8 @@ class JsonSchemaFormat(Struct, kw_only=True):
 
 
 class ResponseFormat(Struct, kw_only=True):
-    """`schema` is llama.cpp's, beside json_object; the last three are a structural tag's."""
+    """`schema` beside json_object is llama.cpp's. `format`, `structures` and `triggers` belong to a
+    structural tag."""
 
     type: str
     json_schema: JsonSchemaFormat | None = None
@@ -33,7 +34,7 @@ class ResponseFormat(Struct, kw_only=True):
 
 
 class StructuredOutputs(Struct, kw_only=True, forbid_unknown_fields=True):
-    """vLLM's. JSON is compact in any case, and nothing falls back."""
+    """vLLM's form. JSON is always compact, and no other backend takes over."""
 
     json: Raw = NULL
     regex: str | None = None
@@ -116,7 +117,7 @@ class ChatRequest(GenerationFields, kw_only=True):
 
 
 class PromptFields(Struct, kw_only=True):
-    """Those of a prompt that is not answered: a text or `messages`."""
+    """The fields of a prompt that gets no reply: a text or `messages`."""
 
     model: str | None = None
     messages: list[ChatMessage] | None = None

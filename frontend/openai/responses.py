@@ -1,4 +1,4 @@
-"""What clients get: OpenAI's response bodies, with the few fields that vLLM adds."""
+"""OpenAI's response bodies, with the few fields that vLLM adds."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ChatLogprobs(Struct):
 
 
 class CompletionLogprobs(Struct):
-    """Text completions' parallel lists. The first token of an echoed prompt has null entries."""
+    """The parallel lists of text completions. The first token of an echoed prompt has null entries."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -68,7 +68,7 @@ class CompletionLogprobs(Struct):
 
 
 class PromptLogprob(Struct):
-    """vLLM's: a position's tokens by id; `rank` counts from 1, the prompt's own token may have none."""
+    """vLLM's form of a token at one position. `rank` counts from 1; the prompt's own token may have none."""
 
     logprob: float
     rank: int | None
@@ -105,7 +105,7 @@ class ToolCallPart(Struct, kw_only=True):
 
 
 class AssistantMessage(Struct, kw_only=True):
-    """`reasoning` is vLLM's newer name of `reasoning_content`. One of them is set: some clients join both."""
+    """`reasoning` is vLLM's newer name of `reasoning_content`. Only one is set, as some clients join both."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None

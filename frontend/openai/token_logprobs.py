@@ -35,7 +35,7 @@ def _described(tokenizer: Tokenizer, token: int, logprob: float) -> TopLogprob:
 def completion_logprobs(
     tokenizer: Tokenizer, entries: Sequence[TokenLogprob], offset: int
 ) -> CompletionLogprobs:
-    """`offset` is how many characters stand before the text that the entries' own offsets count from."""
+    """`offset` is the number of characters before the text that the entries' own offsets count from."""
     return CompletionLogprobs(
         [tokenizer.token_text(entry.token) for entry in entries],
         [entry.logprob for entry in entries],
@@ -45,7 +45,7 @@ def completion_logprobs(
 
 
 def _alternatives(tokenizer: Tokenizer, entry: TokenLogprob) -> dict[str, float] | None:
-    """The most likely tokens by text and the token itself, which makes one more if it isn't among them."""
+    """The most likely tokens by text, and the token itself if it is not among them."""
     if entry.logprob is None:
         return None
     result: dict[str, float] = {}

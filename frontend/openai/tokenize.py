@@ -12,9 +12,8 @@ from starlette.responses import Response
 from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady, Tokens
 from ..http.body import BodyKind
-from ..http.callers import caller_of
 from ..http.http_service import HttpService
-from ..http.tenants import cache_scope
+from ..http.tenants import cache_scope, caller_of
 from ..request.conversation import render, tool_definitions
 from ..request.prepare import cache_namespace
 from ..request.service import Service
@@ -32,7 +31,7 @@ _DETOKENIZE = BodyKind(DetokenizeRequest, INERT_FIELDS)
 
 
 async def tokenize(http: HttpService, http_request: Request) -> Response:
-    """The ids of a text, or of a conversation as the chat template renders it."""
+    """The ids of a text, or of a conversation rendered by the chat template."""
     service = http.service
     caller = caller_of(http_request, service.config)
     request = await http.bodies.read(http_request, caller, _TOKENIZE)
@@ -57,9 +56,9 @@ def _tokenized(service: Service, model: ModelReady, tokens: Tokens, with_strings
 async def prompt_tokens(
     service: Service, scope: str, request: PromptFields, prompt: str | None, caller: Caller, most: int
 ) -> Tokens:
-    """At most `most` tokens. `scope` is what the names of the caller's namespaces begin with.
+    """At most `most` tokens. `scope` begins the names of the caller's namespaces.
 
-    Raises `RequestError` unless there is either a prompt or a conversation.
+    Raises `RequestError` unless the request has either a prompt or a conversation.
     """
     if (prompt is None) == (request.messages is None):
         raise RequestError("Give either prompt or messages.", param="prompt", code="invalid_value")

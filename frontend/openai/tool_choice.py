@@ -39,7 +39,7 @@ def names_function(request: ChatRequest) -> bool:
 
 
 def _allowed(choice: ToolChoice, tools: Tools) -> tuple[str, Tools]:
-    """How some of the tools may be called, and which. The prompt tells of all of them."""
+    """The mode and the tools of `allowed_tools`. The prompt still describes all tools."""
     allowed = choice.allowed_tools
     if allowed is None:
         raise _missing("tool_choice.allowed_tools")

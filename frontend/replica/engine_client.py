@@ -1,7 +1,7 @@
-"""The tokenizer process's line to the scheduler: sends requests, hands out what comes back.
+"""The tokenizer process's connection to the scheduler: sends requests and distributes the answers.
 
-One receive loop, one dictionary from request id to its choice, no task for each request or token.
-Also used by `Engine` in the caller's own process, on any asyncio loop, without HTTP.
+One loop receives, and one dictionary maps a request id to its choice; requests and tokens need no tasks.
+`Engine` uses it too, in the caller's own process, on any asyncio loop, without HTTP.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Choice(NamedTuple):
 
 
 class EngineClient:
-    """Sends to whichever replica is up. `model` is what it said of itself, None before the first;
-    `epoch` is its epoch, or that of the last one.
+    """Sends to the replica that is up. `model` describes the last model, None before the first; `epoch` is
+    the epoch of the last replica.
 
-    `informed` is set once the supervisor has said whether the replica is up, or that it is to drain.
-    `drain_requested` is set when the supervisor wants the process to finish what is open, `idle` while
-    nothing is.
+    `informed` is set once the supervisor has said whether the replica is up, or has asked to drain.
+    `drain_requested` is set when the supervisor asks the process to finish its open requests, and `idle`
+    while no request is open.
     """
 
     def __init__(self, directory: Path, client: int) -> None:
@@ -84,7 +84,7 @@ class EngineClient:
         return self._outbox is not None
 
     def check_serving(self) -> ModelReady:
-        """What the running model said of itself. Raises a 503 `RequestError` when none can take requests."""
+        """The running model's description. Raises a 503 `RequestError` if no model can take requests."""
         if self.drain_requested.is_set():
             raise _shutting_down()
         if self._outbox is None or self.model is None:
@@ -92,7 +92,7 @@ class EngineClient:
         return self.model
 
     def check_responding(self) -> None:
-        """Raises a 503 `RequestError` unless the model is up and shows life."""
+        """Raises a 503 `RequestError` unless the model is up and responds."""
         self.check_serving()
         if not self._responds:
             raise _unavailable(
@@ -101,14 +101,15 @@ class EngineClient:
             )
 
     def start(self, requests: Sequence[Generate]) -> Generation:
-        """Send a request's choices, whose ids no open request has. Raises a 503 `RequestError` when down."""
+        """Send a request's choices. No open request may have their ids. Raises a 503 `RequestError` when
+        down."""
         self.check_serving()
         generation = Generation(requests, self._send)
         self._send_all(generation)
         return generation
 
     def forget(self, generation: Generation) -> None:
-        """The consumer is done: abort what still runs and drop what still comes."""
+        """Abort the choices that still run, and drop their later outputs."""
         generation.close()
         for request in generation.requests:
             self._choices.pop(request.request, None)
@@ -124,12 +125,12 @@ class EngineClient:
         return len({choice.generation for choice in self._choices.values()})
 
     async def stats(self) -> Stats | None:
-        """The scheduler's counters now; None when it doesn't answer."""
+        """The scheduler's counters; None if it doesn't answer."""
         answer = await self.ask(lambda query: QueryStats(self.client, query), STATS_TIMEOUT_SECONDS)
         return answer if isinstance(answer, Stats) else None
 
     async def ask(self, question: Callable[[int], Message], seconds: float) -> Answer | None:
-        """The answer to what `question` makes of a number; None if none comes in time, or at all."""
+        """The answer to the message that `question` makes for a number; None if no answer comes in time."""
         return None if self._outbox is None else await self._questions.ask(question, self._send, seconds)
 
     async def run(self) -> None:

@@ -1,4 +1,4 @@
-"""One request on its way through the scheduler: its choices and what has come for them."""
+"""One request in the scheduler: its choices and the outputs that have arrived."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def early_end(output: Output) -> RequestError:
 class Generation:
     """The choices of one request, each a `Generate` of its own.
 
-    The engine client feeds it, one consumer reads it with `accepted` and `next`. When the replica
-    dies before a token has left the server, everything is sent again: `attempt` grows and the
-    consumer must forget what it has read. `left_out` is known once all choices are accepted.
+    The engine client feeds it, and one consumer reads it with `accepted` and `next`. If the replica dies
+    before a token has left the server, all choices are sent again: `attempt` grows, and the consumer must
+    forget the outputs it has read. `left_out` is known once all choices are accepted.
     """
 
     def __init__(self, requests: Sequence[Generate], send: Callable[[Message], None]) -> None:
@@ -50,14 +50,14 @@ class Generation:
         self._waiter: asyncio.Future[None] | None = None
 
     async def accepted(self) -> None:
-        """Wait until the scheduler has taken every choice. Raises `RequestError` or `ClientGoneError`."""
+        """Wait until the scheduler has accepted every choice. Raises `RequestError` or `ClientGoneError`."""
         while self._unanswered and self._failure is None:
             await self._wait()
         if self._failure is not None:
             raise self._failure
 
     async def next(self) -> list[Arrival]:
-        """What has come since the last call, at least one. Raises `RequestError` or `ClientGoneError`."""
+        """The outputs since the last call, at least one. Raises `RequestError` or `ClientGoneError`."""
         while not self._arrivals and self._failure is None:
             await self._wait()
         if self._failure is not None:
@@ -66,20 +66,20 @@ class Generation:
         return arrivals
 
     def finish(self, index: int, tokens_kept: int) -> None:
-        """The reply of choice `index` ends after its first `tokens_kept` tokens, by a stop string."""
+        """A stop string ends choice `index` after its first `tokens_kept` tokens."""
         if index in self._open:
             self._open.discard(index)
             self._send(Finish(self.requests[index].request, tokens_kept))
 
     def close(self) -> None:
-        """Nobody reads any more: abort what still runs. Does no harm to a generation that has ended."""
+        """Abort the choices that still run. Has no effect on a generation that has ended."""
         self.end(ClientGoneError())
 
     @property
     def is_open(self) -> bool:
         return bool(self._open)
 
-    # The engine client's side.
+    # For the engine client.
 
     def answer(self, index: int, left_out: Sequence[LeftOut]) -> None:
         self.left_out = left_out
@@ -87,12 +87,12 @@ class Generation:
         self._wake()
 
     def refuse(self, index: int, error: RequestError) -> None:
-        """One refused choice ends them all."""
+        """One refused choice ends the whole request."""
         self._open.discard(index)
         self.end(error)
 
     def end(self, error: RequestError | ClientGoneError) -> None:
-        """Abort what still runs."""
+        """Abort the choices that still run; the consumer gets the error."""
         for index in self._open:
             self._send(Abort(self.requests[index].request))
         self.fail(error)
@@ -107,7 +107,7 @@ class Generation:
         return not self.token_left and self.attempt < MAX_ATTEMPTS
 
     def restart(self) -> None:
-        """Forget what came. The caller sends `requests` again."""
+        """Forget all outputs. The caller sends `requests` again."""
         self.attempt += 1
         self._open = set(range(len(self.requests)))
         self._unanswered = set(self._open)

@@ -1,4 +1,4 @@
-"""Questions to the scheduler, each waiting for the answer with its number."""
+"""Questions to the scheduler. Each waits for the answer that has its number."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Questions:
     async def ask(
         self, question: Callable[[int], Message], send: Callable[[Message], None], seconds: float
     ) -> Answer | None:
-        """`question` makes the message for a number. None: no answer came in time, or none will."""
+        """`question` makes the message for a number. Returns None if no answer comes in time."""
         number = next(self._numbers)
         self._waiting[number] = asyncio.get_running_loop().create_future()
         send(question(number))
@@ -37,7 +37,7 @@ class Questions:
             waiting.set_result(message)
 
     def give_up(self) -> None:
-        """Who was asked is gone."""
+        """The scheduler is gone: no open question gets an answer."""
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_result(None)

@@ -1,4 +1,4 @@
-"""Runs a request to its end: its outputs become pieces of its replies, again if the replica dies early."""
+"""Runs a request to its end, with a fresh attempt if the replica dies early."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ C = TypeVar("C", covariant=True)
 
 
 class Attempt(Protocol[P, C]):
-    """One attempt at a request: it makes parts of an answer of its reply's pieces, and the closing part."""
+    """One attempt at a request. It turns the pieces of its reply into parts of the answer."""
 
     @property
     def reply(self) -> Reply: ...
@@ -34,7 +34,7 @@ async def run_attempts(
     work: FairThreads,
     watch: Callable[[Arrival], None] = lambda arrival: None,
 ) -> AsyncIterator[tuple[Attempt[P, C], P]]:
-    """Yields the current attempt and what it made of each batch of outputs, until its reply is done.
+    """Yields, for each batch of outputs, the current attempt and the part of the answer that it made.
 
     When the generation restarts, a fresh attempt begins. Outputs that may take long to read are read on
     another thread. Raises `RequestError` or `ClientGoneError`.

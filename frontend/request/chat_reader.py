@@ -1,4 +1,4 @@
-"""Reads a choice's text in a chat: which of it is reasoning, content or tool calls."""
+"""Separates a choice's text into reasoning, content and tool calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ToolReader(Protocol):
 
 
 class ChatReader:
-    """One choice's. `remember` gets the choice's whole text and tokens when it ends.
+    """Reads one choice. `remember` gets the choice's whole text and tokens when it ends.
 
     Without `reasoning` and `tools` all text is content.
     """
@@ -54,7 +54,8 @@ class ChatReader:
         return content, reasoning, calls
 
     def end(self, tokens: Tokens) -> None:
-        """The choice has ended. The conversation's next turn begins with exactly these tokens."""
+        """The choice has ended. Its tokens are remembered, so that the conversation's next turn begins with
+        them."""
         self._remember("".join(self._texts), tokens)
 
     def may_check(self, several: bool) -> bool:
@@ -70,5 +71,5 @@ class ChatReader:
 
     @property
     def has_reasoned(self) -> bool:
-        """Whether the reasoning has come to its end."""
+        """Whether the reasoning has ended."""
         return self._reasoning is not None and self._reasoning.has_ended

@@ -1,4 +1,4 @@
-"""What a reply must match: the request's grammar with the fields that say how it is enforced."""
+"""The constraint on a reply: the request's grammar with the fields that say how it is enforced."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ _WITH_SCHEMAS = ("json_schema", "structural_tag")
 def enforced_as_asked(
     spec: GrammarSpec | None, fields: SamplingFields, default: UnenforcedDefault
 ) -> GrammarSpec | None:
-    """With what the request's other fields say of it. Raises `RequestError` if that holds for nothing.
+    """The grammar with the fields that say how it is enforced. Raises `RequestError` if such a field has no
+    use.
 
-    `default` is the server's for `unenforced`. Only a request that says "refuse" has unknown formats refused.
+    `default` is the server's value of `unenforced`. Unknown formats are refused only if the request itself
+    says "refuse".
     """
     if fields.complete_json and spec is None:
         raise _nothing_to_match("complete_json", "says what the reply must match")
@@ -47,8 +49,11 @@ def _unenforced(asked: str | None, default: UnenforcedDefault) -> Unenforced:
 def behind_reasoning(
     spec: GrammarSpec, format: ReasoningFormat, prompt: str, *, calls: bool = False
 ) -> GrammarSpec | None:
-    """The same for what comes behind the reasoning that the prompt has begun, or that JSON and tool calls
-    may come behind; None if the reply is to begin with what it must match. `calls`: it has tool calls."""
+    """The grammar preceded by reasoning; None if the reply must begin with the constrained text.
+
+    Reasoning comes first if the prompt has begun it, or if the model may reason and the grammar is JSON or
+    has tool calls (`calls`).
+    """
     is_open = format.open_at_end_of(prompt)
     begins_otherwise = spec.kind in ("json_schema", "json_object") or calls
     if not is_open and not (begins_otherwise and format.is_likely_after(prompt)):
@@ -59,7 +64,7 @@ def behind_reasoning(
 
 
 def as_format(spec: GrammarSpec) -> Raw | dict[str, object]:
-    """As a part of a structural tag."""
+    """The grammar as a format of a structural tag."""
     match spec.kind:
         case "structural_tag":
             return Raw(spec.text.encode())

@@ -1,4 +1,4 @@
-"""Chat messages as the chat template wants them: plain dicts with text contents."""
+"""Renders conversations: messages become plain dicts with text contents, as chat templates expect."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def render(
 
 
 def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, object]]:
-    """As chat templates take them. Raises `RequestError` naming the message and part that can't be served."""
+    """Plain dicts for the template. Raises `RequestError` naming the message and part that can't be
+    served."""
     if not messages:
         raise RequestError("messages must not be empty.", param="messages", code="invalid_value")
     check_count("messages", messages, MAX_MESSAGES, "messages")
@@ -111,9 +112,9 @@ def _template_call(call: MessageToolCall, where: str) -> dict[str, object]:
 
 
 def tool_definitions(tools: Sequence[Tool] | None) -> list[dict[str, Any]] | None:
-    """The tools as the chat template prints them; None when there are none.
+    """The tools as the chat template prints them; None without tools.
 
-    A tool without parameters gets an empty list of them, which templates go through.
+    A tool without parameters gets an empty list of them, because templates iterate over it.
     """
     if not tools:
         return None
@@ -159,7 +160,7 @@ def _check_names(names: list[str]) -> None:
 
 
 def _check_parameters(param: str, schema: dict[str, Any] | None) -> None:
-    """What is within the limit no template, validator or encoder takes too deep."""
+    """Within this depth templates, validators and encoders do not recurse too deep."""
     level: list[object] = [schema]
     for _ in range(MAX_SCHEMA_DEPTH):
         level = [part for value in level for part in _parts(value)]

@@ -1,4 +1,4 @@
-"""The fields of a request that say how its replies are sampled and kept, the same in every wire format."""
+"""The fields that say how a request's replies are sampled and cached, in every wire format."""
 
 from __future__ import annotations
 

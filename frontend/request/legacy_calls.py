@@ -1,4 +1,4 @@
-"""Conversations from before OpenAI had tools: `function_call` and the role "function", as calls of tools."""
+"""Turns `function_call` and the role "function", from before OpenAI had tools, into tool calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .messages import ChatMessage, MessageToolCall
 def with_tool_calls(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
     """The messages with each `function_call` as a tool call, and each function's result as a tool's message.
 
-    A result answers the last call of its function. Ids depend on the position alone, so that the next turn
+    A result answers the last call of its function. Ids depend only on the position, so that the next turn
     renders the same text. Raises `RequestError` for a message that has both kinds of calls.
     """
     if not any(message.role == "function" or message.function_call for message in messages):

@@ -20,7 +20,7 @@ class TokenLogprob(NamedTuple):
 
 
 def unpack(tokens: Tokens, logprobs: Logprobs, offsets: Sequence[int]) -> list[TokenLogprob]:
-    """One for each offset: tokens past a stop string have none and are left out."""
+    """One entry for each offset. Tokens past a stop string have no offset and are left out."""
     ids = np.frombuffer(tokens, "<i4").tolist()
     chosen = np.frombuffer(logprobs.chosen, "<f4").tolist()
     tops = _rows(logprobs, len(chosen))
@@ -39,7 +39,7 @@ def _rows(logprobs: Logprobs, rows: int) -> list[list[tuple[int, float]]]:
 
 
 def prompt_entries(prompt: Tokens, logprobs: Logprobs | None, offsets: Sequence[int]) -> list[TokenLogprob]:
-    """A prompt's tokens: the first follows nothing and has no log-probability."""
+    """A prompt's tokens. The first follows no other token and has no log-probability."""
     first = TokenLogprob(int.from_bytes(prompt[:4], "little"), None, (), 0)
     rest = unpack(prompt[4:], logprobs, offsets[1:]) if logprobs is not None else []
     return [first, *rest]

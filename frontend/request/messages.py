@@ -52,9 +52,9 @@ class ChatMessage(Struct, kw_only=True):
 
 @dataclass(frozen=True)
 class Conversation:
-    """What the chat template renders. `begins_reply` adds the header of the assistant's message.
+    """The messages to render. `begins_reply` adds the header of the assistant's message.
 
-    `continues_last`: the reply goes on with the last message. `variables` are further ones of the template.
+    `continues_last`: the reply continues the last message. `variables` are further template variables.
     """
 
     messages: Sequence[ChatMessage]

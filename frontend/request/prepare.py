@@ -1,4 +1,4 @@
-"""From a request's checked fields to what the scheduler is asked, and to how its replies are read."""
+"""Turns a request's checked fields into messages to the scheduler, and makes the readers of its replies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .validation import choice_seed, sampling_params, stop_strings, too_long
 class Chat:
     """A rendered conversation and how its replies are read.
 
-    `reasoning` is None if replies have none. `continues`: a reply goes on with the last message.
+    `reasoning` is None if replies have none. `continues`: a reply continues the last message.
     """
 
     text: str
@@ -37,11 +37,31 @@ class Chat:
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """`max_tokens` of a reply, and the fields that errors name for it and for the prompt."""
+    """`max_tokens` of a reply, and the names of the fields that errors about it and about the prompt
+    mention."""
 
     max_tokens: int | None
     param: str
     prompt_param: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedRequest:
+    """A request whose fields are valid and whose prompts are tokenized.
+
+    `logprobs` and `prompt_logprobs` are numbers of alternatives, None for none at all.
+    """
+
+    request_id: str
+    fields: SamplingFields
+    limits: Limits
+    prompts: Sequence[Tokens]
+    namespace: str | None
+    tenant: str
+    grammar: GrammarSpec | None
+    logprobs: int | None
+    prompt_logprobs: int | None
+    chat: Chat | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +74,7 @@ class PreparedRequest:
     chat: Chat | None
 
     def new_reply(self, generation: Generation) -> Reply:
-        """A fresh one for each attempt: nothing of an earlier attempt counts."""
+        """The reply of one attempt, without anything of an earlier attempt."""
         choices = [self._choice_reply(request, generation.left_out) for request in self.requests]
         return Reply(choices, generation, self.fields.n or 1)
 
@@ -89,60 +109,47 @@ def new_id(prefix: str) -> str:
 
 
 def cache_namespace(scope: str, salt: str | None) -> str:
-    """Its name goes to disks and other servers, and must not tell the salt."""
+    """The namespace's name. Disks and other servers see it, so it must not reveal the salt."""
     return scope + (sha256(salt.encode()).hexdigest() if salt else "")
 
 
 def namespace_of(fields: SamplingFields, scope: str) -> str | None:
-    """Where the cache looks for the prompt and keeps it, None for nowhere. Its name begins with `scope`."""
+    """The namespace in which the prompt is looked up and cached; None for a request without the cache."""
     return None if fields.cache_prompt is False else cache_namespace(scope, fields.cache_salt)
 
 
-def prepare(
-    service: Service,
-    fields: SamplingFields,
-    limits: Limits,
-    prompts: Sequence[Tokens],
-    *,
-    request_id: str,
-    namespace: str | None,
-    tenant: str,
-    grammar: GrammarSpec | None,
-    logprobs: int | None,
-    prompt_logprobs: int | None,
-    chat: Chat | None = None,
-) -> PreparedRequest:
-    """One `Generate` for each choice; choice i of every prompt samples with the seed plus i.
+def prepare(service: Service, checked: CheckedRequest) -> PreparedRequest:
+    """One `Generate` for each choice. Choice i of every prompt samples with the seed plus i.
 
-    Raises `RequestError` for what the model can't serve.
+    Raises `RequestError` for a request that the model can't serve.
     """
-    model = service.engine.check_serving()
-    most = [reply_tokens(model, len(prompt) // 4, limits) for prompt in prompts]
+    model, fields = service.engine.check_serving(), checked.fields
+    most = [reply_tokens(model, len(prompt) // 4, checked.limits) for prompt in checked.prompts]
     sampling = sampling_params(
         fields,
         max_tokens=min(most),
-        logprobs=logprobs,
-        prompt_logprobs=prompt_logprobs,
+        logprobs=checked.logprobs,
+        prompt_logprobs=checked.prompt_logprobs,
         vocab_size=model.vocab_size,
     )
     choices = fields.n or 1
     requests = [
         Generate(
-            request=f"{request_id}-{number * choices + choice}",
+            request=f"{checked.request_id}-{number * choices + choice}",
             client=service.engine.client,
             prompt=prompt,
             sampling=msgspec.structs.replace(
                 sampling, seed=choice_seed(sampling.seed, choice), max_tokens=most[number]
             ),
-            grammar=grammar,
-            namespace=namespace,
+            grammar=checked.grammar,
+            namespace=checked.namespace,
             priority=fields.priority or 0,
-            tenant=tenant,
+            tenant=checked.tenant,
         )
-        for number, prompt in enumerate(prompts)
+        for number, prompt in enumerate(checked.prompts)
         for choice in range(choices)
     ]
-    return PreparedRequest(service, fields, requests, chat)
+    return PreparedRequest(service, fields, requests, checked.chat)
 
 
 def chat_of(
@@ -154,7 +161,7 @@ def chat_of(
     *,
     continues: bool,
 ) -> tuple[Chat, GrammarSpec | None]:
-    """The chat with this rendered text, and its grammar behind the reasoning that may come first."""
+    """The chat with this rendered text, and its grammar preceded by the reasoning that may come first."""
     format = service.reasoning
     reasoned = None
     if grammar is not None and format is not None:
@@ -165,9 +172,10 @@ def chat_of(
 
 
 def reply_tokens(model: ModelReady, prompt_tokens: int, limits: Limits) -> int:
-    """The most tokens that the reply may have: `max_tokens`, or what the prompt leaves of the context if that
-    is less. Raises `RequestError` if the prompt leaves nothing, or if `max_tokens` alone is more than the
-    context."""
+    """The most tokens of the reply: `max_tokens`, or the rest of the context if that is less.
+
+    Raises `RequestError` if the prompt leaves nothing, or if `max_tokens` alone exceeds the context.
+    """
     most, max_tokens = model.max_model_len, limits.max_tokens
     context = f"This model's maximum context length is {most} tokens"
     if max_tokens is not None and max_tokens > most:
@@ -183,6 +191,6 @@ def reply_tokens(model: ModelReady, prompt_tokens: int, limits: Limits) -> int:
 
 
 def _shown_special(service: Service, use: ToolUse) -> frozenset[int]:
-    """Special tokens whose text is kept: they mark reasoning and calls."""
+    """Special tokens whose text is kept because they mark reasoning or calls."""
     reasoning = service.reasoning.shown_special(service.tokenizer) if service.reasoning else frozenset[int]()
     return reasoning | use.shown_special(service.tokenizer)

@@ -1,4 +1,4 @@
-"""A request's choices as they grow: the scheduler's outputs in, text and log-probabilities out."""
+"""A request's choices as they grow: turns the scheduler's outputs into text and log-probabilities."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class UnenforcedKeyword(msgspec.Struct):
 
 
 class Piece(NamedTuple):
-    """What an output added to choice number `choice`. The last one has its `finish` reason."""
+    """What an output added to choice number `choice`. The last piece has the `finish` reason."""
 
     choice: int
     content: str
@@ -44,10 +44,10 @@ class Piece(NamedTuple):
 
 
 class ChoiceReply:
-    """One choice. The stop token counts as a token of the reply, but its text is shown only on demand.
+    """One choice. The stop token counts as a token of the reply, but its text is shown only on request.
 
-    A text completion has no `reader`: all its text is content. `reasoning_tokens` are counted up to the
-    piece in which the reasoning ends.
+    A text completion has no `reader`: all its text is content. `reasoning_tokens` are counted up to the piece
+    in which the reasoning ends.
     """
 
     def __init__(
@@ -153,14 +153,14 @@ class Reply:
         return pieces
 
     def end_stopped(self) -> None:
-        """End in the scheduler too the choices that a stop string ended. Only on the event loop."""
+        """Tell the scheduler which choices a stop string has ended. Call it only on the event loop."""
         for index, tokens in self._stopped:
             self._generation.finish(index, tokens)
         self._stopped.clear()
 
     def unenforced(self) -> list[UnenforcedKeyword]:
-        """The schema's keywords that the reply need not keep: unknown formats, and where the request allows
-        it all that the grammar leaves out. Where it doesn't, calls are checked for the rest."""
+        """The schema's keywords that the reply may violate: unknown formats, and if the request allows it all
+        keywords that the grammar leaves out. Otherwise complete calls are checked for those."""
         grammar = self._generation.requests[0].grammar
         left_out: Sequence[LeftOut] = self._generation.left_out
         if grammar is None or grammar.unenforced != "allow":
@@ -168,7 +168,7 @@ class Reply:
         return [UnenforcedKeyword(each.keyword, each.path) for each in left_out]
 
     def usage(self) -> Usage:
-        """Each prompt and its cached tokens count once, with its first choice."""
+        """Each prompt and its cached tokens are counted once, with its first choice."""
         return Usage(
             prompt_tokens=sum(len(each.prompt) // 4 for each in self._generation.requests[:: self._n]),
             cached_tokens=sum(choice.cached_tokens for choice in self.choices[:: self._n]),

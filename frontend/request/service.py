@@ -1,4 +1,4 @@
-"""What every request is served with: built once at start-up."""
+"""The objects that serve every request, built once at start-up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..work.fair_threads import FairThreads
 from ..work.steps import Steps, run_now
 from .validation import too_long
 
-VERSION = version("arbora")  # read at start: later there may be no descriptor left to read it with
+VERSION = version("arbora")  # read at start, because later no file descriptor may be free
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,15 @@ class Service:
     async def encode(self, text: str, special: bool, caller: Caller, most: int, param: str) -> Tokens:
         """The ids of a text, with the tokenizer's own special tokens around it if `special`.
 
-        Raises `RequestError` naming `param` if there are more than `most`.
+        Raises `RequestError` naming `param` if there are more than `most` tokens.
         """
         return await self._run(self.long_texts.steps(text, special, most), text, caller, most, param)
 
     async def encode_rendered(
         self, text: str, special: bool, namespace: str | None, caller: Caller, most: int, param: str
     ) -> Tokens:
-        """The ids of a rendered conversation, those of the namespace's replies as they were sampled."""
+        """The ids of a rendered conversation. Earlier replies in the namespace keep the ids they were sampled
+        with."""
         if special:
             return await self.encode(text, True, caller, most, param)
         return await self._run(self.memo.steps(namespace, text, most), text, caller, most, param)
@@ -96,7 +97,7 @@ class Service:
 
 
 def fingerprint(config: ServeConfig) -> str:
-    """OpenAI's `system_fingerprint`: with the same one a seed gives the same reply."""
+    """OpenAI's `system_fingerprint`: while it stays the same, a seed gives the same reply."""
     mode = ("deterministic",) if config.deterministic else ()
     parts = (VERSION, config.model.name, config.device, config.dtype, *mode)
     return "fp_" + sha256("/".join(parts).encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""What a request's tools mean for its grammar and for the reading of its reply."""
+"""Turns a request's tools into the grammar of its reply and the reader of its calls."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _NOT_BESIDE_CALLS = ("grammar", "structural_tag")
 
 
 class CallsWanted(NamedTuple):
-    """Which tools a reply may call ("auto"), must call ("required") or doesn't know of ("none").
+    """Whether a reply may ("auto"), must ("required") or can't ("none") call tools.
 
-    `tools` are their definitions. `several`: more than one call may come. `params` has the request's field
-    with the schema of each function, for errors.
+    `tools` are the definitions of the tools that it may call. `several`: more than one call may come.
+    `params` maps a function's name to the request's field with its schema, for errors.
     """
 
     mode: Literal["auto", "required", "none"]
@@ -43,7 +43,7 @@ class CallsWanted(NamedTuple):
 
 class ToolUse(NamedTuple):
     """`required`: the reply must be a call; `allowed`: it may have calls; `either`: it is calls or an answer
-    that matches what the request asks of it. All match `grammar`."""
+    that matches the request's constraint. All match `grammar`."""
 
     mode: Literal["required", "allowed", "either", "none"]
     format: ToolFormat
@@ -71,7 +71,7 @@ class ToolUse(NamedTuple):
 
 
 def tool_use(wanted: CallsWanted, format: ToolFormat, grammar: GrammarSpec | None) -> ToolUse:
-    """`grammar` is what the request's other fields constrain the reply to. Raises `RequestError`."""
+    """`grammar` is the constraint of the request's other fields. Raises `RequestError`."""
     try:
         use = _tool_use(wanted, format, grammar)
     except ToolError as error:

@@ -1,4 +1,4 @@
-"""The ranges of a request's fields, and the sampling parameters that they give."""
+"""Checks the ranges of a request's fields and builds its sampling parameters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_range(
 
 
 def check_word(name: str, value: str | None, allowed: Sequence[str]) -> None:
-    """Raises a `RequestError` that names the field, the value and the words that may stand there."""
+    """Raises a `RequestError` that names the field, the value and the allowed words."""
     if value is not None and value not in allowed:
         words = ", ".join(repr(word) for word in allowed[:-1])
         raise RequestError(
@@ -49,7 +49,7 @@ def check_word(name: str, value: str | None, allowed: Sequence[str]) -> None:
 
 
 def check_count(name: str, values: Sized | None, most: int, what: str) -> None:
-    """Raises `RequestError` naming the field, how many it has and how many it may have."""
+    """Raises a `RequestError` that names the field, its length and the limit."""
     if values is not None and len(values) > most:
         raise RequestError(
             f"{name} has {len(values)} {what}, but may have at most {most}.",
@@ -83,7 +83,7 @@ def check_salt(salt: str | None) -> None:
 
 
 def check_choices(prompts: int, n: int, max_waiting: int) -> None:
-    """All choices of a request wait at once, and are taken or refused together."""
+    """All choices of a request wait together, and are accepted or refused together."""
     most = min(MAX_CHOICES_IN_ALL, max_waiting)
     if prompts * n <= most:
         return
@@ -207,7 +207,8 @@ def sampling_params(
 
 
 def _temperature(value: float | None) -> float:
-    """Below `GREEDY_BELOW` logits would overflow when divided; the most likely token is what is left."""
+    """Dividing by a temperature below `GREEDY_BELOW` would overflow the logits, so it means greedy
+    sampling."""
     temperature = _or(value, 1.0)
     return 0.0 if temperature < GREEDY_BELOW else temperature
 

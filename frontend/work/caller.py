@@ -1,4 +1,4 @@
-"""The client that long work is done for: its name for fairness, and whether it still waits."""
+"""The caller of long work: its name for fairness, and whether its client is still connected."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-LARGE_BODY = 8 * 1024  # bytes; what a smaller body asks for is checked on the event loop, in about 0.02 s
+LARGE_BODY = 8 * 1024  # bytes; a smaller body's fields are checked on the event loop, within about 0.02 s
 
 
 class ClientGoneError(Exception):

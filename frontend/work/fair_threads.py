@@ -1,4 +1,4 @@
-"""Long work off the event loop: a few threads that take turns between clients, one step at a time."""
+"""Runs long work off the event loop, on a few threads that take turns between clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FairThreads:
         self._threads = 0
 
     async def call(self, caller: Caller, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of `work`: at once if the caller's body is small, else on another thread."""
+        """The result of `work`. It runs at once if the caller's body is small, else on another thread."""
         if not caller.is_large:
             return work(*args, **kwargs)
 
@@ -45,7 +45,8 @@ class FairThreads:
         return await self.run(caller, steps())
 
     async def run(self, caller: Caller, steps: Steps[T]) -> T:
-        """The result of the steps. When the client leaves, no further step begins: `ClientGoneError`."""
+        """The result of the steps. When the client leaves, no further step begins: raises
+        `ClientGoneError`."""
         job = _Job(steps, asyncio.get_running_loop())
         left = asyncio.ensure_future(caller.left())
         try:
@@ -78,7 +79,7 @@ class FairThreads:
             ) from error
 
     def _works_without_one_more(self, client: str, job: _Job[Any]) -> bool:
-        """True if another thread does the job in time; else it is no longer waiting."""
+        """True if a running thread will do the job; otherwise the job is removed."""
         with self._lock:
             self._threads -= 1
             jobs = self._waiting.get(client, deque())
@@ -101,7 +102,7 @@ class FairThreads:
                     self._waiting.setdefault(client, deque()).append(job)
 
     def _take(self) -> tuple[str, _Job[Any]] | None:
-        """The next job of the client whose turn it is; None when the thread is to end."""
+        """The next job of the client whose turn it is; None if the thread has to end."""
         with self._lock:
             client = next((each for each in self._waiting if self._busy[each] < self._most_of_one), None)
             if client is None:
@@ -123,7 +124,7 @@ class _Job(Generic[T]):
         self.is_abandoned = False
 
     def step(self) -> bool:
-        """True if there is more to do. Raises nothing, as the thread has more jobs to do."""
+        """True if there is more to do. Raises nothing, because the thread must go on with other jobs."""
         try:
             if self.is_abandoned:
                 self._steps.close()

@@ -1,4 +1,4 @@
-"""Work in steps, so that it can stop or let others go first between two of them."""
+"""Work in steps. Between two steps it can stop, or let other work go first."""
 
 from __future__ import annotations
 

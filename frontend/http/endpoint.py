@@ -1,4 +1,4 @@
-"""From a prepared request to its HTTP answer, streamed or whole, until the client has it or goes away."""
+"""Sends a prepared request to the scheduler and its answer to the client, streamed or whole."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from ...runtime.errors import RequestError
-from ..http.http_service import HttpService
-from ..http.metrics import RequestTimer
-from ..http.request_log import TIMER
 from ..replica.generation import Generation
 from ..request.attempts import Attempt, run_apart, run_attempts
 from ..request.prepare import PreparedRequest
 from ..request.reply import MANY_TOKENS, Reply
 from ..work.caller import ClientGoneError
 from ..work.fair_threads import FairThreads
-from .errors import error_event, internal_error
+from .http_service import HttpService
+from .metrics import RequestTimer
+from .request_log import TIMER
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +38,14 @@ the whole body."""
 
 @dataclass(frozen=True)
 class Job:
-    """A request that is ready to be sent to the scheduler. `answer` makes the answer for a reply."""
+    """A request that is ready for the scheduler. `answer` makes the answer to a reply, and `error_event` the
+    event of a failure, both in the wire format."""
 
     request_id: str
     prepared: PreparedRequest
     streams: bool
     answer: Callable[[Reply], Answer]
+    error_event: Callable[[RequestError], bytes]
 
 
 class GenerationEndpoint:
@@ -67,7 +68,7 @@ class GenerationEndpoint:
             await send_answer(job, parts, generation, timer, send)
         except ClientGoneError:
             timer.aborted(len(job.prepared.requests))
-            if not job.streams:  # of a stream the response has begun
+            if not job.streams:  # the response of a stream has begun
                 raise
         finally:
             watch.cancel()
@@ -96,8 +97,8 @@ async def _send_whole(
 async def _send_stream(
     job: Job, parts: AsyncIterator[bytes], generation: Generation, timer: RequestTimer, send: Send
 ) -> None:
-    """The headers go out at once. The first event waits for the first output, so that a client that takes
-    it for the first token measures the right time."""
+    """The headers go out at once. The first event waits for the first output, because clients measure the
+    time to the first token by it."""
     headers = [*_STREAM_HEADERS, _id_header(job)]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     try:
@@ -105,18 +106,23 @@ async def _send_stream(
             generation.token_left = True
             await send({"type": "http.response.body", "body": events, "more_body": True})
     except RequestError as error:
-        await _send_failure(error, timer, send)
+        await _send_failure(job, error, timer, send)
     except ClientGoneError:
         raise
     except Exception:
         log.exception("a stream failed")
-        await _send_failure(internal_error(), timer, send)
+        await _send_failure(job, internal_error(), timer, send)
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _send_failure(error: RequestError, timer: RequestTimer, send: Send) -> None:
+def internal_error() -> RequestError:
+    """The error that a client sees for a bug of the server. The log has the details."""
+    return RequestError("The server failed to answer this request.", status=500, code="internal_error")
+
+
+async def _send_failure(job: Job, error: RequestError, timer: RequestTimer, send: Send) -> None:
     timer.failed(error.status)
-    await send({"type": "http.response.body", "body": error_event(error), "more_body": True})
+    await send({"type": "http.response.body", "body": job.error_event(error), "more_body": True})
 
 
 def _id_header(job: Job) -> tuple[bytes, bytes]:
@@ -127,9 +133,9 @@ def _id_header(job: Job) -> tuple[bytes, bytes]:
 async def _answer_parts(
     job: Job, generation: Generation, timer: RequestTimer, work: FairThreads
 ) -> AsyncIterator[bytes]:
-    """Everything to send, nothing empty; the last part is the closing.
+    """Yields the bytes to send, never empty; the last part closes the answer.
 
-    Log-probabilities of many tokens, which may take a second to write, are written on another thread.
+    Log-probabilities of many tokens are written on another thread, as that may take a second.
     """
     sampling = job.prepared.requests[0].sampling
     has_logprobs = sampling.logprobs is not None or sampling.prompt_logprobs is not None
