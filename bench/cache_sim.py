@@ -3,8 +3,8 @@
 A page is one block: its id twice as two tokens, or once if the last block is not full. The cache learns the
 lengths of outputs but does not store them. Belady's order knows the future and may evict any block, even one
 with blocks below it: a bound that no prefix cache reaches. Without --trace, generated traces are replayed:
-those of lib/traces.py are scaled to the cache, those of lib/service_traces.py are not. Run: PYTHONSAFEPATH=1
-python bench/cache_sim.py --trace FILE --blocks 1000 4000 16000
+those of lib/traces.py are scaled to the cache, those of lib/service_traces.py are not.
+Run: PYTHONSAFEPATH=1 python bench/cache_sim.py --trace FILE --blocks 1000 4000 16000
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Caches are in the state that they reach after a long time: full, so that each ne
 full history in the policy. Trees of several sizes (documents of 1,500 tokens with questions of one page
 below), then prompts of several lengths in a tree of about 2,000 prompts: means of the middle half of 200
 requests. Last, the chats and document questions of `lib/radix_mix.py`: mean and 99th percentile of 4,000.
-`--nodes 1000000` takes minutes. Run: PYTHONSAFEPATH=1 python bench/radix.py
+`--nodes 1000000` takes minutes.
+Run: PYTHONSAFEPATH=1 python bench/radix.py
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 A step takes --base-ms plus --token-ms for each token. Orders: first come first served, longest match first,
 and the server's own. Prints the share of prompt tokens found in the cache, the time to first token in
 simulated seconds, and the unfairness: the greatest difference in service between two tenants while both
-waited for a first token (in computed tokens; output tokens count twice). Run: PYTHONSAFEPATH=1 python
+waited for a first token (in computed tokens; output tokens count twice).
+Run: PYTHONSAFEPATH=1 python
 bench/scheduler_sim.py [--trace FILE]
 """
 
