@@ -5,6 +5,13 @@ CUDA tensors run Triton kernels, CPU tensors numba or oneDNN. `reference` has th
 PyTorch; the tests compare both with it.
 """
 
-from .compiled_code import keep_per_version
+from pathlib import Path
 
-keep_per_version()
+import numba
+
+from ..runtime import compiled_code
+
+FOLDER = Path(__file__).parent
+
+# Before the first kernel is defined: numba reads it when a function is decorated.
+numba.config.CACHE_DIR = compiled_code.directory(FOLDER)  # type: ignore[attr-defined]

@@ -3,7 +3,8 @@
 import torch
 from llvmlite import binding
 
-from .compiled_code import version
+from ..runtime.compiled_code import version
+from . import FOLDER
 
 
 def arithmetic() -> str:
@@ -12,4 +13,4 @@ def arithmetic() -> str:
     Where all are the same, sums are added in the same order, and equal inputs give equal bits.
     """
     processor = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
-    return f"{version()} {torch.__version__} {processor} {torch.get_num_threads()}"
+    return f"{version(FOLDER)} {torch.__version__} {processor} {torch.get_num_threads()}"

@@ -29,7 +29,9 @@ SHARED = (
 )
 SHARED_MODULES = {f"runtime.{name}" for name in SHARED}
 SPEC = {"runtime.grammar_spec"}
-SCHEMA = SPEC | {"grammars.errors", "grammars.machine", "grammars.regex", "grammars.schema.lexical"}
+CODE = {"runtime.compiled_code"}
+COMPILED = {"grammars.errors", "grammars.jit"}
+SCHEMA = SPEC | COMPILED | {"grammars.machine", "grammars.regex", "grammars.schema.lexical"}
 REQUEST = SHARED_MODULES | {"frontend.work", "frontend.text", "frontend.replica"}
 MAY_IMPORT = {
     "frontend": SHARED_MODULES | {"frontend"},  # its own modules assemble the folders below
@@ -47,10 +49,11 @@ MAY_IMPORT = {
     "radix_cache": set[str](),
     "grammars": {"grammars"},
     "grammars.errors": set[str](),
-    "grammars.machine": {"grammars.errors"},
-    "grammars.masks": {"grammars.errors", "grammars.machine"},
-    "grammars.regex": {"grammars.errors", "grammars.machine"} | SPEC,
-    "grammars.schema.lexical": {"grammars.errors", "grammars.machine", "grammars.regex"},
+    "grammars.jit": CODE,
+    "grammars.machine": COMPILED,
+    "grammars.masks": COMPILED | {"grammars.machine"},
+    "grammars.regex": COMPILED | {"grammars.machine"} | SPEC,
+    "grammars.schema.lexical": COMPILED | {"grammars.machine", "grammars.regex"},
     "grammars.schema.read": SCHEMA,
     "grammars.schema.solve": SCHEMA | {"grammars.schema.read"},
     "grammars.schema.emit": SCHEMA | {"grammars.schema.read", "grammars.schema.solve"},
@@ -58,8 +61,8 @@ MAY_IMPORT = {
     "grammars.tags": SCHEMA | {"grammars.schema"},
     "grammars.processes": set[str](),
     "grammars.host": SCHEMA | {f"grammars.{name}" for name in ("schema", "tags", "processes")},
-    "grammars.service": {"grammars"} | SPEC,
-    "kernels": set[str](),
+    "grammars.service": {"grammars"} | SPEC | CODE,
+    "kernels": CODE,
 }
 
 

@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ..errors import TooLargeError
+from ..jit import njit
 from .stack_automaton import (
     ACTION_COLUMNS,
     CALL,

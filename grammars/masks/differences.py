@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ..jit import njit
 from ..machine.stack_automaton import DEAD
 from .configurations import ASKED, CONFIGURATIONS_FULL, OPENS, UNDECIDED
 from .token_trie import OTHER, QUOTE_FREE

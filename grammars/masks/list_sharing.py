@@ -4,7 +4,8 @@ tokens."""
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from ..jit import njit
 
 _MIN_TOKENS = 64  # of a list for which a search pays
 _MAX_GROWTH = 4  # of a list's length by its replacement, as the stack's decision takes time for each token

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from ..jit import njit
 
 _FIRST_TOKENS = 1 << 14
 _FIRST_LISTS = 1 << 9

@@ -7,9 +7,9 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ..jit import njit
 from .state_fingerprints import Fingerprinter, Fingerprints
 from .state_lists import Kinds, symmetric_difference
 from .token_trie import MAX_QUOTE_FREE_BYTES, TokenTries

@@ -12,9 +12,9 @@ import secrets
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ..jit import njit
 from ..machine.stack_automaton import CALL, COUNT, COUNT_CALL, DEAD, POP
 from .token_trie import MAX_QUOTE_FREE_BYTES, QUOTE
 from .unowned import unowned

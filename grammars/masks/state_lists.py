@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ..jit import njit
 from .lists import add_list, code_of_sums, list_of, with_capacity
 from .unowned import unowned
 
@@ -36,7 +36,7 @@ def put_listed(lists, edges, walked, tables, max_tokens):  # type: ignore[no-unt
     done = 0
     while done < len(walked.states) and lists.offsets[lists.used[0]] <= max_tokens:
         lists = with_capacity(lists, edges.used[1], 2)
-        done = _put_from(*unowned((lists, edges, walked, tables)), done, max_tokens)  # type: ignore[call-arg]
+        done = _put_from(*unowned((lists, edges, walked, tables)), done, max_tokens)
     return lists
 
 

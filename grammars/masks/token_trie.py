@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from ..jit import njit
 
 MAX_QUOTE_FREE_BYTES = 32  # a longer token goes into the other trie
 QUOTE = 0x22

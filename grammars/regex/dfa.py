@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ..errors import TooLargeError
+from ..jit import njit
 from .partition import equal_futures
 
 LAST_CODE_POINT = 0x10FFFF

@@ -13,13 +13,13 @@ import threading
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import fields
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
+from ...runtime.compiled_code import version
 from ..machine.packed_rows import PackedRows
 from ..machine.stack_automaton import StackAutomaton
 from ..masks.stack import MaskTables
@@ -61,7 +61,7 @@ class GrammarFiles:
 
     def __init__(self, directory: Path, vocabulary: str, most_bytes: int = MOST_BYTES) -> None:
         self._directory = directory
-        self._made_by = f"{_version()} {vocabulary} "
+        self._made_by = f"{version(Path(__file__).parents[1])} {vocabulary} "
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._sizes: OrderedDict[str, int] = OrderedDict()  # least recently used first
@@ -160,12 +160,3 @@ def _unpacked(kind: type[Part], values: _Fields) -> Part:
         name: array(value) if isinstance(value, _Array) else value for name, value in values.items()
     }
     return kind(**unpacked)
-
-
-@cache
-def _version() -> str:
-    """A hash of all sources of this package."""
-    digest = hashlib.sha256()
-    for source in sorted(Path(__file__).parents[1].rglob("*.py")):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()

@@ -9,10 +9,10 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ...errors import TooLargeError
+from ...jit import njit
 from ...machine.depth_guard import Frames, with_depth_guard
 from ...machine.stack_automaton import (
     ACTION_COLUMNS,

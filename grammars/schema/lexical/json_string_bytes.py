@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from ...errors import TooLargeError
+from ...jit import njit
 from ...machine.stack_automaton import CALL, COUNT_CALL, TAIL
 from ...regex.dfa import DEAD, Dfa, alive_states, first_of_each, minimal_table, spread
 from .code_points import Escapes, code_point_graph

@@ -1,0 +1,31 @@
+"""numba's `njit` for grammars/, with a cache of machine code for each version of these sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+
+from ...runtime import compiled_code
+
+FOLDER = Path(__file__).parents[1]
+_DIRECTORY = compiled_code.directory(FOLDER)
+
+
+def njit(**options: bool) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.njit` with these options. Without a writable directory code is compiled in every process."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        config: Any = numba.config
+        compiler: Any = numba.njit
+        others, config.CACHE_DIR = config.CACHE_DIR, _DIRECTORY
+        try:
+            return compiler(**options)(function)
+        except RuntimeError:
+            return compiler(**{**options, "cache": False})(function)
+        finally:
+            config.CACHE_DIR = others
+
+    return decorate

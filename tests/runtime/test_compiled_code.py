@@ -1,0 +1,50 @@
+"""The directories of numba's machine code: one for each version of the sources."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numba
+import pytest
+from arbora.grammars.masks import walks
+from arbora.runtime import compiled_code
+from arbora.runtime.compiled_code import directory, remove_other_versions
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    folder = tmp_path / "kernels"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "constants.py").write_text("A = 1\n")
+    return folder
+
+
+def test_a_change_of_any_source_changes_the_directory(folder: Path) -> None:
+    before = directory(folder)
+    (folder / "inner" / "constants.py").write_text("A = 2\n")
+    assert directory(folder) != before
+    assert Path(before).parent == Path(directory(folder)).parent == folder.parent / "cache" / "arbora"
+
+
+def test_the_environment_may_name_the_directory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/elsewhere")
+    assert directory(folder) == "/elsewhere"
+
+
+def test_only_the_code_of_other_versions_of_the_same_folder_is_removed(folder: Path) -> None:
+    current = Path(directory(folder))
+    other, grammars = current.with_name("kernels-0123456789abcdef"), current.with_name("grammars")
+    for path in (current, other, grammars):
+        path.mkdir(parents=True)
+    remove_other_versions(folder)
+    assert current.exists() and grammars.exists() and not other.exists()
+
+
+def test_the_grammars_keep_their_code_by_their_version_whatever_else_is_compiled() -> None:
+    grammars = compiled_code.directory(Path(walks.__file__).parents[1])
+    caches = [each._cache for each in vars(walks).values() if hasattr(each, "_cache")]
+    paths = [cache.cache_path for cache in caches if cache.cache_path is not None]
+    assert paths and all(path.startswith(grammars) for path in paths)
+    assert numba.config.CACHE_DIR != grammars  # type: ignore[attr-defined]
