@@ -78,13 +78,13 @@ class ChoiceReply:
     def has_tool_calls(self) -> bool:
         return self._reader is not None and self._reader.has_tool_calls
 
-    def may_take_long(self, output: Output) -> bool:
-        """Whether `push` of this output may take more than a few milliseconds."""
+    def may_take_long(self, output: Output, several: bool) -> bool:
+        """Whether `push` may take more than a few milliseconds. `several`: more outputs follow at once."""
         if output.prompt_logprobs is not None and len(output.prompt_logprobs.chosen) > 4 * MANY_TOKENS:
             return True
         if self._reader is None or not self._reader.has_tools:
             return False
-        return self._reader.may_check(len(output.tokens) > 4 or self._detokenizer.holds_text)
+        return self._reader.may_check(several or len(output.tokens) > 4 or self._detokenizer.holds_text)
 
     def push(self, index: int, output: Output) -> Piece:
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens or 0)
@@ -137,7 +137,8 @@ class Reply:
 
     def may_take_long(self, arrivals: Sequence[Arrival]) -> bool:
         """Whether `push` of these belongs on another thread."""
-        return any(self.choices[index].may_take_long(output) for index, output, _ in arrivals)
+        several = len(arrivals) > 1 and len({index for index, _, _ in arrivals}) < len(arrivals)
+        return any(self.choices[index].may_take_long(output, several) for index, output, _ in arrivals)
 
     def push(self, arrivals: Sequence[Arrival]) -> list[Piece]:
         """May be called from any thread; `end_stopped` is to follow. Raises `RequestError`."""

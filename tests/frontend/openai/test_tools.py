@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from arbora.frontend.replica.generation import Arrival, Generation
 from arbora.frontend.text.bounded_validator import BoundedValidator
 from arbora.runtime.messages import LeftOut
 from fake_scheduler import unpacked
@@ -297,19 +299,28 @@ async def test_a_constrained_reply_is_not_searched_for_reasoning(world: HttpWorl
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("tokens_per_step", [1, 1000])
+@pytest.mark.parametrize(("tokens_per_step", "delay_s"), [(1, 0.0), (1000, 0.0), (1, 0.3)])
 @pytest.mark.parametrize("stop", [None, [f"x{CALL}!"]])  # it holds the whole call back
 async def test_a_call_is_checked_on_another_thread(
-    monkeypatch: pytest.MonkeyPatch, stream: bool, tokens_per_step: int, stop: list[str] | None
+    monkeypatch: pytest.MonkeyPatch,
+    stream: bool,
+    tokens_per_step: int,
+    delay_s: float,
+    stop: list[str] | None,
 ) -> None:
     checkers = []
-    is_valid = BoundedValidator.is_valid
+    is_valid, receive = BoundedValidator.is_valid, Generation.next
+
+    async def late(generation: Generation) -> list[Arrival]:
+        await asyncio.sleep(delay_s)  # outputs come together where the loop is slower than the model
+        return await receive(generation)
 
     def watched(validator: BoundedValidator, value: object) -> bool:
         checkers.append(threading.current_thread())
         return is_valid(validator, value)
 
     monkeypatch.setattr(BoundedValidator, "is_valid", watched)
+    monkeypatch.setattr(Generation, "next", late)
     async with http_world(TEMPLATE, context_length=1024) as world:
         world.script = world.says(f"x{CALL}")
         world.running.tokens_per_step = tokens_per_step
