@@ -149,9 +149,7 @@ def test_steps_that_report_logprobs_or_have_masks_of_the_host_run_without_and_le
     assert twins.replayed == [1, 1]
 
 
-def test_more_biases_than_a_graph_has_room_for_run_without(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_biases_than_a_graph_holds_run_without_it(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fixed_sampling, "MOST_LISTED", 3)
     with triton_kernels():
         twins = Twins(model)
