@@ -33,3 +33,8 @@ class GrammarSpec(msgspec.Struct, array_like=True, frozen=True):
     """The scheduler will ask how a reply can be ended from any state."""
     scope: str = ""
     """The scheduler sets it: specs of different scopes share nothing, so response times tell nothing."""
+
+    @property
+    def schema(self) -> str:
+        """The JSON schema of a spec of a JSON kind."""
+        return self.text if self.kind == "json_schema" else '{"type":"object"}'

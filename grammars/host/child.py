@@ -1,8 +1,8 @@
-"""The process of one grammar: it compiles the grammar under limits, then follows the replies that have it.
+"""The process of one grammar: it compiles the grammar under limits, then follows the grammar's replies.
 
-It is forked by `host_server.py`, and ends when the scheduler closes its channel. What it runs is native and
-recursive code over a client's text, so it may end at any time: its timers have no handlers, and end it also
-inside native code.
+`server.py` forks it, and it ends when the scheduler closes its channel. It runs native and recursive code
+over a client's text, so it may end at any time. Its timers have no handlers, so they end it inside native
+code too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from ..errors import CompilerError, GrammarError, TooLargeError, fault_of
 from ..processes.framing import receive, send
 from ..processes.limits import keep_to_limits, limit_memory, resident
-from ..spec import schema_of
 from .early_start import compiled_by_host, described, thinking_in_lark
 from .messages import (
     Advance,
@@ -35,12 +34,12 @@ from .messages import (
 )
 from .native import HostCompiler, NativeGrammar, NativeMatcher
 
-STEP_CPU_S = 0.25  # of processor time for one token of one reply; usual are 0.0001
-FOLLOW_BYTES = 256 << 20  # of address space for following, beyond what compiling took
+STEP_CPU_S = 0.25  # of processor time for one token of one reply; usually 0.0001
+FOLLOW_BYTES = 256 << 20  # of address space to follow replies, beyond what compiling took
 
 
 def serve(channel: socket.socket, compiler: HostCompiler) -> NoReturn:
-    """Runs in a process just forked, and ends it."""
+    """Runs in a process just forked, and ends the process."""
     status = 1
     try:
         _Child(channel, compiler).run()
@@ -85,14 +84,14 @@ class _Child:
             return Failed(fault_of(TooLargeError("it takes too much memory"))), None
         except RecursionError:
             return Failed(fault_of(TooLargeError("it is nested too deep"))), None
-        except BaseException:  # llguidance's panics are no Exceptions
+        except BaseException:  # llguidance's panics are BaseExceptions
             return Failed(fault_of(CompilerError(traceback.format_exc()[-4000:]))), None
 
     def _compiled(self, job: CompileJob) -> tuple[NativeGrammar, bool]:
         spec = job.spec
         match job.task:
             case "allow":
-                return self._compiler.json_schema(schema_of(spec), spec.separators, "allow"), False
+                return self._compiler.json_schema(spec.schema, spec.separators, "allow"), False
             case "lark":
                 return self._compiler.lark(job.lark), False
             case "thinking":

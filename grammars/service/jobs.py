@@ -1,4 +1,4 @@
-"""What a process that builds automata is asked for, and what it answers with."""
+"""Jobs for the processes that build automata, and their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fill numba's cache, so that no grammar waits for it: `python -m arbora.grammars.service.precompile`."""
+"""Fills numba's cache, so that no grammar waits for it: `python -m arbora.grammars.service.precompile`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .worker import Builder
 
 
 def compile_builders() -> None:
-    """The first regex and the first schema compile most of what all others need."""
+    """Compiles the kernels of the builder by building a regex and schemas."""
     tries = tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257)
     builder = Builder(tries, SpecialTokens({}))
     steps = {

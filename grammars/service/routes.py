@@ -1,4 +1,4 @@
-"""What each kind of grammar becomes: an automaton where there can be one, else llguidance's matcher."""
+"""Compiles each kind of grammar: to an automaton if possible, else to llguidance's matcher."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from ..errors import (
 from ..host.early_start import is_for_host
 from ..host.grammar import HostGrammar
 from ..host.messages import CompileJob, Description, Task
-from ..spec import digest_of, schema_of
 from .automaton import Automaton
+from .digest import digest_of
 from .files import GrammarFiles
 from .host_threads import HostAttempt, HostStart, HostThreads
 from .jobs import Job, Result
@@ -33,7 +33,7 @@ from .worker import AutomatonWorkers
 
 Compiled: TypeAlias = Automaton | HostGrammar
 DEADLINE_S = 2.0
-HOST_BYTES = 384 << 20  # of memory that llguidance may take for a grammar
+HOST_BYTES = 384 << 20  # of memory for a grammar in llguidance
 _ANY_TEXT = '{"type":"any_text"}'
 _LARK = re.compile(r"\s*(%llguidance\b|start\s*:(?!:=))")
 _SHOWN = 80  # characters of a grammar in the log
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class Asked(NamedTuple):
-    """A grammar that is to be compiled, and the tenant that has the cost. `attempt` is llguidance's."""
+    """A grammar to compile, the tenant that pays for it, and llguidance's attempt at it."""
 
     spec: GrammarSpec
     tenant: str
@@ -50,7 +50,7 @@ class Asked(NamedTuple):
 
 
 class Routes:
-    """For use by several threads, which wait. No grammar is read here: processes that may end do that."""
+    """Thread-safe; calls wait. Only processes that may end read grammars."""
 
     def __init__(self, workers: AutomatonWorkers, host: HostThreads, files: GrammarFiles | None) -> None:
         self._workers = workers
@@ -58,9 +58,12 @@ class Routes:
         self._files = files
 
     def compiled(self, asked: Asked) -> Compiled:
-        """Raises GrammarError only where llguidance, by its attempt, can't have begun with the grammar:
-        so the answer is the same whether the automaton was waited for or not. Raises CompilerError where
-        our compiler failed and llguidance doesn't cover the grammar."""
+        """The compiled grammar.
+
+        Raises GrammarError only if no request can have started with llguidance's attempt, so that the answer
+        does not depend on the time. Raises CompilerError if our compiler failed and llguidance doesn't cover
+        the grammar.
+        """
         try:
             compiled = self._matcher_of(asked)
         except GrammarError:
@@ -84,7 +87,7 @@ class Routes:
                 return self._structural_tag(asked)
 
     def _schema(self, asked: Asked) -> Compiled:
-        """Keywords are left out, where that is allowed, once neither compiler enforces them."""
+        """A schema. Keywords are left out, if that is allowed, once neither compiler can enforce them."""
 
         def enforced() -> HostGrammar:
             return asked.attempt.begun().result().grammar
@@ -104,7 +107,7 @@ class Routes:
     def _schema_enforcing(
         self, unenforced: Unenforced, asked: Asked, by_host: Callable[[], HostGrammar]
     ) -> Compiled:
-        """What has no automaton is left to the host. If that can't enforce it either, we say why we can't."""
+        """A schema as an automaton, else by llguidance. If both fail, our compiler's error counts."""
         refusal: GrammarError
         try:
             return self._built(asked, structs.replace(asked.spec, unenforced=unenforced))
@@ -142,7 +145,7 @@ class Routes:
             return _despite(fault, by_host)
 
     def _lark(self, asked: Asked, grammar: str) -> str:
-        """What isn't Lark is read in a process that can be ended, as its reader can be slow."""
+        """The grammar in Lark. A worker converts GBNF, as its reader can be slow."""
         if any(map(_LARK.match, grammar.split("\n"))):
             return grammar
         try:
@@ -169,8 +172,8 @@ class Routes:
     def _tagged_otherwise(
         self, asked: Asked, description: Description, refusal: GrammarError | CompilerError
     ) -> Compiled:
-        """Where every schema may be loosened no tools are too many: no call is enforced then, whether
-        llguidance has begun with them or not."""
+        """If every schema may be replaced, a tag that is too large becomes free text and no call is enforced,
+        whether llguidance has begun with it or not."""
         schemas = description.schemas
         if not schemas or any(otherwise == "refuse" for _, otherwise in schemas):
             return self._tagged_by_host(asked, description, refusal)
@@ -183,7 +186,7 @@ class Routes:
     def _tagged_by_host(
         self, asked: Asked, description: Description, refusal: GrammarError | CompilerError
     ) -> HostGrammar:
-        """For what has no automaton and nothing that only automata follow."""
+        """llguidance's matcher for a structural tag without an automaton."""
         if description.grammar is not None:
             return self._by_host(asked, "thinking", self._lark(asked, description.grammar))
 
@@ -235,17 +238,18 @@ def host_job(spec: GrammarSpec, task: Task, lark: str = "") -> CompileJob:
 
 
 def _for_automaton(spec: GrammarSpec) -> GrammarSpec:
-    """The spec with those options alone that its automaton depends on: equal automata are kept once."""
+    """The spec with only the options that its automaton depends on, so that equal automata are kept once."""
     match spec.kind:
         case "regex" | "choice":
             return GrammarSpec(spec.kind, spec.text, scope=spec.scope)
         case "json_object":
-            spec = structs.replace(spec, kind="json_schema", text=schema_of(spec))
+            spec = structs.replace(spec, kind="json_schema", text=spec.schema)
     return structs.replace(spec, param="", params={}, reproducible=False, closing=False)
 
 
 def _despite(fault: CompilerError, by_host: Callable[[], HostGrammar]) -> HostGrammar:
-    """llguidance's matcher. If it has none either, that our compiler failed is all that there is to say."""
+    """llguidance's matcher after a failure of our compiler. If llguidance has none either, raises the
+    failure."""
     try:
         return by_host()
     except WrongKeywordError:
@@ -255,6 +259,6 @@ def _despite(fault: CompilerError, by_host: Callable[[], HostGrammar]) -> HostGr
 
 
 def _only_function(description: Description) -> str:
-    """The one whose parameters must all be enforced, if it is one alone; "" for several, or other schemas."""
+    """The only function whose parameters must all be enforced; "" if there are several or none."""
     functions = {function for function, otherwise in description.schemas if otherwise == "refuse"}
     return functions.pop() if len(functions) == 1 else ""

@@ -153,7 +153,7 @@ def test_a_request_is_served_while_the_first_process_is_still_starting(
     grammars.close()
 
 
-def test_no_grammar_is_blamed_for_the_time_that_llguidance_takes_to_be_there(
+def test_no_grammar_is_blamed_for_the_start_time_of_llguidance(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def too_large(job: Job) -> Result:
@@ -189,7 +189,7 @@ def test_no_grammar_is_blamed_for_the_time_that_llguidance_takes_to_be_there(
     ],
     ids=json.dumps,
 )
-def test_what_only_the_automaton_does_is_waited_for(
+def test_a_request_waits_for_the_automaton_if_only_that_has_its_options(
     world: World, kind: str, source: object, options: dict[str, Any]
 ) -> None:
     assert world.waits(kind, source, **options)
@@ -198,7 +198,7 @@ def test_what_only_the_automaton_does_is_waited_for(
     assert isinstance(lasting, GrammarError if source is ENDLESS else Automaton)
 
 
-def test_what_is_left_out_is_told_to_everyone(world: World) -> None:
+def test_every_request_learns_which_keywords_are_left_out(world: World) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "format": "no-such"}}}
     assert world.waits("json_schema", schema, unenforced="allow")
     world.let_go()
@@ -210,14 +210,14 @@ def test_what_is_left_out_is_told_to_everyone(world: World) -> None:
     ("kind", "source"),
     [("json_schema", "{"), ("regex", "("), ("choice", []), ("structural_tag", {"type": "no such"})],
 )
-def test_what_neither_engine_can_read_is_refused_in_our_words(
+def test_a_grammar_that_neither_engine_can_read_is_refused_in_our_words(
     world: World, kind: str, source: object
 ) -> None:
     world.let_go()
     assert isinstance(compiled(world.grammars, kind, source), GrammarError)
 
 
-def test_who_wants_the_same_reply_again_waits_beside_one_who_began(world: World) -> None:
+def test_a_reproducible_request_waits_for_the_automaton_beside_one_that_began(world: World) -> None:
     assert isinstance(compiled(world.grammars, "json_schema", CITY), HostGrammar)
     submit(world.grammars, "seeded", "json_schema", json.dumps(CITY), reproducible=True)
     assert world.grammars.finished() == []
@@ -225,7 +225,7 @@ def test_who_wants_the_same_reply_again_waits_beside_one_who_began(world: World)
     assert isinstance(answer(world.grammars, "seeded"), Automaton)
 
 
-def test_tools_that_are_too_large_are_left_free_for_who_wants_the_same_reply_again_whoever_began(
+def test_tools_that_are_too_large_are_left_free_for_reproducible_requests_too(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def too_large(job: Job) -> Result:
@@ -243,7 +243,7 @@ def test_tools_that_are_too_large_are_left_free_for_who_wants_the_same_reply_aga
     assert isinstance(lasting, Automaton) and lasting.left_out == (("parameters", "f#"),)
 
 
-def test_llguidance_is_not_asked_while_all_who_wait_want_the_same_reply_again(world: World) -> None:
+def test_llguidance_is_not_used_while_all_waiting_requests_are_reproducible(world: World) -> None:
     text = json.dumps(CITY)
     submit(world.grammars, "seeded", "json_schema", text, reproducible=True)
     assert world.grammars.finished() == []
@@ -276,7 +276,7 @@ def test_a_grammar_that_the_automaton_compiler_refuses_is_served_to_all_if_it_wa
     assert isinstance(compiled(world.grammars, "regex", pattern), HostGrammar)
 
 
-def test_llguidance_compiles_once_for_those_who_begin_and_those_who_come_later(
+def test_llguidance_compiles_once_for_the_first_and_for_later_requests(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def too_large(job: Job) -> Result:
@@ -288,7 +288,7 @@ def test_llguidance_compiles_once_for_those_who_begin_and_those_who_come_later(
     assert compiled(world.grammars, "json_schema", CITY) is first
 
 
-def test_a_fault_behind_a_request_that_began_is_nobodys_answer(
+def test_a_fault_after_a_request_began_answers_no_later_request(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(job: Job) -> Result:
@@ -304,7 +304,7 @@ def test_a_fault_behind_a_request_that_began_is_nobodys_answer(
     assert isinstance(compiled(world.grammars, "json_schema", CITY), Automaton)
 
 
-def test_one_who_goes_leaves_the_others_their_grammar(world: World) -> None:
+def test_a_cancelled_request_leaves_the_others_their_grammar(world: World) -> None:
     text = json.dumps(CITY)
     for name in ("gone", "stays", "seeded"):
         submit(world.grammars, name, "json_schema", text, reproducible=name == "seeded")
@@ -315,7 +315,7 @@ def test_one_who_goes_leaves_the_others_their_grammar(world: World) -> None:
     assert world.grammars.pending == 0
 
 
-def test_an_automaton_that_nobody_waits_for_is_begun_only_when_it_is_asked_for_again(world: World) -> None:
+def test_an_automaton_without_waiting_requests_is_begun_only_when_one_asks_again(world: World) -> None:
     for number in range(THREADS):
         submit(world.grammars, f"busy{number}", "regex", f"[0-9]{number}", reproducible=True)
     assert isinstance(compiled(world.grammars, "json_schema", CITY), HostGrammar)

@@ -39,7 +39,7 @@ def test_a_simplified_formula_holds_where_the_formula_does(
     assert is_true(simplified(MAKE, formula), facts.__getitem__) == is_true(formula, facts.__getitem__)
 
 
-def test_what_all_alternatives_say_is_said_once() -> None:
+def test_conjuncts_that_all_alternatives_share_are_factored_out() -> None:
     a, b, c, d = ATOMS
     both = MAKE.any_of([MAKE.all_of([a, b]), MAKE.all_of([c, b])])
     not_both = MAKE.negation(MAKE.all_of([a, b, c, d]))
@@ -130,7 +130,7 @@ def test_many_objects_of_many_places_are_no_more_than_fits(order: PropertyOrder)
 
 
 @pytest.mark.parametrize("order", ["schema", "any"])
-def test_one_of_closed_objects_may_require_what_another_has_not(order: PropertyOrder) -> None:
+def test_one_of_closed_objects_may_require_a_name_that_another_lacks(order: PropertyOrder) -> None:
     closed = [
         {"properties": {"x": {}, name: {}}, "required": [name], "additionalProperties": False}
         for name in ("a", "b")
@@ -142,7 +142,7 @@ def test_one_of_closed_objects_may_require_what_another_has_not(order: PropertyO
         assert not automaton.accepts(text.encode()), text
 
 
-def test_what_an_object_requires_tells_alternatives_apart() -> None:
+def test_required_names_distinguish_alternatives() -> None:
     kinds = [
         {"properties": {"kind": {"const": kind}, kind: {"type": "null"}}} for kind in ("first", "second")
     ]

@@ -21,7 +21,7 @@ from arbora.grammars.schema.lexical.json_string_bytes import (
     string_block,
 )
 from arbora.grammars.schema.lexical.numbers import canonical, compared, multiples, spellings
-from arbora.grammars.schema.solve.scalars import literals
+from arbora.grammars.schema.lexical.texts import literals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,7 +84,7 @@ def test_a_pattern_is_found_where_python_finds_it(pattern: str) -> None:
         ("^.$", "\u2028", False),
     ],
 )
-def test_patterns_are_those_of_ecma_262(pattern: str, text: str, found: bool) -> None:
+def test_patterns_have_the_meaning_of_ecma_262(pattern: str, text: str, found: bool) -> None:
     assert (searching(pattern).label(text) >= 0) == found
 
 
@@ -100,14 +100,14 @@ def test_patterns_are_those_of_ecma_262(pattern: str, text: str, found: bool) ->
         ("(", "not a regex"),
     ],
 )
-def test_what_is_not_regular_is_refused_by_name(pattern: str, named: str) -> None:
+def test_constructs_that_are_not_regular_are_refused_by_name(pattern: str, named: str) -> None:
     with pytest.raises(GrammarError, match=named):
         searching(pattern)
 
 
 @settings(deadline=None)
 @given(st.sampled_from(PATTERNS), st.sampled_from(PATTERNS))
-def test_boolean_operations_are_those_of_sets(left: str, right: str) -> None:
+def test_boolean_operations_are_set_operations(left: str, right: str) -> None:
     a, b = searching(left), searching(right)
     for text in TEXTS[::7]:
         in_a, in_b = a.label(text) >= 0, b.label(text) >= 0

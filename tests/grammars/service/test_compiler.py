@@ -236,7 +236,7 @@ def test_a_grammar_that_is_too_long_to_parse_is_refused_with_the_numbers(
     assert str(MAX_TEXT + 1) in str(result) and str(MAX_TEXT) in str(result)
 
 
-def test_whoever_waits_is_told_when_a_grammar_is_there() -> None:
+def test_the_owner_is_notified_when_a_grammar_is_ready() -> None:
     told = threading.Event()
     grammars = compiler(on_finished=told.set)
     submit(grammars, "ticket", "regex", "told")
@@ -318,7 +318,7 @@ def test_a_process_is_there_before_the_first_grammar() -> None:
         ),
     ],
 )
-def test_a_schema_that_nobody_can_follow_is_refused_before_the_reply_begins(
+def test_a_schema_that_no_engine_can_follow_is_refused_before_the_reply_begins(
     grammars: GrammarCompiler, schema: dict[str, object], said: list[str]
 ) -> None:
     submit(grammars, "odd", "json_schema", json.dumps(schema))

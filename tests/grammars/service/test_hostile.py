@@ -334,7 +334,7 @@ def test_a_server_that_is_stopped_is_ended_and_the_next_grammar_has_a_new_one(
     made.close()
 
 
-def test_a_stopped_server_never_holds_up_those_that_send_to_it() -> None:
+def test_a_stopped_server_never_delays_its_senders() -> None:
     server = host_client.HostServer(HostVocabulary(bytes(8), b"", [0], (0,), 1))
     running = host_client._Running(server._vocabulary)
     os.kill(running.process.pid, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Who compiles when: by size and by time of arrival, on a clock that the test holds."""
+"""The order of tasks: by size and time of arrival, on a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def narrow() -> Iterator[World]:
     made.lanes.close()
 
 
-def test_what_is_small_begins_while_many_large_ones_run_and_wait(world: World) -> None:
+def test_a_small_task_begins_while_many_large_ones_run_and_wait(world: World) -> None:
     for number in range(8):
         world.submit(f"large{number}", LARGE + 1)
     world.submit("small", 30)
@@ -81,7 +81,7 @@ def test_a_large_one_begins_when_another_ends(world: World) -> None:
     assert world.all_begun("large2")
 
 
-def test_the_smaller_of_those_that_wait_begins_first(narrow: World) -> None:
+def test_the_smaller_waiting_task_begins_first(narrow: World) -> None:
     narrow.submit("first", 30)
     narrow.submit("longer", LARGE // 2)
     narrow.submit("shorter", 30)
@@ -102,7 +102,7 @@ def test_nothing_waits_for_ever_while_smaller_ones_come(narrow: World) -> None:
     assert narrow.began == ["first", "before", "huge", "after"]
 
 
-def test_one_that_was_cancelled_never_begins_and_keeps_nobody_from_it(narrow: World) -> None:
+def test_a_cancelled_task_never_begins_and_delays_no_other(narrow: World) -> None:
     narrow.submit("first", 30)
     cancelled = narrow.lanes.submit(30, lambda: narrow.began.append("cancelled"))
     assert cancelled.cancel()
@@ -112,7 +112,7 @@ def test_one_that_was_cancelled_never_begins_and_keeps_nobody_from_it(narrow: Wo
     assert narrow.began == ["first", "last"]
 
 
-def test_whoever_waits_gets_the_error_and_the_thread_takes_the_next() -> None:
+def test_the_waiting_caller_gets_the_error_and_the_thread_takes_the_next_task() -> None:
     def fail() -> None:
         raise GrammarError("wrong")
 
@@ -123,7 +123,7 @@ def test_whoever_waits_gets_the_error_and_the_thread_takes_the_next() -> None:
     lanes.close()
 
 
-def test_what_was_not_begun_is_cancelled_at_the_end(narrow: World) -> None:
+def test_waiting_tasks_are_cancelled_at_the_end(narrow: World) -> None:
     narrow.submit("first", 30)
     waiting = narrow.lanes.submit(30, lambda: narrow.began.append("waiting"))
     waiting.add_done_callback(lambda _: narrow.end("first"))

@@ -114,7 +114,7 @@ def ends_by_automaton(text: str, parts: list[str]) -> list[bool]:
 
 @settings(deadline=None, max_examples=400)
 @given(format=FORMATS, parts=TEXTS)
-def test_llguidance_begins_with_what_it_follows_as_our_automata_do(
+def test_llguidance_begins_only_with_grammars_that_it_follows_as_automata_do(
     format: dict[str, Any], parts: list[str]
 ) -> None:
     text = json.dumps(format)
