@@ -75,7 +75,7 @@ class StepMasks(Message):
 
 
 class LoadGrammar(Message):
-    """An automaton's tables: see `grammars.automaton.Automaton` and its parts for their meaning."""
+    """An automaton's tables: see `grammars.service.automaton.Automaton` and its parts."""
 
     grammar: int
     class_of_byte: bytes  # uint8 [256]

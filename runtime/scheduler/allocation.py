@@ -29,22 +29,30 @@ def pages_for(tokens: int, page_size: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class Allocation:
-    """Everything that a request gets when it starts and gives back when it leaves its slot."""
+    """Everything that a request gets when it starts and gives back with its slot. Grouped by writer."""
 
     slot: int
     lease: Lease  # locks the matched prefix in the tree
+
+    # StepPlanner; Results and Lifecycle change the positions when tokens are forced or a reply ends:
     pages: list[int]  # page table, by position // page size
     prefill_end: int  # tokens known when the request started, or when tokens were last forced
     planned: int
     restore_end: int = 0
     sampling: int = 0  # tokens that steps in flight sample, without those of steps up to `superseded`
-    superseded: int = 0  # last step whose sampled token was replaced by forced tokens
     last_step: int = 0  # last step that names the request
     copy_step: int | None = None  # the step in flight that copies the partly matched page
     sent_pages: int = 0  # entries of `pages` that the model process knows
-    saved_pages: int = 0  # entries of `pages` that were offered to the page store
     is_set_up: bool = False  # the model process has the slot's sampling and grammar state
-    faulty: bool = False  # its KV yields no numbers; nobody else may use it
+
+    # Results:
+    superseded: int = 0  # last step whose sampled token was replaced by forced tokens
+    faulty: bool = False  # its KV yields no numbers and must not be used again
+
+    # PageSaver:
+    saved_pages: int = 0  # entries of `pages` that were offered to the page store
+
+    # Admission:
     preempted: int = 0  # prompts that started before the rest of this one
     preemptible: bool = True  # other prompts may still be put before the rest of this one
     inherited: list[InheritedRank] = field(default_factory=list)  # each better than those for more tokens

@@ -1,4 +1,4 @@
-"""The order of eviction under the reference policy, as a queue of its own."""
+"""The order of eviction under the reference policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the prefix cache remembers of what it evicted. Pages have four tokens."""
+"""Ghosts of evicted nodes. Pages have four tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def only_child(cache: PrefixCache) -> Node:
     return node
 
 
-def test_what_was_evicted_comes_back_as_the_same_node_with_one_hit_more() -> None:
+def test_a_ghost_becomes_the_same_node_with_one_hit_more() -> None:
     cache = new_cache(num_pages=3)
     serve(cache, DOCUMENT)
     node = only_child(cache)
@@ -56,7 +56,7 @@ def test_a_tail_that_was_evicted_page_by_page_is_one_memory() -> None:
     assert len(node.tokens) // 4 == 8
 
 
-def test_a_node_evicted_page_by_page_keeps_count_of_those_who_went_on_from_it() -> None:
+def test_a_node_evicted_page_by_page_keeps_count_of_its_extensions() -> None:
     cache = new_cache(num_pages=6)
     longer = (*DOCUMENT, 7, 7, 7, 7)
     serve(cache, DOCUMENT)
@@ -72,7 +72,7 @@ def test_a_node_evicted_page_by_page_keeps_count_of_those_who_went_on_from_it() 
     assert (memory.hits, memory.extended) == (2, 1)
 
 
-def test_what_is_remembered_below_a_leaf_stays_behind_it_when_the_leaf_loses_its_end() -> None:
+def test_ghosts_below_a_leaf_stay_behind_it_when_the_leaf_loses_its_end() -> None:
     cache = new_cache(num_pages=4)
     longer = (*DOCUMENT, 7, 7, 7, 7)
     serve(cache, DOCUMENT)
@@ -83,7 +83,7 @@ def test_what_is_remembered_below_a_leaf_stays_behind_it_when_the_leaf_loses_its
     assert sorted(node.sequence() for node in remembered(cache)) == sorted([pack(DOCUMENT), pack(longer)])
 
 
-def test_a_sequence_that_parts_from_a_memory_takes_only_what_they_share() -> None:
+def test_a_sequence_that_differs_from_a_ghost_takes_only_their_common_pages() -> None:
     cache = new_cache(num_pages=4)
     serve(cache, DOCUMENT)
     serve(cache, (*OTHER, 1, 2, 3, 4))
@@ -95,7 +95,7 @@ def test_a_sequence_that_parts_from_a_memory_takes_only_what_they_share() -> Non
     assert [child.hits for child in below.parent.children.values()] == [0]
 
 
-def test_what_was_evicted_first_is_forgotten_first() -> None:
+def test_the_oldest_ghosts_are_forgotten_first() -> None:
     cache = new_cache(num_pages=3)
     limit = cache._tree.policy.history
     sequences = [tuple(range(base, base + 12)) for base in range(0, 12 * limit, 12)]
@@ -133,7 +133,7 @@ def test_a_namespace_without_pages_has_no_memories() -> None:
     assert remembered(cache) == []
 
 
-def test_what_is_discarded_is_not_remembered() -> None:
+def test_discarded_nodes_leave_no_ghosts() -> None:
     cache = new_cache(num_pages=4)
     serve(cache, DOCUMENT)
     cache.allocate(2)
@@ -152,7 +152,7 @@ def test_asking_without_computing_is_no_hit() -> None:
     assert only_child(cache).hits == 0
 
 
-def test_a_sequence_that_goes_on_leaves_what_was_remembered_behind_it_where_it_was() -> None:
+def test_ghosts_stay_in_place_when_a_sequence_extends_the_node_above_them() -> None:
     cache = new_cache(num_pages=7)
     going_on, pages = start(cache, DOCUMENT[:9], commit=False)
     other, others = start(cache, (*DOCUMENT[:8], 7, 7, 7, 7), commit=False)

@@ -54,7 +54,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
 
     @rule(namespace=namespaces, base=any_index, cut=any_cut, runs=runs_of_tokens, output=st.integers(0, 20))
     def serve(self, namespace: str, base: int, cut: int, runs: list[tuple[int, int]], output: int) -> None:
-        """A request from its arrival to its end, while the others stand still."""
+        """A request from its arrival to its end, while the others pause."""
         request = self.admit_sequence(namespace, self.sequence(base, cut, runs), output)
         self.world.plan(request, len(request.tokens))
         self.world.cancel(request)

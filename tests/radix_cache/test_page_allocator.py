@@ -61,7 +61,7 @@ def test_asking_for_more_than_is_free_is_a_bug_of_the_caller() -> None:
 
 
 @given(st.integers(1, 30), st.data())
-def test_free_runs_are_the_pages_that_nobody_took(num_pages: int, data: st.DataObject) -> None:
+def test_free_runs_are_the_free_pages(num_pages: int, data: st.DataObject) -> None:
     allocator = PageAllocator(num_pages)
     taken: set[int] = set()
     for _ in range(data.draw(st.integers(0, 12))):

@@ -1,4 +1,4 @@
-"""A page's key tells its model, namespace and all its tokens, however the tree is cut."""
+"""A page's key depends on its model, namespace and all its tokens, and not on the nodes of the tree."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_whatever_is_evicted_has_the_key_of_its_tokens(sequences: list[list[int]
 
 @given(sequences=SEQUENCES, wanted=st.lists(st.integers(0, 2), max_size=12))
 @settings(deadline=None)
-def test_what_a_tree_lacks_of_a_sequence_is_known_by_its_keys(
+def test_the_missing_pages_of_a_sequence_have_their_keys(
     sequences: list[list[int]], wanted: list[int]
 ) -> None:
     cache = PrefixCache(100, PAGE, check_invariants=True, model=b"model")
@@ -69,7 +69,7 @@ def test_what_a_tree_lacks_of_a_sequence_is_known_by_its_keys(
 
 @given(sequences=SEQUENCES)
 @settings(deadline=None)
-def test_everything_comes_with_each_page_before_those_that_go_on_from_it(sequences: list[list[int]]) -> None:
+def test_everything_lists_parents_before_their_children(sequences: list[list[int]]) -> None:
     cache = PrefixCache(100, PAGE, check_invariants=True, model=b"model")
     contents: dict[int, list[int]] = {}
     for tokens in sequences:

@@ -1,4 +1,4 @@
-"""What the learning policy keeps. Prompts of four one-token pages in a cache of forty."""
+"""Prefixes that the learning policy keeps. Prompts of four one-token pages in a cache of forty."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def both(prompts: list[tuple[tuple[int, ...], int]]) -> tuple[float, float]:
     return hit_share(prompts, LeastRecentlyUsed()), hit_share(prompts, GittinsPolicy(PAGES, 1))
 
 
-def test_what_is_used_again_and_again_outlives_a_scan() -> None:
+def test_frequently_used_prefixes_outlive_a_scan() -> None:
     hot = [new_prompt() for _ in range(7)]
     rounds = [[*hot, *(new_prompt() for _ in range(8))] for _ in range(80)]
     lru, learned = both([(prompt, 9) for prompt in chain(*rounds)])
@@ -48,7 +48,7 @@ def test_what_is_used_again_and_again_outlives_a_scan() -> None:
     assert learned > 0.4
 
 
-def test_of_a_loop_larger_than_the_cache_a_part_stays() -> None:
+def test_a_part_of_a_loop_larger_than_the_cache_stays() -> None:
     loop = [new_prompt() for _ in range(12)]
     lru, learned = both([(prompt, 9) for prompt in loop * 80])
     assert lru == 0
@@ -64,7 +64,7 @@ def test_where_the_last_used_is_used_next_it_keeps_up_with_lru() -> None:
     assert learned > lru - 0.03
 
 
-def test_the_length_of_an_answer_may_tell_what_is_used_again() -> None:
+def test_the_length_of_an_output_may_predict_reuse() -> None:
     random, waiting, prompts = Random(2), [], []
     for _ in range(400):
         waiting.append(new_prompt())
@@ -77,7 +77,7 @@ def test_the_length_of_an_answer_may_tell_what_is_used_again() -> None:
     assert learned > 0.15
 
 
-def test_what_others_did_after_a_shared_prompt_may_tell_who_comes_back() -> None:
+def test_extensions_of_a_shared_prompt_may_predict_reuse() -> None:
     once, back = new_prompt()[:2], new_prompt()[:2]
     waiting, prompts = [], []
     for _ in range(500):
@@ -91,7 +91,7 @@ def test_what_others_did_after_a_shared_prompt_may_tell_who_comes_back() -> None
     assert learned > 0.54
 
 
-def test_it_forgets_what_is_no_longer_true() -> None:
+def test_it_adapts_when_the_load_changes() -> None:
     first = [new_prompt() for _ in range(9)]
     second = [new_prompt() for _ in range(9)]
     lru, learned = both([(prompt, 9) for prompt in first * 40 + second * 50])

@@ -1,4 +1,4 @@
-"""Which prefixes a cache calls its most useful. Pages have four tokens."""
+"""The most useful prefixes of a cache. Pages have four tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def found(cache: PrefixCache, most: int = 10) -> list[tuple[int, int]]:
     return [(prefix.tokens, prefix.hits) for prefix in cache.popular([""], most, 4)]
 
 
-def test_a_prefix_counts_those_that_began_with_it_after_it_was_there() -> None:
+def test_a_prefix_counts_later_requests_that_begin_with_it() -> None:
     cache = new_cache()
     for last in range(4):
         serve(cache, (*DOCUMENT, 50 + last, 1, 1, 1))
@@ -31,14 +31,14 @@ def test_long_prefixes_go_before_short_ones_with_as_many_hits() -> None:
     assert found(cache, most=1) == [(12, 2)]
 
 
-def test_of_a_branch_the_prefix_that_saved_most_is_told_and_not_its_own_beginnings() -> None:
+def test_of_a_branch_only_the_prefix_that_saved_most_is_reported() -> None:
     cache = new_cache()
     for end in range(16, 40, 4):
         serve(cache, (*DOCUMENT, *range(16, end)))
     assert found(cache) == [(16, 4)]
 
 
-def test_what_many_branches_begin_with_is_told_beside_them() -> None:
+def test_a_prefix_of_many_branches_is_reported_beside_them() -> None:
     cache = new_cache()
     for last in range(50, 53):
         for _ in range(2):
@@ -46,7 +46,7 @@ def test_what_many_branches_begin_with_is_told_beside_them() -> None:
     assert found(cache) == [(12, 5), (16, 1), (16, 1), (16, 1)]
 
 
-def test_a_prefix_is_shown_by_its_first_and_last_tokens_and_how_long_nobody_used_it() -> None:
+def test_a_prefix_is_reported_with_its_first_and_last_tokens_and_its_idle_time() -> None:
     cache = new_cache()
     serve(cache, DOCUMENT)
     start(cache, (*DOCUMENT, 1, 2))

@@ -1,4 +1,4 @@
-"""How pages enter the prefix cache, leave it and are counted. Pages have four tokens."""
+"""How pages enter and leave the prefix cache, and how they are counted. Pages have four tokens."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_pages_past_the_last_computed_token_come_back() -> None:
     assert cache.stats().free == 30
 
 
-def test_a_release_keeps_what_was_committed_whatever_it_says_is_computed() -> None:
+def test_a_release_keeps_all_committed_tokens() -> None:
     cache = new_cache()
     lease, pages = start(cache, DOCUMENT)
     cache.release(lease, b"", pages)
@@ -57,7 +57,7 @@ def test_a_sequence_computed_in_chunks_is_one_node() -> None:
     assert list(node.pages) == pages
 
 
-def test_a_last_page_that_is_not_full_is_part_of_its_node_until_somebody_goes_on_from_it() -> None:
+def test_a_partial_last_page_belongs_to_its_node_until_a_request_extends_it() -> None:
     cache = new_cache()
     pages = serve(cache, DOCUMENT[:10])
     [root] = cache._tree.roots.values()
@@ -76,7 +76,7 @@ def test_the_last_page_goes_first_and_the_rest_of_its_node_stays() -> None:
     assert match(cache, DOCUMENT) == 8
 
 
-def test_sequences_part_at_the_last_page_boundary_before_they_differ() -> None:
+def test_sequences_split_at_the_last_page_boundary_before_they_differ() -> None:
     cache = new_cache()
     other = (*DOCUMENT[:9], 7, 7, 7)
     lease, pages = start(cache, other, commit=False)
@@ -120,7 +120,7 @@ def test_a_namespace_without_pages_is_forgotten() -> None:
     assert not cache._tree.roots
 
 
-def test_committing_pages_of_nobody_is_a_bug_of_the_caller() -> None:
+def test_committing_pages_that_no_request_holds_is_a_bug_of_the_caller() -> None:
     cache = new_cache()
     lease = cache.acquire("", pack(DOCUMENT), 11)
     with pytest.raises(AssertionError, match="not held by requests"):
@@ -190,7 +190,7 @@ def test_a_shared_prefix_outlives_the_branches_below_it() -> None:
     assert match(cache, DOCUMENT) == 8
 
 
-def test_what_a_request_uses_is_not_evicted() -> None:
+def test_locked_nodes_are_not_evicted() -> None:
     cache = new_cache(num_pages=6)
     serve(cache, (*DOCUMENT, 1, 1, 1, 1))
     lease = cache.acquire("", pack((*DOCUMENT, 9)), 12)
@@ -208,7 +208,7 @@ def test_an_allocation_that_cannot_succeed_evicts_nothing() -> None:
     assert match(cache, DOCUMENT) == 12
 
 
-def test_a_request_goes_on_in_the_pages_next_to_its_own() -> None:
+def test_a_request_gets_the_pages_next_to_its_own() -> None:
     cache = new_cache()
     first = cache.allocate(2)
     assert first is not None
@@ -267,7 +267,7 @@ def test_statistics_tell_the_tokens_asked_for_and_found() -> None:
 # Discarding
 
 
-def test_what_is_discarded_leaves_the_tree_with_all_that_led_to_it() -> None:
+def test_a_discard_removes_the_nodes_and_their_ancestors() -> None:
     cache = new_cache()
     serve(cache, DOCUMENT[:8])
     lease, pages = start(cache, (*DOCUMENT, 1, 2))
@@ -276,7 +276,7 @@ def test_what_is_discarded_leaves_the_tree_with_all_that_led_to_it() -> None:
     assert cache.stats().free == 32
 
 
-def test_what_others_use_or_lead_on_from_is_not_discarded() -> None:
+def test_a_discard_keeps_nodes_that_others_lock_or_extend() -> None:
     cache = new_cache()
     serve(cache, (*DOCUMENT[:4], 1, 2, 3, 4, 5, 6))
     lease, pages = start(cache, DOCUMENT)

@@ -1,4 +1,4 @@
-"""What a prefix cache matches, and how a match that ends inside a page is served. Pages have four tokens."""
+"""Matches, and matches that end inside a page. Pages have four tokens."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_copy_locks_no_page_but_its_source() -> None:
     assert (cache.stats().locked, cache.stats().evictable) == (2, 2)
 
 
-def test_a_partial_leaf_that_nobody_uses_is_adopted() -> None:
+def test_an_unlocked_partial_leaf_is_adopted() -> None:
     cache = new_cache()
     pages = serve(cache, (*DOCUMENT, 1, 2))
     lease = cache.acquire("", pack((*DOCUMENT, 1, 2, 3)), 14)

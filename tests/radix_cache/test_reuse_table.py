@@ -1,4 +1,4 @@
-"""What is learned from counts of reuse."""
+"""Chances of reuse and indices, learned from counts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_with_equal_chances_the_older_is_worth_less() -> None:
     assert all(younger > older for younger, older in pairwise(gittins_indices([0.1] * 4, WIDTHS)))
 
 
-def test_what_is_sure_to_be_used_later_is_worth_more_as_the_time_comes() -> None:
+def test_the_index_of_a_sure_later_reuse_rises_with_age() -> None:
     rates = gittins_indices([0, 0, 0.9, 0], WIDTHS)
     assert rates[0] < rates[1] < rates[2] > rates[3] == 0
 
@@ -64,7 +64,7 @@ def test_a_kind_that_is_used_more_is_worth_more() -> None:
     assert seldom.rates[0] < 0.1
 
 
-def test_a_kind_never_seen_is_judged_by_each_of_its_traits() -> None:
+def test_the_prior_of_an_unseen_kind_depends_on_each_of_its_traits() -> None:
     table = ReuseTable(WIDTHS, weight=10, half_life=1e9)
     for hits in (0, 1):
         for length in (0, 1):
@@ -75,7 +75,7 @@ def test_a_kind_never_seen_is_judged_by_each_of_its_traits() -> None:
     assert unseen[0].rates[0] < unseen[2].rates[0] < unseen[3].rates[0]
 
 
-def test_what_was_seen_of_a_kind_tells_of_it_at_near_ages_too() -> None:
+def test_observations_of_a_kind_count_at_near_ages_too() -> None:
     table = ReuseTable(WIDTHS, weight=10, half_life=1e9)
     kinds = {(hits, length): table.kind(Traits(hits, 0, length, 0)) for hits in (0, 1) for length in (0, 1)}
     for (hits, length), kind in kinds.items():
@@ -117,7 +117,7 @@ def test_kinds_that_are_used_about_as_much_are_worth_the_same() -> None:
     assert kinds[0].rates[0] == kinds[1].rates[0]
 
 
-def test_what_was_learned_long_ago_yields_to_what_is_seen_now() -> None:
+def test_old_counts_yield_to_new_ones() -> None:
     table = ReuseTable(WIDTHS, weight=10, half_life=100)
     kind = table.kind(Traits(0, 0, 0, 0))
     count(kind, 1000, 800)
@@ -127,7 +127,7 @@ def test_what_was_learned_long_ago_yields_to_what_is_seen_now() -> None:
     assert kind.rates[0] < 0.1
 
 
-def test_a_judgement_is_the_same_where_counts_are_made_smaller() -> None:
+def test_rescaled_counts_give_the_same_index() -> None:
     table = ReuseTable(WIDTHS, weight=10, half_life=100)
     table.advance(19_900)
     used = {(0, 0): 10, (0, 1): 800, (1, 0): 800, (1, 1): 10}  # which no factors of traits suggest
@@ -141,7 +141,7 @@ def test_a_judgement_is_the_same_where_counts_are_made_smaller() -> None:
     assert [kind.rates[0] for kind in kinds] == pytest.approx(before, rel=0.1)
 
 
-def test_a_very_long_run_changes_no_judgement() -> None:
+def test_a_very_long_run_changes_no_index() -> None:
     table = ReuseTable(WIDTHS, weight=10, half_life=100)
     kind = table.kind(Traits(0, 0, 0, 0))
     for now in range(0, 200_000, 500):

@@ -1,4 +1,4 @@
-"""When a last page that is not full is evicted before the rest of its leaf. Pages have four tokens."""
+"""When a tail is evicted before the rest of its leaf. Pages have four tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def new_tokens(length: int) -> tuple[int, ...]:
 
 
 def teach(cache: PrefixCache, shared: int, times: int = 60) -> None:
-    """Prompts of ten tokens; others go on from the first `shared` tokens of each."""
+    """Prompts of ten tokens; others extend the first `shared` tokens of each."""
     for _ in range(times):
         prompt = new_tokens(10)
         serve(cache, prompt)
@@ -33,7 +33,7 @@ def left_of_21_prompts(cache: PrefixCache, lacking: int) -> Counter[int]:
     return Counter(match(cache, prompt) for prompt in prompts)
 
 
-def test_pages_that_are_not_full_go_first_if_requests_part_from_them() -> None:
+def test_tails_are_evicted_first_if_requests_differ_in_them() -> None:
     cache = new_cache(64)
     teach(cache, shared=8)
     assert left_of_21_prompts(cache, lacking=12) == {8: 12, 10: 9}
@@ -45,7 +45,7 @@ def test_pages_that_are_not_full_go_with_their_leaf_if_requests_go_on_from_them(
     assert left_of_21_prompts(cache, lacking=12) == {0: 4, 10: 17}
 
 
-def test_when_all_such_pages_are_gone_whole_leaves_follow() -> None:
+def test_after_all_tails_whole_leaves_are_evicted() -> None:
     cache = new_cache(64)
     teach(cache, shared=8)
     left = left_of_21_prompts(cache, lacking=40)
@@ -60,7 +60,7 @@ def test_it_is_learned_anew_when_requests_begin_to_go_on_from_them() -> None:
     assert left_of_21_prompts(cache, lacking=12) == {0: 4, 10: 17}
 
 
-def test_a_page_that_a_request_parted_from_is_evicted_as_well() -> None:
+def test_a_tail_in_which_a_request_differed_is_evicted_too() -> None:
     cache = new_cache(64)
     teach(cache, shared=8)
     prompts = [new_tokens(10) for _ in range(5)]

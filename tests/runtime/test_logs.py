@@ -1,4 +1,4 @@
-"""What a server's processes write into its log, and when."""
+"""The log lines of a server's processes."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def call_doubles(source: Path) -> None:
     assert (module.double(1), module.double(1.5)) == (2, 3.0)
 
 
-def test_every_line_has_the_same_form_whoever_writes_it() -> None:
+def test_every_line_has_the_same_format_in_all_processes() -> None:
     said = subprocess.run([sys.executable, "-c", SAYS], capture_output=True, text=True, check=True)
     assert said.stderr == 2 * "arbora: news\narbora: warning: worries\n"
 
 
-def test_that_kernels_are_compiled_is_told_once_and_only_if_they_are(
+def test_compilation_is_logged_once_and_only_if_it_happens(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = tmp_path / "doubles.py"
@@ -60,7 +60,7 @@ def test_that_kernels_are_compiled_is_told_once_and_only_if_they_are(
         assert caplog.messages == []
 
 
-def test_that_triton_finds_its_kernels_compiled_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_compiled_triton_kernels_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     notice = CompilationNotice()
     with caplog.at_level(logging.INFO):
         notice.on_triton(cache_hit=True, src=None)

@@ -1,4 +1,4 @@
-"""Messages between processes: what waits, what is dropped, who counts as dead."""
+"""Messages between processes: which wait, which are dropped, which clients count as dead."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_messages_of_another_epoch_are_dropped(
         assert inbox.receive(WAIT_MS) == expected
 
 
-def test_a_client_that_reads_nothing_counts_as_dead_and_holds_up_nobody(
+def test_a_client_that_reads_nothing_counts_as_dead_and_delays_no_others(
     context: zmq.Context[zmq.Socket[bytes]], directory: Path
 ) -> None:
     clients = Clients(lambda c: Outbox(context, tokenizer_address(directory, c), 1, limit=LIMIT))

@@ -1,4 +1,4 @@
-"""A model process without a model: pages hold token ids, and the next token is a hash of what they hold."""
+"""A model process without a model: pages hold token ids, and the next token is a hash of these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page store in miniature: pages by key, the oldest lost first, and fetches that hold what they found."""
+"""A small page store: pages by key, the oldest evicted first, and fetches that hold their pages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def keys_of(keys: bytes) -> list[bytes]:
 
 
 class FakeStore:
-    """`contents` are the device's pages; room for `most` pages beside those that fetches hold."""
+    """`contents` are the device's pages. Holds `most` pages beside those of fetches."""
 
     def __init__(self, contents: Page, most: int) -> None:
         self.contents = contents

@@ -1,4 +1,4 @@
-"""What must hold of the learning policy between any two operations on its cache."""
+"""The invariants of the learning policy between two operations on its cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page store with its thread, its sockets and the device's pages, as a model process has them."""
+"""A page store with its thread, its sockets and device pages, as in a model process."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class World:
             self.cached |= prefixes(namespace, tokens)
 
     def pin(self, namespace: str, tokens: tuple[int, ...]) -> None:
-        """Pins what is there of the tokens' whole pages."""
+        """Pins the cached whole pages of the tokens."""
         pages = self.cache.whole_pages(namespace, pack(tokens))
         fresh = len(pages) - self.cache.pinned(pages)
         before = self.cache.stats().pinned
@@ -190,7 +190,7 @@ class World:
         assert self.reachable() == self.cached
 
     def drop(self, namespace: str) -> None:
-        """Only what is used or pinned is left of the namespace; the others lose nothing."""
+        """Only locked and pinned pages of the namespace stay; other namespaces lose nothing."""
         free = self.cache.stats().free
         dropped = self.cache.drop(namespace)
         assert self.cache.stats().free == free + dropped.pages
@@ -206,7 +206,7 @@ class World:
         return list(root.subtree()) if root is not None else []
 
     def discard(self, request: Request) -> None:
-        """Ends a request whose KV is wrong, with its last step over."""
+        """Ends a request whose KV is wrong, after its last step."""
         assert not request.steps_in_flight
         self.cache.discard(request.lease, request.pages)
         self.requests.remove(request)

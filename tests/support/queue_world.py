@@ -1,4 +1,4 @@
-"""A waiting queue whose requests start one by one, in the order that it gives, with matches made up."""
+"""A waiting queue with made-up matches, whose requests start one by one in its order."""
 
 from __future__ import annotations
 

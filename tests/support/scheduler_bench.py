@@ -1,4 +1,4 @@
-"""A scheduler joined to a fake model, driven by hand."""
+"""A scheduler with a fake model, driven by hand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from fake_model import EOS, VOCAB, Automata, FakeModel, pack, unpack
 
 
 class EvenTokens:
-    """A compiler that hands out a grammar of even tokens, another one, or one that says no."""
+    """A compiler that returns a grammar of even tokens, an automaton, or an error."""
 
     left_out = ()
 
@@ -79,10 +79,10 @@ class EvenTokens:
         return ForcedText(b"", b"", False)
 
     def begin(self, token: int) -> None:
-        """Its answer comes with `consume`."""
+        """`consume` returns the answer."""
 
     def append(self, tokens: list[int]) -> None:
-        """All texts of even tokens are alike."""
+        """The mask is the same after any text."""
 
     def consume(self, token: int) -> str | None:
         return None if token % 2 == 0 else f"token {token} is odd"

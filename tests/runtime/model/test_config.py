@@ -1,4 +1,4 @@
-"""What a model directory may hold, and how everything else is refused."""
+"""Supported model directories, and how all others are refused."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_gpu_that_cannot_be_used_is_explained(
         choose_device(serve_config(tmp_path, device="cuda"))
 
 
-def test_a_gpu_without_triton_is_refused_with_what_to_install(
+def test_a_gpu_without_triton_is_refused_with_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -146,7 +146,7 @@ def test_a_window_is_only_used_where_the_family_says_so(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cant_be_served_is_refused_by_name(
+def test_unsupported_models_are_refused_by_name(
     tmp_path: Path, fields: dict[str, Any], words: list[str]
 ) -> None:
     with pytest.raises(ConfigError) as caught:

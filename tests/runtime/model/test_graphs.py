@@ -84,7 +84,7 @@ def replayed(model: Path, steps: Sequence[Step]) -> list[int]:
     return compared.replayed
 
 
-def test_replayed_steps_give_what_launched_ones_do(model: Path) -> None:
+def test_replayed_steps_give_the_same_results_as_launched_ones(model: Path) -> None:
     steps: list[Step] = [([0, 1, 2, 3, 4], []), ([3], []), ([0, 2, 3, 4], [])]
     assert replayed(model, steps) == [5, 1, 4]
 
@@ -95,14 +95,14 @@ def test_rows_that_share_pages_may_be_split(model: Path, least: int, monkeypatch
     assert replayed(model, [([0, 1, 2, 3], GROUPS), ([0, 1, 2], GROUPS), ([0, 1, 2], [])]) == [4, 3, 3]
 
 
-def test_more_page_ids_than_a_graph_has_room_for_run_without(
+def test_more_page_ids_than_a_graph_holds_run_without_it(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graphs, "MOST_PAGE_IDS", 4)
     assert replayed(model, [([1, 3], []), ([0, 4], [])]) == [2]
 
 
-def test_more_partial_results_than_a_graph_has_room_for_run_without(
+def test_more_partial_results_than_a_graph_holds_run_without_it(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def small(*arguments: Any) -> Scratch:

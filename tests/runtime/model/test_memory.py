@@ -45,7 +45,7 @@ def test_free_memory_is_within_what_the_machine_has() -> None:
     assert 0 < free_memory(torch.device("cpu")) <= total
 
 
-def test_what_is_kept_in_host_memory_is_not_the_kv_caches_too(
+def test_the_host_tiers_memory_is_not_given_to_the_kv_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_model(random_model("qwen2"), tmp_path)
@@ -88,7 +88,7 @@ def test_a_kv_cache_that_the_machine_has_no_memory_for_is_refused_with_the_numbe
         pages(60, host_cache=50 * bytes_per_page)
 
 
-def test_memory_that_no_number_of_requests_can_fill_is_told_with_the_flag_that_allows_more(
+def test_unusable_memory_is_reported_with_the_flag_that_allows_more_requests(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save_model(random_model("qwen2", max_position_embeddings=256), tmp_path)
@@ -112,7 +112,7 @@ def test_memory_that_no_number_of_requests_can_fill_is_told_with_the_flag_that_a
     assert caplog.messages == [told]
 
 
-def test_what_graphs_will_take_is_not_the_kv_caches_too(tmp_path: Path) -> None:
+def test_memory_for_graphs_is_not_given_to_the_kv_cache(tmp_path: Path) -> None:
     save_model(random_model("qwen2"), tmp_path)
     shape = load_decoder_config(tmp_path)
     launches = DecodeGraphs(shape, torch.float32, torch.device("cpu"), 8, 4).launches(shape.layers)

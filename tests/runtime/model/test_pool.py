@@ -1,4 +1,4 @@
-"""How many pages there are, and where a slot's tokens stand in them."""
+"""The number of pages, and the places of a slot's tokens in them."""
 
 from __future__ import annotations
 

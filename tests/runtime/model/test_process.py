@@ -227,7 +227,7 @@ def test_plans_that_come_while_masks_are_awaited_keep_their_order() -> None:
     assert post.next() is second
 
 
-def test_masks_of_steps_gone_by_are_thrown_away() -> None:
+def test_masks_of_past_steps_are_dropped() -> None:
     late, wanted = StepMasks(1, b"", b""), StepMasks(2, b"", b"")
     post = queue(late, wanted)
     assert post.masks(2) is wanted

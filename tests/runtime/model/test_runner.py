@@ -1,4 +1,4 @@
-"""What a step does beside the decoder's arithmetic: slots, copies, masks, grammars, reports, errors."""
+"""The parts of a step beside the decoder: slots, copies, masks, grammars, reports, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server computes before its first request."""
+"""The steps of a server before its first request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was not there when a prompt was queued is asked for again at its turn."""
+"""Pages that were missing when a prompt was queued are looked up again when it could start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def with_long_prompt(slots: int = 8, pages: int = 250) -> SchedulerBench:
     return bench
 
 
-def test_what_is_being_copied_out_when_a_prompt_is_queued_is_restored_at_its_turn() -> None:
+def test_pages_in_copy_when_a_prompt_is_queued_are_restored_when_it_starts() -> None:
     bench = with_long_prompt()
     bench.submit("big", BIG, max_tokens=1, namespace="big")
     bench.answer_fetches()
@@ -32,7 +32,7 @@ def test_what_is_being_copied_out_when_a_prompt_is_queued_is_restored_at_its_tur
     assert bench.tokens("again") == reply_alone(LONG, 1)
 
 
-def test_what_the_tree_had_when_a_prompt_was_queued_is_restored_if_it_was_evicted_since() -> None:
+def test_pages_that_the_tree_lost_since_a_prompt_was_queued_are_restored() -> None:
     bench = with_long_prompt(slots=1)
     bench.submit("big", BIG, max_tokens=1, namespace="big", priority=0)
     bench.submit("again", LONG, max_tokens=1, priority=1)
@@ -42,7 +42,7 @@ def test_what_the_tree_had_when_a_prompt_was_queued_is_restored_if_it_was_evicte
     assert bench.tokens("again") == reply_alone(LONG, 1)
 
 
-def test_who_could_start_waits_until_its_evicted_pages_are_copied_out() -> None:
+def test_a_request_that_could_start_waits_until_its_evicted_pages_are_copied() -> None:
     bench = with_long_prompt(pages=260)
     bench.submit("stream", [1, 2, 3], max_tokens=20, namespace=None)
     bench.submit("big", BIG, max_tokens=1, namespace=None)
@@ -56,7 +56,7 @@ def test_who_could_start_waits_until_its_evicted_pages_are_copied_out() -> None:
     assert bench.tokens("again") == reply_alone(LONG, 1)
 
 
-def test_nobody_waits_for_what_no_step_copies_out() -> None:
+def test_no_request_waits_for_pages_that_no_step_copies() -> None:
     bench = with_long_prompt()
     pages = bench.cache.allocate(250)  # evicts all, and nothing runs
     assert pages is not None
@@ -66,7 +66,7 @@ def test_nobody_waits_for_what_no_step_copies_out() -> None:
     assert bench.tokens("again") == reply_alone(LONG, 1)
 
 
-def test_what_others_evict_again_and_again_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_that_are_evicted_again_and_again_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = with_evicted_prompt()
     bench.submit("head", PROMPT[:12], max_tokens=1)
     bench.run()
@@ -99,7 +99,7 @@ def test_evicted_pages_are_copied_out_when_they_are_due_and_a_few_before_the_las
     assert (len(pages), key(11) in pages, key(13) in pages) == (1, True, False)
 
 
-def test_what_somebody_waits_for_is_copied_out_before_other_pages_and_its_beginning_first() -> None:
+def test_awaited_pages_are_copied_before_others_in_their_order() -> None:
     pages = EvictedPages()
     pages.add([evicted("b", 20, 21), evicted("a", 13, 14), evicted("a", 11, 12)])
     pages.prioritize([key(number) for number in (10, 11, 12, 13)])
@@ -107,7 +107,7 @@ def test_what_somebody_waits_for_is_copied_out_before_other_pages_and_its_beginn
     assert pages.take([], most=2) == [evicted("a", 13), evicted("b", 21)]
 
 
-def test_a_page_that_was_computed_and_evicted_again_is_there_until_its_last_copy_is_gone() -> None:
+def test_a_page_that_was_evicted_twice_is_known_until_its_last_copy_is_taken() -> None:
     pages = EvictedPages()
     pages.add([KeyedPages("a", key(1), [5]), KeyedPages("a", key(1), [6])])
     pages.take([5], most=1)

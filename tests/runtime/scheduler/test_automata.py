@@ -1,4 +1,4 @@
-"""Rows whose automata have a stack: what the scheduler tells of where they stand."""
+"""Rows whose automata have a stack: the state that the scheduler sends when it sets them up."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_retracted_row_resumes_at_its_state_and_stack(names: str) -> None:
     assert together == alone
 
 
-def test_a_new_row_starts_with_an_empty_stack_and_goes_on_with_what_was_pushed() -> None:
+def test_a_new_row_starts_with_an_empty_stack_and_a_retracted_one_with_its_stack() -> None:
     constraint = AutomatonConstraint(two_brackets(), EvenTokens().spelled)
     constraint.grammar = 7
     assert constraint.device_state() == DeviceState(7, 0, b"")
@@ -102,7 +102,7 @@ def test_a_thousand_grammars_in_flight_stay_within_the_devices_bytes(monkeypatch
     assert sorted(bench.model.loaded) == list(range(1, 1001))
 
 
-def test_a_request_whose_grammar_must_wait_lets_others_pass_but_not_for_ever(
+def test_a_request_whose_automaton_does_not_fit_is_overtaken_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(grammar_loader, "DEVICE_BYTES", two_brackets().nbytes)

@@ -41,7 +41,7 @@ def code(answer: object) -> str:
 # Pins
 
 
-def test_a_pinned_prefix_survives_what_would_evict_it() -> None:
+def test_a_pinned_prefix_is_not_evicted() -> None:
     bench = pinned_bench()
     for number in range(5):
         served(bench, [100 + number, *OTHER[:-5]], f"other{number}")
@@ -50,7 +50,7 @@ def test_a_pinned_prefix_survives_what_would_evict_it() -> None:
     assert bench.cached("again") == 40
 
 
-def test_a_pin_tells_what_it_keeps_and_until_when() -> None:
+def test_a_pin_reports_its_pages_and_expiry() -> None:
     bench = SchedulerBench(20, most_pinned=10)
     served(bench, [*DOCUMENT, 7, 7])
     bench.now = 1000.0
@@ -111,7 +111,7 @@ def test_more_pages_than_the_quota_are_not_pinned() -> None:
     assert isinstance(bench.pin(DOCUMENT[:36]), PrefixPinned)
 
 
-def test_who_would_have_room_without_others_pins_is_told_to_unpin_them() -> None:
+def test_a_request_that_others_pins_leave_no_pages_for_is_told_to_unpin_them() -> None:
     bench = pinned_bench()
     served(bench, OTHER[:8])
     answer = bench.pin(OTHER[:8], name="another")
@@ -170,7 +170,7 @@ def test_a_request_that_may_not_read_the_cache_has_no_use_of_the_pinned_pages() 
     assert bench.refused.keys() == {"opted out", "recomputed"}
 
 
-def test_a_quota_over_the_whole_cache_is_told_and_is_the_whole_cache(
+def test_a_quota_over_the_whole_cache_is_logged_and_cut_to_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ready = ModelReady(64, 16, 256, 8, 512, "cpu", 1024)
@@ -232,7 +232,7 @@ def test_a_report_is_of_the_askers_scope() -> None:
     assert {prefix.namespace for prefix in report.prefixes} == {"a/", "a/salt"}
 
 
-def test_prefixes_are_ranked_by_what_they_saved() -> None:
+def test_prefixes_are_ranked_by_the_computing_they_saved() -> None:
     bench = SchedulerBench(64)
     for number in range(4):
         served(bench, [*DOCUMENT[:8], 200 + number, *[9] * 3], f"short{number}")
@@ -258,7 +258,7 @@ def test_a_drop_gives_up_one_namespace_or_all_of_a_scope() -> None:
     assert bench.report().pages_free == 64
 
 
-def test_a_drop_takes_nothing_from_those_who_run_or_pinned() -> None:
+def test_a_drop_takes_nothing_from_running_requests_or_pins() -> None:
     bench = pinned_bench(num_pages=64)
     prompt = [*OTHER[:18], 3]
     bench.submit("a", prompt, max_tokens=8)
@@ -339,7 +339,7 @@ def test_a_cancelled_prompt_keeps_the_chunks_that_were_computed() -> None:
     assert (bench.cached("again") or 0) >= computed - 4 - 4
 
 
-def test_a_reply_that_is_cancelled_keeps_what_was_generated() -> None:
+def test_a_cancelled_reply_keeps_its_generated_tokens_in_the_tree() -> None:
     bench = SchedulerBench()
     prompt = long_reply_prompt(10, 30)
     bench.submit("a", prompt, max_tokens=30)

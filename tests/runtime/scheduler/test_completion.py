@@ -1,4 +1,4 @@
-"""Requests whose replies are whole however short they are cut."""
+"""`complete_json`: replies are complete at any limit."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ PATHS = st.lists(st.integers(0, 2), min_size=1, max_size=8)
 
 
 def prompt_of(path: list[int], name: int) -> list[int]:
-    """A block for each step of the path, then a token of its own: equal paths share whole pages."""
+    """A block for each step of the path, then a unique token: equal paths share whole pages."""
     blocks = [1 + (7 * depth + 13 * step + i) % 50 for depth, step in enumerate(path) for i in range(BLOCK)]
     return [*blocks, 51 + name]
 
@@ -113,7 +113,7 @@ def test_a_step_is_full_while_a_request_waits_that_could_start(
     assert all(bench.finish(str(name)) for name in range(len(lengths)))
 
 
-def test_a_tenant_that_floods_holds_up_nobody_for_longer_than_a_step() -> None:
+def test_a_flooding_tenant_delays_others_by_one_step_at_most() -> None:
     bench = SchedulerBench(num_pages=4000, page_size=PAGE, bounds=Bounds(ahead=100))
     for name in range(20):
         bench.submit(f"flood {name}", long_reply_prompt(600, 1, salt=name), max_tokens=1, tenant="flood")
@@ -134,7 +134,7 @@ def test_an_interactive_prompt_is_computed_before_the_rest_of_a_batch_prompt() -
     assert bench.finish("batch") is None
 
 
-def test_a_batch_prompt_that_is_begun_is_put_back_so_often_and_no_more() -> None:
+def test_a_running_batch_prompt_is_preempted_a_bounded_number_of_times() -> None:
     bench = SchedulerBench(num_pages=4000, page_size=PAGE)
     bench.submit("batch", long_reply_prompt(900, 1), max_tokens=1, priority=1)
     bench.run(steps=2)
@@ -161,7 +161,7 @@ def test_a_batch_prompt_is_computed_as_soon_as_an_interactive_one_that_shares_it
         assert steps < 30
 
 
-def test_who_waits_for_more_of_a_prompt_keeps_its_turn_when_a_better_one_waits_for_less() -> None:
+def test_an_inherited_rank_for_more_tokens_is_kept_beside_a_better_one_for_less() -> None:
     bench = SchedulerBench(num_pages=4000, page_size=PAGE)
     shared = long_reply_prompt(800, 1)
     bench.submit("batch", [*shared, 5, 5], max_tokens=1, priority=1)

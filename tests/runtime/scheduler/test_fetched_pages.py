@@ -1,4 +1,4 @@
-"""What the page store is asked for prompts that wait, and when."""
+"""Look-ups and fetches from the page store for waiting prompts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fake_model import long_reply_prompt, reply_alone
 from scheduler_bench import SchedulerBench
 
 
-def test_who_waits_for_the_store_holds_up_nobody() -> None:
+def test_a_request_that_waits_for_the_store_delays_no_others() -> None:
     bench = with_evicted_prompt()
     bench.submit("again", PROMPT, max_tokens=1)
     bench.submit("other", [3, 1, 4, 1], max_tokens=1)  # no full page to ask for
@@ -23,7 +23,7 @@ def test_who_waits_for_the_store_holds_up_nobody() -> None:
     assert bench.finish("again") == "length"
 
 
-def test_what_the_tree_lost_meanwhile_is_asked_for_too() -> None:
+def test_pages_that_the_tree_lost_meanwhile_are_looked_up_too() -> None:
     bench = SchedulerBench(num_pages=16, page_size=4, most_stored=1000)
     bench.submit("first", PROMPT, max_tokens=1)
     bench.run()
@@ -62,7 +62,7 @@ def test_a_request_that_is_refused_leaves_nothing_behind() -> None:
     assert not bench.model.store.held
 
 
-def test_at_the_end_the_store_lets_go_of_what_nobody_restores() -> None:
+def test_at_the_end_the_store_releases_pages_that_no_request_restores() -> None:
     bench = with_evicted_prompt()
     bench.submit("again", PROMPT, max_tokens=1)
     bench.answer_fetches()
@@ -74,7 +74,7 @@ def test_at_the_end_the_store_lets_go_of_what_nobody_restores() -> None:
 
 
 def with_stored_prompts(host_pages: int) -> SchedulerBench:
-    """A row that goes on, and six prompts of which nine pages each are stored, for one more slot."""
+    """A running row, and six prompts with nine stored pages each for the second slot."""
     bench = SchedulerBench(num_pages=32, page_size=4, slots=2, most_stored=1000, host_pages=host_pages)
     for salt in range(6):
         bench.submit(f"first{salt}", prompt_of(salt), max_tokens=1)
@@ -89,7 +89,7 @@ def prompt_of(salt: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("host_pages", "most"), [(1000, 54), (40, 18), (4, 9)])
-def test_ahead_of_turns_no_more_is_fetched_than_half_of_host_memory(host_pages: int, most: int) -> None:
+def test_at_most_half_of_host_memory_is_fetched_ahead(host_pages: int, most: int) -> None:
     bench = with_stored_prompts(host_pages)
     for salt in range(6):
         bench.submit(f"again{salt}", prompt_of(salt), max_tokens=20)
@@ -108,7 +108,7 @@ def test_ahead_of_turns_no_more_is_fetched_than_half_of_host_memory(host_pages: 
     assert bench.scheduler._stored._held_pages == 0
 
 
-def test_to_fetch_for_many_each_is_given_its_turn_once() -> None:
+def test_fetching_ahead_ranks_each_request_once() -> None:
     bench = with_stored_prompts(host_pages=1000)
     for salt in range(6):
         bench.submit(f"again{salt}", prompt_of(salt), max_tokens=1)
@@ -133,7 +133,7 @@ def asked_for(bench: SchedulerBench) -> set[str]:
     }
 
 
-def test_who_goes_first_is_fetched_first_and_at_its_turn_room_or_not() -> None:
+def test_pages_are_fetched_in_the_order_of_requests_and_always_for_one_that_could_start() -> None:
     bench = with_stored_prompts(host_pages=20)
     bench.submit("blocking", [4, 5, 6], max_tokens=10, namespace=None)
     bench.plan()
@@ -155,7 +155,7 @@ def test_who_goes_first_is_fetched_first_and_at_its_turn_room_or_not() -> None:
     assert not bench.model.store.held
 
 
-def test_what_an_aborted_request_asked_for_is_not_brought() -> None:
+def test_an_aborted_requests_pages_are_not_fetched() -> None:
     bench = with_evicted_prompt()
     for rounds in range(3):
         bench.submit("again", PROMPT, max_tokens=1)
@@ -168,7 +168,7 @@ def test_what_an_aborted_request_asked_for_is_not_brought() -> None:
         assert not bench.model.store.found
 
 
-def test_who_waits_for_the_store_is_not_looked_at_in_each_step() -> None:
+def test_requests_that_wait_for_the_store_are_not_tried_in_each_step() -> None:
     bench = with_evicted_prompt()
     for number in range(20):
         bench.submit(f"again{number}", PROMPT, max_tokens=1)
@@ -181,7 +181,7 @@ def test_who_waits_for_the_store_is_not_looked_at_in_each_step() -> None:
     assert bench.finish("again19") == "length"
 
 
-def test_nothing_is_asked_for_a_prompt_that_may_not_be_found_or_must_be_computed() -> None:
+def test_no_look_up_for_a_prompt_without_namespace_or_one_that_must_be_computed() -> None:
     bench = with_evicted_prompt()
     bench.submit("private", PROMPT, max_tokens=1, namespace=None)
     bench.submit("scored", PROMPT, max_tokens=1, prompt_logprobs=0)
@@ -190,7 +190,7 @@ def test_nothing_is_asked_for_a_prompt_that_may_not_be_found_or_must_be_computed
     bench.run()
 
 
-def test_who_is_to_be_fetched_next_is_not_thought_over_until_something_changes(
+def test_the_next_fetch_is_not_considered_until_something_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = with_stored_prompts(host_pages=40)

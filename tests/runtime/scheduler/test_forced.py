@@ -1,4 +1,4 @@
-"""Rows whose grammar leaves no choice for a while: tokens that are appended without a step for each."""
+"""Jump-forward: forced tokens are appended without a step for each."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Chained:
         self._place = 0
 
     def begin(self, token: int) -> None:
-        """Its answer comes with `consume`."""
+        """`consume` returns the answer."""
 
     def append(self, tokens: Sequence[int]) -> None:
         for token in tokens:
@@ -143,7 +143,7 @@ class ChainedCompiler(EvenTokens):
 
 
 @pytest.mark.parametrize("max_tokens", [3, 8, 21])
-def test_what_the_host_follows_is_forced_too(max_tokens: int) -> None:
+def test_grammars_followed_by_the_host_force_text_too(max_tokens: int) -> None:
     replies = {}
     for jumps in (False, True):
         bench = SchedulerBench(compiler=ChainedCompiler(), jumps=jumps)
@@ -197,7 +197,7 @@ def test_a_grammar_of_one_text_needs_one_step_and_the_one_beside_it() -> None:
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
-def test_the_next_turn_finds_what_was_forced_at_the_end_of_a_reply(page_size: int) -> None:
+def test_the_next_turn_finds_tokens_forced_at_the_end_of_a_reply(page_size: int) -> None:
     automaton = grammar([{5: 1, 6: 1}, {7: 2}, {8: 3}, {9: 4}, {}], {4})
     bench = bench_with(automaton, num_pages=128, page_size=page_size)
     bench.submit("a", [1, 2, 3], 9, "automaton")
@@ -211,7 +211,7 @@ def test_the_next_turn_finds_what_was_forced_at_the_end_of_a_reply(page_size: in
     assert bench.cached("b") == 7
 
 
-def test_a_prompt_does_not_wait_for_what_was_forced_at_the_end_of_another_reply() -> None:
+def test_a_prompt_does_not_wait_for_tokens_forced_at_the_end_of_another_reply() -> None:
     bench = bench_with(grammar([{5: 1, 6: 1}, {7: 2}, {8: 3}, {9: 4}, {}], {4}))
     bench.submit("a", [1, 2, 3], 9, "automaton")
     bench.compiler.finish_all()
@@ -233,7 +233,7 @@ def test_forced_tokens_count_towards_the_length(max_tokens: int) -> None:
 
 
 @pytest.mark.parametrize("sampling", [{"stop_token_ids": (7,)}, {"logit_bias": {7: -100.0}}])
-def test_what_has_a_say_about_a_token_is_not_overruled(sampling: dict[str, Any]) -> None:
+def test_forcing_respects_limits_stop_ids_and_biases(sampling: dict[str, Any]) -> None:
     bench = bench_with(chain(5, 6, 7, 8))
     ask(bench, "a", [1, 2], 9, **sampling)
     assert bench.scheduler.stats().forced_tokens % 2 == 0
@@ -266,7 +266,7 @@ def test_forced_tokens_are_in_the_tree_when_the_reply_has_ended() -> None:
     assert bench.cached("b") == 19
 
 
-def test_the_slot_is_told_penalties_and_position_of_a_row_that_jumped() -> None:
+def test_after_forced_tokens_the_slot_is_set_up_with_penalties_and_position() -> None:
     bench = bench_with(chain(5, 6))
     bench.submit("a", [1, 2], 9, "automaton", presence_penalty=1.0)
     bench.compiler.finish_all()
@@ -310,7 +310,7 @@ def automata(draw: st.DrawFn) -> Automaton:
     dropped=st.integers(0, 6),
     drop_after=st.integers(0, 12),
 )
-def test_replies_are_those_alone_whatever_runs_beside_or_is_retracted(
+def test_replies_do_not_depend_on_other_requests_or_retraction(
     automaton: Automaton,
     requests: list[tuple[int, int, int]],
     pages: int,

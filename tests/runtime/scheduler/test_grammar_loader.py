@@ -1,4 +1,4 @@
-"""Which automata the model process is told to load and to drop."""
+"""The automata that the model process loads and drops."""
 
 from __future__ import annotations
 
@@ -67,25 +67,25 @@ def dropped(loader: GrammarLoader) -> list[int]:
 
 @pytest.fixture
 def four_fit(monkeypatch: pytest.MonkeyPatch) -> GrammarLoader:
-    """A loader with room for four automata."""
+    """A loader whose memory holds four automata."""
     monkeypatch.setattr(grammar_loader, "DEVICE_BYTES", (1 << 20) + (1 << 16))
     return GrammarLoader(Ready(1 << 18))  # type: ignore[arg-type]
 
 
-def test_nothing_is_loaded_for_those_who_wait() -> None:
+def test_no_automaton_is_loaded_for_waiting_requests() -> None:
     loader = GrammarLoader(Ready())  # type: ignore[arg-type]
     ask(loader, "a")
     assert loader.take_loads() == []
 
 
-def test_an_automaton_is_loaded_once_for_all_who_use_it() -> None:
+def test_an_automaton_is_loaded_once_for_all_its_users() -> None:
     loader = GrammarLoader(Ready())  # type: ignore[arg-type]
     for _ in range(3):
         loaded(loader, "a")
     assert [type(load) for load in loader.take_loads()] == [LoadGrammar]
 
 
-def test_what_needs_a_stack_is_loaded_with_the_automaton() -> None:
+def test_the_tables_of_the_stack_are_loaded_with_the_automaton() -> None:
     compiler = Ready()
     loader = GrammarLoader(compiler)  # type: ignore[arg-type]
     compiler.submit("request", GrammarSpec("regex", "a"))
@@ -109,7 +109,7 @@ def test_what_needs_a_stack_is_loaded_with_the_automaton() -> None:
     assert np.frombuffer(load.opener_counts, np.int32).tolist() == [0, 0, 1]
 
 
-def test_those_unused_longest_are_dropped_when_others_need_their_room(four_fit: GrammarLoader) -> None:
+def test_the_least_recently_used_automata_are_dropped_when_memory_lacks(four_fit: GrammarLoader) -> None:
     used = loaded(four_fit, "used")
     for text in "abc":
         four_fit.unload(loaded(four_fit, text))
@@ -179,7 +179,7 @@ def test_a_request_that_need_not_wait_is_followed_by_the_host_from_a_known_time_
     grammars.close()
 
 
-def test_a_reproducible_desk_lets_every_request_wait_for_the_automaton(
+def test_a_reproducible_loader_lets_every_request_wait_for_the_automaton(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     grammars = compiler(grace_s=0.001)

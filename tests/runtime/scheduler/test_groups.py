@@ -1,4 +1,4 @@
-"""Decode rows are put beside those that they share leading pages with."""
+"""Decode rows that share leading pages are grouped."""
 
 from __future__ import annotations
 

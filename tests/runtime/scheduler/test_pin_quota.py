@@ -1,4 +1,4 @@
-"""How much may be pinned, in all or by each of the keys that are isolated. Pages have four tokens."""
+"""The quota of pins, of the server or of each isolated key. Pages have four tokens."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def refused(answer: object) -> QueryRefused:
 # Shares
 
 
-def test_a_key_that_pinned_all_it_may_leaves_others_their_share() -> None:
+def test_a_key_that_uses_its_whole_quota_leaves_others_their_share() -> None:
     bench = bench_with(DOCUMENT, FIRST)
     assert isinstance(computed_and_pinned(bench, DOCUMENT, SECOND), PrefixPinned)
     assert refused(computed_and_pinned(bench, OTHER[:8], FIRST)).code == "pin_quota_exceeded"
 
 
-def test_a_key_over_its_share_is_told_what_it_has_pinned_itself() -> None:
+def test_a_key_over_its_share_learns_how_much_it_has_pinned() -> None:
     bench = bench_with(DOCUMENT, FIRST)
     computed_and_pinned(bench, DOCUMENT[:12], SECOND)
     assert refused(computed_and_pinned(bench, OTHER, SECOND)).message == (
@@ -53,7 +53,7 @@ def test_a_key_over_its_share_is_told_what_it_has_pinned_itself() -> None:
     )
 
 
-def test_a_key_is_shown_its_own_share_and_what_it_has_of_it() -> None:
+def test_a_report_has_the_keys_own_share_and_its_use() -> None:
     bench = bench_with(DOCUMENT, FIRST)
     computed_and_pinned(bench, DOCUMENT[:12], SECOND)
     report = bench.report(scope=SECOND)
@@ -70,7 +70,7 @@ def test_pins_that_share_pages_count_them_once_in_their_share_and_give_them_back
     assert bench.report(scope=FIRST).pages_pinned == 0
 
 
-def test_a_key_that_has_as_many_pins_as_there_may_be_leaves_others_theirs(
+def test_a_key_with_the_most_pins_leaves_others_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pin_registry, "MOST_PINS", 1)
@@ -94,7 +94,7 @@ def test_isolated_keys_share_the_quota_evenly(keys: tuple[str, ...], isolated: b
 # Before a prefix is computed
 
 
-def test_a_prefix_that_is_not_cached_yet_may_be_pinned_if_the_quota_has_room() -> None:
+def test_a_prefix_that_is_not_cached_yet_may_be_pinned_within_the_quota() -> None:
     bench = SchedulerBench(40, most_pinned=10)
     assert isinstance(bench.check_pin(DOCUMENT), PinFits)
     assert refused(bench.check_pin([*DOCUMENT, *OTHER])).code == "pin_quota_exceeded"
@@ -110,7 +110,7 @@ def test_without_a_prefix_cache_a_pin_is_refused_before_it_is_computed() -> None
     assert refused(bench.check_pin(DOCUMENT)).code == "no_prefix_cache"
 
 
-def test_what_is_pinned_already_needs_no_room_again() -> None:
+def test_pages_that_are_pinned_already_count_once() -> None:
     bench = bench_with(DOCUMENT)
     assert isinstance(bench.check_pin(DOCUMENT), PinFits)
     assert isinstance(bench.check_pin(DOCUMENT[:20]), PinFits)
@@ -120,7 +120,7 @@ def test_what_is_pinned_already_needs_no_room_again() -> None:
 # What pins take from requests
 
 
-def test_a_request_that_pins_leave_no_room_for_is_told_to_end_them() -> None:
+def test_a_request_that_pins_leave_no_pages_for_is_told_to_end_them() -> None:
     bench = bench_with(DOCUMENT)
     bench.submit("a", OTHER, max_tokens=90)
     refusal = bench.refused["a"]

@@ -1,4 +1,4 @@
-"""What requests to the scheduler share: turns, documents, prefixes in flight, groups of rows."""
+"""Prefixes that requests share: turns, documents, prefixes in flight, groups of rows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_equal_prefix_in_flight_is_computed_once() -> None:
         assert bench.tokens(name) == reply_alone([*document, ord(name) % 60], 2)
 
 
-def test_the_first_waiter_takes_over_when_the_one_who_computes_is_cancelled() -> None:
+def test_the_first_waiting_request_takes_over_when_the_computing_one_is_cancelled() -> None:
     bench = SchedulerBench(num_pages=256)
     document = long_reply_prompt(400, 2)
     bench.submit("a", [*document, 1], max_tokens=2)
@@ -81,7 +81,7 @@ def test_without_the_prefix_cache_the_same_text_is_computed_again() -> None:
     assert bench.tokens("b") == bench.tokens("a") == reply_alone(prompt, 4)
 
 
-def test_nobody_waits_for_a_prefix_that_is_not_kept() -> None:
+def test_no_request_waits_for_a_prefix_that_is_not_kept() -> None:
     bench = SchedulerBench(prefix_cache=False, num_pages=256)
     for name in "ab":
         bench.submit(name, long_reply_prompt(60, 2), max_tokens=2)
@@ -89,7 +89,7 @@ def test_nobody_waits_for_a_prefix_that_is_not_kept() -> None:
     assert bench.scheduler.stats().running == 2
 
 
-def test_who_recomputes_the_prompt_for_its_logprobs_waits_for_no_prefix() -> None:
+def test_a_request_for_prompt_logprobs_waits_for_no_prefix() -> None:
     bench = SchedulerBench(num_pages=256)
     bench.submit("a", long_reply_prompt(60, 2), max_tokens=2)
     bench.submit("b", long_reply_prompt(60, 2), max_tokens=2, prompt_logprobs=1)
@@ -121,7 +121,7 @@ def test_namespaces_share_nothing() -> None:
     assert bench.cached("b") == 0
 
 
-def test_what_just_fits_is_served_even_from_a_full_cache() -> None:
+def test_a_request_that_just_fits_is_served_from_a_full_cache() -> None:
     bench = SchedulerBench(num_pages=4, page_size=4)
     for salt in range(3):
         prompt = long_reply_prompt(10, 6, salt)
@@ -144,7 +144,7 @@ def test_the_longest_match_goes_first() -> None:
     assert names.index("warm") < names.index("cold")
 
 
-def test_what_a_row_in_error_has_computed_is_never_used_again() -> None:
+def test_pages_of_a_failed_row_are_never_used_again() -> None:
     bench = SchedulerBench()
     prompt = long_reply_prompt(30, 10)
     bench.submit("a", prompt, max_tokens=10)

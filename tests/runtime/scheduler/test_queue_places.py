@@ -1,4 +1,4 @@
-"""Places in the queue: one tenant's flood leaves room for the others, and a refusal says when to return."""
+"""Places in the queue: a tenant's flood leaves places to the others, and refusals have retry times."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def retry_times_at(places: QueuePlaces, per_second: float) -> RetryTimes:
 
 
 @pytest.mark.parametrize("keys", [0, 1, 2, 5])
-def test_a_tenant_that_is_alone_fills_the_whole_queue(keys: int) -> None:
+def test_a_single_tenant_fills_the_whole_queue(keys: int) -> None:
     assert flood(QueuePlaces(100, keys), "a") == 100
 
 
@@ -73,7 +73,7 @@ def test_without_keys_at_most_twice_as_many_wait_in_all(
 
 
 @given(floods=st.lists(st.integers(0, 100), max_size=7, unique=True))
-def test_without_keys_each_flood_leaves_places_to_those_who_come_next(floods: list[int]) -> None:
+def test_without_keys_each_flood_leaves_places_to_the_next_tenant(floods: list[int]) -> None:
     places = QueuePlaces(128, keys=0)
     for number in floods:
         flood(places, str(number))
@@ -136,13 +136,13 @@ def test_a_retracted_request_waits_in_a_place_again() -> None:
     assert bench.scheduler._places.total == 0
 
 
-def test_before_anything_ended_a_fixed_time_is_told() -> None:
+def test_before_any_reply_has_ended_the_retry_time_is_fixed() -> None:
     places = QueuePlaces(4, keys=0)
     flood(places, "a")
     assert RetryTimes(places).retry_after("a") == UNMEASURED_S
 
 
-def test_refused_clients_are_told_to_return_one_after_the_other_as_places_come_free() -> None:
+def test_refused_requests_get_retry_times_one_after_the_other() -> None:
     places = QueuePlaces(40, keys=0)
     flood(places, "a")
     retry_times = retry_times_at(places, per_second=2.0)
@@ -152,14 +152,14 @@ def test_refused_clients_are_told_to_return_one_after_the_other_as_places_come_f
     assert 9 <= told[-1] <= 11
 
 
-def test_nobody_is_told_to_stay_away_for_longer_than_the_queue_lasts() -> None:
+def test_no_retry_time_is_longer_than_the_queue_lasts() -> None:
     places = QueuePlaces(40, keys=0)
     flood(places, "a")
     retry_times = retry_times_at(places, per_second=8.0)
     assert max(retry_times.retry_after("a") for _ in range(1000)) in (5, 6)
 
 
-def test_nobody_is_told_more_than_what_clients_obey() -> None:
+def test_no_retry_time_is_longer_than_clients_obey() -> None:
     places = QueuePlaces(1000, keys=0)
     flood(places, "a")
     retry_times = retry_times_at(places, per_second=0.1)
@@ -177,7 +177,7 @@ def test_a_tenants_refusals_do_not_delay_another() -> None:
     assert retry_times.retry_after("quiet") == alone.retry_after("quiet") < retry_times.retry_after("noisy")
 
 
-def test_time_in_which_nobody_waits_does_not_count() -> None:
+def test_time_without_waiting_requests_does_not_count() -> None:
     places = QueuePlaces(100, keys=0)
     flood(places, "a")
     retry_times = retry_times_at(places, per_second=2.0)

@@ -1,4 +1,4 @@
-"""Whatever arrives, ends or runs out in whatever order: every reply is the one it would be alone."""
+"""In random histories every reply equals the reply of its request alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DOCUMENTS = [[1 + (i * k) % 50 for i in range(40)] for k in (3, 7, 11)]
 
 
 class FewRestored(StepBudget):
-    """A prefix comes back in many steps."""
+    """A prefix is restored over many steps."""
 
     def restored_tokens(self, decode_rows: int) -> int:
         return 8
@@ -102,7 +102,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(turn=st.integers(0, 5), tail=st.lists(st.integers(1, 60), min_size=1, max_size=6))
     def next_turn(self, turn: int, tail: list[int]) -> None:
-        """A conversation goes on from a reply that is complete."""
+        """The next turn after a complete reply."""
         done = [n for n in self.expected if self.bench.finish(n) and len(self.expected[n][0]) < 80]
         if done:
             name = done[turn % len(done)]
@@ -139,7 +139,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(keep=st.integers(0, 5))
     def lose_stored_pages(self, keep: int) -> None:
-        """What is held for a fetch stays."""
+        """Pages of fetches stay."""
         for key in list(self.bench.model.store.pages)[keep:]:
             del self.bench.model.store.pages[key]
 
@@ -182,7 +182,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(odds=st.integers(0, 3), drained=st.booleans())
     def restart(self, odds: int, drained: bool) -> None:
-        """Requests are gone, and so is the cache; the page store is not."""
+        """The server loses its requests and its cache, but not the page store."""
         if odds < 3:
             return
         if drained:

@@ -1,4 +1,4 @@
-"""Which pages the page store gets, and when: as they are evicted, as they are computed, at the end."""
+"""Pages that the page store saves: evicted ones, computed ones, and the rest at the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_evicted_pages_of_a_dropped_namespace_are_not_saved() -> None:
     assert stored.flush().saves == []
 
 
-def test_pages_of_nobody_are_not_saved() -> None:
+def test_pages_without_a_namespace_are_not_saved() -> None:
     bench = SchedulerBench(num_pages=16, page_size=4, most_stored=1000)
     bench.submit("private", PROMPT, max_tokens=4, namespace=None)
     bench.run()
@@ -43,7 +43,7 @@ def saved_pages(bench: SchedulerBench) -> int:
     return sum(len(unpack(part.pages)) for part in bench.model.plans[0].saves)
 
 
-def test_what_is_evicted_is_copied_out_over_several_steps_before_it_is_overwritten() -> None:
+def test_evicted_pages_are_copied_over_several_steps_before_they_are_overwritten() -> None:
     bench = SchedulerBench(num_pages=250, page_size=4, most_stored=1000)
     bench.submit("first", LONG, max_tokens=1)
     bench.run()
@@ -102,7 +102,7 @@ def test_with_write_through_a_reply_is_saved_too_and_nothing_twice() -> None:
     assert restarted.tokens("again") == reply_alone(turn, 8)
 
 
-def test_with_write_through_the_store_knows_what_was_used_on_the_device() -> None:
+def test_with_write_through_the_store_learns_which_pages_were_used() -> None:
     bench = with_write_through()
     bench.run()
     keys = list(bench.model.store.pages)
@@ -111,7 +111,7 @@ def test_with_write_through_the_store_knows_what_was_used_on_the_device() -> Non
     assert bench.model.store.used == [keys, keys[:150]]
 
 
-def test_with_write_through_what_is_private_or_wrong_is_not_kept() -> None:
+def test_with_write_through_private_and_faulty_pages_are_not_kept() -> None:
     bench = SchedulerBench(num_pages=64, page_size=4, most_stored=1000, write_through=True)
     bench.submit("private", PROMPT, max_tokens=4, namespace=None)
     bench.run()

@@ -9,7 +9,7 @@ from fake_model import EOS, long_reply_prompt, next_token, pack, reply_alone, un
 from scheduler_bench import SchedulerBench
 
 
-def test_a_reply_is_what_the_model_says_token_by_token() -> None:
+def test_a_reply_has_the_models_tokens_one_by_one() -> None:
     bench = SchedulerBench()
     prompt = long_reply_prompt(10, 8)
     bench.submit("a", prompt)
@@ -29,7 +29,7 @@ def test_an_end_of_sequence_token_ends_the_reply_and_is_its_last_token() -> None
     assert bench.outputs["a"][-1].stop_token == EOS
 
 
-def test_ignore_eos_goes_on_to_the_length() -> None:
+def test_ignore_eos_generates_up_to_the_length() -> None:
     prompt = next(p for p in ([i, 3] for i in range(5000)) if reply_alone(p, 3)[-1] == EOS)
     bench = SchedulerBench()
     bench.submit("a", prompt, max_tokens=12, ignore_eos=True)
@@ -143,7 +143,7 @@ def test_when_pages_run_out_the_youngest_is_retracted_and_loses_nothing() -> Non
         assert bench.tokens(name) == reply_alone(prompt, 40)
 
 
-def test_nobody_is_overtaken_for_ever() -> None:
+def test_no_request_is_overtaken_for_ever() -> None:
     bench = SchedulerBench(slots=1, num_pages=256)
     cached = long_reply_prompt(16, 1)
     bench.submit("seed", cached, max_tokens=1)
@@ -185,7 +185,7 @@ def test_a_dropped_client_takes_its_requests_along() -> None:
     assert bench.finish("b") == "length"
 
 
-def test_a_client_that_reads_no_more_is_told_that_its_requests_are_over() -> None:
+def test_a_client_that_reads_no_more_learns_that_its_requests_ended() -> None:
     bench = SchedulerBench()
     bench.submit("a", long_reply_prompt(9, 20), max_tokens=20, client=1)
     bench.submit("compiling", [1, 2], grammar="even", client=1)
@@ -283,7 +283,7 @@ def test_the_helpers_agree_on_packing() -> None:
     assert next_token([1, 2]) == next_token([1, 2])
 
 
-def test_a_fault_of_the_grammar_compiler_is_told_as_the_servers() -> None:
+def test_a_fault_of_the_grammar_compiler_is_reported_as_the_servers() -> None:
     bench = SchedulerBench()
     bench.submit("a", [1, 2], grammar="fault")
     bench.compiler.finish_all()

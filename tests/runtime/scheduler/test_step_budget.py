@@ -1,4 +1,4 @@
-"""Prefill chunks follow from the time that steps took."""
+"""The size of prefill chunks follows from the measured time of steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_step_with_streams_takes_about_its_time() -> None:
     assert 0.75 * 280 <= tokens <= 280
 
 
-def test_a_step_that_holds_up_nobody_takes_longer() -> None:
+def test_a_step_without_streams_may_take_longer() -> None:
     budget = settled(base_ms=20.0, token_ms=1.0)
     assert budget.prefill_tokens(0) > 3 * budget.prefill_tokens(4)
 

@@ -1,4 +1,4 @@
-"""Pages that the cache gives up come back from the page store instead of being computed again."""
+"""Evicted pages are restored from the page store instead of being computed again."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_long_prefix_is_restored_over_several_steps_while_streams_go_on() -> N
     assert bench.tokens("again") == reply_alone(LONG, 8)
 
 
-def test_what_a_running_request_restores_is_not_restored_for_another_too() -> None:
+def test_pages_that_a_running_request_restores_are_not_restored_for_another() -> None:
     bench = with_long_evicted_prompt()
     bench.submit("again", LONG, max_tokens=1)
     bench.submit("third", [*LONG, 7, 8], max_tokens=1)
@@ -57,7 +57,7 @@ def test_what_a_running_request_restores_is_not_restored_for_another_too() -> No
     assert not bench.model.store.held
 
 
-def test_who_ends_before_all_is_restored_leaves_nothing_behind() -> None:
+def test_a_request_that_ends_while_it_is_restored_leaves_nothing_behind() -> None:
     bench = with_long_evicted_prompt()
     bench.submit("again", LONG, max_tokens=1)
     bench.answer_fetches()
@@ -71,7 +71,7 @@ def test_who_ends_before_all_is_restored_leaves_nothing_behind() -> None:
     assert bench.scheduler.stats().pages_used == 0
 
 
-def test_who_starts_next_waits_until_there_is_room_to_restore() -> None:
+def test_the_next_request_waits_until_a_step_can_restore_its_pages() -> None:
     bench = with_long_evicted_prompt()
     bench.submit("bigger", [*BIG[1:], 9], max_tokens=1, namespace="bigger")
     bench.run()
@@ -109,7 +109,7 @@ def test_a_request_that_ends_before_its_first_step_leaves_nothing_behind() -> No
 
 
 def started_but_not_planned(bench: SchedulerBench) -> Request:
-    """A request that has its slot and what is to be restored, but no row in a step yet."""
+    """A request with a slot and pages to restore, but no row in a step yet."""
     bench.submit("again", PROMPT, max_tokens=8)
     bench.answer_fetches()
     bench.scheduler._admit()
@@ -118,7 +118,7 @@ def started_but_not_planned(bench: SchedulerBench) -> Request:
     return request
 
 
-def test_who_is_put_back_before_its_first_step_holds_one_fetch() -> None:
+def test_a_request_that_is_retracted_before_its_first_step_holds_one_fetch() -> None:
     bench = with_evicted_prompt()
     request = started_but_not_planned(bench)
     bench.scheduler._requests.retract(request)
@@ -129,7 +129,7 @@ def test_who_is_put_back_before_its_first_step_holds_one_fetch() -> None:
     assert not bench.model.store.held
 
 
-def test_what_a_started_request_restores_outlives_a_dropped_namespace() -> None:
+def test_pages_that_a_started_request_restores_outlive_a_dropped_namespace() -> None:
     bench = with_evicted_prompt()
     request = started_but_not_planned(bench)
     bench.control(DropCache(0, 1, "", ""))
@@ -139,7 +139,7 @@ def test_what_a_started_request_restores_outlives_a_dropped_namespace() -> None:
     assert not bench.model.store.held
 
 
-def test_what_led_to_no_number_is_not_restored_for_others() -> None:
+def test_pages_whose_logits_are_not_numbers_are_not_restored_for_others() -> None:
     bench = with_evicted_prompt()
     bench.submit("again", PROMPT, max_tokens=4)
     bench.answer_fetches()
@@ -156,7 +156,7 @@ def test_what_led_to_no_number_is_not_restored_for_others() -> None:
     assert bench.tokens("third") == reply_alone(PROMPT, 4)
 
 
-def test_what_is_restored_replaces_the_copy_of_a_page_that_matches_in_part() -> None:
+def test_a_restore_replaces_the_copy_of_a_partly_matched_page() -> None:
     bench = with_evicted_prompt()
     bench.submit("near", [*PROMPT[:10], 0, 0, 0, 0, 0, 0], max_tokens=1)
     bench.run()
@@ -166,7 +166,7 @@ def test_what_is_restored_replaces_the_copy_of_a_page_that_matches_in_part() -> 
     assert bench.cached("again") == 36
 
 
-def test_a_dropped_namespace_is_gone_from_the_store_and_from_those_who_wait() -> None:
+def test_a_dropped_namespace_leaves_the_store_and_the_waiting_requests() -> None:
     bench = with_evicted_prompt()
     bench.submit("again", PROMPT, max_tokens=1)
     bench.answer_fetches()
@@ -177,7 +177,7 @@ def test_a_dropped_namespace_is_gone_from_the_store_and_from_those_who_wait() ->
     assert {namespace for namespace, _ in bench.model.store.pages.values()} <= {"big"}
 
 
-def test_who_is_put_back_may_be_restored_when_it_starts_again() -> None:
+def test_a_retracted_request_may_be_restored_when_it_starts_again() -> None:
     bench = SchedulerBench(num_pages=16, page_size=4, most_stored=1000)
     prompts = [long_reply_prompt(24, 20, salt=salt) for salt in (1, 2)]
     for name, prompt in enumerate(prompts):
@@ -189,8 +189,8 @@ def test_who_is_put_back_may_be_restored_when_it_starts_again() -> None:
     assert not bench.model.store.held
 
 
-def served_to_ann(put_back: bool) -> float:
-    """What her prompt and reply count for while Bob waits; perhaps put back while it was restored."""
+def served_to_ann(retracted: bool) -> float:
+    """Ann's counter after her prompt and reply, while Bob waits."""
     bench = with_long_evicted_prompt()
     bench.submit("again", LONG, max_tokens=2, tenant="ann")
     bench.submit("other", BIG[1:], max_tokens=1, tenant="bob", namespace=None)
@@ -199,7 +199,7 @@ def served_to_ann(put_back: bool) -> float:
     request = bench.scheduler._requests._open["again"]
     restored = request.allocation.planned
     assert request.allocation.restoring
-    if put_back:
+    if retracted:
         bench.scheduler._requests.retract(request)
         bench.step()
         assert request.charged == restored  # nobody restored or computed the rest
@@ -211,5 +211,5 @@ def served_to_ann(put_back: bool) -> float:
     return bench.scheduler._fairness._periods[0].counters["ann"]
 
 
-def test_who_is_put_back_while_it_is_restored_pays_what_it_would_have_paid() -> None:
-    assert served_to_ann(put_back=True) == served_to_ann(put_back=False)
+def test_a_request_that_is_retracted_while_it_is_restored_is_charged_the_same() -> None:
+    assert served_to_ann(retracted=True) == served_to_ann(retracted=False)

@@ -25,7 +25,7 @@ def test_within_the_bound_matches_decide_between_tenants() -> None:
     assert [world.start() for _ in range(3)] == [first, warm, cold]
 
 
-def test_a_tenant_beyond_the_bound_waits_for_those_who_were_served_less() -> None:
+def test_a_tenant_beyond_the_bound_waits_for_less_served_ones() -> None:
     world = QueueWorld()
     first = world.add("greedy", tokens=200, matched=90)
     warm, cold = world.add("greedy", tokens=90, matched=80), world.add("modest", tokens=20)
@@ -50,7 +50,7 @@ def test_a_flood_of_requests_counts_as_one_tenant() -> None:
     assert served.count("chat") == 10
 
 
-def test_nobody_saves_up_by_staying_away() -> None:
+def test_no_tenant_saves_up_while_it_rests() -> None:
     world = QueueWorld()
     for _ in range(100):
         world.add("busy", tokens=150)
@@ -62,7 +62,7 @@ def test_nobody_saves_up_by_staying_away() -> None:
     assert served.count("back") <= 11
 
 
-def test_what_was_served_while_nobody_waited_is_held_against_nobody() -> None:
+def test_tokens_served_to_a_single_tenant_do_not_count_against_it() -> None:
     world = QueueWorld()
     for _ in range(50):
         world.add("early", tokens=1000)
@@ -107,7 +107,7 @@ def test_tenants_with_a_backlog_are_served_alike_whatever_they_match(
 
 @given(newcomers=st.lists(COSTS, min_size=100, max_size=100), debt=st.integers(0, 500))
 @settings(max_examples=50)
-def test_ever_new_tenants_with_better_matches_keep_nobody_waiting_for_ever(
+def test_a_stream_of_new_tenants_with_better_matches_starves_no_tenant(
     newcomers: list[tuple[int, int]], debt: int
 ) -> None:
     world = QueueWorld()
@@ -173,7 +173,7 @@ def test_all_are_tried_however_many_wait() -> None:
     assert sorted(request.arrival for request in tried) == [request.arrival for request in requests]
 
 
-def test_counters_of_tenants_that_are_gone_are_forgotten() -> None:
+def test_counters_of_past_tenants_are_forgotten() -> None:
     world = QueueWorld()
     world.add("tenant")
     for number in range(3000):

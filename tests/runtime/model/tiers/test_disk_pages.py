@@ -1,4 +1,4 @@
-"""Pages on disk: what was written is read back whole or not at all, within a number of bytes."""
+"""Pages on disk are read back whole or not at all, and stay within a limit of bytes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_only_its_owner_may_read_the_file(tmp_path: Path) -> None:
     assert (tmp_path / "new" / FILE_NAME).stat().st_mode & 0o77 == 0
 
 
-def test_it_stays_within_its_limit_and_gives_up_what_was_used_longest_ago(tmp_path: Path) -> None:
+def test_it_stays_within_its_limit_and_evicts_the_least_recently_used_pages(tmp_path: Path) -> None:
     limit = 2 << 20
     disk = DiskStore(tmp_path, limit)
     for number in range(100):
@@ -71,7 +71,9 @@ def test_it_stays_within_its_limit_and_gives_up_what_was_used_longest_ago(tmp_pa
 
 
 @pytest.mark.parametrize(("short_by", "kept"), [(0, 8), (1, 0)])
-def test_the_least_limit_is_what_pages_together_need(tmp_path: Path, short_by: int, kept: int) -> None:
+def test_the_least_limit_holds_the_pages_that_are_written_together(
+    tmp_path: Path, short_by: int, kept: int
+) -> None:
     disk = DiskStore(tmp_path, least_limit(8 * SIZE) - short_by)
     disk.write([page(number) for number in range(8)])
     assert len(disk.keys) == kept
@@ -198,7 +200,7 @@ def test_a_torn_or_damaged_file_gives_whole_pages_or_errors(
         pass
 
 
-def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE_NAME) as database:
         database.execute("CREATE TABLE notes (text)")
     before = (tmp_path / FILE_NAME).read_bytes()
@@ -210,7 +212,7 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
         DiskStore(tmp_path, LIMIT)
 
 
-def test_a_full_disk_is_named_and_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_keeps_the_stored_pages(tmp_path: Path) -> None:
     disk = DiskStore(tmp_path, LIMIT)
     disk.write([page(1)])
     [pages] = disk._database.execute("PRAGMA page_count").fetchone()
@@ -236,7 +238,7 @@ def test_two_servers_share_a_file(tmp_path: Path) -> None:
     assert all(read(other, number) for number in (2, 3))
 
 
-def test_namespaces_are_forgotten_alone_or_by_what_they_begin_with(tmp_path: Path) -> None:
+def test_namespaces_are_forgotten_alone_or_by_scope(tmp_path: Path) -> None:
     disk = DiskStore(tmp_path, LIMIT)
     disk.write([page(1, "ann/"), page(2, "ann/x"), page(3, "bob/"), page(4, "bob/%"), page(5, "bob/xy")])
     assert disk.forget("ann/", "ann/x") == 1
@@ -263,7 +265,7 @@ def numbers_in(directory: Path, most: int) -> list[int]:
     return [number for number in range(1, most) if content(number)[:64] in file]
 
 
-def test_no_byte_of_what_was_forgotten_stays_in_the_file(tmp_path: Path) -> None:
+def test_no_byte_of_forgotten_pages_stays_in_the_file(tmp_path: Path) -> None:
     disk = DiskStore(tmp_path, LIMIT)
     disk.write([page(1, "ann/"), page(2, "bob/")])
     disk.forget("ann/", None)
@@ -272,7 +274,7 @@ def test_no_byte_of_what_was_forgotten_stays_in_the_file(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("opened_again", [False, True])
-def test_nor_of_what_made_room_or_was_discarded_before(tmp_path: Path, opened_again: bool) -> None:
+def test_no_byte_of_evicted_or_discarded_pages_stays_in_the_file(tmp_path: Path, opened_again: bool) -> None:
     disk = DiskStore(tmp_path, 20 * SIZE)
     disk.forget("ann/", None)
     erase(disk)
@@ -290,7 +292,7 @@ def test_nor_of_what_made_room_or_was_discarded_before(tmp_path: Path, opened_ag
     assert (tmp_path / FILE_NAME).stat().st_size <= 20 * SIZE
 
 
-def test_nor_of_what_another_server_gave_up(tmp_path: Path) -> None:
+def test_no_byte_of_pages_that_another_server_removed_stays_in_the_file(tmp_path: Path) -> None:
     one, other = DiskStore(tmp_path, LIMIT), DiskStore(tmp_path, LIMIT)
     one.write([page(1, "ann/"), page(2, "ann/"), page(3, "bob/")])
     other.discard([key(1)])
@@ -325,7 +327,7 @@ def test_a_file_that_is_clean_is_not_overwritten_again(tmp_path: Path) -> None:
     assert not any("zeroblob" in statement for statement in statements)
 
 
-def test_zeros_that_were_left_behind_are_gone_when_the_file_is_opened_again(tmp_path: Path) -> None:
+def test_leftover_zeros_are_removed_when_the_file_is_opened_again(tmp_path: Path) -> None:
     disk = DiskStore(tmp_path, LIMIT)
     before = disk.bytes_used
     disk._database.execute("INSERT INTO contents VALUES (-1, zeroblob(1000000))")
@@ -333,7 +335,7 @@ def test_zeros_that_were_left_behind_are_gone_when_the_file_is_opened_again(tmp_
     assert DiskStore(tmp_path, LIMIT).bytes_used == before
 
 
-def test_the_limit_holds_for_what_others_wrote_and_for_what_is_larger_than_it(tmp_path: Path) -> None:
+def test_the_limit_holds_for_pages_of_other_servers_and_for_larger_pages(tmp_path: Path) -> None:
     limit = 20 * SIZE
     one, other = DiskStore(tmp_path, limit), DiskStore(tmp_path, limit)
     for number in range(16):
@@ -346,7 +348,7 @@ def test_the_limit_holds_for_what_others_wrote_and_for_what_is_larger_than_it(tm
     assert one.bytes_used <= limit
 
 
-def test_what_is_expected_counts_as_used_in_that_order(tmp_path: Path) -> None:
+def test_expected_pages_count_as_used_in_that_order(tmp_path: Path) -> None:
     limit = 20 * SIZE
     disk = DiskStore(tmp_path, limit)
     disk.write([page(100), page(101)])

@@ -1,4 +1,4 @@
-"""Host memory and disk behind the KV cache: what is saved is found again, byte for byte."""
+"""Saved pages are found again in host memory and on disk, byte for byte."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_page_comes_back_as_it_was_saved(world: World) -> None:
     assert not world.content(3).any()
 
 
-def test_what_no_layer_asked_for_is_there_once_a_restore_is_finished(world: World) -> None:
+def test_a_finished_restore_has_copied_layers_that_were_not_asked_for(world: World) -> None:
     expected = world.content(3)
     world.save([1], [3])
     fetch, _ = world.fetch([1])
@@ -82,9 +82,7 @@ def hold_until(monkeypatch: pytest.MonkeyPatch, fetches: Fetches, name: str, tim
     monkeypatch.setattr(fetches, "advance", lambda: advance() if len(called) >= times else None)
 
 
-def test_who_wants_little_does_not_wait_for_who_wants_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_fetches_do_not_wait_for_long_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path, places=32, disk=False)
     pages = list(range(PAGES))
     world.save(pages, pages)
@@ -96,7 +94,7 @@ def test_who_wants_little_does_not_wait_for_who_wants_much(
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_what_a_fetch_holds_is_let_go_when_nobody_wants_it_any_more(
+def test_an_ended_fetch_releases_its_pages(
     tmp_path: Path, asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path, places=32, disk=False)
@@ -114,7 +112,9 @@ def test_what_a_fetch_holds_is_let_go_when_nobody_wants_it_any_more(
     assert len(world.store.pool._idle) == PAGES
 
 
-def test_in_memory_those_used_longest_ago_go_and_later_pages_before_earlier_ones(tmp_path: Path) -> None:
+def test_in_memory_the_least_recently_used_pages_are_evicted_later_ones_before_earlier_ones(
+    tmp_path: Path,
+) -> None:
     world = World(tmp_path, places=8, disk=False)
     world.save([1, 2, 3, 4], [1, 2, 3, 4])
     world.save([11, 12, 13, 14], [5, 6, 7, 8])
@@ -125,7 +125,7 @@ def test_in_memory_those_used_longest_ago_go_and_later_pages_before_earlier_ones
     assert world.fetch([11, 12, 13, 14])[1] == 4
 
 
-def test_in_memory_what_is_saved_again_counts_as_used(tmp_path: Path) -> None:
+def test_in_memory_pages_that_are_saved_again_count_as_used(tmp_path: Path) -> None:
     world = World(tmp_path, places=4, disk=False)
     world.save([1, 2], [1, 2])
     world.save([3, 4], [3, 4])
@@ -134,7 +134,7 @@ def test_in_memory_what_is_saved_again_counts_as_used(tmp_path: Path) -> None:
     assert [world.find([key])[1] for key in (1, 2, 3, 4, 5, 6)] == [1, 1, 0, 0, 1, 1]
 
 
-def test_what_a_fetch_holds_stays_and_what_has_no_room_is_lost(tmp_path: Path) -> None:
+def test_pages_of_a_fetch_stay_and_pages_that_do_not_fit_are_lost(tmp_path: Path) -> None:
     world = World(tmp_path, places=2, disk=False)
     expected = world.content(1)
     world.save([1, 2], [1, 2])
@@ -182,7 +182,7 @@ def test_on_disk_later_pages_of_a_prefix_go_before_earlier_ones(tmp_path: Path) 
     assert [int.from_bytes(key, "big") for (key,) in rows] == [1, 2, 3, 4, 5, 6]
 
 
-def test_on_disk_what_was_used_on_the_device_counts_as_used_and_a_prefix_before_what_follows(
+def test_on_disk_pages_used_on_the_device_count_as_used_and_prefixes_as_used_later(
     tmp_path: Path,
 ) -> None:
     world = World(tmp_path, places=8, disk=True)
@@ -238,7 +238,7 @@ def test_a_flush_saves_more_than_memory_holds(tmp_path: Path) -> None:
     assert len(DiskStore(tmp_path, LIMIT).keys) == 20
 
 
-def test_where_the_disk_has_less_room_than_the_cache_a_flush_keeps_what_was_used_last(tmp_path: Path) -> None:
+def test_a_flush_to_a_small_disk_keeps_the_most_recently_used_pages(tmp_path: Path) -> None:
     limit = 16 * FILE_PAGE_BYTES
     world = World(tmp_path, places=4, disk=True, limit=limit)
     world.save([1], [0])
@@ -258,7 +258,7 @@ def test_a_flush_copies_nothing_that_is_on_disk_already(tmp_path: Path) -> None:
     world.wait_for_counts(saved_pages=5, disk_pages=5)
 
 
-def test_a_flush_writes_what_memory_still_has_and_the_disk_has_lost(tmp_path: Path) -> None:
+def test_a_flush_writes_pages_in_memory_that_the_disk_has_lost(tmp_path: Path) -> None:
     world = World(tmp_path, places=1000, disk=True, limit=16 * FILE_PAGE_BYTES)
     for key in range(0, 200, 8):
         world.save(list(range(key, key + 8)), list(range(8)))

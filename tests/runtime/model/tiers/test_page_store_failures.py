@@ -1,4 +1,4 @@
-"""Host memory and disk behind the KV cache: what is given up is gone, and a failing disk is done without."""
+"""Removed pages are not found again, and the page store works without a failing disk."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_namespace_is_forgotten_in_memory_and_on_disk(world: World) -> None:
     assert world.fetch([2], "bob/")[1] == 1
 
 
-def test_prompts_are_answered_while_what_was_forgotten_is_erased(
+def test_fetches_are_answered_while_forgotten_pages_are_erased(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path, places=8, disk=True)
@@ -73,7 +73,7 @@ def fail(*_: object) -> None:
     raise sqlite3.OperationalError("disk I/O error")
 
 
-def test_who_forgets_is_told_that_the_disk_failed_and_may_still_have_some(
+def test_the_answer_to_a_drop_says_that_the_disk_failed_and_may_still_have_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path, places=8, disk=True)
@@ -96,7 +96,7 @@ def test_who_forgets_is_told_that_the_disk_failed_and_may_still_have_some(
     assert forget() == CacheDropped(7, 3, 48, host_pages=0, disk_pages=1)
 
 
-def test_what_a_fetch_holds_of_a_forgotten_namespace_is_whole_until_it_is_given_back(world: World) -> None:
+def test_held_pages_of_a_forgotten_namespace_stay_whole_until_they_are_released(world: World) -> None:
     expected = world.content(1)
     world.save([1], [1], "ann/")
     fetch, _ = world.fetch([1])
@@ -109,7 +109,7 @@ def test_what_a_fetch_holds_of_a_forgotten_namespace_is_whole_until_it_is_given_
     assert world.fetch([1])[1] == 0
 
 
-def test_a_disk_that_fails_is_left_and_memory_goes_on(
+def test_a_disk_that_fails_is_suspended_and_memory_keeps_working(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World(tmp_path, places=4, disk=True)
@@ -181,7 +181,7 @@ def test_a_directory_that_can_not_be_made_is_done_without(
 
 
 @pytest.mark.parametrize("is_left", [False, True])
-def test_what_a_failing_disk_could_not_give_up_is_not_found_when_it_is_opened_again(
+def test_pages_that_a_failing_disk_could_not_discard_are_not_found_when_it_is_reopened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_left: bool
 ) -> None:
     failing = DiskStore(tmp_path, 1 << 24)

@@ -1,4 +1,4 @@
-"""A page store is opened for one model: what may go wrong, and the name under which pages are kept."""
+"""Opening a page store: errors, and the hash of the model that its pages depend on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_host_memory_too_small_for_a_page_is_refused(tmp_path: Path) -> None:
         open_page_store(config, PAGE_BYTES, torch.device("cpu"))
 
 
-def test_a_disk_cache_too_small_for_what_is_written_together_is_refused_and_loses_nothing(
+def test_a_disk_cache_too_small_for_one_write_is_refused_and_loses_nothing(
     tmp_path: Path,
 ) -> None:
     disk = DiskStore(tmp_path, 1 << 30)

@@ -1,4 +1,4 @@
-"""Pages in a store that servers share: what one saved another finds; its failures cost hits, no replies."""
+"""Pages in a store that servers share; its failures cost hits, but no replies."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def read(store: RemoteStore, number: int, namespace: str = "") -> bool:
     return bool(found)
 
 
-def test_what_one_server_wrote_another_reads(url: str) -> None:
+def test_a_server_reads_pages_that_another_wrote(url: str) -> None:
     RemoteStore(url).write([page(1), page(2, "ann/")])
     other = RemoteStore(url)
     assert [read(other, 1), read(other, 2, "ann/"), read(other, 2), read(other, 3)] == [
@@ -160,7 +160,7 @@ def test_a_damaged_page_or_one_of_another_size_or_type_is_not_served_but_written
     assert all(read(store, number) for number in (1, 2, 3, 4))
 
 
-def test_namespaces_are_forgotten_alone_or_by_what_they_begin_with(url: str) -> None:
+def test_namespaces_are_forgotten_alone_or_by_scope(url: str) -> None:
     store = RemoteStore(url)
     names = {1: "ann/", 2: "ann/x", 3: "bob/", 4: "bob/*", 5: "bob/[a]x", 6: "bob/a:x"}
     store.write([page(number, namespace) for number, namespace in names.items()])
@@ -187,7 +187,7 @@ def test_pages_that_may_be_wrong_are_given_up(url: str) -> None:
     assert [read(store, 1, "ann/"), read(store, 2, "ann/"), read(store, 2, "bob/")] == [True, False, True]
 
 
-def test_others_values_are_left_alone(url: str) -> None:
+def test_foreign_values_are_left_alone(url: str) -> None:
     server = redis.Redis.from_url(url)
     server.set("mine", "precious")
     RemoteStore(url).forget("", None)
@@ -195,7 +195,7 @@ def test_others_values_are_left_alone(url: str) -> None:
 
 
 @given(one=st.text(max_size=6), other=st.text(max_size=6))
-def test_no_namespaces_names_begin_like_anothers(one: str, other: str) -> None:
+def test_no_namespaces_names_are_a_prefix_of_anothers(one: str, other: str) -> None:
     if one != other:
         assert not name(one, key(1)).startswith(name(other, b""))
 
@@ -246,7 +246,7 @@ def test_a_server_that_says_nothing_is_not_waited_for(monkeypatch: pytest.Monkey
         assert time.monotonic() - started < 30.0
 
 
-def test_at_the_end_it_gets_what_it_lacks_and_another_finds_all(url: str, tmp_path: Path) -> None:
+def test_a_flush_stores_the_missing_pages_and_another_server_finds_all(url: str, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "other").mkdir()
     one = World(tmp_path / "one", places=4, disk=False, remote=RemoteStore(url))
@@ -335,7 +335,7 @@ def test_forgetting_may_take_many_round_trips(url: str, monkeypatch: pytest.Monk
     assert store.forget("", None) == 4000
 
 
-def test_a_server_elsewhere_finds_what_the_first_computed(served_model: Path, tmp_path: Path) -> None:
+def test_another_server_finds_the_pages_that_the_first_computed(served_model: Path, tmp_path: Path) -> None:
     with running(SERVERS[-1], tmp_path) as url:
         check_sharing(served_model, url)
 

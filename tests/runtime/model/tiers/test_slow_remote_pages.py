@@ -1,4 +1,4 @@
-"""A remote store whose answers come in slowly is left before they end."""
+"""A remote store whose answers arrive slowly is paused before they end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def dripping() -> Iterator[tuple[str, list[bool]]]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-def test_nobody_waits_for_the_end_of_an_answer_that_comes_in_drips(
+def test_an_answer_that_arrives_slowly_hits_the_deadline(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(remote, "ANSWER_SECONDS", 0.3)
