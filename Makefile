@@ -36,7 +36,7 @@ lint: $(VENV)/.installed-for-tests $(TYPING)/arbora
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	MYPYPATH=$(TYPING) $(BIN)/mypy -p arbora
-	MYPYPATH=$(TYPING):tests/support:bench $(BIN)/mypy tests bench
+	MYPYPATH=$(TYPING):tests/support:bench:bench/lib $(BIN)/mypy tests bench
 
 bench: $(VENV)/.installed-for-tests
 	$(BIN)/python bench/serve.py --url $(URL)

@@ -1,10 +1,9 @@
 """Replays a trace of prompts through the prefix cache: the share of blocks that each order of eviction hits.
 
-A page is a block, and its two tokens are its id twice; a last block that is not full has one. Outputs are not
-entered, but their lengths are told, as in a server.
-Belady's order knows the future and may evict any block, also one that others hang below: a bound that no
-cache of prefixes reaches. Without --trace, generated ones are replayed: those of bench/traces.py are scaled
-to the cache, those of bench/service_traces.py are not.
+A page is one block: its id twice as two tokens, or once if the last block is not full. The cache learns the
+lengths of outputs but does not store them. Belady's order knows the future and may evict any block, even one
+with blocks below it: a bound that no prefix cache reaches. Without --trace, generated traces are replayed:
+those of lib/traces.py are scaled to the cache, those of lib/service_traces.py are not.
 Run: PYTHONSAFEPATH=1 python bench/cache_sim.py --trace FILE --blocks 1000 4000 16000
 """
 
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from arbora.radix_cache import EvictionPolicy, GittinsPolicy, LeastRecentlyUsed, PrefixCache
 
-sys.path.append(str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent / "lib"))
 from service_traces import SERVICES
 from traces import KINDS, Request, Trace, generate, read_trace
 
@@ -56,7 +55,7 @@ def _tokens(request: Request) -> bytes:
 
 
 def belady(trace: Trace, blocks: int) -> float:
-    """The same share when the block that is asked for last is evicted, wherever it stands."""
+    """The same share if the block that is needed last is evicted, even one with blocks below it."""
     accesses = [block for request in trace for block in request.prompt]
     following = _next_uses(accesses)
     cached: dict[int, int] = {}

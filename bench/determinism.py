@@ -23,7 +23,7 @@ from typing import Any
 
 from arbora import Engine
 
-sys.path.append(str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent / "lib"))
 from mixed_load import Answer, Ask, differing, mixed_load, replay, shuffled
 
 MODES = (True, False)
@@ -37,7 +37,7 @@ def engine(model: str | None, dtype: str, deterministic: bool, **options: Any) -
 def runs(
     model: str | None, dtype: str, deterministic: bool, load: list[Ask], in_flight: int, alone: int
 ) -> dict[str, int]:
-    """How many requests differ from the first run, by the name of the run."""
+    """The number of requests that differ from the first run, by the name of the run."""
     count = len(load)
     outside = [Ask(ask.messages, ask.prompt, ask.sampling | {"cache_prompt": False}) for ask in load[:alone]]
     differ: dict[str, int] = {}
@@ -88,7 +88,7 @@ def timed(run: Callable[[], list[Answer]]) -> tuple[float, float]:
 
 
 def cpu_seconds() -> float:
-    """Of all children of this process."""
+    """The CPU seconds of all children of this process."""
     total = 0.0
     for task in Path("/proc/self/task").iterdir():
         for pid in (task / "children").read_text().split():

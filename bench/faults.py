@@ -1,12 +1,12 @@
-"""Kills, stops and starves each process of a server under load, and tells what was lost and for how long.
+"""Kills, stops and starves each process of a server under load: which requests are lost, and for how long.
 
     python bench/faults.py --times 10 --out faults.md
 
 Starts `arbora serve` with the built-in model, a disk tier and, where redis-server is installed, a remote
-cache. Clients ask all the time: streams, whole answers, schemas; every request has one right text. For each
-fault the requests that were open are followed to their ends, and clients ask again what failed. Lost is a
-request that was never answered, neither at first nor again, or whose text was wrong. A server has recovered
-when /health is 200, the process is another one if it had to be replaced, and a request is answered.
+cache. Clients send requests all the time: streams, whole answers, schemas; every request has one right text.
+For each fault the open requests are followed to their ends, and clients repeat the failed ones. A request is
+lost if neither it nor its repetition was answered, or if the text was wrong. A server has recovered when
+/health is 200, the process is another one if it had to be replaced, and a request is answered.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-sys.path.append(str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent / "lib"))
 from fault_kinds import FAULTS, REDIS_FAULTS, Fault, World
 from fault_load import Ask, FaultLoad
 from rest_check import wrong_at_rest
@@ -36,7 +36,7 @@ from server_process import MAIN_ROLES, ServerProcess, exit_on_sigterm, main_pids
 from soak_report import commit, date, machine, percentile, table
 
 HEALTHY_WITHIN_S = 120.0
-ENDED_WITHIN_S = 5.0  # behind the server's end, for processes that the system ends with their parents
+ENDED_WITHIN_S = 5.0  # after the server's end, for processes that the system ends with their parents
 STARVED_S = 4.0  # how long a fault lasts that replaces no process
 REDIS_PORT = 16399
 SERVER = (

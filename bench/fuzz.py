@@ -1,11 +1,11 @@
-"""Sends many generated and mutated requests to every endpoint of a server, and tells what came of them.
+"""Sends many generated and mutated requests to every endpoint of a server and counts the outcomes.
 
     python bench/fuzz.py --requests 100000 --connections 8 --out fuzz.md
 
 Starts `arbora serve` with the built-in model and a short context, so that a request whose `max_tokens` was
-mutated away ends soon. Beside the requests a stream and a ping of /health go on, whose longest silence is
-told. Nothing may be wrong: every request has a documented answer, no process ends, no memory is lost.
-Equal seeds give equal requests; `--first` skips those before that number.
+mutated away ends soon. Meanwhile a stream and a ping of /health run, whose longest silence is reported.
+Nothing may be wrong: every request has a documented answer, no process ends, no memory is lost. Equal seeds
+give equal requests; `--first` skips those before that number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests" / "support")]
+sys.path += [str(Path(__file__).parent / "lib"), str(Path(__file__).parents[1] / "tests" / "support")]
 from canary import Canary
 from fuzz_bodies import Case, case
 from fuzz_run import Outcome, send_all

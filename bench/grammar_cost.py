@@ -1,4 +1,4 @@
-"""What a grammar costs: prompts answered by a schema, and such prompts without one, as many tokens each.
+"""The cost of a grammar: prompts with a schema and similar prompts without one, with as many tokens each.
 
     python bench/grammar_cost.py --url http://127.0.0.1:8000 --runs 5
 
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent / "lib"))
 from openai_client import Client, Reply
 from workloads import Workload, World, json_schema, replies_without_schema
 

@@ -2,9 +2,9 @@
 
     PYTHONSAFEPATH=1 python bench/grammar_memory.py --schemas 4000
 
-Each schema is compiled once and never asked for again. The cache of compiled grammars is made small, so that
-it is full early: what grows after that would grow for ever. Prints the memory of this process, which stands
-in for the scheduler's, and of all its processes together.
+Each schema is compiled once and never used again. The cache of compiled grammars is small, so that it is full
+early: growth after that is a leak. Prints the memory of this process, which stands in for the scheduler's,
+and of all its processes together.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from arbora.grammars.errors import GrammarError
 
-sys.path.append(str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent / "lib"))
 from grammar_engines import PIP_NAMES, Engine, Grammar, Words, compact, engines, is_installed
 from schema_order import SchemaOrder
 

@@ -249,7 +249,7 @@ def reach(graph: Graph, start: str) -> set[str]:
     seen: set[str] = set()
     waiting = [start]
     while waiting:
-        new = graph[waiting.pop()] - seen
+        new = graph.get(waiting.pop(), set()) - seen
         seen |= new
         waiting += new
     return seen

@@ -1,4 +1,4 @@
-"""Time of each CPU kernel at the shapes of a 0.6B Qwen3 in bfloat16, beside what the machine allows.
+"""Time of each CPU kernel at the shapes of a 0.6B Qwen3 in bfloat16, beside the machine's limit.
 
 Run: PYTHONSAFEPATH=1 python bench/kernels.py [--threads 2] [attention | linear | elementwise …]
 Every figure is the best of many runs. The floor is the larger of the bytes that must be read at the bandwidth
@@ -20,7 +20,7 @@ from arbora.kernels.pages import copy_pages
 from arbora.kernels.rotary import HeadNorms, rotary_write_kv
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 1024, 3072, 16, 8, 128, 16
-WORKING_SET = 400_000_000  # bytes of cache or weights to go round, more than stay in a core's caches
+WORKING_SET = 400_000_000  # bytes of KV or weights that a case cycles through, more than a core's caches hold
 CPU = torch.device("cpu")
 
 

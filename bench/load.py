@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent / "lib"))
 from process_figures import Figures, cpu_seconds, keep_peak, processes
 from sockets_client import Answer, Server, ask, connect
 
@@ -43,7 +43,7 @@ OVERLOAD = 10
 
 @dataclass(frozen=True)
 class Load:
-    """What was asked for on the command line."""
+    """The command line's options."""
 
     server: Server
     pid: int | None
@@ -68,7 +68,7 @@ class Load:
         }
 
     def _length(self, number: int) -> int:
-        """From half of `tokens` to three halves of them, so that replies do not end all at once."""
+        """A random length from half of `tokens` to three halves, so that replies end at different times."""
         return self.tokens // 2 + (number * 37) % (self.tokens + 1)
 
     async def stream(self, number: int, tokens: int | None = None) -> Answer:
@@ -185,11 +185,10 @@ async def _sample_running(load: Load, tally: Tally) -> None:
 
 
 async def too_many(load: Load, per_second: float) -> tuple[Tally, float, float, float]:
-    """Open loop: more arrivals than the server can serve. The refused come back when they are told to.
+    """Open loop: more arrivals than the server can serve. Refused requests return after `Retry-After`.
 
-    Returns also tokens per second while requests arrive, and until nine tenths of them are served, and the
-    share of the latter time in which the server ran as many requests as it can; all begin when the queue
-    has filled.
+    Also returns tokens per second while requests arrive, and until nine tenths of them are served, and the
+    share of the latter time in which every slot was used; all from when the queue is full.
     """
     tally, started, chance = Tally(), time.perf_counter(), random.Random(0)
 
@@ -216,7 +215,8 @@ async def too_many(load: Load, per_second: float) -> tuple[Tally, float, float, 
 
 
 async def overload(load: Load) -> None:
-    """A full server before and after each overload, so that what else the machine does strikes both alike."""
+    """Measures a full server before and after each overload, so that other load on the machine affects
+    both."""
     ratios = []
     capacity, replies, cost = await full_server(load, load.seconds)
     for number in range(load.rounds):
@@ -302,7 +302,7 @@ async def _read_slowly(load: Load, number: int) -> bool:
 
 
 async def connections(load: Load) -> None:
-    """Opens all, has each ask once, lets them rest, and streams beside them."""
+    """Opens all connections, sends one request on each, leaves them idle, and measures streams meanwhile."""
     before = processes(load.pid)
     alone = await asyncio.gather(*(load.stream(n) for n in range(load.streams)))
     kept = [await _keep(load) for _ in range(load.connections)]

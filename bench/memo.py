@@ -73,7 +73,7 @@ class Chats:
         self._plain = [id for id in range(tokenizer.vocab_size) if id not in tokenizer.special_tokens]
 
     def turn(self, conversation: Conversation, compare: bool) -> Sample:
-        """`compare` tells whether to tokenize all of the prompt afresh, too."""
+        """`compare`: also tokenize the whole prompt anew."""
         messages, before = conversation.messages, conversation.before
         start = self._chance.randrange(len(self._text) - QUESTION_CHARACTERS)
         messages.append({"role": "user", "content": self._text[start : start + QUESTION_CHARACTERS]})

@@ -1,9 +1,9 @@
 """Cost of the prefix cache on the scheduler's path: microseconds for each request, and bytes for each node.
 
-Caches as they are after a long time: full, so that each new page evicts one, and with all that the policy
-wants to remember. Trees of several sizes (documents of 1,500 tokens with questions of one page below), then
-prompts of several lengths in a tree of about 2,000 prompts: means of the middle half of 200 requests. At last
-chats and questions to documents as a server gets them (`radix_mix.py`): mean and 99th percentile of 4,000.
+Caches are in the state that they reach after a long time: full, so that each new page evicts one, and with a
+full history in the policy. Trees of several sizes (documents of 1,500 tokens with questions of one page
+below), then prompts of several lengths in a tree of about 2,000 prompts: means of the middle half of 200
+requests. Last, the chats and document questions of `lib/radix_mix.py`: mean and 99th percentile of 4,000.
 `--nodes 1000000` takes minutes.
 Run: PYTHONSAFEPATH=1 python bench/radix.py
 """
@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from arbora.radix_cache import EvictionPolicy, GittinsPolicy, LeastRecentlyUsed, PrefixCache
 
-sys.path.append(str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent / "lib"))
 from radix_mix import Mix
 
 PAGE = 16  # tokens
@@ -35,7 +35,7 @@ QUESTIONS = 1_000  # of each document
 LENGTHS = (100, 1_700, 10_000, 100_000)
 SAMPLES = 200
 MIX_PAGES = 25_000
-MIX_BEFORE = 24_000  # requests, after which as much has been evicted as is remembered
+MIX_BEFORE = 24_000  # requests until the policy's history is full
 MIX_SAMPLES = 4_000
 POLICIES: dict[str, Callable[[int], EvictionPolicy]] = {
     "LRU": lambda pages: LeastRecentlyUsed(),
@@ -109,7 +109,7 @@ def usual(label: str, samples: list[Times]) -> str:
 
 
 def measure_mix(name: str) -> None:
-    """What a server of chats and documents is asked."""
+    """Times of the requests of a server of chats and documents."""
     cache = PrefixCache(MIX_PAGES, PAGE, POLICIES[name](MIX_PAGES))
     requests = Mix(seed=1).requests()
     for asked in islice(requests, MIX_BEFORE):
@@ -167,7 +167,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{'':42}" + "".join(f"{field:>9}" for field in (*Times._fields, "m+e+i")), flush=True)
     for name in POLICIES:
-        for nodes in arguments.nodes:  # in processes of their own, which reuse nobody's memory
+        for nodes in arguments.nodes:  # in new processes, as freed memory would be reused otherwise
             with ProcessPoolExecutor(1, get_context("spawn")) as process:
                 process.submit(measure_size, name, nodes).result()
         for length in LENGTHS:

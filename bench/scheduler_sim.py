@@ -1,10 +1,11 @@
-"""What the order of waiting requests is worth: the scheduler and its prefix cache with a simulated model.
+"""The effect of the order of waiting requests: the scheduler and its prefix cache with a simulated model.
 
-A step takes --base-ms plus --token-ms for each token. Orders: first come first served, longest match first
-whoever waits, and the server's own. Printed are the share of prompt tokens found in the cache, the time to
-first token in simulated seconds, and the unfairness: the most by which the service of two tenants drifted
-apart while both waited for a first token (in tokens computed, each of the output counted twice).
-Run: PYTHONSAFEPATH=1 python bench/scheduler_sim.py [--trace FILE]
+A step takes --base-ms plus --token-ms for each token. Orders: first come first served, longest match first,
+and the server's own. Prints the share of prompt tokens found in the cache, the time to first token in
+simulated seconds, and the unfairness: the greatest difference in service between two tenants while both
+waited for a first token (in computed tokens; output tokens count twice).
+Run: PYTHONSAFEPATH=1 python
+bench/scheduler_sim.py [--trace FILE]
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from arbora.runtime.scheduler.grammar_loader import GrammarLoader
 from arbora.runtime.scheduler.refusals import Limits
 from arbora.runtime.scheduler.scheduler import Scheduler
 
-sys.path.append(str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent / "lib"))
 from sim_workloads import FLOOD_DOCUMENT, Arrival, hostile, trace
 
 ORDERS = {
@@ -42,7 +43,7 @@ HEADER = "workload      order           group   hit %   TTFT p50    p90      p99
 
 
 class NoGrammars:
-    """Cuts nothing into tokens, as nothing is ever forced."""
+    """Never tokenizes, as no text is ever forced."""
 
     def sure_tokens(self, forced: ForcedText) -> Sequence[int]:
         return ()
@@ -87,7 +88,7 @@ class Machine:
 
 @dataclass
 class Service:
-    """What each tenant was served, and how far two of them drifted apart while both waited."""
+    """The service of each tenant, and the greatest difference between two tenants while both waited."""
 
     served: Counter[str] = field(default_factory=Counter)
     waiting: Counter[str] = field(default_factory=Counter)

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent / "lib"))
 from openai_client import Client, Reply
 from workloads import WORKLOADS, World
 

@@ -20,7 +20,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests" / "support")]
+sys.path += [str(Path(__file__).parent / "lib"), str(Path(__file__).parents[1] / "tests" / "support")]
 from hostile_run import corpus, send_corpus
 from rest_check import wrong_at_rest
 from server_process import ServerProcess, exit_on_sigterm, main_pids, server_of
@@ -53,7 +53,7 @@ SERVER = (
 
 
 class Soak:
-    """One run: the clients, the sampling beside them, and the report that grows meanwhile."""
+    """One run: the clients, the sampling of processes, and the report, which grows during the run."""
 
     def __init__(self, options: argparse.Namespace, url: str, supervisor: int, command: str) -> None:
         self._options = options
@@ -91,7 +91,7 @@ class Soak:
             await asyncio.sleep(rng.expovariate(1 / self._options.pause) if self._options.pause else 0)
 
     async def _hostile_client(self, end: float) -> None:
-        """Sends the hostile corpus over and over, with a key of its own."""
+        """Sends the hostile corpus repeatedly, with its own key."""
         while time.monotonic() < end:
             for name, case in corpus(HOSTILE_SHARE, HOSTILE_DEPTHS):
                 [found] = await send_corpus(self._url, [(name, case)], 1, HOSTILE_WITHIN_S, HOSTILE_KEY)
@@ -132,7 +132,7 @@ class Soak:
         self._traffic.tally = Tally()
 
     async def _verdict(self) -> list[str]:
-        """What is wrong once the traffic has ended; nothing if all is well."""
+        """The errors found after the traffic has ended."""
         return await asyncio.to_thread(wrong_at_rest, self._url) + self._wrong_in_log()
 
     def _wrong_in_log(self) -> list[str]:

@@ -63,11 +63,11 @@ class Sampling(TypedDict, total=False):
     regex: the reply must match it
     choice: the reply must be one of these texts
     grammar: the reply must match it, in Lark or GBNF; at most one of these four may be given
-    property_order: "any" for a schema's properties in any order, else they come in the schema's
+    property_order: "any" allows a schema's properties in any order, else they have the schema's
     unenforced: "allow" to leave out of a schema what can't be enforced, and list it in the reply's
-        `unenforced`; else it is refused, but for formats that nobody knows, unless "refuse" says so
+        `unenforced`; else it is refused. Unknown formats are refused only with "refuse"
     complete_json: the reply matches even where `max_tokens` ends it
-    cache_salt: what is cached is shared only with requests that have the same one
+    cache_salt: cached prefixes are shared only among requests with the same salt
     cache_prompt: false to read nothing from the cache and leave nothing in it
     priority: lower is served earlier
     """

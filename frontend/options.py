@@ -112,7 +112,7 @@ OPTIONS = (
     ),
     Option(
         "host_cache",
-        "host memory for what the KV cache has no more room for, such as 8GiB (default: none; 1GiB with "
+        "host memory for pages evicted from the KV cache, such as 8GiB (default: none; 1GiB with "
         "--disk-cache or --remote-cache)",
         size_or_nothing,
         0,
@@ -142,8 +142,8 @@ OPTIONS = (
     ),
     Option(
         "write_policy",
-        "write_back: these caches get what is evicted, and what is left at the end; write_through: they get "
-        "pages as they are computed, so that a crash loses little and other servers find them",
+        "write_back: these caches get pages when they are evicted, and the rest at the end; write_through: "
+        "they get pages as they are computed, so that a crash loses little and other servers find them",
         one_of(*get_args(WritePolicy)),
         "write_back",
         "POLICY",
@@ -160,8 +160,8 @@ OPTIONS = (
     ),
     Option(
         "max_waiting",
-        "most requests that wait, more get status 429; keys or users with fewer than their share waiting "
-        "still find a place, so that in all up to twice as many wait",
+        "most requests that wait; more get status 429. A key or user with fewer than its share is still "
+        "accepted, so that up to twice as many wait in all",
         whole_number(1),
         1024,
         "REQUESTS",
@@ -191,7 +191,7 @@ OPTIONS = (
     Option("no_prefix_cache", "compute every prompt from its start", truth, False, switch=True),
     Option(
         "served_model_name",
-        "the model's names in the API, of which replies show the first (default: MODEL's own); put MODEL "
+        "the model's names in the API; replies show the first (default: MODEL's own); put MODEL "
         "before the option",
         model_names,
         None,
@@ -233,8 +233,8 @@ OPTIONS = (
     ),
     Option(
         "unenforced",
-        "what becomes of a schema's keywords that can't be enforced, where the request doesn't say: refuse "
-        "the request, or allow it and name them in the reply",
+        "how to treat a schema's keywords that can't be enforced, if the request doesn't say: refuse the "
+        "request, or allow it and name them in the reply",
         one_of(*get_args(UnenforcedDefault)),
         "refuse",
         "WORD",
@@ -248,7 +248,7 @@ OPTIONS = (
     ),
     Option(
         "check_invariants",
-        "check the prefix cache's books after every step (slow)",
+        "check the prefix cache's invariants after every step (slow)",
         truth,
         False,
         switch=True,

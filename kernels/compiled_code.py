@@ -1,7 +1,7 @@
-"""Where numba keeps machine code: a directory for each version of these sources.
+"""numba's cache of machine code: one directory for each version of these sources.
 
-numba's own check looks at the file of a function alone, and would go on using code that was compiled
-with an older helper or constant from another file.
+numba itself checks only the file of a function, so it would reuse code that was compiled with an older helper
+or constant from another file.
 """
 
 import hashlib
@@ -13,13 +13,13 @@ import numba
 
 
 def keep_per_version() -> None:
-    """Must come before the first kernel is defined. `NUMBA_CACHE_DIR` of the environment goes before."""
+    """Call this before any kernel is defined. The environment's `NUMBA_CACHE_DIR` takes precedence."""
     if "NUMBA_CACHE_DIR" not in os.environ:
         numba.config.CACHE_DIR = str(_directory())  # type: ignore[attr-defined]
 
 
 def remove_other_versions() -> None:
-    """Frees the disk of what earlier versions left."""
+    """Removes the directories of other versions."""
     current = _directory()
     for directory in current.parent.glob("kernels-*"):
         if directory != current:
@@ -27,7 +27,7 @@ def remove_other_versions() -> None:
 
 
 def version() -> str:
-    """Of these sources."""
+    """A hash of these sources."""
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(source.read_bytes())

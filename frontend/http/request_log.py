@@ -52,5 +52,5 @@ def _line(scope: Scope, status: int, request_id: str, seconds: float) -> str:
         parts.append(f"key={sha256(key.encode()).hexdigest()[:NAME_LENGTH]}")
     timer = scope.get(TIMER)
     if isinstance(timer, RequestTimer):
-        parts += timer.told()
+        parts += timer.log_fields()
     return " ".join([*parts, f"seconds={seconds:.3f}"])

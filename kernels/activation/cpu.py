@@ -6,8 +6,8 @@ from functools import cache
 import numpy as np
 import torch
 
-from ..numba_tools import compiled, exp, fetch_add, load, pointer, rounded, shifted, store
-from ..threads import PIECE, Callback, thread_count
+from ..common.numba_tools import compiled, exp, fetch_add, load, pointer, rounded, shifted, store
+from ..common.threads import PIECE, Callback, thread_count
 
 
 def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
@@ -22,7 +22,7 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
 
 @compiled
 def _silu_and_mul(arguments, kind):
-    """Arguments as in `silu_and_mul`, after the counter of pieces of a token."""
+    """Arguments: the counter of pieces of tokens, then those of `silu_and_mul`."""
     tokens, width = arguments[1], arguments[2]
     pieces = (width + PIECE - 1) // PIECE
     while True:

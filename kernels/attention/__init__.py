@@ -22,8 +22,8 @@ def paged_attention(
     kv: [2, kv_heads, num_pages, page_size, head_dim], contiguous, of the same dtype;
     heads is a multiple of kv_heads.
     window: token i sees tokens (i - window, i] only.
-    batch_invariant: a token's result has the same bits however its row's tokens are divided into steps, and
-    whatever other rows, groups and page ids there are. CPU tensors only.
+    batch_invariant: the bits of a token's result do not depend on the steps into which its row was divided,
+    nor on other rows, groups and page ids. CPU tensors only.
     Returns [tokens, heads, head_dim], contiguous. Scores and softmax are float32.
     """
     if q.is_cuda:

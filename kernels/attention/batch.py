@@ -1,4 +1,4 @@
-"""What attention needs to know about a step, worked out once on the host and shared by all layers."""
+"""The rows of a step as attention needs them: computed once on the host and shared by all layers."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 Group = tuple[int, int, int]
-"""(first row, row count, shared tokens): decode rows that begin with the same pages"""
+"""(first row, row count, shared tokens): decode rows whose first pages are the same"""
 
 
 @dataclass(frozen=True)
@@ -15,22 +15,22 @@ class AttentionBatch:
     """Rows of a step: decode rows (one query token) first, then prefill chunks.
 
     The query tokens of row r are the last `query_lengths[r]` of its `kv_lengths[r]` tokens, and their keys
-    and values are already in the cache. Token t of row r stands in page `page_tables[r][t // page_size]`.
+    and values are already in the cache. Token t of row r is in page `page_tables[r][t // page_size]`.
     """
 
     query_lengths: np.ndarray
     """int32 [rows]"""
     kv_lengths: np.ndarray
-    """int32 [rows], this step's tokens included"""
+    """int32 [rows], including this step's tokens"""
     page_tables: tuple[np.ndarray, ...]
     """int32, one array for each row"""
     page_size: int
     device: torch.device
     groups: tuple[Group, ...]
     decode_rows: int
-    """leading rows of one query token"""
+    """number of leading rows with one query token"""
     plans: dict[Hashable, object] = field(default_factory=dict, compare=False, repr=False)
-    """what the implementations derive from the batch, made by the first layer of each shape"""
+    """tables that implementations derive from the batch, built by the first layer of each shape"""
 
     @staticmethod
     def build(
@@ -67,17 +67,17 @@ class AttentionBatch:
         )
 
     def page_counts(self) -> np.ndarray:
-        """Pages that hold each row's keys, int32 [rows]."""
+        """The number of pages of each row, int32 [rows]."""
         counts: np.ndarray = -(-self.kv_lengths // self.page_size)
         return counts
 
     def joined_tables(self) -> np.ndarray:
-        """The page tables one after another, `page_counts` pages of each, int32."""
+        """The used parts of all page tables, concatenated: int32 [sum of `page_counts`]."""
         counts = self.page_counts().tolist()
         used = [table[:count] for table, count in zip(self.page_tables, counts, strict=True)]
         return np.concatenate(used) if used else np.empty(0, np.int32)
 
     @property
     def tokens(self) -> int:
-        """Query tokens of all rows."""
+        """The number of query tokens of all rows."""
         return int(self.query_lengths.sum())

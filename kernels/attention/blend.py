@@ -1,13 +1,13 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
-"""Two attention results over different keys combined by log-sum-exp, on CPUs in one pass over memory."""
+"""Combines two attention results over different keys by log-sum-exp, on CPUs in one pass over memory."""
 
 from functools import cache
 
 import numpy as np
 import torch
 
-from ..numba_tools import compiled, exp, fetch_add, load, pointer, shifted, store
-from ..threads import PIECE, Callback, thread_count
+from ..common.numba_tools import compiled, exp, fetch_add, load, pointer, shifted, store
+from ..common.threads import PIECE, Callback, thread_count
 
 
 def blend(
@@ -26,7 +26,7 @@ def blend(
 
 @compiled
 def _blend(arguments, kind):
-    """Arguments as in `blend`, after the counter of rows."""
+    """Arguments: the counter of rows, then those of `blend`."""
     rows, size = arguments[1], arguments[2]
     one_sum = pointer(arguments[4], np.float32(0))
     other_sum = pointer(arguments[6], np.float32(0))

@@ -1,11 +1,11 @@
-"""Attention on CPUs: our own kernels where reading memory rules or the processor multiplies bfloat16,
-PyTorch's flash attention where arithmetic does."""
+"""Attention on CPUs: our own kernels where memory bandwidth limits the speed or the processor multiplies
+bfloat16, PyTorch's flash attention where arithmetic limits it."""
 
 import numpy as np
 import torch
 
-from ..numba_tools import float_bits
-from ..threads import thread_count
+from ..common.numba_tools import float_bits
+from ..common.threads import thread_count
 from . import items as column
 from . import tile_product, tiles
 from .batch import AttentionBatch, Group
@@ -15,24 +15,24 @@ from .plan import BEGIN, END, NO_WINDOW, Cut, ItemPlan, Share, plan_items
 from .runs import Runs
 
 MAX_ITEM_QUERIES = 16
-"""Query heads that share one pass over the keys, without tiles: more amortise no more, and leave the
-first-level cache."""
+"""Query heads that share one pass over the keys, without tiles. More gain nothing: they no longer fit into
+the first-level cache."""
 
 MIN_SPLIT = 512
-"""Keys below which an item is not split for the sake of more threads."""
+"""Keys below which an item is not split to give work to more threads."""
 
 FLASH_FLOPS = 10_000_000
-"""Floating-point operations from which flash attention's greater speed outweighs its calls."""
+"""Floating-point operations from which flash attention is faster despite the overhead of its calls."""
 
 FLASH_QUERIES = 8
-"""Query heads for each KV head from which it is faster at all."""
+"""Query heads for each KV head from which flash attention can be faster."""
 
 INVARIANT_SPLIT = 512
-"""Keys for each item where results must not depend on the batch: a multiple of both kernels' blocks. Fewer
-keys would be merged more often, more would leave threads without work."""
+"""Keys of an item where results must not depend on the batch: a multiple of both kernels' blocks. Fewer keys
+mean more merges, more keys mean idle threads."""
 
 THREADED_BYTES = 200_000
-"""Keys and values to read from which waking other threads pays."""
+"""Bytes of keys and values from which several threads are faster than one."""
 
 
 def paged_attention(
@@ -55,7 +55,7 @@ def paged_attention(
 
 
 class CpuAttention:
-    """A step's attention for layers of one shape: what is worked out once, and shared buffers."""
+    """The attention of a step for all layers of one shape: its plan and its buffers."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class CpuAttention:
         kv_heads = kv.shape[1]
         repeat = heads // kv_heads
         self._invariant = batch_invariant
-        # A window hides a different part of the shared keys from each row, and leaves little to share.
+        # A window hides a different part of the shared keys from each row, so few keys are shared.
         groups = batch.groups if window is None else ()
         if batch_invariant:
-            groups = _whole_parts(groups)
+            groups = _whole_items(groups)
         flops = 4 * heads * head_dim
         tiled = q.dtype == torch.bfloat16 and head_dim % LANES == 0 and tile_product.available()
         never_flash = batch_invariant or (tiled and not tile_product.has_matrix_unit())
@@ -139,14 +139,15 @@ class CpuAttention:
             self._merge.run(arguments[1:], self._threads)
 
 
-def _whole_parts(groups: tuple[Group, ...]) -> tuple[Group, ...]:
-    """Groups that share only whole items, so that grouped rows' keys are cut as those of other rows are."""
+def _whole_items(groups: tuple[Group, ...]) -> tuple[Group, ...]:
+    """The groups, shortened to whole items, so that grouped rows are split like other rows."""
     cut = [(first, count, keys // INVARIANT_SPLIT * INVARIANT_SPLIT) for first, count, keys in groups]
     return tuple(group for group in cut if group[2])
 
 
 def _flash_rows(batch: AttentionBatch, flops: int, repeat: int) -> np.ndarray:
-    """flops: operations for each pair of a query token and a key."""
+    """Rows that flash attention computes, bool. flops: operations for each pair of a query token and a
+    key."""
     queries = batch.query_lengths.astype(np.int64)
     enough = queries * batch.kv_lengths * flops >= FLASH_FLOPS
     chosen: np.ndarray = enough & (queries * repeat >= FLASH_QUERIES) & (queries > 1)
@@ -164,7 +165,7 @@ def _flash_groups(groups: tuple[Group, ...], flops: int, repeat: int) -> np.ndar
 
 
 def _split(batch: AttentionBatch, kv_heads: int) -> int:
-    """Keys for each item: few rows of few heads are split, so that there is work for all threads."""
+    """Keys of each item. Rows are split if there are too few rows and heads to give all threads work."""
     longest = int(batch.kv_lengths.max(initial=1))
     pieces = -(-2 * thread_count() // (kv_heads * max(1, len(batch.kv_lengths))))
     return max(MIN_SPLIT, -(-longest // pieces))

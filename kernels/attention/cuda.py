@@ -1,9 +1,8 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """Attention over pages on CUDA: flash attention (Dao 2023) for chunks, split-KV and tree decode for the rest.
 
-One kernel runs all work items (see `attention_plan`); chunks and decode rows differ in its compile-time
-constants. The query heads of a KV head, and the rows of a group, share a block of queries, so that their keys
-are read once.
+One kernel runs all work items (see `plan`); chunks and decode rows differ in its compile-time constants. The
+query heads of a KV head and the rows of a group form one block of queries, which reads its keys once.
 """
 
 from collections.abc import Sequence
@@ -16,16 +15,16 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-from ..sampling.upload import upload
+from ..common.upload import upload
 from .batch import AttentionBatch, Group
 from .plan import COLUMNS, ROW, Cut, ItemPlan, Share, plan_items
 
 LOG2_E = 1.4426950408889634
 MIN_SPLIT = 256
-"""Keys below which a decode item is not split for the sake of more programs."""
+"""Keys below which a decode item is not split to give work to more programs."""
 
 NO_SPLIT = 1 << 28
-"""More keys than a row can have."""
+"""More keys than any row has."""
 
 PROGRAMS_FOR_EACH_PROCESSOR = 4
 
@@ -103,7 +102,7 @@ def attend_kernel(
     unmasked_begin = begin
     if WINDOW:
         low = tl.maximum(position + token + 1 - window, begin)
-        # Keys that the last query sees and those before it too.
+        # The keys that all queries of the item see.
         unmasked_begin = tl.minimum(end, tl.maximum(begin, position + tokens - window))
         unmasked_begin = begin + tl.cdiv(unmasked_begin - begin, BLOCK_KEYS) * BLOCK_KEYS
     unmasked_end = tl.minimum(position + 1, end)
@@ -149,7 +148,7 @@ def merge_kernel(
 ):
     """Combine the partial results of one query token and head, weighted by their sums of exponentials.
 
-    A merge of none leaves its token's output as it is.
+    A merge without partial results leaves the output of its token unchanged.
     """
     merge = merges + tl.program_id(0) * 3
     head = tl.program_id(1)
@@ -177,13 +176,13 @@ def merge_kernel(
 
 
 class Plan(Protocol):
-    """A step's attention for layers of one shape."""
+    """The attention of a step for all layers of one shape."""
 
     def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor: ...
 
 
 class Shape(NamedTuple):
-    """What the layers of one plan have in common."""
+    """The sizes that all layers of one plan have."""
 
     heads: int
     kv_heads: int
@@ -234,12 +233,14 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Work:
-    """Items on the device, int32 [items, COLUMNS], and what they read and write."""
+    """Items on the device, int32 [items, COLUMNS], with the page tables that they read and their partial
+    results."""
 
     items: torch.Tensor
     tables: torch.Tensor
     partial: torch.Tensor
     partial_sum: torch.Tensor
+    window: int | None
 
 
 class BatchPlan:
@@ -266,20 +267,19 @@ class BatchPlan:
         )
         partial = torch.empty(decode.partials, shape.heads, shape.head_dim, device=device)
         partial_sum = torch.empty(decode.partials, shape.heads, device=device)
-        self._decode = Work(decode_items, tables, partial, partial_sum)
-        self._chunks = Work(chunk_items, tables, partial, partial_sum)
+        self._decode = Work(decode_items, tables, partial, partial_sum, shape.window)
+        self._chunks = Work(chunk_items, tables, partial, partial_sum, shape.window)
 
     def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        window = self._shape.window
-        attend(self._decode, self._decode_tiles, q, kv, out, scale, window, partial=True)
+        attend(self._decode, self._decode_tiles, q, kv, out, scale, partial=True)
         merge(self._decode, self._merges, out)
-        attend(self._chunks, self._chunk_tiles, q, kv, out, scale, window, partial=False)
+        attend(self._chunks, self._chunk_tiles, q, kv, out, scale, partial=False)
         return out
 
 
 def decode_tiles(shape: Shape, groups: Sequence[Group], element_size: int) -> Tiles:
-    """For single rows and the rows of `groups`."""
+    """The tiles for single rows and for the rows of `groups`."""
     most = min(GROUP_QUERIES, max((count * shape.repeat for _, count, _ in groups), default=1))
     return Tiles.choose(max(shape.repeat, most), shape.repeat, shape.head_dim, element_size)
 
@@ -287,16 +287,17 @@ def decode_tiles(shape: Shape, groups: Sequence[Group], element_size: int) -> Ti
 def plan_decode(
     batch: AttentionBatch, groups: tuple[Group, ...], shape: Shape, tiles: Tiles, device: torch.device
 ) -> ItemPlan:
-    """The decode rows, their keys split so that there are some programs for every processor of the GPU."""
+    """Items for the decode rows, whose keys are split so that every processor of the GPU has some
+    programs."""
     covered = Share(np.arange(len(batch.kv_lengths)) < batch.decode_rows, np.ones(len(groups), np.bool_))
     together = max(1, tiles.queries // shape.repeat)
-    wanted = keys_to_read(batch, groups, together) // most_splits(shape, device)
+    wanted = keys_to_read(batch, groups, together) // max_splits(shape, device)
     split = max(MIN_SPLIT, -(-wanted // 64) * 64)
     return plan_items(batch, groups, covered, together, Cut(split), shape.window)
 
 
-def most_splits(shape: Shape, device: torch.device) -> int:
-    """How many pieces the keys of all decode rows together may become, beside one for each row and group."""
+def max_splits(shape: Shape, device: torch.device) -> int:
+    """The most pieces into which the keys of all decode rows are split, beyond one for each row and group."""
     processors = (
         torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
     )
@@ -304,13 +305,13 @@ def most_splits(shape: Shape, device: torch.device) -> int:
 
 
 def keys_to_read(batch: AttentionBatch, groups: tuple[Group, ...], together: int) -> int:
-    """Of the decode rows, those that a group shares once for each `together` of its rows."""
+    """The keys that all decode rows read. `together` rows of a group read its shared keys once."""
     keys = int(batch.kv_lengths[: batch.decode_rows].sum())
     return keys - sum(shared * (rows - -(-rows // together)) for _, rows, shared in groups)
 
 
 def with_table_offsets(plan: ItemPlan, batch: AttentionBatch) -> NDArray[np.int64]:
-    """The items with, in place of the row, where its pages begin in the joined page tables."""
+    """The items, with the row replaced by the offset of its pages in the joined page tables."""
     offsets = np.concatenate(([0], np.cumsum(batch.page_counts())))
     items = plan.items.copy()
     items[:, ROW] = offsets[items[:, ROW]]
@@ -324,7 +325,6 @@ def attend(
     kv: torch.Tensor,
     out: torch.Tensor,
     scale: float,
-    window: int | None,
     *,
     partial: bool,
 ) -> None:
@@ -344,7 +344,7 @@ def attend(
         q.stride(0),
         pages * page_size * head_dim,
         scale * LOG2_E,
-        window or 0,
+        work.window or 0,
         KV_HEADS=kv_heads,
         REPEAT=q.shape[1] // kv_heads,
         HEAD_DIM=head_dim,
@@ -353,7 +353,7 @@ def attend(
         BLOCK_KEYS=tiles.keys,
         BLOCK_DIM=triton.next_power_of_2(head_dim),
         COLUMNS=COLUMNS,
-        WINDOW=window is not None,
+        WINDOW=work.window is not None,
         PARTIAL=partial,
         num_warps=tiles.warps,
         num_stages=2,

@@ -1,7 +1,7 @@
-"""Decode steps in buffers of fixed place and size, so that their launches can be captured once and replayed.
+"""Decode steps in buffers of fixed address and size, so that a CUDA graph of their launches can be replayed.
 
-A frame has room for so many rows, work items and partial results. What a step leaves free is filled with
-items of no queries and merges of no parts, which do nothing.
+A frame has a fixed capacity of rows, work items and partial results. Unused capacity is filled with items
+without queries and merges without partial results, which do nothing.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..sampling.upload import upload
+from ..common.upload import upload
 from .batch import AttentionBatch, Group
 from .cuda import (
     GROUP_QUERIES,
@@ -20,8 +20,8 @@ from .cuda import (
     Work,
     attend,
     decode_tiles,
+    max_splits,
     merge,
-    most_splits,
     plan_decode,
     with_table_offsets,
 )
@@ -33,7 +33,7 @@ ANY_LENGTH = np.full(1, np.iinfo(np.int32).max, np.int32)
 
 @dataclass(frozen=True)
 class Scratch:
-    """What all frames of a model share, as only one runs at a time."""
+    """Buffers that all frames of a model share, as only one frame runs at a time."""
 
     tables: torch.Tensor
     """int32 [page ids]: the joined page tables"""
@@ -45,7 +45,7 @@ class Scratch:
     @staticmethod
     def allocate(shape: Shape, rows: int, page_ids: int, device: torch.device) -> "Scratch":
         """For frames of up to `rows` rows."""
-        results = max(1, GROUP_QUERIES // shape.repeat) * most_splits(shape, device) + 4 * rows
+        results = max(1, GROUP_QUERIES // shape.repeat) * max_splits(shape, device) + 4 * rows
         return Scratch(
             torch.zeros(page_ids, dtype=torch.int32, device=device),
             torch.empty(results, shape.heads, shape.head_dim, device=device),
@@ -60,14 +60,15 @@ class FixedPlan:
         device = scratch.tables.device
         self.shape = shape
         self._tiles = tiles
-        most_items = most_splits(shape, device) + 2 * rows
-        self._items = torch.zeros(most_items, COLUMNS, dtype=torch.int32, device=device)
+        max_items = max_splits(shape, device) + 2 * rows
+        self._items = torch.zeros(max_items, COLUMNS, dtype=torch.int32, device=device)
         self._items[:, PARTIAL] = -1
         self._merges = torch.zeros(rows, 3, dtype=torch.int32, device=device)
-        self._work = Work(self._items, scratch.tables, scratch.partial, scratch.partial_sum)
+        results = (scratch.partial, scratch.partial_sum)
+        self._work = Work(self._items, scratch.tables, *results, shape.window)
 
     def fill(self, batch: AttentionBatch) -> list[tuple[torch.Tensor, NDArray[np.int32]]] | None:
-        """What to write into which buffer; None if the step has no room in them."""
+        """(buffer, values) pairs to write; None if the step exceeds the buffers."""
         groups = batch.groups if self.shape.window is None else ()
         plan = plan_decode(batch, groups, self.shape, self._tiles, self._items.device)
         if len(plan.items) > len(self._items) or plan.partials > len(self._work.partial):
@@ -81,7 +82,7 @@ class FixedPlan:
 
     def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        attend(self._work, self._tiles, q, kv, out, scale, self.shape.window, partial=True)
+        attend(self._work, self._tiles, q, kv, out, scale, partial=True)
         merge(self._work, self._merges, out)
         return out
 
@@ -89,8 +90,8 @@ class FixedPlan:
 class Frame:
     """Decode steps of up to `rows` rows for a model whose layers have these shapes.
 
-    large_groups: with the tiles of groups of any size; else with those of single rows, for steps without
-    groups or with small ones
+    large_groups: use the tiles of groups of any size; otherwise those of single rows, for steps without
+    groups or with small ones.
     """
 
     def __init__(
@@ -111,10 +112,11 @@ class Frame:
             decode_rows=rows,
             plans=dict(zip(shapes, self._plans, strict=True)),
         )
-        """what layers are given in place of a step's own"""
+        """the batch to pass to the layers in place of the step's own"""
 
     def load(self, batch: AttentionBatch) -> bool:
-        """Prepares for a step; False if it runs better without, or has no room: then nothing is written."""
+        """Prepares for a step. Returns False, without writing anything, if the step exceeds the buffers or
+        runs faster outside a frame."""
         tables = batch.joined_tables()
         if len(tables) > len(self._scratch.tables) or self._hides_groups(batch):
             return False
@@ -130,7 +132,7 @@ class Frame:
         return True
 
     def _hides_groups(self, batch: AttentionBatch) -> bool:
-        """Whether a window that no row has outgrown keeps a layer from reading shared keys once."""
+        """Whether a layer's window ignores groups although every row still fits into the window."""
         longest = int(batch.kv_lengths.max())
         windows = [plan.shape.window for plan in self._plans]
         return bool(batch.groups) and any(window is not None and window >= longest for window in windows)

@@ -1,7 +1,8 @@
 """The arithmetic-bound part of attention on CPUs, through PyTorch's flash attention.
 
-Its operator gives the logarithm of each query's sum of exponentials too, so a chunk is computed in two parts
-that need no mask: all of its queries with the prefix, and the chunk with itself, causally.
+PyTorch's operator also returns the log-sum-exp of each query. So a chunk is computed in two parts that need
+no
+mask: all queries with the prefix, and the chunk with itself, causally.
 """
 
 from dataclasses import dataclass
@@ -13,24 +14,24 @@ from .batch import AttentionBatch
 from .blend import blend
 
 MAX_SLICES = 16
-"""Runs of keys that are copied slice by slice; more are gathered page by page."""
+"""Up to this many runs of keys are copied run by run; more are gathered page by page."""
 
 
 @dataclass(frozen=True)
 class KeyRange:
-    """Where a row's keys [begin, end) lie in the cache."""
+    """The place of a row's keys [begin, end) in the cache."""
 
     slices: tuple[tuple[int, int], ...]
     """(first slot, length) of each run; empty if there are too many"""
     pages: torch.Tensor
-    """int64, the pages that hold the range"""
+    """int64, the pages of the range"""
     skipped: int
     """keys of the first page before the range"""
     length: int
 
     @staticmethod
     def find(batch: AttentionBatch, runs: np.ndarray, row: int, begin: int, end: int) -> "KeyRange":
-        """runs: those of the row, int64 [runs, 3] (see `attention_runs`)."""
+        """runs: the row's runs, int64 [runs, 3] (see `runs`)."""
         starts = np.maximum(runs[:, 0], begin)
         stops = np.minimum(runs[:, 0] + runs[:, 2], end)
         inside = np.flatnonzero(stops > starts)
@@ -62,7 +63,7 @@ class Chunk:
     count: int
     keys: KeyRange
     prefix: int
-    """leading keys that all of the chunk sees; the rest is the chunk itself"""
+    """leading keys that every query of the chunk sees; the others are the chunk's own"""
     mask: torch.Tensor | None
     """float32 [count, keys], added to the scores, where a window cuts into the keys"""
 
@@ -121,7 +122,7 @@ def attend_chunk(q: torch.Tensor, kv: torch.Tensor, chunk: Chunk, scale: float, 
 
 @dataclass(frozen=True)
 class SharedPart:
-    """The keys that the decode rows [row, row + count) share, and where their partial results go."""
+    """The keys that decode rows [row, row + count) share, and the place of their partial results."""
 
     row: int
     count: int

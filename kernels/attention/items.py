@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Attention over runs of cached tokens, for few queries at a time: the memory-bound part of the work on CPUs.
 
-Items (see `attention_plan`) times KV heads are dealt to the threads one by one. The softmax is computed
+Each thread takes one (item, KV head) pair at a time (see `plan`). The softmax is computed
 online, a block of keys at a time (Milakov & Gimelshein 2018).
 """
 
@@ -10,16 +10,27 @@ from functools import cache
 import numpy as np
 import torch
 
-from ..numba_tools import compiled, exp, fetch_add, float_of, fma, load, pointer, prefetch, shifted, store
-from ..threads import Callback
+from ..common.numba_tools import (
+    compiled,
+    exp,
+    fetch_add,
+    float_of,
+    fma,
+    load,
+    pointer,
+    prefetch,
+    shifted,
+    store,
+)
+from ..common.threads import Callback
 from .plan import BEGIN, COLUMNS, END, PARTIAL, POSITION, STRIDE, TOKEN, TOKENS
 from .runs import RUN_BEGIN, RUN_COLUMNS, RUN_LENGTH, RUN_SLOT
 
 BLOCK = 32
-"""Keys for each turn of the online softmax; their K and V stay in the first-level cache."""
+"""Keys of each turn of the online softmax; their K and V fit into the first-level cache."""
 
 AHEAD = 12
-"""Keys to prefetch ahead of the one at hand: the fastest of 0 to 32, up to 1.4 times the speed of none."""
+"""Keys to prefetch ahead of the current one: the fastest of 0 to 32, up to 1.4 times as fast as 0."""
 
 LINE = 32
 """Elements for each prefetch: a cache line of 16-bit elements, two lines of float32."""
@@ -49,8 +60,8 @@ LINE = 32
     FEWEST_TILED,
     ARGUMENTS,
 ) = range(23)
-"""Arguments of the callbacks: addresses, counts and element strides. FEWEST_TILED: query heads from which
-an item is computed in tiles, where there are tiles."""
+"""Arguments of the callbacks: addresses, counts and element strides. FEWEST_TILED: query heads
+from which an item is computed in tiles, where the processor supports them."""
 
 
 @compiled
@@ -79,8 +90,8 @@ def _scores(keys, count, available, head_dim, pairs, query, score):
 def _accumulate(values, count, available, head_dim, pairs, weight, total):
     """total[j] += sum over t of weight[j * BLOCK + t] * value t, for `count` of the `available` values.
 
-    The values are added one after another, each product without being rounded, however many there are:
-    values of weight 0, of keys that a query doesn't see, then change nothing.
+    Values are added one after another by fused multiply-adds, whatever their number: so values of weight 0
+    (keys that a query does not see) change nothing.
     """
     fours = count // 4 * 4
     for pair in range(pairs):
@@ -116,7 +127,7 @@ def _accumulate(values, count, available, head_dim, pairs, weight, total):
 def _softmax(score, low, high, count, state, total, head_dim):
     """Turn scores [low, high) of a block of `count` into weights, the others into 0.
 
-    state: the largest score and the sum of weights so far; both, and the total, are brought up to date.
+    Updates state (the largest score and the sum of weights so far) and the total.
     """
     if low >= high:
         for t in range(count):
@@ -145,7 +156,7 @@ def _softmax(score, low, high, count, state, total, head_dim):
 
 @compiled
 def _prefetch_next(run, run_end, end, item_end, head_rows, head_dim):
-    """Ask for the first rows of the run that follows, if this one ends before `end` but the item does not."""
+    """Prefetch the first rows of the next run if this run ends before `end`."""
     if run_end <= end and run_end < item_end:
         following = shifted(head_rows, run[RUN_COLUMNS + RUN_SLOT] * head_dim)
         for d in range(0, min(AHEAD, run[RUN_COLUMNS + RUN_LENGTH]) * head_dim, LINE):
@@ -286,7 +297,8 @@ def _run_items(arguments, kind):
 def _merge_partials(arguments, kind):
     """Combine the partial results of each query token, weighted by their sums of exponentials.
 
-    They are added one after another, so that those of keys that the token doesn't see change nothing.
+    They are added one after another, so that partial results of keys that the token does not see change
+    nothing.
     """
     head_dim = arguments[HEAD_DIM]
     heads = arguments[KV_HEADS] * arguments[REPEAT]
@@ -347,11 +359,11 @@ _MERGE = {torch.bfloat16: _merge_bfloat16, torch.float16: _merge_float16, torch.
 
 @cache
 def run_callback(dtype: torch.dtype) -> Callback:
-    """Runs the items."""
+    """The callback that runs the items."""
     return Callback(_RUN[dtype])
 
 
 @cache
 def merge_callback(dtype: torch.dtype) -> Callback:
-    """Merges their partial results."""
+    """The callback that merges the partial results of items."""
     return Callback(_MERGE[dtype])

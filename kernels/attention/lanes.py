@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
-"""Vectors of 16 float32 for numba kernels, where loops over them would not become vector instructions."""
+"""Vectors of 16 float32 for numba kernels whose loops LLVM would not turn into vector instructions."""
 
 from llvmlite import ir
 from numba import types
@@ -12,7 +12,7 @@ _FLOATS = ir.VectorType(ir.FloatType(), LANES)
 _WORDS = ir.VectorType(ir.IntType(32), LANES)
 _LOG2E = 1.4426950408889634
 _LOWEST = -150.0
-"""Where e ** x is 0 in float32"""
+"""e ** x is 0 in float32 below this"""
 _POWER_OF_TWO = (1.5353362e-4, 1.3398874e-3, 9.6184374e-3, 5.5503325e-2, 2.4022648e-1, 6.931472e-1, 1.0)
 """2 ** x for |x| <= 0.5, highest power first"""
 
@@ -52,7 +52,7 @@ def store_lanes(typing, start, index, value):
 
 @intrinsic
 def larger(typing, one, other):
-    """Of each lane the larger one."""
+    """The maximum of each lane."""
 
     def generate(context, builder, signature, arguments):
         above = builder.fcmp_ordered(">", arguments[0], arguments[1])
@@ -98,7 +98,8 @@ def exp_of_difference(typing, one, other, scale):
 
 @intrinsic
 def store_pairs(typing, start, index, low, high):
-    """Words index … index + 15 of a uint32 pointer: both values of each lane as bfloat16, finite ones."""
+    """Writes words index … index + 15 of a uint32 pointer: the two values of each lane as bfloat16. Both must
+    be finite."""
 
     def generate(context, builder, signature, arguments):
         start, index, low, high = arguments
@@ -111,7 +112,7 @@ def store_pairs(typing, start, index, low, high):
 
 
 def read(builder: ir.IRBuilder, place: ir.Value, kind: ir.Type) -> ir.Value:
-    """The vector at a place that is aligned to its elements."""
+    """The vector at an address that is aligned to elements, not to vectors."""
     value = builder.load(builder.bitcast(place, kind.as_pointer()))
     value.align = 4
     return value

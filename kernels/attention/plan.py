@@ -1,22 +1,23 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
-"""Divide a step's attention into work items, for any device.
+"""Divides the attention of a step into work items, for any device.
 
-A work item is a piece of one row's keys, or of the keys that a group of rows shares, with the query tokens
-that see it. An item that has all keys of its queries writes the output; others write a partial result, to be
-merged by log-sum-exp.
+A work item is a range of one row's keys, or of the keys that a group of rows shares, with the query tokens
+that see it. An item with all keys of its queries writes the output; other items write partial results, which
+are merged by log-sum-exp.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from ..numba_tools import compiled
+from ..common.numba_tools import compiled
 from .batch import AttentionBatch, Group
 
 TOKEN, TOKENS, POSITION, BEGIN, END, ROW, PARTIAL, STRIDE, COLUMNS = range(9)
-"""Columns of an item: first query token and how many; key position of the first (or UNLIMITED); key positions
-[BEGIN, END) to read; row whose pages hold them; where to write the first query token's partial result
-(-1: write the output) and how far apart the partial results of two query tokens stand."""
+"""Columns of an item: first query token; number of query tokens; key position of the first (or UNLIMITED);
+key positions [BEGIN, END) to read; row whose pages have them; index of the first query token's partial result
+(-1: write the output); distance between the partial results of two query tokens."""
 
 UNLIMITED = 1 << 29
 """Position of queries that see all keys of their item."""
@@ -30,15 +31,15 @@ class ItemPlan:
     items: np.ndarray
     """int64 [items, COLUMNS]"""
     merges: np.ndarray
-    """int64 [merges, 3]: query token, first partial result, how many"""
+    """int64 [merges, 3]: query token, first partial result, number of partial results"""
     partials: int
     shared_partials: np.ndarray
-    """int64 [groups, 2]: first partial result of the shared part, distance between two rows'"""
+    """int64 [groups, 2]: first partial result of the shared keys, distance between those of two rows"""
 
 
 @dataclass(frozen=True)
 class Share:
-    """Which rows, and which groups' shared keys, a plan covers; bool arrays."""
+    """The rows, and the groups whose shared keys, a plan covers; bool arrays."""
 
     rows: np.ndarray
     groups: np.ndarray
@@ -46,10 +47,26 @@ class Share:
 
 @dataclass(frozen=True)
 class Cut:
-    """Items have at most `split` keys; if `aligned`, they begin at multiples of it."""
+    """Items have at most `split` keys; if `aligned`, they begin at multiples of `split`."""
 
     split: int
     aligned: bool = False
+
+
+class _Rows(NamedTuple):
+    """Arrays of all rows; for layout see `_lay_out_groups`."""
+
+    queries: np.ndarray
+    lengths: np.ndarray
+    covered: np.ndarray
+    layout: np.ndarray
+
+
+class _Sizes(NamedTuple):
+    tokens: int
+    split: int
+    align: int
+    window: int
 
 
 def plan_items(
@@ -62,32 +79,32 @@ def plan_items(
 ) -> ItemPlan:
     """Items of at most `tokens` query tokens and the keys that `cut` says.
 
-    Rows of `groups` leave their shared keys to their group, whose partial result has a place even if not
-    covered. A window excludes groups: it hides a different part of the shared keys from each row.
+    The shared keys of rows in `groups` belong to items of the group, whose partial results have a place even
+    if the group is not covered. `groups` must be empty with a window, which hides a different part of the
+    shared keys from each row.
     """
     assert window is None or not groups
     split, align = cut.split, cut.split if cut.aligned else 1
-    queries = batch.query_lengths.astype(np.int64)
     lengths = batch.kv_lengths.astype(np.int64)
     table = np.asarray(groups, dtype=np.int64).reshape(-1, 3)
     layout, shared_partials, partials = _lay_out_groups(lengths, table, covered.groups, split)
-    blocks = -(-queries // tokens) * covered.rows
+    rows = _Rows(batch.query_lengths.astype(np.int64), lengths, covered.rows, layout)
+    blocks = -(-rows.queries // tokens) * covered.rows
     capacity = int((blocks * (lengths // split + 2)).sum()) + int(
         (table[:, 1] * (table[:, 2] // split + 2)).sum()
     )
     items = np.empty((capacity, COLUMNS), np.int64)
-    merges = np.empty((int(queries.sum()), 3), np.int64)
+    merges = np.empty((batch.tokens, 3), np.int64)
     made = _cut_groups(table, covered.groups, layout, tokens, split, items)
-    limit = NO_WINDOW if window is None else window
-    made, merged, partials = _cut_rows(
-        queries, lengths, covered.rows, layout, partials, tokens, split, align, limit, items, merges, made
-    )
+    sizes = _Sizes(tokens, split, align, NO_WINDOW if window is None else window)
+    made, merged, partials = _cut_rows(rows, sizes, partials, items, merges, made)
     return ItemPlan(items[:made], merges[:merged], partials, shared_partials)
 
 
 @compiled
 def _lay_out_groups(lengths, groups, covered, split):
-    """For each row: shared keys, first partial result (-1: none), partial results of shared keys, of all."""
+    """Returns (layout, partial results of groups, their number); layout int64 [rows, 4]: shared keys, first
+    partial result (-1: none), number of partial results of the shared keys, and of all keys."""
     layout = np.zeros((len(lengths), 4), np.int64)
     layout[:, 1] = -1
     shared_partials = np.zeros((len(groups), 2), np.int64)
@@ -108,7 +125,7 @@ def _lay_out_groups(lengths, groups, covered, split):
 
 @compiled
 def _cut_groups(groups, covered, layout, tokens, split, items):
-    """Items for the shared keys of groups; returns how many."""
+    """Writes items for the shared keys of groups. Returns their number."""
     made = 0
     for g in range(len(groups)):
         first, count, keys = groups[g]
@@ -126,11 +143,14 @@ def _cut_groups(groups, covered, layout, tokens, split, items):
 
 
 @compiled
-def _cut_rows(queries, lengths, covered, layout, partials, tokens, split, align, window, items, merges, made):
-    """Items for the keys that a row has alone; returns the items, merges and partial results so far.
+def _cut_rows(rows, sizes, partials, items, merges, made):
+    """Writes items for the keys that are not shared. Returns the numbers of items, merges and partial results
+    so far.
 
-    Without a group their first key is a multiple of `align`, however many of the first a window hides.
+    Without a group, the first key is a multiple of `align` even if a window hides the keys before it.
     """
+    queries, lengths, covered, layout = rows
+    tokens, split, align, window = sizes
     merged = 0
     token = 0
     for row in range(len(queries)):

@@ -1,16 +1,16 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
-"""Runs of keys that follow each other in the cache: page tables with consecutive pages coalesced."""
+"""Runs: keys that are contiguous in the cache, found by coalescing consecutive pages."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..numba_tools import compiled
+from ..common.numba_tools import compiled
 from .batch import AttentionBatch
 from .plan import BEGIN, ROW
 
 RUN_BEGIN, RUN_SLOT, RUN_LENGTH, RUN_COLUMNS = range(4)
-"""Columns of a run: first key position, slot of that key in the cache, keys that follow each other there."""
+"""Columns of a run: position of the first key, slot of that key in the cache, number of keys."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Runs:
         return self.table[self.offsets[row] : self.offsets[row + 1]]
 
     def of_items(self, items: np.ndarray) -> np.ndarray:
-        """For each work item the run that holds its first key, int64 [items]."""
+        """The run of each work item's first key, int64 [items]."""
         runs: np.ndarray = _first_runs(items, self.table, self.offsets)
         return runs
 

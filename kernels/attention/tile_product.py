@@ -1,7 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
-"""Products of bfloat16 matrices with float32 sums, by the instruction that AVX512-BF16 has for them.
+"""Products of bfloat16 matrices with float32 sums, by AVX512-BF16's instruction `vdpbf16ps`.
 
-`vdpbf16ps` multiplies pairs: a 32-bit word holds two values that are neighbours along the summed dimension.
+The instruction multiplies pairs: a 32-bit word holds two values that are neighbours along the summed
+dimension.
 """
 
 from functools import cache
@@ -38,7 +39,7 @@ def available() -> bool:
 
 @cache
 def has_matrix_unit() -> bool:
-    """Whether the processor has AMX too, with which PyTorch's flash attention multiplies bfloat16."""
+    """Whether the processor also has AMX, which PyTorch's flash attention uses for bfloat16."""
     return bool(binding.get_host_cpu_features().get("amx-bf16"))
 
 
@@ -74,7 +75,7 @@ def _tile_product(vectors: int):
 
 
 def _places(builder: ir.IRBuilder, c: ir.Value, c_row: ir.Value, vectors: int) -> list[ir.Value]:
-    """Of the vectors of C, row by row."""
+    """The addresses of the vectors of C, row by row."""
     rows = [builder.gep(c, [builder.mul(c_row, _index(row))]) for row in range(ROWS)]
     return [builder.gep(row, [_index(vector * LANES)]) for row in rows for vector in range(vectors)]
 

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Attention for many queries at a time on processors that multiply bfloat16 (AVX512-BF16).
 
-An item's queries stand in the lanes of vectors: the scores of a block of keys are one small matrix product,
-their softmax needs no sum across lanes, and a second product adds the values that they weigh. Queries and
+Each lane of a vector holds one query: the scores of a block of keys are a small matrix product, their softmax
+needs no sum across lanes, and a second product adds the weighted values. Queries and
 weights are bfloat16, sums and scores float32.
 """
 
@@ -10,8 +10,8 @@ from functools import cache
 
 import numpy as np
 
-from ..numba_tools import compiled, fetch_add, float_of, pointer, prefetch, shifted
-from ..threads import Callback
+from ..common.numba_tools import compiled, fetch_add, float_of, pointer, prefetch, shifted
+from ..common.threads import Callback
 from . import items as column
 from .items import (
     FEWEST_TILED,
@@ -40,20 +40,21 @@ QUERIES = 32
 """Query heads of an item: two vectors"""
 
 FEW_QUERIES = 8
-"""Below so many query heads, an item's keys are read one by one."""
+"""Items with fewer query heads read their keys one by one."""
 
 LINE = 16
 """Words of a cache line"""
 
 BLOCK = 64
-"""Keys for each turn of the online softmax; with their values they stay in the first-level cache."""
+"""Keys of each turn of the online softmax; with their values they fit into the first-level cache."""
 
 
 @compiled
 def _copy_block(run, begin, end, head_keys, head_values, half, keys, values):
-    """Copy keys [begin, end), in words; interleave each two values that follow each other. Returns their run.
+    """Copy keys [begin, end) as words and interleave the values of each two consecutive keys. Returns their
+    run.
 
-    Both are filled up with zeros to a multiple of ROWS.
+    Both copies are padded with zeros to a multiple of ROWS.
     """
     while run[RUN_BEGIN] + run[RUN_LENGTH] <= begin:
         run = shifted(run, RUN_COLUMNS)
@@ -77,7 +78,7 @@ def _copy_block(run, begin, end, head_keys, head_values, half, keys, values):
 
 @compiled
 def _prefetch_block(run, begin, end, head_keys, head_values, half):
-    """Ask for keys and values [begin, end), which are copied next."""
+    """Prefetch keys and values [begin, end), which are copied next."""
     for t in range(begin, end):
         while run[RUN_BEGIN] + run[RUN_LENGTH] <= t:
             run = shifted(run, RUN_COLUMNS)
@@ -89,7 +90,7 @@ def _prefetch_block(run, begin, end, head_keys, head_values, half):
 
 @compiled
 def _put_value(value, half, odd, pair):
-    """Make a value the lower or upper halves of its pair's words."""
+    """Write a value into the lower or upper halves of the words of its pair."""
     if odd == 0:
         for w in range(half):
             pair[2 * w] = value[w] & np.uint32(0xFFFF)
@@ -117,7 +118,7 @@ def _score(keys, count, query, half, lanes, score):
 
 @compiled
 def _hide(score, begin, count, padded, position, window, queries, repeat, lanes):
-    """Scores of keys that a query doesn't see become -inf."""
+    """Set the scores of keys that a query does not see to -inf."""
     for t in range(count, padded):
         for lane in range(lanes):
             score[t * lanes + lane] = np.float32(-np.inf)
@@ -132,9 +133,9 @@ def _hide(score, begin, count, padded, position, window, queries, repeat, lanes)
 
 @compiled
 def _softmax(score, count, lanes, scale, largest, summed, correction, weight):
-    """Turn scores into weights, in pairs of keys; bring each lane's largest score and sum up to date.
+    """Turn scores into weights, in pairs of keys, and update each lane's largest score and sum.
 
-    correction: what the weights of earlier blocks are to be multiplied by.
+    correction: the factor by which the caller must multiply the weights of earlier blocks.
     """
     for lane in range(0, lanes, LANES):
         before = load_lanes(largest, lane)
@@ -177,7 +178,7 @@ def _accumulate(weight, values, pairs, queries, head_dim, lanes, correction, tot
 
 @compiled
 def _load_queries(arguments, item, head, lanes, query):
-    """query[w, lane]: words of an item's queries, zeros in lanes without one."""
+    """query[w, lane]: words of an item's queries; zeros in unused lanes."""
     half, repeat = arguments[HEAD_DIM] // 2, arguments[REPEAT]
     queries = item[TOKENS] * repeat
     for i in range(half * lanes):
@@ -236,7 +237,7 @@ def _attend(arguments, item, run, head, words, floats, state, total):
 
 @compiled
 def _scratch(arguments):
-    """Arrays for `_run_item`: words, scores with what is kept of each lane, totals, states."""
+    """Arrays for `_run_item`: words, scores and the state of each lane, totals, states."""
     head_dim = arguments[HEAD_DIM]
     lanes = -(-arguments[MAX_QUERIES] // LANES) * LANES
     words = np.empty(BLOCK * (head_dim + lanes // 2) + head_dim // 2 * lanes, np.uint32)
@@ -267,7 +268,7 @@ def _run_items(arguments):
             break
         index, head = work % arguments[ITEM_COUNT], work // arguments[ITEM_COUNT]
         tokens = pointer(arguments[ITEMS], np.int64(0))[index * COLUMNS + TOKENS]
-        # Arrays are handed down, not pointers to them: numba frees one after the last use of its name.
+        # Callees get arrays, not pointers: numba frees an array after the last use of its name.
         if tokens * arguments[REPEAT] < arguments[FEWEST_TILED]:
             column.run_item(arguments, index, head, np.uint16(0), column_scratch)
         else:

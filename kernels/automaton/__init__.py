@@ -1,8 +1,8 @@
-"""Byte-level automata of many grammars on the device: which tokens a row may sample, and where they lead.
+"""Byte automata of many grammars on the device: the tokens that a row may sample, and its next state.
 
-A grammar's automaton is states × byte classes, with a stack of return addresses where it needs one. The pool
-holds all loaded grammars in flat tensors and names a state by one number across them, so that rows of
-different grammars are stepped by one kernel. A row's state and stack stay on the device.
+A grammar's automaton is a table of states × byte classes, with a stack of return addresses where it needs
+one. The pool stores all loaded grammars in flat tensors and numbers their states together, so that one kernel
+steps rows of different grammars. A row's state and stack stay on the device.
 """
 
 from .layout import ACTION_COLUMNS, DEAD, NO_AUTOMATON, STACK_DEPTH

@@ -1,11 +1,11 @@
-"""What an automaton's action does to a row's stack, for numba. `Tables` says what the actions are."""
+"""The effect of an automaton's action on a row's stack, for numba. `Tables` defines the actions."""
 
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sampling.jit import inlined
+from ..common.jit import inlined
 from .layout import (
     CALL,
     COUNT,
@@ -36,7 +36,7 @@ Ints: TypeAlias = NDArray[np.int32]
 
 @inlined
 def act(actions: Ints, number: int, depth: int, stack: Ints, returns: Ints) -> tuple[int, int]:
-    """State and depth after an action; the stack changes in place."""
+    """The state and depth after an action. Changes the stack in place."""
     action = actions[number]
     kind = action[KIND]
     if depth + action[ROOM] > STACK_DEPTH:
@@ -95,7 +95,7 @@ def _see(target: int, name: int, depth: int, stack: Ints) -> tuple[int, int]:
 
 @inlined
 def _look_up(action: Ints, depth: int, stack: Ints, returns: Ints) -> tuple[int, int]:
-    """Need or close: the set on the top decides."""
+    """The state and depth after NEED or CLOSE, which test the set on the top."""
     has_all = True
     for word in range(SET_WORDS):
         names = action[NAMES + word]

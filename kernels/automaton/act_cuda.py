@@ -1,5 +1,5 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
-"""What automata's actions do to the stacks of many lanes, on CUDA. `Tables` says what the actions are."""
+"""The effect of automata's actions on the stacks of many lanes, on CUDA. `Tables` defines the actions."""
 
 import triton
 import triton.language as tl
@@ -32,9 +32,10 @@ STACK_PLACES = tl.constexpr(layout.STACK_PLACES)
 
 @triton.jit
 def act(acts, entry, depth, stack, actions, returns):
-    """State, depth and stack after what the lanes that act do; the entries of the others are their states.
+    """State, depth and stack of all lanes after their actions; the entries of lanes without an action are
+    states.
 
-    entry, depth: int32 [lanes]; stack: int32 [lanes, STACK_PLACES], meaningless from depth on
+    entry, depth: int32 [lanes]; stack: int32 [lanes, STACK_PLACES], valid up to depth
     """
     action = actions + ACTION_COLUMNS * (-1 - entry)
     kind = tl.load(action, mask=acts, other=POP)
@@ -66,14 +67,14 @@ def act(acts, entry, depth, stack, actions, returns):
 
 @triton.jit
 def _at(stack, place):
-    """What each lane's stack holds at a place, 0 where it has none there."""
+    """The value of each lane's stack at a place; 0 beyond its depth."""
     level = tl.arange(0, STACK_PLACES)[None, :]
     return tl.sum(tl.where(level == place[:, None], stack, 0), axis=1)
 
 
 @triton.jit
 def _with_set(opens, words, entry, depth, stack, actions):
-    """A new set above the base of each lane that opens one: the names that have no room there."""
+    """The stacks, with a new set above the base in lanes that open one. It holds the names without room."""
     action = actions + ACTION_COLUMNS * (-1 - entry)
     level = tl.arange(0, STACK_PLACES)[None, :]
     for word in tl.static_range(SET_WORDS):
@@ -85,7 +86,7 @@ def _with_set(opens, words, entry, depth, stack, actions):
 
 @triton.jit
 def _full_names(opens, word, action, depth):
-    """A word of the names that have no room."""
+    """A word of the names whose values have no room on the stack."""
     rows = tl.load(action + FULL_ROWS, mask=opens, other=0)
     row = action + ACTION_COLUMNS * tl.load(action + FIRST_FULL, mask=opens, other=0)
     names = tl.zeros_like(depth)
@@ -99,7 +100,7 @@ def _full_names(opens, word, action, depth):
 
 @triton.jit
 def _growth(kind, words):
-    """Places that an action takes; less than 0 for those that it gives back."""
+    """The change of depth by an action."""
     growth = tl.where((kind == PUSH) | (kind == CALL) | (kind == COUNT_CALL), 1, 0)
     growth = tl.where(kind == OPEN, 1 + words, growth)
     growth = tl.where((kind == POP) | (kind == DROP), -1, growth)
@@ -108,14 +109,14 @@ def _growth(kind, words):
 
 @triton.jit
 def _read(kind, words):
-    """Places that an action looks at."""
+    """The number of stack places that an action reads."""
     blind = (kind == PUSH) | (kind == OPEN) | (kind == CALL) | (kind == GO)
     return tl.where(blind, 0, tl.where(kind == CLOSE, 1 + words, 1))
 
 
 @triton.jit
 def _set_allows(acts, kind, name, seen, action, depth, stack):
-    """False where a set on the top refuses; `seen` is its word that has the name."""
+    """Whether the set on the top allows the action; `seen` is its word with the name."""
     asks = acts & ((kind == NEED) | (kind == CLOSE))
     lacking = tl.zeros_like(depth)
     for word in tl.static_range(SET_WORDS):
@@ -129,6 +130,6 @@ def _set_allows(acts, kind, name, seen, action, depth, stack):
 
 @triton.jit
 def _place_after(kind, name, place):
-    """What the place that an action changes holds after it."""
+    """The new value of the stack place that an action changes."""
     counted = tl.where((kind == COUNT) | (kind == COUNT_CALL), place - 1, place)
     return tl.where(kind == SEE, place | (1 << (name % WORD_NAMES)), counted)

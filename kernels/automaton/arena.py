@@ -1,4 +1,4 @@
-"""Rows of one device tensor, lent in spans."""
+"""Allocates spans of rows of one device tensor."""
 
 from typing import Any
 
@@ -8,42 +8,43 @@ from numpy.typing import NDArray
 
 
 class Arena:
-    """A tensor [capacity, *row_shape] whose rows are lent first fit; it doubles when none fits.
+    """A tensor [capacity, *row_shape] with first-fit allocation of rows; it at least doubles when no span
+    fits.
 
-    Growing replaces `tensor`: read it anew for each use.
+    Growing replaces `tensor`, so callers must not keep it.
     """
 
     def __init__(self, capacity: int, row_shape: tuple[int, ...], dtype: torch.dtype, device: torch.device):
         self.tensor = torch.zeros(capacity, *row_shape, dtype=dtype, device=device)
         self._holes = [(0, capacity)]
-        """(start, end) of the free spans, rising, never touching"""
+        """(start, end) of the free spans, in ascending order, with used rows between them"""
 
     @property
     def free_rows(self) -> int:
         return sum(end - start for start, end in self._holes)
 
-    def put(self, rows: NDArray[Any]) -> int:
+    def add(self, rows: NDArray[Any]) -> int:
         """Copy rows [n ≥ 1, *row_shape] into a free span and return its start."""
-        start = self.take(len(rows))
+        start = self.allocate(len(rows))
         self.write(start, rows)
         return start
 
     def write(self, start: int, rows: NDArray[Any]) -> None:
-        """Copy rows into a span that was taken."""
+        """Copy rows into an allocated span."""
         own = np.require(rows, requirements=["C", "W"])  # PyTorch warns of arrays that are read-only
         self.tensor[start : start + len(rows)] = torch.from_numpy(own)
 
     def free(self, start: int, length: int) -> None:
         self._holes = _joined(sorted([*self._holes, (start, start + length)]))
 
-    def take(self, length: int) -> int:
-        """Borrow length ≥ 1 rows; return their start."""
+    def allocate(self, length: int) -> int:
+        """Allocate length ≥ 1 rows and return their start."""
         for i, (start, end) in enumerate(self._holes):
             if end - start >= length:
                 self._holes[i : i + 1] = [(start + length, end)] if end - start > length else []
                 return start
         self._grow(length)
-        return self.take(length)
+        return self.allocate(length)
 
     def _grow(self, length: int) -> None:
         old = len(self.tensor)

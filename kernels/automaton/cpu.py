@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..sampling.batch import AutomatonRows
-from ..sampling.jit import compiled, inlined
+from ..common.jit import compiled, inlined
 from .act_cpu import act
 from .layout import (
     CLASS_MAP,
@@ -30,20 +29,21 @@ from .layout import (
     STATE,
     TOKENS,
 )
+from .rows import AutomatonRows
 
 Ints: TypeAlias = NDArray[np.int32]
 Tables: TypeAlias = tuple[NDArray[Any], ...]
 
 
 def advance(rows: AutomatonRows, tokens: torch.Tensor) -> torch.Tensor:
-    """Move registers over tokens, int32 [rows]; return the states after them, int32 [rows]."""
+    """Step the registers over tokens, int32 [rows]. Returns the new states, int32 [rows]."""
     return torch.from_numpy(_advance(*_arrays(rows), tokens.numpy()))
 
 
 def mask(
     rows: AutomatonRows, lists: torch.Tensor, tokens: torch.Tensor, masks: torch.Tensor, own_masks: int
 ) -> torch.Tensor:
-    """See `AutomatonPool.mask`; the rows' indices into masks, int32 [rows]."""
+    """See `AutomatonPool.mask`. Returns the index of each row's mask, int32 [rows]."""
     return torch.from_numpy(_mask(*_arrays(rows), lists.numpy(), tokens.numpy(), masks.numpy(), own_masks))
 
 
@@ -53,8 +53,10 @@ def _arrays(rows: AutomatonRows) -> tuple[Ints, Ints, Tables]:
 
 @inlined
 def _walk(state: int, depth: int, stack: Ints, token: int, tables: Tables) -> tuple[int, int, int]:
-    """State and depth after a token's bytes, and how many bytes that took, fewer than all if they lead
-    nowhere; the stack changes in place."""
+    """The state and depth after a token's bytes, and the number of bytes stepped: fewer than all if a byte is
+    dead.
+
+    Changes the stack in place."""
     spans, token_bytes, state_rows, class_maps, entries, actions, returns = tables
     at = spans[token, 0]
     while at < spans[token, 1] and state != DEAD:
@@ -104,7 +106,7 @@ def _mask(
         if shared[TOKENS] + differing[TOKENS] + count > 0:
             index[row] = own_masks + slots[row]
             words, whole = masks[index[row]], masks[state_row[MASK]]
-            for word in range(len(words)):  # compiled to wider moves than an assignment of all
+            for word in range(len(words)):  # a loop compiles to wider moves than a slice assignment
                 words[word] = whole[word]
             _flip(words, tokens[shared[START] : shared[START] + shared[TOKENS]])
             _flip(words, tokens[differing[START] : differing[START] + differing[TOKENS]])
@@ -120,10 +122,9 @@ def _flip(words: Ints, tokens: Ints) -> None:
 
 @compiled
 def _decide(own: Ints, tables: Tables, tokens: Ints, words: Ints) -> None:
-    """Set the bits of the tokens that lead somewhere from these registers, clear those of the others.
+    """Set the bits of the tokens that these registers accept and clear those of the others.
 
-    Tokens come sorted, or nearly so: what begins as the one before, as far as that led somewhere and one byte
-    more, leads nowhere either.
+    Tokens are nearly sorted: one that shares the previous token's bytes up to its dead byte is dead too.
     """
     spans, token_bytes = tables[0], tables[1]
     stack = np.empty(STACK_PLACES, np.int32)

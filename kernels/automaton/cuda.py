@@ -1,16 +1,13 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
-"""Stepping of pooled automata on CUDA.
-
-Lanes are stepped together, each with a stack of its own in registers.
-"""
+"""Steps pooled automata on CUDA. Lanes step together; each has its own stack in registers."""
 
 import torch
 import triton
 import triton.language as tl
 
-from ..sampling.batch import AutomatonRows
 from . import layout
 from .act_cuda import act
+from .rows import AutomatonRows
 
 LANES = 256
 TILE = 1024
@@ -47,7 +44,7 @@ MASKS = tl.constexpr(layout.MASKS)
 
 @triton.jit
 def mask_kernel(slots, registers, tables, row_masks, words, index, LANES: tl.constexpr, TILE: tl.constexpr):
-    """One program for each row: what it may sample goes into its slot's own of row_masks [slots, words].
+    """One program for each row: writes the row's mask into its slot's row of row_masks [slots, words].
 
     tables: int64 [TABLES], addresses; not read for rows without an automaton
     """
@@ -68,10 +65,10 @@ def mask_kernel(slots, registers, tables, row_masks, words, index, LANES: tl.con
         for start in range(0, words, TILE):
             word = start + tl.arange(0, TILE)
             tl.store(mask + word, tl.load(base + word, mask=word < words), mask=word < words)
-        tl.debug_barrier()  # bits are changed by other threads than those that copied them
+        tl.debug_barrier()  # other threads flip bits than copied them
         _flip(mask, list_tokens, lists + LIST_COLUMNS * tl.load(state_row + SHARED), LANES)
         _flip(mask, list_tokens, lists + LIST_COLUMNS * tl.load(state_row + OWN), LANES)
-        tl.debug_barrier()  # and set by others than those that flipped them
+        tl.debug_barrier()  # other threads set bits than flipped them
         tokens = list_tokens + tl.load(decided + START)
         level = tl.arange(0, STACK_PLACES)[None, :]
         for start in range(0, count, LANES):
@@ -103,7 +100,7 @@ def _bytes(tables, number):
 
 @triton.jit
 def _flip(mask, list_tokens, tokens, LANES: tl.constexpr):
-    """Changes the bits of a list's tokens."""
+    """Flips the bits of a list's tokens."""
     first, count = tl.load(tokens + START), tl.load(tokens + TOKENS)
     for start in range(0, count, LANES):
         lane = start + tl.arange(0, LANES)
@@ -114,7 +111,7 @@ def _flip(mask, list_tokens, tokens, LANES: tl.constexpr):
 
 @triton.jit
 def advance(slot, token, registers, tables):
-    """Move a slot's registers over one token; return the state after it."""
+    """Step a slot's registers over one token and return the new state."""
     after = tl.load(registers + slot * REGISTERS)
     if after >= 0:
         lane = tl.arange(0, 1)
@@ -124,7 +121,7 @@ def advance(slot, token, registers, tables):
         class_map = tl.load(_ints(tables, STATE_ROWS) + STATE_COLUMNS * after + CLASS_MAP)
         depth, stack = tl.load(own + DEPTH), tl.load(place)
         state, depth, stack = _walk(state, depth, stack, token + lane, tables, class_map)
-        tl.debug_barrier()  # every warp has read the registers that one of them now changes
+        tl.debug_barrier()  # wait until every warp has read the registers, as one warp now changes them
         tl.store(own, state)
         tl.store(own + DEPTH, depth)
         tl.store(place, stack)
@@ -134,7 +131,7 @@ def advance(slot, token, registers, tables):
 
 @triton.jit
 def _walk(state, depth, stack, token, tables, class_map):
-    """State and depth, int32 [lanes], and stack, int32 [lanes, depths], after each lane's token."""
+    """The state and depth, int32 [lanes], and the stack, int32 [lanes, depths], after each lane's token."""
     spans, token_bytes = _ints(tables, SPANS), _bytes(tables, TOKEN_BYTES)
     class_of_byte = _bytes(tables, CLASS_MAPS) + 256 * class_map
     state_rows, entries = _ints(tables, STATE_ROWS), _ints(tables, ENTRIES)
@@ -154,7 +151,7 @@ def _walk(state, depth, stack, token, tables, class_map):
 
 @triton.jit
 def _entry(live, state, kind, state_rows, entries):
-    """What the lanes that live find for a class: their state's own entry, or that of its default."""
+    """The transition of each live lane by a byte class: the entry of its state, or of the state's default."""
     place = entries + 2 * (tl.load(state_rows + STATE_COLUMNS * state + ROW, mask=live, other=0) + kind)
     misses = live & (tl.load(place + 1, mask=live, other=0) != state)
     entry = tl.load(place, mask=live & (misses == 0), other=DEAD)
@@ -165,7 +162,7 @@ def _entry(live, state, kind, state_rows, entries):
 
 
 def mask(rows: AutomatonRows, row_masks: torch.Tensor) -> torch.Tensor:
-    """What the rows allow goes into row_masks, int32 [slots, words]; their indices into it, int32 [rows]."""
+    """Writes the rows' masks into row_masks, int32 [slots, words]. Returns their indices, int32 [rows]."""
     index = torch.empty_like(rows.slots)
     words = row_masks.shape[1]
     parts = (rows.slots, rows.registers, rows.addresses, row_masks, words, index)

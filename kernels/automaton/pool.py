@@ -1,4 +1,4 @@
-"""The loaded grammars' automata, and where each slot is in its own."""
+"""The automata of the loaded grammars, and the state of each slot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..sampling.batch import AutomatonRows, TokenMask
-from ..sampling.upload import upload
+from ..common.upload import upload
 from .arena import Arena
 from .layout import (
     ACTION_COLUMNS,
@@ -44,6 +43,7 @@ from .layout import (
     WORDS,
 )
 from .registers import SlotRegisters
+from .rows import AutomatonRows, TokenMask
 from .tables import Tables
 
 FIRST_STATES = 1024
@@ -62,20 +62,20 @@ class _Loaded:
     spans: list[tuple[Arena, int, int]] = field(default_factory=list)
     """(arena, start, length)"""
 
-    def put(self, arena: Arena, rows: NDArray[Any]) -> int:
+    def add(self, arena: Arena, rows: NDArray[Any]) -> int:
         if not len(rows):
             return 0
-        start = arena.put(rows)
+        start = arena.add(rows)
         self.spans.append((arena, start, len(rows)))
         return start
 
 
 class AutomatonPool:
-    """Tables of the loaded grammars, and where the slots are in them, on one device.
+    """The tables of the loaded grammars and the states of slots, on one device.
 
     vocab_offsets: int32 [vocab + 1], the bytes of token i being vocab_bytes[offsets[i] : offsets[i + 1]];
-    vocab_bytes: uint8; eos_ids: tokens that leave the state as it is (so do tokens without bytes).
-    Loading more than fits doubles a table, which moves it: read `rows` and `mask` anew for each step.
+    vocab_bytes: uint8; eos_ids: tokens that do not change the state (nor do tokens without bytes).
+    A table that is too small doubles and moves: call `rows` and `mask` anew for each step.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class AutomatonPool:
         slots, words = registers.masks.shape
         assert words == -(-len(starts) // 32), (words, len(starts))
         self._entries = Arena(FIRST_ENTRIES, (2,), torch.int32, device)
-        """the next pooled state, or -1 - a for action a; and the state whose entry it is"""
+        """(the next pooled state, or -1 - a for action a; the state that owns the entry)"""
         self._states = Arena(FIRST_STATES, (STATE_COLUMNS,), torch.int32, device)
         self._actions = Arena(FIRST_ACTIONS, (ACTION_COLUMNS,), torch.int32, device)
         self._returns = Arena(FIRST_RETURNS, (), torch.int32, device)
@@ -103,27 +103,27 @@ class AutomatonPool:
         self._list_tokens = Arena(FIRST_LIST_TOKENS, (), torch.int32, device)
         self._masks = Arena(slots + FIRST_MASKS, (words,), torch.int32, device)
         self._class_maps = Arena(FIRST_GRAMMARS, (256,), torch.uint8, device)
-        self._own_masks = self._masks.take(slots)
-        """a mask for each slot, for states that have lists; for the CPU"""
+        self._own_masks = self._masks.allocate(slots)
+        """on CPUs: the first of one mask for each slot, for states with lists"""
         self._registers = registers
         self._loaded: dict[int, _Loaded] = {}
-        self._put_dead_state(words)
+        self._add_dead_state(words)
         self._addresses = self._find_tables()
 
     @property
     def tables(self) -> tuple[torch.Tensor, ...]:
-        """spans int32 [vocab, 2] of the tokens in bytes uint8; states int32 [states, STATE_COLUMNS]; class
-        maps uint8 [grammars, 256]; entries and their owners int32 [places, 2]; actions int32
-        [actions, ACTION_COLUMNS]; returns int32."""
+        """int32 [vocab, 2], each token's span of the bytes; uint8 bytes; states int32 [states,
+        STATE_COLUMNS]; class maps uint8 [grammars, 256]; entries and their owners int32 [entries, 2]; actions
+        int32 [actions, ACTION_COLUMNS]; returns int32."""
         arenas = (self._states, self._class_maps, self._entries, self._actions, self._returns)
         return self._spans, self._bytes, *(arena.tensor for arena in arenas)
 
     def load(self, grammar_id: int, tables: Tables) -> None:
-        """Add a grammar under an id not loaded now."""
+        """Add a grammar under an unused id."""
         assert grammar_id not in self._loaded, grammar_id
-        first_state = self._states.take(len(tables.row_starts))
+        first_state = self._states.allocate(len(tables.row_starts))
         loaded = _Loaded(first_state, [(self._states, first_state, len(tables.row_starts))])
-        self._put_states(loaded, tables)
+        self._add_states(loaded, tables)
         self._loaded[grammar_id] = loaded
         self._addresses = self._find_tables()
 
@@ -133,7 +133,7 @@ class AutomatonPool:
             arena.free(start, length)
 
     def enter(self, slot: int, grammar_id: int, state: int, stack: Sequence[int] = ()) -> None:
-        """Put a slot into a grammar's state (-1: dead), with what its stack holds, lowest first."""
+        """Set a slot's grammar, state (-1: dead) and stack, bottom first."""
         loaded = self._loaded[grammar_id]
         registers = np.zeros(REGISTERS, np.int32)
         registers[STATE] = DEAD if state < 0 else loaded.first_state + state
@@ -147,21 +147,21 @@ class AutomatonPool:
 
     @property
     def addresses(self) -> NDArray[np.int64]:
-        """Of the tables, in the order of `layout`; until the next `load`."""
+        """The addresses of the tables, in the order of `layout`; valid until the next `load`."""
         return self._addresses
 
     def grammar_states(self, grammar_ids: Sequence[int], pooled: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Pooled states [rows] as each row's grammar numbers them; -1 for DEAD."""
+        """The grammars' own numbers of pooled states [rows]; -1 for DEAD."""
         firsts = [self._loaded[grammar].first_state for grammar in grammar_ids]
         return np.where(pooled == DEAD, -1, pooled - np.array(firsts, np.int32)).astype(np.int32)
 
     def rows(self, slots: NDArray[np.int32]) -> AutomatonRows:
-        """What sampling needs to step distinct slots [rows]."""
+        """The rows of a step that sample for distinct slots [rows]."""
         on_device, addresses = upload([slots, self._addresses], self._device)
         return AutomatonRows(on_device, self._registers.values, self.tables, addresses)
 
     def mask(self, rows: AutomatonRows) -> TokenMask:
-        """What the rows allow now; valid until the next call, which overwrites the slots' own masks."""
+        """The rows' masks; valid until the next call, which overwrites the masks of slots."""
         masks = self._masks.tensor
         if masks.is_cuda:
             from . import cuda
@@ -177,34 +177,34 @@ class AutomatonPool:
         tables = (*self.tables, *(arena.tensor for arena in arenas))
         return np.array([table.data_ptr() for table in tables], np.int64)
 
-    def _put_states(self, loaded: _Loaded, tables: Tables) -> None:
-        first_return = loaded.put(self._returns, _pooled_states(tables.returns, loaded.first_state))
+    def _add_states(self, loaded: _Loaded, tables: Tables) -> None:
+        first_return = loaded.add(self._returns, _pooled_states(tables.returns, loaded.first_state))
         actions = _pooled_actions(tables.actions, loaded.first_state, first_return)
-        first_action = loaded.put(self._actions, actions)
+        first_action = loaded.add(self._actions, actions)
         entries = _pooled_entries(tables.entries, loaded.first_state, first_action)
         owners = np.where(tables.owners < 0, NO_AUTOMATON, tables.owners + loaded.first_state)
-        first_entry = loaded.put(self._entries, np.stack([entries, owners], axis=1).astype(np.int32))
+        first_entry = loaded.add(self._entries, np.stack([entries, owners], axis=1).astype(np.int32))
         rows = np.zeros((len(tables.row_starts), STATE_COLUMNS), np.int32)
         rows[:, ROW] = first_entry + tables.row_starts
         rows[:, DEFAULT] = loaded.first_state + tables.default_state
-        rows[:, CLASS_MAP] = loaded.put(self._class_maps, tables.class_of_byte[None])
-        first_mask = loaded.put(self._masks, tables.masks)
+        rows[:, CLASS_MAP] = loaded.add(self._class_maps, tables.class_of_byte[None])
+        first_mask = loaded.add(self._masks, tables.masks)
         known = tables.mask_of_state >= 0
         rows[:, MASK] = np.where(known, first_mask + tables.mask_of_state, self._no_tokens)
-        rows[:, [SHARED, OWN, DECIDED]] = tables.lists_of_state + self._put_lists(loaded, tables)
+        rows[:, [SHARED, OWN, DECIDED]] = tables.lists_of_state + self._add_lists(loaded, tables)
         self._states.write(loaded.first_state, rows)
 
-    def _put_lists(self, loaded: _Loaded, tables: Tables) -> int:
+    def _add_lists(self, loaded: _Loaded, tables: Tables) -> int:
         sizes = np.diff(tables.list_offsets)
         lists = np.zeros((len(sizes), LIST_COLUMNS), np.int32)
-        lists[:, START] = tables.list_offsets[:-1] + loaded.put(self._list_tokens, tables.list_tokens)
+        lists[:, START] = tables.list_offsets[:-1] + loaded.add(self._list_tokens, tables.list_tokens)
         lists[:, TOKENS] = sizes - tables.opener_counts
         lists[:, OPENERS] = tables.opener_counts
         lists[:, ROOMY_DEPTH] = STACK_DEPTH - self._longest_opening(tables)
-        return loaded.put(self._lists, lists)
+        return loaded.add(self._lists, lists)
 
     def _longest_opening(self, tables: Tables) -> int:
-        """Places of the stack that one token can take, or need at its end."""
+        """The most stack places that one token pushes, or needs at its end."""
         sizes = np.diff(tables.list_offsets)
         openers = np.repeat(tables.list_offsets[1:] - tables.opener_counts, sizes)
         opens = np.arange(len(tables.list_tokens)) >= openers
@@ -213,13 +213,13 @@ class AutomatonPool:
         places = 1 + int(tables.actions[opening, WORDS].max(initial=0))
         return longest * places + max(int(tables.actions[:, ROOM].max(initial=0)) - places, 0)
 
-    def _put_dead_state(self, words: int) -> None:
+    def _add_dead_state(self, words: int) -> None:
         row = np.zeros((1, STATE_COLUMNS), np.int32)
-        row[0, CLASS_MAP] = self._class_maps.put(np.zeros((1, 256), np.uint8))
-        row[0, MASK] = self._no_tokens = self._masks.put(np.zeros((1, words), np.int32))
-        row[0, ROW] = self._entries.put(np.array([[DEAD, NO_AUTOMATON]], np.int32))
-        row[0, [SHARED, OWN, DECIDED]] = self._lists.put(np.zeros((1, LIST_COLUMNS), np.int32))
-        state = self._states.put(row)
+        row[0, CLASS_MAP] = self._class_maps.add(np.zeros((1, 256), np.uint8))
+        row[0, MASK] = self._no_tokens = self._masks.add(np.zeros((1, words), np.int32))
+        row[0, ROW] = self._entries.add(np.array([[DEAD, NO_AUTOMATON]], np.int32))
+        row[0, [SHARED, OWN, DECIDED]] = self._lists.add(np.zeros((1, LIST_COLUMNS), np.int32))
+        state = self._states.add(row)
         assert state == DEAD
 
 
@@ -228,7 +228,8 @@ def _pooled_states(states: NDArray[np.int32], first_state: int) -> NDArray[np.in
 
 
 def _pooled_actions(actions: NDArray[np.int32], first_state: int, first_return: int) -> NDArray[np.int32]:
-    """The stack's values stay the grammar's own; what reads them knows where its returns begin."""
+    """Values on the stack keep the grammar's own numbers: the actions that pop add the offset of its
+    returns."""
     pooled = actions.copy()
     kinds = actions[:, KIND]
     returning = (kinds == POP) | (kinds == CLOSE)
@@ -239,6 +240,6 @@ def _pooled_actions(actions: NDArray[np.int32], first_state: int, first_return: 
 
 
 def _pooled_entries(entries: NDArray[np.int32], first_state: int, first_action: int) -> NDArray[np.int32]:
-    """Actions begin at -1, as DEAD is a state here."""
+    """Actions are numbered from -1 down, as the pool's DEAD is a state."""
     acting = entries + 1 - first_action
     return np.where(entries <= -2, acting, _pooled_states(entries, first_state)).astype(np.int32)

@@ -1,4 +1,4 @@
-"""What the automata of slots have on the device at places that never change."""
+"""The registers and masks of slots, at fixed device addresses."""
 
 import torch
 
@@ -6,12 +6,12 @@ from .layout import NO_AUTOMATON, REGISTERS, STATE
 
 
 class SlotRegisters:
-    """Of slots 0 … slots - 1, and of nobody: a slot more, in which rows that stand for none may be."""
+    """Registers of slots 0 … slots - 1 and of one padding slot, for the padding rows of a graph."""
 
     def __init__(self, slots: int, vocab: int, device: torch.device | str) -> None:
-        self.nobody = slots
+        self.padding_slot = slots
         self.values = torch.zeros(slots + 1, REGISTERS, dtype=torch.int32, device=device)
         """int32 [slots + 1, REGISTERS]: state, depth and stack"""
         self.values[:, STATE] = NO_AUTOMATON
         self.masks = torch.zeros(slots, -(-vocab // 32), dtype=torch.int32, device=device)
-        """int32 [slots, words]: on CUDA, what each may sample now"""
+        """int32 [slots, words]: on CUDA, the mask of each slot"""

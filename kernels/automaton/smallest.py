@@ -1,4 +1,4 @@
-"""A pool to try kernels with."""
+"""The smallest pool, to compile and try kernels with."""
 
 import numpy as np
 import torch
@@ -9,7 +9,8 @@ from .tables import Tables
 
 
 def smallest_pool(device: torch.device | str, vocab: int) -> AutomatonPool:
-    """Slot 0 is in the only state of its grammar, which allows none of `vocab` tokens without bytes."""
+    """A pool of one grammar whose only state forbids all `vocab` tokens, none of which has bytes; slot 0 is
+    in it."""
     one = np.zeros(1, np.int32)
     tables = Tables(
         class_of_byte=np.zeros(256, np.uint8),

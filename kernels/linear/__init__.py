@@ -1,4 +1,4 @@
-"""Matrix products with weights that stay: prepared once, used at every step."""
+"""Matrix products with fixed weights, which are prepared once for all steps."""
 
 from functools import partial
 
@@ -23,9 +23,8 @@ class Linear:
     def pack(weight: torch.Tensor, bias: torch.Tensor | None, batch_invariant: bool = False) -> "Linear":
         """Prepare weight [out, in], contiguous, and bias [out] or None.
 
-        batch_invariant: a row's result has the same bits whatever other rows there are. CPU tensors only.
-        What comes back holds the weight itself or a copy in a layout of its own: the caller frees its source
-        at once.
+        batch_invariant: the bits of a row's result do not depend on other rows. CPU tensors only. The result
+        holds the weight itself or a copy in another layout: the caller should free the source at once.
         """
         if not batch_invariant:
             return Linear(_make(weight.device, weight.dtype)(weight, bias), *weight.shape)
@@ -39,10 +38,10 @@ class Linear:
     def find_sizes(
         outputs: int, inputs: int, dtype: torch.dtype, device: torch.device, biased: bool
     ) -> tuple[int, ...]:
-        """The numbers of rows that a batch-invariant product of this shape may use.
+        """Finds the numbers of rows that a batch-invariant product of this shape may use, for `pack`.
 
-        The first call for a shape makes a trial weight of the same size. Called before the weight is read, it
-        keeps both from being in memory at the same time; `pack` then finds the result of that call.
+        The first call for a shape makes a trial weight of the same size. Call it before the weight is read,
+        so that both are never in memory together.
         """
         assert device.type == "cpu", "only the CPU kernels have such a mode"
         make = _make(device, dtype, batch_invariant=True)

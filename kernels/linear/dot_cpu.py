@@ -1,22 +1,22 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
-"""Half-precision weights widened on the way: products with few rows, and copies to float32."""
+"""Half-precision weights, widened as they are read: products with few rows, and copies to float32."""
 
 from functools import cache
 
 import numpy as np
 import torch
 
-from ..numba_tools import compiled, fetch_add, load, pointer, prefetch, shifted, store
-from ..threads import PIECE, Callback, thread_count
+from ..common.numba_tools import compiled, fetch_add, load, pointer, prefetch, shifted, store
+from ..common.threads import PIECE, Callback, thread_count
 
 BLOCK = 32_768
-"""Weights that a thread takes at a time, about."""
+"""Weights that a thread takes at a time, approximately."""
 
 TILE = 256
-"""Weights of a row that meet all rows of x before the next ones do, while these stay near."""
+"""Weights that are multiplied with all rows of x before the next ones, while they are in the cache."""
 
 AHEAD = 1024
-"""Weights between those that are multiplied and those that are fetched meanwhile."""
+"""The distance, in weights, between multiplying and prefetching."""
 
 CACHE_LINE = 32  # weights
 
@@ -72,9 +72,9 @@ def _add_dot_four(weight, x0, size, stride, out):
 
 @compiled
 def _multiply(arguments, kind):
-    """Arguments as in `multiply`, after the counter of blocks of outputs.
+    """Arguments: the counter of blocks of outputs, then those of `multiply`.
 
-    One weight row at a time is read, in order: several at once read memory at half the speed.
+    Reads one weight row at a time, in order: reading several at once halves the bandwidth.
     """
     rows, outputs, inputs = arguments[1], arguments[2], arguments[3]
     x = pointer(arguments[4], np.float32(0))
@@ -119,7 +119,7 @@ def _add_tile(weight, x, size, stride, rows, out):
 
 @compiled
 def _widen(arguments, kind):
-    """Arguments as in `widen`, after the counter of pieces."""
+    """Arguments: the counter of pieces, then those of `widen`."""
     count = arguments[1]
     while True:
         begin = fetch_add(arguments, 1) * PIECE

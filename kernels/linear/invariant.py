@@ -1,9 +1,8 @@
 """Matrix products in which a row's result does not depend on the other rows.
 
-A library chooses its code by the number of rows, and its choices may add up in different orders. For each
-shape of weights this module tries many numbers of rows with a product whose result is nothing but rounding
-errors, and finds those that agree bit by bit. Only these are used: other numbers of rows are cut into them
-and filled up with zeros.
+A library chooses its code by the number of rows, and each choice may add in another order. For each shape of
+weights this module tries many numbers of rows with a product whose result is only rounding errors, and keeps
+the numbers that agree bit by bit. Other numbers of rows are split into these and padded with zeros.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ SIZES = (*range(1, 17), *(step * (16 << octave) // 4 for octave in range(4) for 
 """Numbers of rows to try: every one up to 16, then four in each octave up to 256."""
 
 VARIED_OUTPUTS = 256
-"""Outputs of the trial that differ; further ones repeat them."""
+"""Distinct outputs of the trial; the others repeat them."""
 
 
 class InvariantProduct:
-    """`sizes` are numbers of rows, rising, that give a row the same result in any place."""
+    """`sizes` are the numbers of rows, ascending, with which a row at any index has the same result."""
 
     def __init__(self, product: Product, sizes: Sequence[int]) -> None:
         self._product = product
@@ -51,10 +50,10 @@ class InvariantProduct:
 def invariant_sizes(
     make: Make, outputs: int, inputs: int, dtype: torch.dtype, biased: bool, threads: int
 ) -> tuple[int, ...]:
-    """The largest set of sizes that agree; of equally large ones that with the most rows at a time.
+    """The largest set of sizes that agree; among equally large sets, the one with the most rows.
 
-    It is never empty, as one row alone has only one place. `threads` are those that compute: the choice of
-    code depends on them too.
+    It is never empty, as one row alone has only one index. The library's choice of code also depends on
+    `threads`, the number of computing threads.
     """
     weight, row = _trial(outputs, inputs, dtype)
     product = make(weight, torch.zeros(outputs, dtype=dtype) if biased else None)
@@ -77,8 +76,7 @@ def invariant_sizes(
 def _trial(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """A weight [outputs, inputs] and a row [1, inputs] whose true product is 0.
 
-    The terms cancel in pairs that stand far apart, so that nearly any other order of adding leaves another
-    remainder.
+    The terms cancel in pairs far apart, so that nearly every order of addition leaves another remainder.
     """
     random = torch.Generator().manual_seed(0)
     half, varied = inputs // 2, min(outputs, VARIED_OUTPUTS)

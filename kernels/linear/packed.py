@@ -5,7 +5,7 @@ import torch.nn.functional as F
 
 
 class PackedProduct:
-    """Holds a copy of the weight in oneDNN's layout, from where it streams at memory speed."""
+    """Holds a copy of the weight in oneDNN's layout, which is read at memory bandwidth."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None)
@@ -32,10 +32,10 @@ def packs(dtype: torch.dtype) -> bool:
 
 
 def padded_rows(rows: int) -> int:
-    """The next of eight sizes in each octave, from two on.
+    """The number of rows to compute: at least two, rounded up to one of eight sizes in each octave.
 
-    oneDNN compiles code for every number of rows and keeps most of it, about 1 MB each. One row alone would
-    meet code that adds in another order, and be rounded otherwise than beside others.
+    oneDNN compiles code for every number of rows and keeps most of it, about 1 MB each. Its code for one row
+    adds in another order, so a row alone would be rounded differently.
     """
     if rows <= 16:
         return max(2, rows)

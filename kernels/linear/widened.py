@@ -1,7 +1,7 @@
 """Matrix products for half-precision weights on processors that multiply only float32 (AVX2, say).
 
-The weights stay as they are stored. Few rows meet them as they stream from memory, each widened in a
-register; for many rows a part at a time is widened into a scratch buffer and multiplied by oneDNN.
+The weights stay as they are stored. For few rows, each weight is widened in a register as it is read; for
+many rows, a part of the weights at a time is widened into a scratch buffer and multiplied by oneDNN.
 """
 
 from functools import cache
@@ -11,10 +11,10 @@ import torch
 from . import dot_cpu
 
 FEW_ROWS = 16
-"""Rows up to which reading the weights once, as they are, costs less than widening them in memory."""
+"""Up to this many rows, widening weights in registers is faster than widening them in memory."""
 
 SCRATCH = 6 << 20
-"""Elements of the buffer, 24 MiB, or those of one output if these are more."""
+"""Elements of the buffer (24 MiB), or of one output if that is larger."""
 
 HALVES = (torch.bfloat16, torch.float16)
 
@@ -24,7 +24,8 @@ def widens(dtype: torch.dtype) -> bool:
 
 
 class WidenedProduct:
-    """Refers to its weight [out, in], contiguous, and shares a scratch buffer: one thread at a time calls."""
+    """Refers to its weight [out, in], contiguous. Products share a scratch buffer, so only one thread may
+    call."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         assert weight.is_contiguous()

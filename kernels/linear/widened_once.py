@@ -1,6 +1,7 @@
-"""Matrix products for half-precision weights as float32, on processors that multiply only that.
+"""Matrix products with half-precision weights widened to float32 once, on processors that multiply only
+float32.
 
-The weights take twice the memory that they are stored in, and any number of rows meets the same code.
+The weights take twice the memory; any number of rows runs the same code.
 """
 
 import torch

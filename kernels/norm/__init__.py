@@ -8,8 +8,8 @@ from . import cpu
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Normalise each row of x [rows, size] and scale it by weight [size]; both contiguous.
 
-    The mean is float32; the normalised value is rounded to x's dtype before it meets the weight, as in
-    transformers' LlamaRMSNorm.
+    The mean is float32; the normalised value is rounded to x's dtype before it is multiplied by the weight,
+    as in transformers' LlamaRMSNorm.
     """
     if x.is_cuda:
         from . import cuda

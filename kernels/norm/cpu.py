@@ -6,8 +6,18 @@ from functools import cache
 import numpy as np
 import torch
 
-from ..numba_tools import compiled, fetch_add, float_bits, float_of, load, pointer, rounded, shifted, store
-from ..threads import PIECE, Callback, thread_count
+from ..common.numba_tools import (
+    compiled,
+    fetch_add,
+    float_bits,
+    float_of,
+    load,
+    pointer,
+    rounded,
+    shifted,
+    store,
+)
+from ..common.threads import PIECE, Callback, thread_count
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -45,7 +55,7 @@ def _run(
 
 @compiled
 def _norm(arguments, kind):
-    """Arguments as in `_run`, after the counter of rows."""
+    """Arguments: the counter of rows, then those of `_run`."""
     rows, size, add = arguments[1], arguments[2], arguments[7]
     weight = pointer(arguments[5], kind)
     eps = float_of(arguments[8])

@@ -10,8 +10,8 @@ from . import cpu
 def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations: Sequence[int]) -> None:
     """Copy page sources[i] to destinations[i] in every layer.
 
-    kvs: one [2, kv_heads, num_pages, page_size, head_dim] tensor for each layer. No page is both a source
-    and a destination, and no destination stands twice.
+    kvs: one [2, kv_heads, num_pages, page_size, head_dim] tensor for each layer. No page is both a source and
+    a destination, and destinations are distinct.
     """
     if not kvs or not sources:
         return
@@ -43,7 +43,8 @@ def save_pages(
 def load_pages(
     kv: torch.Tensor, layer: int, pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
 ) -> None:
-    """Copy memory[places[i], layer] to page pages[i] of `kv`, that layer's tensor: `save_pages` undone."""
+    """Copy memory[places[i], layer] to page pages[i] of `kv`, the layer's tensor: the inverse of
+    `save_pages`."""
     if kv.is_cuda:
         from . import cuda
 

@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 import torch
 
-from ..numba_tools import compiled, fetch_add, pointer, shifted
-from ..threads import Callback, thread_count
+from ..common.numba_tools import compiled, fetch_add, pointer, shifted
+from ..common.threads import Callback, thread_count
 
 
 def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations: Sequence[int]) -> None:
@@ -43,7 +43,8 @@ def _planes(kv: torch.Tensor) -> torch.Tensor:
 
 @compiled
 def _copy_pages(arguments):
-    """Arguments as in `copy_pages`, after the counter of pairs of a plane (K or V of a head) and a move."""
+    """Arguments: the counter of (plane, move) pairs, where a plane is K or V of a head, then those of
+    `copy_pages`."""
     planes, pages, words, moves = arguments[2], arguments[3], arguments[4], arguments[5]
     sources = pointer(arguments[6], np.int64(0))
     destinations = shifted(sources, moves)

@@ -8,11 +8,11 @@ import torch
 import triton
 import triton.language as tl
 
-from ..sampling.upload import upload
+from ..common.upload import upload
 
 BLOCK = 1024
 PROGRAMS = 128
-"""that move pages from or to host memory: enough for the bus, and room for what is computed meanwhile"""
+"""programs that move pages from or to host memory: they saturate the bus and leave most of the GPU free"""
 
 
 # Compiled once for any number of moves.
@@ -64,7 +64,7 @@ def move_pages(
     places: Sequence[int],
     save: bool,
 ) -> None:
-    """One layer of `pages.save_pages` or `load_pages`: the device reads and writes host memory itself."""
+    """One layer of `pages.save_pages` or `load_pages`: the device accesses host memory directly."""
     (moves,) = upload([np.array([*pages, *places], np.int64)], kv.device)
     planes, elements = kv.shape[0] * kv.shape[1], kv.shape[3] * kv.shape[4]
     assert kv.is_contiguous() and memory.is_contiguous() and memory.shape[2:] == (planes, elements)

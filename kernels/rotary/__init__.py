@@ -18,16 +18,16 @@ def rotary_write_kv(
     kv: torch.Tensor,
     norms: HeadNorms | None = None,
 ) -> None:
-    """Rotate q in place; write rotated k, and v, into the cache; `norms` normalise q and k before that.
+    """Rotate q in place and write rotated k, and v, into the cache. With `norms`, q and k are normalised
+    first.
 
     q: [tokens, heads, head_dim]; k, v: [tokens, kv_heads, head_dim]; all may be strided views of one tensor,
     with the last two dimensions contiguous.
     cos_sin: float32 [max_positions, 2 * half], cosines then sines; dimensions i and half + i rotate together,
-    those from 2 * half on pass unchanged.
-    positions: int64 [tokens]. slots: int64 [tokens], page * page_size + offset; a token whose slot is
-    negative is left as it is, and nothing is written for it.
-    kv: [2, kv_heads, num_pages, page_size, head_dim], contiguous. What is between q or k and the
-    rotated values is float32.
+    those from 2 * half on are unchanged.
+    positions: int64 [tokens]. slots: int64 [tokens], page * page_size + offset; a token with a negative slot
+    is skipped.
+    kv: [2, kv_heads, num_pages, page_size, head_dim], contiguous. All intermediate values are float32.
     """
     if q.is_cuda:
         from . import cuda

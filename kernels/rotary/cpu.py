@@ -6,8 +6,8 @@ from functools import cache
 import numpy as np
 import torch
 
-from ..numba_tools import compiled, fetch_add, float_bits, float_of, load, pointer, shifted, store
-from ..threads import Callback, thread_count
+from ..common.numba_tools import compiled, fetch_add, float_bits, float_of, load, pointer, shifted, store
+from ..common.threads import Callback, thread_count
 from .head_norms import HeadNorms
 
 
@@ -65,7 +65,7 @@ def _read(source, weight, normal, eps, head_dim, head):
 
 @compiled
 def _rotate(head, cos_sin, half, head_dim, target):
-    """`head` has room for as many rotated values behind it."""
+    """`head` has capacity for as many rotated values after its own."""
     rotated = shifted(head, head_dim)
     for i in range(half):
         cos, sin = cos_sin[i], cos_sin[half + i]
@@ -79,7 +79,7 @@ def _rotate(head, cos_sin, half, head_dim, target):
 
 @compiled
 def _rotate_token(arguments, token, kind, buffer):
-    """buffer: float32 [2 * head_dim]; its owner keeps it, as no pointer does."""
+    """buffer: float32 [2 * head_dim]; the caller must keep it alive."""
     heads, kv_heads = arguments[2], arguments[3]
     head_dim, half, slots = arguments[4], arguments[5], arguments[6]
     normal, eps = arguments[17] != 0, float_of(arguments[19])
@@ -108,7 +108,7 @@ def _rotate_token(arguments, token, kind, buffer):
 
 @compiled
 def _rotate_and_write(arguments, kind):
-    """Arguments as in `rotary_write_kv`, after the counter of tokens."""
+    """Arguments: the counter of tokens, then those of `rotary_write_kv`."""
     buffer = np.empty(2 * arguments[4], np.float32)
     while True:
         token = fetch_add(arguments, 1)

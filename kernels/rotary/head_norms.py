@@ -1,4 +1,4 @@
-"""The norms of query and key heads that some models have (Qwen3)."""
+"""The norms of query and key heads in some models (Qwen3)."""
 
 from typing import NamedTuple
 

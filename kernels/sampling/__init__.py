@@ -15,17 +15,8 @@ and u = (w + 1/2) / 2^32, where w is the first word of Philox4x32-10 with the ro
 
 import torch
 
-from .batch import (
-    GREEDY_BELOW,
-    LOGPROB_FLOOR,
-    AutomatonRows,
-    BannedTokens,
-    LogitBias,
-    Penalties,
-    Sampled,
-    SamplingBatch,
-    TokenMask,
-)
+from ..automaton.rows import AutomatonRows, TokenMask
+from .batch import GREEDY_BELOW, LOGPROB_FLOOR, BannedTokens, LogitBias, Penalties, Sampled, SamplingBatch
 
 __all__ = [
     "GREEDY_BELOW",
@@ -45,7 +36,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None 
     """Sample one token for each row of logits, float32 [rows, vocab] (rows may be strided).
 
     top_logprobs: None for no log-probabilities at all, else how many of the most likely tokens to return
-    beside the sampled one's. Nothing is raised for what a row's logits hold: see `Sampled.bad`.
+    beside the sampled one's. Bad logits raise nothing: see `Sampled.bad`.
     """
     assert logits.dtype == torch.float32 and logits.dim() == 2, (logits.dtype, logits.shape)
     assert logits.stride(1) == 1 or logits.shape[1] == 1, logits.stride()

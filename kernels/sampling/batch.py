@@ -1,8 +1,10 @@
-"""What sampling needs for the rows of one step, and what it gives back."""
+"""The inputs and results of sampling for the rows of one step."""
 
 from dataclasses import dataclass
 
 import torch
+
+from ..automaton.rows import AutomatonRows, TokenMask
 
 GREEDY_BELOW = 1e-5
 """Temperatures below this choose the most likely token."""
@@ -10,32 +12,8 @@ LOGPROB_FLOOR = -9999.0
 
 
 @dataclass(frozen=True, slots=True)
-class TokenMask:
-    """Packed bits of allowed tokens: bit i % 32 of word i // 32 stands for token i."""
-
-    index: torch.Tensor
-    """int32 [rows]: the row's mask in bits, -1 for none"""
-    bits: torch.Tensor
-    """int32 [masks, ceil(vocab / 32)]"""
-
-
-@dataclass(frozen=True, slots=True)
-class AutomatonRows:
-    """Rows that byte automata follow: each one's registers move over the token that is sampled for it."""
-
-    slots: torch.Tensor
-    """int32 [rows], distinct"""
-    registers: torch.Tensor
-    """int32 [slots, `automaton.layout.REGISTERS`]: state, depth and stack of each slot"""
-    tables: tuple[torch.Tensor, ...]
-    """see `AutomatonPool.tables`; for the CPU"""
-    addresses: torch.Tensor
-    """int64 [`automaton.layout.TABLES`]: where the tables are; for CUDA, and read anew by each launch"""
-
-
-@dataclass(frozen=True, slots=True)
 class LogitBias:
-    """Added to the logits; a token stands at most once in a row."""
+    """Values added to the logits; each token at most once in a row."""
 
     row_start: torch.Tensor
     """int32 [rows + 1]: row r owns entries row_start[r] … row_start[r + 1]"""
@@ -64,7 +42,7 @@ class Penalties:
     presence: torch.Tensor
     """float32 [rows]: subtracted once from the logits of tokens in the output"""
     frequency: torch.Tensor
-    """float32 [rows]: subtracted for each time a token stands in the output"""
+    """float32 [rows]: subtracted for each occurrence of a token in the output"""
     prompt_seen: torch.Tensor
     """int32 [entries, ceil(vocab / 32)]: packed bits of the prompt's tokens"""
     output_counts: torch.Tensor
@@ -75,8 +53,8 @@ class Penalties:
 class SamplingBatch:
     """Parameters of the rows of one step; a part that no row uses is None.
 
-    mask and host_mask may both apply to a row: a token must be allowed by both. automata masks nothing by
-    itself: what its rows may sample now is in mask.
+    mask and host_mask may both apply to a row: a token must be allowed by both. automata forbids nothing by
+    itself: its rows' masks are in mask.
     """
 
     temperature: torch.Tensor
@@ -84,9 +62,9 @@ class SamplingBatch:
     seed: torch.Tensor
     """int64 [rows]: the 64 bits of the Philox key"""
     position: torch.Tensor
-    """int32 [rows]: how many tokens the row's output has so far"""
+    """int32 [rows]: number of tokens in the row's output so far"""
     all_greedy: bool = False
-    """the caller knows that every row is greedy, so nothing but the maximum is computed"""
+    """true if every row is greedy: then only the maximum is computed"""
     top_k: torch.Tensor | None = None
     """int32 [rows]; 0: off"""
     top_p: torch.Tensor | None = None

@@ -1,4 +1,4 @@
-"""Sampling on the CPU: rows are dealt to the threads that PyTorch computes with."""
+"""Sampling on the CPU: PyTorch's computing threads share the rows."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..automaton import cpu as automaton_cpu
-from ..threads import thread_count
+from ..common.threads import thread_count
 from . import row_cpu as column
 from .batch import GREEDY_BELOW, LOGPROB_FLOOR, Sampled, SamplingBatch
 

@@ -2,135 +2,201 @@
 """Sampling on CUDA: two launches for greedy rows, three for sampled ones, four where rows are filtered."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 import triton
 
-from .batch import LOGPROB_FLOOR, AutomatonRows, Sampled, SamplingBatch
+from ..automaton.rows import AutomatonRows
+from .batch import LOGPROB_FLOOR, Sampled, SamplingBatch
 from .filter_cuda import filter_kernel
 from .process_cuda import SUB_BLOCK, process_kernel
 from .race_cuda import finish_kernel, race_kernel
 
 CHUNK = 4096
+SUB_BLOCKS = CHUNK // SUB_BLOCK.value  # of a chunk
 TILE = 4096
 UNFUSED = {"enable_fp_fusion": False}
-"""so that products and sums round as on the CPU"""
+"""products and sums then round as on the CPU"""
+
+
+class _Chunks(NamedTuple):
+    """The results of `process_kernel` for each chunk of each row."""
+
+    maxima: torch.Tensor
+    leaders: torch.Tensor
+    nan: torch.Tensor
+    sub_maxima: torch.Tensor | None
+    raw: tuple[torch.Tensor | None, ...]  # raw_maxima, raw_sums, top_values and top_ids, or None each
+    number: int  # of chunks of a row
+    tops: int  # alternatives that are reported
+
+    @property
+    def width(self) -> int:
+        return int(triton.next_power_of_2(self.number))
 
 
 def sample(
     logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None, out: Sampled | None = None
 ) -> Sampled:
     """See `sampling.sample`. out: where to write tokens, bad and states."""
+    chunks = _new_chunks(logits, batch, top_logprobs)
+    x = _process(logits, batch, chunks)
+    cuts = _cut(x, batch, chunks)
+    scores, winners = _race(x, batch, chunks, cuts)
+    result = _new_result(logits, batch, top_logprobs, out)
+    finish_kernel[(len(logits),)](
+        logits,
+        logits.stride(0),
+        batch.temperature,
+        chunks.maxima,
+        chunks.leaders,
+        chunks.nan,
+        scores,
+        winners,
+        *chunks.raw,
+        chunks.tops,
+        chunks.number,
+        result.tokens,
+        result.bad,
+        result.logprobs,
+        result.top_ids,
+        result.top_logprobs,
+        LOGPROB_FLOOR,
+        *_automata(batch.automata),
+        result.states,
+        CHUNKS=chunks.width,
+        TOPS=triton.next_power_of_2(max(1, chunks.number * chunks.tops)),
+        num_warps=8,
+        **UNFUSED,
+    )
+    return result
+
+
+def _new_chunks(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None) -> _Chunks:
     rows, vocab = logits.shape
-    chunks = triton.cdiv(vocab, CHUNK)
-    width = triton.next_power_of_2(chunks)
-    sub_blocks = chunks * (CHUNK // SUB_BLOCK.value)
-    count = top_logprobs or 0
-
-    def floats(*shape: int) -> torch.Tensor:
-        return logits.new_empty(shape)
-
-    def ints(*shape: int) -> torch.Tensor:
-        return logits.new_empty(shape, dtype=torch.int32)
-
-    filters = (None, None, None) if batch.all_greedy else (batch.top_k, batch.top_p, batch.min_p)
-    maxima, leaders, nan = floats(rows, chunks), ints(rows, chunks), ints(rows, chunks)
-    sub_maxima = None if filters[0] is None else ints(rows, sub_blocks)
-    raw_parts: tuple[torch.Tensor | None, ...] = (None,) * 4
-    logprobs = top_ids = top_values = None
+    number, tops = triton.cdiv(vocab, CHUNK), top_logprobs or 0
+    raw: tuple[torch.Tensor | None, ...] = (None,) * 4
     if top_logprobs is not None:
-        raw_parts = (
-            floats(rows, chunks),
-            floats(rows, chunks),
-            floats(rows, chunks, count),
-            ints(rows, chunks, count),
+        raw = (
+            logits.new_empty(rows, number),
+            logits.new_empty(rows, number),
+            logits.new_empty(rows, number, tops),
+            _ints(logits, rows, number, tops),
         )
-        logprobs, top_ids, top_values = floats(rows), ints(rows, count), floats(rows, count)
-    x = logits if batch.mask is None and not _edits(batch) else floats(rows, vocab)
-    process_kernel[(rows, chunks)](
+    return _Chunks(
+        maxima=logits.new_empty(rows, number),
+        leaders=_ints(logits, rows, number),
+        nan=_ints(logits, rows, number),
+        sub_maxima=None if _filters(batch)[0] is None else _ints(logits, rows, number * SUB_BLOCKS),
+        raw=raw,
+        number=number,
+        tops=tops,
+    )
+
+
+def _process(logits: torch.Tensor, batch: SamplingBatch, chunks: _Chunks) -> torch.Tensor:
+    """The processed logits: the logits themselves if nothing changes them."""
+    rows, vocab = logits.shape
+    x = logits if batch.mask is None and not _edits(batch) else logits.new_empty(rows, vocab)
+    process_kernel[(rows, chunks.number)](
         logits,
         logits.stride(0),
         vocab,
         *_parts(batch),
         None if x is logits else x,
-        maxima,
-        leaders,
-        nan,
-        sub_maxima,
-        *raw_parts,
-        count,
+        chunks.maxima,
+        chunks.leaders,
+        chunks.nan,
+        chunks.sub_maxima,
+        *chunks.raw,
+        chunks.tops,
         CHUNK=CHUNK,
         num_warps=8,
         **UNFUSED,
     )
-    cuts = scores = winners = None
-    if any(f is not None for f in filters):
-        cuts = ints(rows, 2)
-        filter_kernel[(rows,)](
-            x,
-            x.stride(0),
-            vocab,
-            batch.temperature,
-            *filters,
-            maxima,
-            chunks,
-            sub_maxima,
-            sub_blocks,
-            ints(rows, 2, vocab),
-            cuts,
-            CHUNKS=width,
-            SUB_BLOCKS=triton.next_power_of_2(sub_blocks),
-            TILE=TILE,
-            num_warps=16,
-            **UNFUSED,
-        )
-    if not batch.all_greedy:
-        scores, winners = floats(rows, chunks), ints(rows, chunks)
-        race_kernel[(rows, chunks)](
-            x,
-            x.stride(0),
-            vocab,
-            batch.temperature,
-            batch.seed,
-            batch.position,
-            maxima,
-            cuts,
-            scores,
-            winners,
-            CHUNKS=width,
-            CHUNK=CHUNK,
-            num_warps=8,
-            **UNFUSED,
-        )
-    if out is None:
-        states = None if batch.automata is None else ints(rows)
-        out = Sampled(ints(rows), logits.new_empty(rows, dtype=torch.bool), None, None, None, states)
-    finish_kernel[(rows,)](
-        logits,
-        logits.stride(0),
+    return x
+
+
+def _cut(x: torch.Tensor, batch: SamplingBatch, chunks: _Chunks) -> torch.Tensor | None:
+    """The cuts of the filters, int32 [rows, 2]; None without filters."""
+    filters = _filters(batch)
+    if all(each is None for each in filters):
+        return None
+    rows, vocab = x.shape
+    cuts, sub_blocks = _ints(x, rows, 2), chunks.number * SUB_BLOCKS
+    filter_kernel[(rows,)](
+        x,
+        x.stride(0),
+        vocab,
         batch.temperature,
-        maxima,
-        leaders,
-        nan,
+        *filters,
+        chunks.maxima,
+        chunks.number,
+        chunks.sub_maxima,
+        sub_blocks,
+        _ints(x, rows, 2, vocab),
+        cuts,
+        CHUNKS=chunks.width,
+        SUB_BLOCKS=triton.next_power_of_2(sub_blocks),
+        TILE=TILE,
+        num_warps=16,
+        **UNFUSED,
+    )
+    return cuts
+
+
+def _race(
+    x: torch.Tensor, batch: SamplingBatch, chunks: _Chunks, cuts: torch.Tensor | None
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The best score of each chunk and its token; None if every row is greedy."""
+    if batch.all_greedy:
+        return None, None
+    rows, vocab = x.shape
+    scores, winners = x.new_empty(rows, chunks.number), _ints(x, rows, chunks.number)
+    race_kernel[(rows, chunks.number)](
+        x,
+        x.stride(0),
+        vocab,
+        batch.temperature,
+        batch.seed,
+        batch.position,
+        chunks.maxima,
+        cuts,
         scores,
         winners,
-        *raw_parts,
-        count,
-        chunks,
-        out.tokens,
-        out.bad,
-        logprobs,
-        top_ids,
-        top_values,
-        LOGPROB_FLOOR,
-        *_automata(batch.automata),
-        out.states,
-        CHUNKS=width,
-        TOPS=triton.next_power_of_2(max(1, chunks * count)),
+        CHUNKS=chunks.width,
+        CHUNK=CHUNK,
         num_warps=8,
         **UNFUSED,
     )
-    return replace(out, logprobs=logprobs, top_ids=top_ids, top_logprobs=top_values)
+    return scores, winners
+
+
+def _new_result(
+    logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None, out: Sampled | None
+) -> Sampled:
+    rows = len(logits)
+    if out is None:
+        states = None if batch.automata is None else _ints(logits, rows)
+        bad = logits.new_empty(rows, dtype=torch.bool)
+        out = Sampled(_ints(logits, rows), bad, None, None, None, states)
+    if top_logprobs is None:
+        return replace(out, logprobs=None, top_ids=None, top_logprobs=None)
+    return replace(
+        out,
+        logprobs=logits.new_empty(rows),
+        top_ids=_ints(logits, rows, top_logprobs),
+        top_logprobs=logits.new_empty(rows, top_logprobs),
+    )
+
+
+def _ints(like: torch.Tensor, *shape: int) -> torch.Tensor:
+    return like.new_empty(shape, dtype=torch.int32)
+
+
+def _filters(batch: SamplingBatch) -> tuple[torch.Tensor | None, ...]:
+    return (None,) * 3 if batch.all_greedy else (batch.top_k, batch.top_p, batch.min_p)
 
 
 def _automata(rows: AutomatonRows | None) -> tuple[torch.Tensor | None, ...]:
@@ -138,15 +204,15 @@ def _automata(rows: AutomatonRows | None) -> tuple[torch.Tensor | None, ...]:
 
 
 def _edits(batch: SamplingBatch) -> bool:
-    """Whether anything but the mask that is made on the device changes logits."""
+    """Whether anything besides the automata's mask changes logits."""
     parts = (batch.host_mask, batch.banned, batch.bias, batch.penalties)
     return any(part is not None for part in parts)
 
 
 def _parts(batch: SamplingBatch) -> tuple[torch.Tensor | None, ...]:
-    """From mask_index to output_counts: nothing, a mask only, or all, of which some may say nothing.
+    """The kernel's arguments mask_index … output_counts: none of them, a mask only, or all.
 
-    So there are few variants to compile.
+    Parts that the batch lacks get values without effect, so that few variants are compiled.
     """
     if not _edits(batch):
         mask = (None, None) if batch.mask is None else (batch.mask.index, batch.mask.bits)

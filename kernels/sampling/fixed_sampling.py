@@ -1,8 +1,8 @@
-"""Sampling in buffers of fixed place and size, so that its launches can be captured once and replayed.
+"""Sampling in buffers of fixed address and size, so that a CUDA graph of its launches can be replayed.
 
-The kernels are those of steps with everything: all filters, automata, and, where a row's logits are edited,
-all edits. A row without some of it has values that change nothing, and one that stands for none is greedy,
-in nobody's slot. The automata's tables move when they grow: a step brings their addresses.
+The launches are those of a step with every part: all filters, automata and, if any row's logits are edited,
+all edits. A row without some part has values without effect; a padding row is greedy, in the padding slot.
+The automata's tables move when they grow, so each step passes their addresses.
 """
 
 from collections.abc import Mapping
@@ -14,26 +14,27 @@ from numpy.typing import NDArray
 from ..automaton import cuda as automaton
 from ..automaton.layout import TABLES
 from ..automaton.registers import SlotRegisters
-from .batch import AutomatonRows, Sampled, SamplingBatch, TokenMask
+from ..automaton.rows import AutomatonRows, TokenMask
+from ..common.upload import FixedArrays
+from .batch import Sampled, SamplingBatch
 from .cuda import sample
 from .record_cuda import record
 from .state import BANNED, BIAS, PENALTIES, Array, SamplingState, assembled
-from .upload import FixedArrays
 
 MOST_LISTED = 4096
-"""biases of a step, and banned tokens"""
+"""capacity for biases of a step, and for banned tokens"""
 EDITS = (*BIAS, *BANNED, *PENALTIES)
 
 
 class FixedSampling:
-    """Of steps of up to `rows` rows that report no log-probabilities."""
+    """The sampling of steps of up to `rows` rows without log-probabilities."""
 
     def __init__(self, state: SamplingState, registers: SlotRegisters, rows: int) -> None:
         device = state.last_tokens.device
-        state.history.reserve(state.nobody)
+        state.history.reserve(state.padding_slot)
         self._state = state
         self._registers = registers
-        self._numbers = FixedArrays(_numbers(rows, state.nobody), device)
+        self._numbers = FixedArrays(_numbers(rows, state.padding_slot), device)
         self._edits = FixedArrays(_edits(rows), device)
         self._tokens = torch.zeros(rows, dtype=torch.int32, device=device)
         self._bad = torch.zeros(rows, dtype=torch.bool, device=device)
@@ -42,12 +43,12 @@ class FixedSampling:
     def load(self, slots: NDArray[np.int32], tables: NDArray[np.int64]) -> bool | None:
         """Prepares for rows that sample for distinct slots; tables: `AutomatonPool.addresses`.
 
-        Returns whether logits are edited; None if the step has no room: then nothing is written.
+        Returns whether logits are edited, or None, without writing anything, if the step exceeds the buffers.
         """
         arrays = self._state.arrays(slots)
         edited = not arrays.keys().isdisjoint(EDITS)
         if edited:
-            if not self._edits.has_room(arrays):
+            if not self._edits.fits(arrays):
                 return None
             self._edits.set(arrays)
         self._numbers.set({**arrays, "slots": slots, "tables": tables})
@@ -62,7 +63,7 @@ class FixedSampling:
         record(out.tokens, batch.automata.slots, self._state.last_tokens, batch.penalties)
 
     def sampled(self, rows: int) -> Sampled:
-        """What the last step's rows sampled, until the next one's do."""
+        """The results of the last step; valid until the next step runs."""
         return Sampled(self._tokens[:rows], self._bad[:rows], None, None, None, self._states[:rows])
 
     def _batch(self, rows: int, edited: bool) -> SamplingBatch:
@@ -81,7 +82,7 @@ class FixedSampling:
 WHOLE = {*BIAS, *BANNED}
 
 
-def _numbers(rows: int, nobody: int) -> dict[str, Array]:
+def _numbers(rows: int, padding_slot: int) -> dict[str, Array]:
     return {
         "seed": np.zeros(rows, np.int64),
         "tables": np.zeros(TABLES, np.int64),
@@ -90,12 +91,12 @@ def _numbers(rows: int, nobody: int) -> dict[str, Array]:
         "top_k": np.zeros(rows, np.int32),
         "top_p": np.ones(rows, np.float32),
         "min_p": np.zeros(rows, np.float32),
-        "slots": np.full(rows, nobody, np.int32),
+        "slots": np.full(rows, padding_slot, np.int32),
     }
 
 
 def _edits(rows: int) -> dict[str, Array]:
-    """A list of a row from which none is set ends before it starts."""
+    """A padding row's list ends before it starts."""
     return {
         "bias_start": np.zeros(rows + 1, np.int32),
         "bias_ids": np.zeros(MOST_LISTED, np.int32),

@@ -1,16 +1,17 @@
-"""Tokens seen and counted, for penalties."""
+"""Which tokens were in prompts and how often in outputs, for penalties."""
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .upload import upload
+from ..common.upload import upload
 
 FIRST_PENALTY_ENTRIES = 4
 
 
 class TokenHistory:
-    """Prompt bits and output counts of the slots with penalties; the tensors grow with their number."""
+    """Prompt bits and output counts of the slots with penalties. The tensors grow with the number of such
+    slots."""
 
     def __init__(self, vocab: int, device: torch.device) -> None:
         self._vocab = vocab
@@ -21,7 +22,7 @@ class TokenHistory:
         self._free: list[int] = []
 
     def reserve(self, entries: int) -> None:
-        """Grow now, if at all: while there are no more slots with penalties than that, the tensors stay."""
+        """Grow now, so that the tensors do not move while at most `entries` slots have penalties."""
         if entries > len(self.output_counts):
             self._grow(entries)
 
@@ -54,7 +55,7 @@ class TokenHistory:
         self.output_counts.view(-1)[start + tokens[row_index]] += 1
 
     def entries(self, slots: NDArray[np.int32]) -> NDArray[np.int32] | None:
-        """int32 [rows], -1 for slots without penalties; None if all are."""
+        """int32 [rows], -1 for slots without penalties; None if no slot has any."""
         if not self._entry_of_slot or self._entry_of_slot.keys().isdisjoint(slots.tolist()):
             return None
         return np.array([self._entry_of_slot.get(slot, -1) for slot in slots.tolist()], np.int32)

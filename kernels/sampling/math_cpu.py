@@ -1,12 +1,12 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
-"""Scalar arithmetic of sampling for numba, rounding operation by operation as the Triton kernel does.
+"""Scalar arithmetic of sampling for numba; each operation rounds as in the Triton kernels.
 
-Every constant is a float32, for a Python float would widen its expression to float64.
+Every constant is a float32, as a Python float would widen its expression to float64.
 """
 
 import numpy as np
 
-from .jit import inlined
+from ..common.jit import inlined
 from .philox import KEY_STEPS, MULTIPLIERS
 
 F32 = np.float32
@@ -50,7 +50,7 @@ _EXP = tuple(
 
 @inlined
 def order_key(x):
-    """int32 that orders as the float32 x does (-0 as +0); beyond the infinities' keys for NaN."""
+    """int32 that orders as the float32 x does (-0 as +0); NaN's key is beyond those of the infinities."""
     bits = F32(x + _ZERO).view(np.int32)
     return I32(bits ^ I32(I32(bits >> 31) & I32(0x7FFFFFFF)))
 
@@ -69,7 +69,8 @@ def philox_word(seed, position, token):
 
 @inlined
 def philox(c0, c1, c2, c3, seed):
-    """The four words for a counter and a 64-bit key, all uint64; written out, for loops are not unrolled."""
+    """The four words for a counter and a 64-bit key, all uint64. Written out, as loops would not be
+    unrolled."""
     k0, k1 = seed & _LOW_WORD, seed >> _HALF
     c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0, k1, 0)
     c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0, k1, 1)

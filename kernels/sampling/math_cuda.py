@@ -1,5 +1,5 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
-"""Arithmetic of sampling for Triton, rounding operation by operation as `sampling_math_cpu` does.
+"""Arithmetic of sampling for Triton; each operation rounds as in `math_cpu`.
 
 Launch with enable_fp_fusion=False, so that no product is fused with a sum.
 """
@@ -10,7 +10,7 @@ import triton.language as tl
 KEY_OF_INFINITY = tl.constexpr(0x7F800000)
 KEY_OF_MINUS_INFINITY = tl.constexpr(-0x7F800001)
 KEY_OF_NOTHING = tl.constexpr(-0x80000000)
-"""below every number's"""
+"""below the key of every number"""
 SQRT_HALF = tl.constexpr(0.70710678)
 
 

@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from .jit import compiled
+from ..common.jit import compiled
 from .math_cpu import F32
 
 _MINUS_INFINITY = F32(-np.inf)

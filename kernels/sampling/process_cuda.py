@@ -43,7 +43,7 @@ def process_kernel(
     top_count,
     CHUNK: tl.constexpr,
 ):
-    """One program for chunk c of row r. Optional pointers are None where their part is off.
+    """One program for chunk c of row r. Optional pointers are None if their part is unused.
 
     processed float32 [rows, vocab]; maxima float32, leaders (first id of the maximum) and nan int32 [rows,
     chunks]; sub_maxima int32 [rows, chunks * CHUNK / 128]: largest keys; raw_maxima and raw_sums (of

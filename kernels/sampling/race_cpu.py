@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from .jit import compiled
+from ..common.jit import compiled
 from .math_cpu import (
     F32,
     KEY_OF_MINUS_INFINITY,
@@ -18,14 +18,14 @@ from .select_cpu import BLOCK, block_of
 _WORD_UNIT = F32(2.0**-32)
 _MINUS_INFINITY = F32(-np.inf)
 _MARGIN = F32(1.001)
-"""covers the rounding of exp"""
+"""for the rounding of exp"""
 
 
 @compiled
 def race(x, maxima, largest, inverse, seed, position, leader, cut, last):
-    """The winner among the tokens that the cut leaves, of which leader has the largest logit.
+    """The winner among the tokens that the cut keeps; leader is the one with the largest logit.
 
-    A token's noise is at most -log(u), so a block is looked into only if its least u is below
+    A token's noise is at most -log(u), so a block is skipped unless its least u is below
     exp(its largest distance - the best score so far).
     """
     words, scores = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.float32)
@@ -46,7 +46,7 @@ def race(x, maxima, largest, inverse, seed, position, leader, cut, last):
 
 @compiled
 def draw(seed, position, start, words):
-    """Fill words with those of BLOCK tokens; return the least."""
+    """Fill words with the random words of BLOCK tokens; return the least."""
     least = np.uint32(0xFFFFFFFF)
     for i in range(BLOCK):
         words[i] = philox_word(seed, position, np.uint64(start + i))
@@ -57,7 +57,8 @@ def draw(seed, position, start, words):
 
 @compiled
 def score_kept(words, values, largest, inverse, cut, last, scores):
-    """Scores of values above the cut, or at it with an index up to last; minus infinity for others."""
+    """The scores of values above the cut, or at it with an index up to last; minus infinity for the
+    others."""
     for i in range(len(values)):
         score = (values[i] - largest) * inverse + gumbel(np.uint64(words[i]))
         key = order_key(values[i])
@@ -66,7 +67,7 @@ def score_kept(words, values, largest, inverse, cut, last, scores):
 
 @compiled
 def best_of(scores):
-    """The highest score and the first index that has it."""
+    """The highest score and its first index."""
     high = np.int32(KEY_OF_MINUS_INFINITY)
     for i in range(len(scores)):
         high = max(high, order_key(scores[i]))

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
-"""What follows from sampled tokens on CUDA: each slot's last one, and the counts for penalties."""
+"""Records sampled tokens on CUDA: the last token of each slot, and the counts for penalties."""
 
 import torch
 import triton
@@ -24,7 +24,7 @@ def record_kernel(tokens, slots, last_tokens, entries, output_counts, vocab):
 def record(
     tokens: torch.Tensor, slots: torch.Tensor, last_tokens: torch.Tensor, penalties: Penalties | None
 ) -> None:
-    """tokens and slots: int32 [rows]; those of more than one row in a slot may be lost."""
+    """tokens and slots: int32 [rows]. If several rows have the same slot, only one is sure to be recorded."""
     if penalties is None:
         record_kernel[(len(tokens),)](tokens, slots, last_tokens, None, None, 0, num_warps=1)
         return

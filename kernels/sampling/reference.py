@@ -1,18 +1,12 @@
-"""Sampling in plain PyTorch, one row at a time: the meaning that the kernels are tested against."""
+"""Sampling in plain PyTorch, one row at a time: the definition against which the kernels are tested."""
 
 import math
 
 import torch
 
+from ..automaton.rows import TokenMask
 from . import philox
-from .batch import (
-    GREEDY_BELOW,
-    LOGPROB_FLOOR,
-    Penalties,
-    Sampled,
-    SamplingBatch,
-    TokenMask,
-)
+from .batch import GREEDY_BELOW, LOGPROB_FLOOR, Penalties, Sampled, SamplingBatch
 
 MASS_UNIT = 2.0**40
 
@@ -83,7 +77,8 @@ def _penalised(x: torch.Tensor, penalties: Penalties, row: int) -> torch.Tensor:
 
 
 def _prefix_length(distance: torch.Tensor, batch: SamplingBatch, row: int) -> int:
-    """How many tokens the filters keep; distance [vocab] ≤ 0 is (logit - largest) / temperature, falling."""
+    """The number of tokens that the filters keep; distance [vocab] ≤ 0 is (logit - largest) / temperature,
+    descending."""
     length = int((distance > -math.inf).sum())
     if batch.min_p is not None and batch.min_p[row] > 0:
         length = int((distance >= torch.log(batch.min_p[row])).sum())

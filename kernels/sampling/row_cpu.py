@@ -1,15 +1,15 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated,attr-defined"
-"""Sampling of one row, for numba, and the callback that samples rows as long as there are any."""
+"""Sampling of one row, for numba, and the callback that samples all rows."""
 
 from functools import cache
 
 import numba
 import numpy as np
 
-from ..numba_tools import fetch_add, pointer
-from ..threads import Callback
+from ..common.jit import compiled, inlined
+from ..common.numba_tools import fetch_add, pointer
+from ..common.threads import Callback
 from .batch import LOGPROB_FLOOR
-from .jit import compiled, inlined
 from .math_cpu import F32, KEY_OF_INFINITY, KEY_OF_MINUS_INFINITY, order_key, value_of_key
 from .process_cpu import add_bias, apply_mask, ban, penalise
 from .race_cpu import race
@@ -27,10 +27,10 @@ from .select_cpu import (
 SEED, POSITION, TOP_K, MASK, HOST_MASK, ENTRY, BANNED_FROM, BANNED_TO, BIAS_FROM, BIAS_TO, INTEGERS = range(
     11
 )
-"""Columns of a row's int64 numbers; masks and penalty entry are -1 for none."""
+"""Columns of a row's int64 numbers; -1 for no mask and no penalty entry."""
 
 INVERSE, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, FLOATS = range(7)
-"""Columns of a row's float32 numbers; INVERSE is of the temperature, 0 for greedy rows."""
+"""Columns of a row's float32 numbers; INVERSE is 1 / temperature, or 0 for greedy rows."""
 
 (
     NEXT,
@@ -66,7 +66,7 @@ def array(address, kind, rows, columns):
 
 
 def sample_rows(arguments):
-    """Sample the rows that the counter deals out; scratch is this thread's own."""
+    """Sample the rows that this thread takes from the counter; scratch belongs to the thread."""
     sizes = numba.carray(arguments, (ARGUMENTS,))
     vocab = sizes[VOCAB]
     maxima = np.empty((vocab + BLOCK - 1) // BLOCK, np.int32)
@@ -170,7 +170,7 @@ def list_tops(x, maxima, highest, log_total, values, top_ids, top_logprobs):
                 if key > cut or (key == cut and i <= last):
                     top_ids[found], values[found] = i, x[i]
                     found += 1
-    # A stable sort of the few that are left: by falling value, rising id.
+    # A stable sort of the remaining few: by descending value, ascending id.
     order = np.argsort(-values[:found], kind="mergesort")
     top_ids[:] = top_ids[order]
     for rank in range(found):

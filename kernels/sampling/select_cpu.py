@@ -1,15 +1,15 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
-"""Where the filters cut a row, for numba.
+"""Finds the cut of a row's filters, for numba.
 
 A row's logits x [vocab] come with `maxima` [ceil(vocab / BLOCK)], the largest order key of each block, so
-that blocks without a candidate are skipped. A cut is a pair (key, last): kept are the tokens above the key,
-and those at it up to id last. A value's mass is its probability relative to the largest's, in units of 2^-40,
-rounded down.
+that blocks without a candidate are skipped. A cut is a pair (key, last): it keeps the tokens above the key,
+and those at it up to id last. A value's mass is its probability divided by the largest one, in units of
+2^-40, rounded down.
 """
 
 import numpy as np
 
-from .jit import compiled, inlined
+from ..common.jit import compiled, inlined
 from .math_cpu import (
     F32,
     KEY_OF_INFINITY,
@@ -22,7 +22,7 @@ from .math_cpu import (
 
 BLOCK = 64
 LOWEST_KEY = KEY_OF_MINUS_INFINITY + 1
-"""of the finite values"""
+"""the keys of finite values"""
 FIRST_REACH = 8.0
 FULL_REACH = 28.0
 """farther from the largest, in units of the temperature, values have no mass"""
@@ -44,7 +44,7 @@ def block_maxima(x, maxima):
     whole = len(x) // BLOCK
     for block in range(whole):
         high, low = np.int32(KEY_OF_MINUS_INFINITY), np.int32(KEY_OF_INFINITY)
-        for i in range(BLOCK):  # a constant, so that the loop is unrolled: three times as fast
+        for i in range(BLOCK):  # a constant, so that the loop is unrolled, which is three times as fast
             key = order_key(x[block * BLOCK + i])
             high, low = max(high, key), min(low, key)
         maxima[block] = high
@@ -125,11 +125,12 @@ def bin_of(value, largest, inverse):
 
 @compiled
 def crossing(x, maxima, floor, target, by_mass, largest, inverse, values):
-    """(cut, above): the largest key such that values with keys from it upwards weigh at least target, and the
-    weight above it. The values with keys from floor upwards must weigh as much.
+    """(cut, above): the largest key such that values with keys ≥ cut weigh at least target; the weight above
+    it.
 
-    A histogram over the distance from the largest finds the bin where target is reached; histograms over ever
-    smaller ranges of keys the cut within it. values is scratch.
+    The values with keys ≥ floor must weigh at least target. A histogram over the distance from the largest
+    finds the bin where target is reached; histograms over ever smaller ranges of keys find the cut in that
+    bin. values is scratch.
     """
     bins = np.zeros(BINS, np.int64)
     weights, places = np.ones(BLOCK, np.float32), np.empty(BLOCK, np.int32)
@@ -162,7 +163,7 @@ def count_by_distance(values, by_mass, largest, inverse, bins, weights, places):
 
 @compiled
 def lowest_key_in_bin(number, largest, inverse):
-    """The lowest key of a value in this bin or one nearer to the largest; above the largest's for bin -1."""
+    """The lowest key of a value in this bin or a nearer one; for bin -1, a key above the largest."""
     low, high = np.int64(KEY_OF_MINUS_INFINITY), np.int64(order_key(largest)) + 1
     while low < high:
         middle = (low + high) >> 1
@@ -175,7 +176,7 @@ def lowest_key_in_bin(number, largest, inverse):
 
 @compiled
 def collect(block, low, high, values, n):
-    """Append to values [:n] what has a key in low … high; return the new length."""
+    """Append the values with keys in low … high to values [:n]; return the new length."""
     for value in block:
         values[n] = value
         n += (order_key(value) >= low) & (order_key(value) <= high)
@@ -205,7 +206,7 @@ def crossing_within(values, low, high, above, target, by_mass, largest, inverse,
 
 @compiled
 def nth_with_key(x, maxima, key, number):
-    """The id of the number-th value with this key; there are that many."""
+    """The id of the number-th value with this key, which must exist."""
     for block in range(len(maxima)):
         if maxima[block] >= key:
             for i in range(block * BLOCK, min(len(x), block * BLOCK + BLOCK)):
@@ -298,10 +299,10 @@ def mass_of_kept(x, maxima, cut, last, largest, inverse):
 
 @compiled
 def nucleus_floor(x, maxima, target, top_p, largest, inverse):
-    """A key such that the values from it upwards have the target's mass.
+    """A key such that values with keys ≥ it have the target's mass.
 
-    Values farther than r from the largest weigh at most len(x) * exp(-r) together, which is no more than what
-    top-p leaves out for r = log(len(x) / left out); often a smaller reach will do.
+    Values farther than r from the largest weigh at most len(x) * exp(-r) together. For
+    r = log(len(x) / left out) that is at most the mass that top-p leaves out; often a smaller r suffices.
     """
     left_out = (1 - top_p) / top_p * target / MASS_OF_LARGEST
     reach = min(FULL_REACH, np.log(len(x) / left_out) + 0.01)

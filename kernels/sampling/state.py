@@ -1,8 +1,7 @@
-"""Sampling parameters and history of each slot, from which the batch of a step is gathered.
+"""The sampling parameters and history of each slot, from which the batch of a step is gathered.
 
-Parameters and positions live on the host, since the host knows them without reading the device; one small
-upload carries a batch. On the device live each slot's last token and, for slots with penalties only, the
-tokens seen and counted.
+Parameters and positions are on the host, which knows them without reading the device; a batch is one small
+upload. The device has each slot's last token and, for slots with penalties only, the token history.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,17 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .batch import (
-    GREEDY_BELOW,
-    AutomatonRows,
-    BannedTokens,
-    LogitBias,
-    Penalties,
-    SamplingBatch,
-    TokenMask,
-)
+from ..automaton.rows import AutomatonRows, TokenMask
+from ..common.upload import upload
+from .batch import GREEDY_BELOW, BannedTokens, LogitBias, Penalties, SamplingBatch
 from .history import TokenHistory
-from .upload import upload
 
 Array: TypeAlias = NDArray[Any]
 
@@ -45,11 +37,11 @@ class SlotSettings:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int = 0
-    """any integer; its low 64 bits count"""
+    """any integer, of which the low 64 bits are used"""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     min_tokens: int = 0
     stop_ids: Sequence[int] = ()
-    """banned while the output has fewer than min_tokens tokens"""
+    """banned until the output has min_tokens tokens"""
 
     @property
     def has_penalties(self) -> bool:
@@ -60,10 +52,10 @@ class SamplingState:
     """Slots 0 … slots - 1. set, gather → sample → record at each step, release."""
 
     def __init__(self, slots: int, vocab: int, device: torch.device | str) -> None:
-        self.nobody = slots
-        """the slot of rows that stand for none"""
+        self.padding_slot = slots
+        """the slot of padding rows"""
         self.last_tokens = torch.zeros(slots + 1, dtype=torch.int32, device=device)
-        """int32 [slots + 1]: the token that each slot sampled (or was given) last, and nobody's"""
+        """int32 [slots + 1]: the last token of each slot, sampled or forced"""
         self.history = TokenHistory(vocab, torch.device(device))
         self._settings = [SlotSettings(temperature=0.0)] * slots
         self._numbers = np.zeros(slots, _NUMBERS)
@@ -71,7 +63,7 @@ class SamplingState:
     def set(
         self, slot: int, settings: SlotSettings, prompt: NDArray[np.int32], output: NDArray[np.int32]
     ) -> None:
-        """Begin with slot's prompt [n] and the output [m] it already has (m > 0 when resumed)."""
+        """Set a slot's prompt [n] and its output so far [m] (m > 0 after a retraction)."""
         self._settings[slot] = settings
         self._numbers[slot] = (
             _as_int64(settings.seed),
@@ -93,7 +85,7 @@ class SamplingState:
         self.history.forget(slot)
 
     def append(self, slot: int, tokens: NDArray[np.int32]) -> None:
-        """Add tokens [n ≥ 1] that were not sampled (a forced run) to slot's output."""
+        """Add forced tokens [n ≥ 1] to slot's output."""
         self._numbers["position"][slot] += len(tokens)
         self.last_tokens[slot] = int(tokens[-1])
         self.history.count(slot, tokens)
@@ -118,10 +110,10 @@ class SamplingState:
         )
 
     def arrays(self, slots: NDArray[np.int32]) -> dict[str, Array]:
-        """What `assembled` takes for rows that sample for slots; parts that no row uses are left out."""
+        """The arguments of `assembled` for rows that sample for slots, without parts that no row uses."""
         n = self._numbers[slots]
         filtered = (n["top_k"] > 0) | (n["top_p"] < 1) | (n["min_p"] > 0)
-        # All three or none: the kernels of a GPU are compiled for what there is.
+        # All three or none, so that fewer variants of the CUDA kernels are compiled.
         filters = FILTERS if (filtered & (n["temperature"] >= GREEDY_BELOW)).any() else ()
         arrays = {name: n[name].copy() for name in (*NUMBERS, *filters)}
         return arrays | self._bias(slots) | self._banned(slots) | self._penalties(slots)
@@ -134,7 +126,7 @@ class SamplingState:
         self.history.count_sampled(slots, tokens)
 
     def move_on(self, slots: NDArray[np.int32]) -> None:
-        """The host's part of `record`, where the device does its own."""
+        """The host's part of `record`, for steps whose graph does the device's part."""
         self._numbers["position"][slots] += 1
 
     def _bias(self, slots: NDArray[np.int32]) -> dict[str, Array]:
@@ -167,7 +159,7 @@ class SamplingState:
 
 
 def assembled(tensors: Mapping[str, torch.Tensor], history: TokenHistory, **parts: Any) -> SamplingBatch:
-    """The batch of named parameters and other parts; parameters that aren't there are None."""
+    """The batch of named parameters and other parts; missing parameters are None."""
     t = tensors
     return SamplingBatch(
         temperature=t["temperature"],

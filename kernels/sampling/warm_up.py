@@ -1,4 +1,4 @@
-"""Sampling tried in every variant that a GPU compiles it for, so that no request waits for a compiler."""
+"""Runs sampling in every variant that a GPU compiles, so that no request waits for the compiler."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +13,7 @@ from . import sample
 from .state import SamplingState, SlotSettings
 
 LOGPROBS = 5
-"""beside the sampled token's: as many as OpenAI's completions allow"""
+"""alternatives to the sampled token: the most that OpenAI's completions allow"""
 GREEDY = SlotSettings(temperature=0.0)
 SAMPLED = SlotSettings()
 FILTERED = SlotSettings(top_k=10, top_p=0.9, min_p=0.01)
@@ -26,7 +26,7 @@ class Variant(NamedTuple):
 
 
 def variants() -> Iterator[Variant]:
-    """All but log-probabilities beside biases, penalties and bans."""
+    """Every variant except log-probabilities together with biases, penalties or bans."""
     for settings, automaton in product((GREEDY, SAMPLED, FILTERED), (False, True)):
         yield Variant(settings, automaton, None)
         yield Variant(settings, automaton, LOGPROBS)

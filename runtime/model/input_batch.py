@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...kernels.attention import AttentionBatch
-from ...kernels.sampling.upload import upload
+from ...kernels.common.upload import upload
 from ..messages import Row, RowGroup
 from .page_tables import PageTables
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...kernels.common.upload import upload
 from ...kernels.sampling import LOGPROB_FLOOR
-from ...kernels.sampling.upload import upload
 from ..messages import Logprobs
 
 SLICE_BYTES = 64 << 20

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...kernels.common.upload import upload
 from ...kernels.pages import copy_pages
 from ...kernels.sampling import Sampled, TokenMask, sample
-from ...kernels.sampling.upload import upload
 from ..messages import (
     DiscardPages,
     DropGrammar,

@@ -35,7 +35,7 @@ class StepGraphs:
         self, config: DecoderConfig, head: Linear, states: SlotStates, dtype: torch.dtype, pages_of_row: int
     ) -> None:
         """pages_of_row: the most pages of a row"""
-        rows, self._device = states.sampling.nobody, states.sampling.last_tokens.device
+        rows, self._device = states.sampling.padding_slot, states.sampling.last_tokens.device
         with self._capturing("sampling"):
             self._capture = CudaCapture()
             self._forward = DecodeGraphs(config, dtype, self._device, rows, pages_of_row)

@@ -11,6 +11,7 @@ import pytest
 from arbora.radix_cache import GittinsPolicy, LeastRecentlyUsed
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
+sys.path.append(str(Path(__file__).parents[2] / "bench" / "lib"))
 from cache_sim import PAGE, belady, compare, replay
 from service_traces import SERVICES
 from traces import KINDS, Request, Trace, generate, read_trace

@@ -11,7 +11,7 @@ from threading import Thread
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2] / "bench"))
+sys.path.append(str(Path(__file__).parents[2] / "bench" / "lib"))
 from openai_client import Client, Reply
 
 EVENTS = [

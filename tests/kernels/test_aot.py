@@ -1,6 +1,6 @@
-"""Every Triton kernel builds for the GPUs we support, within their shared memory and without spilling.
+"""Every Triton kernel builds for the supported GPUs, within their shared memory and without register spills.
 
-Needs no GPU. The compiler runs in one process of its own: this one may have Triton in interpreter mode.
+Needs no GPU. The compiler runs in its own process, as this one may have Triton in interpreter mode.
 """
 
 import json

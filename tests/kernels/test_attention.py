@@ -19,7 +19,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 HEADS = [(4, 4), (4, 2), (6, 2), (8, 1), (40, 1)]
 ONE_HEAP = Path(__file__).parents[1] / "support" / "kernels_in_one_heap.py"
 WAYS = {"flash": (0, False), "numba": (10**15, False), "as the processor is": (10**6, True)}
-"""from which number of operations flash attention is used, and whether tiles are where they can be"""
+"""(operations from which flash attention is used, whether tiles may be used)"""
 
 
 def poison_unused_slots(case: AttentionCase) -> None:
@@ -117,7 +117,7 @@ def test_threads_that_allocate_from_one_heap_dont_overwrite_each_others_scratch(
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("overflow", [float("nan"), float("inf")])
 @pytest.mark.parametrize("part", [0, 1])
-def test_keys_and_values_that_overflow_do_so_in_the_output(
+def test_overflowing_keys_and_values_overflow_in_the_output(
     part: int,
     overflow: float,
     dtype: torch.dtype,
@@ -134,7 +134,7 @@ def test_keys_and_values_that_overflow_do_so_in_the_output(
     assert torch.equal(got.isnan(), expected.isnan()) and torch.equal(got.isinf(), expected.isinf())
 
 
-def test_tiles_are_left_out_where_numba_compiles_for_a_lesser_processor() -> None:
+def test_tiles_are_not_used_when_numba_compiles_for_an_older_processor() -> None:
     program = "from arbora.kernels.attention import tile_product\nprint(tile_product.available())"
     environment = {**os.environ, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}
     command = [sys.executable, "-c", program]

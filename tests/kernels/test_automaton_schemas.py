@@ -26,7 +26,7 @@ PIECES = ['"', '":', '","', '"}', '"]', "}}", "]}", "]]", "[[", '{"', '[{"', "},
 PIECES += ['":[', '"a":', '","b":', '{"a":{"a":', "a" * 12, '\\"', "\\u00", "12", "-1", "b", '":{']
 TEXTS = [b"", *(bytes([byte]) for byte in range(256)), *(piece.encode() for piece in PIECES)]
 END = 0
-MODEL_VOCAB = 8192  # so wide that lists stand for short masks
+MODEL_VOCAB = 8192  # so large that short masks are lists
 OFFSETS = np.cumsum([0, *map(len, TEXTS), *[0] * (MODEL_VOCAB - len(TEXTS))]).astype(np.int32)
 DATA = np.frombuffer(b"".join(TEXTS), np.uint8)
 
@@ -34,7 +34,7 @@ DATA = np.frombuffer(b"".join(TEXTS), np.uint8)
 class Case(NamedTuple):
     schema: Any
     actions: tuple[int, ...] = ()
-    """which the automaton must have"""
+    """that the automaton must have"""
     order: PropertyOrder = "schema"
 
 
@@ -124,7 +124,7 @@ def allowed(automaton: Automaton, state: int, stack: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_walk_sees_the_masks_and_stacks_of_the_compilers_automaton(name: str, seed: int) -> None:
+def test_the_pool_has_the_masks_and_stacks_of_the_compilers_automaton(name: str, seed: int) -> None:
     chance = np.random.default_rng(seed)
     automaton = compiled(name)
     pool, interpreted = pool_of(automaton, torch.device("cpu")), pool_of(automaton, DEVICE)

@@ -53,7 +53,7 @@ def pool_of(*grammars: Grammar, device: torch.device = CPU) -> AutomatonPool:
 
 
 def entered(pool: AutomatonPool, placed: Sequence[tuple[int, Configuration]]) -> AutomatonRows:
-    """Rows of (grammar, configuration), in slots that are neither in order nor side by side."""
+    """Rows of (grammar, configuration), in slots that are neither sorted nor consecutive."""
     slots = np.random.default_rng(len(placed)).permutation(SLOTS)[: len(placed)].astype(np.int32)
     for slot, (number, at) in zip(slots.tolist(), placed, strict=True):
         pool.enter(slot, number, at.state, at.stack)
@@ -71,7 +71,7 @@ def allowed(mask: TokenMask, row: int) -> list[int]:
 
 
 def configurations(pool: AutomatonPool, rows: AutomatonRows, numbers: Sequence[int]) -> list[Configuration]:
-    """Where the rows are, as their grammars number it."""
+    """The rows' states and stacks, as their grammars number them."""
     registers = rows.registers[rows.slots.long()].cpu().numpy()
     states = pool.grammar_states(numbers, registers[:, STATE])
     found = []
@@ -90,7 +90,7 @@ def int32(values: Sequence[int]) -> torch.Tensor:
 
 
 def favouring(tokens: Sequence[int]) -> torch.Tensor:
-    """Logits of which greedy sampling takes just these tokens."""
+    """Logits from which greedy sampling takes these tokens."""
     logits = torch.zeros(len(tokens), MODEL_VOCAB)
     logits[range(len(tokens)), list(tokens)] = 1
     return logits
@@ -252,7 +252,7 @@ def test_sampled_tokens_never_leave_the_grammar(grammar_seed: int, seed: int) ->
 
 
 class LoadedGrammars(RuleBasedStateMachine):
-    """Loading and dropping in any order: what is loaded steps rightly, and no space is lost."""
+    """Loading and dropping in any order: the loaded grammars step correctly, and no space leaks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -304,18 +304,18 @@ TestLoadedGrammars.settings = settings(max_examples=15, stateful_step_count=20, 
 
 def test_an_arena_reuses_what_was_freed_before_it_grows() -> None:
     arena = Arena(8, (), torch.int32, torch.device("cpu"))
-    first = arena.put(np.arange(5, dtype=np.int32))
-    arena.put(np.arange(3, dtype=np.int32))
+    first = arena.add(np.arange(5, dtype=np.int32))
+    arena.add(np.arange(3, dtype=np.int32))
     arena.free(first, 5)
-    assert arena.put(np.full(4, 7, np.int32)) == first
+    assert arena.add(np.full(4, 7, np.int32)) == first
     assert len(arena.tensor) == 8
 
 
 def test_an_arena_keeps_its_rows_when_it_grows() -> None:
     arena = Arena(4, (2,), torch.int32, torch.device("cpu"))
     rows = np.arange(6, dtype=np.int32).reshape(3, 2)
-    at = arena.put(rows)
-    more = arena.put(np.full((50, 2), 9, np.int32))
+    at = arena.add(rows)
+    more = arena.add(np.full((50, 2), 9, np.int32))
     assert arena.tensor[at : at + 3].tolist() == rows.tolist()
     assert (arena.tensor[more : more + 50] == 9).all()
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 HALVES = [torch.bfloat16, torch.float16]
-MOST = 600  # more rows than any size that is tried
+MOST = 600  # more rows than any tried size
 
 # Attention
 
@@ -39,7 +39,7 @@ class Sequence:
         return Sequence(*(torch.randn(shape).to(dtype) for shape in shapes))
 
     def cached(self, page_size: int, copies: int, random: np.random.Generator) -> Cached:
-        """So many copies of its keys and values, in pages that lie scattered; nothing else is a number."""
+        """This many copies of its keys and values in scattered pages; all other values are NaN."""
         tokens, kv_heads, head_dim = self.k.shape
         pages = -(-tokens // page_size)
         ids = random.permutation(copies * pages + 3)
@@ -72,7 +72,7 @@ def attended(
     window: int | None,
     groups: tuple[tuple[int, int, int], ...] = (),
 ) -> list[torch.Tensor]:
-    """The results of each part, all computed in one step from the copy with its number."""
+    """The results of each part, all computed in one step; part i reads copy i of the keys and values."""
     batch = AttentionBatch.build(
         [end - begin for begin, end in parts],
         [end for _, end in parts],
@@ -137,8 +137,8 @@ def test_attention_to_a_token_is_the_same_in_any_step(
                 assert torch.equal(result[at - begin], alone[0]), f"token {at} of [{begin}, {end})"
 
 
-def test_without_it_attention_does_depend_on_the_step() -> None:
-    """Or the tests above would show nothing: items are cut and merged otherwise in a batch of other rows."""
+def test_without_batch_invariance_attention_depends_on_the_step() -> None:
+    """Otherwise the tests above would show nothing: other rows change how items are split and merged."""
     sequence = Sequence.random(1200, 4, 1, 64, torch.bfloat16)
     cached = sequence.cached(16, 1, np.random.default_rng(0))
     device = torch.device("cpu")
@@ -179,7 +179,7 @@ def test_the_default_products_of_a_row_agree_too_where_onednn_packs(dtype: torch
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_a_processor_without_half_precision_keeps_the_promise_with_wide_weights(dtype: torch.dtype) -> None:
+def test_products_with_widened_weights_are_batch_invariant_too(dtype: torch.dtype) -> None:
     narrow = invariant_sizes(WidenedProduct, 64, 2048, dtype, False, 1)
     wide = invariant_sizes(WidenedOnceProduct, 64, 2048, dtype, False, 1)
     assert min(narrow) > 16, "few rows would meet other code than many"

@@ -1,6 +1,6 @@
-"""Each rule of sampling alone.
+"""Each rule of sampling by itself.
 
-Triton's interpreter is too slow for many draws; test_sampling_agreement.py holds it to the same rules.
+Triton's interpreter is too slow for many draws; test_sampling_agreement.py compares it with these rules.
 """
 
 import math
@@ -23,7 +23,7 @@ def fast_sampler(request: pytest.FixtureRequest) -> Sampler:
 
 
 def support(sampler: Sampler, logits: list[float], draws: int = 60, **parameters: Any) -> set[int]:
-    """The tokens that a row yields over many seeds."""
+    """The tokens that a row samples over many seeds."""
     rows = torch.tensor([logits]).repeat(draws, 1)
     made = batch(draws, seed=list(range(draws)), **parameters)
     return set(sampler(rows, made, None).tokens.tolist())
@@ -92,13 +92,13 @@ def test_top_p_keeps_at_least_one_token(fast_sampler: Sampler) -> None:
     assert support(fast_sampler, [0.0, 0.1, 0.0], top_p=1e-6) == {1}
 
 
-def test_top_p_is_of_what_top_k_leaves(fast_sampler: Sampler) -> None:
+def test_top_p_applies_to_the_tokens_that_top_k_keeps(fast_sampler: Sampler) -> None:
     logits = [math.log(p) for p in (0.4, 0.3, 0.2, 0.1)]
     assert support(fast_sampler, logits, top_p=0.5, top_k=2) == {0}
     assert support(fast_sampler, logits, top_p=0.5) == {0, 1}
 
 
-def test_top_p_is_of_the_tempered_probabilities(fast_sampler: Sampler) -> None:
+def test_top_p_applies_to_probabilities_after_temperature(fast_sampler: Sampler) -> None:
     logits = [math.log(p) for p in (0.6, 0.4)]
     assert support(fast_sampler, logits, top_p=0.55) == {0}
     assert support(fast_sampler, logits, top_p=0.55, temperature=4.0) == {0, 1}
@@ -137,7 +137,7 @@ def test_banned_tokens_are_not_sampled(sampler: Sampler) -> None:
     assert greedy(sampler, [1.0, 2.0, 3.0], banned=banned([2, 0])) == 1
 
 
-def test_a_bias_does_not_lift_a_ban(sampler: Sampler) -> None:
+def test_a_bias_does_not_override_a_ban(sampler: Sampler) -> None:
     assert greedy(sampler, [1.0, 2.0], bias=bias({1: 100.0}), banned=banned([1])) == 0
 
 
@@ -147,7 +147,7 @@ def test_bias_and_bans_are_those_of_the_row(sampler: Sampler) -> None:
     assert sampler(logits, made, None).tokens.tolist() == [1, 1, 2]
 
 
-def test_a_mask_leaves_its_tokens_only(sampler: Sampler) -> None:
+def test_only_the_tokens_of_a_mask_are_sampled(sampler: Sampler) -> None:
     logits = torch.arange(100.0).repeat(3, 1)
     made = batch(3, temperature=0.0, mask=mask(100, [3, 64, 31], None, [32]))
     assert sampler(logits, made, None).tokens.tolist() == [64, 99, 32]

@@ -43,7 +43,7 @@ def test_triton_samples_as_the_cpu(case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", ["cpu", "triton"])
-def test_tokens_of_no_chance_are_listed_once_each(name: str) -> None:
+def test_impossible_tokens_are_listed_once_each(name: str) -> None:
     logits = torch.tensor([[-torch.inf, 0.0, -torch.inf], [-torch.inf, -torch.inf, 0.0]])
     sampled = SAMPLERS[name](logits, batch(2, temperature=0), 3)
     assert sampled.top_ids is not None

@@ -58,7 +58,7 @@ def test_recording_moves_the_position_and_keeps_the_last_token() -> None:
     assert state.last_tokens[:2].tolist() == [41, 42]
 
 
-def test_a_given_run_of_tokens_moves_the_position_by_its_length() -> None:
+def test_forced_tokens_move_the_position_by_their_number() -> None:
     state = state_with(SlotSettings(presence_penalty=0.5))
     state.append(0, tokens(9, 9, 8))
     batch = state.gather(tokens(0))
@@ -79,7 +79,7 @@ def test_a_bias_is_gathered_for_the_rows_that_have_one() -> None:
     assert bias.values.tolist() == [2.0, 1.5, -1.0]
 
 
-def test_stop_ids_are_banned_until_min_tokens_are_there() -> None:
+def test_stop_ids_are_banned_until_the_output_has_min_tokens() -> None:
     state = state_with(SlotSettings(temperature=0.0, min_tokens=2, stop_ids=(49,)))
     logits = torch.arange(float(VOCAB)).unsqueeze(0)
     sampled = []
@@ -106,7 +106,7 @@ def test_penalties_take_memory_for_the_slots_that_use_them_only() -> None:
     assert batch.penalties.entry.tolist()[3:] == [-1] * 253
 
 
-def test_memory_that_was_reserved_for_penalties_stays_where_it_is() -> None:
+def test_memory_reserved_for_penalties_does_not_move() -> None:
     state = SamplingState(9, VOCAB, "cpu")
     state.set(0, SlotSettings(presence_penalty=1.0), tokens(1), tokens(7))
     state.history.reserve(9)
@@ -144,7 +144,7 @@ settings_with_penalties = st.builds(
 
 @settings(max_examples=40, deadline=None)
 @given(settings_with_penalties, st.lists(st.integers(0, VOCAB - 1), max_size=5), st.integers(0, 6))
-def test_a_slot_resumed_from_its_output_goes_on_as_if_never_stopped(
+def test_a_retracted_slot_continues_as_if_it_had_not_stopped(
     chosen: SlotSettings, prompt: list[int], stop_at: int
 ) -> None:
     generator = torch.Generator().manual_seed(0)

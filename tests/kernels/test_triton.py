@@ -40,7 +40,7 @@ def test_attention_over_scattered_pages_matches_the_reference(name: str) -> None
 
 
 def test_attention_in_half_precision_matches_the_reference() -> None:
-    # The interpreter multiplies no bfloat16 matrices.
+    # The interpreter cannot multiply bfloat16 matrices.
     assert_attention_matches(build_case(MIXED, (4, 2), 64, None, torch.float16, False, 2))
 
 
@@ -50,11 +50,11 @@ def test_a_window_hides_older_tokens(window: int) -> None:
 
 
 @pytest.mark.parametrize(("heads", "head_dim"), [((3, 1), 80), ((5, 5), 96), ((24, 1), 32)])
-def test_head_counts_and_sizes_need_not_be_powers_of_two(heads: tuple[int, int], head_dim: int) -> None:
+def test_head_counts_and_sizes_may_be_any_number(heads: tuple[int, int], head_dim: int) -> None:
     assert_attention_matches(build_case(MIXED, heads, head_dim, None, torch.float32, True, 4))
 
 
-def test_keys_that_a_group_shares_are_counted_as_often_as_they_are_read() -> None:
+def test_shared_keys_of_a_group_count_once_for_each_read() -> None:
     step = Step(16, groups=((9, 20), (2, 1)), decode_lengths=(33, 90), chunks=((20, 0),))
     batch = build_case(step, (4, 2), 32, None, torch.float32, True, 1).batch
     own = int(batch.kv_lengths[:13].sum()) - 9 * 320 - 2 * 16

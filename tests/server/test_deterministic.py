@@ -10,7 +10,7 @@ import pytest
 from arbora import Engine
 from arbora.frontend.completion import Completion
 
-sys.path.append(str(Path(__file__).parents[2] / "bench"))
+sys.path.append(str(Path(__file__).parents[2] / "bench" / "lib"))
 from mixed_load import Answer, Ask, differing, mixed_load, replay, shuffled
 
 COUNT = 48

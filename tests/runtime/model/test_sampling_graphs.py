@@ -1,4 +1,4 @@
-"""Sampling replayed in buffers of fixed size, interpreted without a GPU, against the CPU's launched anew."""
+"""Sampling replayed in buffers of fixed size (interpreted without a GPU), against sampling on the CPU."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Twins:
-    """The same steps on the CPU and, their sampling replayed, on the CUDA path."""
+    """Runs the same steps on the CPU and, with replayed sampling, on the CUDA path."""
 
     def __init__(self, model: Path, slots: int = SLOTS) -> None:
         self.replayed: list[int] = []
@@ -75,7 +75,7 @@ class Twins:
             driver.start(slot, params, **setup)
 
     def step(self, slots: list[int], tokens: list[int] | None = None, **masks: Any) -> StepResult:
-        """A step that must give the same on both."""
+        """Runs a step and checks that both sides give the same."""
         fields = {"host_mask": True} if masks else {}
         want, got = (
             driver.run([driver.row(slot, tokens or [], **fields) for slot in slots], **masks)
@@ -101,7 +101,7 @@ def twins(model: Path) -> Iterator[Twins]:
         yield Twins(model)
 
 
-def test_rows_of_every_kind_sample_and_move_on_as_launched_ones_do(twins: Twins) -> None:
+def test_replayed_rows_of_every_kind_sample_like_launched_ones(twins: Twins) -> None:
     twins.load_grammar(4)
     twins.start(0)
     twins.start(1, SAMPLED)
@@ -136,7 +136,7 @@ def test_grammars_may_move_the_tables_that_graphs_read(twins: Twins, monkeypatch
     assert twins.replayed == [1, 1, 1, 3]
 
 
-def test_steps_that_report_logprobs_or_have_masks_of_the_host_run_without_and_leave_all_as_it_is(
+def test_steps_with_logprobs_or_host_masks_run_without_graphs_and_change_no_buffer(
     twins: Twins,
 ) -> None:
     twins.start(0, PENALISED, prompt=packed(PROMPT))
@@ -149,7 +149,7 @@ def test_steps_that_report_logprobs_or_have_masks_of_the_host_run_without_and_le
     assert twins.replayed == [1, 1]
 
 
-def test_more_biases_than_a_graph_has_room_for_run_without(
+def test_a_step_with_more_biases_than_a_graph_holds_runs_without_it(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fixed_sampling, "MOST_LISTED", 3)
@@ -225,7 +225,7 @@ def failing(error: Exception) -> Any:
         (RuntimeError("CUDA error: out of memory"), ConfigError, "--kv-memory .*--enforce-eager"),
     ],
 )
-def test_graphs_that_cant_be_captured_end_the_process_and_lack_of_memory_the_server(
+def test_a_failed_capture_ends_the_process_and_lack_of_memory_ends_the_server(
     model: Path,
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,

@@ -1,8 +1,8 @@
 """Traces of prompts for cache experiments: read from a file, or generated with one character each.
 
 A prompt is a list of block ids. Equal ids mean equal content after an equal prefix, as in the traces that
-Mooncake published. The generated ones are scaled to the cache they are meant to trouble; the lengths of their
-answers say nothing.
+Mooncake published. Generated traces are scaled to the size of the tested cache; the lengths of their answers
+mean nothing.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def agents(source: Source) -> Iterator[Prompt]:
 
 
 def documents(source: Source) -> Iterator[Prompt]:
-    """Questions about documents of skewed popularity, between as many prompts that nobody repeats."""
+    """Questions about documents of skewed popularity, mixed with as many prompts that never repeat."""
     library = [source.fresh(source.length(24)) for _ in range(max(source.blocks // 4, 8))]
     document = source.zipf(len(library), 0.8)
     while True:
@@ -141,7 +141,8 @@ def loop(source: Source) -> Iterator[Prompt]:
 
 
 def growing_loops(source: Source) -> Iterator[Prompt]:
-    """Loops of half the cache, then its whole, then twice: what was learned of one is wrong for the next."""
+    """Loops of half the cache, the whole, then twice the cache: each one misleads a policy that learned the
+    last."""
     while True:
         for size in (0.5, 1.0, 2.0):
             prompts = [source.fresh(8) for _ in range(max(round(source.blocks * size / 8), 1))]
@@ -159,7 +160,7 @@ def shifts(source: Source) -> Iterator[Prompt]:
 
 
 def drift(source: Source) -> Iterator[Prompt]:
-    """Popularity that moves on steadily: each prompt has its day and is then forgotten."""
+    """Popularity that moves steadily: each prompt is popular once, then never used again."""
     library = [source.fresh(8) for _ in range(max(source.blocks // 4, 2))]
     while True:
         for position in range(len(library)):
@@ -170,7 +171,7 @@ def drift(source: Source) -> Iterator[Prompt]:
 
 
 def recency(source: Source) -> Iterator[Prompt]:
-    """What was used last is used next: the case for which LRU is best."""
+    """The last used prompts are used next: the case for which LRU is best."""
     stack = [source.fresh(8) for _ in range(max(source.blocks // 2, 2))]
     while True:
         depth = int(len(stack) ** source.random.random())
@@ -182,7 +183,7 @@ def recency(source: Source) -> Iterator[Prompt]:
 
 
 def twice(source: Source) -> Iterator[Prompt]:
-    """Each prompt comes exactly twice, so what has been hit is worth nothing."""
+    """Each prompt comes exactly twice, so prompts that were hit are worth nothing."""
     waiting: list[Prompt] = []
     while True:
         prompt = source.fresh(8)
@@ -193,7 +194,7 @@ def twice(source: Source) -> Iterator[Prompt]:
 
 
 def betrayal(source: Source) -> Iterator[Prompt]:
-    """A hot set that nearly fills the cache, then is never asked for again: now prompts come twice."""
+    """A hot set that nearly fills the cache and is then never used again, while new prompts come twice."""
     while True:
         hot = [source.fresh(8) for _ in range(max(source.blocks // 10, 1))]
         for _ in range(8 * len(hot)):

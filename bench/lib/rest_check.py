@@ -1,4 +1,4 @@
-"""Whether a server that nobody asks anything has everything back: no request open, no page held."""
+"""Whether an idle server has released everything: no request open, no page held."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HELD = ("arbora_requests_running", "arbora_requests_waiting", "arbora_kv_pages_
 
 
 def wrong_at_rest(url: str, patience_s: float = QUIET_WITHIN_S) -> list[str]:
-    """What is still held `patience_s` seconds from now; nothing as soon as all is back."""
+    """What is still held after `patience_s` seconds; returns early once nothing is."""
     deadline = time.monotonic() + patience_s
     while True:
         try:

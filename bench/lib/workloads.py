@@ -1,4 +1,4 @@
-"""What users of a server do, as generated text: the same for every server and every run with one seed."""
+"""The workloads of a server's users, as generated text: equal for every server and for equal seeds."""
 
 from __future__ import annotations
 

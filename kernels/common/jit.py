@@ -1,4 +1,4 @@
-"""numba's compiler as the sampling kernels use it: every operation rounds as IEEE 754 says."""
+"""numba's compiler with the sampling kernels' options: every operation rounds as IEEE 754 prescribes."""
 
 from collections.abc import Callable
 from typing import Any, TypedDict, TypeVar
@@ -14,12 +14,12 @@ class _Options(TypedDict):
     error_model: str
 
 
-# fastmath has to be refused by name, or a function inherits it from the first caller that allows it.
+# An explicit "no fastmath": otherwise a function inherits it from its first caller.
 _STRICT: _Options = {"nogil": True, "fastmath": False, "error_model": "numpy"}
 
 
 def compiled(function: Function) -> Function:
-    """Compile without the GIL, and cache the result where a writable directory for that exists."""
+    """Compile without the GIL, and cache the result if the directory is writable."""
     try:
         return numba.njit(cache=True, **_STRICT)(function)  # type: ignore[call-overload, no-any-return]
     except RuntimeError:  # no writable cache directory
@@ -27,5 +27,5 @@ def compiled(function: Function) -> Function:
 
 
 def inlined(function: Function) -> Function:
-    """Compile into the callers, so that their loops can be vectorised."""
+    """Inline into the callers, so that their loops can be vectorised."""
     return numba.njit(forceinline=True, **_STRICT)(function)  # type: ignore[call-overload, no-any-return]

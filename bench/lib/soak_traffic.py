@@ -1,4 +1,4 @@
-"""What the soak's clients do, one action at a time, and whether each answer was right."""
+"""The actions of the soak's clients, and the checks of every answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_KEPT_FAILURES = 200
 
 @dataclass
 class Tally:
-    """What was counted since the last table row; `failures` are those of the whole run."""
+    """Counts since the last table row; `failures` are those of the whole run."""
 
     requests: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
@@ -35,7 +35,7 @@ class Tally:
 
 
 class WrongAnswerError(Exception):
-    """An answer that was not what it must be."""
+    """An answer that differs from the right one."""
 
 
 class Traffic:
@@ -171,7 +171,7 @@ class Traffic:
         _check(back["prompt"] == text, back)
 
     async def leave(self, rng: random.Random, key: str) -> None:
-        """A client that goes away in the middle of its stream."""
+        """A client that disconnects in the middle of its stream."""
         body = {"messages": [user(words(rng, 3, 200))], "max_tokens": 400, "ignore_eos": True, "stream": True}
         stay = rng.randint(0, 12)
         async with self._http.stream("POST", CHAT, json=body, headers=_headers(key)) as answer:
@@ -198,7 +198,7 @@ class Traffic:
             _check(answer.status_code == 200, (path, answer.status_code, answer.text))
 
     async def repeat_fixed(self, rng: random.Random, key: str) -> None:
-        """A request whose answer must be that of its first time, whatever runs beside it."""
+        """A request whose answer must equal its first answer, whatever else runs."""
         number = rng.randrange(len(FIXED))
         body = {"temperature": 0, **FIXED[number]}
         answer = await self._post(CHAT, body, key)
@@ -215,7 +215,7 @@ class Traffic:
         return choice
 
     async def _stream(self, body: Body, key: str, pause: float = 0.0) -> Any:
-        """The streamed reply, put together as if it had come in one piece."""
+        """The whole reply, assembled from a stream."""
         body = {**body, "stream": True, "stream_options": {"include_usage": True}}
         parts = StreamedReply(time.perf_counter())
         async with self._http.stream("POST", CHAT, json=body, headers=_headers(key)) as answer:
@@ -246,7 +246,7 @@ class Traffic:
 
 
 class StreamedReply:
-    """What the events of a stream add up to."""
+    """The reply that the events of a stream add up to."""
 
     def __init__(self, started: float) -> None:
         self._started = started

@@ -1,4 +1,4 @@
-"""HTTP over plain sockets: cheap enough for thousands of streams, and as slow a reader as one likes."""
+"""HTTP over plain sockets: cheap enough for thousands of streams, and able to read slowly."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Server(NamedTuple):
 
 @dataclass
 class Answer:
-    """What came back. Times in seconds since the request was sent; `error` is why it is not whole."""
+    """What came back. Times in seconds since the request was sent; `error` says why the answer is not
+    whole."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
@@ -98,7 +99,7 @@ async def connect(server: Server, receive_buffer: int | None = None) -> socket.s
 
 
 async def ask(server: Server, method: str, path: str, body: dict[str, Any] | None = None) -> Answer:
-    """One request on a connection of its own, read to its end; what goes wrong is in the answer."""
+    """Sends one request on a new connection and reads it to its end; errors are stored in the answer."""
     loop = asyncio.get_running_loop()
     answer, parts, started = Answer(), list[bytes](), time.perf_counter()
     connection = None

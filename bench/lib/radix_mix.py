@@ -1,4 +1,4 @@
-"""Prompts as a server of chats and documents gets them: what `radix.py` measures the tree with."""
+"""Prompts of a server of chats and documents, with which `radix.py` measures the tree."""
 
 from __future__ import annotations
 

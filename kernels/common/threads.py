@@ -17,21 +17,21 @@ from numba import cfunc, types
 from .numba_tools import FAST
 
 THREADED_ELEMENTS = 32_768
-"""Elements of an elementwise operation from which waking other threads pays."""
+"""Elements of an elementwise operation from which several threads are faster than one."""
 
 PIECE = 4_096
-"""Elements of one that a thread takes at a time, about."""
+"""Elements of an elementwise operation that a thread takes at a time, approximately."""
 
 
 def thread_count(elements: int = THREADED_ELEMENTS) -> int:
-    """Threads to use for an elementwise operation of this size, or for a large one."""
+    """The number of threads for an elementwise operation of this size (by default, a large one)."""
     return torch.get_num_threads() if elements >= THREADED_ELEMENTS else 1
 
 
 class Callback:
-    """A kernel `function(int64 *arguments)` that any number of threads may run at once to share its work.
+    """A kernel `function(int64 *arguments)` whose work any number of threads share.
 
-    arguments[0] is 0 at the start and counts the work handed out.
+    arguments[0] is 0 at the start; threads advance it to take pieces of the work.
     """
 
     def __init__(self, function: Callable[[Any], None]) -> None:
@@ -39,10 +39,10 @@ class Callback:
         self._address = self._compiled.address
         self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._address)
         self._buffers: list[ctypes.Array[ctypes.c_char]] = []
-        """for arguments; a run in another Python thread finds the list empty and makes one more"""
+        """reused for arguments; a run in another Python thread may find the list empty and adds a buffer"""
 
     def run(self, arguments: Sequence[int], threads: int) -> None:
-        """Run on this many threads and wait for all. `arguments` are those after the counter."""
+        """Run on this many threads and wait for all. `arguments` exclude the counter."""
         packing = _packing(len(arguments) + 1)
         try:
             buffer = self._buffers.pop()

@@ -1,7 +1,7 @@
-"""Traces of services with the statistics that are published of real ones; no real request is in them.
+"""Generated traces of services, with published statistics of real ones.
 
 Sessions of several kinds come at random times, each asks, waits and asks again. Lengths are in tokens, and a
-prompt is cut into blocks: its last one, which is not full, is nobody else's. Like real traces they are a
+prompt is cut into blocks: its last block, which is not full, is never shared. Like real traces they are a
 window: what began before it is asked for again within it.
 
 `chats` and `tools` resemble the conversation and tool & agent traces of Mooncake (Qin et al., FAST 2025:
@@ -25,7 +25,7 @@ from traces import Prompt, Request, Trace
 
 GOLDEN = 0.618034
 HEAD_START = 1_200.0  # seconds before the window
-Session = Iterator[tuple[float, Request]]  # seconds to wait, and what is asked then
+Session = Iterator[tuple[float, Request]]  # seconds to wait, and the next request
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Service:
 
 
 class Text:
-    """A sequence of so many tokens, that may go on or be gone on from."""
+    """A sequence of a number of tokens, which can be extended."""
 
     def __init__(self, service: Service, before: Text | None = None) -> None:
         self._service = service
@@ -81,12 +81,12 @@ class Behaviour(NamedTuple):
     goes_on: tuple[float, float]  # of the beta distribution that a session's chance of one more turn is from
     pause: float
     spread: float  # sigma of the pause's logarithm
-    keeps: bool = True  # the context stays; else each turn brings its own
+    keeps: bool = True  # whether turns keep the context; otherwise each turn replaces it
     limit: float = 120_000.0
 
 
 def converse(service: Service, how: Behaviour, head: Text) -> Session:
-    """Turns that build on each other, under a prompt that others have too."""
+    """Turns that build on each other, under a shared prompt."""
     context = Text(service, head)
     context.add(service.skewed(how.first, 1.2))
     goes_on = service.random.betavariate(*how.goes_on)
@@ -104,7 +104,7 @@ def converse(service: Service, how: Behaviour, head: Text) -> Session:
 
 
 def job(service: Service, head: Text, calls: float, tail: float, gap: float) -> Session:
-    """A program's calls, one shortly after the other, each with a text of its own."""
+    """A program's calls in quick succession, each with its own text."""
     pause = 0.0
     while True:
         prompt = Text(service, head)
@@ -116,7 +116,7 @@ def job(service: Service, head: Text, calls: float, tail: float, gap: float) -> 
 
 
 def play(service: Service, rate: float, seconds: float, begin: Callable[[], Session]) -> Trace:
-    """Sessions begin `rate` times a second; what is asked from `HEAD_START` on, for so long."""
+    """Starts `rate` sessions a second and returns the requests of a window that begins at `HEAD_START`."""
     end = HEAD_START + seconds
     trace: Trace = []
     ties = count()

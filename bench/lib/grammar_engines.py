@@ -1,4 +1,4 @@
-"""Engines that bind output to a JSON schema, behind one face: compile, accept a text, make masks."""
+"""Engines that constrain output to a JSON schema, with one interface: compile, accept a text, make masks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that go on while faults are tried, and how each of them ended."""
+"""Requests that are sent while faults are injected, and how each of them ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KNOWN = 12
 
 @dataclass(eq=False)
 class Ask:
-    """One request. `end` is what became of its first try: whole, error, cut, refused, silent or wrong.
+    """One request. `end` is the outcome of its first try: whole, error, cut, refused, silent or wrong.
 
     whole: the full answer, the same text as without faults. error: an error object or event. refused: status
     429 or 503, or no connection. cut: the connection ended early. silent: nothing for `ANSWER_WITHIN_S`.
@@ -37,7 +37,7 @@ class Ask:
 
 
 class WrongEndError(Exception):
-    """How a request ended that got no whole answer."""
+    """The outcome of a request without a whole answer."""
 
     def __init__(self, end: str, detail: str) -> None:
         super().__init__(f"{end}: {detail[:300]}")
@@ -66,7 +66,7 @@ class FaultLoad:
         self._tasks = [asyncio.create_task(self._client(seed)) for seed in range(self._clients)]
 
     async def stop(self) -> None:
-        """Raises what a client's loop failed of."""
+        """Raises the error of a failed client loop."""
         for task in self._tasks:
             task.cancel()
         for ended in await asyncio.gather(*self._tasks, return_exceptions=True):

@@ -1,4 +1,4 @@
-"""Microseconds of our masks, timed inside compiled code."""
+"""The time of our masks, measured inside compiled code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _make_mask = cpu._mask
 
 @numba.njit
 def mask_us(times: Any, *parts: Any) -> float:
-    """Of one call of the sampling kernel's mask. `times` is room for two of them, int64 [2, 2]."""
+    """Microseconds of one call of the sampling kernel's mask. `times`: scratch, int64 [2, 2]."""
     _clock(_MONOTONIC, times[0].ctypes)
     _make_mask(*parts)
     _clock(_MONOTONIC, times[1].ctypes)

@@ -64,7 +64,7 @@ class Client:
         return int(answer.raise_for_status().json()["count"])
 
     async def chat(self, messages: list[dict[str, str]], **options: Any) -> Reply:
-        """Streams one reply; an error is part of it, not raised."""
+        """Streams one reply; an error is stored in it, not raised."""
         body = {
             "model": self.model,
             "messages": messages,

@@ -38,7 +38,8 @@ class Ask(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What must be equal. `logprobs` are those of the tokens and of their alternatives."""
+    """The parts of an answer that must be equal. `logprobs` are those of the tokens and of their
+    alternatives."""
 
     tokens: list[int]
     text: str
@@ -106,7 +107,7 @@ def sampled_story(number: int, choose: random.Random, scale: int) -> Ask:
 
 
 def document_question(number: int, choose: random.Random, scale: int) -> Ask:
-    """One of four documents, so that their beginnings are shared by many, cut at any place."""
+    """A question to one of four documents, cut at a random place, so that many requests share prefixes."""
     writer = random.Random(number % 4)
     lines = [
         f"{writer.choice(NAMES)} bought {writer.randint(2, 99)} lamps in {writer.choice(CITIES)}."
@@ -118,7 +119,7 @@ def document_question(number: int, choose: random.Random, scale: int) -> Ask:
 
 
 def other_fields(number: int, choose: random.Random, scale: int) -> Ask:
-    """Outside of the cache, in one of its own, with log-probabilities."""
+    """A request without the cache, with its own salt, or with log-probabilities."""
     fields = ({"cache_prompt": False}, {"cache_salt": f"salt {number % 3}"}, {"logprobs": 5}, {"priority": 3})
     content = f"{SYSTEMS[1]} {NAMES[number % 10]} is {number % 90} years old. How old?"
     sampling = {"temperature": 0.0, "max_tokens": 30, **fields[number // 6 % 4]}
@@ -142,7 +143,7 @@ def replay(
     in_flight: int,
     done: Callable[[int], None] = lambda tokens: None,
 ) -> list[Answer]:
-    """The answers in the load's own order, whatever the order in which they were asked for."""
+    """The answers in the order of the load; `order` is the order in which they are requested."""
     answers: dict[int, Answer] = {}
     waiting: Iterator[int] = iter(order)
 

@@ -18,9 +18,9 @@ def upload(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[torch.T
 
 
 class FixedArrays:
-    """Named arrays that stand on a device at the same place for ever; one transfer sets all.
+    """Named arrays at fixed device addresses, which one transfer sets.
 
-    defaults: their dtypes and shapes, and what they hold where they are not set
+    defaults: their dtypes and shapes, and the values of elements that are not set
     """
 
     def __init__(self, defaults: Mapping[str, NDArray[Any]], device: torch.device) -> None:
@@ -30,13 +30,14 @@ class FixedArrays:
         self._buffer = _packed(arrays, device).to(device)
         self.tensors = dict(zip(self._defaults, _views(self._buffer, arrays), strict=True))
 
-    def has_room(self, values: Mapping[str, NDArray[Any]]) -> bool:
+    def fits(self, values: Mapping[str, NDArray[Any]]) -> bool:
         return all(
             len(values[name]) <= len(array) for name, array in self._defaults.items() if name in values
         )
 
     def set(self, values: Mapping[str, NDArray[Any]]) -> None:
-        """Values may be shorter than their arrays. Other names are left alone."""
+        """Sets the named arrays. Values may be shorter than their arrays; the rest gets the defaults. Unknown
+        names are ignored."""
         arrays = [array.copy() for array in self._defaults.values()]
         for name, array in zip(self._defaults, arrays, strict=True):
             if name in values:
@@ -45,7 +46,7 @@ class FixedArrays:
 
 
 def _packed(arrays: Sequence[NDArray[Any]], device: torch.device) -> torch.Tensor:
-    """The arrays one after another, uint8, in memory of the host from where a device fetches them."""
+    """The arrays concatenated, uint8, in host memory (pinned for CUDA)."""
     starts = _starts(arrays)
     packed = torch.empty(int(starts[-1]), dtype=torch.uint8, pin_memory=device.type != "cpu")
     for start, array in zip(starts, arrays, strict=False):

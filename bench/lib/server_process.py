@@ -91,7 +91,7 @@ def processes_by_role(supervisor: int) -> dict[str, psutil.Process]:
 
 
 def main_pids(supervisor: int) -> dict[str, int]:
-    """The process ids of the serving path: what no request may change."""
+    """The process ids of the serving path, which no request may change."""
     found = processes_by_role(supervisor)
     return {role: process.pid for role, process in found.items() if role.split()[0] in MAIN_ROLES}
 

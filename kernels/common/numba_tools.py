@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,call-overload"
-"""What our numba kernels are made of: cached compilation, typed pointers, half-precision floats, atomics.
+"""Building blocks of the numba kernels: cached compilation, typed pointers, half-precision floats, atomics.
 
-Half-precision values are known to numba by the integer that holds their bits: uint16 for bfloat16, int16 for
-float16. Pointers index without the wrap-around test of arrays, which lets LLVM vectorise loops.
+numba sees half-precision values as integers with the same bits: uint16 for bfloat16, int16 for float16.
+Pointers skip the test for negative indices that arrays have, so that LLVM can vectorise loops.
 """
 
 import struct
@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 FAST = {"reassoc", "nsz", "contract", "arcp", "afn"}
-"""Fast-math without the flags that assume away infinities and NaN, which must reach the caller."""
+"""Fast-math without the flags that assume no infinities and NaN: these must reach the caller."""
 
 KIND = {torch.bfloat16: np.uint16(0), torch.float16: np.int16(0), torch.float32: np.float32(0)}
 """A value whose type tells a kernel how the elements of a tensor are stored."""
@@ -78,7 +78,7 @@ def store(typing, start, index, value):
 
 @intrinsic
 def fma(typing, a, b, c):
-    """a * b + c, rounded once. Unlike a sum, LLVM never puts it into another order."""
+    """a * b + c, rounded once. LLVM never reorders it, unlike a sum."""
 
     def generate(context, builder, signature, arguments):
         return builder.fma(*arguments)
@@ -124,7 +124,7 @@ def float_bits(value: float) -> int:
 
 @intrinsic
 def prefetch(typing, start, index):
-    """Ask for the cache line of element `index`, which may lie outside of what exists."""
+    """Prefetch the cache line of element `index`, which may lie outside the array."""
 
     def generate(context, builder, signature, arguments):
         address = builder.bitcast(builder.gep(arguments[0], [arguments[1]]), ir.IntType(8).as_pointer())

@@ -12,7 +12,7 @@ Figures = dict[str, dict[str, int]]
 
 
 def processes(pid: int | None) -> Figures:
-    """Of the server with that supervisor, without grammar processes; nothing without a supervisor."""
+    """The processes below a supervisor, without grammar processes; none without a supervisor."""
     return {
         role: {"mb": process.memory_info().rss >> 20, "descriptors": process.num_fds()}
         for role, process in _main_processes(pid).items()

@@ -1,4 +1,4 @@
-"""What the soak measures of a server's processes, and its tables."""
+"""The soak's measurements of a server's processes, and its tables."""
 
 from __future__ import annotations
 

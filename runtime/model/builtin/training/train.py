@@ -1,8 +1,8 @@
-"""Trains the built-in model from nothing on text that it generates itself, on the CPU.
+"""Trains the built-in model from random weights on text that it generates itself, on the CPU.
 
-    PYTHONPATH=bench python -P -m train_builtin.train --work build/builtin --out runtime/model/builtin
+    python -P -m arbora.runtime.model.builtin.training.train --work build/builtin --out runtime/model/builtin
 
-A checkpoint is written every few minutes; the same command carries on from it. Batches and starting weights
+A checkpoint is written every few minutes; the same command resumes from it. Batches and starting weights
 depend on the seed alone. The workers are processes of one thread each that add up their gradients once a
 step: on a busy machine that is several times faster than threads that wait for each other in every operation.
 """

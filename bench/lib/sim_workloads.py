@@ -1,4 +1,4 @@
-"""Workloads for `scheduler_sim`: who asks for what at which time."""
+"""Workloads for `scheduler_sim`: tenants, prompts and times of requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REPLY = 120
 
 @dataclass(frozen=True)
 class Arrival:
-    """One request. `prompt` packs its token ids when it is sent; `output_token` is all it is answered."""
+    """One request. `prompt` packs its token ids when it is sent; the reply repeats `output_token`."""
 
     at_ms: float
     tenant: str
@@ -80,7 +80,7 @@ def _flood(source: random.Random, document: bytes) -> Arrival:
 
 
 def _chat(source: random.Random, tenant: str, history: bytes, output_token: int) -> Iterator[Arrival]:
-    """Turns in the rhythm of people, who answer when they have read."""
+    """Turns at human pace: the next prompt follows after the time to read the reply."""
     at_ms = source.uniform(0, CHAT_PAUSE_S * 1e3)
     while at_ms < CHAT_S * 1e3:
         history += _fresh(source, TURN)

@@ -1,4 +1,4 @@
-"""The faults: each is done to a running server, and undone once the server has recovered."""
+"""The faults: each is injected into a running server and removed once the server has recovered."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class World:
 
 @dataclass(frozen=True)
 class Fault:
-    """`replaces` names the role whose process must be another one afterwards, None if none need be."""
+    """`replaces` names the role whose process must be replaced; None if none must be."""
 
     name: str
     do: Callable[[World], Undo]
@@ -50,7 +50,7 @@ def send_signal(role: str, number: signal.Signals) -> Callable[[World], Undo]:
 
 
 def limit(role: str, kind: int, most: Callable[[psutil.Process], int]) -> Callable[[World], Undo]:
-    """A soft limit of one of its processes, which is lifted afterwards."""
+    """Sets a soft limit of a process and restores it afterwards."""
 
     def do(world: World) -> Undo:
         process = _process(world, role)
@@ -64,7 +64,7 @@ def limit(role: str, kind: int, most: Callable[[psutil.Process], int]) -> Callab
 
 
 def break_disk_files(world: World) -> Undo:
-    """Random bytes over a part of each of the disk tier's files."""
+    """Overwrites a part of each file of the disk tier with random bytes."""
     for path in world.disk.rglob("*"):
         if path.is_file() and path.stat().st_size > 0:
             with path.open("r+b") as file:

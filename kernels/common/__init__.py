@@ -1,0 +1,1 @@
+"""Tools that several operations share: numba's compilers, threads, uploads of small arrays."""

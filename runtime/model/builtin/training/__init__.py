@@ -1,0 +1,1 @@
+"""The trainer of the built-in model: generated conversations, tokenizer, training and evaluation."""
