@@ -18,7 +18,7 @@ from functools import partial
 from heapq import heappop, heappush
 from pathlib import Path
 
-from arbora.radix_cache import EvictionPolicy, LeastRecentlyUsed, PrefixCache, ReuseRate
+from arbora.radix_cache import EvictionPolicy, GittinsPolicy, LeastRecentlyUsed, PrefixCache
 
 sys.path.append(str(Path(__file__).parent / "lib"))
 from service_traces import SERVICES
@@ -90,7 +90,7 @@ def compare(trace: Trace, blocks: int) -> dict[str, float]:
     return {
         "blocks": blocks,
         "lru": replay(trace, blocks, LeastRecentlyUsed()),
-        "ours": replay(trace, blocks, ReuseRate(blocks, PAGE)),
+        "ours": replay(trace, blocks, GittinsPolicy(blocks, PAGE)),
         "belady": belady(trace, blocks),
     }
 

@@ -24,7 +24,7 @@ from resource import getpagesize
 from statistics import fmean, quantiles
 from typing import NamedTuple
 
-from arbora.radix_cache import EvictionPolicy, LeastRecentlyUsed, PrefixCache, ReuseRate
+from arbora.radix_cache import EvictionPolicy, GittinsPolicy, LeastRecentlyUsed, PrefixCache
 
 sys.path.append(str(Path(__file__).parent / "lib"))
 from radix_mix import Mix
@@ -39,7 +39,7 @@ MIX_BEFORE = 24_000  # requests until the policy's history is full
 MIX_SAMPLES = 4_000
 POLICIES: dict[str, Callable[[int], EvictionPolicy]] = {
     "LRU": lambda pages: LeastRecentlyUsed(),
-    "learned": lambda pages: ReuseRate(pages, PAGE),
+    "learned": lambda pages: GittinsPolicy(pages, PAGE),
 }
 
 

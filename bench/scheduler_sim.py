@@ -24,10 +24,10 @@ from arbora.grammars import ForcedText, GrammarCompiler
 from arbora.radix_cache import PrefixCache
 from arbora.runtime.messages import Generate, Outputs, StepPlan, StepResult
 from arbora.runtime.sampling_params import SamplingParams
-from arbora.runtime.scheduler.admission import Limits
 from arbora.runtime.scheduler.budget import StepBudget
 from arbora.runtime.scheduler.fairness import OUTPUT_WEIGHT, USUAL_BOUNDS, Bounds
-from arbora.runtime.scheduler.grammar_desk import GrammarDesk
+from arbora.runtime.scheduler.grammar_loader import GrammarLoader
+from arbora.runtime.scheduler.refusals import Limits
 from arbora.runtime.scheduler.scheduler import Scheduler
 
 sys.path.append(str(Path(__file__).parent / "lib"))
@@ -78,7 +78,7 @@ class Machine:
             limits,
             PrefixCache(self.pages, self.page_size),
             StepBudget(step_ms=50.0),
-            GrammarDesk(compiler),
+            GrammarLoader(compiler),
             vocab_size=32,
             eos_tokens=(),
             segments=NoGrammars(),

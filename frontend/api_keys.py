@@ -1,4 +1,4 @@
-"""Which requests need an API key, and which key a request came with."""
+"""Decides which requests need an API key, and finds the key that a request came with."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Collection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..runtime.errors import RequestError
+from .http.tenants import SENT_KEY
 from .openai.errors import error_response
-from .tenants import SENT_KEY
 
 METRICS_PATH = "/metrics"
 OPEN_PATHS = frozenset(("/health", "/ping", "/version", METRICS_PATH))
@@ -19,7 +19,7 @@ class Guard:
     """An ASGI application that calls another one for requests with a known key, and for `open_paths`.
 
     A key is sent as `Authorization: Bearer KEY` (OpenAI) or `x-api-key: KEY` (Anthropic). The scope's
-    `SENT_KEY` tells the inner application which one it was.
+    `SENT_KEY` has the key for the inner application.
     """
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...], open_paths: Collection[str]) -> None:
@@ -41,7 +41,7 @@ class Guard:
         await error_response(error)(scope, receive, send)
 
     def _key(self, scope: Scope) -> str | None:
-        """The known key that was sent. All are compared, so that the time it takes tells nothing."""
+        """The known key that was sent. All keys are compared, so that the time reveals nothing."""
         headers = dict(scope["headers"])
         scheme, _, sent = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() != b"bearer":

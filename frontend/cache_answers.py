@@ -1,4 +1,4 @@
-"""What clients get from /cache."""
+"""The answers of /cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..runtime.messages import (
     StoreCounts,
     Tokens,
 )
-from .tenants import shown_namespace
+from .http.tenants import shown_namespace
 
 TEXT_CHARACTERS = 80
 DISK_ERROR = "The disk cache fails; its file may still have some of this. Delete it again later."
@@ -23,7 +23,7 @@ REMOTE_ERROR = "The remote cache can't be reached; what it has of this stays the
 
 
 class Amount(Struct):
-    """Room for so many tokens: a last page may not be full."""
+    """The capacity of some pages in tokens; a last page may not be full."""
 
     pages: int
     tokens: int
@@ -31,7 +31,7 @@ class Amount(Struct):
 
 
 class Sizes(Struct):
-    """total = free + used + cached; the pinned ones are among the used."""
+    """total = free + used + cached; pinned pages are among the used."""
 
     total: Amount
     free: Amount
@@ -42,7 +42,7 @@ class Sizes(Struct):
 
 
 class HitRate(Struct, kw_only=True):
-    """`rate` is null when there was no prompt."""
+    """`rate` is null before the first prompt."""
 
     rate: float | None
     prompt_tokens: int
@@ -57,8 +57,8 @@ class NamespaceSize(Struct):
 
 
 class TopPrefix(Struct):
-    """`idle` is how many tokens the cache has served or taken in since the last hit; `text` how the prefix
-    begins, `end` how it ends."""
+    """`idle` is the number of tokens that the cache has served or stored since the last hit. `text` is the
+    beginning of the prefix, `end` its end."""
 
     namespace: str
     tokens: int
@@ -80,7 +80,7 @@ class Pin(Struct):
 
 
 class Tier(Struct):
-    """`found` is how many pages prompts have found there since the model started."""
+    """`found` is the number of pages that prompts have found there since the model started."""
 
     pages: int
     bytes: int
@@ -88,7 +88,7 @@ class Tier(Struct):
 
 
 class Tiers(Struct):
-    """Where pages are kept beside the KV cache. What a remote server holds only it knows."""
+    """The tiers beside the KV cache. The size of a remote tier is known only to its server."""
 
     host: Tier
     disk: Tier
@@ -97,7 +97,7 @@ class Tiers(Struct):
 
 
 class CacheStatus(Struct):
-    """The hit rates are of everyone's requests: isolated keys are not shown them."""
+    """The hit rates cover all clients' requests, so they are left out with isolated keys."""
 
     page_tokens: int
     sizes: Sizes
@@ -111,7 +111,7 @@ class CacheStatus(Struct):
 
 
 class FreedPages(Struct):
-    """Of the tiers beside the KV cache. `disk` and `remote` are null if there was an error."""
+    """Pages of the tiers beside the KV cache. `disk` and `remote` are null after an error."""
 
     host: int
     disk: int | None
@@ -138,9 +138,8 @@ def cache_status(
     *,
     is_isolated: bool,
 ) -> CacheStatus:
-    """`own` is the asker's namespace: texts are shown of no other, and without `decode` not of that.
-    `is_isolated`: nor is what others' requests found.
-    """
+    """`own` is the caller's namespace. Only its texts are shown, and only with `decode`. `is_isolated`: hits
+    of other clients' requests are left out."""
     return CacheStatus(
         page_tokens=model.page_size,
         sizes=Sizes(

@@ -1,4 +1,4 @@
-"""GET and DELETE /cache, POST /cache/pin, DELETE /cache/pin/ID: the prefix cache in its users' hands."""
+"""GET and DELETE /cache, POST /cache/pin, DELETE /cache/pin/ID: control of the prefix cache."""
 
 from __future__ import annotations
 
@@ -31,26 +31,30 @@ from ..runtime.messages import (
 )
 from ..runtime.sampling_params import SamplingParams
 from .cache_answers import Freed, PinDeleted, amount, cache_status, freed_pages, shown_pin
-from .caller import Caller, caller_of
-from .generation import early_end
+from .http.body import BodyKind
+from .http.http_service import HttpService
+from .http.tenants import cache_scope, caller_of, tenant_of
+from .openai.fixed_fields import INERT_FIELDS
 from .openai.protocol import PinRequest
-from .openai.requests import new_id
 from .openai.tokenize import prompt_tokens
-from .openai.validation import check_range, check_salt, check_token_ids
-from .service import Service, room_for_reply
-from .tenants import cache_namespace, cache_scope, tenant_of
+from .replica.generation import early_end
+from .request.prepare import Limits, cache_namespace, new_id, reply_tokens
+from .request.service import Service
+from .request.validation import check_range, check_salt, check_token_ids
+from .work.caller import Caller
 
 ANSWER_SECONDS = 10.0
-DROP_SECONDS = 600.0  # what is on disk is overwritten before the answer: some GB in ten seconds
+DROP_SECONDS = 600.0  # the disk is overwritten before the answer: some GB in ten seconds
 MOST_TTL_SECONDS = 7 * 24 * 3600
-PIN_ATTEMPTS = 3  # what was computed may be evicted before it is pinned
+PIN_ATTEMPTS = 3  # computed pages may be evicted before they are pinned
 NOT_CACHED = "prefix_not_cached"
 Answer = TypeVar("Answer", CacheReport, CacheDropped, PinFits, PrefixPinned)
 
-_decoder = msgspec.json.Decoder(PinRequest)
+_BODY = BodyKind(PinRequest, INERT_FIELDS)
 
 
-async def show_cache(service: Service, request: Request) -> Response:
+async def show_cache(http: HttpService, request: Request) -> Response:
+    service = http.service
     model = service.engine.check_serving()
     scope = cache_scope(request, service.config)
     salt = _salt(request)
@@ -62,13 +66,15 @@ async def show_cache(service: Service, request: Request) -> Response:
     def decode(tokens: Tokens) -> str:
         return service.tokenizer.decode(tokens, skip_special_tokens=False)
 
-    is_shared = own == "" and len(service.config.api_keys) > 1  # by keys that may be strangers
+    is_shared = own == "" and len(service.config.api_keys) > 1  # by several keys
     shown = None if is_shared else decode
     return _json(cache_status(report, model, own, shown, is_isolated=service.config.isolate_keys))
 
 
-async def drop_cache(service: Service, request: Request) -> Response:
-    """What is cached and not in use: of one salt, which may be empty, or all that the key may use."""
+async def drop_cache(http: HttpService, request: Request) -> Response:
+    """Drops cached pages that are not in use: those of one salt, which may be empty, or all that the key may
+    use."""
+    service = http.service
     model = service.engine.check_serving()
     scope = cache_scope(request, service.config)
     salt = _salt(request)
@@ -78,18 +84,19 @@ async def drop_cache(service: Service, request: Request) -> Response:
         dropped = await _ask(
             service, CacheDropped, lambda query: DropCache(client, query, scope, namespace), DROP_SECONDS
         )
-    finally:  # an order that is not answered may be carried out all the same
+    finally:  # an order without an answer may still be carried out
         service.memo.drop(lambda name: name.startswith(scope) if namespace is None else name == namespace)
     freed = amount(dropped.pages, model)
     freed.tokens = dropped.tokens
     return _json(Freed(freed, freed_pages(dropped)))
 
 
-async def pin_prefix(service: Service, http_request: Request) -> Response:
-    """Computes what isn't cached of a prefix, and keeps its full pages for a time."""
+async def pin_prefix(http: HttpService, http_request: Request) -> Response:
+    """Computes the missing part of a prefix, and keeps its full pages for a time."""
+    service = http.service
     _check_query(http_request)
     caller = caller_of(http_request, service.config)
-    request = await service.bodies.read(http_request, caller, _decoder, PinRequest)
+    request = await http.bodies.read(http_request, caller, _BODY)
     service.check_model(request.model)
     model = service.engine.check_serving()
     check_range("ttl_s", request.ttl_s, 0, MOST_TTL_SECONDS, above_low=True)
@@ -110,7 +117,8 @@ async def pin_prefix(service: Service, http_request: Request) -> Response:
     return _json(shown_pin(pin, model))
 
 
-async def unpin_prefix(service: Service, request: Request) -> Response:
+async def unpin_prefix(http: HttpService, request: Request) -> Response:
+    service = http.service
     _check_query(request)
     service.engine.check_serving()
     scope = cache_scope(request, service.config)
@@ -125,7 +133,7 @@ def _salt(request: Request) -> str | None:
 
 
 def _check_query(request: Request, *known: str) -> None:
-    """A name that is mistyped must not widen what a request means: without a salt all is dropped."""
+    """A mistyped name must not widen the request: without a salt everything is dropped."""
     for name in request.query_params:
         if len(request.query_params.getlist(name)) > 1:
             raise RequestError(
@@ -147,7 +155,7 @@ async def _prefix(
         check_token_ids("prompt", request.prompt, model.vocab_size)
         tokens = array("i", request.prompt).tobytes()
     else:
-        # What follows in a conversation need not be a reply.
+        # The next message of the conversation may not be a reply.
         continued = request.add_generation_prompt is True
         fields = replace(request, add_generation_prompt=continued)
         tokens = await prompt_tokens(service, scope, fields, request.prompt, caller, model.max_model_len)
@@ -159,7 +167,7 @@ async def _prefix(
             param=_prompt_param(request),
             code="prefix_too_short",
         )
-    room_for_reply(model, count, None, "", _prompt_param(request))
+    reply_tokens(model, count, Limits(None, "", _prompt_param(request)))
     return tokens
 
 
@@ -168,7 +176,7 @@ def _prompt_param(request: PinRequest) -> str:
 
 
 async def _pin(service: Service, computing: Generate, order: PinPrefix, param: str) -> PinnedPrefix:
-    """`param` is the field that the prefix came in."""
+    """`param` is the field with the prefix."""
     check = CheckPin(order.client, 0, order.scope, order.namespace, order.tokens)
     await _ask(service, PinFits, lambda query: replace(check, query=query), param=param)
     for attempt in range(1, PIN_ATTEMPTS + 1):
@@ -184,7 +192,7 @@ async def _pin(service: Service, computing: Generate, order: PinPrefix, param: s
 
 
 async def _compute(service: Service, request: Generate) -> None:
-    """Also what is cached already is tried: one token is sampled, which fails if the KV is not sound."""
+    """Samples one token, also if everything is cached: that fails if the cached KV is damaged."""
     generation = service.engine.start([request])
     try:
         await generation.accepted()
@@ -203,7 +211,7 @@ async def _ask(
     seconds: float = ANSWER_SECONDS,
     param: str | None = None,
 ) -> Answer:
-    """`param` is the field at fault where a refusal names none."""
+    """`param` is the field at fault if a refusal names none."""
     answer = await service.engine.ask(question, seconds)
     if isinstance(answer, QueryRefused):
         raise RequestError(

@@ -25,7 +25,7 @@ Turn = dict[str, str]
 
 
 class ReplyError(Exception):
-    """The server could not answer, or not to the end. The message is its own, and so is the code, if any."""
+    """The server gave no answer or an incomplete one. The message and the code, if any, are the server's."""
 
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class ReplyError(Exception):
 
 
 class Piece(NamedTuple):
-    """A part of a reply: of what the model thought before it, or of its text. `is_cut`: a limit ended it."""
+    """A part of a reply: of the reasoning before it, or of its text. `is_cut`: a limit ended it."""
 
     reasoning: str
     text: str
@@ -56,7 +56,7 @@ class Server:
             self._headers["Authorization"] = f"Bearer {api_key}"
 
     def model(self) -> str:
-        """The name of the model it serves. Raises ConfigError if it can't say."""
+        """The name of the served model. Raises ConfigError if the server doesn't name one."""
         try:
             with self._request("GET", "/v1/models") as response:
                 return str(msgspec.json.decode(response.read())["data"][0]["id"])
@@ -69,7 +69,7 @@ class Server:
             raise ConfigError(f"the server at {self._url} does not tell its model: {error}") from error
 
     def reply(self, model: str, turns: list[Turn]) -> Iterator[Piece]:
-        """The pieces of the next turn as they come. Raises ReplyError."""
+        """Yields the pieces of the next turn. Raises ReplyError."""
         body = msgspec.json.encode({"model": model, "messages": turns, "stream": True})
         try:
             with self._request("POST", "/v1/chat/completions", body) as response:
@@ -94,7 +94,7 @@ class Server:
 
 
 def chat(url: str, api_key: str | None, system: str | None) -> int:
-    """Talk until /exit or the end of the input. Raises ConfigError if there is no server."""
+    """Talks until /exit or the end of the input. Raises ConfigError if there is no server."""
     server = Server(url, api_key)
     model = server.model()
     print(f"{model} at {url}. {COMMANDS}.")
@@ -113,7 +113,7 @@ def chat(url: str, api_key: str | None, system: str | None) -> int:
 
 
 def _take_turn(server: Server, model: str, turns: list[Turn], text: str) -> None:
-    """Add what the user says and the reply to `turns`; neither if there is no whole reply."""
+    """Adds the user's message and the reply to `turns`, or neither without a whole reply."""
     question: Turn = {"role": "user", "content": text}
     shown = _Shown()
     try:
@@ -130,7 +130,7 @@ def _take_turn(server: Server, model: str, turns: list[Turn], text: str) -> None
 
 
 class _Shown:
-    """A reply as it is printed: reasoning first, dimmed on a terminal, and the text behind an empty line."""
+    """Prints a reply: the reasoning first, dimmed on a terminal, then an empty line and the text."""
 
     def __init__(self) -> None:
         self._dims = sys.stdout.isatty() and "NO_COLOR" not in os.environ
@@ -161,7 +161,7 @@ def _read_line() -> str:
 
 
 def _pieces(lines: http.client.HTTPResponse) -> Iterator[Piece]:
-    """What a stream of server-sent events says."""
+    """The pieces in a stream of server-sent events."""
     for line in lines:
         data = line.strip().removeprefix(b"data:").strip()
         if not line.startswith(b"data:") or data == b"[DONE]":

@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0, 1 for a server or conversation that failed, 2 for a setting that can't be used."""
+    """Returns the exit code: 0, 1 if a server or conversation failed, 2 for a setting that can't be used."""
     parsed, unknown = build_parser().parse_known_args(arguments)
     if unknown:
         parsed.fail(unknown_arguments(unknown, parsed.command))
@@ -41,13 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def serve_config(flags: Mapping[str, object], environment: Mapping[str, str]) -> ServeConfig:
-    """Flags before variables before defaults. Raises ConfigError."""
+    """Flags override variables, and variables override defaults. Raises ConfigError."""
     settings = from_environment(environment)
     for option in OPTIONS:
         given = flags[option.name]
         if isinstance(given, list):
             for each in given:
-                option.value_of(Setting(option.flag, each))  # each by itself: none may be empty
+                option.value_of(Setting(option.flag, each))  # each separately, as none may be empty
             settings[option.name] = Setting(option.flag, " ".join(given))
         elif given is not None:
             settings[option.name] = Setting(option.flag, given)
@@ -57,7 +57,7 @@ def serve_config(flags: Mapping[str, object], environment: Mapping[str, str]) ->
 
 
 def _check_model_is_no_name(model: object, names: object) -> None:
-    """Raises ConfigError for `--served-model-name NAME MODEL`, where MODEL counts as a second name."""
+    """Raises ConfigError for `--served-model-name NAME MODEL`, where MODEL would be a second name."""
     if model is None and isinstance(names, list) and len(names) > 1 and Path(names[-1]).is_dir():
         raise ConfigError(
             f"--served-model-name {' '.join(names)}: {names[-1]} is a directory, but stands where names do. "
@@ -75,7 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def unknown_arguments(unknown: Sequence[str], command: str) -> str:
-    """The message, with the options that may have been meant."""
+    """The message for unknown arguments, with the options that may have been meant."""
     options = [option.flag for option in OPTIONS] if command == "serve" else CHAT_OPTIONS
     named = []
     for argument in unknown:

@@ -1,4 +1,4 @@
-"""What `Engine` returns."""
+"""The results of `Engine`."""
 
 from __future__ import annotations
 
@@ -6,25 +6,19 @@ from collections.abc import Sequence
 
 import msgspec
 
-from .openai.responses import UnenforcedKeyword
-from .openai.token_logprobs import TokenLogprob
+from .request.logprobs import TokenLogprob
+from .request.reply import UnenforcedKeyword, Usage
 
-
-class Usage(msgspec.Struct, frozen=True):
-    """Counts of tokens. `cached_tokens` of the prompt's were not computed again."""
-
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
+__all__ = ["Completion", "CompletionPart", "Usage"]
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole reply. `reasoning` is what a reasoning model thought before it, in chats.
+    """A whole reply. `reasoning` is a reasoning model's text before the answer, in chats.
 
-    `finish_reason` is "stop" (the model ended, or a stop string or id was met; `stop_reason` says
-    which) or "length". `tokens` are its ids, a final stop id included. `logprobs` has an entry for
-    each token if they were asked for. `unenforced` are keywords of the schema that were left out, as
-    the request allowed.
+    `finish_reason` is "length" or "stop". A model stops by itself, or at a stop string or id, which is then
+    the `stop_reason`. `tokens` are the reply's ids, a final stop id included. `logprobs` has an entry for
+    each token if they were asked for. `unenforced` are keywords of the schema that were left out, as the
+    request allowed.
     """
 
     text: str
@@ -38,7 +32,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletionPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What came since the last part. The last one has `finish_reason` and `usage`."""
+    """The text since the last part. The last part has `finish_reason` and `usage`."""
 
     text: str
     reasoning: str = ""

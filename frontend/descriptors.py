@@ -1,4 +1,4 @@
-"""Whether this process can take another connection."""
+"""Checks whether this process can accept another connection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..runtime.errors import RequestError
 
 
 def check_descriptors() -> None:
-    """Raises a 503 `RequestError` when no file descriptor is left, so that new connections fail."""
+    """Raises a 503 `RequestError` if no file descriptor is left, because new connections would fail."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:

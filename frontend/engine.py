@@ -59,12 +59,12 @@ class EngineOptions(TypedDict, total=False):
 
 
 class Engine:
-    """A model that is ready when the constructor returns and gone after `close`.
+    """A model that is ready when the constructor returns and ends with `close`.
 
-    `model` is a directory, a hub id, or None for the built-in one. Use it as a context manager, from
-    any thread, also while an asyncio loop runs. Every method has an async twin. All raise
-    `RequestError` for what can't be served and `ServerError` when the model's processes can't go on;
-    the constructor raises `ConfigError` for options that can't be used.
+    `model` is a directory, a hub id, or None for the built-in one. Use it as a context manager, from any
+    thread, also while an asyncio loop runs. Every method has an async twin. All raise `RequestError` for a
+    request that can't be served and `ServerError` when the model's processes can't go on; the constructor
+    raises `ConfigError` for options that can't be used.
 
     A prompt is text or token ids; a chat is a list of messages as in OpenAI's API.
     """
@@ -74,7 +74,7 @@ class Engine:
         self._loop = asyncio.new_event_loop()
         self._started: concurrent.futures.Future[LocalServer] = concurrent.futures.Future()
         self._closing = asyncio.Event()
-        # A daemon, as interpreters wait for other threads before they call what `atexit` has.
+        # A daemon, because the interpreter waits for other threads before it calls the functions of `atexit`.
         self._thread = threading.Thread(target=self._run, args=(config,), name="arbora", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -91,7 +91,7 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """End the model's processes; requests that are open raise. Does no harm when called again."""
+        """End the model's processes. Open requests raise. A second call has no effect."""
         atexit.unregister(self.close)
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._closing.set)
@@ -185,7 +185,7 @@ class Engine:
         try:
             return future.result()
         finally:
-            future.cancel()  # without effect unless we were interrupted
+            future.cancel()  # has an effect only after an interruption
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         if self._closing.is_set() or self._loop.is_closed():
@@ -194,7 +194,8 @@ class Engine:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _run(self, config: ServeConfig) -> None:
-        """The thread's work. All children are started here: they die with the thread that did."""
+        """Runs the loop in the engine's thread. It starts all children, because they die with the thread that
+        did."""
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._serve(config))
@@ -215,7 +216,7 @@ class Engine:
 
 
 def engine_config(model: str | None, options: EngineOptions) -> ServeConfig:
-    """Raises ConfigError, or TypeError for a name that is no option."""
+    """Raises ConfigError, or TypeError for an unknown option."""
     known = [option.name for option in OPTIONS if option.name not in HTTP_ONLY]
     for name in options:
         if name not in known:

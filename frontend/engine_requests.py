@@ -1,4 +1,4 @@
-"""From what a caller of `Engine` asks for to what the scheduler is asked."""
+"""Turns the arguments of `Engine`'s methods into prepared requests."""
 
 from __future__ import annotations
 
@@ -6,26 +6,30 @@ import operator
 import reprlib
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
+from typing import Literal, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 
 from ..runtime.errors import RequestError
-from ..runtime.messages import Generate, GrammarSpec, ModelReady, Tokens
-from .caller import Caller
-from .openai.constraint import behind_reasoning, enforced_as_asked
-from .openai.conversation import render
-from .openai.protocol import ChatMessage, ChatRequest, GenerationFields
-from .openai.requests import generate_messages, namespace_of, new_id
-from .openai.validation import (
-    MAX_LOGPROBS,
-    check_common,
-    check_range,
-    check_token_ids,
-    sampling_params,
-    stop_strings,
+from ..runtime.messages import GrammarSpec, ModelReady, Tokens
+from .request.constraint import enforced_as_asked
+from .request.conversation import render
+from .request.fields import SamplingFields
+from .request.messages import ChatMessage, Conversation
+from .request.prepare import (
+    Chat,
+    CheckedRequest,
+    Limits,
+    PreparedRequest,
+    chat_of,
+    namespace_of,
+    new_id,
+    prepare,
 )
-from .service import Service, room_for_reply
+from .request.service import Service
+from .request.tools import ToolUse
+from .request.validation import MAX_LOGPROBS, check_fields, check_range, check_token_ids
+from .work.caller import Caller
 
 Prompt: TypeAlias = str | Sequence[int]
 Prompts: TypeAlias = list[str] | list[list[int]]
@@ -35,30 +39,30 @@ CONSTRAINTS = ("json_schema", "regex", "choice", "grammar")
 
 
 class Sampling(TypedDict, total=False):
-    """How a reply is sampled and when it ends. What is left out has the default of the HTTP API,
+    """How a reply is sampled and when it ends. Options that are left out have the defaults of the HTTP API,
     except that a reply without `max_tokens` may fill the context.
 
     max_tokens: the most tokens of the reply, fewer where the prompt leaves less of the context
     min_tokens: the fewest tokens before it may end
     temperature: 0 takes the most likely token, 1 samples as the model predicts
     top_p: sample from the most likely tokens that together have this probability
-    top_k: sample from so many of the most likely tokens
+    top_k: sample from this many of the most likely tokens
     min_p: leave out tokens less likely than this part of the most likely one
-    repetition_penalty: above 1, what the prompt or the reply has is less likely
-    presence_penalty: taken from the logits of tokens that the reply has
-    frequency_penalty: the same for each time it has them
+    repetition_penalty: above 1, tokens of the prompt and the reply become less likely
+    presence_penalty: subtracted from the logits of tokens that the reply has
+    frequency_penalty: the same, times how often the reply has them
     logit_bias: added to the logits, by token id
     seed: with the same one the reply is the same
     stop: the reply ends before the first of these strings
     stop_token_ids: the reply ends with the first of these tokens
     include_stop_str_in_output: it ends behind the string instead
-    skip_special_tokens: false to have special tokens in the text
-    ignore_eos: go on behind the model's own end
+    skip_special_tokens: false leaves special tokens in the text
+    ignore_eos: go on after the model's own end
     logprobs: how many alternatives to report with each token
-    json_schema: what the reply must match: a schema, or true for any JSON object
-    regex: what the reply must match
-    choice: the texts of which the reply must be one
-    grammar: what the reply must match, in Lark or GBNF; at most one of these four may be given
+    json_schema: the reply must match this schema, or with true be any JSON object
+    regex: the reply must match it
+    choice: the reply must be one of these texts
+    grammar: the reply must match it, in Lark or GBNF; at most one of these four may be given
     property_order: "any" for a schema's properties in any order, else they come in the schema's
     unenforced: "allow" to leave out of a schema what can't be enforced, and list it in the reply's
         `unenforced`; else it is refused, but for formats that nobody knows, unless "refuse" says so
@@ -97,21 +101,8 @@ class Sampling(TypedDict, total=False):
     priority: int
 
 
-class Asked(NamedTuple):
-    """One reply that was asked for. `rendered` is a conversation's text, None for a plain prompt."""
-
-    fields: GenerationFields
-    stop: Sequence[str]
-    request: Generate
-    rendered: str | None
-
-    @property
-    def prompt(self) -> Tokens:
-        return self.request.prompt
-
-
 def check_names(sampling: Mapping[str, object]) -> None:
-    """Raises TypeError, as for any keyword that a function doesn't have."""
+    """Raises TypeError for an unknown option, as for a function's unknown keyword."""
     unknown = sorted(sampling.keys() - Sampling.__annotations__.keys())
     if unknown:
         raise TypeError(
@@ -121,8 +112,8 @@ def check_names(sampling: Mapping[str, object]) -> None:
 
 async def ask_completion(
     service: Service, model: ModelReady, prompt: Prompt, sampling: Sampling, name: str
-) -> Asked:
-    """`name` is the prompt's in errors. Raises `RequestError` for what can't be served."""
+) -> PreparedRequest:
+    """`name` is the prompt's name in errors. Raises `RequestError` for a request that can't be served."""
     if isinstance(prompt, str):
         tokens = await service.encode(prompt, True, Caller(), model.max_model_len, name)
     else:
@@ -131,7 +122,9 @@ async def ask_completion(
         tokens = array("i", ids).tobytes()
     if not tokens:
         raise RequestError(f"{name} must not be empty: it has no tokens.", param=name, code="invalid_value")
-    return _ask(service, model, sampling, tokens, None, name)
+    fields = _fields(sampling)
+    check_fields(fields)
+    return _prepared(service, sampling, fields, tokens, _spec(service, sampling, fields), name)
 
 
 def _token_ids(prompt: Sequence[int], name: str) -> list[int]:
@@ -147,13 +140,17 @@ def _token_ids(prompt: Sequence[int], name: str) -> list[int]:
 
 async def ask_chat(
     service: Service, model: ModelReady, messages: Sequence[Message], sampling: Sampling
-) -> Asked:
-    """Raises `RequestError` for what can't be served."""
-    request = ChatRequest(messages=_messages(messages))
-    text = render(service.template, request, tools=None)
-    namespace = namespace_of(_fields(sampling), scope="")
+) -> PreparedRequest:
+    """Raises `RequestError` for a request that can't be served."""
+    fields = _fields(sampling)
+    text = render(service.template, Conversation(_messages(messages)), tools=None)
+    namespace = namespace_of(fields, scope="")
     tokens = await service.encode_rendered(text, False, namespace, Caller(), model.max_model_len, "messages")
-    return _ask(service, model, sampling, tokens, text, "messages")
+    check_fields(fields)
+    no_calls = ToolUse("none", service.tool_format)
+    spec = _spec(service, sampling, fields)
+    chat, grammar = chat_of(service, text, namespace, spec, no_calls, continues=False)
+    return _prepared(service, sampling, fields, tokens, grammar, "messages", chat)
 
 
 def _messages(messages: Sequence[Message]) -> list[ChatMessage]:
@@ -167,49 +164,43 @@ def _messages(messages: Sequence[Message]) -> list[ChatMessage]:
     return [_convert(message, ChatMessage, f"messages[{place}]") for place, message in enumerate(messages)]
 
 
-def _ask(
+def _prepared(
     service: Service,
-    model: ModelReady,
     sampling: Sampling,
+    fields: SamplingFields,
     prompt: Tokens,
-    rendered: str | None,
+    grammar: GrammarSpec | None,
     prompt_name: str,
-) -> Asked:
-    fields = _fields(sampling)
-    check_common(fields)
+    chat: Chat | None = None,
+) -> PreparedRequest:
     check_range("max_tokens", fields.max_tokens, 0, None)
     logprobs: int | None = _convert(sampling.get("logprobs"), int | None, "logprobs")  # type: ignore[arg-type]
     check_range("logprobs", logprobs, 0, MAX_LOGPROBS)
-    params = sampling_params(
-        fields,
-        max_tokens=room_for_reply(model, len(prompt) // 4, fields.max_tokens, "max_tokens", prompt_name),
+    checked = CheckedRequest(
+        request_id=new_id("engine"),
+        fields=fields,
+        limits=Limits(fields.max_tokens, "max_tokens", prompt_name),
+        prompts=[prompt],
+        namespace=namespace_of(fields, scope=""),
+        tenant="",
+        grammar=grammar,
         logprobs=logprobs,
         prompt_logprobs=None,
-        vocab_size=model.vocab_size,
+        chat=chat,
     )
-    grammar = enforced_as_asked(_grammar(sampling), fields, service.config.unenforced)
-    if grammar is not None and rendered is not None and service.reasoning is not None:
-        grammar = behind_reasoning(grammar, service.reasoning, rendered) or grammar
-    (request,) = generate_messages(
-        fields,
-        request_id=new_id("engine"),
-        client=service.engine.client,
-        namespace=namespace_of(fields, scope=""),
-        prompts=[prompt],
-        sampling=params,
-        most_tokens=[params.max_tokens],
-        grammar=grammar,
-        tenant="",
-    )
-    return Asked(fields, stop_strings(fields), request, rendered)
+    return prepare(service, checked)
 
 
-def _fields(sampling: Sampling) -> GenerationFields:
+def _spec(service: Service, sampling: Sampling, fields: SamplingFields) -> GrammarSpec | None:
+    return enforced_as_asked(_grammar(sampling), fields, service.config.unenforced)
+
+
+def _fields(sampling: Sampling) -> SamplingFields:
     own = ("logprobs", *CONSTRAINTS)
     given = {name: value for name, value in sampling.items() if value is not None and name not in own}
     if bias := sampling.get("logit_bias"):
         given["logit_bias"] = {str(token): value for token, value in bias.items()}
-    return _convert(given, GenerationFields, "sampling")
+    return _convert(given, SamplingFields, "sampling")
 
 
 def _convert(value: object, kind: type[T], param: str) -> T:

@@ -1,4 +1,4 @@
-"""Which names a server without keys answers to, and which web pages may send it requests.
+"""Decides which host names a server without keys answers to, and which web pages may send it requests.
 
 A page can reach a local server in two ways. It can send the requests that browsers allow across origins,
 which carry `Origin` or `Sec-Fetch-Site`. Or its own host name can come to resolve to this machine (DNS
@@ -23,7 +23,8 @@ MOST_SHOWN = 100  # characters of a name
 
 
 class HostGuard:
-    """An ASGI application that calls another one for requests to a known host from no foreign page."""
+    """An ASGI application that calls another one for requests to a known host that no foreign page has
+    sent."""
 
     def __init__(self, app: ASGIApp, hosts: KnownHosts) -> None:
         self._app = app
@@ -55,12 +56,12 @@ class KnownHosts:
         return not self._is_local and (_is_address(name) or "." not in name)
 
     def has_page(self, name: str) -> bool:
-        """Whether pages of this host may send requests. Being an address is not enough: pages have some."""
+        """Whether pages of this host may send requests. Not every IP address may: some are other servers'."""
         return ANY_HOST in self._names or name in self._names or _is_loopback(name)
 
 
 def hosts_to_check(config: ServeConfig) -> KnownHosts | None:
-    """None for a server that asks for a key, unless it is told its names."""
+    """None for a server that asks for a key, unless its host names are given."""
     if config.api_keys and not config.allowed_hosts:
         return None
     return KnownHosts(config.host, config.allowed_hosts)
@@ -94,7 +95,7 @@ def refusal(headers: dict[str, str], hosts: KnownHosts) -> RequestError | None:
 
 
 def _host_name(host: str) -> str:
-    """A Host header's without the port."""
+    """The name in a Host header, without the port."""
     if host.startswith("["):
         return _name(host[1:].partition("]")[0])
     return _name(host.partition(":")[0])
@@ -109,7 +110,7 @@ def _origin_name(origin: str) -> str:
 
 
 def _name(text: str) -> str:
-    """As names are compared: without the brackets of an IPv6 address and the dot of a full name."""
+    """The name in the form for comparison: without an IPv6 address's brackets and a full name's last dot."""
     return text.strip().strip("[]").lower().removesuffix(".")
 
 

@@ -1,4 +1,4 @@
-"""The HTTP face: which path is served by what, who may call it, and how failures look."""
+"""The HTTP application: maps paths to handlers, guards them, and formats failures."""
 
 from __future__ import annotations
 
@@ -19,37 +19,38 @@ from ..runtime.errors import RequestError
 from .api_keys import METRICS_PATH, OPEN_PATHS, Guard
 from .cache_endpoints import drop_cache, pin_prefix, show_cache, unpin_prefix
 from .descriptors import check_descriptors
-from .generation import ClientGoneError
 from .hosts import HostGuard, hosts_to_check
+from .http.endpoint import GenerationEndpoint, internal_error
+from .http.http_service import HttpService
+from .http.request_log import RequestLog
 from .openai.chat import prepare_chat
 from .openai.completions import prepare_completion
-from .openai.endpoint import GenerationEndpoint
-from .openai.errors import error_response, internal_error
+from .openai.errors import error_response
 from .openai.models import list_models, show_model
 from .openai.tokenize import detokenize, tokenize
+from .request.service import VERSION
 from .request_ids import RequestIds
-from .request_log import RequestLog
-from .service import VERSION, Service
+from .work.caller import ClientGoneError
 
 log = logging.getLogger(__name__)
 
 CLIENT_CLOSED_REQUEST = 499
-Handler = Callable[[Service, Request], Awaitable[Response]]
+Handler = Callable[[HttpService, Request], Awaitable[Response]]
 
 
-def create_app(service: Service) -> ASGIApp:
+def create_app(http: HttpService) -> ASGIApp:
     def get(path: str, handler: Handler) -> Route:
-        return Route(path, _bound(service, handler), methods=["GET"])
+        return Route(path, _bound(http, handler), methods=["GET"])
 
     def post(path: str, handler: Handler) -> Route:
-        return Route(path, _bound(service, handler), methods=["POST"])
+        return Route(path, _bound(http, handler), methods=["POST"])
 
     def delete(path: str, handler: Handler) -> Route:
-        return Route(path, _bound(service, handler), methods=["DELETE"])
+        return Route(path, _bound(http, handler), methods=["DELETE"])
 
     routes = [
-        Route("/v1/chat/completions", GenerationEndpoint(service, prepare_chat), methods=["POST"]),
-        Route("/v1/completions", GenerationEndpoint(service, prepare_completion), methods=["POST"]),
+        Route("/v1/chat/completions", GenerationEndpoint(http, prepare_chat), methods=["POST"]),
+        Route("/v1/completions", GenerationEndpoint(http, prepare_completion), methods=["POST"]),
         get("/v1/models", list_models),
         get("/v1/models/{model:path}", show_model),
         post("/tokenize", tokenize),
@@ -63,10 +64,10 @@ def create_app(service: Service) -> ASGIApp:
         get("/version", _version),
         get(METRICS_PATH, _metrics),
     ]
-    app = Starlette(routes=routes, exception_handlers=_failure_handlers(service))
-    app.router.redirect_slashes = False  # the Host header would say where to
-    with_ids = RequestIds(_guarded(app, service.config))
-    return RequestLog(with_ids) if service.config.log_requests else with_ids
+    app = Starlette(routes=routes, exception_handlers=_failure_handlers(http))
+    app.router.redirect_slashes = False  # a redirect's target would come from the Host header
+    with_ids = RequestIds(_guarded(app, http.service.config))
+    return RequestLog(with_ids) if http.service.config.log_requests else with_ids
 
 
 def _guarded(app: ASGIApp, config: ServeConfig) -> ASGIApp:
@@ -77,30 +78,31 @@ def _guarded(app: ASGIApp, config: ServeConfig) -> ASGIApp:
     return app if hosts is None else HostGuard(app, hosts)
 
 
-def _bound(service: Service, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+def _bound(http: HttpService, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
-        return await handler(service, request)
+        return await handler(http, request)
 
     return handle
 
 
-async def _health(service: Service, request: Request) -> Response:
-    service.engine.check_responding()
+async def _health(http: HttpService, request: Request) -> Response:
+    http.service.engine.check_responding()
     check_descriptors()
     return _json({"status": "ok"})
 
 
-async def _version(service: Service, request: Request) -> Response:
+async def _version(http: HttpService, request: Request) -> Response:
     return _json({"version": VERSION})
 
 
-async def _metrics(service: Service, request: Request) -> Response:
-    service.metrics.scheduler.update(await service.engine.stats(), service.engine.epoch)
-    return Response(service.metrics.exposition(), headers={"content-type": CONTENT_TYPE_LATEST})
+async def _metrics(http: HttpService, request: Request) -> Response:
+    engine = http.service.engine
+    http.metrics.scheduler.update(await engine.stats(), engine.epoch)
+    return Response(http.metrics.exposition(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
-def _failure_handlers(service: Service) -> dict[type[Exception], Callable[..., Awaitable[Response]]]:
-    failed = service.metrics.failed
+def _failure_handlers(http: HttpService) -> dict[type[Exception], Callable[..., Awaitable[Response]]]:
+    failed = http.metrics.failed
 
     async def refused(request: Request, error: RequestError) -> Response:
         failed.labels(error.status).inc()
@@ -120,7 +122,7 @@ def _failure_handlers(service: Service) -> dict[type[Exception], Callable[..., A
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     async def too_deep(request: Request, error: RecursionError) -> Response:
-        """Nothing of ours recurses but over what the client sent."""
+        """The server recurses only over what the client sent."""
         return await refused(
             request, RequestError("The request's JSON is nested too deeply.", code="invalid_json")
         )

@@ -1,4 +1,4 @@
-"""A replica with its client in this process, on the running asyncio loop: no HTTP."""
+"""A replica whose client is in this process, on the running asyncio loop, without HTTP."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from typing import TypeVar
 from ..runtime.config import ServeConfig
 from ..runtime.messages import ModelReady
 from .completion import Completion, CompletionPart
-from .engine_client import EngineClient
 from .engine_reply import EngineReply
-from .engine_requests import Asked
 from .launch.commands import Commands
 from .launch.directory import PrivateDirectory
 from .launch.errors import ServerError
 from .launch.supervisor import Supervisor
 from .model_tokenizer import load_tokenizer
-from .service import Service
+from .replica.engine_client import EngineClient
+from .request.attempts import run_attempts
+from .request.prepare import PreparedRequest
+from .request.service import Service
 
 CLIENT = 0
 UP_POLL_SECONDS = 0.01
 T = TypeVar("T")
-Ask = Callable[[Service, ModelReady], Awaitable[Asked]]
+Ask = Callable[[Service, ModelReady], Awaitable[PreparedRequest]]
 
 
 class LocalServer:
@@ -57,11 +58,11 @@ class LocalServer:
             return cls(supervisor, service, stack.pop_all())
 
     async def complete(self, ask: Ask) -> Completion:
-        """Raises RequestError, or ServerError when the replica can't go on."""
+        """Raises RequestError, or ServerError if the replica can't go on."""
         return await self._guarded(self._complete(ask))
 
     async def stream(self, ask: Ask, put: Callable[[CompletionPart], None]) -> None:
-        """As `complete`, but gives each part to `put` as it comes."""
+        """Like `complete`, but passes each part to `put` as it comes."""
         await self._guarded(self._complete(ask, put))
 
     async def close(self) -> None:
@@ -73,20 +74,21 @@ class LocalServer:
 
     async def _complete(self, ask: Ask, put: Callable[[CompletionPart], None] | None = None) -> Completion:
         async with self._room:
-            asked = await ask(self._service, await self._model())
-            generation = self._service.engine.start([asked.request])
+            prepared = await ask(self._service, await self._model())
+            generation = self._service.engine.start(prepared.requests)
             try:
                 await generation.accepted()
-                attempt, reply = generation.attempt, EngineReply(self._service, asked, generation)
-                while not reply.done:
-                    arrivals = await generation.next()
-                    if generation.attempt != attempt:
-                        attempt, reply = generation.attempt, EngineReply(self._service, asked, generation)
-                    for part in reply.push(arrivals):
-                        if put is not None:
-                            generation.token_left = True
+
+                def begin() -> EngineReply:
+                    return EngineReply(prepared.new_reply(generation))
+
+                async for attempt, parts in run_attempts(generation, begin, self._service.work):
+                    reply = attempt
+                    if put is not None and parts:
+                        generation.token_left = True
+                        for part in parts:
                             put(part)
-                return reply.completion()
+                return reply.closing()
             finally:
                 self._service.engine.forget(generation)
 

@@ -1,4 +1,4 @@
-"""From what the user calls a model to a directory with its files."""
+"""Finds the directory of a model that the user has named."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def served_name(model: str | None) -> str:
-    """The model's name in the API: a hub id as it is, a directory's own name."""
+    """The model's name in the API: a hub id itself, or a directory's own name."""
     if model is None:
         return BUILTIN_NAME
     return Path(model).resolve().name if Path(model).is_dir() else model
 
 
 def find_model(model: str | None) -> Path:
-    """The directory of `model`: a path, a hub id (fetched if need be) or None, the built-in one.
+    """The directory of `model`: a path, a hub id (downloaded if needed), or None for the built-in model.
 
     Raises ConfigError.
     """
@@ -71,5 +71,5 @@ def _from_hub(model: str) -> Path:
     except LocalEntryNotFoundError as error:
         reason = "there is no such directory, no copy in the hub's cache, and the hub can't be reached"
         raise ConfigError(f"MODEL {model}: {reason}. Name a directory, or run without MODEL.") from error
-    except Exception as error:  # whatever the network does must not look like our bug
+    except Exception as error:  # a network failure must not look like a bug of ours
         raise ConfigError(f"MODEL {model}: the hub could not be read: {error}") from error

@@ -1,4 +1,4 @@
-"""The model's tokenizer, and the vocabulary file that the other processes read of it."""
+"""Loads the model's tokenizer, and writes the vocabulary file for the other processes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class _ModelSizes(msgspec.Struct):
 
 
 def load_tokenizer(model: Path, directory: Path) -> Tokenizer:
-    """Also writes it and the vocabulary file into `directory`. Raises `ConfigError`, at once for a model that
-    is not served."""
+    """Also writes it and the vocabulary file into `directory`. Raises `ConfigError`, at once for an
+    unsupported model."""
     family_of(model)
     tokenizer = Tokenizer.load(model)
     tokenizer.save(directory / TOKENIZER_NAME)
@@ -32,7 +32,7 @@ def load_tokenizer(model: Path, directory: Path) -> Tokenizer:
 
 
 def model_vocab_size(model: Path) -> int:
-    """The embedding's rows, which may be more than the tokenizer's ids. Raises `ConfigError`."""
+    """The number of the embedding's rows, which may exceed the tokenizer's ids. Raises `ConfigError`."""
     path = model / "config.json"
     try:
         sizes = msgspec.json.decode(path.read_bytes(), type=_ModelSizes)

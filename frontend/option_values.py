@@ -1,4 +1,4 @@
-"""Readers of option values: each turns text into a value, or raises ValueError with the words that complete
+"""Readers of option values. Each turns text into a value, or raises ValueError with the words that complete
 "--flag text: …"."""
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def directory(text: str) -> Path:
     if not text.strip():
         raise ValueError("expected a directory's path.")
     path = Path(text).expanduser().absolute()
-    if os.path.exists(path) and not os.path.isdir(path):  # where pathlib raises for what may not be looked at
+    if os.path.exists(path) and not os.path.isdir(path):  # pathlib raises where permissions forbid to look
         raise ValueError("expected a directory, but this is a file.")
     return path
 
@@ -116,7 +116,7 @@ def keys(text: str) -> tuple[str, ...]:
 
 
 def key_file(text: str) -> tuple[str, ...]:
-    """The keys in a file. Warns of a file that other users may read."""
+    """The keys in a file. Logs a warning if other users can read it."""
     path = Path(text).expanduser()
     try:
         lines = path.read_text("utf-8").splitlines()

@@ -34,7 +34,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 class Setting(NamedTuple):
-    """What was given for an option, and under which name: `--port`, `ARBORA_PORT` or `port=`."""
+    """The value given for an option, and the name it was given under: `--port`, `ARBORA_PORT` or `port=`."""
 
     label: str
     value: object
@@ -265,13 +265,13 @@ OPTIONS = (
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, Setting]:
-    """The `ARBORA_*` variables that are set to something."""
+    """The `ARBORA_*` variables that are not empty."""
     given = {option.name: environment.get(option.variable) for option in OPTIONS}
     return {name: Setting(f"ARBORA_{name.upper()}", text) for name, text in given.items() if text}
 
 
 def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeConfig:
-    """The checked configuration. Fetches the model if it isn't here. Raises ConfigError."""
+    """The checked configuration. Downloads the model if needed. Raises ConfigError."""
     values: dict[str, Any] = {option.name: option.value_of(settings.get(option.name)) for option in OPTIONS}
     values["device"] = values["device"] or visible_device()
     values["prefix_cache"] = not values.pop("no_prefix_cache")
@@ -286,7 +286,7 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
 
 
 def _check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
-    """Raises ConfigError for options that would be without effect."""
+    """Raises ConfigError for options that would have no effect."""
     tiers = values["host_cache"] or values["disk_cache"] or values["remote_cache"]
     if tiers and not values["prefix_cache"]:
         raise ConfigError(
@@ -305,7 +305,7 @@ def _check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
 
 
 def _make_directory(directory: Path, label: str) -> None:
-    """Raises ConfigError if nothing can be written there."""
+    """Raises ConfigError if the directory can't be written to."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with TemporaryFile(dir=directory):
@@ -318,7 +318,7 @@ def _make_directory(directory: Path, label: str) -> None:
 
 
 def visible_device() -> Device:
-    """cuda if the driver of an NVIDIA GPU is there and not hidden. Loads nothing to find out."""
+    """cuda if the driver of an NVIDIA GPU is there and not hidden. Loads no library to find out."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1")
     nodes = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
     return "cuda" if not hidden and any(Path(node).exists() for node in nodes) else "cpu"

@@ -21,12 +21,13 @@ from ..runtime.errors import ConfigError
 from ..runtime.logs import write_log
 from ..runtime.messages import Alive, Drained, Failed, Message, Ready
 from ..runtime.sockets import ANY_EPOCH, Outbox, supervisor_address
-from .engine_client import EngineClient
+from .http.http_service import HttpService
 from .http_app import create_app
 from .ingress.connection import protocol_factory
 from .ingress.limits import Limits, limits_of_process
 from .model_tokenizer import load_tokenizer
-from .service import Service
+from .replica.engine_client import EngineClient
+from .request.service import Service
 from .text.tokenizer import Tokenizer
 
 LISTEN_FD = "ARBORA_LISTEN_FD"
@@ -51,15 +52,15 @@ def main() -> None:
 async def _serve(
     arguments: ChildArguments, config: ServeConfig, tokenizer: Tokenizer, supervisor: Outbox
 ) -> None:
-    """Until the supervisor wants the process drained and the last answer is out.
+    """Serves until the supervisor asks to drain and the last answer is out.
 
-    Connections wait in the socket's backlog until it is known whether the replica is up: a process that
-    takes the place of a dead one refuses nothing that the model could answer.
+    Connections wait in the socket's backlog until it is known whether the replica is up: so a process that
+    replaces a dead one refuses no request that the model could answer.
     """
     engine = EngineClient(arguments.directory, arguments.client)
-    service = Service.load(config, engine, tokenizer)
+    http = HttpService.of(Service.load(config, engine, tokenizer))
     listener = socket.socket(fileno=int(os.environ[LISTEN_FD]))
-    server = http_server(service)
+    server = http_server(http)
     async with asyncio.TaskGroup() as tasks:
         receiving = tasks.create_task(engine.run())
         living = tasks.create_task(_show_life(supervisor))
@@ -74,12 +75,12 @@ async def _serve(
     engine.close()
 
 
-def http_server(service: Service, limits: Limits | None = None) -> uvicorn.Server:
+def http_server(http: HttpService, limits: Limits | None = None) -> uvicorn.Server:
     limits = limits or limits_of_process()
-    failed = service.metrics.failed
+    failed = http.metrics.failed
     return uvicorn.Server(
         uvicorn.Config(
-            create_app(service),
+            create_app(http),
             http=protocol_factory(limits, lambda status: failed.labels(status).inc()),
             ws="none",
             lifespan="off",
@@ -93,14 +94,14 @@ def http_server(service: Service, limits: Limits | None = None) -> uvicorn.Serve
 
 
 async def _show_life(supervisor: Outbox) -> None:
-    """As long as the event loop runs."""
+    """Reports as long as the event loop runs."""
     while True:
         supervisor.send(Alive(os.getpid(), stalled_s=0.0))
         await asyncio.sleep(SIGN_OF_LIFE_S)
 
 
 async def _stop_when_drained(engine: EngineClient, server: uvicorn.Server) -> None:
-    """As long as requests are open, new ones are answered too: that the server shuts down."""
+    """While requests are open, new ones are told that the server shuts down."""
     await engine.drain_requested.wait()
     if engine.open_requests:
         open_requests = f"{engine.open_requests} open request{'s' if engine.open_requests > 1 else ''}"

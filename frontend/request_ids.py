@@ -1,4 +1,4 @@
-"""Answers repeat the client's own `x-request-id`, so that its log and the server's can be compared."""
+"""Answers repeat the client's `x-request-id`, so that its log and the server's can be compared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNUSUAL = re.compile(rb"[^A-Za-z0-9._:/+=@-]")
 
 
 class RequestIds:
-    """An ASGI application around another one. Answers have the client's id in the place of the server's."""
+    """An ASGI application around another one. The client's id replaces the server's in the answers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -30,5 +30,5 @@ class RequestIds:
 
 
 def cleaned(sent: bytes) -> bytes:
-    """Without characters that could mean something to a terminal, a log or a page."""
+    """Without characters that have a meaning in a terminal, a log or a page."""
     return _UNUSUAL.sub(b"", sent[: 4 * MOST_CHARACTERS])[:MOST_CHARACTERS]

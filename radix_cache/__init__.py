@@ -1,12 +1,12 @@
 """The prefix cache: a radix tree over token sequences whose nodes own pages of KV cache."""
 
 from .eviction import EvictionPolicy, LeastRecentlyUsed
+from .gittins import GittinsPolicy
 from .keyed_pages import KeyedPages, Missing
 from .lease import Copy, Lease
 from .packed import KEY_BYTES, common_tokens, split_keys
 from .popular import Prefix
 from .prefix_cache import CacheStats, Dropped, PrefixCache
-from .reuse_rate import ReuseRate
 
 __all__ = [
     "KEY_BYTES",
@@ -14,13 +14,13 @@ __all__ = [
     "Copy",
     "Dropped",
     "EvictionPolicy",
+    "GittinsPolicy",
     "KeyedPages",
     "Lease",
     "LeastRecentlyUsed",
     "Missing",
     "Prefix",
     "PrefixCache",
-    "ReuseRate",
     "common_tokens",
     "split_keys",
 ]

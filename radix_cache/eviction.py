@@ -1,4 +1,4 @@
-"""Which unlocked leaf goes first: the face of a policy, and least recently used, the plainest one."""
+"""The interface of an eviction policy, and the simplest one: least recently used."""
 
 from __future__ import annotations
 
@@ -9,67 +9,67 @@ from .node import Node
 
 
 class EvictionPolicy(Protocol):
-    """Keeps the evictable leaves of one cache in the order of its choice, and may learn from their use.
+    """Keeps the evictable leaves of one cache in its order, and may learn from the use of nodes.
 
-    The tree reports what happens to nodes. Evicted nodes are remembered below what is left of their
-    branch, up to `history` pages in all; one whose tokens come again is the same node as before, and is
-    reported as hit. `Node.mark` is the policy's; both parts of a node that is cut have it.
+    The tree reports what happens to nodes. Evicted nodes stay in the tree as ghosts, up to `history` pages in
+    all. A ghost whose tokens are requested again becomes the same node as before and is reported as hit.
+    `Node.mark` belongs to the policy; when a node is split, both parts keep it.
     """
 
     history: int
 
     def advance(self, now: int) -> None:
-        """So many accesses have been made."""
+        """`now` accesses have been made."""
 
     def hit(self, node: Node) -> None:
-        """A request goes through a node that was cached or remembered."""
+        """A request uses a node or ghost that existed before."""
 
     def rest(self, node: Node, generated: int) -> None:
-        """Nobody uses the node any more; the last request that did has generated so many tokens."""
+        """The node's last lock is gone; its last request generated that many tokens."""
 
     def shorten(self, node: Node, size: int) -> None:
-        """The last `size` bytes of the node's edge are going for good."""
+        """The last `size` bytes of the node's edge will be removed."""
 
     def forget(self, node: Node) -> None:
-        """The node is gone for good."""
+        """The node is removed and leaves no ghost."""
 
     def add(self, leaf: Node) -> None:
         """The leaf may be evicted from now on."""
 
     def discard(self, leaf: Node) -> None:
-        """It may not any more, if it might have been."""
+        """The leaf may not be evicted any more; no effect if it might not before."""
 
-    def reach_tail(self, share: float) -> None:
-        """A request goes on from all full pages of a leaf; of the last one, not full, it uses that share."""
+    def observe_tail(self, share: float) -> None:
+        """A request uses all full pages of a leaf, and that share of its tail."""
 
     def pop_tail(self) -> Node | None:
-        """A leaf to lose its last page, which is not full, before others go. It stays in the order."""
+        """A leaf whose tail is to be evicted before any leaf; the leaf stays evictable. None: no tail."""
         ...
 
     def pop(self) -> Node:
-        """Removes and returns the leaf to evict; there must be one."""
+        """Removes and returns the next leaf to evict; there must be one."""
         ...
 
     def add_and_pop(self, leaf: Node) -> Node:
-        """Adds the leaf, then removes and returns the one to evict, which may be the same."""
+        """Adds the leaf, then removes and returns the next one to evict, which may be the same."""
         ...
 
     def __len__(self) -> int:
-        """How many leaves may be evicted."""
+        """Number of evictable leaves."""
         ...
 
 
 class LeastRecentlyUsed:
-    """Evicts the leaf whose last request ended longest ago: a heap whose stale entries are skipped.
+    """Evicts the leaf whose last request ended longest ago, from a heap whose stale entries are skipped.
 
-    A node is used at least as late as anything below it, so a branch goes from its tip upwards.
+    A node's last use is never before that of its descendants, so a branch is evicted from its leaves upwards.
     """
 
     history = 0
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Node]] = []
-        self._tickets: dict[Node, int] = {}  # of the valid entries
+        self._tickets: dict[Node, int] = {}  # ticket of each leaf's valid entry
         self._last_ticket = 0
 
     def advance(self, now: int) -> None:
@@ -87,7 +87,7 @@ class LeastRecentlyUsed:
     def forget(self, node: Node) -> None:
         pass
 
-    def reach_tail(self, share: float) -> None:
+    def observe_tail(self, share: float) -> None:
         pass
 
     def pop_tail(self) -> Node | None:

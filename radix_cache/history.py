@@ -1,4 +1,4 @@
-"""Evicted nodes, remembered without their pages, so that the policy can learn from their next use."""
+"""Ghosts: evicted nodes without pages, so that the policy learns from their next use."""
 
 from __future__ import annotations
 
@@ -8,28 +8,27 @@ from .eviction import EvictionPolicy
 from .node import Node
 from .packed import common_bytes
 
-MANY = 4_096  # nodes: beyond twice as many, only some are remembered
+MANY = 4_096  # nodes; beyond twice as many, only a sample is kept
 
 
 class History:
-    """Hangs evicted nodes below what is left of their branch; those evicted first are forgotten first.
+    """Keeps ghosts below the rest of their branch; the oldest are forgotten first.
 
-    They are whole pages long. A child and a remembered node under one parent never share their first page.
-    Of very many only a sample is kept, which teaches as much: the more there are, the fewer are added, by the
-    square of their number.
+    A ghost is whole pages long. A child and a ghost under one parent never share their first page. When there
+    are very many ghosts, only a sample of further evicted nodes is added: one in density².
     """
 
     def __init__(self, policy: EvictionPolicy, page_bytes: int) -> None:
         self.num_pages = 0
-        self.nodes: OrderedDict[Node, int] = OrderedDict()  # until so many bytes have been evicted
+        self.nodes: OrderedDict[Node, int] = OrderedDict()  # each until so many bytes were evicted
         self._policy = policy
         self._horizon = policy.history * page_bytes
         self._page_bytes = page_bytes
         self._evicted = 0  # bytes so far
-        self._passed_over = 0  # nodes since the last that was remembered
+        self._passed_over = 0  # evicted nodes since the last one that was kept
 
     def keep(self, node: Node) -> None:
-        """Remembers a node that has just left its parent's children, if it may and belongs to the sample."""
+        """Makes a ghost of a node that has just left its parent's children, if it belongs to the sample."""
         size = len(node.tokens)
         self._evicted += size
         if size >= self._page_bytes and self._horizon:
@@ -53,13 +52,13 @@ class History:
         self.num_pages += len(node.tokens) // self._page_bytes
 
     def drop_tail(self, node: Node) -> None:
-        """Only whole pages are remembered."""
+        """Cuts the node to whole pages."""
         rest = len(node.tokens) % self._page_bytes
         self._policy.shorten(node, rest)
         node.tokens = node.tokens[:-rest]
 
     def forget_oldest(self) -> None:
-        """Keeps to what may be remembered."""
+        """Drops the ghosts beyond the limits of age and number."""
         nodes, evicted, most = self.nodes, self._evicted, self._policy.history
         while nodes:
             oldest = next(iter(nodes))
@@ -68,7 +67,7 @@ class History:
             self._drop(oldest)
 
     def recall(self, parent: Node, tokens: bytes, position: int) -> Node | None:
-        """Gives back the node below `parent` with the page at `position`, as far as its tokens agree."""
+        """Takes out the ghost below `parent` with the page at `position`, cut to the common pages."""
         node = parent.ghosts.get(tokens[position : position + self._page_bytes])
         if node is None:
             return None
@@ -81,7 +80,7 @@ class History:
         return node
 
     def drop_below(self, node: Node) -> None:
-        """Forgets what hangs below `node`."""
+        """Drops all ghosts below `node`."""
         for ghost in list(node.ghosts.values()):
             self._drop(ghost)
 
@@ -95,7 +94,7 @@ class History:
         return upper
 
     def _joined(self, node: Node) -> Node:
-        """`node` and what was cut off its end before, if that has the same past."""
+        """`node` joined with the ghost that was cut off its end earlier, if both have the same history."""
         [below] = node.ghosts.values()
         if below.mark is not node.mark or (below.hits, below.last_use) != (node.hits, node.last_use):
             return node

@@ -1,4 +1,4 @@
-"""What must hold between any two operations on the prefix cache; raises AssertionError if it does not."""
+"""The invariants of the prefix cache between two operations; raises AssertionError if one is broken."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _check_shape(tree: RadixTree, node: Node) -> None:
     if node.parent is None:
         assert tree.roots[node.namespace] is node
         assert not node.tokens and not node.pages
-        assert node.namespace is not None or not node.children, "what nobody shares is not kept"
+        assert node.namespace is not None or not node.children, "nodes without a namespace are not kept"
         assert node.locks or node.children, "an empty root is dropped"
         return
     assert node.namespace == node.parent.namespace
@@ -58,9 +58,9 @@ def _check_shape(tree: RadixTree, node: Node) -> None:
     assert len(node.tokens) % TOKEN_BYTES == 0
     assert len(node.pages) == -(-len(node.tokens) // tree.page_bytes), "an edge fills its pages in order"
     if len(node.tokens) % tree.page_bytes:
-        assert not node.children and not node.ghosts, "a page that is not full ends a branch"
+        assert not node.children and not node.ghosts, "a partial page ends a branch"
     if not node.locks and not node.parent.locks:
-        assert node.last_use <= node.parent.last_use, "a branch is used as late as its tips"
+        assert node.last_use <= node.parent.last_use, "a node is used at least as late as its children"
 
 
 def _check_children(tree: RadixTree, node: Node) -> None:
@@ -86,18 +86,18 @@ def _check_queue(tree: RadixTree, nodes: list[Node]) -> None:
 
 
 def _check_history(tree: RadixTree, nodes: list[Node]) -> None:
-    remembered: set[Node] = set()
+    ghosts: set[Node] = set()
     parents = list(nodes)
     for parent in parents:
-        assert parent.children.keys().isdisjoint(parent.ghosts), "a page is cached or remembered, not both"
+        assert parent.children.keys().isdisjoint(parent.ghosts), "a page is cached or a ghost, not both"
         for key, ghost in parent.ghosts.items():
             assert ghost.parent is parent and ghost.key == key == ghost.tokens[: tree.page_bytes]
-            assert not ghost.pages and not ghost.children and not ghost.locks, "a memory holds nothing"
-            assert len(ghost.tokens) % tree.page_bytes == 0, "only whole pages are remembered"
-            remembered.add(ghost)
+            assert not ghost.pages and not ghost.children and not ghost.locks, "a ghost holds nothing"
+            assert len(ghost.tokens) % tree.page_bytes == 0, "a ghost has whole pages"
+            ghosts.add(ghost)
             parents.append(ghost)
-    assert remembered == tree.history.nodes.keys(), "what is remembered hangs in the tree"
-    pages = sum(len(ghost.tokens) for ghost in remembered) // tree.page_bytes
+    assert ghosts == tree.history.nodes.keys(), "the history has the tree's ghosts"
+    pages = sum(len(ghost.tokens) for ghost in ghosts) // tree.page_bytes
     assert pages == tree.history.num_pages <= tree.policy.history
 
 
@@ -113,10 +113,10 @@ def _check_pins(pins: Pins, leases: Collection[Lease]) -> None:
     for lease in pins.leases:
         assert lease.node is not None and lease.node.namespace is not None
         pages = [page for node in reversed(list(lease.node.path())) for page in node.pages]
-        assert lease.pages == pages, "a pin keeps the pages that it counts"
+        assert lease.pages == pages, "a pin locks the pages that it counts"
 
 
 def check_continues(lease: Lease, tokens: bytes) -> None:
-    """A request's tokens only grow: they begin with those that it has locked, or end among them."""
+    """A request's tokens only grow: they agree with the tokens that it has locked."""
     assert lease.node is not None
     assert tokens.startswith(lease.node.sequence()[: len(tokens)]), "tokens differ from those committed"

@@ -1,4 +1,4 @@
-"""Pages with their keys: what a slower tier of the cache takes in and gives back."""
+"""Pages with their keys, as the slower tiers of the cache store them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .tree import Match, RadixTree
 
 
 class KeyedPages(NamedTuple):
-    """Full pages that follow each other, and their keys, concatenated."""
+    """Consecutive full pages and their concatenated keys."""
 
     namespace: str
     keys: bytes
@@ -20,14 +20,14 @@ class KeyedPages(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """The full pages of a sequence that the tree lacks: from the `first` on, by their keys."""
+    """The full pages of a sequence that the tree lacks: their keys, from page `first` on."""
 
     first: int
     keys: bytes
 
 
 def keyed(keys: PageKeys, node: Node) -> KeyedPages | None:
-    """A node's full pages; None if it has none, or if nobody may find them."""
+    """A node's full pages; None if it has none, or no namespace."""
     if node.namespace is None:
         return None
     names = keys.of(node)
@@ -36,7 +36,7 @@ def keyed(keys: PageKeys, node: Node) -> KeyedPages | None:
 
 
 def missing(keys: PageKeys, tree: RadixTree, match: Match, tokens: bytes) -> Missing:
-    """What follows `match`, which is where the tree's knowledge of `tokens` ends."""
+    """The full pages of `tokens` after `match`, its longest match."""
     first = match.depth // tree.page_size + match.pages
     if match.inside is not None and match.pages:
         before = keys.of(match.inside)[: match.pages * KEY_BYTES][-KEY_BYTES:]
@@ -46,13 +46,13 @@ def missing(keys: PageKeys, tree: RadixTree, match: Match, tokens: bytes) -> Mis
 
 
 def everything(keys: PageKeys, tree: RadixTree) -> Iterator[KeyedPages]:
-    """All full pages of the tree. Those used last come first, but none before what it goes on from."""
-    told: set[Node] = set()
+    """All full pages of the tree, most recently used first, but parents before their children."""
+    listed: set[Node] = set()
     nodes = [node for root in tree.roots.values() for node in root.subtree()]
     for node in sorted(nodes, key=lambda node: node.last_use, reverse=True):
-        fresh = [above for above in node.path() if above not in told]
+        fresh = [above for above in node.path() if above not in listed]
         for above in reversed(fresh):
-            told.add(above)
+            listed.add(above)
             pages = keyed(keys, above)
             if pages is not None:
                 yield pages

@@ -1,4 +1,4 @@
-"""What one request holds in the prefix cache."""
+"""A request's hold on the prefix cache."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Copy(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """A request's hold on the tree, from `acquire` to `release`, or that of a pin.
+    """A request's lock on the tree from `acquire` to `release`, or a pin's.
 
-    A caller reads the first three; the rest is the cache's.
+    Callers read the first three fields; the others belong to the cache.
     """
 
-    matched: int  # tokens that need no computing; the request's own begin at this position
+    matched: int  # tokens that need no computing; the first position to compute
     pages: list[int]  # the first pages of the request's page table
-    copy: Copy | None  # into the page that follows `pages`, from which on the request allocates
+    copy: Copy | None  # into the page after `pages`, the first one that the request allocates
     node: Node | None = field(repr=False)  # the deepest node it locks; None once released
-    depth: int = field(repr=False)  # tokens down to the end of `node`
-    source: Node | None = field(repr=False)  # locked until the copy has been made
-    used: bool = field(default=False, repr=False)  # something was planned; else it was only tried
+    depth: int = field(repr=False)  # tokens from the root to the end of `node`
+    source: Node | None = field(repr=False)  # source of `copy`, locked until the copy is made
+    used: bool = field(default=False, repr=False)  # counted as a use of the match
     duplicates: list[int] = field(
         default_factory=list, repr=False
-    )  # its pages that the tree has from another
+    )  # its pages whose tokens the tree has from another request

@@ -7,26 +7,25 @@ from collections.abc import Iterator
 from .packed import KEY_BYTES, common_bytes
 from .sorted_keys import SortedKeys
 
-# Shared by the nodes that have none: most.
+# Shared by all nodes without children, which are most.
 _NO_CHILDREN: dict[bytes, Node] = {}
 
 
 class Node:
-    """One run of pages below its parent.
+    """A run of pages below its parent.
 
-    The last page may be not full; then there is nothing below it. A root has neither edge nor pages. A
-    remembered node (history.py) has an edge of whole pages but no pages, and nothing but remembered nodes
-    below it.
+    A leaf's last page may be partial (a tail); other nodes have full pages only. A root has neither edge nor
+    pages. A ghost (history.py) has an edge of whole pages but no pages, and only ghosts below it.
     """
 
     __slots__ = (
         "children",
+        "extended",
         "ghosts",
         "hits",
         "key",
         "keys",
         "last_use",
-        "led_on",
         "locks",
         "mark",
         "namespace",
@@ -45,25 +44,25 @@ class Node:
         pages: tuple[int, ...],
         last_use: int,
     ) -> None:
-        self.namespace = namespace  # None: of requests that share with nobody
+        self.namespace = namespace  # None: shared by no requests
         self.parent = parent
-        self.key = key  # the first page of the edge, by which its parent finds it
+        self.key = key  # tokens of the edge's first page, the key in `parent.children`
         self.tokens = tokens  # the edge, packed int32
         self.pages = pages
-        self.last_use = last_use  # when its last lock went
-        self.hits = 0  # requests that went through it since
-        self.led_on = 0  # those of them that went on into what was below it, or remembered there
-        self.locks = 0  # leases that end here + children that are locked
-        self.mark: object = None  # the eviction policy's
+        self.last_use = last_use  # when it was last unlocked, in accesses
+        self.hits = 0  # requests that matched it after the one that created it
+        self.extended = 0  # hits that also matched a child or a ghost below it
+        self.locks = 0  # leases that end here + locked children
+        self.mark: object = None  # belongs to the eviction policy
         self.children = _NO_CHILDREN  # by their keys
-        self.order: SortedKeys | None = None  # the keys of `children`, from the second on
-        self.ghosts = _NO_CHILDREN  # remembered ones, by their keys
-        self.keys = b""  # of its first pages, as far as they are known (page_keys.py)
+        self.order: SortedKeys | None = None  # the keys of `children`, once there are two
+        self.ghosts = _NO_CHILDREN  # by their keys
+        self.keys = b""  # page keys of the first pages, as far as they were computed (page_keys.py)
 
     def cut(self, pages: int) -> Node:
-        """Makes a node of the first `pages` pages, under the same parent.
+        """Returns a new node with the first `pages` pages, under the same parent.
 
-        This one keeps the rest and whatever hangs below it. Linking them is the caller's.
+        This node keeps the rest and all its children. The caller links the two.
         """
         position = pages * len(self.key)
         upper = Node(
@@ -74,7 +73,7 @@ class Node:
             self.pages[:pages],
             self.last_use,
         )
-        upper.hits = upper.led_on = self.hits
+        upper.hits = upper.extended = self.hits
         upper.mark = self.mark
         self.parent = upper
         self.tokens = self.tokens[position:]
@@ -84,14 +83,14 @@ class Node:
         return upper
 
     def cut_end(self, pages: int) -> Node:
-        """Makes a node of what a leaf has behind its first `pages` pages, remembered nodes included.
+        """Returns a new node with a leaf's pages after the first `pages`, and its ghosts.
 
-        Its parent is this one, which keeps its place and those pages. Linking it is the caller's.
+        This node keeps its place and its first pages and becomes the parent. The caller links the new one.
         """
         size = len(self.key)
         tokens = self.tokens[pages * size :]
         end = Node(self.namespace, self, tokens[:size], tokens, self.pages[pages:], self.last_use)
-        end.hits, end.led_on, self.led_on = self.hits, self.led_on, self.hits
+        end.hits, end.extended, self.extended = self.hits, self.extended, self.hits
         end.mark = self.mark
         end.ghosts, self.ghosts = self.ghosts, _NO_CHILDREN
         for ghost in end.ghosts.values():
@@ -102,7 +101,7 @@ class Node:
         return end
 
     def link(self, child: Node) -> Node | None:
-        """Returns the child whose key sorts last before the new one's, if both begin with the same token."""
+        """Adds a child. Returns the sibling before it in key order, if both start with the same token."""
         if not self.children:
             self.children = {child.key: child}
             return None
@@ -126,10 +125,9 @@ class Node:
         self.ghosts[ghost.key] = ghost
 
     def nearest_child(self, tokens: bytes) -> tuple[Node | None, int]:
-        """The child that shares the most leading bytes with `tokens` (at most a page), and how many.
+        """The child that shares the most leading bytes with `tokens` (at most a page), and their number.
 
-        Among sorted strings the longest common prefix with a new one is found at its neighbours. One that
-        differs in the first token shares none.
+        In sorted order the longest common prefix is found at one of the two neighbours.
         """
         best, best_common = None, 0
         for key in self._around(tokens):
@@ -140,12 +138,12 @@ class Node:
         return best, best_common
 
     def covers(self, tokens: bytes) -> bool:
-        """Whether some child's first page begins with `tokens`."""
+        """Whether the first page of a child begins with `tokens`."""
         _, key = self._around(tokens)
         return key is not None and key.startswith(tokens)
 
     def _around(self, key: bytes) -> tuple[bytes | None, bytes | None]:
-        """The last child's key below `key`, and the first that is not; each only if it may share a token."""
+        """The last key of a child below `key` and the first from `key` on; None if it shares no token."""
         if self.order is not None:
             return self.order.around(key)
         for only in self.children:
@@ -160,7 +158,7 @@ class Node:
             node = node.parent
 
     def subtree(self) -> Iterator[Node]:
-        """This node and all below it."""
+        """This node and all its descendants."""
         stack = [self]
         while stack:
             node = stack.pop()

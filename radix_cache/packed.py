@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 TOKEN_BYTES = 4
-KEY_BYTES = 16  # of a page's key (page_keys.py)
+KEY_BYTES = 16  # length of a page key (page_keys.py)
 _WORD_BYTES = 64
 
 
@@ -23,7 +23,7 @@ def common_bytes(left: bytes, right: bytes) -> int:
 
 
 def split_keys(keys: bytes) -> list[bytes]:
-    """Keys of pages, one by one."""
+    """Splits concatenated page keys."""
     return [keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES)]
 
 

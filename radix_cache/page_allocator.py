@@ -11,8 +11,8 @@ from operator import sub
 class PageAllocator:
     """Hands out page ids 0 … `num_pages` - 1, preferring ascending runs.
 
-    A run is a maximal range of free ids. `_starts` and `_ends` find the run that touches a page that
-    comes back (boundary tags); `_by_length` finds the smallest run that holds a request (best fit).
+    A run is a maximal range of free ids. `_starts` and `_ends` find the runs next to a freed page (boundary
+    tags); `_by_length` finds the smallest run that is long enough (best fit).
     """
 
     def __init__(self, num_pages: int) -> None:
@@ -25,10 +25,10 @@ class PageAllocator:
             self._add_run(0, num_pages)
 
     def take(self, count: int, after: int | None = None) -> list[int]:
-        """`count` free pages, of which there must be enough.
+        """`count` free pages; so many must be free.
 
-        The ids that follow page `after` come first if they are free. The rest is one run if any is
-        long enough, else as few runs as possible.
+        The ids that follow page `after` come first if they are free. The rest is one run if any is long
+        enough, otherwise as few runs as possible.
         """
         assert count <= self.num_free, f"asked for {count} pages, {self.num_free} are free"
         pages: list[int] = []
@@ -39,7 +39,7 @@ class PageAllocator:
         return pages
 
     def free(self, pages: Iterable[int]) -> None:
-        """Takes back pages that are not free; neighbours grow together into runs."""
+        """Frees pages that are in use; neighbours join into runs."""
         for start, end in _runs(sorted(pages)):
             self._merge_run(start, end)
 

@@ -1,4 +1,4 @@
-"""Names pages by what they hold, so that they can be found outside this tree: in other memory, on disk."""
+"""Content keys of pages, by which the slower tiers find them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .packed import KEY_BYTES
 class PageKeys:
     """The key of a full page: a hash of the model, the namespace and all tokens up to the page's end.
 
-    Keys form a chain, each made of the one before it and a page's tokens, so equal keys mean equal prefixes.
+    Each key hashes the key before it and a page's tokens, so equal keys mean equal prefixes.
     `model` names what else a page's content depends on, in at most 64 bytes.
     """
 
@@ -20,11 +20,11 @@ class PageKeys:
         self._page_bytes = page_bytes
 
     def start(self, namespace: str) -> bytes:
-        """What the first page's key goes on from."""
+        """The start of a namespace's hash chain."""
         return blake2b(namespace.encode(), digest_size=KEY_BYTES, key=self._model).digest()
 
     def following(self, key: bytes, tokens: bytes) -> bytes:
-        """The keys of the full pages of `tokens`, which come after the page of `key`; concatenated."""
+        """The keys of the full pages of `tokens`, which follow the page with `key`; concatenated."""
         keys, size = [], self._page_bytes
         for at in range(0, len(tokens) - size + 1, size):
             key = blake2b(key + tokens[at : at + size], digest_size=KEY_BYTES).digest()
@@ -32,7 +32,7 @@ class PageKeys:
         return b"".join(keys)
 
     def of(self, node: Node) -> bytes:
-        """The keys of a node's full pages, which it remembers."""
+        """The keys of a node's full pages; computed once."""
         unnamed = []
         for above in node.path():
             if len(above.keys) == self._full_pages(above) * KEY_BYTES and above.keys:
@@ -45,7 +45,7 @@ class PageKeys:
     def last(self, node: Node) -> bytes:
         """The key at the end of a node of full pages, or of a root."""
         if node.parent is None:
-            assert node.namespace is not None, "nobody may find what is in no namespace"
+            assert node.namespace is not None, "nodes without a namespace have no keys"
             return self.start(node.namespace)
         return self.of(node)[-KEY_BYTES:]
 

@@ -1,4 +1,4 @@
-"""Pinned prefixes: leases of nobody's request, which keep their pages from eviction."""
+"""Pinned prefixes: leases without a request, which protect their pages from eviction."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .lease import Lease
 
 
 class Pins:
-    """Counts each page once, however many pins keep it."""
+    """Counts each page once, even if several pins lock it."""
 
     def __init__(self) -> None:
         self.leases: set[Lease] = set()
-        self.holds: Counter[int] = Counter()  # page id -> pins that keep it
+        self.holds: Counter[int] = Counter()  # page id -> pins that lock it
 
     @property
     def num_pages(self) -> int:

@@ -1,4 +1,4 @@
-"""Which prefixes have saved the most."""
+"""The prefixes that saved the most computing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from .node import Node
 from .packed import TOKEN_BYTES
 
-MOST_NODES = 20_000  # looked at, so that a report never takes long
+MOST_NODES = 20_000  # visited, so that a report never takes long
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +20,16 @@ class Prefix:
     """All tokens from the root to the end of a node."""
 
     namespace: str
-    head: bytes  # its first tokens, packed int32
-    tail: bytes  # its last ones, as many
-    tokens: int
+    head: bytes  # first tokens, packed int32
+    tail: bytes  # last tokens, equally many
+    tokens: int  # length
     hits: int  # requests that began with it
-    idle: int  # accesses since its last use; 0 while it is used
+    idle: int  # accesses since its last use; 0 while it is locked
 
 
 class _Found(NamedTuple):
     node: Node
-    tokens: int  # down to its end
+    tokens: int  # from the root to its end
 
     @property
     def saved(self) -> int:
@@ -37,11 +37,11 @@ class _Found(NamedTuple):
 
 
 def popular_prefixes(roots: Iterable[Node], most: int, shown_tokens: int, now: int) -> list[Prefix]:
-    """The `most` prefixes with the largest hits × tokens, one of each branch.
+    """The `most` prefixes with the largest hits × tokens, at most one from each branch.
 
-    A branch goes on as long as at least half of the hits go the same way. So where a prefix and a longer one
-    are both told, the shorter has at least twice the hits. Branches are looked at from the most hit
-    downwards: beyond `MOST_NODES` what is left out has few hits.
+    A branch continues into a child that has at least half of its node's hits. So of two reported prefixes
+    where one extends the other, the shorter has at least twice the hits. Branches are visited from the most
+    hits down, so nodes left out beyond `MOST_NODES` have few hits.
     """
     found = nlargest(most, _best_of_branches(roots), key=lambda each: each.saved)
     return [_prefix(each, shown_tokens * TOKEN_BYTES, now) for each in found]
@@ -49,7 +49,7 @@ def popular_prefixes(roots: Iterable[Node], most: int, shown_tokens: int, now: i
 
 def _prefix(found: _Found, shown_bytes: int, now: int) -> Prefix:
     node, tokens = found
-    assert node.namespace is not None, "nothing is kept of those who share with nobody"
+    assert node.namespace is not None, "nodes without a namespace are not kept"
     sequence = node.sequence()
     idle = 0 if node.locks else now - node.last_use
     return Prefix(node.namespace, sequence[:shown_bytes], sequence[-shown_bytes:], tokens, node.hits, idle)
@@ -75,7 +75,7 @@ def _best_of_branches(roots: Iterable[Node]) -> Iterator[_Found]:
 
 
 def _most_hit(node: Node) -> list[Node]:
-    """Of its children as many as are looked at."""
+    """The children with hits, at most as many as may be visited."""
     hit = [child for child in node.children.values() if child.hits]
     return hit if len(hit) <= MOST_NODES else nlargest(MOST_NODES, hit, key=attrgetter("hits"))
 
@@ -88,7 +88,7 @@ def _branch(first: _Found) -> list[_Found]:
 
 
 def _continued(found: _Found) -> _Found | None:
-    """Where at least half of the hits go on."""
+    """The child that has at least half of the hits, if any."""
     most_hit = max(found.node.children.values(), key=attrgetter("hits"), default=None)
     return _below(found, most_hit) if most_hit and 2 * most_hit.hits >= found.node.hits else None
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .eviction import EvictionPolicy
+from .gittins import GittinsPolicy
 from .invariants import check, check_continues
 from .keyed_pages import KeyedPages, Missing, everything, keyed, missing
 from .lease import Copy, Lease
@@ -17,20 +18,19 @@ from .page_allocator import PageAllocator
 from .page_keys import PageKeys
 from .pins import Pins
 from .popular import Prefix, popular_prefixes
-from .reuse_rate import ReuseRate
 from .tree import Match, RadixTree
 
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """Pages by state (free + held + evictable + locked = total), and counts since the start."""
+    """Pages by state (free + held + evictable + locked = total), and counters since the start."""
 
     total: int
     free: int
     held: int  # by requests, not in the tree
-    evictable: int  # in the tree, used by nobody
-    locked: int  # in the tree, used by a request or pinned
-    pinned: int  # those of them that are pinned
+    evictable: int  # in the tree, unlocked
+    locked: int  # in the tree, locked by a request or a pin
+    pinned: int  # locked by a pin
     looked_up_tokens: int
     matched_tokens: int
     evicted_pages: int
@@ -44,13 +44,13 @@ class Dropped(NamedTuple):
 class PrefixCache:
     """Knows where every page of KV cache is, and which tokens' KV it holds.
 
-    Token sequences are packed little-endian int32. Prefixes are shared within a namespace only, and in the
-    namespace None not at all: its requests find nothing and leave nothing. A page is free, held by a
-    request, or in the tree, where requests and pins lock what they use. Pages that `allocate`
-    returned stay the caller's until they are passed to `commit`, `release` or `discard` in a page table.
+    Token sequences are packed little-endian int32. Prefixes are shared within a namespace. Requests in the
+    namespace None share nothing: they match nothing and leave nothing. A page is free, held by a request, or
+    in the tree, where requests and pins lock the nodes that they use. The caller holds the pages that
+    `allocate` returns until it passes them to `commit`, `release` or `discard` in a page table.
 
-    `model` names what else the pages' contents depend on (see `PageKeys`). With it the cache says which
-    pages it gives up, and by which keys others may be found.
+    model: names what else the pages' contents depend on (see `PageKeys`). With it the cache reports evicted
+        pages and the keys of missing ones
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class PrefixCache:
         self._check_invariants = check_invariants
         self._allocator = PageAllocator(num_pages)
         if policy is None:
-            policy = ReuseRate(num_pages, page_size)
+            policy = GittinsPolicy(num_pages, page_size)
         self._keys = PageKeys(model, page_size * TOKEN_BYTES) if model else None
         self._tree = RadixTree(page_size, policy, self._allocator, self._note_evicted if model else None)
         self._evicted: list[KeyedPages] = []
-        self._held: set[int] = set()  # by requests; kept for `check_invariants` only
+        self._held: set[int] = set()  # pages of requests; only with `check_invariants`
         self._leases: set[Lease] = set()
         self._pins = Pins()
         self._looked_up_tokens = 0
@@ -80,7 +80,7 @@ class PrefixCache:
         self._evicted_pages = 0
 
     def matched(self, namespace: str | None, tokens: bytes) -> int:
-        """How many leading tokens are in the tree now. Leaves no trace."""
+        """How many leading tokens are in the tree now. Changes nothing."""
         root = self._tree.roots.get(namespace)
         if root is None:
             return 0
@@ -88,15 +88,15 @@ class PrefixCache:
         return self._length(match)
 
     def acquire(self, namespace: str | None, tokens: bytes, limit: int) -> Lease:
-        """Matches at most the first `limit` tokens and locks what it found.
+        """Matches at most the first `limit` tokens and locks the match.
 
         If the match ends inside a page, the caller copies that page before its first step (`Lease.copy`)
-        and says so with `copied`. A last page that is not full, matches to its end and is used by
-        nobody becomes the request's own instead: it ends `Lease.pages` then, and there is nothing to copy.
+        and then calls `copied`. An unlocked partial page that matches to its end is adopted instead: it moves
+        from the tree to the request as the last of `Lease.pages`, and nothing is copied.
         """
         root = self._tree.open_root(namespace)
         match = self._tree.find(root, tokens, limit)
-        self._tree.reach_tail(match)
+        self._tree.observe_tail(match)
         lease = self._lock_whole_pages(match)
         if match.inside and match.tail:
             lease.matched += match.tail
@@ -108,20 +108,20 @@ class PrefixCache:
         return lease
 
     def copied(self, lease: Lease) -> None:
-        """The step that carried out `Lease.copy` is over: its source may be evicted from now on."""
-        assert lease.source is not None, "no copy is under way"
+        """The step that made `Lease.copy` is done: its source may be evicted from now on."""
+        assert lease.source is not None, "the lease has no copy to make"
         self._tree.unlock(lease.source)
         lease.source = None
         self._verify()
 
     def available(self) -> int:
-        """Pages that `allocate` could return: free ones and those of unlocked nodes."""
+        """Pages that `allocate` can return: free pages and pages of unlocked nodes."""
         return self._allocator.num_free + self._tree.num_evictable
 
     def allocate(self, count: int, after: int | None = None) -> list[int] | None:
-        """`count` pages, evicting as many as are lacking; None, and nothing evicted, if there are too few.
+        """`count` pages, evicting as many as needed; None, and nothing is evicted, if too few are available.
 
-        Runs of consecutive ids are preferred, first of all the pages that follow page `after`.
+        Runs of consecutive ids are preferred, first of all those that follow page `after`.
         """
         lacking = count - self._allocator.num_free
         if lacking > self._tree.num_evictable:
@@ -138,50 +138,51 @@ class PrefixCache:
         return pages
 
     def take_evicted(self) -> list[KeyedPages]:
-        """The full pages given up since the last call, which still hold what their keys say."""
+        """The full pages evicted since the last call. Their contents are intact until they are written."""
         evicted, self._evicted = self._evicted, []
         return evicted
 
     def missing(self, namespace: str, tokens: bytes) -> Missing:
-        """The full pages of `tokens` that are not in the tree. Leaves no trace."""
+        """The full pages of `tokens` that are not in the tree. Changes nothing."""
         assert self._keys is not None, "pages have no keys without a model's name"
         root = self._tree.roots.get(namespace) or Node(namespace, None, b"", b"", (), 0)
         match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
         return missing(self._keys, self._tree, match, tokens)
 
     def keys(self, namespace: str, tokens: bytes, after: bytes = b"") -> bytes:
-        """Of all full pages of `tokens`, wherever they are; concatenated.
+        """Keys of all full pages of `tokens`, cached or not, concatenated.
 
-        `after` is the key of the page that they follow, if they are not the first.
+        after: key of the preceding page if `tokens` does not start at the beginning
         """
         assert self._keys is not None, "pages have no keys without a model's name"
         return self._keys.following(after or self._keys.start(namespace), tokens)
 
     def everything(self) -> list[KeyedPages]:
-        """All full pages in the tree, those used last first, a prefix before what goes on from it."""
+        """All full pages in the tree, most recently used first, parents before their children."""
         return list(everything(self._keys, self._tree)) if self._keys is not None else []
 
     def commit(self, lease: Lease, tokens: bytes, pages: Sequence[int]) -> None:
-        """Enters the full pages of `tokens` into the tree: steps planned from now on may read them.
+        """Inserts the full pages of `tokens` into the tree: steps planned from now on may read them.
 
-        tokens: the request's from its first on, as far as they are planned
+        tokens: the request's tokens from position 0 up to the end of its planned steps
         pages: its page table, at least as long
 
-        A page that the tree has already from another request stays the request's own until `release`.
+        If the tree already has a page from another request, the request's own copy stays with it until
+        `release`.
         """
         self._use(lease)
         self._insert_full_pages(lease, tokens, pages)
         self._verify()
 
     def release(self, lease: Lease, tokens: bytes, pages: Sequence[int], generated: int = 0) -> None:
-        """Ends a lease: enters all of `tokens`, frees the pages that the tree didn't take, unlocks.
+        """Ends a lease: inserts `tokens`, frees the pages that the tree does not take, unlocks.
 
-        tokens: those whose KV exists, from the first on; they may end inside a page
+        tokens: tokens whose KV exists, from position 0; they may end inside a page
         pages: the request's whole page table
-        generated: how many tokens the request was answered with, from which the eviction policy learns
+        generated: length of the request's output in tokens, which the eviction policy learns from
 
-        No step in flight may name the pages any more. `release(lease, tokens[: lease.matched], lease.pages)`
-        undoes an `acquire`. If `copied` was not called, the copy is taken as never made.
+        No step in flight may use the pages any more. `release(lease, tokens[: lease.matched], lease.pages)`
+        undoes an `acquire`. If `copied` was not called, the copy counts as never made.
         """
         if lease.source is not None:
             tokens = tokens[: lease.depth * TOKEN_BYTES]
@@ -195,10 +196,9 @@ class PrefixCache:
         self._verify()
 
     def discard(self, lease: Lease, pages: Sequence[int]) -> None:
-        """Ends a lease whose KV is wrong: what it used leaves the tree as far as nobody else uses it.
+        """Ends a lease whose KV is wrong: its nodes leave the tree, unless others lock them.
 
-        That goes for what it matched too: the fault may have come with it. The others that use some of
-        it will find out for themselves. `pages` as in `release`.
+        This includes the matched nodes, because the fault may have come from them. `pages` as in `release`.
         """
         if lease.source is not None:
             self.copied(lease)
@@ -207,7 +207,7 @@ class PrefixCache:
         self._verify()
 
     def whole_pages(self, namespace: str | None, tokens: bytes) -> list[int]:
-        """The pages in the tree that hold the first of `tokens`, as far as they are full. Leaves no trace."""
+        """The full pages in the tree that hold a prefix of `tokens`. Changes nothing."""
         root = self._tree.roots.get(namespace)
         if root is None:
             return []
@@ -220,7 +220,7 @@ class PrefixCache:
         return self._pins.kept(pages)
 
     def pin(self, namespace: str, tokens: bytes) -> Lease:
-        """Keeps the `whole_pages` of `tokens` until `unpin`."""
+        """Locks the `whole_pages` of `tokens` until `unpin`."""
         root = self._tree.open_root(namespace)
         match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
         lease = self._lock_whole_pages(match)
@@ -234,7 +234,7 @@ class PrefixCache:
         self._verify()
 
     def drop(self, namespace: str) -> Dropped:
-        """Frees what nobody uses in a namespace, and forgets what was there. What is pinned stays."""
+        """Frees the unlocked nodes of a namespace and forgets its evicted ones. Pins stay."""
         root = self._tree.roots.get(namespace)
         removed = self._tree.clear(root) if root is not None else []
         pages = [page for node in removed for page in node.pages]
@@ -243,11 +243,11 @@ class PrefixCache:
         return Dropped(len(pages), sum(len(node.tokens) for node in removed) // TOKEN_BYTES)
 
     def namespaces(self) -> dict[str, int]:
-        """How many pages the tree holds for each."""
+        """Pages in the tree by namespace."""
         return {name: pages for name, pages in self._tree.pages_in.items() if name is not None and pages}
 
     def popular(self, namespaces: Sequence[str], most: int, shown_tokens: int) -> list[Prefix]:
-        """The prefixes that have saved the most, each with its first and last `shown_tokens` tokens."""
+        """The prefixes that saved the most computing, each with its first and last `shown_tokens` tokens."""
         roots = [self._tree.roots[name] for name in namespaces if name in self._tree.roots]
         return popular_prefixes(roots, most, shown_tokens, self._tree.now)
 
@@ -282,7 +282,7 @@ class PrefixCache:
         return match.depth + match.pages * self.page_size + match.tail
 
     def _take_tail(self, lease: Lease, match: Match) -> None:
-        """Adopts or locks the page in which the match ends; it is the first of `match.inside` by now."""
+        """Adopts or locks the page inside which the match ends, now the first of `match.inside`."""
         leaf = match.inside
         assert leaf is not None
         if not leaf.locks and len(leaf.tokens) == match.tail * TOKEN_BYTES:
@@ -295,23 +295,23 @@ class PrefixCache:
             lease.copy = Copy(lease.source.pages[0], match.tail)
 
     def _use(self, lease: Lease) -> None:
-        """Counts a request as a use of what it matched, once."""
-        assert lease.node is not None, "the lease is over"
+        """Counts one use of the matched nodes, once for each lease."""
+        assert lease.node is not None, "the lease has ended"
         if not lease.used:
             lease.used = True
             self._tree.use(lease.node, lease.depth)
 
     def _unlock(self, lease: Lease, generated: int = 0) -> Node:
-        """Returns the deepest node that the lease had locked."""
+        """Ends the lease; returns the deepest node that it locked."""
         node = lease.node
-        assert node is not None, "the lease is over"
+        assert node is not None, "the lease has ended"
         self._tree.unlock(node, generated)
         lease.node = None
         self._leases.remove(lease)
         return node
 
     def _insert_full_pages(self, lease: Lease, tokens: bytes, pages: Sequence[int]) -> None:
-        assert lease.node is not None, "the lease is over"
+        assert lease.node is not None, "the lease has ended"
         if self._check_invariants:
             check_continues(lease, tokens)
         first, last = lease.depth // self.page_size, len(tokens) // self._tree.page_bytes
@@ -327,7 +327,7 @@ class PrefixCache:
         self._own(duplicates)
 
     def _insert_tail(self, lease: Lease, tokens: bytes, pages: Sequence[int]) -> list[int]:
-        """Enters a last page that is not full; returns the request's pages from there on that are left."""
+        """Inserts a partial last page; returns the request's pages that the tree did not take."""
         assert lease.node is not None
         first = lease.depth // self.page_size
         tail = tokens[lease.depth * TOKEN_BYTES :]
@@ -344,13 +344,13 @@ class PrefixCache:
         return self.enabled and lease.node.namespace is not None
 
     def _own(self, pages: Sequence[int]) -> None:
-        """From now on requests hold these pages."""
+        """Requests hold these pages from now on."""
         if self._check_invariants:
             self._held.update(pages)
 
     def _disown(self, pages: Sequence[int]) -> None:
         if self._check_invariants:
-            assert self._held.issuperset(pages), "pages that no request holds"
+            assert self._held.issuperset(pages), "the pages are not held by requests"
             self._held.difference_update(pages)
 
     def _free(self, pages: list[int]) -> None:

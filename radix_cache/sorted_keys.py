@@ -1,4 +1,4 @@
-"""A dict's keys in order, in a form whose changes stay cheap when there are many."""
+"""The keys of a dict in order, with cheap changes even when there are very many."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ _CHUNK = 256
 
 
 class SortedKeys:
-    """The keys of a dict in ascending order: a list of short sorted lists, so that no long one is ever moved.
+    """The keys of a dict in ascending order: a list of short sorted chunks, so an insertion moves few keys.
 
-    To find a key costs more than to skip it, so one that has left the dict stays until it is met or its list
-    is swept: one list after another, so that no more than half of the keys are such.
+    Finding a removed key would cost more than skipping it, so it stays until a search meets it or its chunk
+    is swept. Chunks are swept in turn, so at most half of the keys are stale.
     """
 
     __slots__ = ("_chunks", "_firsts", "_gone", "_members", "_swept_next")
 
     def __init__(self, members: Collection[bytes]) -> None:
-        """`members` is the dict; `add` and `removed` are told of its changes."""
+        """`members` is the dict; call `add` and `removed` with its changes."""
         self._members = members
         self._chunks = [sorted(members)]
-        self._firsts: list[bytes] = []  # where each chunk but the first begins
+        self._firsts: list[bytes] = []  # first key of each chunk but the first
         self._swept_next = 0
-        self._gone = 0  # keys that have left since a chunk was swept
+        self._gone = 0  # keys removed since a chunk was swept
 
     def __iter__(self) -> Iterator[bytes]:
         for chunk in self._chunks:
             yield from (key for key in chunk if key in self._members)
 
     def add(self, key: bytes) -> bytes | None:
-        """Returns the last key before it, if that begins with the same token."""
+        """Returns the key before it, if both begin with the same token."""
         index = bisect_right(self._firsts, key) if self._firsts else 0
         chunk = self._chunks[index]
         position = bisect_left(chunk, key)
@@ -46,13 +46,13 @@ class SortedKeys:
         return before
 
     def removed(self) -> None:
-        """A key has left the dict."""
+        """A key was removed from the dict."""
         self._gone += 1
         if 2 * self._gone > len(self._chunks[self._swept_next]):
             self._sweep()
 
     def around(self, key: bytes) -> tuple[bytes | None, bytes | None]:
-        """The last key below `key`, and the first that is not; each only if it begins with the same token."""
+        """The last key below `key` and the first from it on; None unless it begins with the same token."""
         index = bisect_right(self._firsts, key) if self._firsts else 0
         position = bisect_left(self._chunks[index], key)
         token = key[:TOKEN_BYTES]

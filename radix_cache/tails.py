@@ -1,4 +1,4 @@
-"""Leaves whose last page is not full, to lose it first as long as such pages are rarely gone on from."""
+"""Leaves with a tail (a partial last page), which is evicted first while tails are rarely reused."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ from collections import OrderedDict
 
 from .node import Node
 
-MEMORY = 32  # decisions that count
-RARE = 0.25
-SPARED = 16  # one in so many stays, to learn from
+MEMORY = 32  # requests over which the reused share is averaged
+RARE = 0.25  # of a tail: a lower share counts as rarely reused
+SPARED = 16  # one tail in so many is kept to learn from
 
 
 class Tails:
-    """Learns from requests that use all full pages of a leaf: they part from its tail or go on from it.
+    """Learns from requests that match all full pages of a leaf: each uses some share of its tail, or none.
 
-    As long as it is often gone on from, as in conversations, such a page goes with those before it. One that
-    is gone can't be missed, so a few are left where they are to learn from.
+    While tails are reused often, as in conversations, a tail is evicted with the pages before it. An evicted
+    tail gives no further evidence, so a few are always kept.
     """
 
     def __init__(self) -> None:
-        self._share = 1.0  # that was used of those that a request came to
+        self._share = 1.0  # reused share of a tail, a moving average
         self.leaves: OrderedDict[Node, None] = OrderedDict()
-        self._passed_over = 0
+        self._since_spared = 0
 
-    def reached(self, share: float) -> None:
+    def observe(self, share: float) -> None:
         self._share += (share - self._share) / MEMORY
 
     def add(self, leaf: Node) -> None:
         if self._share < RARE:
-            self._passed_over = (self._passed_over + 1) % SPARED
-            if self._passed_over:
+            self._since_spared = (self._since_spared + 1) % SPARED
+            if self._since_spared:
                 self.leaves[leaf] = None
 
     def discard(self, leaf: Node) -> None:
         self.leaves.pop(leaf, None)
 
     def pop(self) -> Node | None:
-        """The one that has waited longest, if any is to go."""
+        """The oldest leaf that is to lose its tail; None if tails are reused often."""
         if not self.leaves or self._share >= RARE:
             return None
         return self.leaves.popitem(last=False)[0]

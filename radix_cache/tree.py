@@ -1,7 +1,7 @@
 """The radix tree: matching, insertion, locks and eviction over nodes that own pages.
 
-Nodes split at page boundaries only, so a page has one node. Siblings may share the start of their
-first page but never the whole of it.
+Nodes split only at page boundaries, so each page belongs to one node. Siblings may share a part of their
+first page but never all of it.
 """
 
 from __future__ import annotations
@@ -18,23 +18,19 @@ from .page_allocator import PageAllocator
 
 
 class Match(NamedTuple):
-    """Where the longest match of a sequence ends.
+    """Where the longest match of a sequence ends."""
 
-    `node` is matched to its end. The match goes on into its child `inside`, if there is one, by `pages` whole
-    pages and then `tail` tokens of the next; both may be 0.
-    """
-
-    node: Node
-    depth: int  # tokens down to the end of `node`
-    inside: Node | None
-    pages: int
-    tail: int
+    node: Node  # matched to its end
+    depth: int  # tokens from the root to the end of `node`
+    inside: Node | None  # the child of `node` that the match enters
+    pages: int  # whole pages of `inside` that match
+    tail: int  # tokens that match in the page after those
 
 
 class RadixTree:
     """One tree for each namespace; all share the eviction order and the counts.
 
-    `on_evict` is shown each leaf while it still has its pages and its place.
+    `on_evict` is called with each leaf before it loses its pages and its place.
     """
 
     def __init__(
@@ -54,10 +50,10 @@ class RadixTree:
         self.history = History(policy, self.page_bytes)
         self._allocator = allocator
         self.on_evict = on_evict
-        self.now = 0  # accesses: tokens matched or computed, and locks taken back
+        self.now = 0  # accesses: tokens matched or computed, and unlocks
 
     def open_root(self, namespace: str | None) -> Node:
-        """The root of a namespace, made if need be; it lives while it is locked or has children."""
+        """The root of a namespace, created if there is none. It exists while it is locked or has children."""
         root = self.roots.get(namespace)
         if root is None:
             root = self.roots[namespace] = Node(namespace, None, b"", b"", (), self.now)
@@ -92,20 +88,20 @@ class RadixTree:
         pages, tail = divmod(common // TOKEN_BYTES, self.page_size)
         return Match(node, position // TOKEN_BYTES, inside, pages, tail)
 
-    def reach_tail(self, match: Match) -> None:
-        """Tells the policy if the match goes up to or into a last page that is not full."""
+    def observe_tail(self, match: Match) -> None:
+        """Tells the policy how much of a tail is used, if the match reaches one."""
         leaf = match.inside
         if leaf is not None and match.pages and match.pages == len(leaf.pages) - 1:
             size = len(leaf.tokens) % self.page_bytes
             if size:
-                self.policy.reach_tail(match.tail * TOKEN_BYTES / size)
+                self.policy.observe_tail(match.tail * TOKEN_BYTES / size)
 
     def split(self, node: Node, pages: int) -> Node:
-        """Cuts `node` after its first `pages` pages; returns the new upper part.
+        """Splits `node` after its first `pages` pages; returns the new upper node.
 
-        The lower part stays the same object, so leases that end there and queue entries hold.
+        The lower node stays the same object, so leases and queue entries that refer to it stay valid.
         """
-        assert node.parent is not None and 0 < pages < len(node.pages), "a cut inside an edge"
+        assert node.parent is not None and 0 < pages < len(node.pages), "a split inside an edge"
         above = node.parent
         upper = node.cut(pages)
         upper.locks = int(node.locks > 0)
@@ -114,23 +110,23 @@ class RadixTree:
         return upper
 
     def use(self, node: Node, tokens: int) -> None:
-        """A request goes on from the end of `node`, the end of the first `tokens` of its sequence."""
+        """A request uses the path to `node`, which holds the first `tokens` of its sequence."""
         self.now += tokens
         self.policy.advance(self.now)
         current = node
         while current.parent is not None:
             self._hit(current)
             current = current.parent
-            current.led_on += 1
+            current.extended += 1
 
     def _hit(self, node: Node) -> None:
         node.hits += 1
         self.policy.hit(node)
 
     def insert(self, node: Node, tokens: bytes, pages: tuple[int, ...]) -> tuple[Node, list[int]]:
-        """Puts whole pages below `node` and moves one lock from it down to where they end.
+        """Inserts whole pages below `node` and moves one lock from it down to the node where they end.
 
-        Returns that node, and those of `pages` that it did not take because the tree has them already.
+        Returns that node, and the pages that it did not take because the tree already has their tokens.
         """
         duplicates: list[int] = []
         done = 0
@@ -151,40 +147,40 @@ class RadixTree:
         return node, duplicates
 
     def insert_tail(self, node: Node, tokens: bytes, page: int) -> Node | None:
-        """Like `insert`, for a page that is not full; None if the tree has its tokens already."""
+        """Like `insert`, for a partial page; None if the tree already has its tokens."""
         return None if node.covers(tokens) else self._append(node, tokens, (page,))
 
     def _extend(self, node: Node, tokens: bytes, position: int, pages: tuple[int, ...]) -> tuple[Node, int]:
-        """Puts `pages` below `node`, which has no such child: as many as a remembered node had, or all.
+        """Inserts `pages` below `node`, which has no such child: as many as a ghost has there, or all.
 
-        Returns where they end, and how many they are.
+        Returns the node where they end, and their number.
         """
-        remembered = self.history.recall(node, tokens, position)
-        if remembered is not None:
-            return self._revive(node, remembered, pages)
+        ghost = self.history.recall(node, tokens, position)
+        if ghost is not None:
+            return self._revive(node, ghost, pages)
         return self._append(node, tokens[position:], pages), len(pages)
 
-    def _revive(self, node: Node, remembered: Node, pages: tuple[int, ...]) -> tuple[Node, int]:
-        remembered.pages = pages[: len(remembered.tokens) // self.page_bytes]
-        self._hang(node, remembered)
-        self._hit(remembered)
-        node.led_on += 1
-        return remembered, len(remembered.pages)
+    def _revive(self, node: Node, ghost: Node, pages: tuple[int, ...]) -> tuple[Node, int]:
+        ghost.pages = pages[: len(ghost.tokens) // self.page_bytes]
+        self._attach(node, ghost)
+        self._hit(ghost)
+        node.extended += 1
+        return ghost, len(ghost.pages)
 
     def _append(self, node: Node, tokens: bytes, pages: tuple[int, ...]) -> Node:
-        """An edge that only this request has used grows in place: what it computes in chunks is one node."""
+        """Extends a leaf that only this request has used; otherwise adds a child. Returns the last node."""
         used_by_others = node.locks > 1 or node.hits or node.mark is not None
         if used_by_others or node.children or node.ghosts or node.parent is None:
             child = Node(node.namespace, node, tokens[: self.page_bytes], tokens, pages, self.now)
-            self._hang(node, child)
+            self._attach(node, child)
             return child
         self._count(node, len(pages))
         node.tokens += tokens
         node.pages += pages
         return node
 
-    def _hang(self, node: Node, child: Node) -> None:
-        """The lock that moves down from `node` is the child's first, and `node` has that child's for it."""
+    def _attach(self, node: Node, child: Node) -> None:
+        """Links a new child. The request's lock moves down to it; `node` stays locked through the child."""
         child.locks = 1
         self._count(child, len(child.pages))
         before = node.link(child)
@@ -201,13 +197,13 @@ class RadixTree:
         self.unlock(node)
 
     def _shared_pages(self, child: Node, tokens: bytes, position: int) -> int:
-        """How many whole pages `child` has in common with what follows `position`."""
+        """How many whole pages of `child` equal the tokens from `position` on."""
         if tokens.startswith(child.tokens, position):
             return len(child.tokens) // self.page_bytes
         return common_bytes(child.tokens, tokens[position : position + len(child.tokens)]) // self.page_bytes
 
     def remove(self, leaf: Node) -> None:
-        """Takes an unlocked leaf out for good; its pages are the caller's."""
+        """Removes an unlocked leaf without a ghost; its pages become the caller's."""
         parent = leaf.parent
         assert parent is not None and not leaf.locks and not leaf.children, "only an unlocked leaf"
         self.policy.discard(leaf)
@@ -219,7 +215,7 @@ class RadixTree:
         self._settle(parent)
 
     def clear(self, root: Node) -> list[Node]:
-        """Takes out all below `root` that is not locked, and its memory; the pages are the caller's."""
+        """Removes all unlocked nodes below `root` and all ghosts; the pages become the caller's."""
         removed = []
         for node in reversed(list(root.subtree())):
             self.history.drop_below(node)
@@ -229,7 +225,7 @@ class RadixTree:
         return removed
 
     def prune(self, node: Node) -> None:
-        """Frees `node` and then those above it, up to the first that is locked or leads elsewhere too."""
+        """Frees `node` and its ancestors up to the first that is locked or has other children."""
         while node.parent is not None and not node.locks and not node.children:
             parent = node.parent
             self.remove(node)
@@ -237,7 +233,7 @@ class RadixTree:
             node = parent
 
     def lock(self, node: Node) -> None:
-        """Keeps `node` and all above it. Counts go up only as far as the first that is locked already."""
+        """Locks `node` and its ancestors. Counts change only up to the first node that was locked already."""
         current: Node | None = node
         while current is not None:
             current.locks += 1
@@ -248,9 +244,9 @@ class RadixTree:
             current = current.parent
 
     def unlock(self, node: Node, generated: int = 0) -> None:
-        """Takes one lock back, and marks what is now unlocked as just used.
+        """Removes one lock; nodes that become unlocked count as just used.
 
-        generated: tokens that the request was answered with
+        generated: length of the request's output in tokens
         """
         self.now += 1
         current: Node | None = node
@@ -267,7 +263,7 @@ class RadixTree:
             current = current.parent
 
     def _settle(self, node: Node) -> None:
-        """Queues a node that has become an unlocked leaf; drops a root that has nothing left."""
+        """Makes an unlocked leaf evictable; drops a root without children."""
         if node.locks or node.children:
             return
         if node.parent is not None:
@@ -278,7 +274,7 @@ class RadixTree:
             del self.pages_in[node.namespace]
 
     def evict(self, count: int) -> list[int]:
-        """`count` pages, of which so many must be evictable, from the ends of the first leaves."""
+        """Evicts `count` pages from the ends of leaves, in the policy's order; so many must be evictable."""
         assert count <= self.num_evictable, f"asked to evict {count} of {self.num_evictable} pages"
         evicted = self._evict_tails(count)
         if len(evicted) < count:
@@ -289,7 +285,7 @@ class RadixTree:
         return evicted
 
     def _evict_tails(self, count: int) -> list[int]:
-        """At most `count` pages that are not full."""
+        """Evicts at most `count` tails."""
         evicted: list[int] = []
         while len(evicted) < count and (leaf := self.policy.pop_tail()) is not None:
             evicted.append(leaf.pages[-1])
@@ -303,7 +299,7 @@ class RadixTree:
         return evicted
 
     def _evict_leaves(self, evicted: list[int], count: int) -> None:
-        """Adds to `evicted` until it is `count` pages."""
+        """Adds pages to `evicted` until they are `count`."""
         leaf = self.policy.pop()
         while (left := len(evicted) + len(leaf.pages) - count) < 0:
             evicted += leaf.pages
@@ -318,7 +314,7 @@ class RadixTree:
             self._settle(self._retire(leaf))
 
     def _retire(self, leaf: Node) -> Node:
-        """Takes out an evicted leaf, and remembers it; returns its parent."""
+        """Unlinks an evicted leaf and makes it a ghost; returns its parent."""
         parent = leaf.parent
         assert parent is not None
         parent.unlink(leaf)
@@ -332,7 +328,7 @@ class RadixTree:
         self.history.keep(leaf)
 
     def _next_leaf(self, parent: Node) -> Node:
-        """The next to evict after one below `parent`."""
+        """The next leaf to evict after a child of `parent` was evicted."""
         if parent.children or parent.locks:
             return self.policy.pop()
         if parent.parent is not None:

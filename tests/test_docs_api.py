@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from arbora.frontend.metrics import Metrics
-from arbora.frontend.openai.body import WITHOUT_EFFECT
-from arbora.frontend.openai.fixed_fields import FIXED_FIELDS
+from arbora.frontend.http.metrics import Metrics
+from arbora.frontend.openai.fixed_fields import FIXED_FIELDS, WITHOUT_EFFECT
 from arbora.frontend.openai.protocol import ChatRequest, CompletionRequest
 from arbora.frontend.text.prompt_memo import PromptMemo
 from arbora.frontend.text.tokenizer import Tokenizer

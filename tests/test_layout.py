@@ -20,6 +20,7 @@ SHARED = (
     "config",
     "errors",
     "families",
+    "grammar_spec",
     "logs",
     "messages",
     "sampling_params",
@@ -27,15 +28,26 @@ SHARED = (
     "vocabulary",
 )
 SHARED_MODULES = {f"runtime.{name}" for name in SHARED}
-SCHEMA = {"grammars.errors", "grammars.machine", "grammars.regex", "grammars.schema.lexical"}
+SPEC = {"runtime.grammar_spec"}
+SCHEMA = SPEC | {"grammars.errors", "grammars.machine", "grammars.regex", "grammars.schema.lexical"}
+REQUEST = SHARED_MODULES | {"frontend.work", "frontend.text", "frontend.replica"}
 MAY_IMPORT = {
-    "frontend": SHARED_MODULES,
+    "frontend": SHARED_MODULES | {"frontend"},  # its own modules assemble the folders below
+    "frontend.work": SHARED_MODULES,
+    "frontend.launch": SHARED_MODULES,
+    "frontend.text": SHARED_MODULES | {"frontend.work"},
+    "frontend.replica": SHARED_MODULES | {"frontend.work"},
+    "frontend.request": REQUEST,
+    "frontend.http": REQUEST | {"frontend.request"},
+    "frontend.openai": REQUEST | {"frontend.request", "frontend.http"},
+    "frontend.ingress": SHARED_MODULES | {"frontend.openai"},
     "runtime.scheduler": SHARED_MODULES | {"runtime.heartbeat", "radix_cache", "grammars"},
     "runtime.model": SHARED_MODULES | {"runtime.heartbeat", "kernels"},
     "runtime": SHARED_MODULES,
     "radix_cache": set[str](),
     "grammars": {"grammars"},
     "grammars.errors": set[str](),
+    "grammars.spec": {"grammars.errors", "grammars.regex"} | SPEC,
     "grammars.machine": {"grammars.errors"},
     "grammars.masks": {"grammars.errors", "grammars.machine"},
     "grammars.regex": {"grammars.errors", "grammars.machine"},
@@ -44,11 +56,10 @@ MAY_IMPORT = {
     "grammars.schema.solve": SCHEMA | {"grammars.schema.read"},
     "grammars.schema.emit": SCHEMA | {"grammars.schema.read", "grammars.schema.solve"},
     "grammars.schema": SCHEMA | {"grammars.schema"},
-    "grammars.source": SCHEMA | {"grammars.schema"},
     "grammars.tags": SCHEMA | {"grammars.schema"},
     "grammars.processes": set[str](),
-    "grammars.host": SCHEMA | {f"grammars.{name}" for name in ("schema", "source", "tags", "processes")},
-    "grammars.service": {"grammars"},
+    "grammars.host": SCHEMA | {f"grammars.{name}" for name in ("schema", "spec", "tags", "processes")},
+    "grammars.service": {"grammars"} | SPEC,
     "kernels": set[str](),
 }
 
@@ -145,6 +156,25 @@ def test_no_modules_of_the_grammars_import_each_other_in_a_circle() -> None:
     while leaves := {module for module, targets in imports.items() if not targets & imports.keys()}:
         imports = {module: targets for module, targets in imports.items() if module not in leaves}
     assert sorted(imports) == []
+
+
+@pytest.mark.parametrize(
+    "module", ["engine", "engine_requests", "engine_reply", "local_server", "completion"]
+)
+def test_the_engine_uses_no_wire_format(module: str) -> None:
+    targets = imports_of_ours(f"frontend.{module}", ROOT / "frontend" / f"{module}.py")
+    assert [target for target in targets if target.startswith("frontend.openai")] == []
+
+
+def test_messages_are_imported_from_their_package_not_from_its_modules() -> None:
+    wrong = [
+        f"{module} imports {target}"
+        for module, path in modules()
+        if not is_within(module, "runtime.messages")
+        for target in imports_of_ours(module, path)
+        if target.startswith("runtime.messages.")
+    ]
+    assert wrong == []
 
 
 def test_the_package_names_itself_only_by_relative_imports() -> None:

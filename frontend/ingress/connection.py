@@ -20,7 +20,7 @@ from .wire import Wire
 
 
 def protocol_factory(limits: Limits, on_refused: Callable[[int], None]) -> type[asyncio.Protocol]:
-    """What uvicorn takes for its `http`. `on_refused` gets the status of each refusal."""
+    """The factory that uvicorn takes for its `http`. `on_refused` gets the status of each refusal."""
     connections = Connections(limits)
 
     def create(
@@ -36,7 +36,7 @@ def protocol_factory(limits: Limits, on_refused: Callable[[int], None]) -> type[
 
 
 class Connection(asyncio.Protocol):
-    """Hands each head to uvicorn's protocol in one piece once it is complete and checked, then its body.
+    """Gives each head to uvicorn's protocol in one piece once it is complete and checked, then its body.
 
     Bytes behind a message wait until its answer is out, so one request is served at a time.
     """
@@ -55,9 +55,9 @@ class Connection(asyncio.Protocol):
         self._parser = MessageParser(inner, self._answered)
         inner.parser = self._parser  # type: ignore[assignment]
         self._head = HeadReader(limits)
-        self._head_from: float | None = None  # when the wait for a head began that must end in `head_seconds`
+        self._head_from: float | None = None  # when the wait for a head began; it may last `head_seconds`
         self._body: _Body | None = None
-        self._ahead = b""  # what came behind a message that is being answered
+        self._ahead = b""  # bytes behind a message that is being answered
         self._refusal: RequestError | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
             self._take(data)
 
     def check(self, now: float) -> None:
-        """Ends the connection if one of its deadlines is over."""
+        """Ends the connection if one of its deadlines has passed."""
         self._wire.check(now)
         if self._wire.is_closing():
             return
@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
         """Returns what follows the head."""
         if self._head_from is None:
             self._head_from = self._loop.time()
-            self._inner.data_received(b"")  # the connection is idle no more
+            self._inner.data_received(b"")  # tells uvicorn that the connection is busy
         try:
             found = self._head.add(data)
         except RequestError as error:
@@ -173,11 +173,11 @@ class Connection(asyncio.Protocol):
         self._body = None
         if self._is_answering:
             self._connections.has_request(self)
-        else:  # the answer did not wait for the body
+        else:  # the answer was sent before the body was complete
             self._head_from = self._loop.time()
         if not self._parser.has_next:
             return
-        # Where a body in chunks ends within the received bytes is known to the parser alone.
+        # Only the parser knows where a body in chunks ends within the received bytes.
         if self._is_answering:
             self._inner.cycle.keep_alive = False
         else:
@@ -203,7 +203,7 @@ class Connection(asyncio.Protocol):
         return self._body is not None or self._head.has_begun or self._refusal is not None
 
     def _refuse(self, error: RequestError) -> None:
-        """The last answer on this connection, unless the request has one already."""
+        """Sends the refusal, unless the request has an answer already, and closes the connection."""
         self._refusal = error
         cycle = self._inner.cycle
         if self._body is None or not cycle.response_started:
@@ -216,7 +216,8 @@ class Connection(asyncio.Protocol):
 
 
 class _Body:
-    """How far a body has come. `left` is in bytes, None of a body in chunks, whose end the parser finds."""
+    """How much of a body has arrived. `left` is in bytes, None for a body in chunks, whose end the parser
+    finds."""
 
     def __init__(self, left: int | None, now: float) -> None:
         self.left = left
@@ -234,7 +235,7 @@ class _Body:
             self.left -= size
 
     def is_unneeded(self, now: float, limits: Limits) -> bool:
-        """The answer did not wait for the body, and the rest has not come soon after it."""
+        """True if the answer was sent without the body, and the rest has not come soon after it."""
         return self.answered_at is not None and now - self.answered_at > limits.head_seconds
 
     def is_too_slow(self, now: float, limits: Limits) -> bool:

@@ -1,4 +1,4 @@
-"""All connections of this process: how many there may be, and which one makes room for another."""
+"""Counts the connections of this process, limits them, and closes idle ones for new ones."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ TICK_SECONDS = 1.0
 
 class Member(Protocol):
     def check(self, now: float) -> None:
-        """Close the connection if one of its deadlines is over."""
+        """Close the connection if one of its deadlines has passed."""
 
     def make_room(self, error: RequestError) -> None:
         """Close the connection, which has no complete request."""
 
 
 class Connections:
-    """Checks the deadlines of all connections from time to time."""
+    """Checks the deadlines of all connections at intervals."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._open: set[Member] = set()
         self._refused: set[Member] = set()
-        # Those without a complete request, the one that has been so for longest first.
+        # Connections without a complete request, the longest wait first.
         self._waiting: dict[Member, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -57,16 +57,17 @@ class Connections:
             self._timer = None
 
     def has_request(self, member: Member) -> None:
-        """Its request is complete: it makes no room for others until that is answered."""
+        """The connection's request is complete, so it is not closed for a new connection until the answer is
+        out."""
         self._waiting.pop(member, None)
 
     def waits(self, member: Member) -> None:
-        """It has no request any more."""
+        """The connection has no request any more."""
         if member in self._open:
             self._waiting[member] = None
 
     def _make_room(self) -> bool:
-        """By a connection that waits; it counts no more, and is closed soon."""
+        """Ends the oldest connection without a complete request. It no longer counts, and closes soon."""
         if not self._waiting or not self.has_room_to_refuse:
             return False
         oldest = next(iter(self._waiting))

@@ -1,4 +1,4 @@
-"""The head of an HTTP request: collected whole, checked, and rid of offers to change the protocol."""
+"""Collects the head of an HTTP request, checks it, and removes offers to change the protocol."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from .limits import Limits
 
 END = b"\r\n\r\n"
 _BODY_LENGTHS = (b"content-length", b"transfer-encoding")
-# What asks for another protocol (HTTP/2, WebSocket). A server may ignore it, and none of them is served.
+# These ask for another protocol (HTTP/2, WebSocket). None is served, and a server may ignore them.
 _OFFERS = (b"upgrade", b"http2-settings")
 _VERSIONS = (b"HTTP/1.0", b"HTTP/1.1")
 _MOST_DIGITS = 19  # of a length that fits into 64 bits
 
 
 class Head(NamedTuple):
-    """`text` is what the parser gets. `length` is the body's in bytes, None if it comes in chunks."""
+    """`text` is for the parser. `length` is the body's in bytes, None if it comes in chunks."""
 
     text: bytes
     length: int | None
 
 
 class HeadReader:
-    """Collects the bytes of one head after another. Each byte is looked at a fixed number of times, however
-    small the pieces are in which it comes."""
+    """Collects the bytes of one head after another. Each byte is read a fixed number of times, however small
+    the received pieces are."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -36,7 +36,7 @@ class HeadReader:
         return bool(self._bytes)
 
     def add(self, data: bytes) -> tuple[Head, bytes] | None:
-        """The head with what follows it, or None while it is incomplete. Raises `RequestError`."""
+        """The head and the bytes behind it, or None while it is incomplete. Raises `RequestError`."""
         start = max(0, len(self._bytes) - len(END) + 1)
         self._bytes += data
         if start == 0:
@@ -54,12 +54,12 @@ class HeadReader:
         return head, rest
 
     def _skip_empty_lines(self) -> None:
-        """Some clients send one behind a body; RFC 9112, 2.2, asks servers to ignore it."""
+        """Some clients send an empty line behind a body; RFC 9112, 2.2, asks servers to ignore it."""
         while self._bytes.startswith(b"\r\n"):
             del self._bytes[:2]
 
     def _check_begin(self, start: int) -> None:
-        """Refuses at once what can't become a request: other protocols, lines without an end."""
+        """Refuses at once bytes that can't become a request: other protocols, lines without an end."""
         if self._bytes and not 0x41 <= self._bytes[0] <= 0x5A and self._bytes != b"\r":
             raise malformed("it does not begin with a method such as GET or POST")
         if self._line_ends:
@@ -73,7 +73,7 @@ class HeadReader:
 
 
 def checked_head(text: bytes, limits: Limits) -> Head:
-    """Raises `RequestError` for what parsers could read in different ways."""
+    """Raises `RequestError` for a head that parsers could read in different ways."""
     first, *lines = text.split(b"\r\n")
     if len(first) > limits.target_bytes + 32:
         raise _target_too_long(limits)

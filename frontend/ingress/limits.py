@@ -1,4 +1,4 @@
-"""How much a connection may send and how long it may take, before a request reaches the application."""
+"""Limits on the size and time of a connection's input, before a request reaches the application."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limits_of_process() -> Limits:
-    """With as many connections as this process has descriptors for."""
+    """The limits, with as many connections as this process has descriptors for."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return Limits()

@@ -1,4 +1,4 @@
-"""Between httptools' parser and uvicorn's protocol: one message at a time, no trailers among the headers."""
+"""Connects httptools' parser and uvicorn's protocol: one message at a time, no trailers among the headers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-# Bytes of chunk extensions or trailers, beyond those that came in one read with a part of the body.
+# Bytes of chunk extensions or trailers, without those that arrive in one read with a part of the body.
 MOST_FRAMING = 16 * 1024
 
 
 class MessageParser:
-    """Stands in the place of the parser of uvicorn's protocol and passes on what it finds.
+    """Replaces the parser of uvicorn's protocol and passes on its findings.
 
-    `error` is what ended the parsing. `is_complete`: the end of the message was found. `has_next`: another
-    message begins behind it in the same bytes; nothing of that is passed on.
+    `error` is the error that ended the parsing. `is_complete`: the end of the message was found. `has_next`:
+    another message begins behind it in the same bytes; nothing of that is passed on.
     """
 
     def __init__(self, protocol: HttpToolsProtocol, on_response: Callable[[], None]) -> None:
@@ -29,12 +29,12 @@ class MessageParser:
         self.has_next = False
 
     def begin(self) -> None:
-        """The next bytes are those of a new message."""
+        """The next bytes begin a new message."""
         self.is_complete = False
         self._has_headers = False
         self._framing = 0
 
-    # What uvicorn's protocol asks of its parser.
+    # For uvicorn's protocol.
 
     def feed_data(self, data: bytes) -> None:
         if not data or self.error is not None:
@@ -47,7 +47,7 @@ class MessageParser:
             self.error = error
         except httptools.HttpParserError as error:
             self.error = None if self.has_next else error
-        # httptools copies what it has of a trailer at each read: the cost is the square of the length.
+        # httptools copies an incomplete trailer at each read, so the cost is the square of its length.
         if self._framing > MOST_FRAMING and not self.is_complete and self.error is None:
             self.error = ValueError("its trailers or chunk extensions are too long")
 
@@ -63,7 +63,7 @@ class MessageParser:
     def should_upgrade(self) -> bool:
         return False
 
-    # What httptools calls.
+    # Callbacks of httptools.
 
     def on_message_begin(self) -> None:
         self.has_next = self.is_complete
@@ -75,7 +75,7 @@ class MessageParser:
             self._protocol.on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A trailer, which comes after the headers, may not pose as one of them."""
+        """A trailer, which follows the headers, must not be taken for one of them."""
         if not self.has_next and not self._has_headers:
             self._protocol.on_header(name, value)
 

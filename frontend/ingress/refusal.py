@@ -1,4 +1,4 @@
-"""The answer to input that is not a request that can be served: JSON as for other errors."""
+"""The answer to input that is not a valid request: JSON as for other errors."""
 
 from __future__ import annotations
 

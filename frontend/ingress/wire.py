@@ -1,4 +1,4 @@
-"""The writing side of a connection, with a bound on how long a client may leave an answer unread."""
+"""The writing side of a connection, which limits how long a client may leave an answer unread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .limits import Limits
 
 
 class Wire(asyncio.Transport):
-    """The transport that the HTTP protocol writes to. `more` tells whether the client is still sending a
+    """The transport that the HTTP protocol writes to. `more` returns whether the client is still sending a
     request when the connection is closed."""
 
     def __init__(
@@ -24,18 +24,18 @@ class Wire(asyncio.Transport):
         self._closed_at: float | None = None
         self._lingers = False
         self._written = 0  # bytes
-        self._progress_at: float | None = None  # when the client last took some of them; None with none left
+        self._progress_at: float | None = None  # when the client last read some; None if none are left
         self._taken = 0  # bytes, up to then
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        """Does nothing once the client is gone, where the transport of uvloop raises RuntimeError."""
+        """Has no effect once the client is gone, where uvloop's transport raises RuntimeError."""
         if not self.is_closing():
             self._written += len(data)
             self._transport.write(data)
 
     def close(self) -> None:
-        """Sends what is written. While the client is still sending, its bytes are read and dropped for a
-        moment: a connection closed before they are read is reset, and the answer lost."""
+        """Sends the written bytes. While the client is still sending, its bytes are read and dropped for a
+        moment: closing before they are read would reset the connection and lose the answer."""
         if self._closed_at is not None:
             return
         self._closed_at = self._now()
@@ -47,7 +47,7 @@ class Wire(asyncio.Transport):
             self._transport.close()
 
     def end_of_input(self) -> None:
-        """The client sends nothing more: there is nothing to linger for."""
+        """The client sends nothing more, so there is no reason to linger."""
         if self._lingers:
             self._lingers = False
             self._transport.close()
@@ -70,7 +70,7 @@ class Wire(asyncio.Transport):
             self._transport.resume_reading()
 
     def check(self, now: float) -> None:
-        """Ends the connection if the client does not take what was written, or does not stop sending."""
+        """Ends the connection if the client does not read the answer, or does not stop sending."""
         if self._closed_at is not None and self._lingers:
             if now - self._closed_at > self._limits.linger_seconds:
                 self._lingers = False

@@ -1,1 +1,1 @@
-"""Starting the processes of a server and keeping them alive."""
+"""Starts the processes of a server and keeps them alive."""

@@ -1,4 +1,4 @@
-"""One child process: started in its own session, its stderr passed through, its end awaited."""
+"""One child process: it runs in its own session, its stderr is passed through, and its end is awaited."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Command(NamedTuple):
 
 
 class ChildProcess(asyncio.SubprocessProtocol):
-    """A child, running once its transport is made. It leads its own process group, which dies with it."""
+    """A child that runs once its transport is made. It leads its own process group, which dies with it."""
 
     pid: int
     _exit: asyncio.Task[int]
@@ -42,7 +42,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._silent = asyncio.Event()
 
     async def exited(self) -> int:
-        """The return code, once it is there: negative is the signal that killed it."""
+        """The return code, once the child has ended. A negative one is the signal that killed it."""
         return await asyncio.shield(self._exit)
 
     def kill_now(self) -> None:
@@ -70,7 +70,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     async def _wait(self) -> int:
         await self._ended
-        _kill_group(self.pid)  # what it may have started itself, which would keep its output open
+        _kill_group(self.pid)  # its own children would keep its output open
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await self._silent.wait()
@@ -79,7 +79,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         assert returncode is not None
         return returncode
 
-    # asyncio's calls
+    # Callbacks of asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.SubprocessTransport, transport)
@@ -88,7 +88,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         self._tail = (self._tail + data)[-TAIL_BYTES:]
-        with contextlib.suppress(OSError, ValueError):  # our stderr is closed: keep reading all the same
+        with contextlib.suppress(OSError, ValueError):  # our stderr is closed; reading must go on
             sys.stderr.write(data.decode(errors="replace"))
             sys.stderr.flush()
 
@@ -106,7 +106,7 @@ async def start_child(
     environment: Mapping[str, str],
     file_descriptors: Sequence[int] = (),
 ) -> ChildProcess:
-    """Start `command` with this environment added to ours; the descriptors keep their numbers."""
+    """Start `command` with our environment and these additions. The descriptors keep their numbers."""
     _, child = await asyncio.get_running_loop().subprocess_exec(
         lambda: ChildProcess(command.role),
         *command.argv,

@@ -1,4 +1,4 @@
-"""The children of a server, as values: tests start others in their place."""
+"""The commands that start a server's children, as values, so that tests can start others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Commands(NamedTuple):
 
 
 def replica_commands() -> Commands:
-    """A replica alone: its client is in this process."""
+    """A replica whose client is in this process."""
     model = _module("model", "runtime.model")._replace(defaults=_MODEL_DEFAULTS)
     return Commands(_module("scheduler", "runtime.scheduler"), model, ())
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from ...runtime.sockets import check_directory
 
 PREFIX = "arbora-run-"
-MAX_PARENT_PATH = 60  # leaves room for the longest socket name in the 107 bytes of an ipc path
+MAX_PARENT_PATH = 60  # the longest socket name must fit too into the 107 bytes of an ipc path
 
 
 class PrivateDirectory:
     """A directory (mode 0700) that is locked while its owner lives.
 
-    The lock ends with the process however it ends, so a directory that can be locked is left over
-    from a server that was killed: `open` removes such directories first.
+    The system releases the lock when the process ends, in any way. So a directory that can be locked was left
+    by a server that was killed; `open` removes such directories first.
     """
 
     def __init__(self, path: Path, lock: int) -> None:
@@ -44,7 +44,7 @@ class PrivateDirectory:
 
 
 def _locked(path: Path) -> int | None:
-    """None if another server took it for a stale one, and removed it, before it was locked."""
+    """None if another server took the directory for a stale one, and removed it, before it was locked."""
     try:
         lock = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -57,9 +57,9 @@ def _locked(path: Path) -> int | None:
 
 
 def remove_stale_directories(parent: Path) -> None:
-    """Remove what killed servers of this user left in `parent`."""
+    """Removes the directories in `parent` that this user's killed servers left."""
     for path in parent.glob(PREFIX + "*"):
-        with contextlib.suppress(FileNotFoundError):  # its owner ends just now
+        with contextlib.suppress(FileNotFoundError):  # its owner is just ending
             if stat.S_ISDIR((found := path.lstat()).st_mode) and found.st_uid == os.getuid():
                 _remove_if_stale(path)
 

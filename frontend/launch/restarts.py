@@ -1,4 +1,4 @@
-"""When to start a dead child again, and when to give up. Pure: takes times, returns delays."""
+"""Decides when to start a dead child again, and when to give up. It takes times and returns delays."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ _FROM_OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHU
 class Restarts:
     """The restart policy of one failure domain.
 
-    A death counts as a failure if it came before the child could take work, or within
-    `SETTLED_SECONDS` after and by the child's own doing (a crash, not a signal from outside). Any
-    other death clears the record: the child did work, so it is started again at once. Failures back
-    off; the fifth within `WINDOW_SECONDS` ends the server.
+    A death counts as a failure if it came before the child was ready, or within `SETTLED_SECONDS` after by a
+    crash of the child itself, not by a signal from outside. Any other death clears the record, and the child
+    starts again at once. After failures the delay grows; the fifth within `WINDOW_SECONDS` ends the server.
     """
 
     def __init__(self) -> None:
         self._failures: list[float] = []
 
     def delay_after(self, now: float, ready_at: float | None, returncode: int) -> float | None:
-        """Seconds to wait before the next start, None to give up. `ready_at` is None if never ready."""
+        """Seconds until the next start, None to give up. `ready_at` is None if the child was never ready."""
         if ready_at is not None and (now - ready_at >= SETTLED_SECONDS or returncode in _FROM_OUTSIDE):
             self._failures.clear()
             return 0.0

@@ -1,4 +1,4 @@
-"""A server in the foreground: one line when it is ready, a clean end on a signal."""
+"""Runs a server in the foreground: it prints a line when it is ready, and ends cleanly on a signal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 def serve(config: ServeConfig, commands: Commands, patience: Patience = PATIENCE) -> int:
-    """Serve until a signal or a failure; the process's exit code. Raises ConfigError."""
+    """Serves until a signal or a failure, and returns the process's exit code. Raises ConfigError."""
     listener = listen(config.host, config.port)
     directory = PrivateDirectory.open()
     try:
@@ -40,12 +40,12 @@ def serve(config: ServeConfig, commands: Commands, patience: Patience = PATIENCE
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound and listening socket, so that an address in use is known before anything starts."""
+    """A bound and listening socket, so that a busy address is reported before anything starts."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=LISTEN_BACKLOG)
     except OSError as error:
-        reason = (error.strerror or str(error)).partition(" (while")[0]  # the address is told before it
+        reason = (error.strerror or str(error)).partition(" (while")[0]  # the message has the address already
         raise ConfigError(
             f"--host {host} --port {port}: can't listen there ({reason}). "
             + _FIXES.get(error.errno or 0, "Choose an address of this machine with --host.")
@@ -89,7 +89,7 @@ def ready_line(config: ServeConfig, ready: ModelReady, url: str) -> str:
 
 
 def next_step(config: ServeConfig, url: str) -> str:
-    """What a newcomer can do with a server that is ready."""
+    """Tells a new user what to do with the ready server."""
     key = " --api-key KEY" if config.api_keys else ""
     return f"talk to it in another terminal with `arbora chat --url {url}{key}`; its API is {url}/v1"
 

@@ -1,4 +1,4 @@
-"""Starts the children of a server, tells them of each other, ends what hangs, starts again what dies."""
+"""Starts the children of a server, tells them of each other, ends hung ones and replaces dead ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class Domain:
-    """What is started and dies together: the replica, or one tokenizer process."""
+    """A part that starts and dies together: the replica, or one tokenizer process."""
 
     def __init__(self) -> None:
         self.restarts = Restarts()
@@ -58,11 +58,11 @@ class Domain:
 
 
 class Supervisor:
-    """Owns the children of one server and the inbox that they report to.
+    """Owns the children of one server and the inbox for their reports.
 
-    `directory` holds config.json already. `listener` is the bound socket that tokenizer processes
-    take over; a replica whose client is in this process (client 0) has none of either. `patience` is how
-    long a child may show no life.
+    `directory` has config.json already. Tokenizer processes take over the bound socket `listener`; a replica
+    whose client is in this process (client 0) has no listener and no tokenizer process. `patience` is how
+    long a child may show no sign of life.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class Supervisor:
         self._tokenizers = {client: Domain() for client in range(len(commands.tokenizers))}
         self._to_tokenizers: dict[int, sockets.Outbox] = {}
         self._to_scheduler: sockets.Outbox | None = None
-        self._model: ModelReady | None = None  # while it serves
-        self._known_model: ModelReady | None = None  # as it last said of itself
+        self._model: ModelReady | None = None  # None while no replica serves
+        self._known_model: ModelReady | None = None  # the last description, also of a dead replica
         self._replica_responds = True
         self._watchdog = Watchdog(patience)
         self._awake = AwakeClock(2 * SIGN_OF_LIFE_S, time.monotonic())
@@ -98,12 +98,12 @@ class Supervisor:
         self._drained = {client: asyncio.Event() for client in self._tokenizers}
         self._scheduler_drained = asyncio.Event()
         self._draining = False
-        self._saving = False  # the replica keeps pages for the next start, and does nothing after that
+        self._saving = False  # the replica saves pages for the next start, and then ends
         self._at_once = False
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> ModelReady:
-        """Start all children at once; returns when all can take work. Raises ServerError."""
+        """Starts all children at once, and returns when all are ready. Raises ServerError."""
         if not self._tokenizers:
             self._connect_tokenizer(0)
         self._run(self._receive())
@@ -117,7 +117,7 @@ class Supervisor:
         if self._end.done():
             self._end.result()
             raise ServerError("stopped before it was ready")
-        assert self._known_model is not None  # it may be down again by now
+        assert self._known_model is not None  # the replica may have died again
         return self._known_model
 
     async def _all_ready(self) -> None:
@@ -125,11 +125,12 @@ class Supervisor:
             await domain.was_ready.wait()
 
     async def wait(self) -> None:
-        """Until `drain` or `end`. Raises ServerError if the server can't go on."""
+        """Waits for `drain` or `end`. Raises ServerError if the server can't go on."""
         await asyncio.shield(self._end)
 
     async def drain(self, seconds: float = 0.0, saving_seconds: float = SAVING_SECONDS) -> None:
-        """Let the open requests finish, for at most so long, then the replica save its cache; then `end`."""
+        """Lets open requests finish, for at most `seconds`, then lets the replica save its cache, then calls
+        `end`."""
         self._draining = True
         if all(domain.was_ready.is_set() for domain in self._domains()):
             if self._listener is not None:
@@ -150,7 +151,7 @@ class Supervisor:
         return True
 
     async def _save(self, seconds: float) -> None:
-        """Lets the replica keep its pages for the next start. Requests that are still open are given up."""
+        """Lets the replica save its pages for the next start. Requests that are still open are given up."""
         if self._to_scheduler is None or self._model is None or not self._model.page_model:
             return
         self._saving = True
@@ -171,7 +172,7 @@ class Supervisor:
             self._end.set_result(None)
 
     async def close(self) -> None:
-        """Stop every child, leave no process and no socket behind."""
+        """Stops every child. No process and no socket is left."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -311,7 +312,7 @@ class Supervisor:
     async def _pause_after(self, domain: Domain, dead: ChildProcess) -> None:
         returncode = await dead.exited()
         if not domain.was_ready.is_set():
-            await asyncio.sleep(FAILED_GRACE_SECONDS)  # its last message may say why, better than we can
+            await asyncio.sleep(FAILED_GRACE_SECONDS)  # its last message may explain the death
         how = f"the {dead.role} process (pid {dead.pid}) {describe_exit(returncode)}"
         delay = domain.restarts.delay_after(time.monotonic(), domain.ready_at, returncode)
         if delay is None:

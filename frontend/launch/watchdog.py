@@ -1,7 +1,7 @@
-"""Tells a child that hangs from one that works, by its signs of life. Takes times and readings, ends nothing.
+"""Distinguishes hung children from working ones by their signs of life. It takes times and readings.
 
-A stopped process is silent and uses no processor time. A process whose main loop is stuck still reports
-that it makes no progress; one that holds Python's interpreter lock can't report, but uses processor time.
+A stopped process is silent and uses no processor time. A process whose main loop is stuck still reports that
+it makes no progress; one that holds Python's interpreter lock can't report, but uses processor time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STALLED_SHARE = 0.25
 
 
 class Reading(NamedTuple):
-    """What the system says of a process: whether it is stopped, and its processor time in clock ticks."""
+    """The system's view of a process: whether it is stopped, and its processor time in clock ticks."""
 
     stopped: bool
     ticks: int
@@ -42,7 +42,7 @@ class Reading(NamedTuple):
 
 @dataclass
 class _Signs:
-    """When a child last showed life and how it did; `reported_at` is None before its first report."""
+    """When a child last showed life, and how. `reported_at` is None before its first report."""
 
     life_at: float
     reported_at: float | None = None
@@ -51,7 +51,8 @@ class _Signs:
 
 
 class Finding(NamedTuple):
-    """`hung` says why the child must be ended, in the words behind "the model process"; else it is empty."""
+    """`hung` is the reason why the child must be ended, in words that follow "the model process"; else
+    empty."""
 
     responds: bool
     hung: str = ""
@@ -69,7 +70,7 @@ class Watchdog:
         self._signs[pid] = _Signs(now)
 
     def heard(self, pid: int, stalled_s: float, now: float) -> None:
-        """A report, also from a child that has ended meanwhile, which counts for nothing."""
+        """Records a report. One of a child that has ended is ignored."""
         if signs := self._signs.get(pid):
             signs.life_at = signs.reported_at = now
             signs.stalled_s = stalled_s
@@ -106,6 +107,6 @@ def read_process(pid: int, proc: Path = Path("/proc")) -> Reading | None:
         fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    if len(fields) <= _SYSTEM_TICKS:  # it is ending just now
+    if len(fields) <= _SYSTEM_TICKS:  # the process is just ending
         return None
     return Reading(fields[_STATE] in _STOPPED, int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS]))

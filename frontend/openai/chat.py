@@ -2,145 +2,113 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
-import msgspec
 from starlette.requests import Request
 
 from ...runtime.errors import RequestError
-from ...runtime.messages import Generate, GrammarSpec, LeftOut, ModelReady, Tokens
-from ...runtime.sampling_params import SamplingParams
-from ..caller import caller_of
-from ..generation import Generation
-from ..service import Service, room_for_reply
-from ..tenants import cache_scope, tenant_of
-from ..text.reasoning import ReasoningParser
+from ...runtime.messages import GrammarSpec, Tokens
+from ..http.body import BodyKind
+from ..http.endpoint import Job
+from ..http.http_service import HttpService
+from ..http.tenants import cache_scope, caller_of, tenant_of
+from ..request.constraint import enforced_as_asked
+from ..request.conversation import render, tool_definitions
+from ..request.messages import Conversation
+from ..request.prepare import Chat, CheckedRequest, Limits, chat_of, namespace_of, prepare
+from ..request.reply import Reply
+from ..request.service import Service
+from ..request.tools import ToolUse, tool_use
+from ..request.validation import MAX_LOGPROBS, check_choices, check_range, check_word
 from .chat_answers import ChatContext, ChatStream, ChatWhole
-from .chunks import ChunkWriter
-from .constraint import behind_reasoning, constraint, enforced_as_asked
-from .conversation import render, tool_definitions
-from .message_parser import MessageParser
-from .protocol import ChatRequest
-from .reply import ChoiceReply, Reply
-from .requests import choice_reply, generate_messages, namespace_of, new_id
-from .tool_use import ToolUse, tool_use
-from .validation import (
-    MAX_LOGPROBS,
-    check_choices,
-    check_common,
-    check_range,
-    check_word,
-    sampling_params,
-    stop_strings,
-)
+from .checks import check_generation
+from .chunks import ChunkWriter, Head
+from .constraint import constraint
+from .errors import error_event
+from .fixed_fields import INERT_FIELDS
+from .protocol import ChatRequest, PromptFields
+from .tool_choice import calls_wanted, names_function
 
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
-_decoder = msgspec.json.Decoder(ChatRequest)
+_BODY = BodyKind(ChatRequest, INERT_FIELDS)
 
 
-@dataclass(frozen=True)
-class ChatJob:
-    """A chat request that has been checked, rendered and tokenized."""
-
-    service: Service
-    request: ChatRequest
-    context: ChatContext
-    requests: Sequence[Generate]
-    stop: Sequence[str]
-    shown_special: frozenset[int]
-
-    @property
-    def request_id(self) -> str:
-        return self.context.request_id
-
-    @property
-    def streams(self) -> bool:
-        return bool(self.request.stream)
-
-    def answer(self, generation: Generation) -> ChatStream | ChatWhole:
-        choices = [self._choice_reply() for _ in self.requests]
-        reply = Reply(choices, generation, n=len(choices))
-        if self.streams:
-            return ChatStream(self.context, reply, self._writer())
-        return ChatWhole(self.context, reply)
-
-    def _choice_reply(self) -> ChoiceReply:
-        return choice_reply(
-            self.service,
-            self.request,
-            self.stop,
-            continues_text=bool(self.request.continue_final_message),
-            shown_special=self.shown_special,
-        )
-
-    def _writer(self) -> ChunkWriter:
-        return ChunkWriter(
-            kind="chat.completion.chunk",
-            request_id=self.context.request_id,
-            created=self.context.created,
-            model=self.context.model,
-            fingerprint=self.context.fingerprint,
-            options=self.request.stream_options,
-        )
-
-
-async def prepare_chat(service: Service, http_request: Request) -> ChatJob:
+async def prepare_chat(http: HttpService, http_request: Request) -> Job:
     """Raises `RequestError` for what can't be served."""
+    service = http.service
     caller = caller_of(http_request, service.config)
-    request = await service.bodies.read(http_request, caller, _decoder, ChatRequest)
+    request = await http.bodies.read(http_request, caller, _BODY)
     service.check_model(request.model)
     model = service.engine.check_serving()
-    asked = await service.work.call(caller, _asked, service, request)
-    use, text = asked.use, asked.text
+    valid = await service.work.call(caller, _valid, service, request)
     namespace = namespace_of(request, cache_scope(http_request, service.config))
+    special = bool(request.add_special_tokens)
     prompt = await service.encode_rendered(
-        text, bool(request.add_special_tokens), namespace, caller, model.max_model_len, "messages"
+        valid.text, special, namespace, caller, model.max_model_len, "messages"
     )
-    reasoned = _behind_reasoning(service, asked.grammar, text, calls=use.mode != "none")
-    reasons = asked.grammar is None or reasoned is not None or use.mode == "allowed"
-    context = _context(service, request, namespace, text, prompt, use, reasons=reasons)
-    sampling = _sampling(request, len(prompt) // 4, model)
-    requests = generate_messages(
-        request,
-        request_id=context.request_id,
-        client=service.engine.client,
-        namespace=namespace,
+    continues = bool(request.continue_final_message)
+    chat, grammar = chat_of(service, valid.text, namespace, valid.grammar, valid.use, continues=continues)
+    head = Head.new("chatcmpl", service)
+    checked = CheckedRequest(
+        request_id=head.id,
+        fields=request,
+        limits=_limits(request),
         prompts=[prompt],
-        sampling=sampling,
-        most_tokens=[sampling.max_tokens],
-        grammar=reasoned or asked.grammar,
+        namespace=namespace,
         tenant=tenant_of(http_request, request.user, service.config),
+        grammar=grammar,
+        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+        prompt_logprobs=request.prompt_logprobs,
+        chat=chat,
     )
-    return ChatJob(service, request, context, requests, asked.stop, _shown_special(service, use))
+    context = _context(service, request, head, prompt, chat)
+    return Job(
+        head.id,
+        prepare(service, checked),
+        bool(request.stream),
+        partial(_answer, request, context),
+        error_event,
+    )
 
 
-class _Asked(NamedTuple):
-    """What a checked request asks for. `text` is the rendered prompt."""
+def conversation_of(request: ChatRequest | PromptFields) -> Conversation:
+    variables = dict(request.chat_template_kwargs or {})
+    if isinstance(request, ChatRequest) and request.reasoning_effort is not None:
+        variables.setdefault("reasoning_effort", request.reasoning_effort)
+        variables.setdefault("enable_thinking", request.reasoning_effort != "none")
+    return Conversation(
+        request.messages or [],
+        begins_reply=request.add_generation_prompt is not False,
+        continues_last=bool(request.continue_final_message),
+        variables=variables,
+    )
+
+
+class _Valid(NamedTuple):
+    """A request without faults. `text` is the rendered prompt."""
 
     use: ToolUse
     grammar: GrammarSpec | None
-    stop: Sequence[str]
     text: str
 
 
-def _asked(service: Service, request: ChatRequest) -> _Asked:
+def _valid(service: Service, request: ChatRequest) -> _Valid:
     """Raises `RequestError` for what can't be served."""
     _check(request)
     check_choices(1, request.n or 1, service.config.max_waiting)
-    stop = stop_strings(request)
     asked = constraint(request)
-    tools = tool_definitions(request.tools)
-    use = tool_use(request, tools, service.tool_format, asked)
+    tools: list[dict[str, Any]] | None = tool_definitions(request.tools)
+    use = ToolUse("none", service.tool_format)
+    if tools or request.tool_choice is not None:
+        use = tool_use(calls_wanted(request, tools), service.tool_format, asked)
     grammar = enforced_as_asked(use.grammar or asked, request, service.config.unenforced)
-    return _Asked(use, grammar, stop, render(service.template, request, tools))
+    return _Valid(use, grammar, render(service.template, conversation_of(request), tools))
 
 
 def _check(request: ChatRequest) -> None:
-    check_common(request)
+    check_generation(request)
     check_range("max_tokens", request.max_tokens, 1, None)
     check_range("max_completion_tokens", request.max_completion_tokens, 1, None)
     check_range("top_logprobs", request.top_logprobs, 0, MAX_LOGPROBS)
@@ -153,66 +121,29 @@ def _check(request: ChatRequest) -> None:
         )
 
 
-def _sampling(request: ChatRequest, prompt_tokens: int, model: ModelReady) -> SamplingParams:
-    """`max_completion_tokens` is the newer name of `max_tokens` and goes before it."""
-    newer = request.max_completion_tokens is not None
-    param = "max_completion_tokens" if newer else "max_tokens"
-    wanted = request.max_completion_tokens if newer else request.max_tokens
-    return sampling_params(
-        request,
-        max_tokens=room_for_reply(model, prompt_tokens, wanted, param, "messages"),
-        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
-        prompt_logprobs=request.prompt_logprobs,
-        vocab_size=model.vocab_size,
-    )
+def _limits(request: ChatRequest) -> Limits:
+    """`max_completion_tokens` is the newer name of `max_tokens` and overrides it."""
+    if request.max_completion_tokens is not None:
+        return Limits(request.max_completion_tokens, "max_completion_tokens", "messages")
+    return Limits(request.max_tokens, "max_tokens", "messages")
 
 
-def _shown_special(service: Service, use: ToolUse) -> frozenset[int]:
-    reasoning = service.reasoning.shown_special(service.tokenizer) if service.reasoning else frozenset[int]()
-    return reasoning | use.shown_special(service.tokenizer)
-
-
-def _behind_reasoning(
-    service: Service, grammar: GrammarSpec | None, prompt: str, *, calls: bool
-) -> GrammarSpec | None:
-    if grammar is None or service.reasoning is None:
-        return None
-    return behind_reasoning(grammar, service.reasoning, prompt, calls=calls)
-
-
-def _context(
-    service: Service,
-    request: ChatRequest,
-    namespace: str | None,
-    text: str,
-    prompt: Tokens,
-    use: ToolUse,
-    reasons: bool,
-) -> ChatContext:
-    """`reasons`: the reply has room for reasoning."""
-    reasoning = service.reasoning if reasons else None
-    allowed = (request.unenforced or service.config.unenforced) == "allow"
-
-    def new_parser(left_out: Sequence[LeftOut]) -> MessageParser:
-        inside = reasoning is not None and reasoning.open_at_end_of(text)
-        thoughts = ReasoningParser(reasoning, inside) if reasoning is not None else None
-        return MessageParser(thoughts, use.new_parser(left_out, allowed=allowed))
-
+def _context(service: Service, request: ChatRequest, head: Head, prompt: Tokens, chat: Chat) -> ChatContext:
     return ChatContext(
-        request_id=new_id("chatcmpl"),
-        created=int(time.time()),
-        model=service.config.served_model_name,
-        fingerprint=service.fingerprint,
+        head=head,
         tokenizer=service.tokenizer,
-        memo=service.memo,
-        namespace=namespace,
-        prompt_text=text,
         prompt=prompt,
-        new_parser=new_parser,
-        call_finish_reason=use.finish_reason,
+        call_finish_reason="stop" if names_function(request) else "tool_calls",
         wants_logprobs=bool(request.logprobs),
         wants_prompt_logprobs=request.prompt_logprobs is not None,
-        counts_reasoning=reasoning is not None,
+        counts_reasoning=chat.reasoning is not None,
         shows_reasoning=request.include_reasoning is not False,
         reasoning_field=service.config.reasoning_field,
     )
+
+
+def _answer(request: ChatRequest, context: ChatContext, reply: Reply) -> ChatStream | ChatWhole:
+    if not request.stream:
+        return ChatWhole(context, reply)
+    writer = ChunkWriter("chat.completion.chunk", context.head, request.stream_options)
+    return ChatStream(context, reply, writer)

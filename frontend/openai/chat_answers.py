@@ -1,27 +1,24 @@
-"""Chat completions as they are sent: a stream of chunks, or one message for each choice."""
+"""Chat completions on the wire: a stream of chunks, or one message for each choice."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from ...runtime.config import ReasoningField
-from ...runtime.messages import LeftOut, Tokens
-from ..generation import Arrival
-from ..text.prompt_memo import PromptMemo
+from ...runtime.messages import Tokens
+from ..request.logprobs import TokenLogprob
+from ..request.reply import ChoiceReply, Piece, Reply
 from ..text.tokenizer import Tokenizer
 from ..text.tool_calls import ToolCallDelta
-from .chunks import ChunkWriter
-from .message_parser import MessageParser, MessageParts
-from .reply import Piece, Reply
+from .chunks import ChunkWriter, Head
 from .responses import (
     AssistantMessage,
     ChatChoice,
     ChatCompletion,
-    CompletionTokensDetails,
     FunctionCall,
     FunctionCallDelta,
     MessageDelta,
@@ -29,8 +26,9 @@ from .responses import (
     ToolCall,
     ToolCallPart,
     Usage,
+    wire_usage,
 )
-from .token_logprobs import TokenLogprob, chat_logprobs, prompt_logprobs
+from .token_logprobs import chat_logprobs, prompt_logprobs
 
 _encode = msgspec.json.encode
 _OPENING = b'"delta":{"role":"assistant","content":""}'
@@ -38,18 +36,11 @@ _OPENING = b'"delta":{"role":"assistant","content":""}'
 
 @dataclass(frozen=True)
 class ChatContext:
-    """What a chat request's answers have in common, whole or streamed."""
+    """The part of a chat request that all its answers need. `prompt` has its tokens."""
 
-    request_id: str
-    created: int
-    model: str
-    fingerprint: str
+    head: Head
     tokenizer: Tokenizer
-    memo: PromptMemo
-    namespace: str | None
-    prompt_text: str
     prompt: Tokens
-    new_parser: Callable[[Sequence[LeftOut]], MessageParser]
     call_finish_reason: str
     wants_logprobs: bool
     wants_prompt_logprobs: bool
@@ -57,120 +48,86 @@ class ChatContext:
     shows_reasoning: bool
     reasoning_field: ReasoningField
 
-    def usage(self, reply: Reply, choices: Sequence[ChatChoiceState]) -> Usage:
-        usage = reply.usage()
-        if self.counts_reasoning:
-            reasoning_tokens = sum(choice.reasoning_tokens for choice in choices)
-            usage.completion_tokens_details = CompletionTokensDetails(reasoning_tokens)
-        return usage
+    def usage(self, reply: Reply) -> Usage:
+        return wire_usage(reply, counts_reasoning=self.counts_reasoning)
 
+    def finish_reason(self, choice: ChoiceReply) -> str | None:
+        return self.call_finish_reason if choice.has_tool_calls and choice.finish == "stop" else choice.finish
 
-class ChatChoiceState:
-    """One choice: parses its text, and keeps its ids for the conversation's next turn.
-
-    `reasoning_tokens` are counted up to the piece in which the reasoning ends.
-    """
-
-    def __init__(self, context: ChatContext, left_out: Sequence[LeftOut]) -> None:
-        self._context = context
-        self._parser = context.new_parser(left_out)
-        self._texts: list[str] = []
-        self.has_tool_calls = False
-        self.reasoning_tokens = 0
-
-    def push(self, piece: Piece, reply: Reply) -> MessageParts:
-        self._texts.append(piece.text)
-        had_reasoned = self._parser.has_reasoned
-        parts = self._parser.push(piece.text, final=piece.finish is not None, cut=piece.is_cut)
-        if self._parser.is_reasoning or self._parser.has_reasoned > had_reasoned:
-            self.reasoning_tokens = piece.tokens
-        self.has_tool_calls = self.has_tool_calls or bool(parts.tool_calls)
-        if piece.finish is not None:
-            self._remember(reply.choices[piece.choice].tokens)
-        return parts if self._context.shows_reasoning else parts._replace(reasoning="")
-
-    def finish_reason(self, finish: str) -> str:
-        return self._context.call_finish_reason if self.has_tool_calls and finish == "stop" else finish
-
-    def _remember(self, tokens: Tokens) -> None:
-        context = self._context
-        text = "".join(self._texts)
-        context.memo.remember(context.namespace, context.prompt_text, context.prompt, text, tokens)
+    def shown(self, piece: Piece) -> Piece:
+        return piece if self.shows_reasoning else piece._replace(reasoning="")
 
 
 class ChatStream:
-    """Chunks as OpenAI sends them. A choice's first one has its role and comes with its first output."""
+    """Chunks in OpenAI's form. A choice's first chunk has its role and is sent with its first output."""
 
     def __init__(self, context: ChatContext, reply: Reply, writer: ChunkWriter) -> None:
         self.reply = reply
         self._context = context
         self._writer = writer
-        self._choices = [ChatChoiceState(context, reply.left_out) for _ in reply.choices]
         self._begun = [False for _ in reply.choices]
 
-    def push(self, arrivals: Sequence[Arrival]) -> bytes:
-        return b"".join(self._chunks(piece) for piece in self.reply.push(arrivals))
+    def take(self, pieces: Sequence[Piece]) -> bytes:
+        return b"".join(self._chunks(self._context.shown(piece)) for piece in pieces)
 
     def closing(self) -> bytes:
         return self._writer.end(self._usage(), self.reply.unenforced())
 
     def _usage(self) -> Usage:
-        return self._context.usage(self.reply, self._choices)
+        return self._context.usage(self.reply)
 
     def _usage_so_far(self) -> Usage | None:
         return self._usage() if self._writer.continuous else None
 
     def _chunks(self, piece: Piece) -> bytes:
-        choice = self._choices[piece.choice]
-        parts = choice.push(piece, self.reply)
-        chunk = self._delta_chunk(piece, parts)
+        chunk = self._delta_chunk(piece)
         if piece.finish is None:
             return chunk
-        reason = choice.finish_reason(piece.finish)
+        choice = self.reply.choices[piece.choice]
         return chunk + self._writer.choice(
             piece.choice,
             b'"delta":{}',
-            finish=reason,
-            stop_reason=self.reply.choices[piece.choice].stop_reason,
+            finish=self._context.finish_reason(choice),
+            stop_reason=choice.stop_reason,
             usage=self._usage_so_far(),
         )
 
-    def _delta_chunk(self, piece: Piece, parts: MessageParts) -> bytes:
+    def _delta_chunk(self, piece: Piece) -> bytes:
         logprobs = chat_logprobs(self._context.tokenizer, piece.logprobs) if piece.logprobs else None
-        is_empty = not any(parts) and logprobs is None
+        is_empty = not (piece.content or piece.reasoning or piece.tool_calls) and logprobs is None
         if is_empty and (self._begun[piece.choice] or piece.finish is None):
             return b""
         before, opens_with_call = b"", False
         if not self._begun[piece.choice]:
             self._begun[piece.choice] = True
-            opens_with_call = bool(parts.tool_calls) and not parts.content and not parts.reasoning
+            opens_with_call = bool(piece.tool_calls) and not piece.content and not piece.reasoning
             if not opens_with_call:
                 before = self._writer.choice(piece.choice, _OPENING, usage=self._usage_so_far())
         if is_empty:
             return before
-        if parts.reasoning or parts.tool_calls:
-            delta = _delta(parts, self._context.reasoning_field, opens_with_call=opens_with_call)
+        if piece.reasoning or piece.tool_calls:
+            delta = _delta(piece, self._context.reasoning_field, opens_with_call=opens_with_call)
             payload = b'"delta":' + _encode(delta)
         else:
-            payload = b'"delta":{"content":' + _encode(parts.content) + b"}"
+            payload = b'"delta":{"content":' + _encode(piece.content) + b"}"
         return before + self._writer.choice(
             piece.choice, payload, logprobs=logprobs, usage=self._usage_so_far()
         )
 
 
-def _delta(parts: MessageParts, reasoning_field: ReasoningField, *, opens_with_call: bool) -> MessageDelta:
-    """`opens_with_call`: the choice has said nothing before. OpenAI tells its role with the call, then."""
+def _delta(piece: Piece, reasoning_field: ReasoningField, *, opens_with_call: bool) -> MessageDelta:
+    """`opens_with_call`: the choice begins with a call, so OpenAI sends its role with the call."""
     return MessageDelta(
         role="assistant" if opens_with_call else UNSET,
-        content=None if opens_with_call else (parts.content or UNSET),
-        tool_calls=[_tool_call_part(delta) for delta in parts.tool_calls] or UNSET,
-        reasoning_content=_if_named(reasoning_field, "reasoning_content", parts.reasoning),
-        reasoning=_if_named(reasoning_field, "reasoning", parts.reasoning),
+        content=None if opens_with_call else (piece.content or UNSET),
+        tool_calls=[_tool_call_part(delta) for delta in piece.tool_calls] or UNSET,
+        reasoning_content=_if_named(reasoning_field, "reasoning_content", piece.reasoning),
+        reasoning=_if_named(reasoning_field, "reasoning", piece.reasoning),
     )
 
 
 def _if_named(field: ReasoningField, name: ReasoningField, text: str) -> str | UnsetType:
-    """The reasoning, for the member `name`, if the server uses that one and there is any."""
+    """The reasoning if there is any and the server's name for it is `name`."""
     return text if text and field == name else UNSET
 
 
@@ -187,13 +144,12 @@ class ChatWhole:
     def __init__(self, context: ChatContext, reply: Reply) -> None:
         self.reply = reply
         self._context = context
-        self._choices = [ChatChoiceState(context, reply.left_out) for _ in reply.choices]
         self._messages = [MessageBuilder(context.reasoning_field) for _ in reply.choices]
         self._logprobs: list[list[TokenLogprob]] = [[] for _ in reply.choices]
 
-    def push(self, arrivals: Sequence[Arrival]) -> bytes:
-        for piece in self.reply.push(arrivals):
-            self._messages[piece.choice].add(self._choices[piece.choice].push(piece, self.reply))
+    def take(self, pieces: Sequence[Piece]) -> bytes:
+        for piece in pieces:
+            self._messages[piece.choice].add(self._context.shown(piece))
             self._logprobs[piece.choice].extend(piece.logprobs)
         return b""
 
@@ -201,26 +157,22 @@ class ChatWhole:
         context = self._context
         return _encode(
             ChatCompletion(
-                id=context.request_id,
-                created=context.created,
-                model=context.model,
-                system_fingerprint=context.fingerprint,
+                **context.head._asdict(),
                 choices=[self._choice(index) for index in range(len(self.reply.choices))],
-                usage=context.usage(self.reply, self._choices),
-                unenforced=self.reply.unenforced(),
+                usage=context.usage(self.reply),
+                unenforced=self.reply.unenforced() or UNSET,
                 prompt_logprobs=self._prompt_logprobs(),
             )
         )
 
     def _choice(self, index: int) -> ChatChoice:
         context, choice = self._context, self.reply.choices[index]
-        assert choice.finish is not None
         logprobs = chat_logprobs(context.tokenizer, self._logprobs[index]) if context.wants_logprobs else None
         return ChatChoice(
             index=index,
             message=self._messages[index].message(),
             logprobs=logprobs,
-            finish_reason=self._choices[index].finish_reason(choice.finish),
+            finish_reason=context.finish_reason(choice),
             stop_reason=choice.stop_reason,
         )
 
@@ -232,7 +184,7 @@ class ChatWhole:
 
 
 class MessageBuilder:
-    """A choice's message from its parts."""
+    """Joins a choice's pieces into its message."""
 
     def __init__(self, reasoning_field: ReasoningField) -> None:
         self._reasoning_field = reasoning_field
@@ -240,10 +192,10 @@ class MessageBuilder:
         self._reasoning: list[str] = []
         self._tool_calls: list[ToolCall] = []
 
-    def add(self, parts: MessageParts) -> None:
-        self._content.append(parts.content)
-        self._reasoning.append(parts.reasoning)
-        for delta in parts.tool_calls:
+    def add(self, piece: Piece) -> None:
+        self._content.append(piece.content)
+        self._reasoning.append(piece.reasoning)
+        for delta in piece.tool_calls:
             if delta.id is not None:
                 self._tool_calls.append(ToolCall(delta.id, FunctionCall(delta.name or "", "")))
             self._tool_calls[delta.index].function.arguments += delta.arguments_fragment

@@ -1,15 +1,34 @@
-"""Server-sent events. What is the same in every chunk of a stream is encoded once."""
+"""Server-sent events. The part that all chunks of a stream share is encoded once."""
 
 from __future__ import annotations
+
+import time
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from ..request.prepare import new_id
+from ..request.reply import UnenforcedKeyword
+from ..request.service import Service
 from .protocol import StreamOptions
-from .responses import UnenforcedKeyword, Usage
+from .responses import Usage
 
 DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.encode
+
+
+class Head(NamedTuple):
+    """The fields with which all answers to a request begin. `created` is in seconds since 1970."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+    @classmethod
+    def new(cls, prefix: str, service: Service) -> Head:
+        return cls(new_id(prefix), int(time.time()), service.config.served_model_name, service.fingerprint)
 
 
 class _Told(Struct, kw_only=True):
@@ -24,23 +43,14 @@ def _finish(reason: str, stopped_by: str | int | None) -> bytes:
 class ChunkWriter:
     """Chunks of one stream: `{"id", "object", "created", "model", "system_fingerprint", "choices", "usage"}`.
 
-    With `include_usage` every chunk has a usage: null in all but the last, or what is used so far
-    with vLLM's `continuous_usage_stats`, which is what `continuous` says.
+    With `include_usage` every chunk has a usage. It is null except in the last chunk, unless `continuous`
+    (vLLM's `continuous_usage_stats`) puts the usage so far into each.
     """
 
-    def __init__(
-        self,
-        *,
-        kind: str,
-        request_id: str,
-        created: int,
-        model: str,
-        fingerprint: str,
-        options: StreamOptions | None,
-    ) -> None:
-        head: dict[str, str | int] = {"id": request_id, "object": kind, "created": created, "model": model}
-        head["system_fingerprint"] = fingerprint
-        self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
+    def __init__(self, kind: str, head: Head, options: StreamOptions | None) -> None:
+        fields = {"id": head.id, "object": kind, "created": head.created, "model": head.model}
+        fields["system_fingerprint"] = head.system_fingerprint
+        self._head = b"data: " + _encode(fields)[:-1] + b',"choices":['
         self._include_usage = options is not None and bool(options.include_usage)
         self.continuous = self._include_usage and options is not None and bool(options.continuous_usage_stats)
         self._tail = b'],"usage":null}\n\n' if self._include_usage else b"]}\n\n"
@@ -69,9 +79,9 @@ class ChunkWriter:
             )
         )
 
-    def end(self, usage: Usage, unenforced: list[UnenforcedKeyword] | UnsetType) -> bytes:
-        """The last chunk, without choices, if there is something to tell beside them."""
-        if not self._include_usage and unenforced is UNSET:
+    def end(self, usage: Usage, unenforced: list[UnenforcedKeyword]) -> bytes:
+        """The last chunk, which has no choices. It is left out if it would hold nothing."""
+        if not self._include_usage and not unenforced:
             return DONE
-        told = _Told(usage=usage if self._include_usage else UNSET, unenforced=unenforced)
+        told = _Told(usage=usage if self._include_usage else UNSET, unenforced=unenforced or UNSET)
         return self._head + b"]," + _encode(told)[1:] + b"\n\n" + DONE

@@ -1,4 +1,4 @@
-"""Text completions as they are sent: a stream of chunks, or one text for each choice."""
+"""Text completions on the wire: a stream of chunks, or one text for each choice."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 from msgspec import UNSET
 
 from ...runtime.messages import Logprobs, Tokens
-from ..generation import Arrival
+from ..request.logprobs import TokenLogprob, prompt_entries
+from ..request.reply import Piece, Reply
 from ..text.detokenizer import Detokenizer
 from ..text.tokenizer import Tokenizer
-from .chunks import ChunkWriter
-from .reply import Piece, Reply
-from .responses import Completion, CompletionChoice, CompletionLogprobs, PromptLogprobs, Usage
-from .token_logprobs import TokenLogprob, completion_logprobs, prompt_entries, prompt_logprobs
+from .chunks import ChunkWriter, Head
+from .responses import Completion, CompletionChoice, CompletionLogprobs, PromptLogprobs, Usage, wire_usage
+from .token_logprobs import completion_logprobs, prompt_logprobs
 
 _encode = msgspec.json.encode
 
@@ -30,12 +30,9 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True)
 class CompletionContext:
-    """What a completion request's answers have in common, whole or streamed."""
+    """The part of a completion request that all its answers need."""
 
-    request_id: str
-    created: int
-    model: str
-    fingerprint: str
+    head: Head
     tokenizer: Tokenizer
     prompts: Sequence[Prompt]
     choices: int
@@ -47,7 +44,8 @@ class CompletionContext:
         return self.prompts[index // self.choices]
 
     def echoed(self, index: int, logprobs: Logprobs | None) -> tuple[str, list[TokenLogprob]]:
-        """What choice `index` begins with: nothing, or the prompt."""
+        """The text and entries with which choice `index` begins: the prompt's if it is echoed, else
+        nothing."""
         if not self.echo:
             return "", []
         prompt = self.prompt_of(index)
@@ -61,14 +59,14 @@ class CompletionContext:
         return text, prompt_entries(prompt.tokens, logprobs, offsets)
 
     def logprobs(self, entries: Sequence[TokenLogprob], offset: int) -> CompletionLogprobs | None:
-        """`offset` is how many characters stand before the reply that the entries' offsets count from."""
+        """`offset` is the number of characters before the text that the entries' offsets count from."""
         if not self.wants_logprobs:
             return None
         return completion_logprobs(self.tokenizer, entries, offset)
 
 
 class CompletionStream:
-    """A chunk for each piece. The last text and the finish reason come in one, as OpenAI sends them."""
+    """One chunk for each piece. The last text and the finish reason share a chunk, as in OpenAI's streams."""
 
     def __init__(self, context: CompletionContext, reply: Reply, writer: ChunkWriter) -> None:
         self.reply = reply
@@ -76,22 +74,22 @@ class CompletionStream:
         self._writer = writer
         self._echoed: list[int | None] = [None for _ in reply.choices]
 
-    def push(self, arrivals: Sequence[Arrival]) -> bytes:
-        return b"".join(self._chunks(piece) for piece in self.reply.push(arrivals))
+    def take(self, pieces: Sequence[Piece]) -> bytes:
+        return b"".join(map(self._chunks, pieces))
 
     def closing(self) -> bytes:
-        return self._writer.end(self.reply.usage(), self.reply.unenforced())
+        return self._writer.end(wire_usage(self.reply), self.reply.unenforced())
 
     def _usage_so_far(self) -> Usage | None:
-        return self.reply.usage() if self._writer.continuous else None
+        return wire_usage(self.reply) if self._writer.continuous else None
 
     def _chunks(self, piece: Piece) -> bytes:
         echo = self._echo(piece.choice)
-        if not piece.text and not piece.logprobs and piece.finish is None:
+        if not piece.content and not piece.logprobs and piece.finish is None:
             return echo
         offset = self._echoed[piece.choice] or 0
         logprobs = self._context.logprobs(piece.logprobs, offset)
-        return echo + self._chunk(piece.choice, piece.text, logprobs, piece.finish)
+        return echo + self._chunk(piece.choice, piece.content, logprobs, piece.finish)
 
     def _echo(self, index: int) -> bytes:
         """The prompt, once, in a chunk of its own."""
@@ -119,9 +117,9 @@ class CompletionWhole:
         self._texts: list[list[str]] = [[] for _ in reply.choices]
         self._logprobs: list[list[TokenLogprob]] = [[] for _ in reply.choices]
 
-    def push(self, arrivals: Sequence[Arrival]) -> bytes:
-        for piece in self.reply.push(arrivals):
-            self._texts[piece.choice].append(piece.text)
+    def take(self, pieces: Sequence[Piece]) -> bytes:
+        for piece in pieces:
+            self._texts[piece.choice].append(piece.content)
             self._logprobs[piece.choice].extend(piece.logprobs)
         return b""
 
@@ -129,13 +127,10 @@ class CompletionWhole:
         context = self._context
         return _encode(
             Completion(
-                id=context.request_id,
-                created=context.created,
-                model=context.model,
-                system_fingerprint=context.fingerprint,
+                **context.head._asdict(),
                 choices=[self._choice(index) for index in range(len(self.reply.choices))],
-                usage=self.reply.usage(),
-                unenforced=self.reply.unenforced(),
+                usage=wire_usage(self.reply),
+                unenforced=self.reply.unenforced() or UNSET,
             )
         )
 

@@ -1,28 +1,34 @@
-"""The ways to ask for constrained output, all of which end in one `GrammarSpec`."""
+"""The fields that constrain a reply. Each of them becomes a `GrammarSpec`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+import json
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec import Raw
 
-from ...runtime.config import UnenforcedDefault
 from ...runtime.errors import RequestError
-from ...runtime.messages import GrammarSpec, PropertyOrder, Unenforced
-from ..text.reasoning import ReasoningFormat
+from ...runtime.messages import GrammarSpec
 from .protocol import GenerationFields, ResponseFormat, StructuredOutputs
-from .same_constraint import all_same
 from .structural_tag import structural_tag
 
-_WITH_SCHEMAS = ("json_schema", "structural_tag")
+_ANY_OBJECT = '{"type":"object"}'
+
+
+def _number(text: str) -> float | int:
+    """1.0 and 1 are the same number in JSON."""
+    value = float(text)
+    return int(value) if value.is_integer() else value
+
+
+_schemas = msgspec.json.Decoder(float_hook=_number)
 
 
 def constraint(request: GenerationFields) -> GrammarSpec | None:
-    """What the reply must match, None if anything goes. Raises `RequestError` if two fields differ in it."""
+    """The constraint on the reply, or None. Raises `RequestError` if two fields ask for different ones."""
     specs = [spec for spec in _asked(request) if spec is not None]
-    if len(specs) > 1 and not all_same(specs):
+    if len(specs) > 1 and not _all_same(specs):
         names = " and ".join(spec.param for spec in specs)
         raise RequestError(
             f"{names} can't be used together: give only one, or the same value in each.",
@@ -30,65 +36,6 @@ def constraint(request: GenerationFields) -> GrammarSpec | None:
             code="invalid_value",
         )
     return specs[0] if specs else None
-
-
-def enforced_as_asked(
-    spec: GrammarSpec | None, request: GenerationFields, default: UnenforcedDefault
-) -> GrammarSpec | None:
-    """With what the request's other fields say of it. Raises `RequestError` if that holds for nothing.
-
-    `default` is the server's for `unenforced`. Only a request that says "refuse" has unknown formats refused.
-    """
-    if request.complete_json and spec is None:
-        raise _nothing_to_match("complete_json", "says what the reply must match")
-    for name, value in (("property_order", "any"), ("unenforced", "allow")):
-        if getattr(request, name) == value and (spec is None or spec.kind not in _WITH_SCHEMAS):
-            raise _nothing_to_match(name, "has a JSON schema")
-    if spec is None:
-        return None
-    return msgspec.structs.replace(
-        spec,
-        property_order=cast(PropertyOrder, request.property_order or "schema"),
-        unenforced=_unenforced(request.unenforced, default),
-        reproducible=request.seed is not None,
-    )
-
-
-def _unenforced(asked: str | None, default: UnenforcedDefault) -> Unenforced:
-    if asked is None:
-        return "annotations" if default == "refuse" else "allow"
-    return cast(Unenforced, asked)
-
-
-def behind_reasoning(
-    spec: GrammarSpec, format: ReasoningFormat, prompt: str, *, calls: bool = False
-) -> GrammarSpec | None:
-    """The same for what comes behind the reasoning that the prompt has begun, or that JSON and tool calls
-    may come behind; None if the reply is to begin with what it must match. `calls`: it has tool calls."""
-    is_open = format.open_at_end_of(prompt)
-    begins_otherwise = spec.kind in ("json_schema", "json_object") or calls
-    if not is_open and not (begins_otherwise and format.is_likely_after(prompt)):
-        return None
-    thinking = {"type": "thinking", "start": format.start, "end": format.end, "is_open": is_open}
-    text = msgspec.json.encode({**thinking, "content": as_format(spec)}).decode()
-    return msgspec.structs.replace(spec, kind="structural_tag", text=text)
-
-
-def as_format(spec: GrammarSpec) -> Raw | dict[str, object]:
-    """As a part of a structural tag."""
-    match spec.kind:
-        case "structural_tag":
-            return Raw(spec.text.encode())
-        case "json_schema" | "json_object":
-            schema = Raw(spec.text.encode() if spec.kind == "json_schema" else b'{"type":"object"}')
-            return {"type": "json_schema", "json_schema": schema, "separators": spec.separators}
-        case "regex":
-            return {"type": "regex", "pattern": spec.text}
-        case "grammar":
-            return {"type": "grammar", "grammar": spec.text}
-        case "choice":
-            values: list[str] = msgspec.json.decode(spec.text, type=list[str])
-            return {"type": "or", "elements": [{"type": "const_string", "value": each} for each in values]}
 
 
 def _asked(request: GenerationFields) -> Sequence[GrammarSpec | None]:
@@ -206,11 +153,24 @@ def _is_null(value: Raw) -> bool:
     return bytes(value).strip() == b"null"
 
 
-def _nothing_to_match(name: str, needed: str) -> RequestError:
-    return RequestError(
-        f"{name} needs a response_format or another field that {needed}.", param=name, code="invalid_value"
-    )
-
-
 def _missing(param: str) -> RequestError:
     return RequestError(f"The required field {param} is missing.", param=param, code="missing_field")
+
+
+def _all_same(specs: Iterable[GrammarSpec]) -> bool:
+    return len(set(map(_meaning, specs))) <= 1
+
+
+def _meaning(spec: GrammarSpec) -> tuple[str, bytes]:
+    """Equal for specs whose texts show that they allow the same replies: JSON is compared by value, a choice
+    as a set of texts, all else letter by letter."""
+    match spec.kind:
+        case "json_object":
+            return "json_schema", _ANY_OBJECT.encode()
+        case "json_schema" | "structural_tag":
+            value = _schemas.decode(spec.text)
+            return spec.kind, json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+        case "choice":
+            texts: list[str] = msgspec.json.decode(spec.text, type=list[str])
+            return "choice", msgspec.json.encode(sorted(set(texts)))
+    return spec.kind, spec.text.encode()

@@ -22,14 +22,14 @@ def error_json(error: RequestError) -> bytes:
 
 
 def _shortened(text: str, most: int) -> str:
-    """What the client sent, and is told of, may be as long as its body."""
+    """Shortens text that may quote the client's own, which may be as long as its body."""
     if len(text) <= most:
         return text
     return f"{text[: most // 2]}…{text[-most // 2 :]}"
 
 
 def error_headers(error: RequestError) -> dict[str, str]:
-    """429 and 503 tell when to try again, 401 how to authenticate."""
+    """429 and 503 say when to try again, 401 how to authenticate."""
     if error.status in (429, 503):
         return {"retry-after": str(error.retry_after or RETRY_AFTER_SECONDS)}
     return {"www-authenticate": "Bearer"} if error.status == 401 else {}
@@ -42,8 +42,3 @@ def error_response(error: RequestError, headers: dict[str, str] | None = None) -
 
 def error_event(error: RequestError) -> bytes:
     return b"data: " + error_json(error) + b"\n\n"
-
-
-def internal_error() -> RequestError:
-    """What a client learns of a bug of ours; the log has the rest."""
-    return RequestError("The server failed to answer this request.", status=500, code="internal_error")

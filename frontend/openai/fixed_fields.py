@@ -1,15 +1,18 @@
-"""Known fields that are honoured for few values or none, and what serves in their place."""
+"""Known fields that have no effect, or that only a few values are allowed for, and what to use instead."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 from ...runtime.errors import RequestError
-from .type_errors import SHOWN_CHARACTERS
+from ..http.body import FieldCheck
+from ..http.type_errors import SHOWN_CHARACTERS
 
 
 class FixedField(NamedTuple):
-    """`values` are the JSON texts of what is done anyway."""
+    """`values` are the JSON texts that ask for the server's usual behaviour."""
 
     values: tuple[str, ...] = ()
     instead: str = "Leave it out."
@@ -69,9 +72,34 @@ HINTS = {
 """fields that a server may leave without effect, which the log tells once"""
 
 
-def is_without_effect(name: str, value: bytes) -> bool:
-    """Whether the hint asks for more than is done anyway."""
-    return _text(value) not in ("null", *HINTS[name].values)
+# Ignoring these fields loses nothing, whatever their values.
+WITHOUT_EFFECT = frozenset(
+    (
+        "metadata",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "prediction",
+        "request_id",
+        "spaces_between_special_tokens",
+        "guided_decoding_backend",
+        "session_id",
+        "stream_interval",
+        "media_io_kwargs",
+        "mm_processor_kwargs",
+    )
+)
+
+
+def check_hint(name: str, value: bytes) -> str | None:
+    """What to use instead, if the hint asks for more than the server's usual behaviour."""
+    hint = HINTS[name]
+    return None if _text(value) in ("null", *hint.values) else hint.instead
+
+
+def without_effect(value: bytes) -> None:
+    """Such a field needs no warning."""
 
 
 def check_fixed(name: str, value: bytes) -> None:
@@ -89,3 +117,10 @@ def check_fixed(name: str, value: bytes) -> None:
 
 def _text(value: bytes) -> str:
     return " ".join(value[:READ_BYTES].decode(errors="replace").split())
+
+
+INERT_FIELDS: Mapping[str, FieldCheck] = {
+    **dict.fromkeys(WITHOUT_EFFECT, without_effect),
+    **{name: partial(check_fixed, name) for name in FIXED_FIELDS},
+    **{name: partial(check_hint, name) for name in HINTS},
+}

@@ -6,22 +6,21 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..service import Service
+from ..http.http_service import HttpService
+from ..request.service import Service
 from .responses import ModelCard, ModelList
 
 
-async def list_models(service: Service, request: Request) -> Response:
-    return Response(
-        msgspec.json.encode(ModelList([_card(service, name) for name in service.config.model_names])),
-        media_type="application/json",
-    )
+async def list_models(http: HttpService, request: Request) -> Response:
+    cards = [_card(http.service, name) for name in http.service.config.model_names]
+    return Response(msgspec.json.encode(ModelList(cards)), media_type="application/json")
 
 
-async def show_model(service: Service, request: Request) -> Response:
+async def show_model(http: HttpService, request: Request) -> Response:
     """Raises a 404 `RequestError` for a model that isn't served."""
     name = request.path_params["model"]
-    service.check_model(name)
-    return Response(msgspec.json.encode(_card(service, name)), media_type="application/json")
+    http.service.check_model(name)
+    return Response(msgspec.json.encode(_card(http.service, name)), media_type="application/json")
 
 
 def _card(service: Service, name: str) -> ModelCard:

@@ -1,6 +1,6 @@
-"""What clients send: OpenAI's request bodies with vLLM's extra fields.
+"""OpenAI's request bodies with vLLM's extra fields.
 
-Types only; ranges are checked in `validation`. A field that is absent and one that is null are the same.
+Types only: `request.validation` checks the ranges. A null field counts as absent.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw, Struct
 
-NULL = Raw(b"null")  # a `Raw` field that is absent; msgspec knows no optional ones
-JsonObject = dict[str, object]
+from ..request.fields import JsonObject, SamplingFields
+from ..request.messages import ChatMessage, Tool
+
+NULL = Raw(b"null")  # an absent `Raw` field: msgspec has no optional ones
 
 
 class JsonSchemaFormat(Struct, kw_only=True):
@@ -20,7 +22,8 @@ class JsonSchemaFormat(Struct, kw_only=True):
 
 
 class ResponseFormat(Struct, kw_only=True):
-    """`schema` is llama.cpp's, beside json_object; the last three are a structural tag's."""
+    """`schema` beside json_object is llama.cpp's. `format`, `structures` and `triggers` belong to a
+    structural tag."""
 
     type: str
     json_schema: JsonSchemaFormat | None = None
@@ -31,7 +34,7 @@ class ResponseFormat(Struct, kw_only=True):
 
 
 class StructuredOutputs(Struct, kw_only=True, forbid_unknown_fields=True):
-    """vLLM's. JSON is compact in any case, and nothing falls back."""
+    """vLLM's form. JSON is always compact, and no other backend takes over."""
 
     json: Raw = NULL
     regex: str | None = None
@@ -50,30 +53,12 @@ class StreamOptions(Struct, kw_only=True):
     continuous_usage_stats: bool | None = None
 
 
-class GenerationFields(Struct, kw_only=True):
+class GenerationFields(SamplingFields, kw_only=True):
     """The fields that chat and text completions share."""
 
     model: str | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    n: int | None = None
     best_of: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool | None = None
-    include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
-    prompt_logprobs: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
@@ -87,12 +72,6 @@ class GenerationFields(Struct, kw_only=True):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     structured_outputs: StructuredOutputs | None = None
-    property_order: str | None = None
-    unenforced: str | None = None
-    complete_json: bool | None = None
-    cache_salt: str | None = None
-    cache_prompt: bool | None = None
-    priority: int | None = None
     user: str | None = None
 
 
@@ -100,18 +79,6 @@ class CompletionRequest(GenerationFields, kw_only=True):
     prompt: str | list[str | int | list[int]]
     logprobs: int | None = None
     echo: bool | None = None
-
-
-class FunctionDefinition(Struct, kw_only=True, omit_defaults=True):
-    name: str
-    description: str | None = None
-    parameters: JsonObject | None = None
-    strict: bool | None = None
-
-
-class Tool(Struct, kw_only=True):
-    type: str
-    function: FunctionDefinition | None = None
 
 
 class FunctionName(Struct, kw_only=True):
@@ -134,34 +101,6 @@ class ToolChoice(Struct, kw_only=True):
     allowed_tools: AllowedTools | None = None
 
 
-class CalledFunction(Struct, kw_only=True, omit_defaults=True):
-    name: str
-    arguments: str | JsonObject | None = None
-
-
-class MessageToolCall(Struct, kw_only=True, omit_defaults=True):
-    function: CalledFunction
-    id: str | None = None
-    type: str | None = None
-
-
-class ContentPart(Struct, kw_only=True):
-    type: str
-    text: str | None = None
-    refusal: str | None = None
-
-
-class ChatMessage(Struct, kw_only=True):
-    role: str
-    content: str | list[ContentPart] | None = None
-    name: str | None = None
-    tool_calls: list[MessageToolCall] | None = None
-    tool_call_id: str | None = None
-    function_call: CalledFunction | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-
-
 class ChatRequest(GenerationFields, kw_only=True):
     messages: list[ChatMessage]
     max_completion_tokens: int | None = None
@@ -178,7 +117,7 @@ class ChatRequest(GenerationFields, kw_only=True):
 
 
 class PromptFields(Struct, kw_only=True):
-    """Those of a prompt that is not answered: a text or `messages`."""
+    """The fields of a prompt that gets no reply: a text or `messages`."""
 
     model: str | None = None
     messages: list[ChatMessage] | None = None

@@ -1,10 +1,12 @@
-"""What clients get: OpenAI's response bodies, with the few fields that vLLM adds."""
+"""OpenAI's response bodies, with the few fields that vLLM adds."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
+
+from ..request.reply import Reply, UnenforcedKeyword
 
 
 class PromptTokensDetails(Struct):
@@ -23,11 +25,16 @@ class Usage(Struct, kw_only=True):
     completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
-class UnenforcedKeyword(Struct):
-    """Of a schema, with its path there. It was left out, as the request allowed."""
-
-    keyword: str
-    path: str
+def wire_usage(reply: Reply, *, counts_reasoning: bool = False) -> Usage:
+    usage = reply.usage()
+    reasoning = CompletionTokensDetails(sum(choice.reasoning_tokens for choice in reply.choices))
+    return Usage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
+        prompt_tokens_details=PromptTokensDetails(usage.cached_tokens),
+        completion_tokens_details=reasoning if counts_reasoning else UNSET,
+    )
 
 
 # Log-probabilities.
@@ -52,7 +59,7 @@ class ChatLogprobs(Struct):
 
 
 class CompletionLogprobs(Struct):
-    """Text completions' parallel lists. The first token of an echoed prompt has null entries."""
+    """The parallel lists of text completions. The first token of an echoed prompt has null entries."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -61,7 +68,7 @@ class CompletionLogprobs(Struct):
 
 
 class PromptLogprob(Struct):
-    """vLLM's: a position's tokens by id; `rank` counts from 1, the prompt's own token may have none."""
+    """vLLM's form of a token at one position. `rank` counts from 1; the prompt's own token may have none."""
 
     logprob: float
     rank: int | None
@@ -98,7 +105,7 @@ class ToolCallPart(Struct, kw_only=True):
 
 
 class AssistantMessage(Struct, kw_only=True):
-    """`reasoning` is vLLM's newer name of `reasoning_content`. One of them is set: some clients join both."""
+    """`reasoning` is vLLM's newer name of `reasoning_content`. Only one is set, as some clients join both."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None

@@ -1,6 +1,6 @@
-"""Structural tags as xgrammar and vLLM take them, checked and in one form.
+"""Checks structural tags in the forms of xgrammar and vLLM, and brings them into one form.
 
-`grammars.tags.format` says what the types mean.
+`grammars.tags.format` defines the types.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
-from .body_limits import check_count
+from ..request.validation import check_count
 
 MAX_DEPTH = 32
 MAX_FORMATS = 4096  # in one structural tag
@@ -142,7 +142,7 @@ _READERS: dict[str, Callable[[Fields, str, int], Fields]] = {
 
 
 def _tags(fields: Fields, where: str, depth: int) -> list[Fields]:
-    """Their type may be left out."""
+    """Tags, whose type may be left out."""
     found = []
     for place, value in enumerate(_list(fields, "tags", where)):
         at = f"{where}.tags[{place}]"
@@ -216,7 +216,7 @@ def _object(value: object, where: str) -> Fields:
 
 
 def _shown(value: object) -> str:
-    """As the client wrote it."""
+    """The value as the client wrote it."""
     return repr(value) if isinstance(value, str) else msgspec.json.encode(value).decode()[:SHOWN_CHARACTERS]
 
 

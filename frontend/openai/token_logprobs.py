@@ -1,13 +1,11 @@
-"""Log-probabilities from packed arrays to the shapes that clients read."""
+"""Log-probabilities in the shapes that OpenAI's and vLLM's clients read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
-
-import numpy as np
 
 from ...runtime.messages import Logprobs, Tokens
+from ..request.logprobs import TokenLogprob, prompt_entries
 from ..text.tokenizer import Tokenizer
 from .responses import (
     ChatLogprobs,
@@ -17,34 +15,6 @@ from .responses import (
     PromptLogprobs,
     TopLogprob,
 )
-
-
-class TokenLogprob(NamedTuple):
-    """One token of a reply or a prompt. `top` is in descending order; `offset` is in characters."""
-
-    token: int
-    logprob: float | None
-    top: Sequence[tuple[int, float]]
-    offset: int = 0
-
-
-def unpack(tokens: Tokens, logprobs: Logprobs, offsets: Sequence[int]) -> list[TokenLogprob]:
-    """One for each offset: tokens past a stop string have none and are left out."""
-    ids = np.frombuffer(tokens, "<i4").tolist()
-    chosen = np.frombuffer(logprobs.chosen, "<f4").tolist()
-    tops = _rows(logprobs, len(chosen))
-    return [
-        TokenLogprob(token, value, top, offset)
-        for token, value, top, offset in zip(ids, chosen, tops, offsets, strict=False)
-    ]
-
-
-def _rows(logprobs: Logprobs, rows: int) -> list[list[tuple[int, float]]]:
-    if not logprobs.top_ids:
-        return [[] for _ in range(rows)]
-    ids = np.frombuffer(logprobs.top_ids, "<i4").reshape(rows, -1).tolist()
-    values = np.frombuffer(logprobs.top_values, "<f4").reshape(rows, -1).tolist()
-    return [list(zip(*row, strict=True)) for row in zip(ids, values, strict=True)]
 
 
 def chat_logprobs(tokenizer: Tokenizer, entries: Iterable[TokenLogprob]) -> ChatLogprobs:
@@ -65,7 +35,7 @@ def _described(tokenizer: Tokenizer, token: int, logprob: float) -> TopLogprob:
 def completion_logprobs(
     tokenizer: Tokenizer, entries: Sequence[TokenLogprob], offset: int
 ) -> CompletionLogprobs:
-    """`offset` is how many characters stand before the text that the entries' own offsets count from."""
+    """`offset` is the number of characters before the text that the entries' own offsets count from."""
     return CompletionLogprobs(
         [tokenizer.token_text(entry.token) for entry in entries],
         [entry.logprob for entry in entries],
@@ -75,20 +45,13 @@ def completion_logprobs(
 
 
 def _alternatives(tokenizer: Tokenizer, entry: TokenLogprob) -> dict[str, float] | None:
-    """The most likely tokens by text and the token itself, which makes one more if it isn't among them."""
+    """The most likely tokens by text, and the token itself if it is not among them."""
     if entry.logprob is None:
         return None
     result: dict[str, float] = {}
     for token, logprob in (*entry.top, (entry.token, entry.logprob)):
         result.setdefault(tokenizer.token_text(token), logprob)
     return result
-
-
-def prompt_entries(prompt: Tokens, logprobs: Logprobs | None, offsets: Sequence[int]) -> list[TokenLogprob]:
-    """A prompt's tokens: the first follows nothing and has no log-probability."""
-    first = TokenLogprob(int.from_bytes(prompt[:4], "little"), None, (), 0)
-    rest = unpack(prompt[4:], logprobs, offsets[1:]) if logprobs is not None else []
-    return [first, *rest]
 
 
 def prompt_logprobs(tokenizer: Tokenizer, prompt: Tokens, logprobs: Logprobs | None) -> PromptLogprobs:

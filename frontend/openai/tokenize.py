@@ -11,25 +11,30 @@ from starlette.responses import Response
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady, Tokens
-from ..caller import Caller, caller_of
-from ..service import Service
-from ..tenants import cache_namespace, cache_scope
-from .body_limits import check_count
-from .conversation import render, tool_definitions
+from ..http.body import BodyKind
+from ..http.http_service import HttpService
+from ..http.tenants import cache_scope, caller_of
+from ..request.conversation import render, tool_definitions
+from ..request.prepare import cache_namespace
+from ..request.service import Service
+from ..request.validation import check_count, check_salt, check_token_ids
+from ..work.caller import Caller
+from .chat import conversation_of
+from .fixed_fields import INERT_FIELDS
 from .protocol import DetokenizeRequest, PromptFields, TokenizeRequest
 from .responses import DetokenizeResponse, TokenizeResponse
-from .validation import check_salt, check_token_ids
 
 MOST_TOKENS = 1 << 20  # of a text that is only counted, unless the model's context is longer
 
-_tokenize_decoder = msgspec.json.Decoder(TokenizeRequest)
-_detokenize_decoder = msgspec.json.Decoder(DetokenizeRequest)
+_TOKENIZE = BodyKind(TokenizeRequest, INERT_FIELDS)
+_DETOKENIZE = BodyKind(DetokenizeRequest, INERT_FIELDS)
 
 
-async def tokenize(service: Service, http_request: Request) -> Response:
-    """The ids of a text, or of a conversation as the chat template renders it."""
+async def tokenize(http: HttpService, http_request: Request) -> Response:
+    """The ids of a text, or of a conversation rendered by the chat template."""
+    service = http.service
     caller = caller_of(http_request, service.config)
-    request = await service.bodies.read(http_request, caller, _tokenize_decoder, TokenizeRequest)
+    request = await http.bodies.read(http_request, caller, _TOKENIZE)
     service.check_model(request.model)
     check_salt(request.cache_salt)
     model = _known_model(service)
@@ -51,9 +56,9 @@ def _tokenized(service: Service, model: ModelReady, tokens: Tokens, with_strings
 async def prompt_tokens(
     service: Service, scope: str, request: PromptFields, prompt: str | None, caller: Caller, most: int
 ) -> Tokens:
-    """At most `most` tokens. `scope` is what the names of the caller's namespaces begin with.
+    """At most `most` tokens. `scope` begins the names of the caller's namespaces.
 
-    Raises `RequestError` unless there is either a prompt or a conversation.
+    Raises `RequestError` unless the request has either a prompt or a conversation.
     """
     if (prompt is None) == (request.messages is None):
         raise RequestError("Give either prompt or messages.", param="prompt", code="invalid_value")
@@ -67,13 +72,14 @@ async def prompt_tokens(
 
 
 def _rendered(service: Service, request: PromptFields) -> str:
-    return render(service.template, request, tool_definitions(request.tools))
+    return render(service.template, conversation_of(request), tool_definitions(request.tools))
 
 
-async def detokenize(service: Service, http_request: Request) -> Response:
+async def detokenize(http: HttpService, http_request: Request) -> Response:
     """The text of ids, special tokens included."""
+    service = http.service
     caller = caller_of(http_request, service.config)
-    request = await service.bodies.read(http_request, caller, _detokenize_decoder, DetokenizeRequest)
+    request = await http.bodies.read(http_request, caller, _DETOKENIZE)
     service.check_model(request.model)
     return await service.work.call(caller, _detokenized, service, request.tokens, _known_model(service))
 

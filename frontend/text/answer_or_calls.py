@@ -1,4 +1,4 @@
-"""Replies that are either tool calls or an answer of a given form, in which nothing looks like a call."""
+"""Reads replies that are either tool calls or an answer of a given form. Nothing in an answer is a call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .tool_formats import TAGS, ToolFormat
 
 
 class AnswerOrCalls:
-    """How a reply begins says which it is. `names` are those of all tools."""
+    """The beginning of a reply decides which of the two it is. `names` are the names of all tools."""
 
     def __init__(self, calls: ToolCallParser, format: ToolFormat, names: Collection[str]) -> None:
         self._calls = calls
@@ -18,6 +18,10 @@ class AnswerOrCalls:
         self._names = names
         self._held = ""
         self._is_call: bool | None = None
+
+    def may_check(self, several: bool) -> bool:
+        """As `ToolCallParser.may_check`."""
+        return self._calls.may_check(several or bool(self._held))
 
     def push(self, text: str, final: bool, cut: bool = False) -> list[Delta]:
         """As `ToolCallParser.push`."""
@@ -34,7 +38,7 @@ class AnswerOrCalls:
         return [ContentDelta(held)] if held else []
 
     def _begins_call(self, text: str, final: bool) -> bool | None:
-        """None if more has to come to say. What may be either counts as an answer."""
+        """None if the text is too short to decide. A text that could be either counts as an answer."""
         tags = TAGS[self._format.name]
         if text.startswith(tags):
             return True

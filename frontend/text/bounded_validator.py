@@ -1,4 +1,4 @@
-"""Validates values against a client's JSON schema in a bounded number of steps; fetches nothing."""
+"""Validates values against a client's JSON schema in a bounded number of steps, and fetches nothing."""
 
 from __future__ import annotations
 
@@ -18,25 +18,23 @@ from referencing.jsonschema import EMPTY_REGISTRY, specification_with
 if TYPE_CHECKING:
     from referencing._core import Resolver  # it has no public name
 
-MAX_STEPS = (
-    20_000  # of a check, each about 10 µs: keywords that are looked at, and more for what takes longer
-)
+MAX_STEPS = 20_000  # of one check, each about 10 µs: a keyword is one step, slower work counts as several
 MEMBERS_IN_A_STEP = 50
 SEARCH_SECONDS = 0.05  # time limit of one search for a pattern
 STEPS_OF_A_SLOW_SEARCH = 5_000
 MAX_PATTERN = 4_096  # characters
-PATTERN_IN_A_STEP = 5  # characters of a pattern with its counted repeats written out, while it is compiled
+PATTERN_IN_A_STEP = 5  # characters of a pattern to compile, with its counted repeats written out
 _COUNTED = re.compile(r"\{(\d*)(?:,(\d*))?\}")
 _PART = re.compile(
     r"\\[pP]\{[^}]*\}|\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]|\{(?P<least>\d*)(?:,(?P<most>\d*))?\}|.", re.DOTALL
 )
-# Flags, comments and the like, classes in classes and other braces: they may change what a repeat is of.
+# Flags, comments, nested classes and other braces may change which part a repeat applies to.
 _ODD = re.compile(r"\(\?(?![:=!]|<[=!])|\[\^?\]?[^\]]*\[|(?<!\\)(?<!\\[pP])\{(?!\d*(?:,\d*)?\})")
 Keyword = Callable[[Any, Any, Any, Any], "Iterator[ValidationError] | None"]
 
 
 class TooSlowError(Exception):
-    """A check would take more than its steps."""
+    """A check would take more steps than it may."""
 
 
 class BoundedValidator:
@@ -61,11 +59,12 @@ class BoundedValidator:
         self._is_unbounded = '"unevaluatedProperties"' in text and '"patternProperties"' in text
 
     def is_valid(self, value: Any) -> bool:
-        """False also where that can't be told: too many steps, a reference that leads out of the schema."""
+        """False also if the check can't decide: it took too many steps, or a reference leads out of the
+        schema."""
         self._steps = MAX_STEPS
         try:
             return not self._is_unbounded and bool(self._validator.is_valid(value))
-        except Exception:  # jsonschema raises what lies beneath it, `regex` its own
+        except Exception:  # jsonschema passes on the errors of its libraries, `regex` raises its own
             return False
 
     def _spend(self, steps: int) -> None:
@@ -129,7 +128,7 @@ class BoundedValidator:
 
 
 def resolver_of(schema: Any, kind: type[Validator]) -> Resolver[Any]:
-    """Finds what the schema's references lead to. It searches the schema for anchors once, not each time."""
+    """Resolves the schema's references. It searches the schema for anchors once, not at each look-up."""
     resource = specification_with(kind.ID_OF(kind.META_SCHEMA)).create_resource(schema)
     address = resource.id() or ""
     resolver: Resolver[Any] = EMPTY_REGISTRY.with_resource(address, resource).crawl().resolver(address)
@@ -141,11 +140,11 @@ def _members(value: Any) -> int:
 
 
 def _written_out(pattern: str) -> int:
-    """Characters of the pattern, at most, if its counted repeats stood there one by one."""
+    """An upper bound for the pattern's characters with its counted repeats written out."""
     if _ODD.search(pattern):
         counts = [_times(*found) for found in _COUNTED.findall("".join(pattern.split()))]
         return len(pattern) * prod(counts)
-    sums, last = [0], 0  # of each group that is open, and of what a repeat would repeat
+    sums, last = [0], 0  # of each open group, and of the part that a repeat would apply to
     for part in _PART.finditer(pattern):
         text = part[0]
         if text == "(":
@@ -171,7 +170,8 @@ def _times(least: str, most: str | None) -> int:
 
 
 def _of_one_draft(schema: Any) -> Any:
-    """Without the dialects that subschemas name: each would be read by a validator of its own."""
+    """A copy without the dialects of subschemas, because jsonschema reads each with a validator of its
+    own."""
     if isinstance(schema, list):
         return [_of_one_draft(each) for each in schema]
     if not isinstance(schema, dict):

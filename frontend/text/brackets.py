@@ -1,10 +1,10 @@
-"""Following brackets and strings in text that arrives in pieces."""
+"""Tracks brackets and strings in text that arrives in pieces."""
 
 from __future__ import annotations
 
 
 class BracketScanner:
-    """For JSON and Python literals alike: inside `quotes` brackets don't count, backslashes escape."""
+    """Works for JSON and Python literals: brackets inside `quotes` don't count, and backslashes escape."""
 
     def __init__(self, quotes: str) -> None:
         self._quotes = quotes

@@ -1,4 +1,4 @@
-"""Where the body of a tool call ends, in each dialect. Bodies arrive in pieces."""
+"""Finds the end of a tool call's body in each dialect. Bodies arrive in pieces."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _NAME_BEFORE_OBJECT = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*\w+\s*)?(?:\[
 
 
 class CallReader(Protocol):
-    """Takes linear time over all the pieces."""
+    """Takes time linear in the length of all pieces."""
 
     def feed(self, text: str) -> int | None:
-        """How many characters of `text` still belong to the body; None if all do and more may."""
+        """How many characters of `text` belong to the body; None if all do and more may follow."""
 
     def calls(self, body: str) -> list[Call] | None:
-        """What the whole body says; None if it is no call."""
+        """The calls in the whole body; None if it is not a call."""
 
 
 def reader_for(dialect: Dialect) -> CallReader:
@@ -35,7 +35,7 @@ def reader_for(dialect: Dialect) -> CallReader:
 
 
 class TaggedReader:
-    """`{"name": …, "arguments": …}` up to a closing tag, which may also stand in the JSON's strings."""
+    """`{"name": …, "arguments": …}` up to a closing tag. The tag may also occur in the JSON's strings."""
 
     def __init__(self, closing_tag: str) -> None:
         self._tag = closing_tag
@@ -56,7 +56,7 @@ class TaggedReader:
         return None
 
     def calls(self, body: str) -> list[Call] | None:
-        """A tag that is missing because the model ended right after the JSON is forgiven."""
+        """The tag may be missing if the model ended right after the JSON."""
         return json_calls(body.strip().removesuffix(self._tag))
 
 

@@ -1,4 +1,4 @@
-"""What the text of a tool call says: a function's name and its arguments as JSON text."""
+"""Parses the text of tool calls into functions' names and arguments as JSON text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Call(NamedTuple):
 
 
 def json_calls(text: str) -> list[Call] | None:
-    """Calls written as one object or an array of them; None if anything else stands there."""
+    """Calls written as one object or an array of them; None for any other text."""
     value = _parsed(text)
     elements = _element_texts(text.strip()) if isinstance(value, list) else [text]
     calls = [call for element in elements if (call := _json_call(element)) is not None]
@@ -42,7 +42,7 @@ def is_json_object(text: str) -> bool:
 
 
 def _parsed(text: str) -> object:
-    """None also for text that is not valid JSON (NaN and Infinity are not)."""
+    """None for text that is not valid JSON; NaN and Infinity are not valid."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -69,7 +69,7 @@ def _json_call(text: str) -> Call | None:
 
 
 def _member_text(text: str, key: str) -> str:
-    """The text of a member's value in the text of a valid object: the model's own writing of it."""
+    """The text of a member's value in a valid object, as the model wrote it."""
     decoder = json.JSONDecoder()
     position, found = 1, ""
     while text[position := _behind_spacing(text, position)] != "}":
@@ -94,7 +94,7 @@ def _element_texts(text: str) -> list[str]:
 
 def _behind_spacing(text: str, position: int) -> int:
     match = _SPACING.match(text, position)
-    assert match is not None  # it matches nothing, too
+    assert match is not None  # it also matches the empty text
     return match.end()
 
 
@@ -110,7 +110,7 @@ def _python_call(node: ast.expr) -> Call:
 
 
 def _literal(node: ast.expr) -> Any:
-    """A literal, in which JSON's own words count too."""
+    """A Python literal; JSON's true, false and null count as literals too."""
     match node:
         case ast.Name(id=word) if word in _PYTHON_WORDS:
             return _PYTHON_WORDS[word]

@@ -1,4 +1,4 @@
-"""Chat templates: from messages to the text of a prompt."""
+"""Renders messages into the text of a prompt with the model's chat template."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ChatTemplate:
         return cls(sources, _special_token_variables(tokenizer.config), special)
 
     def source(self, tools: list[dict[str, Any]] | None = None) -> str:
-        """The template's text that a request with these tools is rendered with."""
+        """The source of the template that renders requests with these tools."""
         return self._sources[self._name(tools)]
 
     def render(
@@ -61,12 +61,12 @@ class ChatTemplate:
         continue_final_message: bool = False,
         kwargs: dict[str, Any] | None = None,
     ) -> str:
-        """As `apply_chat_template` of transformers does; a tool call's `arguments`, JSON text in
-        OpenAI's API, reach the template as an object, as templates expect.
+        """Renders as transformers' `apply_chat_template` does. A tool call's `arguments` are JSON text in
+        OpenAI's API; the template gets them as an object, as templates expect.
 
-        What the client sent never forms a special token: such text has a `CONTROL_MARK` in it.
+        A client's text never forms a special token, because a `CONTROL_MARK` is put into it.
 
-        Raises RequestError naming `messages` when the template refuses them.
+        Raises RequestError naming `messages` if the template refuses them.
         """
         try:
             control = self._control
@@ -85,7 +85,7 @@ class ChatTemplate:
             )
         except RequestError:
             raise
-        except Exception as error:  # a template is a program: it can fail in any way
+        except Exception as error:  # a template is a program, which can fail in any way
             raise RequestError(
                 f"The model's chat template can't render these messages: {error}",
                 param="messages",
@@ -137,9 +137,8 @@ def _plain_dict(value: dict[str, Any], write: Callable[[str], str] = str) -> dic
 
 
 def _for_template(message: dict[str, Any], control: ControlTexts) -> dict[str, Any]:
-    """A copy whose reasoning goes by each of its names and whose tool calls hold objects. All but the role,
-    which templates may put between the parts of a special token, is guarded.
-    """
+    """A copy that has the reasoning under each of its names, and objects in tool calls. All of it is guarded
+    but the role, which templates may put between the parts of a special token."""
     copy = _plain_dict(message)
     reasoning = next((copy[name] for name in _REASONING_FIELDS if copy.get(name) is not None), None)
     if reasoning is not None:
@@ -155,7 +154,7 @@ def _for_template(message: dict[str, Any], control: ControlTexts) -> dict[str, A
 
 
 def _arguments(text: str) -> object:
-    """Text that is not a JSON object is left to the template as it is."""
+    """Text that is not a JSON object reaches the template unchanged."""
     try:
         value = json.loads(text) if text.strip() else {}
     except ValueError:

@@ -1,4 +1,4 @@
-"""Keeping a client's text from forming special tokens, such as those that begin and end a turn."""
+"""Prevents a client's text from forming special tokens, such as those that begin and end a turn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 from .cut_points import trie_pattern
 from .tokenizer import CONTROL_MARK
 
-# What clients may send as they got it: reasoning begins no turn.
+# Clients may send reasoning back as they received it, because it can't begin a turn.
 _REASONING = frozenset(("<think>", "</think>", "[THINK]", "[/THINK]"))
 
 
@@ -27,15 +27,15 @@ class ControlTexts:
         self._pattern = re.compile(_first_characters(texts))
 
     def guard(self, text: str) -> str:
-        """With the marks it needs; almost always the text itself."""
+        """The text with the marks that it needs; almost always the unchanged text."""
         return _marked(text, self.places(text))
 
     def guard_word(self, text: str) -> str:
-        """The same, also for a text that templates may put between the parts of a special token."""
+        """Like `guard`, also for a text that templates may put between the parts of a special token."""
         return _marked(text, self.places(text, may_be_inside=True))
 
     def places(self, text: str, *, may_be_inside: bool = False) -> list[int]:
-        """Where marks belong, in characters, in order."""
+        """The positions of the marks, in characters, in order."""
         found = []
         if self._begins_inside(text) or (may_be_inside and text and text in self._middles):
             found.append(0)
@@ -77,7 +77,7 @@ def _all_places(text: str, part: str) -> Iterable[int]:
 
 
 def _first_characters(texts: list[str]) -> str:
-    """The first character of each of the texts, wherever one stands; they may overlap."""
+    """The positions of the first characters of all occurrences, which may overlap."""
     rests: dict[str, list[str]] = {}
     for text in texts:
         rests.setdefault(text[0], []).append(text[1:])

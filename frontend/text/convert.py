@@ -1,4 +1,4 @@
-"""Tokenizers in older formats are converted by transformers, in a child process that exits again."""
+"""Converts tokenizers in older formats with transformers, in a child process that then exits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ tokenizer.backend_tokenizer.save(sys.argv[2])
 
 
 def converted_tokenizer(directory: Path) -> str:
-    """The text of the tokenizer.json that transformers makes of the files in `directory`."""
+    """The text of the tokenizer.json that transformers makes from the files in `directory`."""
     if importlib.util.find_spec("transformers") is None:
         raise ConfigError(
             f"{directory} has no tokenizer.json, and converting its tokenizer needs transformers: "

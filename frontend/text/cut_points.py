@@ -1,4 +1,5 @@
-"""Where a text can be cut so that its parts, tokenized one by one, give the tokens of the whole."""
+"""Finds places where a text can be cut so that its parts, tokenized separately, give the tokens of the
+whole."""
 
 from __future__ import annotations
 
@@ -9,17 +10,17 @@ from tokenizers import AddedToken
 
 from .tokenizer import Tokenizer
 
-_WINDOW = 1 << 18  # bytes that are searched at once
+_WINDOW = 1 << 18  # bytes that one search covers
 _PROBES = ("Hello ", " a  b\n", "\n\nx", "é", " ", "▁", "")
 
 
 class CutPoints:
-    """Added tokens that split a text before anything else looks at it. A cut is just before one.
+    """Added tokens at which a text can be cut. A cut is just before such a token.
 
-    `tokenizers` takes them out of the raw text first, the longest of the leftmost, then works on what
-    is left between them. Tokens that eat the spaces around them, match whole words only, are looked for
-    in normalized text, or may be swallowed by another token don't serve as cuts: those that do are
-    found wherever their bytes stand, whatever is around them. Texts are UTF-8, offsets are in bytes.
+    `tokenizers` first finds added tokens in the raw text, the longest of the leftmost, then works on the text
+    between them. A token serves as a cut if it is found wherever its bytes occur. So it must not absorb the
+    spaces around it, match whole words only, be searched in normalized text, or be a part of another token.
+    Texts are UTF-8, offsets are in bytes.
 
     `ids` are those tokens; empty if no text can be cut without changing its tokens.
     """
@@ -43,15 +44,15 @@ class CutPoints:
         return offset == len(text) or self._pattern.match(text, offset) is not None
 
     def after(self, text: bytes, offset: int) -> int:
-        """The first cut behind `offset`; the text's end if there is none."""
+        """The first cut behind `offset`, or the text's end."""
         return next(self._found(text, offset + 1), len(text))
 
     def all(self, text: bytes) -> list[int]:
-        """Without the text's end."""
+        """All cuts but the text's end."""
         return list(self._found(text, 0))
 
     def _found(self, text: bytes, start: int) -> Iterator[int]:
-        """The cuts at or behind `start`. No other thread can run during one search, so each is short."""
+        """The cuts at or behind `start`. Each search is short, because no other thread can run during it."""
         for window in range(start, len(text), _WINDOW):
             end = min(window + _WINDOW, len(text))
             for found in self._pattern.finditer(text, window, end + self._longest):
@@ -60,7 +61,7 @@ class CutPoints:
 
 
 def trie_pattern(words: Iterable[str]) -> str:
-    """Any of the words, the longest first. Thousands with a common start cost no more than one."""
+    """A pattern for any of the words, the longest first. Common beginnings are matched once."""
     trie: dict[str, dict] = {}  # type: ignore[type-arg]
     for word in words:
         node = trie
@@ -85,7 +86,7 @@ def _cuts(tokenizer: Tokenizer, token: AddedToken, index: int) -> bool:
 
 
 def _swallowed(cuts: Iterable[str], tokens: Iterable[str]) -> set[str]:
-    """Those of `cuts` of which some token can take a part."""
+    """The `cuts` of which some token can contain a part."""
     starts: dict[str, set[str]] = {}
     for cut in cuts:
         for length in range(1, len(cut) + 1):
@@ -104,7 +105,7 @@ def _swallowed(cuts: Iterable[str], tokens: Iterable[str]) -> set[str]:
 
 
 def _parts_add_up(tokenizer: Tokenizer, ids: dict[str, int]) -> bool:
-    """Trust, but verify: the rules above hold for this tokenizer on a few awkward texts."""
+    """Checks on a few awkward texts that the rules above hold for this tokenizer."""
     for cut in list(ids)[:4]:
         for before in _PROBES:
             for after in _PROBES:

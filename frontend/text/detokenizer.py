@@ -1,4 +1,4 @@
-"""From output tokens to text that can be sent, piece by piece."""
+"""Turns output tokens into text that can be sent, piece by piece."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from .tokenizer import Tokenizer
 
 
 class TextDelta(NamedTuple):
-    """What a push added.
+    """The result of a push.
 
-    `text` is new and can be sent: no later token can take it back. `stopped` is the stop string that
-    ended the text. `tokens_kept` counts all tokens so far that belong to the reply; as in vLLM the
-    token that completes the stop string is the last of them, whether or not its text is returned.
-    `offsets` holds, for each token of this push that is kept, the number of characters of the reply
-    before it.
+    `text` is new and can be sent: later tokens never change it. `stopped` is the stop string that ended the
+    text. `tokens_kept` counts the reply's tokens so far; as in vLLM the token that completes the stop string
+    is the last of them, whether or not its text is returned. `offsets` has, for each kept token of this push,
+    the number of the reply's characters before it.
     """
 
     text: str
@@ -30,12 +29,12 @@ class TextDelta(NamedTuple):
 
 
 class Detokenizer:
-    """One choice's text. Constant time for each token, amortised.
+    """Decodes one choice's tokens, in amortised constant time for each.
 
-    With `continues_text` (a reply continues its prompt) the space that begins a SentencePiece token
-    is kept at the start; without, the text is that of `Tokenizer.decode`. `shown_special` are special
-    tokens whose text is kept although special tokens are skipped: those that mark up a tool call.
-    Stop strings are looked for in the text behind the first `min_tokens` tokens.
+    With `continues_text` (a reply continues its prompt) the space that begins a SentencePiece token is kept
+    at the start; without, the text is that of `Tokenizer.decode`. `shown_special` are special tokens whose
+    text is kept although special tokens are skipped, as they mark tool calls or reasoning. Stop strings are
+    searched behind the first `min_tokens` tokens.
     """
 
     def __init__(
@@ -60,6 +59,11 @@ class Detokenizer:
         self._held = ""  # the last of them, not yet sent
         self._tokens = 0
         self._stopped: str | None = None
+
+    @property
+    def holds_text(self) -> bool:
+        """Whether decoded text is held back because it may begin a stop string."""
+        return bool(self._held)
 
     def push(self, tokens: Tokens, final: bool) -> TextDelta:
         """Tokens after a stop string are ignored. `final`: no more tokens follow."""
@@ -89,7 +93,7 @@ class Detokenizer:
         return text
 
     def _accept(self, text: str) -> str:
-        """Adds decoded text; returns what has become safe to send."""
+        """Adds decoded text; returns the text that can be sent now."""
         found = self._matcher.push(text) if self._tokens > self._min_tokens else None
         if found is not None:
             return self._end_at(found, text)

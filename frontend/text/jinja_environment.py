@@ -20,7 +20,8 @@ _ESCAPED_MARK = json.dumps(CONTROL_MARK)[1:-1]
 
 
 class GenerationBlocks(Extension):
-    """`{% generation %}…{% endgeneration %}` marks the assistant's text for training: here, plain text."""
+    """`{% generation %}…{% endgeneration %}` marks the assistant's text for training. Here it is plain
+    text."""
 
     tags = {"generation"}  # noqa: RUF012 (declared so by Jinja)
 
@@ -30,7 +31,7 @@ class GenerationBlocks(Extension):
 
 
 class TemplateNamespace(Namespace):
-    """A namespace that keeps its hands off Python's own attributes."""
+    """A namespace that never sets Python's own attributes."""
 
     def __init__(*args: object, **kwargs: object) -> None:
         self, *rest = args
@@ -57,10 +58,8 @@ def chat_template_environment() -> ImmutableSandboxedEnvironment:
 
 
 def plain_data(value: object, write: Callable[[str], str] = str) -> object:
-    """A copy made of exact JSON types only, which a template can't use to reach anything else.
-
-    Strings are as `write` returns them.
-    """
+    """A copy made of exact JSON types only, from which a template can reach nothing else. `write` converts
+    its strings."""
     if type(value) is str:
         return write(value)
     if value is None or type(value) in (int, float, bool):

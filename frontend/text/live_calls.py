@@ -1,4 +1,4 @@
-"""Calls that a grammar holds to the model's form: their arguments are told as they come."""
+"""Reads calls that follow a grammar, and reports their arguments as they arrive."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class ArgumentsReader(Protocol):
     """Takes the text from the arguments' first character on."""
 
     def feed(self, text: str) -> tuple[str, int | None]:
-        """JSON text, and how many characters of `text` still belong to the arguments, None for all."""
+        """JSON text, and how many characters of `text` belong to the arguments; None if all do."""
 
 
 class LiveCalls:
-    """The body of one tag: a call, or several. `rest` is what came behind it, None while it goes on."""
+    """The body of one tag: a call, or several. `rest` is the text behind it, None while it goes on."""
 
     def __init__(self, format: ToolFormat, names: Collection[str], tag: str) -> None:
-        """tag: what leads into the body, "" for nothing"""
+        """`tag` is the text before the body; it may be empty."""
         self._format = format
         self._heads = {format.begin(name): name for name in names}
         self._ahead: Literal["first", "next", "arguments"] = "first"
@@ -49,11 +49,11 @@ class LiveCalls:
         self.rest: str | None = None
 
     def recognizes(self, body: str) -> bool | None:
-        """Whether a call begins there; None if more text has to come to say."""
+        """Whether a call begins there; None if more text is needed to decide."""
         return self._found(self._prefix, body)
 
     def feed(self, text: str, final: bool) -> list[Event]:
-        """`recognizes` must have said yes to the beginning. `final`: no more text follows."""
+        """Call it after `recognizes` has returned True for the beginning. `final`: no more text follows."""
         self._held += text
         events: list[Event] = []
         while self.rest is None and self._step(events, final):
@@ -61,7 +61,7 @@ class LiveCalls:
         return events
 
     def _step(self, events: list[Event], final: bool) -> bool:
-        """False if more text has to come."""
+        """False if more text is needed."""
         if self._ahead == "arguments":
             return self._read_arguments(events)
         if self._ahead == "first":
@@ -123,7 +123,7 @@ class JsonArguments:
 
 
 class KeywordArguments:
-    """`name=value` in JSON's spelling, up to the bracket that closes the call."""
+    """`name=value` with JSON values, up to the bracket that closes the call."""
 
     def __init__(self) -> None:
         self._scanner = BracketScanner('"')

@@ -1,9 +1,9 @@
-"""Tokenizing long texts in steps, given up as soon as there are too many tokens."""
+"""Tokenizes long texts in steps, and stops as soon as there are too many tokens."""
 
 from __future__ import annotations
 
 from ...runtime.messages import Tokens
-from ..steps import Steps
+from ..work.steps import Steps
 from .text_pieces import TextPieces
 from .token_floor import TokenFloor
 from .tokenizer import Tokenizer
@@ -13,7 +13,7 @@ _SAMPLE = "a"
 
 
 class TooLongError(ValueError):
-    """The text has at least `tokens`, which is more than it may have."""
+    """The text has at least `tokens`, which is more than the limit."""
 
     def __init__(self, tokens: int) -> None:
         super().__init__(f"at least {tokens} tokens")
@@ -21,12 +21,12 @@ class TooLongError(ValueError):
 
 
 def is_long(text: str) -> bool:
-    """Whether tokenizing the text takes so long that it belongs in steps, off the event loop."""
+    """Whether tokenizing the text takes so long that it is done in steps, off the event loop."""
     return len(text) > LONG_TEXT
 
 
 class LongTexts:
-    """The ids are those that the tokenizer gives for the whole text."""
+    """Returns the ids that the tokenizer gives for the whole text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -35,7 +35,8 @@ class LongTexts:
         self._around = _special_tokens_around(tokenizer)
 
     def check(self, text: str, most: int | None) -> Steps[None]:
-        """Raises `TooLongError` if a long text certainly has more tokens than `most`; tokenizes nothing."""
+        """Raises `TooLongError` if a long text certainly has more than `most` tokens, without tokenizing
+        it."""
         if most is not None and is_long(text) and len(text) > most:
             least = yield from self._floor.of(text)
             if least > most:
@@ -61,7 +62,7 @@ class LongTexts:
 
 
 def _special_tokens_around(tokenizer: Tokenizer) -> tuple[Tokens, Tokens] | None:
-    """What the tokenizer puts before and behind a text; None if that can't be told."""
+    """The tokens that the tokenizer puts before and behind a text; None if that is unknown."""
     plain = tokenizer.encode(_SAMPLE, add_special_tokens=False)
     before, found, after = tokenizer.encode(_SAMPLE, True).partition(plain)
     return (before, after) if found and len(before) % 4 == 0 else None

@@ -1,4 +1,4 @@
-"""Markers that may be split over the pieces of a stream."""
+"""Finds markers that may be split over the pieces of a stream."""
 
 from __future__ import annotations
 

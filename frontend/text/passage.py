@@ -1,4 +1,4 @@
-"""A stretch of text with the ids it stands for, and where the two can be taken apart."""
+"""A part of a text with its ids, and the places where both can be cut."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...runtime.messages import Tokens
 
 
 class Cut(NamedTuple):
-    """A place where a text can be cut: how many of its bytes and of its tokens stand before."""
+    """A place where a text can be cut: the number of bytes and of tokens before it."""
 
     offset: int
     tokens: int
@@ -24,7 +24,7 @@ START = Cut(0, 0)
 class Passage:
     """`text` is UTF-8, `cuts` are some of the places where it can be cut, in order.
 
-    `replies` are ranges of bytes, in order, whose ids are those that the model produced.
+    `replies` are ranges of bytes, in order, whose ids the model produced.
     """
 
     text: bytes
@@ -74,7 +74,7 @@ def moved(cuts: Iterable[Cut], by: Cut) -> list[Cut]:
 
 
 def common_length(first: bytes, second: bytes, start: int = 0) -> int:
-    """How many bytes `first` and `second[start:]` have in common at their beginnings."""
+    """The number of bytes that `first` and `second[start:]` share at their beginnings."""
     if second.startswith(first, start):
         return len(first)
     equal, different = 0, min(len(first), len(second) - start) + 1

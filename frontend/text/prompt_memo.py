@@ -1,7 +1,8 @@
-"""Which ids a text came from, so that a conversation's next turn is the very tokens of the last.
+"""Remembers the ids of earlier prompts and replies, so that a conversation's next turn begins with the same
+tokens.
 
-A reply's text, encoded again, need not give the ids that the model sampled. The memo remembers them
-with the whole text before them, and tokenizes only what comes behind the text that it knows.
+Encoding a reply's text again may give other ids than the model sampled. The memo stores the sampled ids with
+the whole text before them, and tokenizes only the text behind the longest known beginning.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from ...runtime.messages import Tokens
-from ..steps import Steps, run_now
+from ..work.steps import Steps, run_now
 from .control_texts import ControlTexts
 from .cut_points import CutPoints
 from .long_texts import LongTexts, TooLongError, is_long
@@ -27,17 +28,14 @@ _MAX_BYTES = 64 << 20
 
 
 class PromptMemo:
-    """Holds about `max_bytes`; what was used least recently leaves first. Safe to use from threads.
+    """Holds about `max_bytes`; the least recently used texts are evicted first. It is thread-safe.
 
-    What is remembered in one namespace is found in that alone, and in the namespace None nothing is: the ids
-    that others sampled, and how long a text takes, tell what they said.
+    Texts remembered in one namespace are found only in that namespace, and none in the namespace None:
+    sampled ids and tokenizing times reveal other clients' texts. Without `keeps_replies` no sampled ids are
+    remembered, so a text's ids depend only on the text.
 
-    Without `keeps_replies` no ids that were sampled are remembered: a text's ids then depend on the text
-    alone.
-
-    `tokens_remembered` counts the ids that were not tokenized again. `tokens_rewritten` counts those
-    that were remembered for an earlier turn of a prompt's conversation, but the prompt has other text
-    in a reply's place, and all that came behind it is lost.
+    `tokens_remembered` counts the ids that were not tokenized again. `tokens_rewritten` counts ids remembered
+    for an earlier turn that were lost because the prompt has other text in a reply's place.
     """
 
     def __init__(
@@ -68,7 +66,7 @@ class PromptMemo:
         return self._tree.bytes_used
 
     def encode(self, namespace: str | None, text: str) -> Tokens:
-        """The ids of a rendered prompt. Special tokens in it are found, none are added."""
+        """The ids of a rendered prompt. Special tokens in it are found; none are added."""
         return run_now(self.steps(namespace, text))
 
     def steps(self, namespace: str | None, text: str, most: int | None = None) -> Steps[Tokens]:
@@ -86,7 +84,7 @@ class PromptMemo:
         with self._lock:
             self.tokens_remembered += known.tokens
             self.tokens_rewritten += len(rewritten) // 4 - common_length(rewritten, fresh) // 4
-            # What follows the last cut is a prompt for the reply, and will be remembered with it.
+            # The text behind the last cut prompts the reply, and is remembered with the reply.
             self._tree.insert(namespace, whole.before(whole.cuts[-1] if whole.cuts else known))
         return whole.tokens
 
@@ -98,11 +96,11 @@ class PromptMemo:
         reply_text: str,
         reply_tokens: Tokens,
     ) -> None:
-        """Keeps the ids of a reply whose text was returned whole.
+        """Stores the ids of a reply.
 
-        `reply_text` is all that the detokenizer returned, special tokens shown or not;
-        `prompt_tokens` is what `encode` gave for the namespace and `prompt_text`; nothing is kept if it was
-        tokenized otherwise.
+        `reply_text` is the text that the detokenizer returned, special tokens shown or not. `prompt_tokens`
+        are the ids that `encode` gave for the namespace and `prompt_text`; nothing is stored if they differ
+        from those.
         """
         if not self.enabled or not self._keeps_replies or namespace is None:
             return
@@ -110,7 +108,7 @@ class PromptMemo:
         with self._lock:
             place = self._tree.find(namespace, prompt)
         rest = prompt[place.end :]
-        if is_long(rest.decode()):  # it was too large to be kept, and takes long to tokenize
+        if is_long(rest.decode()):  # it was too large to be stored, and tokenizing it takes long
             return
         known = Cut(place.end, len(place.tokens) // 4)
         fresh, cuts = run_now(self._tokenize(rest, known.tokens))
@@ -124,12 +122,12 @@ class PromptMemo:
                 self._tree.insert(namespace, asked + said)
 
     def drop(self, concerned: Callable[[str], bool]) -> None:
-        """Forgets the namespaces that are concerned."""
+        """Forgets the namespaces for which `concerned` is true."""
         with self._lock:
             self._tree.drop(concerned)
 
     def _tokenize(self, text: bytes, known: int, most: int | None = None) -> Steps[tuple[Tokens, list[Cut]]]:
-        """The ids of a text that begins with a cut or is whole, and its cuts. `known` ids stand before it."""
+        """The ids and cuts of a text that is whole or begins with a cut. `known` ids stand before it."""
         try:
             room = None if most is None else most - known
             tokens = yield from self._long_texts.steps(text.decode(), most=room)
@@ -146,16 +144,16 @@ class PromptMemo:
         return whole.tokens, whole.cuts
 
     def _aligned(self, text: bytes, tokens: Tokens) -> list[Cut] | None:
-        """The text's cuts among the ids that it was tokenized to; None if it can't be told which they are."""
+        """The cuts of a text among its ids; None if they can't be matched."""
         ids = np.frombuffer(tokens, "<i4")
         offsets, indices = self._cuts.all(text), np.flatnonzero(np.isin(ids, self._cut_ids)).tolist()
         return list(map(Cut, offsets, indices)) if len(offsets) == len(indices) else None
 
     def _rewritten(self, place: Place, text: bytes) -> Tokens:
-        """What earlier turns of the text's conversation had where the text goes on otherwise.
+        """The ids of earlier turns that are lost because the text continues differently at `place`.
 
-        That is so if the memo has a reply behind the place, and the text has the words that prompted it
-        there, or at least at its end, but has something else than that reply in a turn that is over.
+        They are lost if the memo has a reply behind the place, and the text has the same prompt there, or at
+        least at its end, but other text in that reply's place in a finished turn.
         """
         rest = text[place.end :]
         if self._cuts.after(rest, 0) == len(rest):

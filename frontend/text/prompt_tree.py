@@ -1,4 +1,4 @@
-"""Remembered texts and their ids: radix trees over text, so that common beginnings are stored once."""
+"""Stores texts and their ids in radix trees over text, so that common beginnings are stored once."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from .tokenizer import CONTROL_MARK
 
 _MARK = CONTROL_MARK.encode()
 _NODE_BYTES = 700  # of a node besides its passage
-_LARGEST_SHARE = 8  # no text may take more than this part of the tree
+_LARGEST_SHARE = 8  # the largest share of the tree for one text
 
 
 class _Node:
-    """Its passage follows its parent's and begins with a cut, or the whole text.
-
-    `children` are found by the hash of their text up to its first cut. `latest` is the one used last.
-    """
+    """Its passage follows its parent's, and begins with a cut or is the whole text. `children` are found by
+    the hash of their text up to its first cut. `latest` is the child used last."""
 
     __slots__ = ("children", "latest", "parent", "passage")
 
@@ -46,10 +44,8 @@ class _Root(_Node):
 
 
 class Place(NamedTuple):
-    """How far a text is known: `end` of its bytes, of the ids `tokens`.
-
-    `nodes` lead there from `root`; the place is at `cut` of the last one's passage.
-    """
+    """How much of a text is known: `end` is its length in bytes, `tokens` are its ids. `nodes` lead there
+    from `root`; the place is at `cut` of the last node's passage."""
 
     root: _Root
     nodes: list[_Node]
@@ -59,12 +55,8 @@ class Place(NamedTuple):
 
 
 class PromptTree:
-    """A tree for each namespace, which share nothing but the room: about `max_bytes` in all.
-
-    The ends of texts that were used least recently leave first, whose ever they are.
-
-    `token_bytes` gives a token's bytes. Not safe to use from several threads at once.
-    """
+    """One tree for each namespace. Together they take about `max_bytes`; the ends of the least recently used
+    texts are evicted first, in any namespace. `token_bytes` gives a token's bytes. Not thread-safe."""
 
     def __init__(self, cuts: CutPoints, token_bytes: Callable[[int], bytes], max_bytes: int) -> None:
         self._cuts = cuts
@@ -76,7 +68,7 @@ class PromptTree:
         self.bytes_used = 0
 
     def find(self, namespace: str, text: bytes) -> Place:
-        """The longest known beginning of the text behind which the tokenizer would split it, too."""
+        """The longest known beginning of the text at whose end the tokenizer would cut too."""
         root = self._roots.get(namespace) or _Root(namespace)
         nodes: list[_Node] = []
         node: _Node = root
@@ -92,7 +84,7 @@ class PromptTree:
         return self._last_place(root, nodes, text, start, reach)
 
     def insert(self, namespace: str, whole: Passage) -> None:
-        """Remembers a text from its beginning. Of ids for the same text the newest are found."""
+        """Stores a text from its beginning. The newest ids of a text replace earlier ones."""
         place = self.find(namespace, whole.text)
         self._touch(place.nodes)
         if place.end == len(whole.text) and place.tokens == whole.tokens:
@@ -108,7 +100,7 @@ class PromptTree:
         self._evict()
 
     def drop(self, concerned: Callable[[str], bool]) -> None:
-        """Forgets the namespaces that are concerned."""
+        """Forgets the namespaces for which `concerned` is true."""
         for namespace in list(filter(concerned, self._roots)):
             nodes: list[_Node] = [self._roots.pop(namespace)]
             for node in nodes:
@@ -117,7 +109,7 @@ class PromptTree:
                 self.bytes_used -= node.cost
 
     def beyond(self, place: Place) -> Iterator[Passage]:
-        """What was remembered last of the texts that go on behind the place."""
+        """The passage stored last that continues behind the place."""
         node: _Node = place.root
         if place.nodes:
             node = place.nodes[-1]
@@ -128,7 +120,8 @@ class PromptTree:
             yield node.passage
 
     def _next(self, node: _Node, text: bytes, start: int) -> tuple[_Node | None, int]:
-        """The child that has most in common with the text from `start` on, of equals the newest; how much."""
+        """The child that shares most with the text from `start` on, the newest of equals, and the shared
+        length."""
         children = node.children.get(hash(text[start : self._cuts.after(text, start)]))
         if children is None:
             children = [] if node.latest is None else [node.latest]
@@ -140,7 +133,7 @@ class PromptTree:
         return found
 
     def _last_place(self, root: _Root, nodes: list[_Node], text: bytes, start: int, reach: int) -> Place:
-        """The last place to cut on the way. `reach` is how much of the last passage stands at `start`."""
+        """The last place to cut on the path. `reach` is the shared length of the last passage at `start`."""
         while nodes:
             cut = self._last_cut(nodes[-1].passage, text, start, reach)
             if cut > START:
@@ -160,7 +153,7 @@ class PromptTree:
         return last if inside is None else inside
 
     def _inside_reply(self, passage: Passage, last: Cut, offset: int) -> Cut | None:
-        """Between two tokens that the model produced a text may end, as it need not be tokenized again."""
+        """A text may end between two tokens that the model produced, as they are not tokenized again."""
         if not any(start <= offset <= end for start, end in passage.replies):
             return None
         data, index = bytearray(), last.tokens
@@ -172,7 +165,8 @@ class PromptTree:
         return Cut(offset, index) if data == expected else None
 
     def _fork(self, place: Place, whole: Passage) -> tuple[_Node, Cut, Cut]:
-        """Where the new part of a text begins: node, place in its passage, place in the whole text."""
+        """Where the new part of a text begins: the node, the place in its passage, the place in the whole
+        text."""
         agreed = common_length(place.tokens, whole.tokens) // 4
         start = Cut(place.end - place.cut.offset, len(place.tokens) // 4 - place.cut.tokens)
         reach = place.cut.offset
@@ -201,7 +195,7 @@ class PromptTree:
         self._add(new)
 
     def _split(self, node: _Node, cut: Cut) -> _Node:
-        """Gives the passage's beginning a node of its own."""
+        """Moves the beginning of the passage to a node of its own."""
         parent = node.parent
         assert parent is not None
         self._remove(node)
@@ -251,7 +245,7 @@ class PromptTree:
 
 
 def _cuts_up_to(passage: Passage, reach: int) -> Iterator[Cut]:
-    """The last first, the passage's end among them."""
+    """The cuts in reverse order, with the passage's end among them."""
     if reach == len(passage.text):
         yield passage.end
     yield from reversed(passage.cuts[: bisect_right(passage.cuts, reach, key=lambda cut: cut.offset)])

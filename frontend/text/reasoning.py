@@ -1,4 +1,4 @@
-"""Telling a model's reasoning from its answer."""
+"""Separates a model's reasoning from its answer."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _KNOWN_MARKERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
 
 
 class ReasoningFormat(NamedTuple):
-    """`by_template`: the chat template knows of it, so that replies are likely to begin with reasoning."""
+    """`by_template`: the chat template has the markers, so replies are likely to begin with reasoning."""
 
     start: str
     end: str
     by_template: bool
 
     def open_at_end_of(self, prompt: str) -> bool:
-        """True if the rendered prompt itself begins the reasoning, so that the reply starts inside."""
+        """True if the rendered prompt itself begins the reasoning, so that the reply starts inside it."""
         return prompt.rstrip().endswith(self.start)
 
     def is_likely_after(self, prompt: str) -> bool:
-        """Whether a reply to the prompt may well begin with the marker."""
+        """Whether a reply to the prompt is likely to begin with the marker."""
         return self.by_template and not prompt.rstrip().endswith((self.start, self.end))
 
     def shown_special(self, tokenizer: Tokenizer) -> frozenset[int]:
@@ -47,9 +47,9 @@ def detect_reasoning(template: ChatTemplate | None, tokenizer: Tokenizer) -> Rea
 
 
 class ReasoningParser:
-    """Splits one choice's text. Line breaks next to the markers belong to neither side.
+    """Splits one choice's text. Line breaks next to the markers belong to neither part.
 
-    Reasoning may only begin a reply: a marker further on is content.
+    Reasoning can only begin a reply: a later marker is content.
     """
 
     def __init__(self, format: ReasoningFormat, starts_inside: bool) -> None:

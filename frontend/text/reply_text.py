@@ -1,4 +1,4 @@
-"""Which text the tokens of a reply stand for in the conversation's next prompt."""
+"""Finds the text that a reply's tokens stand for in the conversation's next prompt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .tokenizer import CONTROL_MARK, Tokenizer
 
 
 class ReplyText(NamedTuple):
-    """The first `tokens` ids of a reply stand for `text`, which can be taken apart at `cuts`."""
+    """The first `tokens` ids of a reply stand for `text`, which can be cut at `cuts`."""
 
     text: bytes
     tokens: int
@@ -25,10 +25,11 @@ class ReplyText(NamedTuple):
 
 
 def whole_tokens(tokenizer: Tokenizer, cuts: CutPoints, text: str, tokens: Tokens) -> list[ReplyText]:
-    """The ids whose text is wholly in `text`, which is what the detokenizer returned; empty without any.
+    """The ids whose text is wholly in `text`, the text that the detokenizer returned; empty if there are
+    none.
 
-    A SentencePiece space at the beginning may not have been returned. The template may put one there
-    or none, so the ids stand for the text with and without it.
+    The detokenizer may have dropped a SentencePiece space at the beginning. The template may or may not put
+    one there, so the ids are returned for the text with and without it.
     """
     ids = np.frombuffer(tokens, "<i4").tolist()
     spaces = range(tokenizer.rules.leading_spaces + 1)
@@ -42,9 +43,9 @@ def whole_tokens(tokenizer: Tokenizer, cuts: CutPoints, text: str, tokens: Token
 
 
 def guarded_as_sent_back(reply: ReplyText, control: ControlTexts) -> ReplyText:
-    """With the marks that the text gets when the client sends it back as a message's content.
+    """The reply with the marks that its text gets when the client sends it back as a message's content.
 
-    Special tokens that the model sampled as such get none: the template writes them, not the client.
+    Special tokens that the model sampled get none, because the template writes them and not the client.
     """
     text = reply.text.decode()
     places = control.places(text)
@@ -65,7 +66,7 @@ def guarded_as_sent_back(reply: ReplyText, control: ControlTexts) -> ReplyText:
 
 
 def _read(parts: list[bytes], is_cut: list[bool], text: bytes) -> ReplyText:
-    """The tokens, of which `parts` are the bytes, for as long as they give the text."""
+    """The tokens, with the bytes `parts`, for as long as they match the text."""
     ends = list(accumulate(map(len, parts)))
     count = min(bisect_left(ends, len(text)) + 1, len(parts))
     if b"".join(parts[:count]) != text:
@@ -75,7 +76,7 @@ def _read(parts: list[bytes], is_cut: list[bool], text: bytes) -> ReplyText:
 
 
 def _decode(parts: list[bytes], is_cut: list[bool], text: bytes) -> ReplyText:
-    """One token after another, as some are not in the text, or not as they are."""
+    """Goes token by token, because some tokens are missing or changed in the text."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     whole, length, read, found = START, 0, 0, []
     for part, cut in zip(parts, is_cut, strict=True):

@@ -37,9 +37,9 @@ class Mistake(NamedTuple):
 
 
 def find_mistake(schema: Any) -> Mistake | None:
-    """A mistake, or None if there is none. References are not looked up.
+    """A mistake in the schema, or None. References are not followed.
 
-    The drafts before 2020-12 also allow lists of `items`, and true and false for some numbers.
+    Drafts before 2020-12 also allow lists of `items`, and true and false in place of some numbers.
     """
     named = schema.get("$schema") if isinstance(schema, dict) else None
     is_older = isinstance(named, str) and _LATEST not in named

@@ -1,4 +1,4 @@
-"""Finding stop strings in text that arrives in pieces."""
+"""Finds stop strings in text that arrives in pieces."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class StopFound(NamedTuple):
 
 
 class StopMatcher:
-    """The stop string that is complete first ends the text; of several that end together, the longest.
+    """The stop string that is complete first ends the text; if several end together, the longest.
 
-    Each stop string is followed by a Knuth-Morris-Pratt automaton, so a character costs amortised
-    constant time for each stop string, however the text is cut into pieces.
+    A Knuth-Morris-Pratt automaton follows each stop string, so a character costs amortised constant time for
+    each stop string, however the text is split.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Cutting an ordinary text into pieces that have the tokens of the whole."""
+"""Cuts an ordinary text into pieces that have the tokens of the whole."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .token_floor import NORMALIZERS, SPLITTERS, normalizer_types, splitter_type
 from .tokenizer import Tokenizer
 
 PIECE_CHARACTERS = 1 << 16  # about 20 ms of tokenizing
-_WINDOW = 1 << 16  # characters that are searched at once
+_WINDOW = 1 << 16  # characters that one search covers
 _SEAM = re.compile(r"(?<=[A-Za-z]) (?=[A-Za-z])")
 _SEAM_BYTES = re.compile(rb"[A-Za-z] ")
 _LEFTS = (
@@ -44,9 +44,9 @@ _RIGHTS = (
 class TextPieces:
     """Cuts at a single space between two ASCII letters.
 
-    That is exact where no token has a letter before a space: then no merge ever crosses the cut. Normalizing
-    and splitting must not depend on what is across it either, which holds for the known kinds and is tried on
-    a few awkward texts. A tokenizer that puts a space before each text gets the later piece without its own.
+    That is exact if no token has a letter before a space, because then no merge crosses the cut. Normalizing
+    and splitting must not depend on the text across the cut either: the known kinds don't, and a few awkward
+    texts are tried. If the tokenizer puts a space before each text, the later piece loses its own.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -1,9 +1,9 @@
-"""What a token is in bytes, read off a tokenizer's decoder.
+"""Derives each token's bytes from a tokenizer's decoder.
 
-A decoder is a list of steps over a sequence of tokens. For the kinds that language models use
-(byte-level BPE; SentencePiece with or without byte fallback) every token stands for the same bytes
-wherever it is, save for spaces that are dropped at the very start of a text. The text of a sequence
-is then its tokens' bytes joined, decoded as UTF-8.
+A decoder is a list of steps over a sequence of tokens. For the kinds that language models use (byte-level
+BPE; SentencePiece with or without byte fallback) a token stands for the same bytes everywhere, except that
+spaces are dropped at the start of a text. So the text of a sequence is its tokens' bytes joined and decoded
+as UTF-8.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SUPPORTED = "ByteLevel, Metaspace, or Replace, ByteFallback, Fuse and Strip in 
 
 
 class DecoderRules(NamedTuple):
-    """`leading_spaces` is how many spaces at the start of a text the decoder drops."""
+    """`leading_spaces` is the number of spaces at the start of a text that the decoder drops."""
 
     byte_level: bool
     byte_fallback: bool
@@ -35,7 +35,7 @@ class DecoderRules(NamedTuple):
         return self.added_token_bytes(token)
 
     def added_token_bytes(self, token: str) -> bytes:
-        """Added tokens are written as themselves, not in the byte-level alphabet."""
+        """Added tokens are plain text, not in the byte-level alphabet."""
         for pattern, content in self.replacements:
             token = token.replace(pattern, content)
         return token.encode("utf-8", "surrogatepass")
@@ -80,7 +80,8 @@ def _steps(decoder: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
 
 
 class _ByteLevelAlphabet(dict[int, int]):
-    """GPT-2's printable stand-ins, back to their bytes; all other characters to one that is no byte."""
+    """Maps GPT-2's printable characters back to their bytes, and all others to a character that is not a
+    byte."""
 
     def __init__(self) -> None:
         printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1)]

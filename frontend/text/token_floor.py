@@ -1,4 +1,4 @@
-"""A number of tokens that a text has at least, found without tokenizing it."""
+"""Computes a lower bound for the number of a text's tokens without tokenizing it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..steps import Steps
+from ..work.steps import Steps
 from .tokenizer import CONTROL_MARK, Tokenizer
 
 CHUNK_CHARACTERS = 1 << 20
 _ASCII = 128
-# Those that leave every character in its place, or compose it with the next.
+# These keep every character in its place, or compose it with the next.
 NORMALIZERS = {"Sequence", "NFC", "Prepend", "Replace"}
 SPLITTERS = {"Sequence", "ByteLevel", "Split", "Digits", "Metaspace"}
 _NFC_SHRINKS = 3  # times at most, as three Hangul letters of three bytes become a syllable of three bytes
 
 
 class TokenFloor:
-    """Compares what a text holds with the most that a token holds: bytes, and of each ASCII character.
+    """Divides the size of a text, and its count of each ASCII character, by the most that a token can hold.
 
-    Says 0 for a tokenizer that may leave out text or put any number of characters into one unknown token.
+    The bound is 0 for a tokenizer that may drop text or put any number of characters into one unknown token.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -37,7 +37,7 @@ class TokenFloor:
             self._most[[ord(space) for space in " \t\n\r\f\v\x1c\x1d\x1e\x1f"]] = 0
 
     def of(self, text: str) -> Steps[int]:
-        """Never more than the number of the text's tokens."""
+        """At most the number of the text's tokens."""
         if not self._is_sound:
             return 0
         counts = np.zeros(256, np.int64)
@@ -90,7 +90,7 @@ def _keeps_characters(normalizer: dict[str, Any]) -> bool:
 
 
 def _steps(spec: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """A normalizer or pre-tokenizer with all that it is made of."""
+    """A normalizer or pre-tokenizer with all its parts."""
     found = [] if spec is None else [spec]
     for step in found:
         found += step.get("normalizers", ()) or step.get("pretokenizers", ())
@@ -98,12 +98,12 @@ def _steps(spec: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _characters(token: bytes) -> int:
-    """A byte of a character that has no token counts as one."""
+    """A byte of a character without a token counts as one."""
     return max(len(token.decode("utf-8", "replace")), 1)
 
 
 def _most_of_each(tokens: list[bytes]) -> NDArray[np.int64]:
-    """For each ASCII character, how often the token that has most of it has it."""
+    """For each ASCII character, the most often that one token has it."""
     data = np.frombuffer(b"".join(tokens), np.uint8).astype(np.int64)
     owners = np.repeat(np.arange(len(tokens)), [len(token) for token in tokens])
     is_ascii = data < _ASCII

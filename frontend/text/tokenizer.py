@@ -1,4 +1,4 @@
-"""A model's tokenizer: text to ids and back, without transformers or torch."""
+"""Converts text to ids and back with a model's tokenizer, without transformers or torch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ...runtime.vocabulary import Vocabulary, build_vocabulary
 from .convert import converted_tokenizer
 from .token_bytes import DecoderRules, decoder_rules
 
-# A noncharacter of Unicode. It stands inside text that looks like a special token but is not to become one,
-# and is removed after special tokens were looked for.
+# A noncharacter of Unicode. It is put into text that looks like a special token but must not become one,
+# and removed after special tokens have been found.
 CONTROL_MARK = "\ufdd1"
 SPECIAL_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -42,7 +42,7 @@ class Tokenizer:
         flagged = {index for index, token in self.added_tokens.items() if token.special}
         declared = map(backend.token_to_id, declared_special_tokens(config))
         self.special_tokens = frozenset(flagged.union(index for index in declared if index is not None))
-        # These are looked for behind the step that removes the marks.
+        # These are found only after the marks have been removed.
         self._finds_special_late = any(
             token.special and token.normalized for token in self.added_tokens.values()
         )
@@ -50,7 +50,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, directory: Path) -> Tokenizer:
-        """From tokenizer.json, or from whatever transformers can convert to it."""
+        """Reads tokenizer.json, or converts older formats with transformers."""
         path = directory / "tokenizer.json"
         text = path.read_text("utf-8") if path.is_file() else converted_tokenizer(directory)
         try:
@@ -78,7 +78,7 @@ class Tokenizer:
         return _spec(self._backend.pre_tokenizer)
 
     def save(self, path: Path) -> None:
-        """As tokenizer.json. Readers see the whole file or none."""
+        """Writes tokenizer.json. Readers see the whole file or none."""
         unfinished = path.with_name(f"{path.name}.part")
         self._backend.normalizer = self._normalizer
         self._backend.save(str(unfinished), pretty=False)
@@ -91,7 +91,7 @@ class Tokenizer:
         self._backend.normalizer = tokenizers.normalizers.Sequence([remove, *own])
 
     def encode(self, text: str, add_special_tokens: bool = True) -> Tokens:
-        """Text with a `CONTROL_MARK` in it becomes no special token."""
+        """Text with a `CONTROL_MARK` in it never becomes a special token."""
         backend = self._backend
         if self._finds_special_late and CONTROL_MARK in text:
             parts = backend.encode_batch_fast(text.split(CONTROL_MARK), add_special_tokens=False)
@@ -104,7 +104,7 @@ class Tokenizer:
     def decode(
         self, tokens: Tokens, skip_special_tokens: bool = True, *, continues_text: bool = False
     ) -> str:
-        """With `continues_text` a SentencePiece space at the start is kept, as it separates words."""
+        """With `continues_text` a SentencePiece space at the start is kept, because it separates words."""
         data = b"".join(
             self._bytes[token]
             for token in np.frombuffer(tokens, "<i4").tolist()
@@ -117,7 +117,7 @@ class Tokenizer:
         return text
 
     def token_bytes(self, token: int) -> bytes:
-        """Empty for ids that the tokenizer doesn't have."""
+        """Empty for unknown ids."""
         return self._bytes[token] if token < len(self._bytes) else b""
 
     def token_text(self, token: int) -> str:
@@ -132,7 +132,7 @@ class Tokenizer:
         return self._backend.token_to_id(content)
 
     def vocabulary(self, model_vocab_size: int) -> Vocabulary:
-        """For the model's embedding, which may be padded beyond the tokenizer or have gaps in it."""
+        """The vocabulary for the model's embedding, which may be padded beyond the tokenizer or have gaps."""
         known = set(self._backend.get_vocab().values())
         ids = range(model_vocab_size)
         special = [token in self.special_tokens or token not in known for token in ids]
@@ -154,7 +154,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def declared_special_tokens(config: dict[str, Any]) -> list[str]:
-    """What tokenizer_config.json names as special, whether or not tokenizer.json flags it."""
+    """The special tokens of tokenizer_config.json, whether or not tokenizer.json flags them."""
     single = [config.get(f"{role}_token") for role in SPECIAL_ROLES]
     several = [config.get(name) for name in ("additional_special_tokens", "extra_special_tokens")]
     listed = [token for tokens in several if isinstance(tokens, list) for token in tokens]
@@ -169,7 +169,7 @@ def token_content(value: object) -> str | None:
 
 
 def _spec(part: Any) -> dict[str, Any] | None:
-    """What tokenizer.json says of a part of the tokenizer."""
+    """The description of a part of the tokenizer in tokenizer.json."""
     spec: dict[str, Any] | None = part and json.loads(part.__getstate__())
     return spec
 
@@ -184,7 +184,7 @@ def _all_token_bytes(
 
 
 def _add_missing_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any]) -> None:
-    """Some models list added tokens, or say which are special, in tokenizer_config.json only."""
+    """Some models list added tokens, or mark special ones, only in tokenizer_config.json."""
     listed = config.get("added_tokens_decoder") or {}
     for index, fields in sorted((int(index), fields) for index, fields in listed.items()):
         if backend.id_to_token(index) is None and index == backend.get_vocab_size():

@@ -1,4 +1,4 @@
-"""Finding the tool calls in a model's text while it streams."""
+"""Finds the tool calls in a model's text while it streams."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _BARE_BRACKET: dict[Dialect, str] = {"llama_json": "{", "pythonic": "["}
-SURELY_MARKUP = 3  # characters of a tag: where a limit cuts the text there, the model was about to call
+SURELY_MARKUP = 3  # characters of a tag; a text that a limit cuts behind them was about to call
 _BETWEEN_CALLS = " \t\r\n;,"
 
 
@@ -48,12 +48,12 @@ Delta = ContentDelta | ToolCallDelta
 
 
 class ToolCallParser:
-    """For replies that may call tools: content and calls in any order.
+    """Reads replies that may call tools: content and calls in any order.
 
-    The calls of tools that are `enforced` follow their grammar: their arguments stream. Any other call is
-    sent whole, once it is complete and found good by `fits`. Whatever else looked like a call comes back as
-    content. White space around calls belongs to neither. `names` are those of all tools: of their calls is
-    told what there is if a limit cuts the reply. `calls_only`: the reply has no content.
+    The calls of tools that are `enforced` follow their grammar, so their arguments stream. Any other call is
+    sent whole, once it is complete and `fits` accepts it. Text that only looked like a call becomes content.
+    White space around calls belongs to neither. If a limit cuts the reply, an incomplete call of a tool in
+    `names` (all tools) is sent as far as it goes. `calls_only`: the reply has no content.
     """
 
     def __init__(
@@ -68,18 +68,25 @@ class ToolCallParser:
         self._format = format
         self._dialect = format.name
         self._fits = fits
-        self._enforced = enforced
+        self._enforced = frozenset(enforced)
         self._names = names
         self._calls_only = calls_only
         self._is_cut = False
         self._live: LiveCalls | None = None
         self._closing_tag = CLOSING_TAGS.get(format.name, "")
         self._reader: CallReader | None = None
-        self._opening = ""  # the text before the body that is content if there is no call
+        self._opening = ""  # the text before the body; it is content if there is no call
         self._body: list[str] = []
         self._held = ""
-        self._may_be_bare = True  # at the start and behind a call a bracket alone begins a call
+        self._may_be_bare = True  # at the start and behind a call, a bracket alone begins a call
         self.calls = 0
+
+    def may_check(self, several: bool) -> bool:
+        """Whether the next push may complete a call that `fits` checks. A call has more than one token, so
+        the push has the text of `several`, or the call has begun."""
+        if self._reader is not None:
+            return self._live is None
+        return several and not self._enforced.issuperset(self._names)
 
     def push(self, text: str, final: bool, cut: bool = False) -> list[Delta]:
         """`final`: no more text follows; `cut`: because a limit or a stop string ended it."""
@@ -115,7 +122,7 @@ class ToolCallParser:
         return False
 
     def _take_content(self, final: bool) -> str:
-        """What of the held text is no markup, nor the beginning of any."""
+        """The part of the held text that is not markup or the beginning of it."""
         begun = max(overlap(self._held, tag) for tag in TAGS[self._dialect])
         if final and not (self._is_cut and begun >= SURELY_MARKUP):
             ready, self._held = self._held, ""
@@ -125,7 +132,7 @@ class ToolCallParser:
         return ready
 
     def _lead(self) -> int:
-        """Length of the white space, and behind a call of separators and closing tags, at the start."""
+        """Length of the white space at the start; behind a call also of separators and closing tags."""
         if not self.calls:
             return len(self._held) - len(self._held.lstrip())
         rest = self._held.lstrip(_BETWEEN_CALLS)
@@ -138,7 +145,7 @@ class ToolCallParser:
         return min(found, key=self._held.index, default=None)
 
     def _begin(self, start: int, body: int) -> bool:
-        """The text held from `start` on leads to a body at `body`."""
+        """The held text from `start` on introduces a body that begins at `body`."""
         self._opening = self._held[start:body]
         self._held = self._held[body:]
         self._reader = reader_for(self._dialect)
@@ -188,7 +195,7 @@ class ToolCallParser:
         return True
 
     def _read_cut(self, deltas: list[Delta], body: str) -> bool:
-        """False if the body is not the beginning of a call, or not surely one."""
+        """False if the body is not, or not certainly, the beginning of a call."""
         live = LiveCalls(self._format, self._names, self._tag)
         recognized = live.recognizes(body)
         if recognized:
@@ -197,7 +204,7 @@ class ToolCallParser:
 
     @property
     def _tag(self) -> str:
-        """The one that leads into the body, if any."""
+        """The tag that introduces the body, if any."""
         return next((tag for tag in TAGS[self._dialect] if self._opening.endswith(tag)), "")
 
     def _told(self, events: Iterable[Event]) -> Iterator[Delta]:
@@ -213,7 +220,7 @@ class ToolCallParser:
 
 
 def _joined(deltas: Iterable[Delta]) -> list[Delta]:
-    """Neighbours that say more of the same text or call as one; clients need not look for a second one."""
+    """Merges neighbours that continue the same text or call."""
     found: list[Delta] = []
     for delta in deltas:
         match found[-1:], delta:

@@ -1,4 +1,4 @@
-"""Whether a call that a model wrote of its own accord is one that its tools take."""
+"""Checks calls that no grammar has constrained against their tools' schemas."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from .call_syntax import Call
 from .schema_mistakes import find_mistake
 
 MOST_SHOWN = 60  # characters of a value
-MAX_WITH_REFERENCES = 20_000  # characters of a schema whose references are looked up, within about 0.1 s
+MAX_WITH_REFERENCES = 20_000  # characters of a schema whose references are looked up, which takes about 0.1 s
 CallCheck = Callable[[Call], bool]
 
 
 def check_against(tools: Sequence[Mapping[str, Any]], unchecked: Collection[str] = ()) -> CallCheck:
-    """A check of the call's name and of its arguments against that tool's JSON schema.
+    """Returns a check of a call's name, and of its arguments against that tool's JSON schema.
 
-    A tool without parameters, or with parameters that are no schema, takes any object, and so do those with
-    `unchecked` names. Nothing outside a schema is fetched. A reference that leads there fails the call, and
-    so does a check that takes too long.
+    A tool without parameters, with an invalid schema, or with a name in `unchecked` takes any object. Nothing
+    outside the schema is fetched: a reference to it fails the call, and so does a check that takes too long.
     """
     functions = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
     functions |= dict.fromkeys(functions.keys() & unchecked)
@@ -40,7 +39,8 @@ def check_against(tools: Sequence[Mapping[str, Any]], unchecked: Collection[str]
 
 
 def mistake_in(schema: Any) -> str | None:
-    """What is wrong in a JSON schema: a value that makes no sense, with its place, or a reference.
+    """Describes a mistake in a JSON schema: an invalid value with its place, or a reference that leads
+    nowhere.
 
     The references of a long schema are not looked up.
     """
@@ -69,7 +69,7 @@ def _references_within(schema: Any) -> Iterator[str]:
 def _leads_somewhere(look_up: Callable[[str], object], reference: str) -> bool:
     try:
         look_up(reference)
-    except Exception:  # a pointer into what is no object raises others than `Unresolvable`
+    except Exception:  # a pointer into a value that is not an object raises other errors than `Unresolvable`
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""How a model writes a tool call, learned from its chat template."""
+"""Learns from a model's chat template how the model writes tool calls."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ _SAMPLE_NAMED_CALL = re.compile(
 
 
 class ToolFormat(NamedTuple):
-    """Calls are `prefix`, then one call or several with `between` between them, then `suffix`.
+    """Calls are `prefix`, then one call or several with `between` between them, then `suffix`. A call is the
+    function's name between the parts of `head`, its arguments, and `tail`.
 
-    A call is the function's name between the parts of `head`, its arguments, and `tail`. Only where
-    `between` is not None may a prefix lead into several. `separators` are the item and key separators of
-    the arguments.
+    Several calls may follow a prefix only if `between` is not None. `separators` are the item and key
+    separators of the arguments.
     """
 
     name: Dialect
@@ -64,13 +64,13 @@ class ToolFormat(NamedTuple):
     separators: tuple[str, str]
 
     def begin(self, function: str) -> str:
-        """What comes before a call's arguments."""
+        """The text before a call's arguments."""
         before, after = self.head
         return f"{before}{json.dumps(function, ensure_ascii=False)[1:-1] if before else function}{after}"
 
     @property
     def tag(self) -> str | None:
-        """The one that the prefix begins with."""
+        """The tag that begins the prefix."""
         return next((tag for tag in TAGS[self.name] if self.prefix.startswith(tag)), None)
 
     def shown_special(self, tokenizer: Tokenizer) -> frozenset[int]:
@@ -93,12 +93,12 @@ _DEFAULTS: dict[Dialect, ToolFormat] = {
 
 
 def default_format(dialect: Dialect) -> ToolFormat:
-    """The dialect as its models were trained on it."""
+    """The dialect in the form that its models were trained on."""
     return _DEFAULTS[dialect]
 
 
 def detect_format(template: ChatTemplate | None) -> ToolFormat:
-    """Hermes, which most models know, when the template says nothing of tool calls."""
+    """The template's format, or Hermes', which most models know, if the template has none."""
     if template is None:
         return _DEFAULTS["hermes"]
     dialect = _dialect(template.source([_SAMPLE_TOOL]))
@@ -162,7 +162,7 @@ def _from_last_tag(text: str, dialect: Dialect) -> str:
 
 
 def _suffix(text: str, dialect: Dialect, special: frozenset[str]) -> str:
-    """What follows a call, up to its closing tag or the special token that ends the turn."""
+    """The text behind a call, up to its closing tag or the special token that ends the turn."""
     call, closing_tag, _ = text.partition(CLOSING_TAGS.get(dialect, "\0"))
     specials = [text.find(token) for token in special if token in text]
     if closing_tag:

@@ -1,4 +1,4 @@
-"""Tool calls as a structural tag: the model family's own way to write them, with each tool's schema."""
+"""Builds structural tags for tool calls in the model family's own format, with each tool's schema."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AS_KEYWORDS = {"type", "properties", "required", "additionalProperties", "$defs
 _SAYS_NOTHING = {"title", "description", "examples", "default", "$schema", "$id", "$comment", "strict"}
 _NO_ARGUMENTS: dict[str, Any] = {"properties": {}, "required": [], "additionalProperties": False}
 _SEVERAL_SEPARATED_BY = {"hermes": "\n", "mistral_named": ""}
-_LEADS = ("", "\n\n")  # the second as reasoning leaves it
+_LEADS = ("", "\n\n")  # the second follows reasoning
 
 
 class ToolError(ValueError):
@@ -28,20 +28,23 @@ class ToolError(ValueError):
 
 
 def required_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) -> Format:
-    """A reply that is a call of one of the tools, or of several. Raises `ToolError` for a tool whose
-    parameters can't be enforced in this format. The tools' names are all different."""
+    """The format of a reply that is a call of one of the tools, or several calls.
+
+    Raises `ToolError` for a tool whose parameters can't be enforced in this format. The tools' names are all
+    different.
+    """
     return _Calls(format, must_enforce=True).alone(tools, several=several)
 
 
 def calls_or_answer(format: ToolFormat, tools: Sequence[Tool], answer: Any, *, several: bool) -> Format:
-    """A reply that is one call, several, or matches the format `answer`."""
+    """The format of a reply that is one call, several calls, or an answer that matches `answer`."""
     calls = _Calls(format, must_enforce=False)
     known = [tool for tool in tools if calls.has_form(tool)]
     return {"type": "or", "elements": [answer, calls.alone(known, several=several)]} if known else answer
 
 
 def optional_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) -> Format:
-    """Any text with calls in it, of which each has the form and the arguments that its tool wants."""
+    """The format of any text that may have calls in it. Each call has the form and arguments of its tool."""
     calls = _Calls(format, must_enforce=False)
     known = [tool for tool in tools if calls.has_form(tool)]
     again = several and format.name in _SEVERAL_SEPARATED_BY
@@ -67,12 +70,13 @@ def optional_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) 
 
 
 def loosened_names(left_out: Sequence[str]) -> frozenset[str]:
-    """The tools of which something isn't enforced; `left_out` are paths, behind the tool's name."""
+    """The names of tools that are not enforced in full. `left_out` are paths that begin with the tool's
+    name."""
     return frozenset(path.partition("#")[0] for path in left_out)
 
 
 def enforced_names(tools: Sequence[Tool], format: ToolFormat, loosened: frozenset[str]) -> frozenset[str]:
-    """The tools whose calls `optional_calls` holds to their form."""
+    """The names of tools whose calls `optional_calls` constrains."""
     calls = _Calls(format, must_enforce=False)
     return frozenset(_name(tool) for tool in tools if calls.has_form(tool)) - loosened
 
@@ -90,7 +94,7 @@ class _Calls:
         return _tag(begin, self._arguments(tool), self._format.tail + suffix)
 
     def alone(self, tools: Sequence[Tool], *, several: bool) -> Format:
-        """One call or several, and no text beside them."""
+        """One call or several, without text around them."""
         if self._format.between is not None:
             return self.block(tools, self._format.prefix, self._format.suffix, several=several)
         return {
@@ -127,8 +131,8 @@ class _Calls:
 
 
 def check_formless(format: ToolFormat, tools: Sequence[Tool]) -> None:
-    """Raises `ToolError` for a tool that this format can't hold to its schema, if it is strict, or if the
-    schema is wrong: it could not be checked either."""
+    """Raises `ToolError` for a tool that this format can't enforce, if the tool is strict or its schema is
+    invalid."""
     for tool in tools:
         problem = _without_form(tool) if format.name == "pythonic" else None
         if problem is None:
@@ -157,8 +161,11 @@ def _name(tool: Tool) -> str:
 
 
 def _parameters(tool: Tool) -> dict[str, Any]:
-    """With the type, which may be missing or allow null too. A function that declares nothing takes no
-    arguments: a JSON schema would allow any, and models would write some."""
+    """The parameters with their type, which may be missing or allow null too.
+
+    A function that declares nothing takes no arguments: its JSON schema would allow any, and models would
+    write some.
+    """
     parameters = tool["function"].get("parameters") or {}
     said = {name: parameters[name] for name in parameters.keys() - _SAYS_NOTHING - {"type"}}
     if said.items() <= _NO_ARGUMENTS.items():
@@ -167,7 +174,8 @@ def _parameters(tool: Tool) -> dict[str, Any]:
 
 
 def _of_an_object(parameters: dict[str, Any]) -> dict[str, Any]:
-    """With a reference where it leaves room for the type, which older drafts ignore beside it."""
+    """The schema with its reference moved into `allOf`, because older drafts ignore a type beside a
+    reference."""
     if "$ref" not in parameters or "$schema" not in parameters or "allOf" in parameters:
         return parameters
     others = {name: value for name, value in parameters.items() if name != "$ref"}
@@ -175,7 +183,7 @@ def _of_an_object(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_form(tool: Tool) -> str | None:
-    """What keeps a tool's arguments from being written as keywords of a Python call."""
+    """The reason why a tool's arguments can't be written as keywords of a Python call, if any."""
     parameters = _parameters(tool)
     unknown = parameters.keys() - _AS_KEYWORDS - _SAYS_NOTHING
     if unknown or parameters.get("type") != "object":
@@ -198,7 +206,7 @@ def _are_names(value: Any) -> bool:
 
 
 def _refers_outside(value: Any) -> bool:
-    """Whether a reference leads to where it would not lead from a single property."""
+    """Whether a reference would lead elsewhere from a single property."""
     if isinstance(value, list):
         return any(map(_refers_outside, value))
     if not isinstance(value, dict):

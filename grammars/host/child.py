@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ..errors import CompilerError, GrammarError, TooLargeError, fault_of
 from ..processes.framing import receive, send
 from ..processes.limits import keep_to_limits, limit_memory, resident
+from ..spec import schema_of
 from .early_start import compiled_by_host, described, thinking_in_lark
 from .messages import (
     Advance,
@@ -75,7 +76,7 @@ class _Child:
     def _outcome(self, job: CompileJob) -> tuple[Outcome, NativeGrammar | None]:
         try:
             if job.task == "describe":
-                return described(job.source), None
+                return described(job.spec), None
             grammar, may_begin = self._compiled(job)
             return Compiled(grammar.left_out, may_begin, 0), grammar
         except (GrammarError, TooLargeError) as error:
@@ -88,15 +89,15 @@ class _Child:
             return Failed(fault_of(CompilerError(traceback.format_exc()[-4000:]))), None
 
     def _compiled(self, job: CompileJob) -> tuple[NativeGrammar, bool]:
-        source = job.source
+        spec = job.spec
         match job.task:
             case "allow":
-                return self._compiler.json_schema(source.schema, source.separators, "allow"), False
+                return self._compiler.json_schema(schema_of(spec), spec.separators, "allow"), False
             case "lark":
                 return self._compiler.lark(job.lark), False
             case "thinking":
-                return self._compiler.structural_tag(thinking_in_lark(source, job.lark)), False
-        return compiled_by_host(source, self._compiler)
+                return self._compiler.structural_tag(thinking_in_lark(spec, job.lark)), False
+        return compiled_by_host(spec, self._compiler)
 
     def _follow(self, grammar: NativeGrammar) -> None:
         mask = np.zeros(self._compiler.mask_words, np.int32)

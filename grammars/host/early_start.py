@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ...runtime.grammar_spec import GrammarSpec
 from ..errors import GrammarError
 from ..schema.read.json_text import Json, objects, parse_schema
-from ..source import Source
+from ..spec import regex_of, schema_of
 from ..tags.format import (
     AnyText,
     ConstString,
@@ -43,57 +44,57 @@ LAXER_FORMATS = ("date", "date-time", "time")
 """llguidance knows neither leap years nor when there are leap seconds."""
 
 
-def may_begin(source: Source) -> bool:
+def may_begin(spec: GrammarSpec) -> bool:
     """Whether a request may start with what llguidance makes of it, if it makes anything."""
-    if not is_for_host(source):
+    if not is_for_host(spec):
         return False
     try:
-        match source.kind:
+        match spec.kind:
             case "regex" | "choice":
-                source.regex()
+                regex_of(spec)
                 return True
             case "structural_tag":
-                return _is_alike(read_format(source.text))
-        return _has_same_values(parse_schema(source.schema))
+                return _is_alike(read_format(spec.text))
+        return _has_same_values(parse_schema(schema_of(spec)))
     except GrammarError:  # neither engine reads it
         return False
 
 
-def is_for_host(source: Source) -> bool:
+def is_for_host(spec: GrammarSpec) -> bool:
     """Whether llguidance may know all that is asked; whether it covers the grammar is not looked at."""
-    match source.kind:
+    match spec.kind:
         case "grammar":
             return False
         case "regex" | "choice":
-            return not source.closing
-        case "structural_tag" if source.unenforced == "allow":
+            return not spec.closing
+        case "structural_tag" if spec.unenforced == "allow":
             return False
-    return not source.closing and source.property_order == "schema"
+    return not spec.closing and spec.property_order == "schema"
 
 
-def compiled_by_host(source: Source, host: HostCompiler) -> tuple[NativeGrammar, bool]:
+def compiled_by_host(spec: GrammarSpec, host: HostCompiler) -> tuple[NativeGrammar, bool]:
     """Enforces all of the grammar, and says whether a request may begin with it. Raises GrammarError."""
-    match source.kind:
+    match spec.kind:
         case "regex" | "choice":
-            grammar = host.regex(source.regex())
+            grammar = host.regex(regex_of(spec))
         case "structural_tag":
-            grammar = host.structural_tag(read_format(source.text))
+            grammar = host.structural_tag(read_format(spec.text))
         case _:
-            grammar = host.json_schema(source.schema, source.separators)
-    return grammar, may_begin(source)
+            grammar = host.json_schema(schema_of(spec), spec.separators)
+    return grammar, may_begin(spec)
 
 
-def described(source: Source) -> Description:
+def described(spec: GrammarSpec) -> Description:
     """What the scheduler must know of a structural tag, without reading it itself. Raises GrammarError."""
-    format = read_format(source.text)
+    format = read_format(spec.text)
     schemas = [(schema.function, schema.otherwise) for schema in json_schemas(format)]
     thought = format.content if isinstance(format, Thinking) else None
     return Description(schemas, thought.grammar if isinstance(thought, Grammar) else None)
 
 
-def thinking_in_lark(source: Source, lark: str) -> Format:
+def thinking_in_lark(spec: GrammarSpec, lark: str) -> Format:
     """A thought and a grammar, as `lark` has that in Lark."""
-    format = read_format(source.text)
+    format = read_format(spec.text)
     assert isinstance(format, Thinking), "only a thought has a grammar behind it"
     return msgspec.structs.replace(format, content=Grammar(lark))
 

@@ -10,9 +10,8 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from ...runtime.grammar_spec import GrammarSpec
 from ..errors import Fault
-from ..schema import PropertyOrder, Unenforced
-from ..source import GrammarKind, Source
 
 FORK, KILL = b"F", b"K"  # to the server, before a process's number in 8 bytes
 NOT_FORKED = -1000  # a status
@@ -37,21 +36,10 @@ class CompileJob(Struct, array_like=True):
     """`deadline_s` and `extra_bytes` are what the process may take beyond what it has when it is forked."""
 
     task: Task
-    kind: GrammarKind
-    text: str
-    separators: tuple[str, str]
-    property_order: PropertyOrder
-    unenforced: Unenforced
-    closing: bool
+    spec: GrammarSpec
     deadline_s: float
     extra_bytes: int
     lark: str = ""
-
-    @property
-    def source(self) -> Source:
-        return Source(
-            self.kind, self.text, self.separators, self.property_order, self.unenforced, self.closing
-        )
 
 
 class Compiled(Struct, tag=True, array_like=True):

@@ -11,9 +11,9 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
 from numpy.typing import NDArray
 
+from ...runtime.grammar_spec import Unenforced
 from ..errors import CompilerError, GrammarError, NotCoveredError, ParserFailedError, WrongKeywordError
 from ..machine.jump_forward import MAX_TEXT
-from ..schema import Unenforced
 from ..schema.read.json_text import Json, parse_schema
 from ..tags.format import Format, JsonSchema
 from ..tags.lark import in_lark

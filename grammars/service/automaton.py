@@ -46,8 +46,8 @@ class Automaton:
         parts = (self.machine, self.masks, self.rows)
         fields = [field for part in parts for field in vars(part).values()]
         tables = sum(field.nbytes for field in fields if isinstance(field, np.ndarray))
-        ways_out = self.closing.nbytes if "closing" in vars(self) else 0
-        return tables + self.forced.nbytes + ways_out
+        exits = self.closing.nbytes if "closing" in vars(self) else 0
+        return tables + self.forced.nbytes + exits
 
     @cached_property
     def forced(self) -> NDArray[np.int16]:
@@ -59,7 +59,7 @@ class Automaton:
         """Takes up to two seconds to find; see `find_ways_out`."""
         return Closing(self.machine)
 
-    def find_ways_out(self) -> None:
+    def find_shortest_exits(self) -> None:
         """So that whoever asks for `closing` later does not wait."""
         _ = self.closing
 

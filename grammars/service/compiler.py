@@ -14,14 +14,15 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ...runtime.grammar_spec import GrammarSpec
 from ..errors import BusyError, CompilerError, GrammarError, TooLargeError
 from ..host.client import HostServer
 from ..host.early_start import is_for_host
 from ..host.grammar import HostGrammar
 from ..host.messages import HostVocabulary
 from ..masks.token_trie import Spellings
-from ..schema import PropertyOrder, Unenforced
-from ..source import GrammarKind, Source
+from ..spec import digest_of
+from ..tags.special_tokens import SpecialTokens
 from .cache import GrammarCache
 from .files import GrammarFiles
 from .host_threads import HostAttempt, HostStart, HostThreads
@@ -103,9 +104,9 @@ class GrammarCompiler:
         lanes = Lanes("host-grammars", THREADS, LARGE_THREADS, spending=spending)
         self._host = HostThreads(lanes, HostServer(self._host_vocabulary()), eos_tokens, spending)
         spellings = Spellings(spelled_offsets, spelled_data, eos_tokens, vocab_size)
-        self._workers = AutomatonWorkers(spellings, WORKERS, spending)
-        spelled = {name: self.spelled(np.array([token])) for name, token in special_names.items()}
-        self._routes = Routes(self._workers, self._host, files, spelled)
+        special_bytes = {name: self.spelled(np.array([token])) for name, token in special_names.items()}
+        self._workers = AutomatonWorkers(spellings, SpecialTokens(special_bytes), WORKERS, spending)
+        self._routes = Routes(self._workers, self._host, files)
         self._cache: GrammarCache[bytes, Compiled] = GrammarCache(CACHE_BYTES, on_finished)
         self._tickets: dict[str, _Ticket] = {}
         self._works: dict[Future[Compiled], _Work] = {}  # by their answers
@@ -122,28 +123,13 @@ class GrammarCompiler:
         self._threads.submit(0, self._workers.start)
         self._host.start()
 
-    def submit(
-        self,
-        ticket: str,
-        kind: GrammarKind,
-        text: str,
-        *,
-        separators: tuple[str, str] = (",", ":"),
-        property_order: PropertyOrder = "schema",
-        unenforced: Unenforced = "refuse",
-        closing: bool = False,
-        reproducible: bool = False,
-        tenant: str = "",
-        scope: str = "",
-    ) -> None:
-        """`reproducible`: whenever it is asked for, the same is handed out. `tenant` pays for compiling.
-        Different scopes share nothing."""
-        source = Source(kind, text, separators, property_order, unenforced, closing, scope)
-        answer = self._answer_to(source, tenant)
+    def submit(self, ticket: str, spec: GrammarSpec, *, tenant: str = "") -> None:
+        """`tenant` pays for compiling."""
+        answer = self._answer_to(spec, tenant)
         work = self._works.get(answer)
-        if work and not reproducible and work.is_for_host:
+        if work and not spec.reproducible and work.is_for_host:
             self._in_grace.setdefault(answer, time.monotonic() + self._grace_s)
-        self._tickets[ticket] = _Ticket(answer, work.lasting if work and reproducible else answer)
+        self._tickets[ticket] = _Ticket(answer, work.lasting if work and spec.reproducible else answer)
 
     def cancel(self, ticket: str) -> None:
         """Nobody waits for it any more. What only it wanted is not begun."""
@@ -184,28 +170,28 @@ class GrammarCompiler:
 
     # One grammar
 
-    def _answer_to(self, source: Source, tenant: str) -> Future[Compiled]:
-        digest = source.digest
+    def _answer_to(self, spec: GrammarSpec, tenant: str) -> Future[Compiled]:
+        digest = digest_of(spec)
         refusal = self._refused.reason(digest)
         if refusal is not None:
             return self._failed(refusal)
-        answer = self._cache.get(digest, lambda: self._begun(source, digest, tenant))
+        answer = self._cache.get(digest, lambda: self._begun(spec, digest, tenant))
         fault = _fault_of(answer)
         if fault is None:
             return answer
         self._cache.forget(digest, answer)
         self._refused.note(digest, fault)
-        return self._answer_to(source, tenant)
+        return self._answer_to(spec, tenant)
 
-    def _begun(self, source: Source, digest: bytes, tenant: str) -> Future[Compiled]:
-        most = MAX_TAGS_TEXT if source.kind == "structural_tag" else MAX_TEXT
-        size = len(source.text)
+    def _begun(self, spec: GrammarSpec, digest: bytes, tenant: str) -> Future[Compiled]:
+        most = MAX_TAGS_TEXT if spec.kind == "structural_tag" else MAX_TEXT
+        size = len(spec.text)
         if size > most:
             return self._failed(GrammarError(f"it has {size} characters; the most is {most}"))
-        attempt = HostAttempt(lambda: self._host.submit(host_job(source, "enforce"), tenant))
-        asked = Asked(source, tenant, attempt)
+        attempt = HostAttempt(lambda: self._host.submit(host_job(spec, "enforce"), tenant))
+        asked = Asked(spec, tenant, attempt)
         lasting = self._threads.submit(size, lambda: self._routes.compiled(asked), tenant)
-        work = _Work(digest, is_for_host(source), Future(), lasting, attempt)
+        work = _Work(digest, is_for_host(spec), Future(), lasting, attempt)
         self._works[work.answer] = work
         lasting.add_done_callback(partial(self._end, work.answer))  # not the work, which has the future
         return work.answer

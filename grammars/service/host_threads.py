@@ -43,7 +43,7 @@ class HostThreads:
 
     def submit(self, job: CompileJob, tenant: str) -> Future[HostStart]:
         """Its errors are those of a grammar, and what `GrammarProcess.compile` raises."""
-        return self._lanes.submit(len(job.text), lambda: self._compiled(job, tenant), tenant)
+        return self._lanes.submit(len(job.spec.text), lambda: self._compiled(job, tenant), tenant)
 
     def described(self, job: CompileJob, tenant: str) -> Description:
         """Waits. Raises as `submit`."""
@@ -55,7 +55,7 @@ class HostThreads:
             finally:
                 process.end()
 
-        return self._lanes.submit(len(job.text), described, tenant).result()
+        return self._lanes.submit(len(job.spec.text), described, tenant).result()
 
     def close(self) -> None:
         """What has begun ends with its process."""

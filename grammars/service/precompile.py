@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from ...runtime.grammar_spec import GrammarSpec
 from ..masks.token_trie import tries_of
-from .jobs import Schema
+from ..tags.special_tokens import SpecialTokens
 from .worker import Builder
 
 
 def compile_builders() -> None:
     """The first regex and the first schema compile most of what all others need."""
-    builder = Builder(tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257))
+    tries = tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257)
+    builder = Builder(tries, SpecialTokens({}))
     steps = {
-        "masks": lambda: builder.build("regex", "a"),
-        "strings": lambda: builder.build("true", Schema("true", (",", ":"))),
+        "masks": lambda: builder.build("regex", GrammarSpec("regex", "a")),
+        "strings": lambda: builder.build("true", GrammarSpec("json_schema", "true")),
         "schemas": builder.warm_up,
     }
     for number, (name, compile_step) in enumerate(steps.items(), start=1):

@@ -22,11 +22,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Condition
-from typing import IO, NoReturn
+from typing import IO, NoReturn, get_args
 
 from llguidance.gbnf_to_lark import gbnf_to_lark
 from numba.core.event import Event, Listener, register
 
+from ...runtime.grammar_spec import GrammarSpec, PropertyOrder
 from ..errors import CompilerError, GrammarError, ProcessEndedError, TooLargeError
 from ..masks.stack import StackMasks
 from ..masks.token_trie import Spellings, TokenTries, build_tries
@@ -34,10 +35,12 @@ from ..processes.framing import read_frame, write_frame
 from ..processes.limits import end_in_words, keep_to_limits, resident
 from ..regex.byte_automaton import compile_regex
 from ..schema import SchemaCompiler
+from ..spec import regex_of, schema_of
 from ..tags import TagCompiler, read_format
+from ..tags.special_tokens import SpecialTokens
 from .answers import MAX_ANSWER, read_answer
 from .automaton import Automaton, with_masks
-from .jobs import Buildable, ContextFree, Job, Pattern, Result, Schema, StructuralTag
+from .jobs import Job, Result
 from .relay import LAST_RESULT, NOTICE, RESULT, Relay
 from .spending import Spending
 
@@ -60,9 +63,11 @@ class AutomatonWorkers:
     for those of tenants that have had much compiling lately only while no other waits.
     """
 
-    def __init__(self, spellings: Spellings, size: int, spending: Spending | None = None) -> None:
+    def __init__(
+        self, spellings: Spellings, special: SpecialTokens, size: int, spending: Spending | None = None
+    ) -> None:
         self._spending = spending or Spending()
-        self._workers = [AutomatonWorker(spellings, self._announce) for _ in range(size)]
+        self._workers = [AutomatonWorker(spellings, special, self._announce) for _ in range(size)]
         self._is_announced = False
         self._idle: set[int] = set()
         self._waiting = 0  # jobs of tenants that have had little compiling lately
@@ -121,8 +126,10 @@ class AutomatonWorker:
     `on_compiling` is called when the process begins to compile its own code.
     """
 
-    def __init__(self, spellings: Spellings, on_compiling: Callable[[], None]) -> None:
-        self._spellings = spellings
+    def __init__(
+        self, spellings: Spellings, special: SpecialTokens, on_compiling: Callable[[], None]
+    ) -> None:
+        self._vocabulary = spellings, special
         self._on_compiling = on_compiling
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -143,7 +150,7 @@ class AutomatonWorker:
     def start(self) -> None:
         """Returns when the process is ready for jobs. If it fails, the first job tries again."""
         with suppress(GrammarError, TooLargeError, CompilerError):
-            self.build(Job("", "a", START_DEADLINE_S))
+            self.build(Job("", GrammarSpec("regex", "a"), START_DEADLINE_S))
 
     def close(self) -> None:
         if self._process is not None:
@@ -183,7 +190,7 @@ class AutomatonWorker:
                 stdout=subprocess.PIPE,
             )
             assert self._process.stdin is not None
-            _write(self._process.stdin, self._spellings)
+            _write(self._process.stdin, self._vocabulary)
         return self._process
 
 
@@ -227,34 +234,39 @@ def _without_collection() -> Iterator[None]:
 class Builder:
     """Keeps what grammars have in common."""
 
-    def __init__(self, tries: TokenTries) -> None:
+    def __init__(self, tries: TokenTries, special: SpecialTokens) -> None:
+        self._special = special
         self._schemas = SchemaCompiler()
         self._tags = TagCompiler(self._schemas)
         self._masks = StackMasks(tries)
 
     @_without_collection()
-    def build(self, key: str, grammar: Buildable) -> Result:
-        match grammar:
-            case ContextFree(text):
-                return _in_lark(text)
-            case str():
-                return with_masks(key, compile_regex(grammar), self._masks)
-            case Pattern():
-                return with_masks(key, compile_regex(grammar.regex), self._masks)
-            case Schema(text, separators, order, unenforced):
-                compiled = self._schemas.compile_allowing(unenforced, text, separators, property_order=order)
-            case StructuralTag(text, _, order, unenforced):
+    def build(self, key: str, spec: GrammarSpec) -> Result:
+        match spec.kind:
+            case "grammar":
+                return _in_lark(spec.text)
+            case "regex" | "choice":
+                return with_masks(key, compile_regex(regex_of(spec)), self._masks)
+            case "json_schema" | "json_object":
+                compiled = self._schemas.compile_allowing(
+                    spec.unenforced, schema_of(spec), spec.separators, property_order=spec.property_order
+                )
+            case "structural_tag":
                 compiled = self._tags.compile(
-                    read_format(text), grammar.spelled, property_order=order, unenforced=unenforced
+                    read_format(spec.text),
+                    self._special.spelled,
+                    property_order=spec.property_order,
+                    unenforced=spec.unenforced,
                 )
         return replace(with_masks(key, compiled.machine, self._masks), left_out=compiled.left_out)
 
     def warm_up(self) -> None:
         """Compiles what the first jobs should not wait for: the strings of all schemas and common formats."""
-        self.build("regex", "a")
+        self.build("regex", GrammarSpec("regex", "a"))
+        orders: tuple[PropertyOrder, ...] = get_args(PropertyOrder)
         for text in _FIRST_SCHEMAS:
-            for order in ("schema", "any"):
-                self.build(text, Schema(text, (",", ":"), order))
+            for order in orders:
+                self.build(text, GrammarSpec("json_schema", text, property_order=order))
 
 
 def _in_lark(text: str) -> str:
@@ -267,7 +279,7 @@ def _in_lark(text: str) -> str:
 def _answer(job: Job, builder: Builder) -> Result | Exception:
     signal.setitimer(signal.ITIMER_REAL, job.deadline_s)
     try:
-        return builder.build(job.key, job.grammar)
+        return builder.build(job.key, job.spec)
     except (GrammarError, TooLargeError) as error:
         return error
     except MemoryError:
@@ -300,7 +312,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     notice = _CompilationNotice(sys.stdout.buffer)
     register("numba:compile", notice)  # type: ignore[no-untyped-call]
-    builder = Builder(build_tries(pickle.loads(read_frame(sys.stdin.buffer))))
+    spellings, special = pickle.loads(read_frame(sys.stdin.buffer))
+    builder = Builder(build_tries(spellings), special)
     builder.warm_up()
     gc.collect()
     gc.freeze()

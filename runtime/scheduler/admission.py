@@ -1,159 +1,173 @@
-"""Who may start: what can never fit is refused, what must wait waits, the rest gets slot and pages."""
+"""Decides which waiting requests start, and in which order prompts are computed."""
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum, auto
 
-from ...grammars import BusyError, CompilerError, GrammarError
-from ...radix_cache import Lease, PrefixCache
-from ..messages import Generate, Refused, ReplyError
-from .places import Places
-from .request import TOKEN_BYTES, Request, Residence
-
-MOST_SAID = 2000  # characters of a message about a grammar, which may quote it
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """What one replica can hold. `slots` is the number of requests that run at once, `most_pinned` how
-    many pages may be pinned in a scope. `keys` is how many API keys there are, each of which is a tenant;
-    with one or none the tenants are what clients say."""
-
-    max_model_len: int
-    num_pages: int
-    page_size: int
-    slots: int
-    max_waiting: int
-    most_pinned: int = 0
-    keys: int = 0
+from ...radix_cache import PrefixCache
+from .awaited_prefix import awaits_prefix
+from .fairness import Bounds, Fairness
+from .lifecycle import Lifecycle, Start
+from .rank import InheritedRank, Rank
+from .request import Request
+from .stored_pages import StoredPages
 
 
-def refusal(message: Generate, limits: Limits, withheld: int) -> Refused | None:
-    """Why a request can never be taken; None if it can. `withheld` pages are pinned for others."""
-    prompt = len(message.prompt) // TOKEN_BYTES
-    length = prompt + message.sampling.max_tokens
-    pages = pages_for(length, limits.page_size)
-    if prompt == 0:
-        return Refused(message.request, 400, "The prompt has no tokens; send at least one.", "prompt")
-    if length > limits.max_model_len:
-        return Refused(
-            message.request,
-            400,
-            f"The prompt has {prompt} tokens and max_tokens is {message.sampling.max_tokens}: {length} "
-            f"together, but the context is {limits.max_model_len} tokens. Shorten the prompt or lower "
-            "max_tokens.",
-            "max_tokens" if prompt < limits.max_model_len else "messages",
-            "context_length_exceeded",
-        )
-    if pages > limits.num_pages - withheld:
-        return _over_memory(message.request, length, limits, withheld if pages <= limits.num_pages else 0)
-    return None
+class _Attempt(Enum):
+    STARTED = auto()
+    WAITS = auto()
+    BLOCKS = auto()  # no other request may start before it
 
 
-def no_place(message: Generate, places: Places, retry_after: int) -> Refused:
-    """Too many requests wait. `retry_after` is in seconds."""
-    return Refused(
-        message.request,
-        429,
-        f"{places.total} requests are waiting, {places.taken_by(message.tenant)} of them with this API key "
-        f"or user, and this server takes no more of them now; try again in {retry_after} s.",
-        None,
-        "rate_limit_exceeded",
-        retry_after,
-    )
+@dataclass(slots=True)
+class _Round:
+    """What one step has tokens for, and what was tried for it so far."""
+
+    tokens: int  # prompt tokens that the step computes
+    restored_tokens: int  # tokens that the step restores
+    busy: list[Request]  # those with a slot that compute more than one token
+    tried: set[str] = field(default_factory=set)
+    matches: dict[str, int] = field(default_factory=dict)  # by request id
+    without_grammar: int = 0  # requests that could not start for lack of grammar memory
 
 
-def _over_memory(request: str, length: int, limits: Limits, pinned: int) -> Refused:
-    """`pinned` pages would be enough; 0 if not."""
-    taken = f", {pinned} of them pinned for others" if pinned else ""
-    unpin = "end pins (GET /cache lists them, DELETE /cache/pin/ID ends one), " if pinned else ""
-    return Refused(
-        request,
-        400,
-        f"The request needs {pages_for(length, limits.page_size)} pages of KV cache ({length} tokens), but "
-        f"the server has {limits.num_pages} ({limits.num_pages * limits.page_size} tokens){taken}. Lower "
-        f"max_tokens, {unpin}or start the server with a larger --kv-memory.",
-        None if pinned else "max_tokens",
-        "kv_cache_exceeded",
-    )
+class Admission:
+    """Starts a request when the next step would compute some of its prompt, and not before.
 
-
-def without_grammar(request: Request, error: GrammarError | CompilerError | BusyError) -> Refused:
-    """A grammar that is wrong or can't be enforced, that our compiler failed at, or that has no room."""
-    if isinstance(error, BusyError):
-        return Refused(
-            request.id, 503, f"{request.grammar_param}: {error}", request.grammar_param, "server_busy"
-        )
-    if isinstance(error, CompilerError):
-        message = "the server's grammar compiler failed, and the grammar can't be enforced without it."
-        return Refused(
-            request.id, 500, f"{request.grammar_param}: {message}", request.grammar_param, "internal_error"
-        )
-    param = request.grammar_params.get(error.function, request.grammar_param)
-    return Refused(request.id, 400, f"{param}: {_shortened(error)}", param, "invalid_grammar")
-
-
-def left_grammar(request: Request, error: GrammarError | CompilerError) -> ReplyError:
-    """The error of a reply that can't go on in its grammar: the grammar's fault (400) or the server's."""
-    param = request.grammar_param
-    if isinstance(error, CompilerError):
-        return ReplyError(f"{param}: {_shortened(error)}")
-    return ReplyError(f"{param}: {_shortened(error)}", 400, param, "invalid_grammar")
-
-
-def _shortened(error: Exception) -> str:
-    reason = str(error)
-    return reason if len(reason) <= MOST_SAID else f"{reason[:MOST_SAID]}…"
-
-
-def pages_for(tokens: int, page_size: int) -> int:
-    return -(-tokens // page_size)
-
-
-def take_residence(
-    request: Request, slot: int, cache: PrefixCache, reserve: int, alone: bool
-) -> Residence | None:
-    """Locks the matched prefix and takes pages for the rest and one token more; None if they lack.
-
-    `reserve` pages stay available to those who run already. `alone`: nobody else runs, so whatever the
-    cache holds may go, but for what is pinned; then no page is matched in part, which would keep one page
-    too many locked. That also goes for a match that the page store's pages go beyond.
+    A waiting request holds no pages, may still be overtaken, and may find more in the tree later. Prompts of
+    running requests are computed one after the other in the order of their ranks. A prompt that others were
+    put before `Bounds.overtaken` times is not preempted again.
     """
-    fetched = request.fetch.end * cache.page_size if request.fetch is not None else 0
-    restoring = fetched > cache.matched(request.namespace, bytes(request.tokens))
-    lease = _lease_with_room(request, cache, reserve, whole_pages=restoring)
-    if lease is None and alone:
-        lease = _lease_with_room(request, cache, reserve, whole_pages=True)
-    if lease is None:
+
+    def __init__(
+        self,
+        cache: PrefixCache,
+        stored: StoredPages,
+        requests: Lifecycle,
+        fairness: Fairness,
+        bounds: Bounds,
+    ) -> None:
+        self._cache = cache
+        self._stored = stored
+        self._requests = requests
+        self._waiting = requests.waiting
+        self._fairness = fairness
+        self._bounds = bounds
+
+    def admit(self, tokens: int, restored_tokens: int) -> list[Request]:
+        """Starts as many requests as a step has prompt tokens for; returns them in their order."""
+        if not self._waiting:
+            return []
+        busy = [request for request in self._requests.residents.values() if not request.only_decodes]
+        round_ = _Round(tokens, restored_tokens, busy)
+        started = []
+        while self._requests.has_free_slot and (request := self._start_next(round_)) is not None:
+            round_.busy.append(request)
+            started.append(request)
+        return started
+
+    def fetch_ahead(self) -> None:
+        """Fetches stored pages for waiting requests in the order of their ranks."""
+
+        def order(request: Request) -> tuple[Rank, int]:
+            return self._waiting.rank(request), request.arrival
+
+        self._stored.fetch_ahead(order)
+
+    def in_order(self, prompts: Iterable[Request]) -> list[Request]:
+        """Running requests in the order in which their prompts are computed."""
+        return sorted(prompts, key=self._rank)
+
+    def _start_next(self, round_: _Round) -> Request | None:
+        """Starts the first request that can start; None if none can."""
+
+        def matched(request: Request) -> int:
+            if request.id not in round_.matches:
+                round_.matches[request.id] = self._matched(request)
+            return round_.matches[request.id]
+
+        def has_tokens(rank: Rank) -> bool:
+            return self._tokens_before(rank, round_.busy) < round_.tokens
+
+        while candidates := self._waiting.candidates(matched, has_tokens, round_.tried):
+            for request in candidates:
+                round_.tried.add(request.id)
+                attempt = self._try_start(request, round_)
+                if attempt is _Attempt.STARTED:
+                    return request
+                if attempt is _Attempt.BLOCKS:
+                    return None
         return None
-    pages = cache.allocate(_missing_pages(request, lease, cache.page_size))
-    assert pages is not None, "pages were counted before"
-    home = Residence(
-        slot=slot,
-        lease=lease,
-        pages=lease.pages + pages,
-        prefill_end=request.length,
-        planned=lease.matched,
-    )
-    if restoring:
-        home.restore_end = fetched
-    home.saved_pages = home.ready // cache.page_size
-    return home
 
+    def _try_start(self, request: Request, round_: _Round) -> _Attempt:
+        if self._awaits_prefix(request, round_.busy):
+            self._inherit_rank(request)
+            return _Attempt.WAITS
+        if self._stored.awaits(request, busy=bool(self._requests.residents)):
+            return _Attempt.WAITS
+        rank = self._waiting.rank(request)
+        restores = request.stored.fetch is not None
+        if restores and self._restored_before(rank, round_.busy) >= round_.restored_tokens:
+            return _Attempt.WAITS
+        preempted = [each for each in round_.busy if each.computes_prompt and self._rank(each) > rank]
+        match self._requests.start(request):
+            case Start.NO_PAGES:
+                return _Attempt.BLOCKS
+            case Start.NO_GRAMMAR_MEMORY:
+                round_.without_grammar += 1
+                overdue = request.overtaken >= self._bounds.overtaken
+                too_many = round_.without_grammar >= self._bounds.look_ahead
+                return _Attempt.BLOCKS if overdue or too_many else _Attempt.WAITS
+            case Start.STARTED:
+                request.allocation.preemptible = rank.is_preemptible
+                self._count_preemption(preempted)
+                return _Attempt.STARTED
 
-def _lease_with_room(
-    request: Request, cache: PrefixCache, reserve: int, whole_pages: bool = False
-) -> Lease | None:
-    limit = 0 if request.wants_prompt_logprobs else request.length - 1
-    if whole_pages:
-        limit = len(cache.whole_pages(request.namespace, request.slice(0, limit))) * cache.page_size
-    tokens = bytes(request.tokens)
-    lease = cache.acquire(request.namespace, tokens, limit)
-    if _missing_pages(request, lease, cache.page_size) + reserve <= cache.available():
-        return lease
-    cache.release(lease, tokens[: lease.matched * TOKEN_BYTES], lease.pages)
-    return None
+    def _matched(self, request: Request) -> int:
+        """Tokens that need no computing."""
+        fetch = request.stored.fetch
+        fetched = fetch.end * self._cache.page_size if fetch is not None else 0
+        return max(fetched, self._cache.matched(request.namespace, bytes(request.tokens)))
 
+    def _awaits_prefix(self, request: Request, busy: Iterable[Request]) -> bool:
+        if request.wants_prompt_logprobs or request.namespace is None or not self._cache.enabled:
+            return False
+        return awaits_prefix(request, self._matched(request), busy, self._cache.page_size)
 
-def _missing_pages(request: Request, lease: Lease, page_size: int) -> int:
-    more = 1 if request.length < request.max_length else 0
-    return pages_for(request.length + more, page_size) - len(lease.pages)
+    def _inherit_rank(self, request: Request) -> None:
+        """A prefill inherits the rank of the requests that wait for its pages."""
+        if request.awaits is None:
+            return
+        rank = self._waiting.rank(request)
+        if rank < self._own_rank(request.awaits.by):
+            request.awaits.allocation.inherit(InheritedRank(rank, request.awaits.tokens))
+
+    def _own_rank(self, request: Request) -> Rank:
+        return self._fairness.rank(request.priority, request.tenant, request.allocation.preemptible)
+
+    def _rank(self, request: Request) -> Rank:
+        """The best of a running request's own and inherited ranks."""
+        allocation = request.allocation
+        inherited = (each.rank for each in allocation.inherited if allocation.planned < each.tokens)
+        return min([self._own_rank(request), *inherited])
+
+    def _tokens_before(self, rank: Rank, busy: Iterable[Request]) -> int:
+        """Tokens of prompts and forced runs that are computed before a request of that rank."""
+        return sum(
+            request.allocation.prefill_end - request.allocation.ready
+            for request in busy
+            if request.computes_forced or (request.computes_prompt and self._rank(request) <= rank)
+        )
+
+    def _restored_before(self, rank: Rank, busy: Iterable[Request]) -> int:
+        """Tokens that are restored before those of a waiting request of that rank."""
+        before = (each for each in busy if each.computes_prompt and self._rank(each) <= rank)
+        return sum(each.allocation.to_restore for each in before)
+
+    def _count_preemption(self, preempted: Iterable[Request]) -> None:
+        for request in preempted:
+            request.allocation.preempted += 1
+            if request.allocation.preempted >= self._bounds.overtaken:
+                request.allocation.preemptible = False

@@ -1,26 +1,26 @@
-"""How many prompt tokens a step computes and restores, from the time that steps took."""
+"""Sizes prefill chunks and restores from the measured time of steps."""
 
 from __future__ import annotations
 
-FIRST_CHUNK = 128  # before anything was measured
-MIN_CHUNK = 64  # with fewer tokens a step's time says little about the time of one
-MAX_CHUNK = 2048
-ALONE_FACTOR = 4.0  # a step that holds up no stream may take this many times as long
-BASE_FACTOR = 4.0  # prompts get at least this many times what the streams' own tokens take
-SIZES_PER_OCTAVE = 4  # chunks come in few sizes: libraries prepare code for each
-FIRST_RESTORE = 512  # before anything was measured
-MIN_RESTORE = 256
-RESTORE_SHARE = 0.5  # of a step's time goes into restoring at most
+FIRST_CHUNK = 128  # tokens, before anything was measured
+MIN_CHUNK = 64  # tokens; with fewer, a step's time says little about the time of one token
+MAX_CHUNK = 2048  # tokens
+ALONE_FACTOR = 4.0  # a step that delays no stream may take this many times as long
+BASE_FACTOR = 4.0  # prompts get at least this many times the time of the streams' own tokens
+SIZES_PER_OCTAVE = 4  # chunks have few sizes, because libraries prepare code for each
+FIRST_RESTORE = 512  # tokens, before anything was measured
+MIN_RESTORE = 256  # tokens
+RESTORE_SHARE = 0.5  # of a step's time, at most
 MEMORY = 0.8  # weight of the past in the moving averages
 
 
 class StepBudget:
     """Sizes prefill chunks so that a step with open streams takes about `step_ms`.
 
-    A step is taken to cost a base (that of steps which only decode) plus so much for each prompt token.
-    Where the base alone comes near `step_ms` (a large model), chunks would be too small to be worth
-    reading the weights for; then a step takes a multiple of the base. Tokens that are restored cost what
-    copying them takes; steps that do so teach nothing of computing.
+    The cost of a step is modelled as a base (the time of steps that only decode) plus a time for each prompt
+    token. If the base alone comes near `step_ms` (a large model), chunks of that size would not be worth
+    reading the weights for; then a step takes a multiple of the base. A restored token costs its copying
+    time; steps that restore are not used to measure computing.
     """
 
     def __init__(self, step_ms: float) -> None:
@@ -30,20 +30,21 @@ class StepBudget:
         self._restored_token_ms: float | None = None
 
     def prefill_tokens(self, decode_rows: int, restored_tokens: int = 0) -> int:
-        """For a step with so many streams, and with tokens that are restored."""
+        """Prompt tokens for a step with that many decode rows and restored tokens."""
         if self._token_ms is None:
             return FIRST_CHUNK
-        room_ms = self._room_ms(decode_rows) - restored_tokens * (self._restored_token_ms or 0.0)
-        return _round_down(max(MIN_CHUNK, min(MAX_CHUNK, int(room_ms / self._token_ms))))
+        left_ms = self._free_ms(decode_rows) - restored_tokens * (self._restored_token_ms or 0.0)
+        return _round_down(max(MIN_CHUNK, min(MAX_CHUNK, int(left_ms / self._token_ms))))
 
     def restored_tokens(self, decode_rows: int) -> int:
+        """Tokens that a step with that many decode rows may restore."""
         if self._restored_token_ms is None:
             return FIRST_RESTORE
-        room_ms = RESTORE_SHARE * self._room_ms(decode_rows)
-        return max(MIN_RESTORE, int(room_ms / self._restored_token_ms))
+        share_ms = RESTORE_SHARE * self._free_ms(decode_rows)
+        return max(MIN_RESTORE, int(share_ms / self._restored_token_ms))
 
     def observe(self, prefill_tokens: int, elapsed_ms: float) -> None:
-        """What a step computed and how long that took."""
+        """A step computed so many prompt tokens in that time."""
         if not prefill_tokens:
             self._base_ms = _average(self._base_ms or None, elapsed_ms)
         elif prefill_tokens >= MIN_CHUNK:
@@ -51,14 +52,15 @@ class StepBudget:
             self._token_ms = _average(self._token_ms, max(token_ms, 1e-4))
 
     def observe_restore(self, restored_tokens: int, copying_ms: float) -> None:
-        """What a step restored and how long copying it took."""
+        """A step restored so many tokens; copying took that time."""
         if restored_tokens >= MIN_RESTORE:
             token_ms = max(copying_ms / restored_tokens, 1e-4)
             self._restored_token_ms = _average(self._restored_token_ms, token_ms)
 
-    def _room_ms(self, decode_rows: int) -> float:
-        room_ms = max(self._step_ms - self._base_ms, BASE_FACTOR * self._base_ms)
-        return room_ms if decode_rows else max(room_ms, ALONE_FACTOR * self._step_ms)
+    def _free_ms(self, decode_rows: int) -> float:
+        """Time for prompts beside the decode rows."""
+        free_ms = max(self._step_ms - self._base_ms, BASE_FACTOR * self._base_ms)
+        return free_ms if decode_rows else max(free_ms, ALONE_FACTOR * self._step_ms)
 
 
 def _round_down(tokens: int) -> int:

@@ -1,4 +1,4 @@
-"""The way to the tokenizer processes, none of which can hold up the loop or fill the memory."""
+"""Sends to the tokenizer processes; a slow one neither blocks the loop nor fills the memory."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import zmq
 from ..messages import Message
 from ..sockets import Outbox
 
-MAX_UNREAD = 10_000  # messages, on top of what the peer's own process has taken in
+MAX_UNREAD = 10_000  # messages, beside those that the peer's process has received
 
 
 class Clients:
-    """`connect` makes the outbox of a client; it is called when there is first something to send."""
+    """`connect` makes the outbox of a client when the first message is sent to it."""
 
     def __init__(self, connect: Callable[[int], Outbox]) -> None:
         self._connect = connect
         self._outboxes: dict[int, Outbox] = {}
 
     def send(self, messages: dict[int, list[Message]]) -> list[int]:
-        """Returns the clients that read no more. They count as dead: what they have not read is lost."""
+        """Returns the clients that read no more; their unread messages are lost."""
         stuck = []
         for client, its_messages in messages.items():
             if client not in self._outboxes:

@@ -1,4 +1,4 @@
-"""Replies that shall be whole when `max_tokens` ends them: there is always room left for the shortest end."""
+"""`complete_json`: a reply always keeps enough tokens for its shortest end."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .request import Request
 
 
 class Completion:
-    """Of requests with `complete_json`."""
+    """For requests with `complete_json`; others are never refused and can always end."""
 
     def __init__(self, segments: Segments, eos_tokens: frozenset[int]) -> None:
         self._segments = segments
         self._eos_tokens = eos_tokens
 
     def refusal(self, request: Request) -> Refused | None:
-        """Why the request can't be kept whole within its limit, if so."""
+        """Why the request's limit allows no complete reply; None if it does."""
         if not request.sampling.complete_json:
             return None
         end, most = self.end(request), request.sampling.max_tokens
@@ -36,18 +36,18 @@ class Completion:
             return Refused(request.id, 400, message, "max_tokens", "invalid_value")
         return None
 
-    def leaves_room(self, request: Request, tokens: Sequence[int]) -> bool:
-        """Whether the reply can still be ended behind these tokens."""
+    def can_end_after(self, request: Request, tokens: Sequence[int]) -> bool:
+        """Whether the shortest end still fits after these tokens."""
         if not request.sampling.complete_json or self._eos_tokens.intersection(tokens):
             return True
-        room = request.max_length - request.length - len(tokens)
+        left = request.max_length - request.length - len(tokens)
         at_most = request.constraint.closing_bytes(tokens) if request.constraint else None
-        if at_most is None or at_most <= room:  # no token has less than a byte
+        if at_most is None or at_most <= left:  # a token has at least one byte
             return True
         end = self.end(request, tokens)
-        return end is None or len(end) <= room
+        return end is None or len(end) <= left
 
     def end(self, request: Request, tokens: Sequence[int] = ()) -> Sequence[int] | None:
-        """The tokens of the shortest text that ends the reply, behind `tokens`; None if that isn't known."""
+        """The shortest tokens that end the reply after `tokens`; None if they are not known."""
         text = request.constraint.closing_text(tokens) if request.constraint else None
         return None if text is None else self._segments.ending_tokens(text)

@@ -1,4 +1,4 @@
-"""What binds one request's output to its grammar, and where its mask comes from."""
+"""A request's constraint: its grammar's state, masks and forced text."""
 
 from __future__ import annotations
 
@@ -20,69 +20,60 @@ from ...grammars import (
 )
 
 Spelled = Callable[[NDArray[np.int32]], bytes]
-"""what tokens [n] are in bytes"""
+"""the bytes of tokens [n]"""
 
 
 class DeviceState(NamedTuple):
-    """Where a loaded automaton stands: its state, and what it pushed and not popped, packed int32."""
+    """The state of a loaded automaton."""
 
-    grammar: int
+    grammar: int  # its id
     state: int
-    stack: bytes
+    stack: bytes  # packed int32, first push first
 
 
 class Constraint(Protocol):
-    """`host_masked`: the mask travels with each step; else the sampling kernel has it on the device.
-
-    `left_out`: keyword and path of what the schema asks beyond it.
-    """
-
-    host_masked: bool
-    left_out: Sequence[tuple[str, str]]
+    host_masked: bool  # masks are sent with each step; otherwise the device has them
+    left_out: Sequence[tuple[str, str]]  # (keyword, path) of schema keywords that are not enforced
 
     def device_state(self) -> DeviceState | None:
-        """Where the automaton stands after what was kept; None without one."""
+        """The automaton's state after the kept tokens; None without an automaton."""
 
     def forced_text(self) -> ForcedText | None:
-        """What must come next, if that is known."""
+        """The text that must come next; None if that is not known."""
 
     def closing_bytes(self, tokens: Sequence[int]) -> int | None:
-        """How many bytes the closing text has behind `tokens`, as far as that is known."""
+        """An upper bound for the bytes of the closing text after `tokens`; None if not known."""
 
     def closing_text(self, tokens: Sequence[int]) -> bytes | None:
-        """The shortest text that ends the reply behind `tokens`; None if that isn't known."""
+        """The shortest text that ends the reply after `tokens`; None if not known."""
 
     def expect(self, token: int) -> None:
-        """A token that is about to be accepted: what is done elsewhere for it begins."""
+        """Announces a token that will be accepted, so that another process can begin with it."""
 
     def accept(self, token: int, state: int) -> GrammarError | CompilerError | None:
-        """Follow a kept token, after which the device is in `state`. Returns why that failed, if it did."""
+        """Keeps a sampled token, after which the device is in `state`. Returns why that failed, if it did."""
 
     def append(self, tokens: Sequence[int]) -> None:
-        """Tokens that were not sampled but had to come."""
+        """Keeps tokens that were forced."""
 
     def fill_mask(self, mask: NDArray[np.int32]) -> None:
-        """Writes the next token's mask, int32 [ceil(vocab / 32)]; only of a `host_masked` one."""
+        """Writes the next token's mask, int32 [ceil(vocab / 32)]; only if `host_masked`."""
 
 
 class AutomatonConstraint:
-    """Masked and advanced on the device. The host steps it only where text is forced, or a row begins again.
-
-    `_unread` are the kept tokens that `_state` and `_stack` don't know yet.
-    `grammar` is the automaton's id while it is loaded for a request that runs.
-    """
+    """Masked and advanced on the device. The host steps it only to force text or to set up a slot."""
 
     host_masked = False
 
     def __init__(self, automaton: Automaton, spelled: Spelled) -> None:
-        self.grammar: int | None = None
+        self.grammar: int | None = None  # the automaton's id while it is loaded for this request
         self.automaton = automaton
         self.left_out: Sequence[tuple[str, str]] = automaton.left_out
         self._spelled = spelled
-        self._unread: list[int] = []
+        self._unread: list[int] = []  # kept tokens that `_state` and `_stack` do not include yet
         self._state = automaton.machine.start
         self._stack: list[int] = []
-        self._on_device = self._state
+        self._on_device = self._state  # the device's state after the last kept token
 
     def device_state(self) -> DeviceState | None:
         assert self.grammar is not None, "the automaton is not loaded"
@@ -96,11 +87,11 @@ class AutomatonConstraint:
         return forced_text(self.automaton.machine, self.automaton.forced, self._state, self._stack)
 
     def closing_bytes(self, tokens: Sequence[int]) -> int | None:
-        state, stack = self._behind(tokens)
+        state, stack = self._after(tokens)
         return None if state == DEAD else self.automaton.closing.length(state, stack)
 
     def closing_text(self, tokens: Sequence[int]) -> bytes | None:
-        state, stack = self._behind(tokens)
+        state, stack = self._after(tokens)
         return None if state == DEAD else self.automaton.closing.text(state, stack)
 
     def expect(self, token: int) -> None:
@@ -119,8 +110,8 @@ class AutomatonConstraint:
     def fill_mask(self, mask: NDArray[np.int32]) -> None:
         raise AssertionError("the device has the mask")
 
-    def _behind(self, tokens: Sequence[int]) -> tuple[int, list[int]]:
-        """State and stack behind tokens that may still come."""
+    def _after(self, tokens: Sequence[int]) -> tuple[int, list[int]]:
+        """State and stack after tokens that are not kept yet."""
         self._read()
         stack, text = list(self._stack), self._spelled(np.array(tokens, np.int32))
         return self.automaton.machine.walk(self._state, stack, text), stack
@@ -132,7 +123,7 @@ class AutomatonConstraint:
 
 
 class MatcherConstraint:
-    """Masked by a process of its grammar's, which follows the tokens that were kept."""
+    """Masked by its grammar's own process, which follows the kept tokens."""
 
     host_masked = True
 

@@ -1,4 +1,4 @@
-"""Pages that the tree gave up and that are still to be copied out."""
+"""Evicted pages that are still to be copied to the page store."""
 
 from __future__ import annotations
 
@@ -11,31 +11,28 @@ from ...radix_cache import KeyedPages, split_keys
 
 
 class _Evicted(NamedTuple):
-    """`number` counts the evicted; of one prefix a page before another has the higher one."""
-
-    number: int
+    number: int  # counts evictions; earlier pages of a prefix have higher numbers than later ones
     namespace: str
     key: bytes
     page: int
 
 
 class EvictedPages:
-    """By page, in the order in which they are to be copied out if nothing else is said.
+    """Kept in the order of eviction, in which they are copied unless some are prioritized.
 
-    That is the order in which they were evicted, so that of one prefix the later pages are copied first and
-    lost first too.
+    Later pages of a prefix are copied before earlier ones, because the store drops what it got first.
     """
 
     def __init__(self) -> None:
         self._pages: OrderedDict[int, _Evicted] = OrderedDict()
-        self._places: dict[bytes, int] = {}
+        self._page_of: dict[bytes, int] = {}
         self._number = 0
 
     def __len__(self) -> int:
         return len(self._pages)
 
     def __contains__(self, key: bytes) -> bool:
-        return key in self._places
+        return key in self._page_of
 
     def add(self, groups: Iterable[KeyedPages]) -> None:
         for group in groups:
@@ -44,16 +41,16 @@ class EvictedPages:
                     self._remove(page)
                 self._number += 1
                 self._pages[page] = _Evicted(self._number, group.namespace, key, page)
-                self._places[key] = page
+                self._page_of[key] = page
 
-    def hurry(self, keys: Sequence[bytes]) -> None:
-        """Puts those of them that are here before all others, the first one first."""
+    def prioritize(self, keys: Sequence[bytes]) -> None:
+        """Moves the pages with these keys to the front, in this order."""
         for key in reversed(keys):
-            if key in self._places:
-                self._pages.move_to_end(self._places[key], last=False)
+            if key in self._page_of:
+                self._pages.move_to_end(self._page_of[key], last=False)
 
     def take(self, due: Iterable[int], most: int) -> list[KeyedPages]:
-        """Those of the pages `due` that are here, and of the others as many as make `most` of them."""
+        """Removes the pages of `due` that are in this queue, and others up to `most` in all."""
         taken = [self._remove(page) for page in due if page in self._pages]
         more = list(islice(self._pages, max(0, most - len(taken))))
         return _grouped([*taken, *map(self._remove, more)])
@@ -61,20 +58,20 @@ class EvictedPages:
     def everything(self) -> list[KeyedPages]:
         return _grouped(self._pages.values())
 
-    def forget(self, is_meant: Callable[[str], bool]) -> None:
-        """Those of such namespaces."""
-        for page in [page for page, evicted in self._pages.items() if is_meant(evicted.namespace)]:
+    def forget(self, matches: Callable[[str], bool]) -> None:
+        """Drops pages of matching namespaces."""
+        for page in [page for page, evicted in self._pages.items() if matches(evicted.namespace)]:
             self._remove(page)
 
     def _remove(self, page: int) -> _Evicted:
         evicted = self._pages.pop(page)
-        if self._places.get(evicted.key) == page:  # else it was computed and evicted again
-            del self._places[evicted.key]
+        if self._page_of.get(evicted.key) == page:  # otherwise the page was computed and evicted again
+            del self._page_of[evicted.key]
         return evicted
 
 
 def _grouped(evicted: Iterable[_Evicted]) -> list[KeyedPages]:
-    """By namespace, and each prefix from its first page on."""
+    """Grouped by namespace, each prefix from its first page on."""
     newest_first = sorted(evicted, reverse=True)
     return [
         KeyedPages(namespace, b"".join(each.key for each in some), [each.page for each in some])

@@ -1,4 +1,4 @@
-"""Tokens that a request must come to next, appended without a forward pass for each."""
+"""Jump-forward: tokens that a grammar forces next are appended without a forward pass for each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 from ...grammars import ForcedText
 from .request import Request
 
-MIN_RUN = 2  # the first takes the place of a token that is being sampled
+MIN_RUN = 2  # tokens; the first one replaces a token that is being sampled
 
 
 class Segments(Protocol):
@@ -25,10 +25,10 @@ class ForcedRuns:
         self._eos_tokens = eos_tokens
 
     def next(self, request: Request) -> list[int]:
-        """What must follow the request's tokens, within its limits; empty if that isn't worth a chunk.
+        """The forced tokens after the request's own, within its limits; empty if a chunk is not worth it.
 
-        A request that doesn't run yet is left something to sample, as only steps end it.
-        Nothing is forced on requests for log-probabilities, as only what is sampled has one.
+        A waiting request keeps at least one token to sample, because only a step can end it. Requests for
+        log-probabilities get no forced tokens, because only sampled tokens have log-probabilities.
         """
         wants_logprobs = request.sampling.logprobs is not None or request.sampling.prompt_logprobs is not None
         if request.constraint is None or wants_logprobs:
@@ -40,13 +40,13 @@ class ForcedRuns:
         return run if len(run) >= MIN_RUN or self._eos_tokens.intersection(run) else []
 
     def _permitted(self, request: Request, tokens: Sequence[int]) -> list[int]:
-        """Up to the token that the request's limits, stop ids or biases have a say in."""
+        """The leading tokens that the request's limits, stop ids and biases leave alone."""
         sampling = request.sampling
         disputed = {*sampling.stop_token_ids, *sampling.logit_bias}
-        starts = request.home is None
+        is_waiting = request.held is None
         run: list[int] = []
-        for token in tokens[: max(0, request.max_length - request.length - starts)]:
-            is_early = starts or request.output_length + len(run) < sampling.min_tokens
+        for token in tokens[: max(0, request.max_length - request.length - is_waiting)]:
+            is_early = is_waiting or request.output_length + len(run) < sampling.min_tokens
             if token in disputed or (is_early and token in self._eos_tokens):
                 break
             run.append(token)

@@ -1,4 +1,4 @@
-"""Decode rows that share leading pages stand together, so that attention reads those once."""
+"""Groups decode rows that share leading pages, so that attention reads these pages once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ...radix_cache import common_tokens
 from ..messages import RowGroup
 
-MIN_SHARED_TOKENS = 64  # below, reading twice costs less than merging
+MIN_SHARED_TOKENS = 64  # with fewer, reading twice costs less than merging
 
 
 class Span(NamedTuple):

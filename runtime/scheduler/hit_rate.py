@@ -1,4 +1,4 @@
-"""How much of the prompts the cache had."""
+"""How many prompt tokens the cache had."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pages the page store takes in, and when: as they are evicted, or as they are computed."""
+"""Decides which pages the page store saves: evicted ones, and with write-through computed ones."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .plan import StepInFlight
 from .request import Request
 
 SAVED_TOKENS = 512
-"""copied out with a step, beside those of pages that it overwrites; or gathered to be written through"""
+"""per step, beside the pages that it overwrites; with write-through, gathered for one message"""
 
 
 class PageSaver:
     """An evicted page is saved at the latest with the step that overwrites it.
 
-    With `write_through` full pages are saved too, some at a time, so evicted ones mostly are there already.
+    With `write_through` full pages are saved once they are computed, so most evicted ones are stored already.
     """
 
     def __init__(self, cache: PrefixCache, write_through: bool) -> None:
@@ -27,10 +27,10 @@ class PageSaver:
         self._write_through = write_through
         self._most = max(1, SAVED_TOKENS // cache.page_size)
         self._evicted = EvictedPages()
-        self._copied_by: dict[int, frozenset[bytes]] = {}  # steps in flight
+        self._copied_by: dict[int, frozenset[bytes]] = {}  # keys by step in flight
 
     def before(self, plan: StepPlan, flight: StepInFlight) -> list[SavedPages]:
-        """What is copied out before a step is run."""
+        """The evicted pages to copy to the store before a step runs."""
         self._take_evicted()
         if not self._evicted:
             return []
@@ -38,76 +38,86 @@ class PageSaver:
         self._copied_by[plan.step] = frozenset(key for group in chosen for key in split_keys(group.keys))
         return [_saved(group) for group in chosen]
 
-    def is_over(self, step: int) -> None:
-        """What was copied out with it can be found from now on."""
+    def step_done(self, step: int) -> None:
+        """The store can find the pages that were copied with this step from now on."""
         self._copied_by.pop(step, None)
 
-    def is_coming(self, key: bytes) -> bool:
-        """Whether a page was evicted and can't be found yet."""
+    def is_in_copy(self, key: bytes) -> bool:
+        """Whether a page was evicted and the store cannot find it yet."""
         self._take_evicted()
         return key in self._evicted or any(key in keys for keys in self._copied_by.values())
 
-    def hurry(self, keys: Sequence[bytes]) -> None:
-        """Copies these out before others: somebody waits for them."""
+    def prioritize(self, keys: Sequence[bytes]) -> None:
+        """Copies these pages before others, because a request waits for them."""
         self._take_evicted()
-        self._evicted.hurry(keys)
+        self._evicted.prioritize(keys)
 
-    def through(self, requests: Sequence[Request], at_once: bool = False) -> list[Message]:
-        """The full pages that these who run have now and had not before, if that is worth a message."""
-        fresh = sum(max(0, self._full(request) - request.residence.saved_pages) for request in requests)
+    def write_through(self, requests: Sequence[Request], at_once: bool = False) -> list[Message]:
+        """Saves the full pages that these requests have gained; nothing while they are few.
+
+        at_once: even if they are few
+        """
+        fresh = sum(max(0, self._full(request) - request.allocation.saved_pages) for request in requests)
         if fresh < (1 if at_once else self._most):
             return []
         return [SavePages([save for request in requests if (save := self._fresh(request)) is not None])]
 
     def keys(self, request: Request) -> bytes:
-        """Of the full pages that a request has, if they may have been saved."""
+        """Keys of a request's full pages that may be stored; empty without write-through."""
         pages = self._full(request)
         return self._keys(request, pages) if pages else b""
 
     def at_the_end(self) -> list[SavedPages]:
-        """What would be lost with the KV cache, that which was used last first."""
+        """All full pages in the KV cache, those used last first."""
         self._take_evicted()
         return [_saved(group) for group in [*self._cache.everything(), *self._evicted.everything()]]
 
-    def forget(self, is_meant: Callable[[str], bool]) -> None:
-        """Saves nothing that was evicted of such namespaces."""
+    def forget(self, matches: Callable[[str], bool]) -> None:
+        """Drops evicted pages of matching namespaces."""
         self._take_evicted()
-        self._evicted.forget(is_meant)
+        self._evicted.forget(matches)
 
     def _take_evicted(self) -> None:
         self._evicted.add(self._cache.take_evicted())
 
     def _fresh(self, request: Request) -> SavedPages | None:
-        home = request.residence
-        first, last = home.saved_pages, self._full(request)
+        allocation = request.allocation
+        first, last = allocation.saved_pages, self._full(request)
         if last <= first:
             return None
-        home.saved_pages = last
+        allocation.saved_pages = last
         assert request.namespace is not None
         keys = self._keys(request, last)[first * KEY_BYTES :]
-        return _saved(KeyedPages(request.namespace, keys, home.pages[first:last]))
+        return _saved(KeyedPages(request.namespace, keys, allocation.pages[first:last]))
 
     def _full(self, request: Request) -> int:
-        """Of how many pages the steps that were planned leave the KV whole, if it is to be kept."""
-        home = request.residence
-        kept = self._write_through and request.namespace is not None and home.last_step and not home.faulty
-        return min(home.planned, request.length) // self._cache.page_size if kept else 0
+        """How many full pages the planned steps have written, if they are to be saved; otherwise 0."""
+        allocation = request.allocation
+        kept = (
+            self._write_through
+            and request.namespace is not None
+            and allocation.last_step
+            and not allocation.faulty
+        )
+        return min(allocation.planned, request.length) // self._cache.page_size if kept else 0
 
     def _keys(self, request: Request, pages: int) -> bytes:
-        """Of its first pages; it remembers them."""
-        assert request.namespace is not None, "nobody may find what is in no namespace"
+        """Keys of the request's first pages; computed once."""
+        assert request.namespace is not None, "a request without a namespace shares no pages"
         size = self._cache.page_size
-        known = len(request.keys) // KEY_BYTES
+        known = len(request.stored.keys) // KEY_BYTES
         tokens = request.slice(known * size, pages * size)
-        request.keys += self._cache.keys(request.namespace, tokens, after=request.keys[-KEY_BYTES:])
-        return request.keys[: pages * KEY_BYTES]
+        request.stored.keys += self._cache.keys(
+            request.namespace, tokens, after=request.stored.keys[-KEY_BYTES:]
+        )
+        return request.stored.keys[: pages * KEY_BYTES]
 
 
 def _overwritten(plan: StepPlan, flight: StepInFlight, page_size: int) -> Iterator[int]:
     """The pages that a step writes."""
     for row, request in zip(plan.rows, flight.rows, strict=True):
-        end = request.residence.planned
-        yield from request.residence.pages[row.start // page_size : -(-end // page_size)]
+        end = request.allocation.planned
+        yield from request.allocation.pages[row.start // page_size : -(-end // page_size)]
     for part in plan.restores:
         yield from np.frombuffer(part.pages, np.int32).tolist()
     for copy in plan.copies:

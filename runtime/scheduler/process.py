@@ -52,14 +52,14 @@ from ..sockets import (
     tokenizer_address,
 )
 from ..vocabulary import FILE_NAME, TOKENIZER_NAME, Vocabulary, load_vocabulary
-from .admission import Limits
 from .budget import StepBudget
 from .clients import MAX_UNREAD, Clients
-from .grammar_desk import GrammarDesk
+from .grammar_loader import GrammarLoader
+from .refusals import Limits
 from .scheduler import Scheduler
 
 VOCABULARY_DEADLINE_S = 60.0
-DEFAULT_PIN_PART = 4  # of all pages
+PIN_DIVISOR = 4  # of all pages: the part that may be pinned by default
 
 log = logging.getLogger("arbora.scheduler")
 
@@ -87,7 +87,7 @@ class Loop:
         self._flushed = False
 
     def run(self) -> None:
-        """Serves until it is killed. Once it is drained it is of no more use."""
+        """Serves until all requests are drained, then waits for the signal that ends it."""
         vocabulary = _wait_for_vocabulary(self._directory)
         segmenter = _segmenter(self._directory, vocabulary)
         ready = self._wait_for_model()
@@ -123,21 +123,21 @@ class Loop:
                 return message
 
     def _receive(self) -> None:
-        """Waits for a message, a grammar or a pin's end, then takes all messages that are there."""
+        """Waits for a message, a grammar or the expiry of a pin, then handles all messages that have come."""
         self._heartbeat.resting()
-        message = self._inbox.receive(self._patience_ms())
+        message = self._inbox.receive(self._timeout_ms())
         self._heartbeat.working()
         if message is not None:
             self._handle(message)
         for message in self._inbox.waiting():
             self._handle(message)
 
-    def _patience_ms(self) -> int | None:
-        """After how long there is something to do without a message."""
+    def _timeout_ms(self) -> int | None:
+        """Milliseconds until there is something to do even without a message; None: nothing."""
         expiry, grammars = self._scheduler.next_expiry, self._scheduler.grammars_due_in()
         pins = None if expiry is None else expiry - time.time()
-        first = min((seconds for seconds in (pins, grammars) if seconds is not None), default=None)
-        return None if first is None else max(0, math.ceil(first * 1000))
+        soonest = min((seconds for seconds in (pins, grammars) if seconds is not None), default=None)
+        return None if soonest is None else max(0, math.ceil(soonest * 1000))
 
     def _handle(self, message: SchedulerInbox) -> None:
         match message:
@@ -248,7 +248,7 @@ def _scheduler(
         limits,
         cache,
         StepBudget(config.step_ms),
-        GrammarDesk(compiler, isolated=config.isolate_keys, reproducible=config.deterministic),
+        GrammarLoader(compiler, isolated=config.isolate_keys, reproducible=config.deterministic),
         ready.vocab_size,
         vocabulary.eos,
         segmenter,
@@ -258,15 +258,14 @@ def _scheduler(
 
 
 def _most_pinned(ready: ModelReady, config: ServeConfig) -> int:
-    """Of all clients together, but for isolated keys: as they can't end each other's pins, each has its
-    share."""
+    """Pages that may be pinned in a scope: isolated keys have equal shares, other clients share one limit."""
     sharers = len(set(config.api_keys)) if config.isolate_keys else 1
     return _pinnable(ready, config.pin_memory) // sharers
 
 
 def _pinnable(ready: ModelReady, pin_memory: int | None) -> int:
     if pin_memory is None:
-        return ready.num_pages // DEFAULT_PIN_PART
+        return ready.num_pages // PIN_DIVISOR
     whole = ready.num_pages * ready.page_bytes
     if pin_memory > whole:
         log.warning(

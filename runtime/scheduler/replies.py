@@ -1,4 +1,4 @@
-"""What goes back to the tokenizer processes, gathered until the loop sends it."""
+"""Messages to the tokenizer processes, gathered until the loop sends them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .request import TOKEN_BYTES, Request
 
 
 class Replies:
-    """One `Outputs` for each client and step, between the other messages in their order."""
+    """Each step's outputs go to a client as one `Outputs`, in order with its other messages."""
 
     def __init__(self) -> None:
         self._messages: dict[int, list[Message]] = defaultdict(list)
@@ -19,17 +19,17 @@ class Replies:
         self._messages[client].append(message)
 
     def tokens(self, request: Request, logprobs: Logprobs | None, finish: FinishReason | None) -> None:
-        """The output tokens that it has more than was sent; with `finish` "stop" the last one ended it."""
+        """Sends the tokens not yet sent; with `finish` "stop" the last one ended the reply."""
         stop_token = request.last_token if finish == "stop" else None
         self._put(request, Output(request.id, _unsent(request), logprobs, finish, stop_token))
 
     def end(self, request: Request, finish: FinishReason, error: ReplyError | None = None) -> None:
-        """The reply ends without another token than those that were forced."""
+        """Ends the reply without a newly sampled token."""
         self._put(request, Output(request.id, _unsent(request), finish=finish, error=error))
 
     def _put(self, request: Request, output: Output) -> None:
-        if not request.answered:
-            request.answered = True
+        if not request.has_replied:
+            request.has_replied = True
             output.cached_tokens = request.cached_tokens
             if request.prompt_logprobs:
                 output.prompt_logprobs = joined(request.prompt_logprobs)
@@ -41,7 +41,7 @@ class Replies:
         self._outputs.pop(client, None)
 
     def close_step(self) -> None:
-        """What was put since the last step goes out as one message for each client."""
+        """Joins the outputs since the last step into one message for each client."""
         for client, outputs in self._outputs.items():
             self._messages[client].append(Outputs(outputs))
         self._outputs = defaultdict(list)
@@ -52,7 +52,7 @@ class Replies:
 
 
 def _unsent(request: Request) -> Tokens:
-    """They count as sent from now on."""
+    """Takes the tokens not yet sent, and counts them as sent."""
     start, request.sent = request.sent, request.length
     return request.slice(start, request.length)
 
@@ -66,7 +66,7 @@ def joined(parts: list[Logprobs]) -> Logprobs:
 
 
 def ending(request: Request, eos_tokens: frozenset[int]) -> FinishReason | None:
-    """Whether the request's newest token ends its reply."""
+    """Why the request's newest token ends its reply; None if it does not."""
     sampling, token = request.sampling, request.last_token
     if token in sampling.stop_token_ids:
         return "stop"
@@ -76,7 +76,7 @@ def ending(request: Request, eos_tokens: frozenset[int]) -> FinishReason | None:
 
 
 def banned_tokens(request: Request, eos_tokens: frozenset[int]) -> Tokens:
-    """What may not be sampled before `min_tokens`: whatever would end the reply."""
+    """Tokens that would end the reply, packed; they may not be sampled before `min_tokens`."""
     banned = set(request.sampling.stop_token_ids)
     if not request.sampling.ignore_eos:
         banned |= eos_tokens

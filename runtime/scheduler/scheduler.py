@@ -1,7 +1,7 @@
-"""The scheduler's state machine: requests in, step plans out, results in, outputs out.
+"""The scheduler's state machine: requests and step results in, step plans and outputs out.
 
-It has no sockets and no clock. `plan` may be called one step ahead of the results: rows of the next
-step then feed tokens that are still being sampled.
+It has no sockets and no clock. `plan` may run one step ahead of the results: rows of the next step then
+feed tokens that are still being sampled.
 """
 
 from __future__ import annotations
@@ -28,31 +28,35 @@ from ..messages import (
     StoreCounts,
     StoreReport,
 )
-from .admission import Limits, no_place, pages_for, refusal, without_grammar
+from .admission import Admission
+from .allocation import pages_for
 from .budget import StepBudget
-from .cache_desk import CacheDesk
+from .cache_control import CacheController
+from .completion import Completion
 from .counts import Counts
 from .fairness import USUAL_BOUNDS, Bounds, Fairness
 from .forced_runs import Segments
-from .grammar_desk import GrammarDesk
-from .places import Places, Turnover
-from .plan import StepInFlight, StepPlanner, step_masks
+from .grammar_loader import GrammarLoader
+from .lifecycle import Lifecycle
+from .plan import STEPS_IN_FLIGHT, StepInFlight, StepPlanner, step_masks
+from .queue_places import QueuePlaces, RetryTimes
+from .refusals import Limits, grammar_refusal, queue_full, refusal
 from .replies import Replies, banned_tokens
 from .request import Phase, Request
 from .results import Results
-from .starting import STEPS_IN_FLIGHT, Starter
 from .stored_pages import StoredPages
+from .waiting_queue import WaitingQueue
 
 
 class Scheduler:
-    """Owns the requests and their queues; calls the prefix cache and the grammar desk."""
+    """Joins the parts: requests and their phases (`Lifecycle`), which start (`Admission`), steps, replies."""
 
     def __init__(
         self,
         limits: Limits,
         cache: PrefixCache,
         budget: StepBudget,
-        grammars: GrammarDesk,
+        grammars: GrammarLoader,
         vocab_size: int,
         eos_tokens: tuple[int, ...],
         segments: Segments,
@@ -62,87 +66,89 @@ class Scheduler:
     ) -> None:
         self._limits = limits
         self._cache = cache
-        self._cache_desk = CacheDesk(cache, limits.most_pinned)
+        self._cache_control = CacheController(cache, limits.most_pinned)
         self._budget = budget
         self._grammars = grammars
         self._mask_words = -(-vocab_size // 32)
-        self._eos = frozenset(eos_tokens)
-        self._planner = StepPlanner(cache, limits.num_pages, lambda r: banned_tokens(r, self._eos))
-        self._open: dict[str, Request] = {}  # every request that isn't answered to its end
+        eos = frozenset(eos_tokens)
+        self._planner = StepPlanner(cache, limits.num_pages, lambda request: banned_tokens(request, eos))
         self._fairness = Fairness(bounds.ahead, own_priorities=limits.keys > 1)
         self._stored = StoredPages(cache, host_pages, write_through)
         self._store_counts = StoreCounts()
-        self._starter = Starter(cache, self._stored, limits.slots, grammars, self._fairness, bounds)
-        self._waiting = self._starter.waiting
-        self._places = Places(limits.max_waiting, limits.keys)
-        self._turnover = Turnover(self._places)
-        self._running: dict[int, Request] = {}  # by slot; ended ones too until their last step is over
+        self._places = QueuePlaces(limits.max_waiting, limits.keys)
+        self._retry_times = RetryTimes(self._places)
+        self._to_model: list[Message] = []
+        self._requests = Lifecycle(
+            cache,
+            self._stored,
+            grammars,
+            self._fairness,
+            WaitingQueue(self._fairness, bounds),
+            self._places,
+            self._retry_times,
+            limits.slots,
+            self._to_model,
+        )
+        self._admission = Admission(cache, self._stored, self._requests, self._fairness, bounds)
         self._in_flight: deque[StepInFlight] = deque()
         self._drops: deque[tuple[DropCache, set[str]]] = deque()  # with the requests that they wait for
         self._replies = Replies()
-        self._to_model: list[Message] = []
-        self._arrivals = 0
         self._counts = Counts()
-        self._results = Results(
-            segments, self._eos, self._replies, self._counts, self._fairness, self._open, self._end
-        )
+        self._completion = Completion(segments, eos)
+        self._results = Results(self._completion, segments, eos, self._replies, self._counts, self._fairness)
 
-    # What comes from the tokenizer processes
+    # Messages of the tokenizer processes
 
     def submit(self, message: Generate) -> None:
-        """Answered by `Accepted` or `Refused`; if it has a grammar, once that is compiled."""
-        refused = refusal(message, self._limits, self._cache_desk.pins.withheld(message))
-        if refused is None and not self._places.has_room(message.tenant):
-            refused = no_place(message, self._places, self._turnover.retry_after(message.tenant))
+        """The answer is `Accepted` or `Refused`; for a request with a grammar, once that is compiled."""
+        refused = refusal(message, self._limits, self._cache_control.pins.withheld(message))
+        if refused is None and not self._places.admits(message.tenant):
+            refused = queue_full(message, self._places, self._retry_times.retry_after(message.tenant))
         if refused is not None:
             self._replies.add(message.client, refused)
             return
-        self._places.take(message.tenant)
-        self._arrivals += 1
-        request = Request.from_message(message, self._arrivals)
-        self._open[request.id] = request
-        self._stored.look_up(request)
+        request = self._requests.create(message)
         if message.grammar is None:
             self._accept(request)
         else:
             self._grammars.submit(request.id, message.grammar, message.sampling.complete_json, message.tenant)
 
     def take_grammars(self) -> None:
-        """Takes in the grammars that were compiled meanwhile.
+        """Accepts or refuses the requests whose grammars were compiled meanwhile.
 
         All constraints are made before the first is used. Each sends a question to its grammar's process when
         it is made, so the processes work on their answers side by side.
         """
         for request_id, compiled in list(self._grammars.finished()):
-            request = self._open.get(request_id)
+            request = self._requests.find(request_id)
             if request is None:
                 continue
             if isinstance(compiled, GrammarError | CompilerError | BusyError):
-                self._refuse(request, without_grammar(request, compiled))
+                self._refuse(request, grammar_refusal(request, compiled))
             else:
                 request.constraint = compiled
-                refused = self._results.completion.refusal(request)
+                refused = self._completion.refusal(request)
                 self._accept(request) if refused is None else self._refuse(request, refused)
 
     def grammars_due_in(self) -> float | None:
-        """Seconds until `take_grammars` has something to do, whether or not a grammar is ready."""
+        """Seconds until `take_grammars` has something to do, even if no grammar is ready by then."""
         return self._grammars.due_in()
 
     def drop(self, request_id: str) -> None:
-        """A stop string completed its reply, or nobody waits for it: plan nothing more, say nothing."""
-        request = self._open.get(request_id)
+        """Ends a request without a reply: a stop string completed it, or its client is gone."""
+        request = self._requests.find(request_id)
         if request is not None:
-            self._end(request)
+            self._requests.end(request)
 
     def drop_client(self, client: int) -> None:
-        """A tokenizer process died, and its requests with it."""
-        for request in [request for request in self._open.values() if request.client == client]:
-            self._end(request)
+        """Ends the requests of a tokenizer process that died."""
+        for request in [request for request in self._requests.open if request.client == client]:
+            self._requests.end(request)
         self._replies.drop_client(client)
 
     def refuse_client(self, client: int, message: str) -> None:
-        """A tokenizer process reads no more. Should it wake up, it learns that its requests are over."""
-        requests = [request.id for request in self._open.values() if request.client == client]
+        """Ends the requests of a tokenizer process that reads no more. It learns so if it wakes up."""
+        requests = [request.id for request in self._requests.open if request.client == client]
         self.drop_client(client)
         for request in requests:
             self._replies.add(client, Refused(request, 503, message, code="client_too_slow"))
@@ -153,33 +159,22 @@ class Scheduler:
     def control_cache(self, message: CacheControl, now: float) -> None:
         """`now` is in seconds since 1970."""
         if isinstance(message, DropCache):
-            ended = {request.id for request in self._running.values()} - self._open.keys()
+            ended = {each.id for each in self._requests.residents.values() if each.is_answered}
             self._drops.append((message, ended))
-            self._drop_what_is_free()
+            self._carry_out_drops()
             return
-        needs = [pages_for(request.max_length, self._cache.page_size) for request in self._open.values()]
-        answer = self._cache_desk.answer(message, now, max(needs, default=0), self._store_counts)
+        needs = [pages_for(request.max_length, self._cache.page_size) for request in self._requests.open]
+        answer = self._cache_control.answer(message, now, max(needs, default=0), self._store_counts)
         self._replies.add(message.client, answer)
 
-    def _drop_what_is_free(self) -> None:
-        """A drop waits for those who were answered before it and still have pages."""
-        while self._drops:
-            message, ended = self._drops[0]
-            if any(request.id in ended for request in self._running.values()):
-                return
-            self._drops.popleft()
-            dropped = self._cache_desk.drop(message)
-            if self._stored.enabled:
-                self._to_model.append(self._stored.forget(message, dropped, self._open.values()))
-            else:
-                self._replies.add(message.client, dropped)
+    # Messages of the page store
 
     def found(self, message: Found) -> None:
         self._stored.found(message)
 
     def fetch_ahead(self) -> None:
-        """Asks for stored pages of those who wait, as far as there is room for them."""
-        self._starter.fetch_ahead()
+        """Asks for the stored pages of waiting requests, as far as host memory for them lasts."""
+        self._admission.fetch_ahead()
 
     def fetched(self, message: Fetched) -> None:
         self._stored.fetched(message)
@@ -191,38 +186,42 @@ class Scheduler:
         self._store_counts = report.counts
 
     def flush(self) -> None:
-        """Before the end: the page store shall have what the cache holds."""
+        """Has the page store save what the cache holds, before the process ends."""
         self._to_model.append(self._stored.flush())
 
+    # Time
+
     def tick(self, now: float) -> None:
-        """The loop has planned what it can. `now` is in seconds of a clock that never goes back."""
-        self._turnover.tick(now, busy=bool(self._waiting))
+        """All steps that can be planned are. `now` is in seconds of a monotonic clock."""
+        self._retry_times.tick(now, busy=bool(self._requests.waiting))
 
     def expire_pins(self, now: float) -> None:
-        self._cache_desk.pins.expire(now)
+        """`now` is in seconds since 1970."""
+        self._cache_control.pins.expire(now)
 
     @property
     def next_expiry(self) -> float | None:
-        """When a pin expires next, in seconds since 1970."""
-        return self._cache_desk.pins.next_expiry
+        """When the next pin expires, in seconds since 1970."""
+        return self._cache_control.pins.next_expiry
 
     # Steps
 
     def plan(self) -> bool:
-        """Plans the next step, unless there is nothing to do or enough steps are in flight."""
+        """Plans the next step; False if there is nothing to do or enough steps are in flight."""
         if len(self._in_flight) >= STEPS_IN_FLIGHT:
             return False
         self._admit()
-        decoding, prefilling = self._ready()
+        decoding, prefilling = self._rows()
+        self._carry_out_drops()
         planned = self._planner.build(decoding, prefilling, self._budget)
         if planned is None:
             return False
         plan, flight = planned
         for request in prefilling:
-            if not request.residence.prefilling:
+            if not request.allocation.prefilling:
                 self._fairness.rest(request)
         for request in flight.restored:
-            if not request.residence.restoring:
+            if not request.allocation.restoring:
                 self._stored.end(request)
         self._stored.attach(plan, flight)
         self._counts.prompt_tokens_computed += flight.prefill_tokens - flight.forced_tokens
@@ -233,7 +232,7 @@ class Scheduler:
         return True
 
     def apply(self, result: StepResult) -> None:
-        """Takes in the oldest step in flight."""
+        """Applies the result of the oldest step in flight."""
         flight = self._in_flight[0]
         assert flight.step == result.step, f"result of step {result.step}, expected {flight.step}"
         self._counts.steps += 1
@@ -241,22 +240,25 @@ class Scheduler:
             self._budget.observe_restore(flight.restored_tokens, result.restored_ms)
         else:
             self._budget.observe(flight.prefill_tokens, result.elapsed_ms)
-        for request in flight.rows:
-            self._copy_is_made(request, flight.step)
-        self._results.take(flight, result)
+        self._planner.copies_made(flight)
+        outcome = self._results.take(flight, result)
+        for request in outcome.answered:
+            self._requests.answer(request)
+        for request in outcome.ended:
+            self._requests.end(request)
         self._in_flight.popleft()
         self._send_masks()
         self._to_model += self._stored.save(flight)
-        for request in flight.requests:
-            if request.home is not None:
-                self._settle(request)
+        self._requests.step_done(flight)
+        self._carry_out_drops()
 
     @property
     def idle(self) -> bool:
-        return not self._open and not self._running
+        return self._requests.idle
 
     def messages_to_model(self) -> list[Message]:
-        messages, self._to_model = self._to_model, []
+        messages = self._to_model.copy()
+        self._to_model.clear()
         return messages
 
     def messages_to_store(self) -> list[PageStoreInbox]:
@@ -269,8 +271,8 @@ class Scheduler:
         pages = self._cache.stats()
         return Stats(
             query=query,
-            running=len(self._active()),
-            waiting=len(self._waiting),
+            running=len(self._requests.running),
+            waiting=len(self._requests.waiting),
             pages_total=pages.total,
             pages_used=pages.held + pages.locked,
             pages_cached=pages.evictable,
@@ -280,141 +282,82 @@ class Scheduler:
             **asdict(self._counts),
         )
 
-    # Admission
-
     def _accept(self, request: Request) -> None:
-        request.phase = Phase.WAITING
-        self._starter.enter(request, self._running.values())
+        self._requests.wait(request)
         left_out = request.constraint.left_out if request.constraint is not None else ()
         named = [LeftOut(keyword, path) for keyword, path in left_out]
         self._replies.add(request.client, Accepted(request.id, named))
         self._results.force(request)
 
     def _refuse(self, request: Request, refused: Refused) -> None:
-        del self._open[request.id]
-        self._places.give_back(request.tenant)
-        self._stored.end(request)
+        self._requests.refuse(request)
         self._replies.add(request.client, refused)
 
-    def _active(self) -> list[Request]:
-        return [request for request in self._running.values() if request.phase is Phase.RUNNING]
-
     def _admit(self) -> None:
-        decoding = sum(not request.residence.prefilling for request in self._active())
-        tokens = self._budget.prefill_tokens(decoding), self._budget.restored_tokens(decoding)
-        for request in self._starter.starts(self._running, *tokens):
-            self._running[request.residence.slot] = request
-            self._places.give_back(request.tenant)
-            if not request.residence.restoring:
-                self._stored.end(request)
+        """Starts the requests that the next step has tokens for, and counts what the cache had of them."""
+        decoding = sum(not request.allocation.prefilling for request in self._requests.running)
+        tokens, restored = self._budget.prefill_tokens(decoding), self._budget.restored_tokens(decoding)
+        for request in self._admission.admit(tokens, restored):
             if request.cached_tokens is None:
-                request.cached_tokens = min(request.residence.ready, request.prompt_length)
+                request.cached_tokens = min(request.allocation.ready, request.prompt_length)
                 self._counts.prompt_tokens_cached += request.cached_tokens
                 if request.namespace is not None:
-                    self._cache_desk.hits.add(request.prompt_length, request.cached_tokens)
+                    self._cache_control.hits.add(request.prompt_length, request.cached_tokens)
 
-    # Pages
+    def _rows(self) -> tuple[list[Request], list[Request]]:
+        """Requests that decode one token, and those that compute several: forced tokens, then prompts."""
+        wanting = [request for request in self._requests.running if self._planner.wants_page(request)]
+        ready = [request for request in wanting if self._secure_page(request)]
+        ready = [request for request in ready if request.phase is Phase.RUNNING]
+        forced = [request for request in ready if request.allocation.has_forced]
+        decoding = [request for request in ready if not request.allocation.has_forced]
+        prompts = [request for request in self._requests.residents.values() if request.computes_prompt]
+        return decoding, forced + self._answered() + self._admission.in_order(prompts)
 
-    def _ready(self) -> tuple[list[Request], list[Request]]:
-        """Who decodes, and who has more than one token to compute: forced ones first, then prompts."""
-        wanting = [request for request in self._active() if self._planner.wants_page(request)]
-        secured = [request for request in wanting if self._secure_page(request)]
-        going_on = [request for request in secured if request.phase is Phase.RUNNING]
-        jumping = [request for request in going_on if request.residence.jumping]
-        decoding = [request for request in going_on if not request.residence.jumping]
-        prompts = [request for request in self._running.values() if request.computes_prompt]
-        return decoding, jumping + self._leaving() + self._starter.in_turn(prompts)
-
-    def _leaving(self) -> list[Request]:
-        """Who still has forced tokens to compute. Nobody makes room for them."""
-        residents = self._running.values()
-        leaving = [r for r in residents if r.phase is Phase.LEAVING and r.residence.prefilling]
-        for request in leaving:
+    def _answered(self) -> list[Request]:
+        """Answered requests with forced tokens to compute. They end early if pages lack."""
+        residents = list(self._requests.residents.values())
+        answered = [each for each in residents if each.phase is Phase.ANSWERED and each.allocation.prefilling]
+        for request in answered:
             if not self._planner.has_page(request):
-                self._end(request)
-        return [request for request in leaving if request.phase is Phase.LEAVING]
+                self._requests.end(request)
+        return [request for request in answered if request.phase is Phase.ANSWERED]
 
     def _secure_page(self, request: Request) -> bool:
-        """A page for the next token, if need be by retracting the youngest request.
+        """Allocates a page for the next token, and retracts requests as long as pages lack.
 
-        False: the pages come back with the steps in flight, and the row skips this one.
+        False: the request sits this step out, because retracted pages come back only with steps in flight.
         """
         while request.phase is Phase.RUNNING and not self._planner.has_page(request):
-            if any(other.phase is Phase.RETRACTING for other in self._running.values()):
+            if any(other.phase is Phase.RETRACTING for other in self._requests.residents.values()):
                 return False
-            self._retract(self._last_in_turn())
+            self._counts.retractions += 1
+            self._requests.retract(self._to_retract())
         return request.phase is Phase.RUNNING
 
-    def _last_in_turn(self) -> Request:
-        """The youngest of the last priority; of the youngest's tenant, if that orders its own alone."""
-        active = self._active()
+    def _to_retract(self) -> Request:
+        """The youngest request of the worst priority; with own priorities, of the youngest's tenant."""
+        running = self._requests.running
         if self._fairness.own_priorities:
-            youngest = max(active, key=lambda request: request.arrival)
-            active = [request for request in active if request.tenant == youngest.tenant]
-        return max(active, key=lambda request: (request.priority, request.arrival))
+            youngest = max(running, key=lambda request: request.arrival)
+            running = [request for request in running if request.tenant == youngest.tenant]
+        return max(running, key=lambda request: (request.priority, request.arrival))
 
-    def _retract(self, request: Request) -> None:
-        """Back to waiting, once the steps that name it are over."""
-        self._counts.retractions += 1
-        request.phase = Phase.RETRACTING
-        self._stored.end(request)
-        self._settle(request)
-
-    # Ends
-
-    def _end(self, request: Request) -> None:
-        """It is planned no more. What it holds comes back with the last step that names it."""
-        self._open.pop(request.id, None)
-        if request.phase in (Phase.COMPILING, Phase.WAITING):
-            self._places.give_back(request.tenant)
-        if request.phase is Phase.COMPILING:
-            self._grammars.cancel(request.id)
-        elif request.phase is Phase.WAITING:
-            self._waiting.remove(request)
-        if request.phase is not Phase.COMPILING:
-            self._fairness.rest(request)
-        self._stored.end(request)
-        request.phase = Phase.ENDED
-        if request.home is not None:
-            self._settle(request)
-
-    def _copy_is_made(self, request: Request, step: int) -> None:
-        home = request.residence
-        if home.copy_step == step:
-            self._cache.copied(home.lease)
-            home.copy_step = None
-
-    def _settle(self, request: Request) -> None:
-        """Takes back slot and pages of a request that is planned no more, if no step names it."""
-        home = request.residence
-        in_flight = self._in_flight and home.last_step >= self._in_flight[0].step
-        if request.phase in (Phase.RUNNING, Phase.LEAVING) or in_flight:
-            return
-        if home.faulty:
-            self._cache.discard(home.lease, home.pages)
-            self._to_model += self._stored.discard(request)
-        else:
-            self._to_model += self._stored.leave(request)
-            existing = min(home.planned, request.length) if home.last_step else home.lease.matched
-            self._cache.release(
-                home.lease, request.slice(0, existing), home.pages, generated=request.output_length
-            )
-        del self._running[home.slot]
-        self._starter.leave(request)
-        self._drop_what_is_free()
-        if request.phase is Phase.RETRACTING:
-            request.phase = Phase.WAITING
-            request.prompt_logprobs = []
-            self._places.take(request.tenant)
-            self._stored.look_up(request)
-            self._starter.enter(request, self._running.values(), first=True)
-        else:
-            self._turnover.ended()
-
-    # Masks
+    def _carry_out_drops(self) -> None:
+        """A drop waits for the pages of requests that ended before it arrived."""
+        while self._drops:
+            message, ended = self._drops[0]
+            if any(request.id in ended for request in self._requests.residents.values()):
+                return
+            self._drops.popleft()
+            dropped = self._cache_control.drop(message)
+            if self._stored.enabled:
+                self._to_model.append(self._stored.forget(message, dropped, self._requests.open))
+            else:
+                self._replies.add(message.client, dropped)
 
     def _send_masks(self) -> None:
-        """The oldest step's masks: by now every token that they depend on is known."""
+        """Sends the masks of the oldest step in flight: every token that they depend on is known now."""
         if not self._in_flight or self._in_flight[0].masks_sent:
             return
         flight = self._in_flight[0]

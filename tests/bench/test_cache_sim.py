@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
-from arbora.radix_cache import LeastRecentlyUsed, ReuseRate
+from arbora.radix_cache import GittinsPolicy, LeastRecentlyUsed
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 sys.path.append(str(Path(__file__).parents[2] / "bench" / "lib"))
@@ -44,7 +44,7 @@ def test_no_order_hits_more_than_the_one_that_knows_the_future(kind: str) -> Non
 def test_in_a_cache_of_a_dozen_prompts_it_keeps_up_with_lru(kind: str) -> None:
     traces = [generate(kind, BLOCKS, seed) for seed in range(4)]
     lru = mean(replay(trace, BLOCKS, LeastRecentlyUsed()) for trace in traces)
-    assert mean(replay(trace, BLOCKS, ReuseRate(BLOCKS, PAGE)) for trace in traces) > lru - 0.01
+    assert mean(replay(trace, BLOCKS, GittinsPolicy(BLOCKS, PAGE)) for trace in traces) > lru - 0.01
 
 
 def test_belady_keeps_what_is_asked_for_first() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from arbora.frontend.openai.body import MAX_BODY_BYTES
+from arbora.frontend.http.body import MAX_BODY_BYTES
 from http_world import MODEL, HttpWorld, http_world, last_generate
 from prometheus_client.parser import text_string_to_metric_families
 

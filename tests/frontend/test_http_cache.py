@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from arbora.frontend.questions import Questions
-from arbora.frontend.tenants import cache_namespace
+from arbora.frontend.replica.questions import Questions
+from arbora.frontend.request.prepare import cache_namespace
 from arbora.runtime.messages import (
     CachedPrefix,
     CacheDropped,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from arbora.frontend.tenants import cache_namespace
+from arbora.frontend.request.prepare import cache_namespace
 from arbora.runtime.messages import (
     CacheAnswer,
     CacheControl,

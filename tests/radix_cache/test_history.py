@@ -63,13 +63,13 @@ def test_a_node_evicted_page_by_page_keeps_count_of_those_who_went_on_from_it() 
     serve(cache, longer)
     serve(cache, (*longer, 8))
     document = only_child(cache)
-    assert (document.hits, document.led_on) == (2, 1)
+    assert (document.hits, document.extended) == (2, 1)
     serve(cache, OTHER[:4])
     for _ in range(5):
         cache.allocate(1)
     [memory] = [node for node in remembered(cache) if node.sequence() == pack(DOCUMENT)]
     assert memory.tokens == pack(DOCUMENT)
-    assert (memory.hits, memory.led_on) == (2, 1)
+    assert (memory.hits, memory.extended) == (2, 1)
 
 
 def test_what_is_remembered_below_a_leaf_stays_behind_it_when_the_leaf_loses_its_end() -> None:

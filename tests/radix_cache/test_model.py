@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from arbora.radix_cache import LeastRecentlyUsed, PrefixCache, ReuseRate
+from arbora.radix_cache import GittinsPolicy, LeastRecentlyUsed, PrefixCache
+from gittins_check import check as check_gittins
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from prefix_world import Request, World
-from reuse_rate_check import check as check_reuse_rate
 
 runs_of_tokens = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 9)), min_size=1, max_size=5)
 any_index = st.integers(0, 63)
@@ -24,9 +24,9 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         unused_tails=st.sampled_from([0, 50]),
     )
     def start(self, page_size: int, num_pages: int, learns: bool, unused_tails: int) -> None:
-        policy = ReuseRate(num_pages, page_size) if learns else LeastRecentlyUsed()
+        policy = GittinsPolicy(num_pages, page_size) if learns else LeastRecentlyUsed()
         for _ in range(unused_tails):
-            policy.reach_tail(0)
+            policy.observe_tail(0)
         cache = PrefixCache(num_pages, page_size, policy, check_invariants=True)
         self.world = World(cache, num_pages)
         self.learns = learns
@@ -143,7 +143,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
     @invariant()
     def the_policy_keeps_its_books(self) -> None:
         if self.learns:
-            check_reuse_rate(self.world.cache)
+            check_gittins(self.world.cache)
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from itertools import chain, count, repeat
 from random import Random
 
-from arbora.radix_cache import EvictionPolicy, LeastRecentlyUsed, PrefixCache, ReuseRate
+from arbora.radix_cache import EvictionPolicy, GittinsPolicy, LeastRecentlyUsed, PrefixCache
+from gittins_check import check
 from prefix_world import pack
-from reuse_rate_check import check
 
 PAGES = 40
 ids = count()
@@ -30,14 +30,14 @@ def hit_share(prompts: Iterable[tuple[tuple[int, ...], int]], policy: EvictionPo
         cache.commit(lease, pack(prompt), pages)
         cache.release(lease, pack(prompt), pages, generated)
         shares.append(lease.matched / len(prompt))
-    if isinstance(policy, ReuseRate):
+    if isinstance(policy, GittinsPolicy):
         check(cache)
     half = len(shares) // 2
     return sum(shares[half:]) / (len(shares) - half)
 
 
 def both(prompts: list[tuple[tuple[int, ...], int]]) -> tuple[float, float]:
-    return hit_share(prompts, LeastRecentlyUsed()), hit_share(prompts, ReuseRate(PAGES, 1))
+    return hit_share(prompts, LeastRecentlyUsed()), hit_share(prompts, GittinsPolicy(PAGES, 1))
 
 
 def test_what_is_used_again_and_again_outlives_a_scan() -> None:
@@ -111,7 +111,7 @@ def test_a_node_in_use_has_no_age() -> None:
     check(cache)
 
 
-class Tidy(ReuseRate):
+class Tidy(GittinsPolicy):
     """Drops stale offers with every new one."""
 
     def _drop_stale_offers(self) -> None:
@@ -135,4 +135,4 @@ def test_a_cache_without_pages_learns_nothing_and_fails_at_nothing() -> None:
     cache = PrefixCache(0, 16)
     assert cache.allocate(1) is None
     cache.release(cache.acquire("", pack((1, 2)), 1), b"", [])
-    assert len(ReuseRate(0, 16)) == 0
+    assert len(GittinsPolicy(0, 16)) == 0

@@ -123,7 +123,7 @@ def test_a_namespace_without_pages_is_forgotten() -> None:
 def test_committing_pages_of_nobody_is_a_bug_of_the_caller() -> None:
     cache = new_cache()
     lease = cache.acquire("", pack(DOCUMENT), 11)
-    with pytest.raises(AssertionError, match="no request holds"):
+    with pytest.raises(AssertionError, match="not held by requests"):
         cache.commit(lease, pack(DOCUMENT), [0, 1, 2])
 
 
@@ -138,7 +138,7 @@ def test_releasing_twice_is_a_bug_of_the_caller() -> None:
     cache = new_cache()
     lease, pages = start(cache, DOCUMENT)
     cache.release(lease, pack(DOCUMENT), pages)
-    with pytest.raises(AssertionError, match="the lease is over"):
+    with pytest.raises(AssertionError, match="the lease has ended"):
         cache.release(lease, pack(DOCUMENT), pages)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from arbora.runtime.scheduler.request import Request
 from fake_model import long_reply_prompt
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,7 +58,9 @@ def test_a_priority_whose_turn_has_come_gets_no_start_of_another_key() -> None:
 def test_all_are_tried_however_many_wait() -> None:
     world = QueueWorld(own_priorities=True)
     requests = [world.add(tenant, priority) for _ in range(60) for tenant in TENANTS for priority in (0, 1)]
-    tried = list(world.queue.candidates(lambda r: 0, lambda turn: True))
+    tried: list[Request] = []
+    while candidates := world.queue.candidates(lambda r: 0, lambda rank: True, {r.id for r in tried}):
+        tried += candidates
     assert sorted(request.arrival for request in tried) == [request.arrival for request in requests]
 
 
@@ -71,9 +74,7 @@ def test_keys_with_a_backlog_are_served_alike_whatever_priorities_they_send(
     for tenant, priority, (tokens, matched) in costs:
         world.add(tenant, priority, tokens + matched, matched)
     dearest = 60
-    while {request.tenant for request in world.queue.candidates(lambda r: 0, lambda turn: True)} == {
-        *TENANTS
-    }:
+    while {request.tenant for request in world.queue} == {*TENANTS}:
         assert world.lead(TENANTS) <= BOUNDS.ahead + dearest
         world.start()
 

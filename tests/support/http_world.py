@@ -12,10 +12,11 @@ from typing import Any
 
 import httpx
 import openai
-from arbora.frontend.engine_client import EngineClient
+from arbora.frontend.http.http_service import HttpService
 from arbora.frontend.ingress.limits import Limits
 from arbora.frontend.process import http_server
-from arbora.frontend.service import Service
+from arbora.frontend.replica.engine_client import EngineClient
+from arbora.frontend.request.service import Service
 from arbora.frontend.text.tokenizer import Tokenizer
 from arbora.runtime.config import ServeConfig
 from arbora.runtime.messages import Generate
@@ -28,8 +29,10 @@ MODEL = "tiny"
 class HttpWorld:
     """`client` is OpenAI's own, `http` a plain one. `scheduler` is None while the replica is down."""
 
-    def __init__(self, directory: Path, service: Service, url: str, context_length: int) -> None:
+    def __init__(self, directory: Path, http_service: HttpService, url: str, context_length: int) -> None:
+        service = http_service.service
         self.directory = directory
+        self.http_service = http_service
         self.service = service
         self.engine = service.engine
         self.tokenizer = service.tokenizer
@@ -132,11 +135,12 @@ async def http_world(
         listener = socket.create_server(("127.0.0.1", 0))
         if send_buffer is not None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
-        server = http_server(service, limits)
+        http_service = HttpService.of(service)
+        server = http_server(http_service, limits)
         tasks = [asyncio.create_task(engine.run()), asyncio.create_task(server.serve([listener]))]
         await eventually(lambda: server.started)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        world = HttpWorld(directory, service, url, context_length)
+        world = HttpWorld(directory, http_service, url, context_length)
         try:
             if replica:
                 await world.start_replica()

@@ -7,8 +7,8 @@ from array import array
 from arbora.runtime.messages import Generate
 from arbora.runtime.sampling_params import SamplingParams
 from arbora.runtime.scheduler.fairness import Bounds, Fairness
-from arbora.runtime.scheduler.queue import WaitingQueue
 from arbora.runtime.scheduler.request import Request
+from arbora.runtime.scheduler.waiting_queue import WaitingQueue
 
 BOUNDS = Bounds(overtaken=4, ahead=100)
 
@@ -36,8 +36,8 @@ class QueueWorld:
 
     def start(self) -> Request:
         """The first in order goes, and its prompt is computed at once."""
-        request = next(self.queue.candidates(lambda r: self.matches[r.id], lambda turn: True))
-        self.queue.admit(request)
+        request = self.queue.candidates(lambda r: self.matches[r.id], lambda rank: True, set())[0]
+        self.queue.remove_started(request)
         self.fairness.charge(request, request.prompt_length - self.matches[request.id])
         self.fairness.rest(request)
         self.started.append(request)

@@ -24,10 +24,10 @@ from arbora.runtime.messages import (
     Refused,
 )
 from arbora.runtime.sampling_params import SamplingParams
-from arbora.runtime.scheduler.admission import Limits
 from arbora.runtime.scheduler.budget import StepBudget
 from arbora.runtime.scheduler.fairness import USUAL_BOUNDS, Bounds
-from arbora.runtime.scheduler.grammar_desk import GrammarDesk
+from arbora.runtime.scheduler.grammar_loader import GrammarLoader
+from arbora.runtime.scheduler.refusals import Limits
 from arbora.runtime.scheduler.scheduler import Scheduler
 from fake_model import EOS, VOCAB, Automata, FakeModel, pack, unpack
 
@@ -46,8 +46,8 @@ class EvenTokens:
     def pending(self) -> int:
         return len(self.waiting)
 
-    def submit(self, ticket: str, kind: str, text: str, **_: object) -> None:
-        self.waiting[ticket] = text
+    def submit(self, ticket: str, spec: GrammarSpec, **_: object) -> None:
+        self.waiting[ticket] = spec.text
 
     def cancel(self, ticket: str) -> None:
         self.waiting.pop(ticket, None)
@@ -136,7 +136,7 @@ class SchedulerBench:
             Limits(1000, num_pages, page_size, slots, max_waiting, most_pinned, keys),
             self.cache,
             self.budget,
-            GrammarDesk(self.compiler),  # type: ignore[arg-type]
+            GrammarLoader(self.compiler),  # type: ignore[arg-type]
             VOCAB,
             (EOS,),
             ByteTokens(jumps),

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from arbora.frontend.http.body_room import BodyRoom
 from arbora.frontend.ingress.head import HeadReader
 from arbora.frontend.ingress.limits import Limits
-from arbora.frontend.openai.body_room import BodyRoom
 from arbora.runtime.errors import RequestError
 from arbora.runtime.messages import Generate
 from http_world import HttpWorld, eventually, http_world
@@ -243,7 +243,7 @@ async def test_trailers_behind_an_early_answer_have_a_bound(world: HttpWorld) ->
 
 
 async def test_all_bodies_together_have_a_bound(world: HttpWorld) -> None:
-    world.service.bodies.room = BodyRoom(most=1_000_000)
+    world.http_service.bodies.room = BodyRoom(most=1_000_000)
     whole = request("POST", "/v1/completions", body=LARGE)
     async with connection(world.url) as first:
         await first.send(whole[:-10])

@@ -10,7 +10,7 @@ from typing import Any
 import pydantic
 import pytest
 import pytest_asyncio
-from arbora.frontend.tenants import cache_namespace
+from arbora.frontend.request.prepare import cache_namespace
 from arbora.runtime.messages import Finish, Generate
 from fake_scheduler import unpacked
 from http_world import MODEL, HttpWorld, http_world, last_generate

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from arbora.frontend.engine_client import EngineClient
-from arbora.frontend.openai.endpoint import MANY_TOKENS
+from arbora.frontend.replica.engine_client import EngineClient
+from arbora.frontend.request.reply import MANY_TOKENS
 from arbora.runtime.messages import Finish, Generate, Message
 from fake_scheduler import unpacked
 from http_world import MODEL, HttpWorld, http_world, last_generate

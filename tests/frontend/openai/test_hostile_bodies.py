@@ -13,16 +13,15 @@ from pathlib import Path
 import httpx
 import pytest
 import pytest_asyncio
-from arbora.frontend.openai import completion_answers, token_logprobs
-from arbora.frontend.openai.body_limits import (
+from arbora.frontend.http.body_limits import (
     MAX_DEPTH,
     MAX_FIELDS,
-    MAX_MESSAGES,
     MAX_TEMPLATE_KWARGS_BYTES,
-    MAX_TOOLS,
 )
+from arbora.frontend.openai import completion_answers, token_logprobs
 from arbora.frontend.openai.responses import CompletionLogprobs
-from arbora.frontend.openai.token_logprobs import TokenLogprob
+from arbora.frontend.request.conversation import MAX_MESSAGES, MAX_TOOLS
+from arbora.frontend.request.logprobs import TokenLogprob
 from arbora.frontend.text.tokenizer import Tokenizer
 from http_world import HttpWorld, eventually, http_world
 from loop_watch import watched_loop

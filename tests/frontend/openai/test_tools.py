@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from arbora.frontend.text.bounded_validator import BoundedValidator
 from arbora.runtime.messages import LeftOut
 from fake_scheduler import unpacked
 from http_world import MODEL, HttpWorld, http_world, last_generate
@@ -292,3 +294,27 @@ async def test_a_constrained_reply_is_not_searched_for_reasoning(world: HttpWorl
     world.script = world.says("<think>")
     message = (await create(world, tools=[], extra_body={"regex": "<think>"})).choices[0].message
     assert message.content == "<think>"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("tokens_per_step", [1, 1000])
+@pytest.mark.parametrize("stop", [None, [f"x{CALL}!"]])  # it holds the whole call back
+async def test_a_call_is_checked_on_another_thread(
+    monkeypatch: pytest.MonkeyPatch, stream: bool, tokens_per_step: int, stop: list[str] | None
+) -> None:
+    checkers = []
+    is_valid = BoundedValidator.is_valid
+
+    def watched(validator: BoundedValidator, value: object) -> bool:
+        checkers.append(threading.current_thread())
+        return is_valid(validator, value)
+
+    monkeypatch.setattr(BoundedValidator, "is_valid", watched)
+    async with http_world(TEMPLATE, context_length=1024) as world:
+        world.script = world.says(f"x{CALL}")
+        world.running.tokens_per_step = tokens_per_step
+        world.running.left_out = [LeftOut("uniqueItems", "weather#/properties/city")]
+        body = {"model": MODEL, "messages": HELLO, "tools": TOOLS, "stream": stream, "stop": stop}
+        answer = await world.http.post("/v1/chat/completions", json={**body, "max_tokens": 500})
+    assert answer.status_code == 200 and "tool_calls" in answer.text
+    assert len(checkers) == 1 and threading.main_thread() not in checkers

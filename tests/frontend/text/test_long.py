@@ -9,13 +9,13 @@ from functools import partial
 import numpy as np
 import pytest
 import tokenizers
-from arbora.frontend.steps import run_now
 from arbora.frontend.text import text_pieces
 from arbora.frontend.text.long_texts import LONG_TEXT, LongTexts, TooLongError
 from arbora.frontend.text.prompt_memo import PromptMemo
 from arbora.frontend.text.text_pieces import TextPieces
 from arbora.frontend.text.token_floor import TokenFloor
 from arbora.frontend.text.tokenizer import CONTROL_MARK, Tokenizer
+from arbora.frontend.work.steps import run_now
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors

@@ -16,7 +16,7 @@ from arbora.grammars.host.endless import may_be_endless
 from arbora.grammars.service.compiler import THREADS
 from arbora.grammars.service.jobs import Job, Result
 from arbora.grammars.service.worker import AutomatonWorker
-from grammar_world import answer, compiled, compiler
+from grammar_world import answer, compiled, compiler, submit
 
 PATIENCE_S = 300.0  # also while a worker compiles its own code
 LIST = {
@@ -82,7 +82,7 @@ class World:
     def begun(self, kind: str, source: object) -> HostGrammar:
         """What a request begins with while its automaton is being compiled, not waiting to be."""
         text = source if isinstance(source, str) else json.dumps(source)
-        self.grammars.submit("first", kind, text)  # type: ignore[arg-type]
+        submit(self.grammars, "first", kind, text)
         (work,) = self.grammars._works.values()
         while not work.lasting.running():
             time.sleep(0.001)
@@ -93,7 +93,7 @@ class World:
     def waits(self, kind: str, source: object, **options: Any) -> bool:
         """Whether a request waits, though llguidance has made what it can of the grammar."""
         text = source if isinstance(source, str) else json.dumps(source)
-        self.grammars.submit("waiting", kind, text, **options)  # type: ignore[arg-type]
+        submit(self.grammars, "waiting", kind, text, **options)
         assert self.grammars.finished() == []
         (work,) = self.grammars._works.values()
         work.attempt.begun().exception(PATIENCE_S)
@@ -147,7 +147,7 @@ def test_a_request_is_served_while_the_first_process_is_still_starting(
     grammars = compiler(grace_s=0.0)
     assert isinstance(compiled(grammars, "json_schema", CITY), HostGrammar)
     assert not grammars._workers._idle
-    grammars.submit("seeded", "json_schema", json.dumps(CITY), reproducible=True)
+    submit(grammars, "seeded", "json_schema", json.dumps(CITY), reproducible=True)
     go.set()
     assert isinstance(answer(grammars, "seeded"), Automaton)
     grammars.close()
@@ -219,7 +219,7 @@ def test_what_neither_engine_can_read_is_refused_in_our_words(
 
 def test_who_wants_the_same_reply_again_waits_beside_one_who_began(world: World) -> None:
     assert isinstance(compiled(world.grammars, "json_schema", CITY), HostGrammar)
-    world.grammars.submit("seeded", "json_schema", json.dumps(CITY), reproducible=True)
+    submit(world.grammars, "seeded", "json_schema", json.dumps(CITY), reproducible=True)
     assert world.grammars.finished() == []
     world.let_go()
     assert isinstance(answer(world.grammars, "seeded"), Automaton)
@@ -229,7 +229,7 @@ def test_tools_that_are_too_large_are_left_free_for_who_wants_the_same_reply_aga
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def too_large(job: Job) -> Result:
-        if "triggers" in job.text:
+        if "triggers" in job.spec.text:
             raise TooLargeError("many states")
         return build(job)
 
@@ -245,11 +245,11 @@ def test_tools_that_are_too_large_are_left_free_for_who_wants_the_same_reply_aga
 
 def test_llguidance_is_not_asked_while_all_who_wait_want_the_same_reply_again(world: World) -> None:
     text = json.dumps(CITY)
-    world.grammars.submit("seeded", "json_schema", text, reproducible=True)
+    submit(world.grammars, "seeded", "json_schema", text, reproducible=True)
     assert world.grammars.finished() == []
     (work,) = world.grammars._works.values()
     assert work.attempt._future is None and world.grammars.due_in() is None
-    world.grammars.submit("begins", "json_schema", text)
+    submit(world.grammars, "begins", "json_schema", text)
     assert isinstance(answer(world.grammars, "begins"), HostGrammar)
     assert world.grammars.pending == 1
 
@@ -261,7 +261,7 @@ def test_an_automaton_that_is_there_in_time_leaves_llguidance_unasked(
     world.settle()
     monkeypatch.setattr(world.grammars, "_grace_s", 600.0)
     monkeypatch.setattr(world.grammars._host, "submit", None)
-    world.grammars.submit("ticket", "json_schema", json.dumps(CITY))
+    submit(world.grammars, "ticket", "json_schema", json.dumps(CITY))
     assert 0 < (world.grammars.due_in() or 0) <= 600
     assert isinstance(answer(world.grammars, "ticket"), Automaton)
     assert world.grammars.due_in() is None
@@ -307,7 +307,7 @@ def test_a_fault_behind_a_request_that_began_is_nobodys_answer(
 def test_one_who_goes_leaves_the_others_their_grammar(world: World) -> None:
     text = json.dumps(CITY)
     for name in ("gone", "stays", "seeded"):
-        world.grammars.submit(name, "json_schema", text, reproducible=name == "seeded")
+        submit(world.grammars, name, "json_schema", text, reproducible=name == "seeded")
     world.grammars.cancel("gone")
     assert isinstance(answer(world.grammars, "stays"), HostGrammar)
     world.let_go()
@@ -317,7 +317,7 @@ def test_one_who_goes_leaves_the_others_their_grammar(world: World) -> None:
 
 def test_an_automaton_that_nobody_waits_for_is_begun_only_when_it_is_asked_for_again(world: World) -> None:
     for number in range(THREADS):
-        world.grammars.submit(f"busy{number}", "regex", f"[0-9]{number}", reproducible=True)
+        submit(world.grammars, f"busy{number}", "regex", f"[0-9]{number}", reproducible=True)
     assert isinstance(compiled(world.grammars, "json_schema", CITY), HostGrammar)
     assert world.grammars.pending == THREADS
     assert len(world.grammars._works) == THREADS, "none is left of what was begun with"
@@ -330,7 +330,7 @@ def test_an_automaton_that_nobody_waits_for_is_begun_only_when_it_is_asked_for_a
 
 def test_nothing_goes_on_when_the_compiler_is_closed(world: World) -> None:
     for number in range(2 * THREADS):
-        world.grammars.submit(f"{number}", "regex", f"[0-9]{number}", reproducible=number % 2 == 0)
+        submit(world.grammars, f"{number}", "regex", f"[0-9]{number}", reproducible=number % 2 == 0)
     works = list(world.grammars._works.values())
     attempts = [work.attempt.begun() for work in works]
     world.grammars.finished()

@@ -24,7 +24,8 @@ from arbora.grammars.masks.token_trie import (
 )
 from arbora.grammars.masks.walker import Walker
 from arbora.grammars.masks.walks import Machine, buffers_for
-from arbora.grammars.schema import PropertyOrder, SchemaCompiler
+from arbora.grammars.schema import SchemaCompiler
+from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from json_automata import steps

@@ -8,17 +8,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from arbora.grammars.schema import PropertyOrder, SchemaCompiler
-from arbora.grammars.schema.read.formula import OBJECT, Formula, Formulas
+from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.schema.read.formula import Formula, Has
+from arbora.grammars.schema.read.formulas import Formulas
 from arbora.grammars.schema.solve.scalars import is_true
 from arbora.grammars.schema.solve.simplifying import simplified
+from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import given
 from hypothesis import strategies as st
 from json_automata import walked
 
 COMPILER = SchemaCompiler()
 MAKE = Formulas()
-ATOMS = [MAKE.atom(OBJECT, "has", name) for name in "abcd"]
+ATOMS = [MAKE.atom(Has(name)) for name in "abcd"]
 
 formulas = st.recursive(
     st.sampled_from([*ATOMS, *map(MAKE.negation, ATOMS), MAKE.true, MAKE.false]),

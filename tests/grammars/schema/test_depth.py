@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from arbora.grammars.errors import GrammarError, TooLargeError
 from arbora.grammars.machine.stack_automaton import MAX_DEPTH, StackAutomaton
-from arbora.grammars.schema import PropertyOrder, SchemaCompiler
+from arbora.grammars.schema import SchemaCompiler
+from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from arbora.grammars.machine.stack_automaton import DEAD
-from arbora.grammars.schema import PropertyOrder, SchemaCompiler
+from arbora.grammars.schema import SchemaCompiler
+from arbora.runtime.grammar_spec import PropertyOrder
 from json_automata import walked
 
 COMPILER = SchemaCompiler()

@@ -13,6 +13,8 @@ from arbora.grammars.masks.token_trie import Spellings
 from arbora.grammars.service.jobs import Job
 from arbora.grammars.service.lanes import LARGE, LONGEST_LEAD_S, Lanes
 from arbora.grammars.service.worker import AutomatonWorkers
+from arbora.grammars.tags.special_tokens import SpecialTokens
+from arbora.runtime.grammar_spec import GrammarSpec
 from grammar_world import EOS, MODEL_VOCAB, vocabulary
 
 THREADS, LARGE_THREADS = 3, 2
@@ -146,15 +148,19 @@ class HeldWorker:
         return job.key
 
 
+def regex_job(key: str, regex: str) -> Job:
+    return Job(key, GrammarSpec("regex", regex), 1.0)
+
+
 def test_large_grammars_leave_a_process_to_small_ones() -> None:
     first, last = HeldWorker(), HeldWorker()
-    workers = AutomatonWorkers(vocabulary_spellings(), 2)
+    workers = AutomatonWorkers(vocabulary_spellings(), SpecialTokens({}), 2)
     workers._workers = [first, last]  # type: ignore[list-item]
     workers.start()
     with ThreadPoolExecutor() as threads:
-        large = [threads.submit(workers.build, Job(f"large{n}", "a" * (LARGE + 1), 1.0)) for n in range(3)]
+        large = [threads.submit(workers.build, regex_job(f"large{n}", "a" * (LARGE + 1))) for n in range(3)]
         assert first.jobs.get(timeout=PATIENCE_S).startswith("large")
-        small = threads.submit(workers.build, Job("small", "a", 1.0))
+        small = threads.submit(workers.build, regex_job("small", "a"))
         assert last.jobs.get(timeout=PATIENCE_S) == "small"
         last.end.set()
         assert small.result(PATIENCE_S) == "small"
@@ -165,13 +171,13 @@ def test_large_grammars_leave_a_process_to_small_ones() -> None:
 
 def test_small_grammars_take_the_first_process_when_the_last_is_busy() -> None:
     first, last = HeldWorker(), HeldWorker()
-    workers = AutomatonWorkers(vocabulary_spellings(), 2)
+    workers = AutomatonWorkers(vocabulary_spellings(), SpecialTokens({}), 2)
     workers._workers = [first, last]  # type: ignore[list-item]
     workers.start()
     with ThreadPoolExecutor() as threads:
-        threads.submit(workers.build, Job("one", "a", 1.0))
+        threads.submit(workers.build, regex_job("one", "a"))
         assert last.jobs.get(timeout=PATIENCE_S) == "one"
-        threads.submit(workers.build, Job("two", "a", 1.0))
+        threads.submit(workers.build, regex_job("two", "a"))
         assert first.jobs.get(timeout=PATIENCE_S) == "two"
         first.end.set()
         last.end.set()

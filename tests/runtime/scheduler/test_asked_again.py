@@ -6,7 +6,7 @@ import pytest
 from arbora.radix_cache import KeyedPages
 from arbora.runtime.messages import FindPages
 from arbora.runtime.scheduler.evicted_pages import EvictedPages
-from arbora.runtime.scheduler.stored_pages import MOST_LOOK_UPS
+from arbora.runtime.scheduler.stored_pages import MOST_LOOKUPS
 from evicted_prompts import BIG, LONG, PROMPT, with_evicted_prompt
 from fake_model import pack, reply_alone
 from scheduler_bench import SchedulerBench
@@ -79,7 +79,7 @@ def test_what_others_evict_again_and_again_is_computed(monkeypatch: pytest.Monke
         if bench.plan():
             bench.step()
     assert bench.tokens("again") == reply_alone(PROMPT, 1)
-    assert len(asked) == MOST_LOOK_UPS
+    assert len(asked) == MOST_LOOKUPS
     assert not bench.model.store.held
 
 
@@ -102,7 +102,7 @@ def test_evicted_pages_are_copied_out_when_they_are_due_and_a_few_before_the_las
 def test_what_somebody_waits_for_is_copied_out_before_other_pages_and_its_beginning_first() -> None:
     pages = EvictedPages()
     pages.add([evicted("b", 20, 21), evicted("a", 13, 14), evicted("a", 11, 12)])
-    pages.hurry([key(number) for number in (10, 11, 12, 13)])
+    pages.prioritize([key(number) for number in (10, 11, 12, 13)])
     assert pages.take([], most=2) == [evicted("a", 11, 12)]
     assert pages.take([], most=2) == [evicted("a", 13), evicted("b", 21)]
 

@@ -8,7 +8,7 @@ from arbora.grammars import Automaton, CompilerError
 from arbora.grammars.machine import stack_automaton as compiler
 from arbora.kernels.automaton import Tables, layout
 from arbora.kernels.automaton.layout import POP, PUSH
-from arbora.runtime.scheduler import grammar_desk
+from arbora.runtime.scheduler import grammar_loader
 from arbora.runtime.scheduler.constraint import AutomatonConstraint, DeviceState
 from arbora.runtime.scheduler.fairness import MAX_OVERTAKEN
 from fake_model import VOCAB, pack
@@ -84,7 +84,7 @@ def test_compiler_and_kernels_agree_on_their_numbers() -> None:
 
 def test_a_thousand_grammars_in_flight_stay_within_the_devices_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     room = 5 * two_brackets().nbytes
-    monkeypatch.setattr(grammar_desk, "DEVICE_BYTES", room)
+    monkeypatch.setattr(grammar_loader, "DEVICE_BYTES", room)
     compiler, rows = EvenTokens(two_brackets()), FollowedRows()
     bench = SchedulerBench(256, 4, slots=8, max_waiting=1000, compiler=compiler, automata=rows)
     for number in range(1000):
@@ -105,7 +105,7 @@ def test_a_thousand_grammars_in_flight_stay_within_the_devices_bytes(monkeypatch
 def test_a_request_whose_grammar_must_wait_lets_others_pass_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(grammar_desk, "DEVICE_BYTES", two_brackets().nbytes)
+    monkeypatch.setattr(grammar_loader, "DEVICE_BYTES", two_brackets().nbytes)
     compiler, rows = EvenTokens(two_brackets()), FollowedRows(accepting=np.zeros(2, np.bool_))
     bench = SchedulerBench(num_pages=128, page_size=4, slots=2, compiler=compiler, automata=rows)
     bench.submit("first", [1, 2], 300, "copy 1")

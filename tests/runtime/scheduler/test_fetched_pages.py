@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from arbora.runtime.messages import EndFetch, FindPages, Found
-from arbora.runtime.scheduler.request import Request, Turn
+from arbora.runtime.scheduler.rank import Rank
+from arbora.runtime.scheduler.request import Request
 from evicted_prompts import PROMPT, evict_all, with_evicted_prompt
 from fake_model import long_reply_prompt, reply_alone
 from scheduler_bench import SchedulerBench
@@ -125,7 +126,11 @@ def test_to_fetch_for_many_each_is_given_its_turn_once() -> None:
 
 
 def asked_for(bench: SchedulerBench) -> set[str]:
-    return {request.id for request in bench.scheduler._open.values() if request.fetch and request.fetch.asked}
+    return {
+        request.id
+        for request in bench.scheduler._requests.open
+        if request.stored.fetch and request.stored.fetch.requested
+    }
 
 
 def test_who_goes_first_is_fetched_first_and_at_its_turn_room_or_not() -> None:
@@ -192,18 +197,18 @@ def test_who_is_to_be_fetched_next_is_not_thought_over_until_something_changes(
     for salt in range(6):
         bench.submit(f"again{salt}", prompt_of(salt), max_tokens=20)
     bench.answer_fetches()
-    queue = bench.scheduler._starter.waiting
-    turns = []
-    turn = queue.turn
+    queue = bench.scheduler._requests.waiting
+    ranked = []
+    rank = queue.rank
 
-    def spy(priority: int, tenant: str) -> Turn:
-        turns.append(tenant)
-        return turn(priority, tenant)
+    def spy(request: Request) -> Rank:
+        ranked.append(request.id)
+        return rank(request)
 
-    monkeypatch.setattr(queue, "turn", spy)
+    monkeypatch.setattr(queue, "rank", spy)
     bench.scheduler.fetch_ahead()
-    assert turns == []
+    assert ranked == []
     fetched = next(iter(asked_for(bench)))
     bench.scheduler.drop(fetched)
     bench.scheduler.fetch_ahead()
-    assert turns
+    assert ranked

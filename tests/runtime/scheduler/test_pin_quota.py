@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from arbora.runtime.config import ServeConfig
 from arbora.runtime.messages import ModelReady, PinFits, PrefixPinned, QueryRefused, UnpinPrefix
-from arbora.runtime.scheduler import pin_board, process
+from arbora.runtime.scheduler import pin_registry, process
 from scheduler_bench import SchedulerBench
 
 DOCUMENT = list(range(1, 41))  # ten pages
@@ -73,7 +73,7 @@ def test_pins_that_share_pages_count_them_once_in_their_share_and_give_them_back
 def test_a_key_that_has_as_many_pins_as_there_may_be_leaves_others_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pin_board, "MOST_PINS", 1)
+    monkeypatch.setattr(pin_registry, "MOST_PINS", 1)
     bench = bench_with(DOCUMENT[:8], FIRST)
     assert isinstance(computed_and_pinned(bench, DOCUMENT[:8], SECOND), PrefixPinned)
     answer = refused(computed_and_pinned(bench, OTHER[:8], FIRST))

@@ -75,7 +75,7 @@ def test_with_write_through_pages_are_saved_some_at_a_time_while_they_are_comput
     computed, counts = 0, set()
     while bench.finish("first") is None:
         bench.plan()
-        before, computed = computed, bench.scheduler._open["first"].residence.planned
+        before, computed = computed, bench.scheduler._requests._open["first"].allocation.planned
         assert before < computed <= before + FIRST_CHUNK
         bench.step()
         saved = len(bench.model.store.pages)

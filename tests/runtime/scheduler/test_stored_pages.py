@@ -81,7 +81,7 @@ def test_who_starts_next_waits_until_there_is_room_to_restore() -> None:
     bench.answer_fetches()
     bench.plan()
     assert restored_pages(bench) == [FIRST_RESTORE // 4]
-    assert {request.id for request in bench.scheduler._active()} == {"long", "new"}
+    assert {request.id for request in bench.scheduler._requests.running} == {"long", "new"}
     bench.run()
     assert bench.cached("next") == 196
 
@@ -113,15 +113,15 @@ def started_but_not_planned(bench: SchedulerBench) -> Request:
     bench.submit("again", PROMPT, max_tokens=8)
     bench.answer_fetches()
     bench.scheduler._admit()
-    request = bench.scheduler._open["again"]
-    assert request.residence.restoring
+    request = bench.scheduler._requests._open["again"]
+    assert request.allocation.restoring
     return request
 
 
 def test_who_is_put_back_before_its_first_step_holds_one_fetch() -> None:
     bench = with_evicted_prompt()
     request = started_but_not_planned(bench)
-    bench.scheduler._retract(request)
+    bench.scheduler._requests.retract(request)
     bench.deliver()
     bench.run()
     assert bench.tokens("again") == reply_alone(PROMPT, 8)
@@ -133,7 +133,7 @@ def test_what_a_started_request_restores_outlives_a_dropped_namespace() -> None:
     bench = with_evicted_prompt()
     request = started_but_not_planned(bench)
     bench.control(DropCache(0, 1, "", ""))
-    assert request.fetch is not None
+    assert request.stored.fetch is not None
     bench.run()
     assert bench.tokens("again") == reply_alone(PROMPT, 8)
     assert not bench.model.store.held
@@ -196,13 +196,13 @@ def served_to_ann(put_back: bool) -> float:
     bench.submit("other", BIG[1:], max_tokens=1, tenant="bob", namespace=None)
     bench.answer_fetches()
     bench.plan()
-    request = bench.scheduler._open["again"]
-    restored = request.residence.planned
-    assert request.residence.restoring
+    request = bench.scheduler._requests._open["again"]
+    restored = request.allocation.planned
+    assert request.allocation.restoring
     if put_back:
-        bench.scheduler._retract(request)
+        bench.scheduler._requests.retract(request)
         bench.step()
-        assert request.paid == restored  # nobody restored or computed the rest
+        assert request.charged == restored  # nobody restored or computed the rest
     while bench.finish("again") is None:
         bench.answer_fetches()
         if bench.plan() or bench.model.plans:

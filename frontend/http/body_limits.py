@@ -1,0 +1,87 @@
+"""Limits on the size and shape of a request's body, checked before it is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Raw
+
+from ...runtime.errors import RequestError
+from ..work.steps import Steps
+from .json_shape import JsonShape, shape_of
+
+MAX_DEPTH = 256
+MAX_FIELDS = 1024
+MAX_CONTAINERS = 1 << 17  # lists and objects
+MAX_STRINGS = 1 << 18
+MAX_VALUES = 1 << 21  # two million token ids
+MAX_FIELD_BYTES = 128 * 1024  # of a field without an entry in `_FIELD_BYTES`
+MAX_GRAMMAR_BYTES = 4 * 1024 * 1024  # a grammar has at most a million characters
+MAX_TOOLS_BYTES = 4 * 1024 * 1024
+MAX_TEMPLATE_KWARGS_BYTES = 64 * 1024
+UNSCANNED_BYTES = 64 * 1024  # a smaller body has few values, so they are not counted
+
+_GRAMMARS = (
+    "response_format",
+    "structured_outputs",
+    "regex",
+    "choice",
+    "json_schema",
+    "grammar",
+    "ebnf",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+)
+_FIELD_BYTES: dict[str, int | None] = {
+    "messages": None,
+    "prompt": None,
+    "tokens": None,
+    "tools": MAX_TOOLS_BYTES,
+    "chat_template_kwargs": MAX_TEMPLATE_KWARGS_BYTES,
+    **dict.fromkeys(_GRAMMARS, MAX_GRAMMAR_BYTES),
+}
+
+
+def check_shape(body: bytes) -> Steps[None]:
+    """Raises `RequestError` for JSON with too many values or levels."""
+    if len(body) <= UNSCANNED_BYTES and body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
+        return
+    shapes = shape_of(body)
+    for shape in shapes:
+        _check(shape)
+        yield
+
+
+def _check(shape: JsonShape) -> None:
+    if shape.depth > MAX_DEPTH:
+        raise RequestError(
+            f"The request's JSON is nested more than {MAX_DEPTH} levels deep.",
+            code="invalid_json",
+        )
+    found = {
+        "fields": (shape.fields, MAX_FIELDS),
+        "lists and objects": (shape.containers, MAX_CONTAINERS),
+        "strings": (shape.strings, MAX_STRINGS),
+        "values": (shape.values, MAX_VALUES),
+    }
+    for what, (count, most) in found.items():
+        if count > most:
+            raise RequestError(
+                f"The request's JSON has more than {most} {what}: send less in one request.",
+                code="invalid_json",
+            )
+
+
+def check_field_sizes(fields: Mapping[str, Raw], known: tuple[str, ...]) -> None:
+    """Raises `RequestError` naming the known field whose JSON is too long."""
+    for name in known:
+        most = _FIELD_BYTES.get(name, MAX_FIELD_BYTES)
+        size = memoryview(fields[name]).nbytes if name in fields and most is not None else 0
+        if most is not None and size > most:
+            raise RequestError(
+                f"{name} is {size} bytes of JSON, but may have at most {most}.",
+                param=name,
+                code="invalid_value",
+            )

@@ -1,0 +1,153 @@
+"""Sends a prepared request to the scheduler and its answer to the client, streamed or whole."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from ...runtime.errors import RequestError
+from ..replica.generation import Generation
+from ..request.attempts import Attempt, run_apart, run_attempts
+from ..request.prepare import PreparedRequest
+from ..request.reply import MANY_TOKENS, Reply
+from ..work.caller import ClientGoneError
+from ..work.fair_threads import FairThreads
+from .http_service import HttpService
+from .metrics import RequestTimer
+from .request_log import TIMER
+
+log = logging.getLogger(__name__)
+
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+Answer: TypeAlias = Attempt[bytes, bytes]
+"""`take` gives the events to send now, nothing if the answer is sent whole; `closing` the last events, or
+the whole body."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request that is ready for the scheduler. `answer` makes the answer to a reply, and `error_event` the
+    event of a failure, both in the wire format."""
+
+    request_id: str
+    prepared: PreparedRequest
+    streams: bool
+    answer: Callable[[Reply], Answer]
+    error_event: Callable[[RequestError], bytes]
+
+
+class GenerationEndpoint:
+    """An ASGI application for one path. `prepare` raises `RequestError` for what can't be served."""
+
+    def __init__(self, http: HttpService, prepare: Callable[[HttpService, Request], Awaitable[Job]]) -> None:
+        self._http = http
+        self._prepare = prepare
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[TIMER] = timer = RequestTimer(self._http.metrics)
+        service = self._http.service
+        job = await self._prepare(self._http, Request(scope, receive))
+        generation = service.engine.start(job.prepared.requests)
+        watch = asyncio.create_task(_close_when_gone(receive, generation))
+        try:
+            await generation.accepted()
+            send_answer = _send_stream if job.streams else _send_whole
+            parts = _answer_parts(job, generation, timer, service.work)
+            await send_answer(job, parts, generation, timer, send)
+        except ClientGoneError:
+            timer.aborted(len(job.prepared.requests))
+            if not job.streams:  # the response of a stream has begun
+                raise
+        finally:
+            watch.cancel()
+            service.engine.forget(generation)
+
+
+async def _close_when_gone(receive: Receive, generation: Generation) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    generation.close()
+
+
+async def _send_whole(
+    job: Job, parts: AsyncIterator[bytes], generation: Generation, timer: RequestTimer, send: Send
+) -> None:
+    *_, body = [data async for data in parts]
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        _id_header(job),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _send_stream(
+    job: Job, parts: AsyncIterator[bytes], generation: Generation, timer: RequestTimer, send: Send
+) -> None:
+    """The headers go out at once. The first event waits for the first output, because clients measure the
+    time to the first token by it."""
+    headers = [*_STREAM_HEADERS, _id_header(job)]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    try:
+        async for events in parts:
+            generation.token_left = True
+            await send({"type": "http.response.body", "body": events, "more_body": True})
+    except RequestError as error:
+        await _send_failure(job, error, timer, send)
+    except ClientGoneError:
+        raise
+    except Exception:
+        log.exception("a stream failed")
+        await _send_failure(job, internal_error(), timer, send)
+    await send({"type": "http.response.body", "body": b""})
+
+
+def internal_error() -> RequestError:
+    """The error that a client sees for a bug of the server. The log has the details."""
+    return RequestError("The server failed to answer this request.", status=500, code="internal_error")
+
+
+async def _send_failure(job: Job, error: RequestError, timer: RequestTimer, send: Send) -> None:
+    timer.failed(error.status)
+    await send({"type": "http.response.body", "body": job.error_event(error), "more_body": True})
+
+
+def _id_header(job: Job) -> tuple[bytes, bytes]:
+    """OpenAI's clients show it as the completion's `_request_id`."""
+    return b"x-request-id", job.request_id.encode()
+
+
+async def _answer_parts(
+    job: Job, generation: Generation, timer: RequestTimer, work: FairThreads
+) -> AsyncIterator[bytes]:
+    """Yields the bytes to send, never empty; the last part closes the answer.
+
+    Log-probabilities of many tokens are written on another thread, as that may take a second.
+    """
+    sampling = job.prepared.requests[0].sampling
+    has_logprobs = sampling.logprobs is not None or sampling.prompt_logprobs is not None
+
+    def begin() -> Answer:
+        return job.answer(job.prepared.new_reply(generation))
+
+    async for attempt, events in run_attempts(generation, begin, work, timer.output):
+        answer = attempt
+        if events:
+            yield events
+    usage = answer.reply.usage()
+    timer.finished(usage, [choice.finish or "" for choice in answer.reply.choices])
+    is_long = usage.prompt_tokens + usage.completion_tokens > MANY_TOKENS
+    yield await run_apart(work, answer.closing, has_logprobs and is_long)

@@ -1,0 +1,56 @@
+"""One log line for each HTTP request when it has ended, with sizes, times and outcome; never texts or
+keys."""
+
+from __future__ import annotations
+
+import logging
+import time
+from hashlib import sha256
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .metrics import RequestTimer
+from .tenants import NAME_LENGTH, SENT_KEY
+
+TIMER = "arbora.timer"
+"""in the scope of a request that generates: its `RequestTimer`"""
+LONGEST_PATH = 100  # characters; a path may be as long as a request line
+log = logging.getLogger(__name__)
+
+
+class RequestLog:
+    """An ASGI application that calls another one for each request and logs the outcome."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.monotonic()
+        status, request_id = 0, ""
+
+        async def watched(message: Message) -> None:
+            nonlocal status, request_id
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                request_id = dict(message.get("headers", ())).get(b"x-request-id", b"").decode("latin-1")
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        finally:
+            seconds = time.monotonic() - started
+            log.info("%s", _line(scope, status, request_id, seconds))
+
+
+def _line(scope: Scope, status: int, request_id: str, seconds: float) -> str:
+    """`status` is 0 if the client left before the response began."""
+    path = ascii(scope["path"][:LONGEST_PATH])[1:-1]
+    parts = [scope["method"], path, str(status or "no-status")]
+    if request_id:
+        parts.append(request_id)
+    if key := scope.get(SENT_KEY):
+        parts.append(f"key={sha256(key.encode()).hexdigest()[:NAME_LENGTH]}")
+    timer = scope.get(TIMER)
+    if isinstance(timer, RequestTimer):
+        parts += timer.told()
+    return " ".join([*parts, f"seconds={seconds:.3f}"])

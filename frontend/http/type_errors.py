@@ -1,0 +1,70 @@
+"""Turns msgspec's type errors into sentences that name the field, its value and the allowed types."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Raw
+
+from ...runtime.errors import RequestError
+
+SHOWN_CHARACTERS = 60
+_WORDS = {
+    "array": "a list",
+    "bool": "true or false",
+    "float": "a number",
+    "int": "an integer",
+    "object": "an object",
+    "str": "a string",
+}
+_path = re.compile(r"^(?P<message>.*) - at `\$\.?(?P<path>[^`]*)`$", re.DOTALL)
+_step = re.compile(r"[^.\[\]]+")
+_missing = re.compile(r"missing required field `(?P<field>[^`]*)`")
+_unknown = re.compile(r"unknown field `(?P<field>[^`]*)`")
+_mismatch = re.compile(r"Expected `(?P<wanted>[^`]*)`, got `(?P<got>[^`]*)`")
+
+
+def type_error(error: msgspec.ValidationError, fields: Mapping[str, Raw]) -> RequestError:
+    """`fields` are the body's."""
+    text = str(error)
+    found = _path.match(text)
+    message, path = (found["message"], found["path"]) if found else (text, "")
+    if missing := _missing.search(message):
+        path = f"{path}.{missing['field']}" if path else missing["field"]
+        return RequestError(f"The required field {path} is missing.", param=path, code="missing_field")
+    if unknown := _unknown.search(message):
+        field = f"{path}.{unknown['field']}"
+        message = f"{field} is no known field: remove it or correct its name."
+        return RequestError(message, param=field, code="unknown_parameter")
+    if message == "Number out of range":
+        message = f"{path} is too large a number."
+    elif mismatch := _mismatch.search(message):
+        value = _shown(path, fields) or _in_words(mismatch["got"])
+        message = f"{path} is {value}, but must be {_in_words(mismatch['wanted'])}."
+    else:
+        message = f"{path or 'body'}: {message[:1].lower() + message[1:]}."
+    return RequestError(message, param=path or None, code="invalid_type")
+
+
+def _in_words(types: str) -> str:
+    """One type or several. Null counts as an absent field, so it is not named."""
+    names = [name for name in types.split(" | ") if name != "null" or types == name]
+    return " or ".join(_WORDS.get(name, name) for name in names)
+
+
+def _shown(path: str, fields: Mapping[str, Raw]) -> str | None:
+    """The value at a path; None if it is large or can't be found."""
+    first, *steps = _step.findall(path)
+    try:
+        value = msgspec.json.decode(fields[first])
+        for step in steps:
+            value = value[int(step)] if isinstance(value, list) else value[step]
+    except (LookupError, ValueError, TypeError):  # the path leaves out a key, or what follows is no JSON
+        return None
+    if isinstance(value, list | dict):
+        return None
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"

@@ -1,0 +1,72 @@
+"""OpenAI's `tool_choice`: which tools a reply may or must call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...runtime.errors import RequestError
+from ..request.tools import CallsWanted
+from ..request.validation import check_word
+from .protocol import ChatRequest, ToolChoice
+
+CHOICES = ("none", "auto", "required")
+Tools = list[dict[str, Any]]
+
+
+def calls_wanted(request: ChatRequest, tools: Tools | None) -> CallsWanted:
+    """`tools` are the definitions of the request's tools. Raises `RequestError`."""
+    places = enumerate(tools or ())
+    params = {tool["function"]["name"]: f"tools[{index}].function.parameters" for index, tool in places}
+    choice, several = request.tool_choice or "auto", request.parallel_tool_calls is not False
+    if isinstance(choice, ToolChoice) and choice.type == "allowed_tools":
+        choice, tools = _allowed(choice, tools or [])
+    if isinstance(choice, str) and choice not in CHOICES:
+        raise _wrong_choice(f"is {choice!r}, but must be one of {', '.join(CHOICES)}, or name a function")
+    if not tools and choice not in ("auto", "none"):
+        raise _wrong_choice("asks for a call, but there are no tools")
+    if not tools or choice == "none":
+        return CallsWanted("none")
+    if choice == "auto":
+        return CallsWanted("auto", tools, several, params)
+    if isinstance(choice, str):
+        return CallsWanted("required", tools, several, params)
+    return CallsWanted("required", [_named(choice, tools)], several=False, params=params)
+
+
+def names_function(request: ChatRequest) -> bool:
+    """Whether the request names the function that must be called."""
+    return isinstance(request.tool_choice, ToolChoice) and request.tool_choice.type == "function"
+
+
+def _allowed(choice: ToolChoice, tools: Tools) -> tuple[str, Tools]:
+    """The mode and the tools of `allowed_tools`. The prompt still describes all tools."""
+    allowed = choice.allowed_tools
+    if allowed is None:
+        raise _missing("tool_choice.allowed_tools")
+    if not allowed.tools:
+        raise _wrong_choice("allows no tools")
+    check_word("tool_choice.allowed_tools.mode", allowed.mode, ("auto", "required"))
+    return allowed.mode, [_with_name(tool.function.name, tools) for tool in allowed.tools]
+
+
+def _named(choice: ToolChoice, tools: Tools) -> dict[str, Any]:
+    check_word("tool_choice.type", choice.type, ("function", "allowed_tools"))
+    if choice.function is None:
+        raise _missing("tool_choice.function")
+    return _with_name(choice.function.name, tools)
+
+
+def _with_name(name: str, tools: Tools) -> dict[str, Any]:
+    for tool in tools:
+        if tool["function"]["name"] == name:
+            return tool
+    known = ", ".join(tool["function"]["name"] for tool in tools)
+    raise _wrong_choice(f'names the function "{name}", which is not among the tools ({known})')
+
+
+def _missing(param: str) -> RequestError:
+    return RequestError(f"The required field {param} is missing.", param=param, code="missing_field")
+
+
+def _wrong_choice(problem: str) -> RequestError:
+    return RequestError(f"tool_choice {problem}.", param="tool_choice", code="invalid_value")

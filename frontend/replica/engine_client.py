@@ -1,0 +1,235 @@
+"""The tokenizer process's connection to the scheduler: sends requests and distributes the answers.
+
+One loop receives, and one dictionary maps a request id to its choice; requests and tokens need no tasks.
+`Engine` uses it too, in the caller's own process, on any asyncio loop, without HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import zmq
+import zmq.asyncio
+
+from ...runtime.errors import RequestError
+from ...runtime.messages import (
+    Accepted,
+    CacheDropped,
+    CacheReport,
+    Drain,
+    Generate,
+    GiveUp,
+    Message,
+    ModelReady,
+    Outputs,
+    PeerDown,
+    PeerResponds,
+    PeerUp,
+    PinFits,
+    PrefixPinned,
+    QueryRefused,
+    QueryStats,
+    Refused,
+    Stats,
+    TokenizerInbox,
+)
+from ...runtime.sockets import ANY_EPOCH, AsyncInbox, Outbox, scheduler_address, tokenizer_address
+from .generation import Generation
+from .questions import Answer, Questions
+
+STATS_TIMEOUT_SECONDS = 2.0
+
+
+class Choice(NamedTuple):
+    generation: Generation
+    number: int
+
+
+class EngineClient:
+    """Sends to the replica that is up. `model` describes the last model, None before the first; `epoch` is
+    the epoch of the last replica.
+
+    `informed` is set once the supervisor has said whether the replica is up, or has asked to drain.
+    `drain_requested` is set when the supervisor asks the process to finish its open requests, and `idle`
+    while no request is open.
+    """
+
+    def __init__(self, directory: Path, client: int) -> None:
+        self.client = client
+        self.model: ModelReady | None = None
+        self.epoch = ANY_EPOCH
+        self.informed = asyncio.Event()
+        self.drain_requested = asyncio.Event()
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self._directory = directory
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._inbox: AsyncInbox[TokenizerInbox] = AsyncInbox(
+            zmq.asyncio.Context(self._context),
+            tokenizer_address(directory, client),
+            TokenizerInbox,
+            ANY_EPOCH,
+        )
+        self._outbox: Outbox | None = None
+        self._responds = True
+        self._choices: dict[str, Choice] = {}
+        self._questions = Questions()
+
+    @property
+    def is_up(self) -> bool:
+        return self._outbox is not None
+
+    def check_serving(self) -> ModelReady:
+        """The running model's description. Raises a 503 `RequestError` if no model can take requests."""
+        if self.drain_requested.is_set():
+            raise _shutting_down()
+        if self._outbox is None or self.model is None:
+            raise _unavailable("The model is starting; try again in a moment.", "model_not_ready")
+        return self.model
+
+    def check_responding(self) -> None:
+        """Raises a 503 `RequestError` unless the model is up and responds."""
+        self.check_serving()
+        if not self._responds:
+            raise _unavailable(
+                "The model does not respond; it is ended and started again unless it soon does.",
+                "model_not_responding",
+            )
+
+    def start(self, requests: Sequence[Generate]) -> Generation:
+        """Send a request's choices. No open request may have their ids. Raises a 503 `RequestError` when
+        down."""
+        self.check_serving()
+        generation = Generation(requests, self._send)
+        self._send_all(generation)
+        return generation
+
+    def forget(self, generation: Generation) -> None:
+        """Abort the choices that still run, and drop their later outputs."""
+        generation.close()
+        for request in generation.requests:
+            self._choices.pop(request.request, None)
+        if not self._choices:
+            self.idle.set()
+
+    @property
+    def open_choices(self) -> int:
+        return len(self._choices)
+
+    @property
+    def open_requests(self) -> int:
+        return len({choice.generation for choice in self._choices.values()})
+
+    async def stats(self) -> Stats | None:
+        """The scheduler's counters; None if it doesn't answer."""
+        answer = await self.ask(lambda query: QueryStats(self.client, query), STATS_TIMEOUT_SECONDS)
+        return answer if isinstance(answer, Stats) else None
+
+    async def ask(self, question: Callable[[int], Message], seconds: float) -> Answer | None:
+        """The answer to the message that `question` makes for a number; None if no answer comes in time."""
+        return None if self._outbox is None else await self._questions.ask(question, self._send, seconds)
+
+    async def run(self) -> None:
+        """Receive until cancelled."""
+        while True:
+            self._receive(await self._inbox.receive())
+
+    def close(self) -> None:
+        self._inbox.close()
+        if self._outbox is not None:
+            self._outbox.close()
+        self._context.term()
+
+    def _receive(self, message: TokenizerInbox) -> None:
+        match message:
+            case Outputs():
+                self._deliver(message)
+            case Accepted(request, left_out):
+                if choice := self._choices.get(request):
+                    choice.generation.answer(choice.number, left_out)
+            case Refused():
+                self._refuse(message)
+            case Stats() | CacheReport() | CacheDropped() | PinFits() | PrefixPinned() | QueryRefused():
+                self._questions.answer(message)
+            case PeerUp():
+                self._peer_up(message)
+                self.informed.set()
+            case PeerDown(role):
+                if role == "replica":
+                    self._peer_down()
+                    self.informed.set()
+            case PeerResponds(responds):
+                self._responds = responds
+            case Drain():
+                self.drain_requested.set()
+                self.informed.set()
+            case GiveUp():
+                for generation in self._open_generations():
+                    generation.end(_shutting_down())
+
+    def _deliver(self, outputs: Outputs) -> None:
+        now = time.monotonic()
+        for output in outputs.items:
+            choice = self._choices.get(output.request)
+            if choice is not None:
+                choice.generation.arrive(choice.number, output, now)
+
+    def _refuse(self, message: Refused) -> None:
+        choice = self._choices.get(message.request)
+        if choice is not None:
+            error = RequestError(
+                message.message,
+                status=message.status,
+                param=message.param,
+                code=message.code,
+                retry_after=message.retry_after,
+            )
+            choice.generation.refuse(choice.number, error)
+
+    def _peer_up(self, message: PeerUp) -> None:
+        if self._outbox is not None:
+            self._peer_down()
+        self.model = message.ready
+        self._responds = True
+        self.epoch = message.epoch
+        self._inbox.move_to(message.epoch)
+        self._outbox = Outbox(self._context, scheduler_address(self._directory, message.epoch), message.epoch)
+        for generation in self._open_generations():
+            self._send_all(generation)
+
+    def _peer_down(self) -> None:
+        if self._outbox is not None:
+            self._outbox.close(linger_ms=0)
+            self._outbox = None
+        self._inbox.move_to(ANY_EPOCH)
+        self._questions.give_up()
+        for generation in self._open_generations():
+            if generation.can_restart():
+                generation.restart()
+            else:
+                generation.fail(_unavailable("The model stopped while it answered.", "model_died"))
+
+    def _open_generations(self) -> set[Generation]:
+        return {choice.generation for choice in self._choices.values() if choice.generation.is_open}
+
+    def _send_all(self, generation: Generation) -> None:
+        self.idle.clear()
+        for index, request in enumerate(generation.requests):
+            self._choices[request.request] = Choice(generation, index)
+            self._send(request)
+
+    def _send(self, message: Message) -> None:
+        if self._outbox is not None:
+            self._outbox.send(message)
+
+
+def _shutting_down() -> RequestError:
+    return _unavailable("The server is shutting down.", "shutting_down")
+
+
+def _unavailable(message: str, code: str) -> RequestError:
+    return RequestError(message, status=503, code=code)

@@ -1,0 +1,128 @@
+"""One request in the scheduler: its choices and the outputs that have arrived."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ...runtime.errors import RequestError
+from ...runtime.messages import Abort, Finish, Generate, LeftOut, Message, Output
+from ..work.caller import ClientGoneError
+
+MAX_ATTEMPTS = 2
+
+
+class Arrival(NamedTuple):
+    """An output of choice number `choice` and when it came, in seconds of `time.monotonic`."""
+
+    choice: int
+    output: Output
+    time: float
+
+
+def early_end(output: Output) -> RequestError:
+    """The error of a reply whose last output says "error" or "abort"."""
+    if output.error is None:
+        return RequestError("The request was aborted.", status=500, code="abort")
+    error = output.error
+    return RequestError(error.message, status=error.status, param=error.param, code=error.code)
+
+
+class Generation:
+    """The choices of one request, each a `Generate` of its own.
+
+    The engine client feeds it, and one consumer reads it with `accepted` and `next`. If the replica dies
+    before a token has left the server, all choices are sent again: `attempt` grows, and the consumer must
+    forget the outputs it has read. `left_out` is known once all choices are accepted.
+    """
+
+    def __init__(self, requests: Sequence[Generate], send: Callable[[Message], None]) -> None:
+        self.requests = requests
+        self.attempt = 1
+        self.token_left = False
+        self.left_out: Sequence[LeftOut] = ()
+        self._send = send
+        self._open = set(range(len(requests)))
+        self._unanswered = set(self._open)
+        self._arrivals: list[Arrival] = []
+        self._failure: RequestError | ClientGoneError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def accepted(self) -> None:
+        """Wait until the scheduler has accepted every choice. Raises `RequestError` or `ClientGoneError`."""
+        while self._unanswered and self._failure is None:
+            await self._wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def next(self) -> list[Arrival]:
+        """The outputs since the last call, at least one. Raises `RequestError` or `ClientGoneError`."""
+        while not self._arrivals and self._failure is None:
+            await self._wait()
+        if self._failure is not None:
+            raise self._failure
+        arrivals, self._arrivals = self._arrivals, []
+        return arrivals
+
+    def finish(self, index: int, tokens_kept: int) -> None:
+        """A stop string ends choice `index` after its first `tokens_kept` tokens."""
+        if index in self._open:
+            self._open.discard(index)
+            self._send(Finish(self.requests[index].request, tokens_kept))
+
+    def close(self) -> None:
+        """Abort the choices that still run. Has no effect on a generation that has ended."""
+        self.end(ClientGoneError())
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._open)
+
+    # For the engine client.
+
+    def answer(self, index: int, left_out: Sequence[LeftOut]) -> None:
+        self.left_out = left_out
+        self._unanswered.discard(index)
+        self._wake()
+
+    def refuse(self, index: int, error: RequestError) -> None:
+        """One refused choice ends the whole request."""
+        self._open.discard(index)
+        self.end(error)
+
+    def end(self, error: RequestError | ClientGoneError) -> None:
+        """Abort the choices that still run; the consumer gets the error."""
+        for index in self._open:
+            self._send(Abort(self.requests[index].request))
+        self.fail(error)
+
+    def arrive(self, index: int, output: Output, time: float) -> None:
+        if output.finish is not None:
+            self._open.discard(index)
+        self._arrivals.append(Arrival(index, output, time))
+        self._wake()
+
+    def can_restart(self) -> bool:
+        return not self.token_left and self.attempt < MAX_ATTEMPTS
+
+    def restart(self) -> None:
+        """Forget all outputs. The caller sends `requests` again."""
+        self.attempt += 1
+        self._open = set(range(len(self.requests)))
+        self._unanswered = set(self._open)
+        self._arrivals.clear()
+
+    def fail(self, error: RequestError | ClientGoneError) -> None:
+        self._open.clear()
+        if self._failure is None:
+            self._failure = error
+        self._wake()
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,43 @@
+"""Questions to the scheduler. Each waits for the answer that has its number."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import TypeAlias
+
+from ...runtime.messages import CacheAnswer, Message, Stats
+
+Answer: TypeAlias = Stats | CacheAnswer
+
+
+class Questions:
+    def __init__(self) -> None:
+        self._waiting: dict[int, asyncio.Future[Answer | None]] = {}
+        self._numbers = itertools.count(1)
+
+    async def ask(
+        self, question: Callable[[int], Message], send: Callable[[Message], None], seconds: float
+    ) -> Answer | None:
+        """`question` makes the message for a number. Returns None if no answer comes in time."""
+        number = next(self._numbers)
+        self._waiting[number] = asyncio.get_running_loop().create_future()
+        send(question(number))
+        try:
+            return await asyncio.wait_for(self._waiting[number], seconds)
+        except TimeoutError:
+            return None
+        finally:
+            del self._waiting[number]
+
+    def answer(self, message: Answer) -> None:
+        waiting = self._waiting.get(message.query)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message)
+
+    def give_up(self) -> None:
+        """The scheduler is gone: no open question gets an answer."""
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_result(None)

@@ -1,0 +1,69 @@
+"""Runs a request to its end, with a fresh attempt if the replica dies early."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
+
+from ..replica.generation import Arrival, Generation
+from ..work.caller import Caller
+from ..work.fair_threads import FairThreads
+from ..work.steps import Steps
+from .reply import Piece, Reply
+
+T = TypeVar("T")
+P = TypeVar("P", covariant=True)
+C = TypeVar("C", covariant=True)
+
+
+class Attempt(Protocol[P, C]):
+    """One attempt at a request. It turns the pieces of its reply into parts of the answer."""
+
+    @property
+    def reply(self) -> Reply: ...
+
+    def take(self, pieces: Sequence[Piece]) -> P: ...
+
+    def closing(self) -> C: ...
+
+
+async def run_attempts(
+    generation: Generation,
+    begin: Callable[[], Attempt[P, C]],
+    work: FairThreads,
+    watch: Callable[[Arrival], None] = lambda arrival: None,
+) -> AsyncIterator[tuple[Attempt[P, C], P]]:
+    """Yields, for each batch of outputs, the current attempt and the part of the answer that it made.
+
+    When the generation restarts, a fresh attempt begins. Outputs that may take long to read are read on
+    another thread. Raises `RequestError` or `ClientGoneError`.
+    """
+    number, attempt = generation.attempt, begin()
+    while not attempt.reply.done:
+        arrivals = await generation.next()
+        if generation.attempt != number:
+            number, attempt = generation.attempt, begin()
+        for arrival in arrivals:
+            watch(arrival)
+        takes_long = attempt.reply.may_take_long(arrivals)
+        part = await run_apart(work, partial(_take, attempt, arrivals), takes_long)
+        is_current = generation.attempt == number  # the replica may have died meanwhile
+        if is_current:
+            attempt.reply.end_stopped()
+        if is_current or attempt.reply.done:
+            yield attempt, part
+
+
+def _take(attempt: Attempt[P, C], arrivals: Sequence[Arrival]) -> P:
+    return attempt.take(attempt.reply.push(arrivals))
+
+
+async def run_apart(work: FairThreads, make: Callable[[], T], takes_long: bool) -> T:
+    """The result of `make`, on another thread if it takes long."""
+
+    def steps() -> Steps[T]:
+        return make()
+        yield
+
+    return await work.run(Caller(), steps()) if takes_long else make()

@@ -1,0 +1,86 @@
+"""The constraint on a reply: the request's grammar with the fields that say how it is enforced."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import msgspec
+from msgspec import Raw
+
+from ...runtime.config import UnenforcedDefault
+from ...runtime.errors import RequestError
+from ...runtime.messages import GrammarSpec, PropertyOrder, Unenforced
+from ..text.reasoning import ReasoningFormat
+from .fields import SamplingFields
+
+_WITH_SCHEMAS = ("json_schema", "structural_tag")
+
+
+def enforced_as_asked(
+    spec: GrammarSpec | None, fields: SamplingFields, default: UnenforcedDefault
+) -> GrammarSpec | None:
+    """The grammar with the fields that say how it is enforced. Raises `RequestError` if such a field has no
+    use.
+
+    `default` is the server's value of `unenforced`. Unknown formats are refused only if the request itself
+    says "refuse".
+    """
+    if fields.complete_json and spec is None:
+        raise _nothing_to_match("complete_json", "says what the reply must match")
+    for name, value in (("property_order", "any"), ("unenforced", "allow")):
+        if getattr(fields, name) == value and (spec is None or spec.kind not in _WITH_SCHEMAS):
+            raise _nothing_to_match(name, "has a JSON schema")
+    if spec is None:
+        return None
+    return msgspec.structs.replace(
+        spec,
+        property_order=cast(PropertyOrder, fields.property_order or "schema"),
+        unenforced=_unenforced(fields.unenforced, default),
+        reproducible=fields.seed is not None,
+    )
+
+
+def _unenforced(asked: str | None, default: UnenforcedDefault) -> Unenforced:
+    if asked is None:
+        return "annotations" if default == "refuse" else "allow"
+    return cast(Unenforced, asked)
+
+
+def behind_reasoning(
+    spec: GrammarSpec, format: ReasoningFormat, prompt: str, *, calls: bool = False
+) -> GrammarSpec | None:
+    """The grammar preceded by reasoning; None if the reply must begin with the constrained text.
+
+    Reasoning comes first if the prompt has begun it, or if the model may reason and the grammar is JSON or
+    has tool calls (`calls`).
+    """
+    is_open = format.open_at_end_of(prompt)
+    begins_otherwise = spec.kind in ("json_schema", "json_object") or calls
+    if not is_open and not (begins_otherwise and format.is_likely_after(prompt)):
+        return None
+    thinking = {"type": "thinking", "start": format.start, "end": format.end, "is_open": is_open}
+    text = msgspec.json.encode({**thinking, "content": as_format(spec)}).decode()
+    return msgspec.structs.replace(spec, kind="structural_tag", text=text)
+
+
+def as_format(spec: GrammarSpec) -> Raw | dict[str, object]:
+    """The grammar as a format of a structural tag."""
+    match spec.kind:
+        case "structural_tag":
+            return Raw(spec.text.encode())
+        case "json_schema" | "json_object":
+            schema = Raw(spec.text.encode() if spec.kind == "json_schema" else b'{"type":"object"}')
+            return {"type": "json_schema", "json_schema": schema, "separators": spec.separators}
+        case "regex":
+            return {"type": "regex", "pattern": spec.text}
+        case "grammar":
+            return {"type": "grammar", "grammar": spec.text}
+        case "choice":
+            values: list[str] = msgspec.json.decode(spec.text, type=list[str])
+            return {"type": "or", "elements": [{"type": "const_string", "value": each} for each in values]}
+
+
+def _nothing_to_match(name: str, needed: str) -> RequestError:
+    return RequestError(
+        f"{name} needs a response_format or another field that {needed}.", param=name, code="invalid_value"
+    )

@@ -1,0 +1,184 @@
+"""Renders conversations: messages become plain dicts with text contents, as chat templates expect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from ...runtime.errors import RequestError
+from ..text.chat_template import ChatTemplate
+from .legacy_calls import with_tool_calls
+from .messages import ChatMessage, ContentPart, Conversation, MessageToolCall, Tool
+from .validation import check_count
+
+MAX_MESSAGES = 16_384
+MAX_TOOLS = 1024
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+JSON_TYPES = ("null", "boolean", "number", "integer", "string", "object", "array")
+MAX_SCHEMA_DEPTH = 200
+MAX_ARGUMENTS = 1 << 20  # characters of one tool call's arguments
+_WITHOUT_PROPERTIES = {"type", "title", "description", "$schema", "additionalProperties", "required"}
+
+
+def render(
+    template: ChatTemplate | None, conversation: Conversation, tools: list[dict[str, Any]] | None
+) -> str:
+    """The prompt's text. Raises `RequestError` for what the template or this server can't do."""
+    if template is None:
+        raise RequestError(
+            "This model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"
+        )
+    return template.render(
+        template_messages(conversation.messages),
+        tools=tools,
+        add_generation_prompt=conversation.begins_reply,
+        continue_final_message=conversation.continues_last,
+        kwargs=dict(conversation.variables),
+    )
+
+
+def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, object]]:
+    """Plain dicts for the template. Raises `RequestError` naming the message and part that can't be
+    served."""
+    if not messages:
+        raise RequestError("messages must not be empty.", param="messages", code="invalid_value")
+    check_count("messages", messages, MAX_MESSAGES, "messages")
+    messages = with_tool_calls(messages)
+    return [_template_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+
+
+def _template_message(message: ChatMessage, where: str) -> dict[str, object]:
+    if message.role not in ROLES:
+        raise RequestError(
+            f"{where}.role is {message.role!r}, but must be one of {', '.join(ROLES)}.",
+            param=f"{where}.role",
+            code="invalid_value",
+        )
+    if message.content is None and not (message.role == "assistant"):
+        raise RequestError(
+            f"{where}.content is missing, which only an assistant's message may be.",
+            param=f"{where}.content",
+            code="missing_field",
+        )
+    if message.role == "tool" and message.tool_call_id is None:
+        raise RequestError(
+            f"{where}.tool_call_id is missing: a tool's message must name the call that it answers.",
+            param=f"{where}.tool_call_id",
+            code="missing_field",
+        )
+    role = "system" if message.role == "developer" else message.role
+    result: dict[str, object] = {"role": role, "content": _text(message.content, where)}
+    reasoning = message.reasoning_content or message.reasoning
+    optional = {"name": message.name, "tool_call_id": message.tool_call_id, "reasoning_content": reasoning}
+    result.update({name: value for name, value in optional.items() if value is not None})
+    if message.tool_calls:
+        result["tool_calls"] = [
+            _template_call(call, f"{where}.tool_calls[{index}]")
+            for index, call in enumerate(message.tool_calls)
+        ]
+    return result
+
+
+def _text(content: str | list[ContentPart] | None, where: str) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(_part_text(part, f"{where}.content[{index}]") for index, part in enumerate(content))
+
+
+def _part_text(part: ContentPart, where: str) -> str:
+    if part.type not in ("text", "refusal"):
+        raise RequestError(
+            f"{where} has the type {part.type!r}, but this model takes only parts of type 'text'.",
+            param=where,
+            code="unsupported_content",
+        )
+    text = part.text if part.type == "text" else part.refusal
+    if text is None:
+        raise RequestError(
+            f"The required field {where}.{part.type} is missing.", param=where, code="missing_field"
+        )
+    return text
+
+
+def _template_call(call: MessageToolCall, where: str) -> dict[str, object]:
+    arguments = call.function.arguments or "{}"
+    if isinstance(arguments, str):
+        check_count(f"{where}.function.arguments", arguments, MAX_ARGUMENTS, "characters")
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": call.id or "", "type": "function", "function": function}
+
+
+def tool_definitions(tools: Sequence[Tool] | None) -> list[dict[str, Any]] | None:
+    """The tools as the chat template prints them; None without tools.
+
+    A tool without parameters gets an empty list of them, because templates iterate over it.
+    """
+    if not tools:
+        return None
+    check_count("tools", tools, MAX_TOOLS, "tools")
+    for index, tool in enumerate(tools):
+        if tool.type != "function":
+            raise RequestError(
+                f"tools[{index}].type is {tool.type!r}, but must be 'function'.",
+                param=f"tools[{index}].type",
+                code="unsupported_parameter",
+            )
+        if tool.function is None or not tool.function.name:
+            raise RequestError(
+                f"The required field tools[{index}].function.name is missing.",
+                param=f"tools[{index}].function.name",
+                code="missing_field",
+            )
+    _check_names([tool.function.name for tool in tools if tool.function is not None])
+    for index, tool in enumerate(tools):
+        parameters = tool.function.parameters if tool.function is not None else None
+        _check_parameters(f"tools[{index}].function.parameters", parameters)
+    return [_definition(tool) for tool in tools]
+
+
+def _definition(tool: Tool) -> dict[str, Any]:
+    definition: dict[str, Any] = msgspec.to_builtins(tool)
+    function = definition["function"]
+    parameters = function.get("parameters") or {}
+    if not parameters.keys() - _WITHOUT_PROPERTIES:
+        function["parameters"] = {"type": "object", "properties": {}, **parameters}
+    return definition
+
+
+def _check_names(names: list[str]) -> None:
+    first: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if first.setdefault(name, index) != index:
+            param = f"tools[{index}].function.name"
+            message = (
+                f"{param} is {name!r}, which is the name of tools[{first[name]}] too. Give each its own."
+            )
+            raise RequestError(message, param=param, code="invalid_value")
+
+
+def _check_parameters(param: str, schema: dict[str, Any] | None) -> None:
+    """Within this depth templates, validators and encoders do not recurse too deep."""
+    level: list[object] = [schema]
+    for _ in range(MAX_SCHEMA_DEPTH):
+        level = [part for value in level for part in _parts(value)]
+    if level:
+        message = f"{param} is nested more than {MAX_SCHEMA_DEPTH} levels deep."
+        raise RequestError(message, param=param, code="invalid_value")
+    kind = (schema or {}).get("type", "object")
+    names = kind if isinstance(kind, list) else [kind]
+    if "object" not in names or any(name not in JSON_TYPES for name in names):
+        raise RequestError(
+            f'{param}.type is {json.dumps(kind)}, but arguments are an object: make it "object" or leave '
+            "parameters out.",
+            param=f"{param}.type",
+            code="invalid_value",
+        )
+
+
+def _parts(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

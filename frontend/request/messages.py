@@ -1,0 +1,63 @@
+"""A conversation as requests have it: messages with texts and tool calls, and tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+from .fields import JsonObject
+
+
+class FunctionDefinition(Struct, kw_only=True, omit_defaults=True):
+    name: str
+    description: str | None = None
+    parameters: JsonObject | None = None
+    strict: bool | None = None
+
+
+class Tool(Struct, kw_only=True):
+    type: str
+    function: FunctionDefinition | None = None
+
+
+class CalledFunction(Struct, kw_only=True, omit_defaults=True):
+    name: str
+    arguments: str | JsonObject | None = None
+
+
+class MessageToolCall(Struct, kw_only=True, omit_defaults=True):
+    function: CalledFunction
+    id: str | None = None
+    type: str | None = None
+
+
+class ContentPart(Struct, kw_only=True):
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class ChatMessage(Struct, kw_only=True):
+    role: str
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[MessageToolCall] | None = None
+    tool_call_id: str | None = None
+    function_call: CalledFunction | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """The messages to render. `begins_reply` adds the header of the assistant's message.
+
+    `continues_last`: the reply continues the last message. `variables` are further template variables.
+    """
+
+    messages: Sequence[ChatMessage]
+    begins_reply: bool = True
+    continues_last: bool = False
+    variables: Mapping[str, object] = field(default_factory=dict)

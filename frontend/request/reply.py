@@ -1,0 +1,176 @@
+"""A request's choices as they grow: turns the scheduler's outputs into text and log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from ...runtime.messages import LeftOut, Logprobs, Output, Tokens
+from ..replica.generation import Arrival, Generation, early_end
+from ..text.detokenizer import Detokenizer
+from ..text.tool_calls import ToolCallDelta
+from .chat_reader import ChatReader
+from .logprobs import TokenLogprob, unpack
+
+MANY_TOKENS = 1000  # whose log-probabilities take long to unpack and to write
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Counts of tokens. `cached_tokens` of the prompt's were found in the cache."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+class UnenforcedKeyword(msgspec.Struct):
+    """A keyword of a schema that is not enforced, and its path in the schema."""
+
+    keyword: str
+    path: str
+
+
+class Piece(NamedTuple):
+    """What an output added to choice number `choice`. The last piece has the `finish` reason."""
+
+    choice: int
+    content: str
+    logprobs: Sequence[TokenLogprob]
+    finish: str | None
+    reasoning: str = ""
+    tool_calls: Sequence[ToolCallDelta] = ()
+
+
+class ChoiceReply:
+    """One choice. The stop token counts as a token of the reply, but its text is shown only on request.
+
+    A text completion has no `reader`: all its text is content. `reasoning_tokens` are counted up to the piece
+    in which the reasoning ends.
+    """
+
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        shows_stop_token: bool,
+        eos_tokens: Sequence[int],
+        reader: ChatReader | None,
+    ) -> None:
+        self._detokenizer = detokenizer
+        self._shows_stop_token = shows_stop_token
+        self._eos_tokens = eos_tokens
+        self._reader = reader
+        self._tokens: list[Tokens] = []
+        self._characters = 0
+        self.completion_tokens = 0
+        self.reasoning_tokens = 0
+        self.cached_tokens = 0
+        self.prompt_logprobs: Logprobs | None = None
+        self.finish: str | None = None
+        self.stop_reason: str | int | None = None
+
+    @property
+    def tokens(self) -> Tokens:
+        return b"".join(self._tokens)[: 4 * self.completion_tokens]
+
+    @property
+    def has_tool_calls(self) -> bool:
+        return self._reader is not None and self._reader.has_tool_calls
+
+    def may_take_long(self, output: Output) -> bool:
+        """Whether `push` of this output may take more than a few milliseconds."""
+        if output.prompt_logprobs is not None and len(output.prompt_logprobs.chosen) > 4 * MANY_TOKENS:
+            return True
+        several = len(output.tokens) > 4 or self._detokenizer.holds_text
+        return self._reader is not None and self._reader.may_check(several)
+
+    def push(self, index: int, output: Output) -> Piece:
+        self.cached_tokens = max(self.cached_tokens, output.cached_tokens or 0)
+        self.prompt_logprobs = self.prompt_logprobs or output.prompt_logprobs
+        self._tokens.append(output.tokens)
+        hidden = 1 if output.stop_token is not None and not self._shows_stop_token else 0
+        delta = self._detokenizer.push(
+            output.tokens[: len(output.tokens) - 4 * hidden], final=output.finish is not None
+        )
+        self._characters += len(delta.text)
+        self.completion_tokens = delta.tokens_kept
+        offsets = delta.offsets
+        if delta.stopped is not None:
+            self.finish, self.stop_reason = "stop", delta.stopped
+        else:
+            self.finish = output.finish
+            self.completion_tokens += hidden
+            offsets += (self._characters,) * hidden
+            if output.stop_token not in self._eos_tokens:
+                self.stop_reason = output.stop_token
+        entries = unpack(output.tokens, output.logprobs, offsets) if output.logprobs else ()
+        if self._reader is None:
+            return Piece(index, delta.text, entries, self.finish)
+        content, reasoning, calls = self._read(self._reader, delta.text)
+        return Piece(index, content, entries, self.finish, reasoning, calls)
+
+    def _read(self, reader: ChatReader, text: str) -> tuple[str, str, Sequence[ToolCallDelta]]:
+        is_cut = self.finish == "length" or isinstance(self.stop_reason, str)
+        had_reasoned = reader.has_reasoned
+        parts = reader.push(text, final=self.finish is not None, cut=is_cut)
+        if reader.is_reasoning or reader.has_reasoned > had_reasoned:
+            self.reasoning_tokens = self.completion_tokens
+        if self.finish is not None:
+            reader.end(self.tokens)
+        return parts
+
+
+class Reply:
+    """All choices of a request: `n` for each of its prompts, in that order."""
+
+    def __init__(self, choices: Sequence[ChoiceReply], generation: Generation, n: int) -> None:
+        self.choices = choices
+        self._n = n
+        self._generation = generation
+        self._stopped: list[tuple[int, int]] = []  # choices and how many tokens they keep
+
+    @property
+    def done(self) -> bool:
+        return all(choice.finish is not None for choice in self.choices)
+
+    def may_take_long(self, arrivals: Sequence[Arrival]) -> bool:
+        """Whether `push` of these belongs on another thread."""
+        return any(self.choices[index].may_take_long(output) for index, output, _ in arrivals)
+
+    def push(self, arrivals: Sequence[Arrival]) -> list[Piece]:
+        """May be called from any thread; `end_stopped` is to follow. Raises `RequestError`."""
+        pieces = []
+        for index, output, _ in arrivals:
+            choice = self.choices[index]
+            if choice.finish is not None:
+                continue
+            if output.finish in ("error", "abort"):
+                raise early_end(output)
+            pieces.append(choice.push(index, output))
+            if choice.finish is not None and output.finish is None:
+                self._stopped.append((index, choice.completion_tokens))
+        return pieces
+
+    def end_stopped(self) -> None:
+        """Tell the scheduler which choices a stop string has ended. Call it only on the event loop."""
+        for index, tokens in self._stopped:
+            self._generation.finish(index, tokens)
+        self._stopped.clear()
+
+    def unenforced(self) -> list[UnenforcedKeyword]:
+        """The schema's keywords that the reply may violate: unknown formats, and if the request allows it all
+        keywords that the grammar leaves out. Otherwise complete calls are checked for those."""
+        grammar = self._generation.requests[0].grammar
+        left_out: Sequence[LeftOut] = self._generation.left_out
+        if grammar is None or grammar.unenforced != "allow":
+            left_out = [each for each in left_out if each.keyword == "format"]
+        return [UnenforcedKeyword(each.keyword, each.path) for each in left_out]
+
+    def usage(self) -> Usage:
+        """Each prompt and its cached tokens are counted once, with its first choice."""
+        return Usage(
+            prompt_tokens=sum(len(each.prompt) // 4 for each in self._generation.requests[:: self._n]),
+            cached_tokens=sum(choice.cached_tokens for choice in self.choices[:: self._n]),
+            completion_tokens=sum(choice.completion_tokens for choice in self.choices),
+        )

@@ -1,0 +1,103 @@
+"""The objects that serve every request, built once at start-up."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from hashlib import sha256
+from importlib.metadata import version
+
+from ...runtime.config import ServeConfig
+from ...runtime.errors import RequestError
+from ...runtime.messages import Tokens
+from ..replica.engine_client import EngineClient
+from ..text.chat_template import ChatTemplate
+from ..text.long_texts import LongTexts, TooLongError, is_long
+from ..text.prompt_memo import PromptMemo
+from ..text.reasoning import ReasoningFormat, detect_reasoning
+from ..text.tokenizer import Tokenizer
+from ..text.tool_calls import ToolFormat, detect_format
+from ..work.caller import Caller
+from ..work.fair_threads import FairThreads
+from ..work.steps import Steps, run_now
+from .validation import too_long
+
+VERSION = version("arbora")  # read at start, because later no file descriptor may be free
+
+
+@dataclass(frozen=True)
+class Service:
+    config: ServeConfig
+    engine: EngineClient
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    long_texts: LongTexts
+    memo: PromptMemo
+    reasoning: ReasoningFormat | None
+    tool_format: ToolFormat
+    fingerprint: str
+    work: FairThreads
+    started: int = field(default_factory=lambda: int(time.time()))
+
+    @classmethod
+    def load(cls, config: ServeConfig, engine: EngineClient, tokenizer: Tokenizer) -> Service:
+        template = ChatTemplate.load(config.model, tokenizer)
+        reasoning = detect_reasoning(template, tokenizer)
+        long_texts = LongTexts(tokenizer)
+        memo = PromptMemo(tokenizer, long_texts=long_texts, keeps_replies=not config.deterministic)
+        tools = detect_format(template)
+        return cls(
+            config,
+            engine,
+            tokenizer,
+            template,
+            long_texts,
+            memo,
+            reasoning,
+            tools,
+            fingerprint(config),
+            FairThreads(),
+        )
+
+    async def encode(self, text: str, special: bool, caller: Caller, most: int, param: str) -> Tokens:
+        """The ids of a text, with the tokenizer's own special tokens around it if `special`.
+
+        Raises `RequestError` naming `param` if there are more than `most` tokens.
+        """
+        return await self._run(self.long_texts.steps(text, special, most), text, caller, most, param)
+
+    async def encode_rendered(
+        self, text: str, special: bool, namespace: str | None, caller: Caller, most: int, param: str
+    ) -> Tokens:
+        """The ids of a rendered conversation. Earlier replies in the namespace keep the ids they were sampled
+        with."""
+        if special:
+            return await self.encode(text, True, caller, most, param)
+        return await self._run(self.memo.steps(namespace, text, most), text, caller, most, param)
+
+    async def _run(self, steps: Steps[Tokens], text: str, caller: Caller, most: int, param: str) -> Tokens:
+        try:
+            return await self.work.run(caller, steps) if is_long(text) else run_now(steps)
+        except TooLongError as error:
+            model = self.engine.model
+            why = f": this model's maximum context length is {model.max_model_len} tokens" if model else ""
+            problem = f"{param} has at least {error.tokens} tokens, but may have at most {most}{why}."
+            raise too_long(problem, param) from None
+
+    def check_model(self, name: str | None) -> None:
+        """Raises a 404 `RequestError` for a model that isn't served. An empty name counts as none."""
+        served = self.config.model_names
+        if name and name not in served:
+            raise RequestError(
+                f"The model {name!r} does not exist; this server serves {' and '.join(map(repr, served))}.",
+                status=404,
+                param="model",
+                code="model_not_found",
+            )
+
+
+def fingerprint(config: ServeConfig) -> str:
+    """OpenAI's `system_fingerprint`: while it stays the same, a seed gives the same reply."""
+    mode = ("deterministic",) if config.deterministic else ()
+    parts = (VERSION, config.model.name, config.device, config.dtype, *mode)
+    return "fp_" + sha256("/".join(parts).encode()).hexdigest()[:12]

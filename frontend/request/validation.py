@@ -1,0 +1,221 @@
+"""Checks the ranges of a request's fields and builds its sampling parameters."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence, Sized
+from typing import TypeVar, get_args
+
+from ...runtime.config import UnenforcedDefault
+from ...runtime.errors import RequestError
+from ...runtime.messages import PropertyOrder
+from ...runtime.sampling_params import SamplingParams
+from .fields import SamplingFields
+
+MAX_CHOICES = 128
+MAX_CHOICES_IN_ALL = 1024
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 1024  # of one string
+MAX_LOGPROBS = 20
+MAX_BIASED_TOKENS = 1024
+GREEDY_BELOW = 1e-5
+MAX_SEED = 2**63 - 1
+T = TypeVar("T")
+
+
+def check_range(
+    name: str, value: float | None, low: float, high: float | None, *, above_low: bool = False
+) -> None:
+    """Raises a `RequestError` that names the field, the value and the permitted range."""
+    if value is None:
+        return
+    too_low = value <= low if above_low else value < low
+    if not too_low and (high is None or value <= high) and value == value:
+        return
+    if high is None:
+        permitted = f"{'greater than' if above_low else 'at least'} {low}"
+    else:
+        permitted = f"{'above' if above_low else 'between'} {low} and {'at most ' if above_low else ''}{high}"
+    raise RequestError(f"{name} is {value}, but must be {permitted}.", param=name, code="invalid_value")
+
+
+def check_word(name: str, value: str | None, allowed: Sequence[str]) -> None:
+    """Raises a `RequestError` that names the field, the value and the allowed words."""
+    if value is not None and value not in allowed:
+        words = ", ".join(repr(word) for word in allowed[:-1])
+        raise RequestError(
+            f"{name} is {value!r}, but must be {words} or {allowed[-1]!r}.", param=name, code="invalid_value"
+        )
+
+
+def check_count(name: str, values: Sized | None, most: int, what: str) -> None:
+    """Raises a `RequestError` that names the field, its length and the limit."""
+    if values is not None and len(values) > most:
+        raise RequestError(
+            f"{name} has {len(values)} {what}, but may have at most {most}.",
+            param=name,
+            code="invalid_value",
+        )
+
+
+def check_fields(fields: SamplingFields) -> None:
+    check_range("n", fields.n, 1, MAX_CHOICES)
+    check_range("temperature", fields.temperature, 0, 2)
+    check_range("top_p", fields.top_p, 0, 1, above_low=True)
+    check_range("top_k", fields.top_k, -1, None)
+    check_range("min_p", fields.min_p, 0, 1)
+    check_range("repetition_penalty", fields.repetition_penalty, 0.01, 100)
+    check_range("presence_penalty", fields.presence_penalty, -2, 2)
+    check_range("frequency_penalty", fields.frequency_penalty, -2, 2)
+    check_range("min_tokens", fields.min_tokens, 0, None)
+    check_range("prompt_logprobs", fields.prompt_logprobs, 0, MAX_LOGPROBS)
+    check_range("seed", fields.seed, -(2**63), MAX_SEED)
+    check_range("priority", fields.priority, -(2**31), 2**31 - 1)
+    check_word("property_order", fields.property_order, get_args(PropertyOrder))
+    check_word("unenforced", fields.unenforced, get_args(UnenforcedDefault))
+    check_salt(fields.cache_salt)
+    stop_strings(fields)
+
+
+def check_salt(salt: str | None) -> None:
+    if salt == "":
+        raise RequestError("cache_salt must not be empty.", param="cache_salt", code="invalid_value")
+
+
+def check_choices(prompts: int, n: int, max_waiting: int) -> None:
+    """All choices of a request wait together, and are accepted or refused together."""
+    most = min(MAX_CHOICES_IN_ALL, max_waiting)
+    if prompts * n <= most:
+        return
+    given = f"n is {n}" if prompts == 1 else f"{prompts} prompts with n of {n} make {prompts * n} choices"
+    why = ", as no more may wait at once (--max-waiting)" if most < MAX_CHOICES_IN_ALL else ""
+    raise RequestError(
+        f"{given}, but a request may have at most {most}{why}.",
+        param="n" if prompts == 1 else "prompt",
+        code="invalid_value",
+    )
+
+
+def stop_strings(fields: SamplingFields) -> list[str]:
+    stop = [fields.stop] if isinstance(fields.stop, str) else (fields.stop or [])
+    if len(stop) > MAX_STOP_STRINGS:
+        raise RequestError(
+            f"stop has {len(stop)} strings, but may have at most {MAX_STOP_STRINGS}.",
+            param="stop",
+            code="invalid_value",
+        )
+    if any(len(text) > MAX_STOP_CHARACTERS for text in stop):
+        longest = max(map(len, stop))
+        raise RequestError(
+            f"stop has a string of {longest} characters, but they may have at most {MAX_STOP_CHARACTERS}.",
+            param="stop",
+            code="invalid_value",
+        )
+    if "" in stop:
+        raise RequestError("stop must not contain an empty string.", param="stop", code="invalid_value")
+    return stop
+
+
+def check_token_ids(name: str, tokens: Sequence[int], vocab_size: int) -> None:
+    if tokens and not (min(tokens) >= 0 and max(tokens) < vocab_size):
+        wrong = next(token for token in tokens if not 0 <= token < vocab_size)
+        raise RequestError(
+            f"{name} has the token id {wrong}, but ids must be between 0 and {vocab_size - 1}.",
+            param=name,
+            code="invalid_value",
+        )
+
+
+def logit_bias(bias: dict[str, float] | None, vocab_size: int) -> dict[int, float]:
+    if not bias:
+        return {}
+    if len(bias) > MAX_BIASED_TOKENS:
+        raise RequestError(
+            f"logit_bias has {len(bias)} tokens, but may have at most {MAX_BIASED_TOKENS}.",
+            param="logit_bias",
+            code="invalid_value",
+        )
+    ids: dict[int, float] = {}
+    for key, value in bias.items():
+        if not (key.isascii() and key.isdigit()):
+            raise RequestError(
+                f"logit_bias has the key {key!r}, but keys must be token ids.",
+                param="logit_bias",
+                code="invalid_value",
+            )
+        check_token_ids("logit_bias", [int(key)], vocab_size)
+        check_range(f"logit_bias[{key}]", value, -100, 100)
+        ids[int(key)] = value
+    return ids
+
+
+def request_seed(seed: int | None) -> int:
+    """The seed of choice 0: 63 bits, drawn at random when none is given."""
+    return secrets.randbits(63) if seed is None else seed & MAX_SEED
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    return (seed + choice) & MAX_SEED
+
+
+def sampling_params(
+    fields: SamplingFields,
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+    vocab_size: int,
+) -> SamplingParams:
+    """The request's sampling parameters, with choice 0's seed. Call `check_fields` first.
+
+    `max_tokens` is the most tokens that the reply may have.
+    """
+    min_tokens = fields.min_tokens or 0
+    if min_tokens > max_tokens:
+        raise RequestError(
+            f"min_tokens is {min_tokens}, but the reply can have at most {max_tokens} tokens: max_tokens, or "
+            "what the prompt leaves of the context, allows no more.",
+            param="min_tokens",
+            code="invalid_value",
+        )
+    if fields.complete_json and logprobs is not None:
+        raise RequestError(
+            "complete_json is not available with logprobs: what it adds is not sampled.",
+            param="complete_json",
+            code="invalid_value",
+        )
+    stop_token_ids = tuple(dict.fromkeys(fields.stop_token_ids or ()))
+    check_token_ids("stop_token_ids", stop_token_ids, vocab_size)
+    return SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        temperature=_temperature(fields.temperature),
+        top_k=min(max(_or(fields.top_k, 0), 0), vocab_size),
+        top_p=_or(fields.top_p, 1.0),
+        min_p=_or(fields.min_p, 0.0),
+        repetition_penalty=_or(fields.repetition_penalty, 1.0),
+        presence_penalty=_or(fields.presence_penalty, 0.0),
+        frequency_penalty=_or(fields.frequency_penalty, 0.0),
+        logit_bias=logit_bias(fields.logit_bias, vocab_size),
+        seed=request_seed(fields.seed),
+        ignore_eos=bool(fields.ignore_eos),
+        stop_token_ids=stop_token_ids,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        complete_json=bool(fields.complete_json),
+    )
+
+
+def _temperature(value: float | None) -> float:
+    """Dividing by a temperature below `GREEDY_BELOW` would overflow the logits, so it means greedy
+    sampling."""
+    temperature = _or(value, 1.0)
+    return 0.0 if temperature < GREEDY_BELOW else temperature
+
+
+def _or(value: T | None, default: T) -> T:
+    return default if value is None else value
+
+
+def too_long(message: str, param: str) -> RequestError:
+    return RequestError(message, param=param, code="context_length_exceeded")

@@ -1,0 +1,39 @@
+"""The caller of long work: its name for fairness, and whether its client is still connected."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+LARGE_BODY = 8 * 1024  # bytes; a smaller body's fields are checked on the event loop, within about 0.02 s
+
+
+class ClientGoneError(Exception):
+    """The client closed its connection, so nothing reads the answer."""
+
+
+async def _never() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+def _nothing() -> int:
+    return 0
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Long work is shared fairly between callers with different names.
+
+    `left` returns when the client has closed its connection. `body_bytes` returns the size of the body,
+    once it is read.
+    """
+
+    name: str = ""
+    left: Callable[[], Awaitable[None]] = _never
+    body_bytes: Callable[[], int] = _nothing
+
+    @property
+    def is_large(self) -> bool:
+        """True if the body is so large that checking it belongs on another thread."""
+        return self.body_bytes() > LARGE_BODY

@@ -1,0 +1,229 @@
+"""Evicts the leaf with the lowest Gittins index, learned for its kind and age."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+from math import inf
+
+from .node import Node
+from .packed import TOKEN_BYTES
+from .reuse_table import Kind, ReuseTable, Traits
+from .tails import Tails
+
+# In tokens, relative to the whole cache:
+BANDS = (0.125, 0.25, 0.5, 0.6875, 1, 1.375, 2, 2.8125, 4, 8, 16, 32)  # upper ends; older: in the last
+WEIGHT = 1 / 16  # observed tokens at which the evidence outweighs the prior
+HALF_LIFE = 16  # of counts
+HISTORY = 32  # ghosts
+TICKS = 16  # for one cache of accesses: the resolution of ages
+CYCLE = 1 / 2  # accesses between two updates of a kind, if there are enough requests
+
+
+class Group:
+    """Nodes of one kind whose last use was in the same tick."""
+
+    __slots__ = ("band", "kind", "leaves", "offered", "packed", "tick")
+
+    def __init__(self, kind: Kind, tick: int) -> None:
+        self.kind = kind
+        self.tick = tick
+        self.band = 0
+        self.packed = 0  # bytes of all its tokens
+        self.leaves: OrderedDict[Node, None] = OrderedDict()  # evictable ones
+        self.offered = inf  # the index under which it is in the heap; inf: it is not
+
+
+class GittinsPolicy:
+    """Learns how soon nodes are reused, by hits, ancestry, length and the length of the request's output.
+
+    A node has an age, in accesses, from its last unlock until its next hit; meanwhile its group is
+    `Node.mark`. Ghosts have ages too: nodes that were evicted too early teach the most.
+    """
+
+    def __init__(self, num_pages: int, page_size: int) -> None:
+        self.history = HISTORY * num_pages
+        capacity = max(num_pages * page_size, 1)
+        widths = [capacity * (end - start) for start, end in pairwise((0.0, *BANDS))]
+        self._table = ReuseTable(widths, capacity * WEIGHT * TOKEN_BYTES, capacity * HALF_LIFE)
+        self._page_bytes = page_size * TOKEN_BYTES
+        self._tails = Tails()
+        self._tick_length = capacity / TICKS
+        self._tick = 0
+        self._cycle = capacity * CYCLE
+        self._next_update = 0.0
+        self._ends = [round(end * TICKS) for end in BANDS[:-1]]
+        self._groups: list[dict[Traits, Group]] = [{} for _ in range(self._ends[-1] + 1)]  # by tick, a ring
+        self._with_leaves: dict[Kind, dict[Group, None]] = {}
+        self._offers: list[tuple[float, int, int, Group]] = []
+        self._most_offers = 64
+        self._ties = 0
+        self._num_leaves = 0
+
+    def __len__(self) -> int:
+        return self._num_leaves
+
+    def advance(self, now: int) -> None:
+        self._table.advance(now)
+        self._grow_older(now)
+        if now >= self._next_update:
+            self._update_kind(now)
+
+    def _update_kind(self, now: int) -> None:
+        kind = self._table.update_next()
+        self._next_update = now + self._cycle / self._table.num_kinds
+        for group in self._with_leaves.get(kind, ()) if kind else ():
+            self._offer(group)
+
+    def hit(self, node: Node) -> None:
+        group = node.mark
+        if isinstance(group, Group):
+            group.kind.used[group.band] += len(node.tokens) * self._table.scale
+            self.forget(node)
+
+    def rest(self, node: Node, generated: int) -> None:
+        if node.mark is not None:
+            return
+        self._grow_older(node.last_use)
+        group = self._youngest(_traits(node, generated))
+        group.packed += len(node.tokens)
+        group.kind.rested(len(node.tokens), self._table.scale)
+        node.mark = group
+
+    def forget(self, node: Node) -> None:
+        group = node.mark
+        if isinstance(group, Group):
+            group.packed -= len(node.tokens)
+            node.mark = None
+
+    def shorten(self, node: Node, size: int) -> None:
+        group = node.mark
+        if isinstance(group, Group):
+            group.packed -= size
+
+    def add(self, leaf: Node) -> None:
+        group = leaf.mark
+        assert isinstance(group, Group) and leaf not in group.leaves, (
+            "the leaf is in use, or in the queue already"
+        )
+        if not group.leaves:
+            self._with_leaves.setdefault(group.kind, {})[group] = None
+        group.leaves[leaf] = None
+        self._num_leaves += 1
+        if len(leaf.tokens) % self._page_bytes:
+            self._tails.add(leaf)
+        self._offer(group)
+
+    def discard(self, leaf: Node) -> None:
+        group = leaf.mark
+        if isinstance(group, Group) and leaf in group.leaves:
+            del group.leaves[leaf]
+            self._lost_leaf(group)
+            self._tails.discard(leaf)
+
+    def observe_tail(self, share: float) -> None:
+        self._tails.observe(share)
+
+    def pop_tail(self) -> Node | None:
+        return self._tails.pop()
+
+    def pop(self) -> Node:
+        while True:
+            rate, _, _, group = self._offers[0]
+            valid = rate == group.offered
+            if valid and group.leaves and group.kind.rates[group.band] <= rate:
+                leaf, _ = group.leaves.popitem(last=False)
+                if self._tails.leaves:
+                    self._tails.discard(leaf)
+                self._num_leaves -= 1
+                if not group.leaves:
+                    del self._with_leaves[group.kind][group]
+                return leaf
+            heappop(self._offers)
+            if valid:
+                group.offered = inf
+                if group.leaves:
+                    self._offer(group)
+
+    def add_and_pop(self, leaf: Node) -> Node:
+        group = leaf.mark
+        assert isinstance(group, Group), "the leaf is in use"
+        if self._offers:
+            rate, tick, _, _ = self._offers[0]
+            own_rate = group.kind.rates[group.band]
+            if rate < own_rate or (rate == own_rate and tick <= group.tick):
+                self.add(leaf)
+                return self.pop()
+        return leaf
+
+    def _lost_leaf(self, group: Group) -> None:
+        self._num_leaves -= 1
+        if not group.leaves:
+            del self._with_leaves[group.kind][group]
+
+    def _youngest(self, traits: Traits) -> Group:
+        groups = self._groups[self._tick % len(self._groups)]
+        group = groups.get(traits)
+        if group is None:
+            group = groups[traits] = Group(self._table.kind(traits), self._tick)
+        return group
+
+    def _grow_older(self, now: int) -> None:
+        tick = int(now / self._tick_length)
+        while self._tick < tick:
+            self._tick += 1
+            self._groups[self._tick % len(self._groups)] = {}
+            for band, end in enumerate(self._ends, 1):
+                self._enter(band, self._groups[(self._tick - end) % len(self._groups)].values())
+
+    def _enter(self, band: int, groups: Iterable[Group]) -> None:
+        for group in groups:
+            if not group.packed:
+                continue
+            group.band = band
+            group.kind.seen[band] += group.packed * self._table.scale
+            if group.leaves:
+                self._offer(group)
+
+    def _offer(self, group: Group) -> None:
+        """Puts a group into the heap by its index. An index that has risen is corrected when it is popped."""
+        rate = group.kind.rates[group.band]
+        if rate >= group.offered:
+            return
+        group.offered = rate
+        self._ties += 1
+        heappush(self._offers, (rate, group.tick, self._ties, group))
+        if len(self._offers) > self._most_offers:
+            self._drop_stale_offers()
+
+    def _drop_stale_offers(self) -> None:
+        valid = [offer for offer in self._offers if offer[0] == offer[3].offered]
+        self._offers = [offer for offer in valid if offer[3].leaves]
+        for _, _, _, group in valid:
+            if not group.leaves:
+                group.offered = inf
+        heapify(self._offers)
+        self._most_offers = 64 + 2 * len(self._offers)
+
+
+def _traits(node: Node, generated: int) -> Traits:
+    """On logarithmic scales: a step doubles the hits, or multiplies a length by eight."""
+    hits = min(node.hits.bit_length(), 4)
+    ancestry = -1 if hits else _ancestry(node)
+    return Traits(hits, ancestry, len(node.tokens).bit_length() // 3, generated.bit_length() // 3)
+
+
+def _ancestry(node: Node) -> int:
+    """What a node without hits extends: -1 the root, 0 a parent without hits, 1 a parent with one hit.
+
+    2 to 6: a shared parent, by the share of its hits that went on into a child or ghost.
+    """
+    parent = node.parent
+    assert parent is not None
+    if parent.parent is None:
+        return -1
+    if parent.hits < 2:
+        return parent.hits
+    return 2 + round(4 * parent.extended / parent.hits)

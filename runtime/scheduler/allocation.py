@@ -1,0 +1,89 @@
+"""What a request holds while it has a slot: pages, locks, and how far its tokens are computed.
+
+The positions of a request's tokens, as half-open ranges:
+
+    | range | its KV |
+    |---|---|
+    | [0, lease.matched) | was in the tree when the request started |
+    | [lease.matched, min(planned, restore_end)) | is restored from the page store by a planned step |
+    | [max(lease.matched, restore_end), planned) | is computed by a planned step |
+    | [planned, restore_end) | is ready in the page store; a later step restores it |
+    | [ready, prefill_end) | belongs to known tokens; later prefill chunks compute it |
+    | [prefill_end, length) | belongs to sampled tokens; decode rows compute it one by one |
+    | [length, length + sampling) | belongs to tokens that steps in flight sample |
+
+`planned` steps are done or in flight. `ready` is max(planned, restore_end). `length` is the request's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...radix_cache import Lease
+from .rank import InheritedRank
+
+
+def pages_for(tokens: int, page_size: int) -> int:
+    return -(-tokens // page_size)
+
+
+@dataclass(slots=True, eq=False)
+class Allocation:
+    """Everything that a request gets when it starts and gives back when it leaves its slot."""
+
+    slot: int
+    lease: Lease  # locks the matched prefix in the tree
+    pages: list[int]  # page table, by position // page size
+    prefill_end: int  # tokens known when the request started, or when tokens were last forced
+    planned: int
+    restore_end: int = 0
+    sampling: int = 0  # tokens that steps in flight sample, without those of steps up to `superseded`
+    superseded: int = 0  # last step whose sampled token was replaced by forced tokens
+    last_step: int = 0  # last step that names the request
+    copy_step: int | None = None  # the step in flight that copies the partly matched page
+    sent_pages: int = 0  # entries of `pages` that the model process knows
+    saved_pages: int = 0  # entries of `pages` that were offered to the page store
+    is_set_up: bool = False  # the model process has the slot's sampling and grammar state
+    faulty: bool = False  # its KV yields no numbers; nobody else may use it
+    preempted: int = 0  # prompts that started before the rest of this one
+    preemptible: bool = True  # other prompts may still be put before the rest of this one
+    inherited: list[InheritedRank] = field(default_factory=list)  # each better than those for more tokens
+
+    @property
+    def prefilling(self) -> bool:
+        return self.planned < self.prefill_end
+
+    @property
+    def restoring(self) -> bool:
+        """Some pages are still to be restored from the page store."""
+        return self.planned < self.restore_end
+
+    @property
+    def to_restore(self) -> int:
+        """Tokens of pages that are still to be restored."""
+        return max(0, self.restore_end - self.planned)
+
+    @property
+    def ready(self) -> int:
+        """Tokens that no further step needs to compute."""
+        return max(self.planned, self.restore_end)
+
+    @property
+    def has_forced(self) -> bool:
+        """Some forced tokens are still to be computed."""
+        return self.prefilling and self.superseded > 0
+
+    def inherit(self, new: InheritedRank) -> None:
+        if any(each.rank <= new.rank and each.tokens >= new.tokens for each in self.inherited):
+            return
+        kept = [each for each in self.inherited if each.rank < new.rank or each.tokens > new.tokens]
+        self.inherited = [*kept, new]
+
+    def force(self, end: int) -> None:
+        """Tokens up to `end` were forced; tokens that are being sampled are void."""
+        assert self.planned < end, (self.planned, end)
+        self.prefill_end = end
+        self.sampling = 0
+        self.superseded = self.last_step
+        self.is_set_up = False
+        self.sent_pages = 0

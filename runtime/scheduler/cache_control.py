@@ -1,0 +1,107 @@
+"""Answers the messages that concern the whole cache: reports, pins, drops."""
+
+from __future__ import annotations
+
+from heapq import nlargest
+from typing import assert_never
+
+from ...radix_cache import Prefix, PrefixCache
+from ..messages import (
+    CacheAnswer,
+    CachedPrefix,
+    CacheDropped,
+    CacheReport,
+    CheckPin,
+    DropCache,
+    PinPrefix,
+    PrefixPinned,
+    QueryCache,
+    QueryRefused,
+    StoreCounts,
+    UnpinPrefix,
+)
+from .hit_rate import HitRate
+from .pin_registry import PinRegistry
+
+MOST_NAMESPACES = 100
+MOST_PREFIXES = 20
+SHOWN_TOKENS = 128  # at each end of a prefix
+
+
+class CacheController:
+    def __init__(self, cache: PrefixCache, most_pinned: int) -> None:
+        """most_pinned: pages that may be pinned in a scope"""
+        self.hits = HitRate()
+        self.pins = PinRegistry(cache, most_pinned)
+        self._cache = cache
+
+    def answer(
+        self,
+        message: QueryCache | CheckPin | PinPrefix | UnpinPrefix,
+        now: float,
+        most_needed: int,
+        store: StoreCounts,
+    ) -> CacheAnswer:
+        """`now` is in seconds since 1970; `most_needed` are the pages of the largest open request."""
+        match message:
+            case QueryCache():
+                return self._report(message, store)
+            case CheckPin():
+                return self.pins.check(message)
+            case PinPrefix():
+                return self.pins.pin(message, now, self._cache.stats().total - most_needed)
+            case UnpinPrefix():
+                return self._unpin(message)
+            case _:
+                assert_never(message)
+
+    def _names(self, scope: str) -> list[str]:
+        return [name for name in self._cache.namespaces() if name.startswith(scope)]
+
+    def _report(self, message: QueryCache, store: StoreCounts) -> CacheReport:
+        pages = self._cache.stats()
+        total, lately = self.hits.total, self.hits.lately
+        sizes = self._cache.namespaces()
+        largest = nlargest(MOST_NAMESPACES, self._names(message.scope), key=sizes.__getitem__)
+        return CacheReport(
+            query=message.query,
+            pages_total=pages.total,
+            pages_free=pages.free,
+            pages_used=pages.held + pages.locked,
+            pages_cached=pages.evictable,
+            pages_pinned=self.pins.pages(message.scope),
+            pages_pinnable=self.pins.limit,
+            prompt_tokens=total.prompt_tokens,
+            cached_tokens=total.cached_tokens,
+            recent_requests=len(self.hits.recent),
+            recent_prompt_tokens=lately.prompt_tokens,
+            recent_cached_tokens=lately.cached_tokens,
+            evicted_pages=pages.evicted_pages,
+            store=store,
+            namespaces={name: sizes[name] for name in largest},
+            prefixes=self._popular(message),
+            pins=self.pins.listed(message.scope),
+        )
+
+    def _popular(self, message: QueryCache) -> list[CachedPrefix]:
+        found = self._cache.popular(self._names(message.scope), MOST_PREFIXES, SHOWN_TOKENS)
+        return [_cached_prefix(prefix, is_shown=prefix.namespace == message.own) for prefix in found]
+
+    def drop(self, message: DropCache) -> CacheDropped:
+        names = self._names(message.scope) if message.namespace is None else [message.namespace]
+        dropped = [self._cache.drop(name) for name in names]
+        return CacheDropped(
+            message.query, sum(each.pages for each in dropped), sum(each.tokens for each in dropped)
+        )
+
+    def _unpin(self, message: UnpinPrefix) -> PrefixPinned | QueryRefused:
+        ended = self.pins.unpin(message.pin, message.scope)
+        if ended is not None:
+            return PrefixPinned(message.query, ended)
+        reason = f"There is no pin {message.pin}; it may have expired."
+        return QueryRefused(message.query, 404, reason, "id", "pin_not_found")
+
+
+def _cached_prefix(prefix: Prefix, *, is_shown: bool) -> CachedPrefix:
+    head, tail = (prefix.head, prefix.tail) if is_shown else (b"", b"")
+    return CachedPrefix(prefix.namespace, head, tail, prefix.tokens, prefix.hits, prefix.idle)

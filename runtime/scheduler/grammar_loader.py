@@ -1,0 +1,144 @@
+"""Compiles grammars off the loop into constraints, and keeps their automata on the device while in use."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from ...grammars import Automaton, BusyError, CompilerError, GrammarCompiler, GrammarError
+from ..messages import DropGrammar, GrammarSpec, LoadGrammar
+from .constraint import AutomatonConstraint, Constraint, MatcherConstraint
+
+DEVICE_BYTES = 256 << 20  # of automata, used or cached
+
+
+@dataclass(slots=True, eq=False)
+class _Loaded:
+    id: int
+    nbytes: int
+    users: int = 0  # requests with a slot
+
+
+class GrammarLoader:
+    """Knows which automata the model process has, and how many requests use each.
+
+    isolated: tenants share no compiled grammars, so no tenant learns from timing what others sent
+    reproducible: every request waits for the final automaton, as if it had asked for a reproducible reply
+    """
+
+    def __init__(
+        self, compiler: GrammarCompiler, *, isolated: bool = False, reproducible: bool = False
+    ) -> None:
+        self._compiler = compiler
+        self._isolated = isolated
+        self._reproducible = reproducible
+        self._loaded: OrderedDict[str, _Loaded] = (
+            OrderedDict()
+        )  # by the automaton's key, least recently used first
+        self._nbytes = 0  # of all loaded automata
+        self._bytes_in_use = 0
+        self._next_id = 0
+        self._loads: list[LoadGrammar | DropGrammar] = []
+
+    def due_in(self) -> float | None:
+        """Seconds until `finished` has something to do, even if no grammar is ready by then."""
+        return self._compiler.due_in()
+
+    def take_loads(self) -> list[LoadGrammar | DropGrammar]:
+        """Messages that the model process needs before the next step."""
+        loads, self._loads = self._loads, []
+        return loads
+
+    def submit(self, request: str, spec: GrammarSpec, closing: bool = False, tenant: str = "") -> None:
+        """closing: the constraint must know closing texts. `tenant` is charged for compiling."""
+        spec = structs.replace(
+            spec,
+            closing=closing,
+            reproducible=self._reproducible or spec.reproducible,
+            scope=tenant if self._isolated else "",
+        )
+        self._compiler.submit(request, spec, tenant=tenant)
+
+    def cancel(self, request: str) -> None:
+        self._compiler.cancel(request)
+
+    def finished(self) -> Iterator[tuple[str, Constraint | GrammarError | CompilerError | BusyError]]:
+        """Requests whose grammars are ready, each with its own constraint or the error."""
+        for request, compiled in self._compiler.finished():
+            if isinstance(compiled, GrammarError | CompilerError | BusyError):
+                yield request, compiled
+            elif not isinstance(compiled, Automaton):
+                yield request, MatcherConstraint(compiled.matcher(), compiled.left_out)
+            elif compiled.nbytes > DEVICE_BYTES:
+                yield request, GrammarError(_too_large(compiled.nbytes))
+            else:
+                yield request, AutomatonConstraint(compiled, self._compiler.spelled)
+
+    def load(self, constraint: Constraint | None) -> bool:
+        """Loads the automaton of a request that starts; False if other requests' automata leave no memory."""
+        if not isinstance(constraint, AutomatonConstraint):
+            return True
+        automaton = constraint.automaton
+        loaded = self._loaded.get(automaton.key)
+        if loaded is None:
+            if not self._free_memory(automaton.nbytes):
+                return False
+            self._next_id += 1
+            loaded = self._loaded[automaton.key] = _Loaded(self._next_id, automaton.nbytes)
+            self._nbytes += loaded.nbytes
+            self._loads.append(_load_message(loaded.id, automaton))
+        self._bytes_in_use += 0 if loaded.users else loaded.nbytes
+        loaded.users += 1
+        constraint.grammar = loaded.id
+        self._loaded.move_to_end(automaton.key)
+        return True
+
+    def unload(self, constraint: Constraint | None) -> None:
+        """The request gives back its slot; no step in flight names it."""
+        if isinstance(constraint, AutomatonConstraint) and constraint.grammar is not None:
+            constraint.grammar = None
+            loaded = self._loaded[constraint.automaton.key]
+            loaded.users -= 1
+            self._bytes_in_use -= 0 if loaded.users else loaded.nbytes
+            self._loaded.move_to_end(constraint.automaton.key)
+
+    def _free_memory(self, nbytes: int) -> bool:
+        """Drops unused automata, least recently used first, until `nbytes` fit; False if they cannot."""
+        if self._bytes_in_use + nbytes > DEVICE_BYTES:
+            return False
+        while self._nbytes + nbytes > DEVICE_BYTES:
+            key = next(key for key, loaded in self._loaded.items() if not loaded.users)
+            dropped = self._loaded.pop(key)
+            self._nbytes -= dropped.nbytes
+            self._loads.append(DropGrammar(dropped.id))
+        return True
+
+
+def _too_large(nbytes: int) -> str:
+    return (
+        f"the grammar's tables take {nbytes:,} bytes, but the server has room for {DEVICE_BYTES:,}; "
+        "make the grammar smaller"
+    )
+
+
+def _load_message(number: int, automaton: Automaton) -> LoadGrammar:
+    machine, masks, rows = automaton.machine, automaton.masks, automaton.rows
+    return LoadGrammar(
+        grammar=number,
+        class_of_byte=machine.class_of_byte.tobytes(),
+        row_starts=rows.row_starts.tobytes(),
+        default_state=rows.default_state.tobytes(),
+        entries=rows.entries.tobytes(),
+        owners=rows.owners.tobytes(),
+        mask_of_state=masks.mask_of_state.tobytes(),
+        masks=masks.masks.tobytes(),
+        lists_of_state=masks.lists_of_state.tobytes(),
+        list_offsets=masks.list_offsets.tobytes(),
+        list_tokens=masks.list_tokens.tobytes(),
+        opener_counts=masks.opener_counts.tobytes(),
+        actions=machine.actions.tobytes(),
+        returns=machine.returns.tobytes(),
+    )

@@ -1,0 +1,57 @@
+"""Slot, locked prefix and pages for a request that starts."""
+
+from __future__ import annotations
+
+from ...radix_cache import Lease, PrefixCache
+from .allocation import Allocation, pages_for
+from .request import TOKEN_BYTES, Request
+
+
+def allocate(request: Request, slot: int, cache: PrefixCache, reserve: int, alone: bool) -> Allocation | None:
+    """Locks the matched prefix and allocates pages for the rest and one more token; None if they lack.
+
+    reserve: pages that stay available to running requests
+    alone: no other request runs, so everything but pins may be evicted for this one. A match then ends at a
+        page border if pages lack, because the source of a partial copy would keep one more page locked.
+
+    A match also ends at a page border if the page store has more of the prompt than the tree.
+    """
+    fetch = request.stored.fetch
+    fetched = fetch.end * cache.page_size if fetch is not None else 0
+    restoring = fetched > cache.matched(request.namespace, bytes(request.tokens))
+    lease = _acquire(request, cache, reserve, whole_pages=restoring)
+    if lease is None and alone:
+        lease = _acquire(request, cache, reserve, whole_pages=True)
+    if lease is None:
+        return None
+    pages = cache.allocate(_lacking_pages(request, lease, cache.page_size))
+    assert pages is not None, "pages were counted before"
+    allocation = Allocation(
+        slot=slot,
+        lease=lease,
+        pages=lease.pages + pages,
+        prefill_end=request.length,
+        planned=lease.matched,
+    )
+    if restoring:
+        allocation.restore_end = fetched
+    allocation.saved_pages = allocation.ready // cache.page_size
+    return allocation
+
+
+def _acquire(request: Request, cache: PrefixCache, reserve: int, whole_pages: bool) -> Lease | None:
+    """Locks the matched prefix; None if too few pages are available for the rest."""
+    limit = 0 if request.wants_prompt_logprobs else request.length - 1
+    if whole_pages:
+        limit = len(cache.whole_pages(request.namespace, request.slice(0, limit))) * cache.page_size
+    tokens = bytes(request.tokens)
+    lease = cache.acquire(request.namespace, tokens, limit)
+    if _lacking_pages(request, lease, cache.page_size) + reserve <= cache.available():
+        return lease
+    cache.release(lease, tokens[: lease.matched * TOKEN_BYTES], lease.pages)
+    return None
+
+
+def _lacking_pages(request: Request, lease: Lease, page_size: int) -> int:
+    more = 1 if request.length < request.max_length else 0
+    return pages_for(request.length + more, page_size) - len(lease.pages)

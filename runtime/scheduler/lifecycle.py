@@ -1,0 +1,220 @@
+"""Every change of a request's phase, with what the request gets and gives back.
+
+    | method | phase | gets | gives back |
+    |---|---|---|---|
+    | create | → COMPILING | place in the queue | |
+    | wait | COMPILING → WAITING | | |
+    | refuse | COMPILING → ENDED | | place, fetch |
+    | start | WAITING → RUNNING | slot, pages, locks, automaton | place; fetch, unless it is restored |
+    | retract | RUNNING → RETRACTING | | fetch |
+    | answer | RUNNING → ANSWERED, or as `end` if no forced tokens are left to compute | | |
+    | end | any → ENDED | | compilation or place, fetch |
+    | step_done | RETRACTING → WAITING | place | slot, pages, locks, automaton |
+    | | ENDED → forgotten | | slot, pages, locks, automaton |
+
+A request that has no step in flight goes through `step_done`'s transition at once. While its prompt waits or
+is computed its tenant contends for a fair share.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection
+from enum import Enum, auto
+
+from ...radix_cache import PrefixCache
+from ..messages import Generate, Message
+from .fairness import Fairness
+from .grammar_loader import GrammarLoader
+from .initial_allocation import allocate
+from .plan import STEPS_IN_FLIGHT, StepInFlight
+from .queue_places import QueuePlaces, RetryTimes
+from .request import Phase, Request
+from .stored_pages import StoredPages
+from .waiting_queue import WaitingQueue
+
+
+class Start(Enum):
+    """What became of an attempt to start a request."""
+
+    STARTED = auto()
+    NO_GRAMMAR_MEMORY = auto()
+    NO_PAGES = auto()
+
+
+class Lifecycle:
+    """Owns the requests, each in exactly one container: compiling, the waiting queue, or with a slot."""
+
+    def __init__(
+        self,
+        cache: PrefixCache,
+        stored: StoredPages,
+        grammars: GrammarLoader,
+        fairness: Fairness,
+        waiting: WaitingQueue,
+        places: QueuePlaces,
+        retry_times: RetryTimes,
+        slots: int,
+        to_model: list[Message],
+    ) -> None:
+        """`to_model` collects messages to the model process, in the order in which it must see them."""
+        self.waiting = waiting
+        self.residents: dict[int, Request] = {}  # by slot; ENDED ones too until their last step is done
+        self._compiling: dict[str, Request] = {}
+        self._open: dict[str, Request] = {}  # all whose reply is not complete, by id
+        self._cache = cache
+        self._stored = stored
+        self._grammars = grammars
+        self._fairness = fairness
+        self._places = places
+        self._retry_times = retry_times
+        self._free_slots = deque(range(slots))
+        self._to_model = to_model
+        self._arrivals = 0
+        self._last_step_done = 0
+
+    @property
+    def open(self) -> Collection[Request]:
+        """All requests whose reply is not complete."""
+        return self._open.values()
+
+    @property
+    def running(self) -> list[Request]:
+        return [request for request in self.residents.values() if request.phase is Phase.RUNNING]
+
+    @property
+    def has_free_slot(self) -> bool:
+        return bool(self._free_slots)
+
+    @property
+    def idle(self) -> bool:
+        return not self._open and not self.residents
+
+    def find(self, request_id: str) -> Request | None:
+        """An open request."""
+        return self._open.get(request_id)
+
+    def create(self, message: Generate) -> Request:
+        self._places.take(message.tenant)
+        self._arrivals += 1
+        request = Request.from_message(message, self._arrivals)
+        self._open[request.id] = self._compiling[request.id] = request
+        self._stored.look_up(request)
+        return request
+
+    def wait(self, request: Request) -> None:
+        """Its grammar is compiled, or it has none."""
+        del self._compiling[request.id]
+        self._queue(request)
+
+    def refuse(self, request: Request) -> None:
+        """It has no usable grammar."""
+        del self._compiling[request.id], self._open[request.id]
+        request.phase = Phase.ENDED
+        self._places.give_back(request.tenant)
+        self._stored.end(request)
+
+    def start(self, request: Request) -> Start:
+        """Unless grammar memory or pages lack. Running requests keep what the steps in flight may need."""
+        if not self._grammars.load(request.constraint):
+            return Start.NO_GRAMMAR_MEMORY
+        others = len(self.residents)
+        reserve = others * max(1, STEPS_IN_FLIGHT // self._cache.page_size)
+        allocation = allocate(request, self._free_slots[0], self._cache, reserve, alone=not others)
+        if allocation is None:
+            self._grammars.unload(request.constraint)
+            return Start.NO_PAGES
+        self._free_slots.popleft()
+        self.waiting.remove_started(request)
+        self._places.give_back(request.tenant)
+        request.phase = Phase.RUNNING
+        request.held = allocation
+        self.residents[allocation.slot] = request
+        self._fairness.charge(request, request.uncomputed)
+        if not allocation.restoring:
+            self._stored.end(request)
+        return Start.STARTED
+
+    def retract(self, request: Request) -> None:
+        """Takes its pages for other requests; it will start again with its output so far as prompt."""
+        request.phase = Phase.RETRACTING
+        self._stored.end(request)
+        self._release_if_done(request)
+
+    def answer(self, request: Request) -> None:
+        """Its reply is complete. Forced tokens at the end are computed so that the next turn finds them."""
+        allocation = request.allocation
+        if request.phase is not Phase.RUNNING or allocation.planned >= request.length - 1:
+            self.end(request)
+            return
+        del self._open[request.id]
+        request.phase = Phase.ANSWERED
+        allocation.prefill_end = request.length - 1
+
+    def end(self, request: Request) -> None:
+        self._open.pop(request.id, None)
+        if request.phase is Phase.COMPILING:
+            del self._compiling[request.id]
+            self._grammars.cancel(request.id)
+            self._places.give_back(request.tenant)
+        else:
+            if request.phase is Phase.WAITING:
+                self.waiting.remove(request)
+                self._places.give_back(request.tenant)
+            self._fairness.rest(request)
+        self._stored.end(request)
+        request.phase = Phase.ENDED
+        if request.held is not None:
+            self._release_if_done(request)
+
+    def step_done(self, flight: StepInFlight) -> None:
+        """Releases what only this step still used."""
+        self._last_step_done = flight.step
+        for request in flight.requests:
+            if request.held is not None:
+                self._release_if_done(request)
+
+    def _queue(self, request: Request, first: bool = False) -> None:
+        """first: before all other requests of its tenant"""
+        request.phase = Phase.WAITING
+        owed: Counter[str] = Counter()
+        for other in self.residents.values():
+            if other.computes_prompt and self._fairness.compete(request, other):
+                owed[other.tenant] += other.uncomputed
+        self._fairness.contend(request, owed)
+        self.waiting.add(request, first)
+        self._stored.queued(request)
+
+    def _release_if_done(self, request: Request) -> None:
+        """Takes slot and pages back unless a step in flight names the request or another one will."""
+        stays = request.phase in (Phase.RUNNING, Phase.ANSWERED)
+        if stays or request.allocation.last_step > self._last_step_done:
+            return
+        self._release(request)
+        if request.phase is Phase.RETRACTING:
+            request.prompt_logprobs = []
+            self._places.take(request.tenant)
+            self._stored.look_up(request)
+            self._queue(request, first=True)
+        else:
+            self._retry_times.ended()
+
+    def _release(self, request: Request) -> None:
+        """Ends the allocation. The tree keeps the tokens whose KV exists; the rest is not charged."""
+        allocation = request.allocation
+        if allocation.faulty:
+            self._cache.discard(allocation.lease, allocation.pages)
+            self._to_model += self._stored.discard(request)
+        else:
+            self._to_model += self._stored.release(request)
+            has_run = allocation.last_step > 0
+            existing = min(allocation.planned, request.length) if has_run else allocation.lease.matched
+            tokens = request.slice(0, existing)
+            self._cache.release(allocation.lease, tokens, allocation.pages, generated=request.output_length)
+        self._fairness.charge(request, -request.uncomputed)
+        allocation.restore_end = min(allocation.restore_end, allocation.planned)  # the rest was not restored
+        request.charged = request.prompt_length - request.uncomputed
+        self._grammars.unload(request.constraint)
+        del self.residents[allocation.slot]
+        self._free_slots.append(allocation.slot)
+        request.held = None

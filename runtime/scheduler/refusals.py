@@ -1,0 +1,103 @@
+"""Why requests are refused, with the numbers that the user needs."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ...grammars import BusyError, CompilerError, GrammarError
+from ..messages import Generate, Refused, ReplyError
+from .allocation import pages_for
+from .queue_places import QueuePlaces
+from .request import TOKEN_BYTES, Request
+
+MOST_CHARACTERS = 2000  # of a message about a grammar, which may quote it
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one replica can hold."""
+
+    max_model_len: int  # tokens
+    num_pages: int
+    page_size: int  # tokens
+    slots: int  # requests that hold pages at once
+    max_waiting: int
+    most_pinned: int = 0  # pages in a scope
+    keys: int = 0  # API keys; with several, each is a tenant
+
+
+def refusal(message: Generate, limits: Limits, withheld: int) -> Refused | None:
+    """Why a request can never start; None if it can. `withheld` pages are pinned for others."""
+    prompt = len(message.prompt) // TOKEN_BYTES
+    length = prompt + message.sampling.max_tokens
+    pages = pages_for(length, limits.page_size)
+    if prompt == 0:
+        return Refused(message.request, 400, "The prompt has no tokens; send at least one.", "prompt")
+    if length > limits.max_model_len:
+        return Refused(
+            message.request,
+            400,
+            f"The prompt has {prompt} tokens and max_tokens is {message.sampling.max_tokens}: {length} "
+            f"together, but the context is {limits.max_model_len} tokens. Shorten the prompt or lower "
+            "max_tokens.",
+            "max_tokens" if prompt < limits.max_model_len else "messages",
+            "context_length_exceeded",
+        )
+    if pages > limits.num_pages - withheld:
+        return _over_memory(message.request, length, limits, withheld if pages <= limits.num_pages else 0)
+    return None
+
+
+def queue_full(message: Generate, places: QueuePlaces, retry_after: int) -> Refused:
+    """`retry_after` is in seconds."""
+    return Refused(
+        message.request,
+        429,
+        f"{places.total} requests are waiting, {places.taken_by(message.tenant)} of them with this API key "
+        f"or user, and this server takes no more of them now; try again in {retry_after} s.",
+        None,
+        "rate_limit_exceeded",
+        retry_after,
+    )
+
+
+def _over_memory(request: str, length: int, limits: Limits, pinned: int) -> Refused:
+    """pinned: pages pinned for others, if the request would fit without these pins; otherwise 0"""
+    taken = f", {pinned} of them pinned for others" if pinned else ""
+    unpin = "end pins (GET /cache lists them, DELETE /cache/pin/ID ends one), " if pinned else ""
+    return Refused(
+        request,
+        400,
+        f"The request needs {pages_for(length, limits.page_size)} pages of KV cache ({length} tokens), but "
+        f"the server has {limits.num_pages} ({limits.num_pages * limits.page_size} tokens){taken}. Lower "
+        f"max_tokens, {unpin}or start the server with a larger --kv-memory.",
+        None if pinned else "max_tokens",
+        "kv_cache_exceeded",
+    )
+
+
+def grammar_refusal(request: Request, error: GrammarError | CompilerError | BusyError) -> Refused:
+    """The grammar is wrong or cannot be enforced, the compiler failed, or too many grammars are in work."""
+    if isinstance(error, BusyError):
+        return Refused(
+            request.id, 503, f"{request.grammar_param}: {error}", request.grammar_param, "server_busy"
+        )
+    if isinstance(error, CompilerError):
+        message = "the server's grammar compiler failed, and the grammar can't be enforced without it."
+        return Refused(
+            request.id, 500, f"{request.grammar_param}: {message}", request.grammar_param, "internal_error"
+        )
+    param = request.grammar_params.get(error.function, request.grammar_param)
+    return Refused(request.id, 400, f"{param}: {_shortened(error)}", param, "invalid_grammar")
+
+
+def grammar_error(request: Request, error: GrammarError | CompilerError) -> ReplyError:
+    """Why a reply cannot follow its grammar any further: the grammar's fault (400) or the server's."""
+    param = request.grammar_param
+    if isinstance(error, CompilerError):
+        return ReplyError(f"{param}: {_shortened(error)}")
+    return ReplyError(f"{param}: {_shortened(error)}", 400, param, "invalid_grammar")
+
+
+def _shortened(error: Exception) -> str:
+    reason = str(error)
+    return reason if len(reason) <= MOST_CHARACTERS else f"{reason[:MOST_CHARACTERS]}…"

@@ -1,0 +1,61 @@
+"""What the page store has of one request's tokens, as far as the scheduler has asked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from itertools import takewhile
+
+
+@dataclass(slots=True)
+class Fetch:
+    """A request to the page store for full pages of a prompt, from page `first` on."""
+
+    id: int
+    first: int
+    found: int | None = None  # pages that are stored; None until `Found` arrives
+    pages: int | None = None  # pages that are ready to be restored; None until `Fetched` arrives
+    requested: bool = False  # `FetchPages` was sent
+    restored: bool = False  # a step in flight or done restores some of them
+
+    @property
+    def unanswered(self) -> bool:
+        return self.pages is None if self.requested else self.found is None
+
+    @property
+    def size(self) -> int:
+        """Number of pages, as far as it is known."""
+        return (self.found or 0) if self.pages is None else self.pages
+
+    @property
+    def end(self) -> int:
+        """The page after the last one."""
+        return self.first + self.size
+
+
+@dataclass(slots=True)
+class StoreLookup:
+    """What the tree had of a request's tokens when the page store was asked for the rest."""
+
+    first: int  # full pages in the tree
+    missing: list[bytes]  # keys of the other full pages; empty once the store has answered
+    in_copy: Collection[bytes]  # those keys whose pages were still being copied to the store
+    attempt: int  # look-ups since the request was queued, from 1
+
+    def answer(self, found: int) -> None:
+        """`found` of the missing pages are stored; keeps of `in_copy` the pages that follow them."""
+        self.in_copy = list(takewhile(self.in_copy.__contains__, self.missing[found:]))
+        self.missing = []
+
+
+@dataclass(slots=True)
+class StoredPrefix:
+    """Written by `StoredPages` and `PageSaver` only."""
+
+    lookup: StoreLookup | None = None  # None: the store was not asked
+    fetch: Fetch | None = None  # None: the store has nothing, or nothing more is needed
+    keys: bytes = b""  # of the request's first full pages, as far as they were computed
+
+    @property
+    def awaits_answer(self) -> bool:
+        return self.fetch is not None and self.fetch.unanswered

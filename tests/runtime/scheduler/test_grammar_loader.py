@@ -1,0 +1,219 @@
+"""Which automata the model process is told to load and to drop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from arbora.grammars import Automaton, BusyError, CompilerError, GrammarError
+from arbora.grammars.service.automaton import LIST_BYTES
+from arbora.grammars.service.jobs import Job, Result
+from arbora.kernels.automaton import ACTION_COLUMNS, Tables
+from arbora.runtime.grammar_spec import GrammarKind
+from arbora.runtime.messages import DropGrammar, GrammarSpec, LoadGrammar
+from arbora.runtime.scheduler import grammar_loader
+from arbora.runtime.scheduler.constraint import AutomatonConstraint, Constraint, MatcherConstraint
+from arbora.runtime.scheduler.grammar_loader import GrammarLoader
+from grammar_world import compiler
+from stack_automata import automaton, lists, no_lists, rows_of
+
+
+class Ready:
+    """A compiler that has every automaton at once: named by its text, with masks of so many bytes."""
+
+    def __init__(self, mask_bytes: int = 4) -> None:
+        self.mask_bytes = mask_bytes
+        self.done: list[tuple[str, Automaton]] = []
+
+    def submit(self, ticket: str, spec: GrammarSpec, **_: object) -> None:
+        zero = np.zeros(1, np.int32)
+        masks = np.broadcast_to(np.int32(-1), (1, self.mask_bytes // 4))
+        tables = Tables(
+            class_of_byte=np.zeros(256, np.uint8),
+            mask_of_state=zero,
+            masks=masks,
+            **rows_of(np.zeros((1, 1), np.int32)),
+            **no_lists(1),
+        )
+        self.done.append((ticket, automaton(spec.text, tables)))
+
+    def spelled(self, tokens: np.ndarray) -> bytes:
+        return b""
+
+    def finished(self) -> list[tuple[str, Automaton]]:
+        done, self.done = self.done, []
+        return done
+
+
+def ask(loader: GrammarLoader, text: str) -> Constraint:
+    loader.submit("request", GrammarSpec("regex", text, "regex"))
+    ((_, constraint),) = loader.finished()
+    assert not isinstance(constraint, Exception)
+    return constraint
+
+
+def loaded(loader: GrammarLoader, text: str) -> Constraint:
+    constraint = ask(loader, text)
+    assert loader.load(constraint)
+    return constraint
+
+
+def dropped(loader: GrammarLoader) -> list[int]:
+    return [load.grammar for load in loader.take_loads() if isinstance(load, DropGrammar)]
+
+
+@pytest.fixture
+def four_fit(monkeypatch: pytest.MonkeyPatch) -> GrammarLoader:
+    """A loader with room for four automata."""
+    monkeypatch.setattr(grammar_loader, "DEVICE_BYTES", (1 << 20) + (1 << 16))
+    return GrammarLoader(Ready(1 << 18))  # type: ignore[arg-type]
+
+
+def test_nothing_is_loaded_for_those_who_wait() -> None:
+    loader = GrammarLoader(Ready())  # type: ignore[arg-type]
+    ask(loader, "a")
+    assert loader.take_loads() == []
+
+
+def test_an_automaton_is_loaded_once_for_all_who_use_it() -> None:
+    loader = GrammarLoader(Ready())  # type: ignore[arg-type]
+    for _ in range(3):
+        loaded(loader, "a")
+    assert [type(load) for load in loader.take_loads()] == [LoadGrammar]
+
+
+def test_what_needs_a_stack_is_loaded_with_the_automaton() -> None:
+    compiler = Ready()
+    loader = GrammarLoader(compiler)  # type: ignore[arg-type]
+    compiler.submit("request", GrammarSpec("regex", "a"))
+    ((ticket, plain),) = compiler.finished()
+    numbers = np.arange(ACTION_COLUMNS, dtype=np.int32)
+    stacked = replace(
+        plain,
+        machine=replace(plain.machine, actions=numbers[None], returns=numbers[:1]),
+        masks=replace(plain.masks, **lists([(1, 0, 2)], ([5, 6], []), ([7], [8]))),
+    )
+    compiler.done = [(ticket, stacked)]
+    assert stacked.nbytes == plain.nbytes + 4 * (ACTION_COLUMNS + 5) + 2 * LIST_BYTES
+    ((_, constraint),) = loader.finished()
+    assert not isinstance(constraint, Exception)
+    assert loader.load(constraint)
+    (load,) = loader.take_loads()
+    assert isinstance(load, LoadGrammar)
+    sent = (load.actions, load.returns, load.lists_of_state, load.list_offsets, load.list_tokens)
+    expected = [numbers.tolist(), [0], [1, 0, 2], [0, 0, 2, 4], [5, 6, 7, 8]]
+    assert [np.frombuffer(part, np.int32).tolist() for part in sent] == expected
+    assert np.frombuffer(load.opener_counts, np.int32).tolist() == [0, 0, 1]
+
+
+def test_those_unused_longest_are_dropped_when_others_need_their_room(four_fit: GrammarLoader) -> None:
+    used = loaded(four_fit, "used")
+    for text in "abc":
+        four_fit.unload(loaded(four_fit, text))
+    assert dropped(four_fit) == []
+    loaded(four_fit, "a")
+    loaded(four_fit, "d")
+    assert dropped(four_fit) == [3]
+    assert used.grammar == 1  # type: ignore[attr-defined]
+
+
+def test_an_automaton_in_use_is_never_dropped(four_fit: GrammarLoader) -> None:
+    first, second = loaded(four_fit, "a"), loaded(four_fit, "a")
+    for text in "bcd":
+        loaded(four_fit, text)
+    four_fit.unload(first)
+    waiting = ask(four_fit, "e")
+    assert not four_fit.load(waiting)
+    assert dropped(four_fit) == []
+    four_fit.unload(second)
+    assert four_fit.load(waiting)
+    assert dropped(four_fit) == [1]
+
+
+def test_an_automaton_that_can_never_fit_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_loader, "DEVICE_BYTES", 100_000)
+    loader = GrammarLoader(Ready(200_000))  # type: ignore[arg-type]
+    loader.submit("request", GrammarSpec("regex", "a", "regex"))
+    ((_, refused),) = loader.finished()
+    assert isinstance(refused, GrammarError)
+    assert "100,000" in str(refused) and "200," in str(refused)
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "json_object"])
+def test_a_schema_travels_to_the_device_once_and_no_mask_after_it(kind: GrammarKind) -> None:
+    grammars = compiler()
+    loader = GrammarLoader(grammars)
+    spec = GrammarSpec(kind, '{"type":"array","items":{"type":"object"}}', "response_format")
+    loader.submit("request", spec)
+    ((_, constraint),) = finished(loader)
+    assert isinstance(constraint, AutomatonConstraint)
+    assert not constraint.host_masked
+    assert loader.load(constraint)
+    (load,) = loader.take_loads()
+    assert isinstance(load, LoadGrammar)
+    assert load.actions and load.list_tokens
+    grammars.close()
+
+
+def test_a_request_that_need_not_wait_is_followed_by_the_host_from_a_known_time_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grammars = compiler(grace_s=0.01)
+    go, build = threading.Event(), grammars._workers.build
+    monkeypatch.setattr(grammars._workers, "build", lambda job: go.wait(60) and build(job))
+    loader = GrammarLoader(grammars)
+    assert loader.due_in() is None
+    for request, reproducible in (("at once", False), ("seeded", True)):
+        loader.submit(request, GrammarSpec("regex", "a+", "regex", reproducible=reproducible))
+    due = loader.due_in()
+    assert due is not None and due <= 0.01
+    ((first, constraint),) = finished(loader)
+    assert first == "at once" and isinstance(constraint, MatcherConstraint)
+    assert loader.due_in() is None
+    go.set()
+    ((second, constraint),) = finished(loader)
+    assert second == "seeded" and isinstance(constraint, AutomatonConstraint)
+    grammars.close()
+
+
+def test_a_reproducible_desk_lets_every_request_wait_for_the_automaton(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grammars = compiler(grace_s=0.001)
+    build = grammars._workers.build
+
+    def slow(job: Job) -> Result:
+        time.sleep(0.2)
+        return build(job)
+
+    monkeypatch.setattr(grammars._workers, "build", slow)
+    loader = GrammarLoader(grammars, reproducible=True)
+    loader.submit("without a seed", GrammarSpec("regex", "a+b", "regex"))
+    assert loader.due_in() is None
+    ((_, constraint),) = finished(loader)
+    assert isinstance(constraint, AutomatonConstraint)
+    grammars.close()
+
+
+def finished(
+    loader: GrammarLoader,
+) -> list[tuple[str, Constraint | GrammarError | CompilerError | BusyError]]:
+    while not (made := list(loader.finished())):
+        time.sleep(0.001)
+    return made
+
+
+@pytest.mark.parametrize(("isolated", "scopes"), [(False, ["", ""]), (True, ["one", "two"])])
+def test_isolated_tenants_share_no_compiled_grammar(isolated: bool, scopes: list[str]) -> None:
+    class Recorded(Ready):
+        def submit(self, ticket: str, spec: GrammarSpec, **options: object) -> None:
+            seen.append((options["tenant"], spec.scope))
+
+    seen: list[tuple[object, object]] = []
+    loader = GrammarLoader(Recorded(), isolated=isolated)  # type: ignore[arg-type]
+    for tenant in ("one", "two"):
+        loader.submit("request", GrammarSpec("regex", "a", "regex"), tenant=tenant)
+    assert seen == list(zip(("one", "two"), scopes, strict=True))
