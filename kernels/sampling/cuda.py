@@ -14,7 +14,6 @@ from .process_cuda import SUB_BLOCK, process_kernel
 from .race_cuda import finish_kernel, race_kernel
 
 CHUNK = 4096
-SUB_BLOCKS = CHUNK // SUB_BLOCK.value  # of a chunk
 TILE = 4096
 UNFUSED = {"enable_fp_fusion": False}
 """products and sums then round as on the CPU"""
@@ -88,7 +87,7 @@ def _new_chunks(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | 
         maxima=logits.new_empty(rows, number),
         leaders=_ints(logits, rows, number),
         nan=_ints(logits, rows, number),
-        sub_maxima=None if _filters(batch)[0] is None else _ints(logits, rows, number * SUB_BLOCKS),
+        sub_maxima=None if _filters(batch)[0] is None else _ints(logits, rows, number * _sub_blocks()),
         raw=raw,
         number=number,
         tops=tops,
@@ -124,7 +123,7 @@ def _cut(x: torch.Tensor, batch: SamplingBatch, chunks: _Chunks) -> torch.Tensor
     if all(each is None for each in filters):
         return None
     rows, vocab = x.shape
-    cuts, sub_blocks = _ints(x, rows, 2), chunks.number * SUB_BLOCKS
+    cuts, sub_blocks = _ints(x, rows, 2), chunks.number * _sub_blocks()
     filter_kernel[(rows,)](
         x,
         x.stride(0),
@@ -189,6 +188,11 @@ def _new_result(
         top_ids=_ints(logits, rows, top_logprobs),
         top_logprobs=logits.new_empty(rows, top_logprobs),
     )
+
+
+def _sub_blocks() -> int:
+    """The number of sub-blocks of a chunk."""
+    return CHUNK // int(SUB_BLOCK.value)
 
 
 def _ints(like: torch.Tensor, *shape: int) -> torch.Tensor:
