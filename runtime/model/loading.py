@@ -72,7 +72,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         shape.vocab_size,
         Transfers(kvs, store) if store is not None else None,
     )
-    log.info("running the first step of a KV cache of %s tokens", f"{pool.num_pages * config.page_size:,}")
+    log.info("KV cache: %s tokens; running a test step", f"{pool.num_pages * config.page_size:,}")
     warm_up(runner, shape, pool, config)
     if graphs is not None:
         graphs.replay_in(runner, decoder, kvs)
