@@ -28,7 +28,9 @@ from .request.prepare import (
 )
 from .request.service import Service
 from .request.tools import ToolUse
+from .request.type_errors import type_error
 from .request.validation import MAX_LOGPROBS, check_fields, check_range, check_token_ids
+from .text.close_names import did_you_mean
 from .work.caller import Caller
 
 Prompt: TypeAlias = str | Sequence[int]
@@ -40,36 +42,36 @@ CONSTRAINTS = ("json_schema", "regex", "choice", "grammar")
 
 class Sampling(TypedDict, total=False):
     """How a reply is sampled and when it ends. Options that are left out have the defaults of the HTTP API,
-        except that a reply without `max_tokens` may fill the context.
+    except that a reply without `max_tokens` may fill the context.
 
-        max_tokens: the most tokens of the reply, fewer where the prompt leaves less of the context
-        min_tokens: the fewest tokens before it may end
-        temperature: 0 takes the most likely token, 1 samples as the model predicts
-        top_p: sample from the most likely tokens that together have this probability
+    max_tokens: the most tokens of the reply, fewer where the prompt leaves less of the context
+    min_tokens: the fewest tokens before it may end
+    temperature: 0 takes the most likely token, 1 samples as the model predicts
+    top_p: sample from the most likely tokens that together have this probability
     top_k: sample from this many of the most likely tokens
-        min_p: leave out tokens less likely than this part of the most likely one
+    min_p: leave out tokens less likely than this part of the most likely one
     repetition_penalty: above 1, tokens of the prompt and the reply become less likely
     presence_penalty: subtracted from the logits of tokens that the reply has
     frequency_penalty: the same, times how often the reply has them
-        logit_bias: added to the logits, by token id
-        seed: with the same one the reply is the same
-        stop: the reply ends before the first of these strings
-        stop_token_ids: the reply ends with the first of these tokens
-        include_stop_str_in_output: it ends behind the string instead
+    logit_bias: added to the logits, by token id
+    seed: with the same one the reply is the same
+    stop: the reply ends before the first of these strings
+    stop_token_ids: the reply ends with the first of these tokens
+    include_stop_str_in_output: it ends behind the string instead
     skip_special_tokens: false leaves special tokens in the text
     ignore_eos: go on after the model's own end
-        logprobs: how many alternatives to report with each token
+    logprobs: how many alternatives to report with each token
     json_schema: the reply must match this schema, or with true be any JSON object
     regex: the reply must match it
     choice: the reply must be one of these texts
     grammar: the reply must match it, in Lark or GBNF; at most one of these four may be given
-        property_order: "any" for a schema's properties in any order, else they come in the schema's
-        unenforced: "allow" to leave out of a schema what can't be enforced, and list it in the reply's
-            `unenforced`; else it is refused, but for formats that nobody knows, unless "refuse" says so
-        complete_json: the reply matches even where `max_tokens` ends it
-        cache_salt: what is cached is shared only with requests that have the same one
-        cache_prompt: false to read nothing from the cache and leave nothing in it
-        priority: lower is served earlier
+    property_order: "any" allows a schema's properties in any order, else they have the schema's
+    unenforced: "allow" to leave out of a schema what can't be enforced, and list it in the reply's
+        `unenforced`; else it is refused. Unknown formats are refused only with "refuse"
+    complete_json: the reply matches even where `max_tokens` ends it
+    cache_salt: cached prefixes are shared only among requests with the same salt
+    cache_prompt: false to read nothing from the cache and leave nothing in it
+    priority: lower is served earlier
     """
 
     max_tokens: int
@@ -101,13 +103,49 @@ class Sampling(TypedDict, total=False):
     priority: int
 
 
+_HTTP_ONLY = "only the HTTP API has it"
+_INSTEAD = {
+    "response_format": 'use json_schema=SCHEMA, or json_schema=True for {"type": "json_object"}',
+    "guided_json": "use json_schema",
+    "guided_regex": "use regex",
+    "guided_choice": "use choice",
+    "guided_grammar": "use grammar",
+    "structured_outputs": "use json_schema, regex, choice or grammar",
+    "max_completion_tokens": "use max_tokens",
+    "max_new_tokens": "use max_tokens",
+    "n": f"{_HTTP_ONLY}; give `generate` a list with the prompt n times",
+    "tools": _HTTP_ONLY,
+    "tool_choice": _HTTP_ONLY,
+    "prompt_logprobs": _HTTP_ONLY,
+    "stream": "call `stream` or `stream_chat`",
+}
+"""by the name of a field that is no sampling option: what to do"""
+
+
 def check_names(sampling: Mapping[str, object]) -> None:
     """Raises TypeError for an unknown option, as for a function's unknown keyword."""
-    unknown = sorted(sampling.keys() - Sampling.__annotations__.keys())
-    if unknown:
+    known = Sampling.__annotations__
+    unknown = sorted(sampling.keys() - known.keys())
+    if not unknown:
+        return
+    name = unknown[0]
+    if name in _INSTEAD:
+        raise TypeError(f"{name} is no sampling option: {_INSTEAD[name]}")
+    raise TypeError(
+        f"unknown sampling option {name!r}.{did_you_mean(name, known)} There are {', '.join(known)}."
+    )
+
+
+def merged(params: Sampling | None, sampling: Sampling) -> Sampling:
+    """The fields of both; `sampling` overrides `params`. Raises TypeError if `params` is no `Sampling`."""
+    if params is None:
+        return sampling
+    if not isinstance(params, Mapping):
         raise TypeError(
-            f"unknown sampling option {unknown[0]!r}; there are {', '.join(Sampling.__annotations__)}"
+            f"the second argument is {reprlib.repr(params)}, but must be a Sampling such as "
+            "arbora.Sampling(max_tokens=16)"
         )
+    return {**params, **sampling}
 
 
 async def ask_completion(
@@ -200,18 +238,28 @@ def _fields(sampling: Sampling) -> SamplingFields:
     given = {name: value for name, value in sampling.items() if value is not None and name not in own}
     if bias := sampling.get("logit_bias"):
         given["logit_bias"] = {str(token): value for token, value in bias.items()}
-    return _convert(given, SamplingFields, "sampling")
+    return _convert(given, SamplingFields, "")
 
 
 def _convert(value: object, kind: type[T], param: str) -> T:
-    """`param` is the field at fault if the error names none."""
+    """`param` is the value's name, empty for the sampling fields as a whole."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        reason, _, path = str(error).partition(" - at `$")
-        inside = path.rstrip("`") if param.startswith("messages") else ""
-        field = param + inside if inside else path.strip("`.") or param
-        raise RequestError(f"{field}: {reason}.", param=field, code="invalid_type") from error
+        raise type_error(error, _as_json(value), param) from error
+
+
+def _as_json(value: object) -> Mapping[str, msgspec.Raw]:
+    """The JSON of each field of a dict, or of the value itself under an empty name."""
+    fields = value if isinstance(value, dict) else {"": value}
+    return {str(name): _raw(each) for name, each in fields.items()}
+
+
+def _raw(value: object) -> msgspec.Raw:
+    try:
+        return msgspec.Raw(msgspec.json.encode(value))
+    except (TypeError, ValueError, OverflowError):
+        return msgspec.Raw(b"")  # no JSON: an error tells its type alone
 
 
 def _grammar(sampling: Sampling) -> GrammarSpec | None:
