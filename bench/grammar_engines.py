@@ -17,11 +17,11 @@ import torch
 from arbora.grammars.errors import GrammarError, TooLargeError
 from arbora.grammars.host.native import HostCompiler, NativeGrammar
 from arbora.grammars.masks.token_trie import Spellings, build_tries
-from arbora.grammars.schema import PropertyOrder
 from arbora.grammars.service.automaton import Automaton
-from arbora.grammars.service.jobs import Schema
 from arbora.grammars.service.worker import Builder
+from arbora.grammars.tags.special_tokens import SpecialTokens
 from arbora.kernels.automaton import AutomatonPool, SlotRegisters, Tables, cpu
+from arbora.runtime.grammar_spec import GrammarSpec, PropertyOrder
 
 PIP_NAMES = {"xgrammar": "xgrammar", "outlines-core": "outlines-core", "llguidance": "llguidance"}
 MODULES = {"xgrammar": "xgrammar", "outlines-core": "outlines_core", "llguidance": "llguidance"}
@@ -79,14 +79,16 @@ class Arbora:
         self.ordered = order == "schema"
         self._order = order
         self._words = words
-        self._builder = Builder(build_tries(words.spellings()))
+        self._builder = Builder(build_tries(words.spellings()), SpecialTokens({}))
         self._builder.warm_up()
         warm_up = self.compile('{"type":"string"}')
         assert warm_up is not None and list(warm_up.mask_us([words.tokens(b"a")[0]]))
 
     def compile(self, schema: str) -> Grammar | None:
         try:
-            automaton = self._builder.build("", Schema(schema, (",", ":"), self._order))
+            automaton = self._builder.build(
+                "", GrammarSpec("json_schema", schema, property_order=self._order)
+            )
         except (GrammarError, TooLargeError):
             return None
         assert isinstance(automaton, Automaton)

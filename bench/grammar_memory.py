@@ -16,6 +16,7 @@ import time
 import psutil
 from arbora.grammars import GrammarCompiler
 from arbora.grammars.service import compiler
+from arbora.runtime.grammar_spec import GrammarSpec
 from arbora.runtime.vocabulary import build_vocabulary
 
 CACHE_BYTES = 8 << 20
@@ -32,9 +33,9 @@ def main() -> None:
     print("  grammars   this process   all processes   processes")
     for number in range(given.schemas):
         if given.kinds == "grammars" or (given.kinds == "both" and number % 4 == 0):
-            made.submit("ticket", "grammar", f'start: "{number}" /[a-z]+/')
+            made.submit("ticket", GrammarSpec("grammar", f'start: "{number}" /[a-z]+/'))
         else:
-            made.submit("ticket", "json_schema", json.dumps(_schema(number)))
+            made.submit("ticket", GrammarSpec("json_schema", json.dumps(_schema(number))))
         while not made.finished():
             time.sleep(0.0005)
         if (number + 1) % step == 0:

@@ -6,7 +6,18 @@ import json
 from decimal import Decimal
 from typing import Any
 
-from arbora.grammars.schema.read.formula import ARRAY, OBJECT, STRING, Formula, Formulas
+from arbora.grammars.schema.read.formula import (
+    ARRAY,
+    OBJECT,
+    STRING,
+    Atom,
+    Formula,
+    Has,
+    Items,
+    Members,
+    Strings,
+)
+from arbora.grammars.schema.read.formulas import Formulas
 from arbora.grammars.schema.read.keywords import read_document
 
 
@@ -36,7 +47,7 @@ class SchemaOrder:
             return {key: self._ordered(value[key], _of_member(atoms, key)) for key in keys}
         if isinstance(value, list):
             atoms = [atom for formula in self._opened(said, ARRAY) for atom in formula.atoms()]
-            items = [atom for atom in atoms if atom.payload[0] == "items"]
+            items = [atom.fact for atom in atoms if isinstance(atom.fact, Items)]
             return [self._ordered(item, _of_item(items, index)) for index, item in enumerate(value)]
         return value
 
@@ -53,50 +64,51 @@ class SchemaOrder:
         )
         return formula if fitting is make.false else fitting
 
-    def _is_contradicted(self, atom: Formula, value: dict[str, Any]) -> bool:
-        if atom.payload[0] != "every" or atom.payload[1].kind != "atom" or atom.payload[1].payload[0] != "in":
-            return False
-        texts = [value[name] for name in atom.payload[1].payload[1] if isinstance(value.get(name), str)]
-        (child,) = self._opened([atom.payload[2]], STRING)
-        return any(self._excludes(child, text) for text in texts)
+    def _is_contradicted(self, atom: Atom, value: dict[str, Any]) -> bool:
+        match atom.fact:
+            case Members(Atom(Strings(names)), said):
+                texts = [value[name] for name in names if isinstance(value.get(name), str)]
+                (child,) = self._opened([said], STRING)
+                return any(self._excludes(child, text) for text in texts)
+        return False
 
     def _excludes(self, formula: Formula, text: str) -> bool:
         """Whether lists of strings alone tell that a string isn't meant."""
         make = self._formulas
-        listed = {True: make.true, False: make.false}
-        decided = make.rewritten(
-            formula,
-            ("text", text),
-            lambda atom: listed[text in atom.payload[1]] if atom.payload[0] == "in" else atom,
-        )
-        return decided is make.false
+
+        def decided(atom: Atom) -> Formula:
+            match atom.fact:
+                case Strings(values):
+                    return make.true if text in values else make.false
+            return atom
+
+        return make.rewritten(formula, ("text", text), decided) is make.false
 
 
-def _declared(atoms: list[Formula]) -> list[str]:
+def _declared(atoms: list[Atom]) -> list[str]:
     """Names of properties, then those that are only required."""
-    lists = [
-        atom.payload[1] for atom in atoms if atom.payload[0] == "every" and atom.payload[1].kind == "atom"
-    ]
-    properties = [name for names in lists if names.payload[0] == "in" for name in sorted(names.payload[1])]
-    return properties + [atom.payload[1] for atom in atoms if atom.payload[0] == "has"]
+    properties: list[str] = []
+    required: list[str] = []
+    for atom in atoms:
+        match atom.fact:
+            case Members(Atom(Strings(names))):
+                properties += sorted(names)
+            case Has(name):
+                required.append(name)
+    return properties + required
 
 
-def _of_member(atoms: list[Formula], key: str) -> list[Formula]:
-    about = [atom for atom in atoms if atom.payload[0] == "every"]
-    listed = [
-        atom
-        for atom in about
-        if atom.payload[1].kind != "atom"
-        or atom.payload[1].payload[0] != "in"
-        or key in atom.payload[1].payload[1]
-    ]
-    return list(dict.fromkeys(atom.payload[2] for atom in listed))
+def _of_member(atoms: list[Atom], key: str) -> list[Formula]:
+    children: dict[Formula, None] = {}
+    for atom in atoms:
+        match atom.fact:
+            case Members(Atom(Strings(names))) if key not in names:
+                pass
+            case Members(child=child):
+                children[child] = None
+    return list(children)
 
 
-def _of_item(items: list[Formula], index: int) -> list[Formula]:
-    spans = [(*atom.payload[1:3], atom.payload[3]) for atom in items]
-    return list(
-        dict.fromkeys(
-            child for first, last, child in spans if first <= index and (last is None or index < last)
-        )
-    )
+def _of_item(items: list[Items], index: int) -> list[Formula]:
+    about = [each for each in items if each.first <= index and (each.end is None or index < each.end)]
+    return list(dict.fromkeys(each.child for each in about))

@@ -34,7 +34,7 @@ class LocalServer:
         self._service = service
         self._owned = owned
         self._ended = asyncio.create_task(supervisor.wait())
-        self._room = asyncio.Semaphore(service.config.max_waiting)
+        self._permits = asyncio.Semaphore(service.config.max_waiting)
         self._requests: set[asyncio.Task[object]] = set()
 
     @classmethod
@@ -73,7 +73,7 @@ class LocalServer:
         await self._owned.aclose()
 
     async def _complete(self, ask: Ask, put: Callable[[CompletionPart], None] | None = None) -> Completion:
-        async with self._room:
+        async with self._permits:
             prepared = await ask(self._service, await self._model())
             generation = self._service.engine.start(prepared.requests)
             try:

@@ -195,7 +195,7 @@ OPTIONS = (
     Option("no_prefix_cache", "compute every prompt from its start", truth, False, switch=True),
     Option(
         "served_model_name",
-        "the model's names in the API, of which replies show the first (default: MODEL's own); put MODEL "
+        "the model's names in the API; replies show the first (default: MODEL's own); put MODEL "
         "before the option",
         model_names,
         None,

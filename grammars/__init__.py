@@ -1,4 +1,4 @@
-"""Grammars that bind the output: automata for the device, matchers for the host."""
+"""Grammars that constrain the output: automata for the device, matchers for the host."""
 
 from .errors import BusyError, CompilerError, GrammarError
 from .host.grammar import HostGrammar, HostMatcher

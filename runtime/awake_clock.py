@@ -1,13 +1,13 @@
-"""A clock that stands still while its process does not run."""
+"""A clock that stops while its process does not run."""
 
 from __future__ import annotations
 
 
 class AwakeClock:
-    """Seconds in which this process itself ran on time.
+    """Seconds in which this process ran on time.
 
     Time in which the machine was suspended, or this process was frozen or waited for the processor, must not
-    count as another's delay: of the time between two calls of `tick` no more than `most_s` counts.
+    count as a delay of another process. So at most `most_s` count between two calls of `tick`.
     """
 
     def __init__(self, most_s: float, now: float) -> None:

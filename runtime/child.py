@@ -1,4 +1,4 @@
-"""What every child process does first: its arguments, its end when the supervisor ends, its limits."""
+"""The start of every child process: arguments, end with its supervisor, limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PR_SET_PDEATHSIG = 1
-SIGN_OF_LIFE_S = 1.0  # how often a child tells its supervisor that it is alive
+SIGN_OF_LIFE_S = 1.0  # interval of a child's messages that it is alive
 
 
 class ChildArguments(NamedTuple):
@@ -25,7 +25,7 @@ class ChildArguments(NamedTuple):
 
 
 def child_arguments() -> ChildArguments:
-    """Parse `DIRECTORY EPOCH CLIENT SUPERVISOR_PID` and tie this process to its supervisor's life."""
+    """Parses `DIRECTORY EPOCH CLIENT SUPERVISOR_PID` and makes this process end with its supervisor."""
     directory, epoch, client, supervisor_pid = sys.argv[1:]
     arguments = ChildArguments(Path(directory), int(epoch), int(client), int(supervisor_pid))
     _die_with_parent(arguments.supervisor_pid)
@@ -34,14 +34,14 @@ def child_arguments() -> ChildArguments:
 
 
 def raise_descriptor_limit() -> None:
-    """Allow as many open files and connections as the hard limit does: the soft one is often 1,024."""
+    """Raises the limit of open files and connections to the hard limit; the soft one is often 1,024."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # macOS names a hard limit that it does not grant
+    with contextlib.suppress(OSError, ValueError):  # macOS reports a hard limit that it does not grant
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _die_with_parent(supervisor_pid: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != supervisor_pid:  # it ended before the signal was set
+    if os.getppid() != supervisor_pid:  # the supervisor ended before the signal was set
         sys.exit(0)

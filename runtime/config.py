@@ -17,7 +17,7 @@ DType = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What `arbora serve` and `Engine` were asked for, resolved: no field is left to guess later."""
+    """The options of `arbora serve` and `Engine`, with every default resolved."""
 
     model: Path
     """a directory"""
@@ -38,13 +38,13 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     pin_memory: int | None = None
     """bytes of the KV cache that clients may pin; None: a quarter"""
     host_cache: int = 0
-    """bytes of host memory for pages that the KV cache has no room for"""
+    """bytes of host memory for pages that are evicted from the KV cache"""
     disk_cache: Path | None = None
-    """a directory for them"""
+    """a directory for evicted pages"""
     disk_cache_size: int = 16 << 30
     """bytes"""
     remote_cache: str | None = None
-    """URL of a server for them"""
+    """URL of a server for evicted pages"""
     write_policy: WritePolicy = "write_back"
     """write_through: lower tiers get pages as they are computed"""
     max_running: int = 256
@@ -66,7 +66,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_field: ReasoningField = "reasoning_content"
     """the member of a chat's answer that has the model's reasoning"""
     unenforced: UnenforcedDefault = "refuse"
-    """what becomes of a schema's keywords that can't be enforced, where the request doesn't say"""
+    """for schema keywords that cannot be enforced, unless the request says otherwise"""
     check_invariants: bool = False
     log_level: str = "info"
     log_requests: bool = False
@@ -79,12 +79,12 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def save(self, directory: Path) -> None:
         path = directory / "config.json"
-        path.touch(mode=0o600)  # it has the keys
+        path.touch(mode=0o600)  # it contains the API keys
         path.write_bytes(msgspec.json.encode(self, enc_hook=str))
 
 
 def load_config(directory: Path) -> ServeConfig:
-    """What the supervisor saved for its children."""
+    """Reads the configuration that the supervisor saved for its children."""
     return msgspec.json.decode(
         (directory / "config.json").read_bytes(), type=ServeConfig, dec_hook=lambda kind, text: kind(text)
     )

@@ -1,17 +1,19 @@
-"""Errors that are the user's to mend, with the way back to them."""
+"""Errors that the user can fix, with what the user must know."""
 
 from __future__ import annotations
 
 
 class ConfigError(ValueError):
-    """A setting or a model that can't be used. The message names it, what was found and what would do."""
+    """A setting or model that cannot be used. The message names it, what was found and what is expected."""
 
 
 class RequestError(ValueError):
-    """A request that can't be served, in the words of OpenAI's error object.
+    """A request that cannot be served, with the fields of OpenAI's error object.
 
-    `status` is the HTTP status, `param` the field at fault, `code` a stable word for programs.
-    `retry_after` is in how many seconds the same request may succeed, where that is known.
+    status: HTTP status
+    param: the field at fault
+    code: a stable word for programs
+    retry_after: seconds until the same request may succeed, if known
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The model families that are served, and how they differ. One decoder serves all."""
+"""The supported model families and their differences. One decoder serves all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONFIG_FILE = "config.json"
 
 
 class Family(NamedTuple):
-    """`None`: config.json's `attention_bias` decides."""
+    """A bias of None: config.json's `attention_bias` decides."""
 
     qkv_bias: bool | None
     output_bias: bool | None
@@ -35,7 +35,7 @@ class _Names(msgspec.Struct):
 
 
 def family_of(model: Path) -> Family:
-    """By `model`/config.json. Raises ConfigError for what is not served, naming it and what is."""
+    """The family in `model`/config.json. Raises ConfigError, with the supported ones, for any other."""
     path = model / CONFIG_FILE
     try:
         names = msgspec.json.decode(config_text(model), type=_Names)

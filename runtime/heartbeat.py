@@ -1,4 +1,4 @@
-"""A replica's sign of life: its supervisor hears every second how its main loop gets on."""
+"""A replica's sign of life: it reports every second whether its main loop makes progress."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .sockets import Outbox, supervisor_address
 
 
 class Heartbeat:
-    """The main loop calls `working` when it has something to do, `progress` while a long operation gets on
-    and `resting` before it waits for messages.
+    """The main loop calls `working` when it has work, `progress` during long operations, and `resting` before
+    it waits for messages.
 
-    A thread with a socket of its own reports, so that a long operation is told apart from a stopped process.
-    Before the first `working`, while the process loads, nothing counts as stalled. Time in which the process
-    was frozen, for example with its container or machine, does not count either.
+    A separate thread reports, so that the supervisor can distinguish a long operation from a stopped process.
+    Nothing counts as stalled before the first `working`, while the process loads, nor while the process was
+    frozen, for example with its container or machine.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._awake = AwakeClock(2 * SIGN_OF_LIFE_S, clock())  # only the thread that reports moves it on
-        self._progress_at: float | None = None  # in its seconds; None: at rest
+        self._awake = AwakeClock(2 * SIGN_OF_LIFE_S, clock())  # ticks in the reporting thread only
+        self._progress_at: float | None = None  # on that clock; None: resting
 
     def working(self) -> None:
         self._progress_at = self._awake.time
@@ -40,7 +40,7 @@ class Heartbeat:
         self._progress_at = None
 
     def stalled_s(self) -> float:
-        """Seconds since the main loop's last progress, or since the report before that; 0 at rest."""
+        """Seconds since the main loop's last progress, or since the report before that; 0 while resting."""
         now, progress_at = self._awake.tick(self._clock()), self._progress_at
         return 0.0 if progress_at is None else max(0.0, now - progress_at)
 
@@ -48,7 +48,7 @@ class Heartbeat:
         threading.Thread(target=self._report, args=(arguments,), name="heartbeat", daemon=True).start()
 
     def _report(self, arguments: ChildArguments) -> None:
-        """In a context of its own: the main thread may end its context while this thread goes on."""
+        """Uses its own context, because the main thread may end its context while this thread runs."""
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         supervisor = Outbox(context, supervisor_address(arguments.directory), arguments.epoch)
         while True:

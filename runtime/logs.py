@@ -1,4 +1,4 @@
-"""The log of a server: lines of one form, whichever of its processes writes them."""
+"""The log of a server: lines of one format from all processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 
 
 def write_log(level: str) -> None:
-    """Begin with it: this process' log goes to stderr from now on, what is less than `level` left out."""
+    """Writes this process' log to stderr from now on, from `level` up."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines())
     logging.basicConfig(level=level.upper(), handlers=[handler])

@@ -1,4 +1,4 @@
-"""How one request wants its tokens sampled and when it ends."""
+"""How a request's tokens are sampled and when its reply ends."""
 
 from __future__ import annotations
 
@@ -8,12 +8,7 @@ LOGPROB_FLOOR = -9999.0
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Validated by the tokenizer process, obeyed by the scheduler and the model process.
-
-    `logprobs` is the number of alternatives reported with each output token (0: only the token's
-    own; None: no log-probabilities at all); `prompt_logprobs` the same for the prompt's tokens.
-    `complete_json`: what `max_tokens` cuts off fits its grammar nevertheless.
-    """
+    """Validated by the tokenizer process, applied by the scheduler and the model process."""
 
     max_tokens: int
     min_tokens: int = 0
@@ -28,9 +23,9 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     seed: int = 0
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    complete_json: bool = False
+    logprobs: int | None = None  # alternatives for each output token; 0: only its own; None: none at all
+    prompt_logprobs: int | None = None  # the same for prompt tokens
+    complete_json: bool = False  # a reply that `max_tokens` ends still matches its grammar
 
     @property
     def uses_penalties(self) -> bool:

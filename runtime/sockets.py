@@ -1,7 +1,7 @@
 """ZeroMQ inboxes and outboxes: one bound PULL for each process, connected PUSHes to its peers.
 
-A PUSH socket keeps what was sent to a dead peer and delivers it to whoever binds the address next.
-So every frame starts with the sender's epoch, and an inbox drops what is of another epoch.
+A PUSH socket keeps messages to a dead peer and delivers them to the next process that binds the address.
+So every message starts with the sender's epoch, and an inbox drops messages of other epochs.
 The supervisor outlives every epoch and sends with `ANY_EPOCH`.
 """
 
@@ -22,7 +22,7 @@ from .messages import Message
 
 ANY_EPOCH = 0
 MAX_IPC_PATH = 107
-MAX_TAKEN_IN = 1000  # messages from each peer
+MAX_RECEIVED = 1000  # messages from each peer
 _EPOCH = struct.Struct("<I")
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ def remove_ipc_file(address: str) -> None:
 class Outbox:
     """Sends to one peer. Never blocks and never drops: the peer's address may be bound later.
 
-    `limit` is the number of messages that may wait here to be read (0: any number).
+    limit: messages that may wait here until the peer reads them (0: no limit)
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Outbox:
         self._encoder = msgspec.msgpack.Encoder()
 
     def send(self, message: Message) -> None:
-        """Raises zmq.Again if that would pass the limit."""
+        """Raises zmq.Again beyond the limit."""
         frames = (self._header, self._encoder.encode(message))
         self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
 
@@ -77,7 +77,7 @@ class Outbox:
 
 
 class _Decoder(Generic[T]):
-    """Frames to messages of the inbox's type; None for those of another epoch."""
+    """Decodes frames to messages of the inbox's type; None for another epoch."""
 
     def __init__(self, kind: object, epoch: int) -> None:
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(cast("type[T]", kind))
@@ -91,7 +91,7 @@ class _Decoder(Generic[T]):
 
 
 class Inbox(Generic[T]):
-    """Receives for a process with a loop of its own. `kind` is the union of its messages."""
+    """Receives for a process with its own loop. `kind` is the union of its messages."""
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], address: str, kind: object, epoch: int
@@ -108,7 +108,7 @@ class Inbox(Generic[T]):
         self._poller.register(self._awakened, zmq.POLLIN)
 
     def receive(self, timeout_ms: int | None = None) -> T | None:
-        """The next message; None when none came within `timeout_ms` (None: any time) or before `wake`."""
+        """The next message; None after `timeout_ms` (None: no limit), or after `wake`."""
         ready = dict(self._poller.poll(timeout_ms))
         if self._awakened in ready:
             os.read(self._awakened, 4096)
@@ -117,12 +117,12 @@ class Inbox(Generic[T]):
         return self._decoder.decode(self._socket.recv_multipart())
 
     def wake(self) -> None:
-        """Ends a `receive` that waits, or the next one. May be called from any thread."""
-        with suppress(BlockingIOError):  # it is full of others' calls
+        """Ends the current or next `receive`. May be called from any thread."""
+        with suppress(BlockingIOError):  # the pipe is full of earlier calls
             os.write(self._wake, b".")
 
     def waiting(self) -> Iterator[T]:
-        """The messages that are there now."""
+        """The messages that have arrived."""
         while self._socket.poll(0):
             message = self._decoder.decode(self._socket.recv_multipart())
             if message is not None:
@@ -135,14 +135,14 @@ class Inbox(Generic[T]):
 
 
 class AsyncInbox(Generic[T]):
-    """Receives on an asyncio loop. `epoch` may move on when the peer starts again.
+    """Receives on an asyncio loop. `epoch` changes when the peer starts again.
 
-    When the loop stops reading, messages soon wait with their senders, who can notice.
+    If the loop stops reading, messages soon stay in their senders' outboxes, which have limits.
     """
 
     def __init__(self, context: zmq.asyncio.Context, address: str, kind: object, epoch: int) -> None:
         self._socket = context.socket(zmq.PULL)
-        self._socket.setsockopt(zmq.RCVHWM, MAX_TAKEN_IN)
+        self._socket.setsockopt(zmq.RCVHWM, MAX_RECEIVED)
         self._socket.bind(address)
         self._decoder: _Decoder[T] = _Decoder(kind, epoch)
 
@@ -160,6 +160,6 @@ class AsyncInbox(Generic[T]):
 
 
 def check_directory(directory: Path) -> None:
-    """Addresses in `directory` must fit the operating system's limit on socket paths."""
+    """Asserts that addresses in `directory` fit the operating system's limit on socket paths."""
     longest = f"{directory}/scheduler.{2**32}"
     assert len(os.fsencode(longest)) <= MAX_IPC_PATH, f"{directory} is too long for ipc sockets"

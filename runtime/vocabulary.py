@@ -1,8 +1,7 @@
-"""The vocabulary file: what each token id is in bytes, written once by the tokenizer process.
+"""The vocabulary file: the bytes of each token id, written once by the tokenizer process.
 
-It is written from the tokenizer at start-up and read by the scheduler, the grammar workers and the
-model process, none of which has a tokenizer. Ids past the tokenizer's own (a padded embedding) have
-no bytes and count as special.
+The scheduler, the grammar workers and the model process read it, because they have no tokenizer. Ids beyond
+the tokenizer's own (a padded embedding) have no bytes and count as special.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from safetensors.numpy import save_file
 
 FILE_NAME = "vocabulary.safetensors"
 FIRST_UNUSED_BYTE = 0xF5
-"""bytes from here on occur in no text"""
-_DIGITS = 7  # of an id to base 8
+"""bytes from this one on never occur in UTF-8 text"""
+_DIGITS = 7  # of an id in base 8
 _MARK = 0xFE
-TOKENIZER_NAME = "tokenizer.json"  # beside it, written before it; of use only where text is cut into tokens
+TOKENIZER_NAME = "tokenizer.json"  # in the same directory, written first; for cutting text into tokens
 
 
 class Vocabulary(NamedTuple):
@@ -42,15 +41,15 @@ class Vocabulary(NamedTuple):
 
     @property
     def special_names(self) -> dict[str, int]:
-        """The special tokens by their text, ends of sequence left out."""
+        """Special tokens by their text, without end-of-sequence tokens."""
         named = [token for token in np.flatnonzero(self.special).tolist() if token not in self.eos]
         names = {self.token_bytes(token).decode(errors="replace"): token for token in reversed(named)}
         return {name: token for name, token in names.items() if name}
 
     def for_automata(self) -> Vocabulary:
-        """What automata read: a special token as bytes that no text has, made of its id.
+        """The vocabulary that automata read: special tokens have bytes, made of their ids, that no text has.
 
-        Ends of sequence have no bytes, nor have tokens that no text can contain.
+        End-of-sequence tokens and tokens that no text can contain have no bytes.
         """
         named = frozenset(self.special_names.values())
         unused = np.searchsorted(self.offsets, np.flatnonzero(self.data >= FIRST_UNUSED_BYTE), "right") - 1
@@ -58,22 +57,22 @@ class Vocabulary(NamedTuple):
         pieces: list[bytes] = []
         end = 0
         for token in sorted({*np.flatnonzero(self.special).tolist(), *unused.tolist(), *self.eos}):
-            spelling = _spelling(token) if token in named else b""
-            pieces += [self.data[end : self.offsets[token]].tobytes(), spelling]
+            encoded = _special_bytes(token) if token in named else b""
+            pieces += [self.data[end : self.offsets[token]].tobytes(), encoded]
             end = self.offsets[token + 1]
-            lengths[token] = len(spelling)
+            lengths[token] = len(encoded)
         pieces.append(self.data[end:].tobytes())
         offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
         return self._replace(offsets=offsets, data=np.frombuffer(b"".join(pieces), np.uint8))
 
 
-def _spelling(token: int) -> bytes:
+def _special_bytes(token: int) -> bytes:
     digits = (token >> 3 * place & 7 for place in reversed(range(_DIGITS)))
     return bytes([_MARK, *(FIRST_UNUSED_BYTE + digit for digit in digits)])
 
 
 def build_vocabulary(tokens: list[bytes], special: list[bool], eos: tuple[int, ...]) -> Vocabulary:
-    """`tokens[i]` and `special[i]` for every id up to the model's vocabulary size."""
+    """From `tokens[i]` and `special[i]` of every id up to the model's vocabulary size."""
     offsets = np.zeros(len(tokens) + 1, np.int32)
     np.cumsum([len(token) for token in tokens], out=offsets[1:])
     data = np.frombuffer(b"".join(tokens), np.uint8)
@@ -85,7 +84,7 @@ def build_vocabulary(tokens: list[bytes], special: list[bool], eos: tuple[int, .
 
 
 def save_vocabulary(vocabulary: Vocabulary, directory: Path) -> None:
-    """Readers see the whole file or none."""
+    """Writes the file atomically: readers see the whole file or none."""
     unfinished = directory / (FILE_NAME + ".part")
     save_file(
         {"offsets": vocabulary.offsets, "data": vocabulary.data, "special": vocabulary.special},

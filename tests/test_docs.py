@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,10 @@ ROOT = Path(arbora.__file__).parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 _LINK = re.compile(r"\]\((?!http)([^)#\s]*)(?:#([^)\s]+))?\)")
 _FILE = re.compile(r"`([\w./]+\.py)`")
+
+
+_HOP = re.compile(r"^\| (\d+)[a-z]? \| `([\w./]+)` \| `([\w.]+)` \|", re.MULTILINE)
+TOUR = (ROOT / "docs" / "request.md").read_text()
 
 
 def links() -> Iterator[tuple[str, str, str]]:
@@ -44,3 +49,23 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
 def test_the_index_has_every_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
     assert {page.name for page in PAGES} - {"README.md"} == set(re.findall(r"\]\((\w+\.md)\)", index))
+
+
+def defined(tree: ast.AST, names: list[str]) -> bool:
+    """Whether a module or class defines `names[0]`, which defines `names[1]`, and so on."""
+    if not names:
+        return True
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    found = [each for each in ast.iter_child_nodes(tree) if isinstance(each, kinds) and each.name == names[0]]
+    return any(defined(each, names[1:]) for each in found)
+
+
+@pytest.mark.parametrize(("file", "function"), sorted({hop[1:] for hop in _HOP.findall(TOUR)}))
+def test_every_function_of_the_tour_exists(file: str, function: str) -> None:
+    assert defined(ast.parse((ROOT / file).read_text()), function.split("."))
+
+
+def test_the_tour_counts_its_hops_and_files() -> None:
+    chat = _HOP.findall(TOUR.partition("## A reply bound to a JSON schema")[0])
+    assert [int(number) for number, _, _ in chat] == list(range(1, len(chat) + 1))
+    assert f"{len(chat)} hops through {len({file for _, file, _ in chat})} files" in TOUR

@@ -20,6 +20,7 @@ SHARED = (
     "config",
     "errors",
     "families",
+    "grammar_spec",
     "logs",
     "messages",
     "sampling_params",
@@ -27,7 +28,8 @@ SHARED = (
     "vocabulary",
 )
 SHARED_MODULES = {f"runtime.{name}" for name in SHARED}
-SCHEMA = {"grammars.errors", "grammars.machine", "grammars.regex", "grammars.schema.lexical"}
+SPEC = {"runtime.grammar_spec"}
+SCHEMA = SPEC | {"grammars.errors", "grammars.machine", "grammars.regex", "grammars.schema.lexical"}
 REQUEST = SHARED_MODULES | {"frontend.work", "frontend.text", "frontend.replica"}
 MAY_IMPORT = {
     "frontend": SHARED_MODULES | {"frontend"},  # its own modules assemble the folders below
@@ -47,17 +49,16 @@ MAY_IMPORT = {
     "grammars.errors": set[str](),
     "grammars.machine": {"grammars.errors"},
     "grammars.masks": {"grammars.errors", "grammars.machine"},
-    "grammars.regex": {"grammars.errors", "grammars.machine"},
+    "grammars.regex": {"grammars.errors", "grammars.machine"} | SPEC,
     "grammars.schema.lexical": {"grammars.errors", "grammars.machine", "grammars.regex"},
     "grammars.schema.read": SCHEMA,
     "grammars.schema.solve": SCHEMA | {"grammars.schema.read"},
     "grammars.schema.emit": SCHEMA | {"grammars.schema.read", "grammars.schema.solve"},
     "grammars.schema": SCHEMA | {"grammars.schema"},
-    "grammars.source": SCHEMA | {"grammars.schema"},
     "grammars.tags": SCHEMA | {"grammars.schema"},
     "grammars.processes": set[str](),
-    "grammars.host": SCHEMA | {f"grammars.{name}" for name in ("schema", "source", "tags", "processes")},
-    "grammars.service": {"grammars"},
+    "grammars.host": SCHEMA | {f"grammars.{name}" for name in ("schema", "tags", "processes")},
+    "grammars.service": {"grammars"} | SPEC,
     "kernels": set[str](),
 }
 
@@ -162,6 +163,17 @@ def test_no_modules_of_the_grammars_import_each_other_in_a_circle() -> None:
 def test_the_engine_uses_no_wire_format(module: str) -> None:
     targets = imports_of_ours(f"frontend.{module}", ROOT / "frontend" / f"{module}.py")
     assert [target for target in targets if target.startswith("frontend.openai")] == []
+
+
+def test_messages_are_imported_from_their_package_not_from_its_modules() -> None:
+    wrong = [
+        f"{module} imports {target}"
+        for module, path in modules()
+        if not is_within(module, "runtime.messages")
+        for target in imports_of_ours(module, path)
+        if target.startswith("runtime.messages.")
+    ]
+    assert wrong == []
 
 
 def test_the_package_names_itself_only_by_relative_imports() -> None:

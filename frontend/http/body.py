@@ -21,7 +21,7 @@ from ..work.caller import LARGE_BODY, Caller, ClientGoneError
 from ..work.fair_threads import FairThreads
 from ..work.steps import Steps, run_now
 from .body_limits import check_field_sizes, check_shape
-from .body_room import BodyRoom, Share
+from .body_memory import BodyMemory, Share
 from .tenants import BODY_BYTES
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -64,14 +64,14 @@ class BodyReader:
     """Reads bodies, large ones on other threads; remembers which unknown fields it has warned of."""
 
     def __init__(self, work: FairThreads) -> None:
-        self.room = BodyRoom()
+        self.memory = BodyMemory()
         self._work = work
         self._warned: set[str] = set()
 
     async def read(self, request: Request, caller: Caller, kind: BodyKind[T]) -> T:
         """The body as the kind's type. Raises `RequestError` (400, 413, 415, 503) or `ClientGoneError`."""
         _check_media_type(request.headers)
-        with self.room.share(caller.name) as share:
+        with self.memory.share(caller.name) as share:
             body = await _bytes_within_limit(request, share)
             request.scope[BODY_BYTES] = len(body)
             steps = self._read(body, kind)

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from ...runtime.errors import RequestError
 from ..replica.generation import Generation
-from ..request.attempts import Attempt, run_apart, run_attempts
+from ..request.attempts import Attempt, run_attempts, run_off_loop
 from ..request.prepare import PreparedRequest
 from ..request.reply import MANY_TOKENS, Reply
 from ..work.caller import ClientGoneError
@@ -156,4 +156,4 @@ async def _answer_parts(
     usage = answer.reply.usage()
     timer.finished(usage, [choice.finish or "" for choice in answer.reply.choices])
     is_long = usage.prompt_tokens + usage.completion_tokens > MANY_TOKENS
-    yield await run_apart(work, answer.closing, has_logprobs and is_long)
+    yield await run_off_loop(work, answer.closing) if has_logprobs and is_long else answer.closing()

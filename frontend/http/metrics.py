@@ -201,7 +201,7 @@ class RequestTimer:
         self._ends = ["abort"]
         self._metrics.finished.labels("abort").inc(choices)
 
-    def told(self) -> list[str]:
+    def log_fields(self) -> list[str]:
         """The request's numbers as `name=value`, for a log."""
         parts = []
         if self._usage is not None:

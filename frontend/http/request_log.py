@@ -54,7 +54,7 @@ def _line(scope: Scope, status: int, request_id: str, seconds: float) -> str:
         parts.append(f"key={sha256(key.encode()).hexdigest()[:NAME_LENGTH]}")
     timer = scope.get(TIMER)
     if isinstance(timer, RequestTimer):
-        parts += timer.told()
+        parts += timer.log_fields()
     if code := scope.get(ERROR_CODE):
         parts.append(f"code={code}")
     return " ".join([*parts, f"seconds={seconds:.3f}"])

@@ -69,7 +69,7 @@ class Connection(asyncio.Protocol):
         self._inner.connection_made(self._wire)
         if not self._connections.add(self):
             self._refusal = too_many_connections()
-            if not self._connections.has_room_to_refuse:
+            if not self._connections.can_refuse:
                 self._wire.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._wire.close()
 
-    def make_room(self, error: RequestError) -> None:
+    def evict(self, error: RequestError) -> None:
         if self._head.has_begun or self._body is not None:
             self._refuse(error)
         else:

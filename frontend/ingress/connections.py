@@ -15,7 +15,7 @@ class Member(Protocol):
     def check(self, now: float) -> None:
         """Close the connection if one of its deadlines has passed."""
 
-    def make_room(self, error: RequestError) -> None:
+    def evict(self, error: RequestError) -> None:
         """Close the connection, which has no complete request."""
 
 
@@ -35,7 +35,7 @@ class Connections:
 
         If not, the connection stays open only to receive the refusal.
         """
-        if len(self._open) >= self._limits.connections and not self._make_room():
+        if len(self._open) >= self._limits.connections and not self._evict_oldest():
             self._refused.add(member)
         else:
             self._open.add(member)
@@ -45,7 +45,7 @@ class Connections:
         return member in self._open
 
     @property
-    def has_room_to_refuse(self) -> bool:
+    def can_refuse(self) -> bool:
         return len(self._refused) <= self._limits.refused_connections
 
     def remove(self, member: Member) -> None:
@@ -66,15 +66,15 @@ class Connections:
         if member in self._open:
             self._waiting[member] = None
 
-    def _make_room(self) -> bool:
+    def _evict_oldest(self) -> bool:
         """Ends the oldest connection without a complete request. It no longer counts, and closes soon."""
-        if not self._waiting or not self.has_room_to_refuse:
+        if not self._waiting or not self.can_refuse:
             return False
         oldest = next(iter(self._waiting))
         del self._waiting[oldest]
         self._open.discard(oldest)
         self._refused.add(oldest)
-        oldest.make_room(too_many_connections())
+        oldest.evict(too_many_connections())
         return True
 
     def _arm(self) -> None:

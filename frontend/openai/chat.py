@@ -37,7 +37,7 @@ _BODY = BodyKind(ChatRequest, INERT_FIELDS, CONSTRAINT_FIELDS, {"prompt": "/v1/c
 
 
 async def prepare_chat(http: HttpService, http_request: Request) -> Job:
-    """Raises `RequestError` for what can't be served."""
+    """Raises `RequestError` for a request that can't be served."""
     service = http.service
     caller = caller_of(http_request, service.config)
     request = await http.bodies.read(http_request, caller, _BODY)
@@ -96,7 +96,7 @@ class _Valid(NamedTuple):
 
 
 def _valid(service: Service, request: ChatRequest) -> _Valid:
-    """Raises `RequestError` for what can't be served."""
+    """Raises `RequestError` for a request that can't be served."""
     _check(request)
     check_choices(1, request.n or 1, service.config.max_waiting)
     asked = constraint(request)

@@ -31,7 +31,7 @@ class Head(NamedTuple):
         return cls(new_id(prefix), int(time.time()), service.config.served_model_name, service.fingerprint)
 
 
-class _Told(Struct, kw_only=True):
+class _Ending(Struct, kw_only=True):
     usage: Usage | UnsetType
     unenforced: list[UnenforcedKeyword] | UnsetType
 
@@ -83,5 +83,5 @@ class ChunkWriter:
         """The last chunk, which has no choices. It is left out if it would hold nothing."""
         if not self._include_usage and not unenforced:
             return DONE
-        told = _Told(usage=usage if self._include_usage else UNSET, unenforced=unenforced or UNSET)
-        return self._head + b"]," + _encode(told)[1:] + b"\n\n" + DONE
+        ending = _Ending(usage=usage if self._include_usage else UNSET, unenforced=unenforced or UNSET)
+        return self._head + b"]," + _encode(ending)[1:] + b"\n\n" + DONE

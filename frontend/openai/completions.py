@@ -36,7 +36,7 @@ _BODY = BodyKind(CompletionRequest, INERT_FIELDS, CONSTRAINT_FIELDS, {"messages"
 
 
 async def prepare_completion(http: HttpService, http_request: Request) -> Job:
-    """Raises `RequestError` for what can't be served."""
+    """Raises `RequestError` for a request that can't be served."""
     service = http.service
     caller = caller_of(http_request, service.config)
     request = await http.bodies.read(http_request, caller, _BODY)
@@ -91,7 +91,7 @@ class _Valid(NamedTuple):
 
 
 def _valid(service: Service, request: CompletionRequest, model: ModelReady) -> _Valid:
-    """Raises `RequestError` for what can't be served."""
+    """Raises `RequestError` for a request that can't be served."""
     check_generation(request)
     check_range("max_tokens", request.max_tokens, 0, None)
     check_range("logprobs", request.logprobs, 0, MAX_LOGPROBS)

@@ -37,7 +37,7 @@ FIXED_FIELDS = {
     "truncation_side": FixedField((), _SHORTEN),
     "allowed_token_ids": FixedField(("[]",), "Use choice or regex, or a logit_bias of 100 for these ids."),
     "bad_words": FixedField(
-        ("[]",), "Give the ids of their tokens, which POST /tokenize tells, a logit_bias of -100."
+        ("[]",), "Give the ids of their tokens (from POST /tokenize) a logit_bias of -100."
     ),
     "logits_processors": FixedField(("[]",), "Use logit_bias."),
     "prompt_embeds": FixedField((), "Give the prompt as text or token ids."),
@@ -70,7 +70,7 @@ HINTS = {
     "service_tier": FixedField(('"auto"', '"default"'), "All requests are served alike but for priority."),
     "verbosity": FixedField(('"medium"',), "Ask for it in a message."),
 }
-"""fields that a server may leave without effect, which the log tells once"""
+"""fields that a server may ignore; the log says so once"""
 
 
 # Ignoring these fields loses nothing, whatever their values.

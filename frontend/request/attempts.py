@@ -46,8 +46,10 @@ async def run_attempts(
             number, attempt = generation.attempt, begin()
         for arrival in arrivals:
             watch(arrival)
-        takes_long = attempt.reply.may_take_long(arrivals)
-        part = await run_apart(work, partial(_take, attempt, arrivals), takes_long)
+        if attempt.reply.may_take_long(arrivals):
+            part = await run_off_loop(work, partial(_take, attempt, arrivals))
+        else:
+            part = _take(attempt, arrivals)
         is_current = generation.attempt == number  # the replica may have died meanwhile
         if is_current:
             attempt.reply.end_stopped()
@@ -59,11 +61,11 @@ def _take(attempt: Attempt[P, C], arrivals: Sequence[Arrival]) -> P:
     return attempt.take(attempt.reply.push(arrivals))
 
 
-async def run_apart(work: FairThreads, make: Callable[[], T], takes_long: bool) -> T:
-    """The result of `make`, on another thread if it takes long."""
+async def run_off_loop(work: FairThreads, make: Callable[[], T]) -> T:
+    """The result of `make`, which runs on another thread."""
 
     def steps() -> Steps[T]:
         return make()
         yield
 
-    return await work.run(Caller(), steps()) if takes_long else make()
+    return await work.run(Caller(), steps())

@@ -34,6 +34,7 @@ class ChatReader:
         self._tools = tools
         self._remember = remember
         self._texts: list[str] = []
+        self.has_tools = tools is not None
         self.has_tool_calls = False
 
     def push(self, text: str, final: bool, cut: bool) -> tuple[str, str, Sequence[ToolCallDelta]]:

@@ -82,8 +82,9 @@ class ChoiceReply:
         """Whether `push` of this output may take more than a few milliseconds."""
         if output.prompt_logprobs is not None and len(output.prompt_logprobs.chosen) > 4 * MANY_TOKENS:
             return True
-        several = len(output.tokens) > 4 or self._detokenizer.holds_text
-        return self._reader is not None and self._reader.may_check(several)
+        if self._reader is None or not self._reader.has_tools:
+            return False
+        return self._reader.may_check(len(output.tokens) > 4 or self._detokenizer.holds_text)
 
     def push(self, index: int, output: Output) -> Piece:
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens or 0)

@@ -16,10 +16,10 @@ from ..text.tool_calls import ToolCallParser, ToolFormat, check_against
 from ..text.tool_grammar import (
     ToolError,
     calls_or_answer,
-    check_formless,
+    check_unenforceable,
     enforced_names,
-    loosened_names,
     optional_calls,
+    partly_enforced_names,
     required_calls,
 )
 from .chat_reader import ToolReader
@@ -55,7 +55,7 @@ class ToolUse(NamedTuple):
         calls are checked for them; formats are not, as the check knows no more of them."""
         if self.mode == "none":
             return None
-        loosened = loosened_names([each.path for each in left_out if each.keyword != "format"])
+        loosened = partly_enforced_names([each.path for each in left_out if each.keyword != "format"])
         names = [tool["function"]["name"] for tool in self.tools]
         calls = ToolCallParser(
             self.format,
@@ -101,7 +101,7 @@ def _tool_use(wanted: CallsWanted, format: ToolFormat, grammar: GrammarSpec | No
 def _optional(
     format: ToolFormat, tools: Sequence[dict[str, Any]], answer: GrammarSpec | None, several: bool
 ) -> ToolUse:
-    check_formless(format, tools)
+    check_unenforceable(format, tools)
     if answer is None:
         return ToolUse("allowed", format, tools, _spec(optional_calls(format, tools, several=several)))
     calls_are_json = format.name == "llama_json" and answer.kind in ("json_schema", "json_object")

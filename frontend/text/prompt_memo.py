@@ -129,8 +129,8 @@ class PromptMemo:
     def _tokenize(self, text: bytes, known: int, most: int | None = None) -> Steps[tuple[Tokens, list[Cut]]]:
         """The ids and cuts of a text that is whole or begins with a cut. `known` ids stand before it."""
         try:
-            room = None if most is None else most - known
-            tokens = yield from self._long_texts.steps(text.decode(), most=room)
+            left = None if most is None else most - known
+            tokens = yield from self._long_texts.steps(text.decode(), most=left)
         except TooLongError as error:
             raise TooLongError(known + error.tokens) from None
         cuts = self._aligned(text, tokens)

@@ -167,7 +167,7 @@ class ToolCallParser:
         """True if the body ends."""
         assert self._live is not None
         held, self._held = self._held, ""
-        deltas += self._told(self._live.feed(held, final))
+        deltas += self._deltas_of(self._live.feed(held, final))
         if self._live.rest is None:
             return False
         self._held = self._live.rest
@@ -199,7 +199,7 @@ class ToolCallParser:
         live = LiveCalls(self._format, self._names, self._tag)
         recognized = live.recognizes(body)
         if recognized:
-            deltas += self._told(live.feed(body, final=True))
+            deltas += self._deltas_of(live.feed(body, final=True))
         return recognized or (recognized is None and bool(self._tag))
 
     @property
@@ -207,7 +207,7 @@ class ToolCallParser:
         """The tag that introduces the body, if any."""
         return next((tag for tag in TAGS[self._dialect] if self._opening.endswith(tag)), "")
 
-    def _told(self, events: Iterable[Event]) -> Iterator[Delta]:
+    def _deltas_of(self, events: Iterable[Event]) -> Iterator[Delta]:
         for event in events:
             if isinstance(event, Started):
                 yield self._numbered(Call(event.name, ""))

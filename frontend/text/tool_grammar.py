@@ -39,14 +39,14 @@ def required_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) 
 def calls_or_answer(format: ToolFormat, tools: Sequence[Tool], answer: Any, *, several: bool) -> Format:
     """The format of a reply that is one call, several calls, or an answer that matches `answer`."""
     calls = _Calls(format, must_enforce=False)
-    known = [tool for tool in tools if calls.has_form(tool)]
+    known = [tool for tool in tools if calls.can_enforce(tool)]
     return {"type": "or", "elements": [answer, calls.alone(known, several=several)]} if known else answer
 
 
 def optional_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) -> Format:
     """The format of any text that may have calls in it. Each call has the form and arguments of its tool."""
     calls = _Calls(format, must_enforce=False)
-    known = [tool for tool in tools if calls.has_form(tool)]
+    known = [tool for tool in tools if calls.can_enforce(tool)]
     again = several and format.name in _SEVERAL_SEPARATED_BY
     found: Format = {"type": "triggered_tags", "triggers": [], "tags": [], "stop_after_first": not again}
     if not known:
@@ -69,7 +69,7 @@ def optional_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) 
     return found | {"triggers": [format.tag], "tags": tags}
 
 
-def loosened_names(left_out: Sequence[str]) -> frozenset[str]:
+def partly_enforced_names(left_out: Sequence[str]) -> frozenset[str]:
     """The names of tools that are not enforced in full. `left_out` are paths that begin with the tool's
     name."""
     return frozenset(path.partition("#")[0] for path in left_out)
@@ -78,7 +78,7 @@ def loosened_names(left_out: Sequence[str]) -> frozenset[str]:
 def enforced_names(tools: Sequence[Tool], format: ToolFormat, loosened: frozenset[str]) -> frozenset[str]:
     """The names of tools whose calls `optional_calls` constrains."""
     calls = _Calls(format, must_enforce=False)
-    return frozenset(_name(tool) for tool in tools if calls.has_form(tool)) - loosened
+    return frozenset(_name(tool) for tool in tools if calls.can_enforce(tool)) - loosened
 
 
 class _Calls:
@@ -86,8 +86,8 @@ class _Calls:
         self._format = format
         self._must_enforce = must_enforce
 
-    def has_form(self, tool: Tool) -> bool:
-        return self._format.name != "pythonic" or _without_form(tool) is None
+    def can_enforce(self, tool: Tool) -> bool:
+        return self._format.name != "pythonic" or _not_as_keywords(tool) is None
 
     def tag(self, tool: Tool, prefix: str, suffix: str) -> Format:
         begin = prefix + self._format.begin(_name(tool))
@@ -124,26 +124,26 @@ class _Calls:
             otherwise = "refuse" if refuse else "object"
             schema = _of_an_object(parameters)
             return {"type": "json_schema", "json_schema": schema, "otherwise": otherwise, **fields}
-        if (problem := _without_form(tool)) is not None:
-            raise _formless(tool, problem)
+        if (problem := _not_as_keywords(tool)) is not None:
+            raise _unenforceable(tool, problem)
         otherwise = "refuse" if refuse else "value"
         return {"type": "keywords", "members": _members(parameters), "otherwise": otherwise, **fields}
 
 
-def check_formless(format: ToolFormat, tools: Sequence[Tool]) -> None:
+def check_unenforceable(format: ToolFormat, tools: Sequence[Tool]) -> None:
     """Raises `ToolError` for a tool that this format can't enforce, if the tool is strict or its schema is
     invalid."""
     for tool in tools:
-        problem = _without_form(tool) if format.name == "pythonic" else None
+        problem = _not_as_keywords(tool) if format.name == "pythonic" else None
         if problem is None:
             continue
         if (mistake := mistake_in(_parameters(tool))) is not None:
             raise ToolError(_name(tool), f"The parameters of the function {_name(tool)!r}: {mistake}.")
         if tool["function"].get("strict"):
-            raise _formless(tool, problem)
+            raise _unenforceable(tool, problem)
 
 
-def _formless(tool: Tool, problem: str) -> ToolError:
+def _unenforceable(tool: Tool, problem: str) -> ToolError:
     name = _name(tool)
     return ToolError(
         name,
@@ -182,7 +182,7 @@ def _of_an_object(parameters: dict[str, Any]) -> dict[str, Any]:
     return {**others, "allOf": [{"$ref": parameters["$ref"]}]}
 
 
-def _without_form(tool: Tool) -> str | None:
+def _not_as_keywords(tool: Tool) -> str | None:
     """The reason why a tool's arguments can't be written as keywords of a Python call, if any."""
     parameters = _parameters(tool)
     unknown = parameters.keys() - _AS_KEYWORDS - _SAYS_NOTHING

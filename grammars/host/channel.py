@@ -1,4 +1,4 @@
-"""A channel to a process that may not answer: nothing here blocks for longer than it is told to."""
+"""A channel to a process that may not answer; every call has a deadline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .messages import MAX_ANSWER
 
 
 class ChannelClosedError(Exception):
-    """The other end is closed, or says what no such process says."""
+    """The other end is closed, or has sent a message that no such process sends."""
 
 
 class Channel:
@@ -27,12 +27,12 @@ class Channel:
         self.is_closed = False
 
     def send(self, message: bytes) -> None:
-        """What does not go out at once goes with the next call. Raises ChannelClosedError."""
+        """Sends without blocking; the rest goes with the next call. Raises ChannelClosedError."""
         self._unsent += framed(message)
         self._write()
 
     def receive(self, deadline_s: float) -> bytes:
-        """The next message. Raises TimeoutError when it isn't there in time, else ChannelClosedError."""
+        """The next message. Raises TimeoutError after `deadline_s`, or ChannelClosedError."""
         until = time.monotonic() + deadline_s
         while not self._messages:
             self._wait(until)

@@ -1,8 +1,8 @@
-"""The process of one grammar: it compiles the grammar under limits, then follows the replies that have it.
+"""The process of one grammar: it compiles the grammar under limits, then follows the grammar's replies.
 
-It is forked by `host_server.py`, and ends when the scheduler closes its channel. What it runs is native and
-recursive code over a client's text, so it may end at any time: its timers have no handlers, and end it also
-inside native code.
+`server.py` forks it, and it ends when the scheduler closes its channel. It runs native and recursive code
+over a client's text, so it may end at any time. Its timers have no handlers, so they end it inside native
+code too.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from .messages import (
 )
 from .native import HostCompiler, NativeGrammar, NativeMatcher
 
-STEP_CPU_S = 0.25  # of processor time for one token of one reply; usual are 0.0001
-FOLLOW_BYTES = 256 << 20  # of address space for following, beyond what compiling took
+STEP_CPU_S = 0.25  # of processor time for one token of one reply; usually 0.0001
+FOLLOW_BYTES = 256 << 20  # of address space to follow replies, beyond what compiling took
 
 
 def serve(channel: socket.socket, compiler: HostCompiler) -> NoReturn:
-    """Runs in a process just forked, and ends it."""
+    """Runs in a process just forked, and ends the process."""
     status = 1
     try:
         _Child(channel, compiler).run()
@@ -75,7 +75,7 @@ class _Child:
     def _outcome(self, job: CompileJob) -> tuple[Outcome, NativeGrammar | None]:
         try:
             if job.task == "describe":
-                return described(job.source), None
+                return described(job.spec), None
             grammar, may_begin = self._compiled(job)
             return Compiled(grammar.left_out, may_begin, 0), grammar
         except (GrammarError, TooLargeError) as error:
@@ -84,19 +84,19 @@ class _Child:
             return Failed(fault_of(TooLargeError("it takes too much memory"))), None
         except RecursionError:
             return Failed(fault_of(TooLargeError("it is nested too deep"))), None
-        except BaseException:  # llguidance's panics are no Exceptions
+        except BaseException:  # llguidance's panics are BaseExceptions
             return Failed(fault_of(CompilerError(traceback.format_exc()[-4000:]))), None
 
     def _compiled(self, job: CompileJob) -> tuple[NativeGrammar, bool]:
-        source = job.source
+        spec = job.spec
         match job.task:
             case "allow":
-                return self._compiler.json_schema(source.schema, source.separators, "allow"), False
+                return self._compiler.json_schema(spec.schema, spec.separators, "allow"), False
             case "lark":
                 return self._compiler.lark(job.lark), False
             case "thinking":
-                return self._compiler.structural_tag(thinking_in_lark(source, job.lark)), False
-        return compiled_by_host(source, self._compiler)
+                return self._compiler.structural_tag(thinking_in_lark(spec, job.lark)), False
+        return compiled_by_host(spec, self._compiler)
 
     def _follow(self, grammar: NativeGrammar) -> None:
         mask = np.zeros(self._compiler.mask_words, np.int32)

@@ -1,4 +1,4 @@
-"""The scheduler's end of llguidance's processes: it starts them, and ends those that stall."""
+"""The scheduler's end of llguidance's processes: starts them, and ends those that stall."""
 
 from __future__ import annotations
 
@@ -42,11 +42,13 @@ from .messages import (
 
 _START = "from arbora.grammars.host.server import main; main()"
 START_DEADLINE_S = 60.0
-END_DEADLINE_S = 2.0  # until the server tells how a process ended
-ANSWER_DEADLINE_S = 5.0  # until the server tells of a process that it was told to end, or is ended itself
-MARGIN_S = 3.0  # for a process to begin, beyond its deadline, which it keeps itself unless it is stopped
+END_DEADLINE_S = 2.0  # until the server reports how a process ended
+ANSWER_DEADLINE_S = (
+    5.0  # until the server reports the end of a process that it had to kill; then the server is killed
+)
+MARGIN_S = 3.0  # for a process to begin, beyond its deadline; a running process keeps the deadline itself
 OWN_TIME = 0.7  # of the deadline
-MOST_PROCESSES = 192  # each takes about 4 MB, and what its grammar needs
+MOST_PROCESSES = 192  # each takes about 4 MB, and the memory of its grammar
 _KNOWN_ENDS = 4 * MOST_PROCESSES
 _LARGE_SIGNALS = {
     -signal.SIGSEGV: "it is nested too deep",
@@ -55,26 +57,28 @@ _LARGE_SIGNALS = {
     -signal.SIGKILL: "it takes too much memory",
     -signal.SIGPROF: "a token takes too long",
 }
-"""what it says of a grammar when its process ends by a signal"""
+"""The reason that each signal gives for the end of a grammar's process."""
 
 
 class GrammarProcess:
-    """One grammar's process, and the channel to it. It ends with `end`, or when nothing refers to this."""
+    """One grammar's process, and the channel to it. The process ends with `end` or with the last
+    reference."""
 
     def __init__(
         self, server: _Running, number: int, channel: Channel, release: Callable[[Channel], None]
     ) -> None:
-        """`release` is called once, when the process ends for one of the two reasons."""
+        """`release` is called once, when the process ends in one of these ways."""
         self.end = weakref.finalize(self, release, channel)
         self.end.atexit = False
         self.channel = channel
         self.number = number
         self._server = server
         self.fault: Exception | None = None
-        """why it can't be used any more"""
+        """Why the process can't be used any more."""
 
     def compile(self, job: CompileJob) -> Outcome:
-        """Raises TooLargeError or TimeoutError for what the grammar takes, else CompilerError."""
+        """The outcome of a job. Raises TooLargeError or TimeoutError if the grammar takes too much, else
+        CompilerError."""
         try:
             self.channel.send(encode(job))
             outcome: Outcome = decode_outcome(self.channel.receive(job.deadline_s + MARGIN_S))
@@ -84,10 +88,10 @@ class GrammarProcess:
         except (ChannelClosedError, ValueError):
             fault = self._reason(job.deadline_s)
         self.give_up(fault)
-        raise bare_copy(fault)  # what is raised keeps the frame, and so this; what is kept must not
+        raise bare_copy(fault)  # a raised error refers to the frame and so to this object; `fault` must not
 
     def _timed_out(self, deadline_s: float) -> Exception:
-        """Its process is stopped, or the server is, and then no grammar is at fault."""
+        """The error of a process that gave no answer; if the server is stopped, no grammar is at fault."""
         self._server.tell(KILL, self.number)
         end = self._server.end_of(self.number, ANSWER_DEADLINE_S)
         if end is not None:
@@ -126,13 +130,13 @@ class GrammarProcess:
 
 
 class HostServer:
-    """Starts the server when it is needed, and again after it died. For use by several threads."""
+    """Starts the server when it is needed, and again after it died. Thread-safe."""
 
     def __init__(self, vocabulary: HostVocabulary) -> None:
         self._vocabulary = vocabulary
         self._lock = threading.Lock()
         self._running: _Running | None = None
-        self._tenants: dict[int, str] = {}  # those whose grammars have processes, by the processes' numbers
+        self._tenants: dict[int, str] = {}  # by process number
         self._next_number = 0
         self._is_closed = False
 
@@ -143,15 +147,15 @@ class HostServer:
 
     @property
     def live(self) -> int:
-        """Processes of grammars in use or remembered."""
+        """The number of processes of grammars that are in use or cached."""
         return len(self._tenants)
 
     def start(self) -> None:
-        """Returns when it is ready. Raises CompilerError."""
+        """Starts the server and waits until it is ready. Raises CompilerError."""
         self._started()
 
     def fork(self, tenant: str = "") -> GrammarProcess:
-        """Raises CompilerError without a server, BusyError at the limit of processes and at the tenant's."""
+        """A new process. Raises CompilerError without a server, BusyError at the limits of processes."""
         running = self._started()
         ours, theirs = socket.socketpair()
         with self._lock:
@@ -177,7 +181,8 @@ class HostServer:
             running.close()
 
     def _busy(self, tenant: str) -> str | None:
-        """Why the tenant gets no process now, if so. A tenant holds at most as many as are left to others."""
+        """Why the tenant gets no process now, or None. A tenant holds at most as many as are left to
+        others."""
         free = MOST_PROCESSES - self.live
         if free <= 0:
             return f"the server follows {MOST_PROCESSES} grammars already; try again later"
@@ -187,9 +192,9 @@ class HostServer:
         return None
 
     def _release(self, number: int, channel: Channel) -> None:
-        """The process ends when its channel is closed."""
+        """Closes the channel, which ends the process."""
         channel.close()
-        self._tenants.pop(number, None)  # one step of the interpreter: it may run while the lock is held
+        self._tenants.pop(number, None)  # atomic: this may run while the lock is held
 
     def _started(self) -> _Running:
         with self._lock:
@@ -208,7 +213,7 @@ class HostServer:
 
 
 class _Running:
-    """One life of the server."""
+    """One server process."""
 
     def __init__(self, vocabulary: HostVocabulary) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -229,7 +234,7 @@ class _Running:
         ).start()
 
     def fork(self, number: int, channel: socket.socket) -> None:
-        """The channel's end tells of it when this fails."""
+        """Asks for a fork. If that fails, the channel's other end is closed."""
         descriptor = array("i", [channel.fileno()])
         self._send(FORK, number, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor)])
 
@@ -237,22 +242,22 @@ class _Running:
         self._send(what, number, [])
 
     def kill(self) -> None:
-        """It does not answer: the next grammar has a new server."""
+        """Kills a server that does not answer; the next grammar gets a new one."""
         self.is_alive = False
         self.process.kill()
 
     def _send(self, what: bytes, number: int, attached: list[tuple[int, int, array[int]]]) -> None:
-        """Never waits: a server that leaves so much unread is stopped."""
+        """Sends without waiting; a server with a full socket is killed."""
         try:
             message = what + number.to_bytes(8, "little")
             self._control.sendmsg([message], attached, socket.MSG_DONTWAIT)
         except BlockingIOError:
             self.kill()
         except OSError:
-            return  # it has ended
+            return  # the server has ended
 
     def end_of(self, number: int, within_s: float = END_DEADLINE_S) -> Ended | None:
-        """How a process ended, if it did."""
+        """How a process ended; None if it has not."""
         deadline = time.monotonic() + within_s
         with self._changed:
             while number not in self._ends and self.is_alive:
@@ -270,7 +275,7 @@ class _Running:
             self.process.wait()
 
     def _talk(self, vocabulary: HostVocabulary) -> None:
-        """Sends the vocabulary, then takes in what the server tells, until it ends."""
+        """Sends the vocabulary, then reads the server's reports until it ends."""
         assert self.process.stdin is not None
         with suppress(OSError), self.process.stdin:
             self.process.stdin.write(encode(vocabulary))
@@ -293,6 +298,7 @@ class _Running:
 
 
 def _timeout(deadline_s: float, end: Ended | None) -> TimeoutError:
-    """The grammar is at fault only if its process had the processor for most of the time."""
+    """The error of a timeout: the grammar is at fault only if its process had the processor most of the
+    time."""
     is_slow = end is not None and end.cpu_s >= OWN_TIME * deadline_s
     return (TooSlowError if is_slow else TimeoutError)(f"it takes more than {deadline_s:g} s")

@@ -1,9 +1,9 @@
-"""Which requests llguidance may begin with while their automaton is still being compiled.
+"""Which requests may start with llguidance while their automaton is still being compiled.
 
-Both must enforce the same. So properties come in declared order, no keyword goes unenforced, and the reply
-need not be completed when its tokens run out. Free text is allowed only where both end it alike, and no
-format of which llguidance allows more. A schema whose values contain themselves without end must wait too:
-our compiler refuses it and llguidance does not.
+Both engines must enforce the same. So properties come in declared order, every keyword is enforced, and the
+reply need not be completed when its tokens run out. Both must end free text alike, and llguidance must not
+accept more texts of a format. A schema whose values contain themselves endlessly must wait too: our compiler
+refuses it, llguidance does not.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ...runtime.grammar_spec import GrammarSpec
 from ..errors import GrammarError
+from ..regex.of_spec import regex_of
 from ..schema.read.json_text import Json, objects, parse_schema
-from ..source import Source
 from ..tags.format import (
     AnyText,
     ConstString,
@@ -36,70 +37,70 @@ from ..tags.format import (
 from .endless import may_be_endless
 from .messages import Description
 
-if TYPE_CHECKING:  # the scheduler never loads llguidance
+if TYPE_CHECKING:  # the scheduler must not load llguidance
     from .native import HostCompiler, NativeGrammar
 
 LAXER_FORMATS = ("date", "date-time", "time")
-"""llguidance knows neither leap years nor when there are leap seconds."""
+"""Formats of which llguidance accepts more: it ignores leap years and the times of leap seconds."""
 
 
-def may_begin(source: Source) -> bool:
-    """Whether a request may start with what llguidance makes of it, if it makes anything."""
-    if not is_for_host(source):
+def may_begin(spec: GrammarSpec) -> bool:
+    """Whether a request may start with llguidance's matcher, if llguidance can compile it."""
+    if not is_for_host(spec):
         return False
     try:
-        match source.kind:
+        match spec.kind:
             case "regex" | "choice":
-                source.regex()
+                regex_of(spec)
                 return True
             case "structural_tag":
-                return _is_alike(read_format(source.text))
-        return _has_same_values(parse_schema(source.schema))
-    except GrammarError:  # neither engine reads it
+                return _is_alike(read_format(spec.text))
+        return _has_same_values(parse_schema(spec.schema))
+    except GrammarError:  # neither engine can read it
         return False
 
 
-def is_for_host(source: Source) -> bool:
-    """Whether llguidance may know all that is asked; whether it covers the grammar is not looked at."""
-    match source.kind:
+def is_for_host(spec: GrammarSpec) -> bool:
+    """Whether llguidance has the options that the request asks for; the grammar itself is not read."""
+    match spec.kind:
         case "grammar":
             return False
         case "regex" | "choice":
-            return not source.closing
-        case "structural_tag" if source.unenforced == "allow":
+            return not spec.closing
+        case "structural_tag" if spec.unenforced == "allow":
             return False
-    return not source.closing and source.property_order == "schema"
+    return not spec.closing and spec.property_order == "schema"
 
 
-def compiled_by_host(source: Source, host: HostCompiler) -> tuple[NativeGrammar, bool]:
-    """Enforces all of the grammar, and says whether a request may begin with it. Raises GrammarError."""
-    match source.kind:
+def compiled_by_host(spec: GrammarSpec, host: HostCompiler) -> tuple[NativeGrammar, bool]:
+    """llguidance's grammar, and whether a request may start with it. Raises GrammarError."""
+    match spec.kind:
         case "regex" | "choice":
-            grammar = host.regex(source.regex())
+            grammar = host.regex(regex_of(spec))
         case "structural_tag":
-            grammar = host.structural_tag(read_format(source.text))
+            grammar = host.structural_tag(read_format(spec.text))
         case _:
-            grammar = host.json_schema(source.schema, source.separators)
-    return grammar, may_begin(source)
+            grammar = host.json_schema(spec.schema, spec.separators)
+    return grammar, may_begin(spec)
 
 
-def described(source: Source) -> Description:
-    """What the scheduler must know of a structural tag, without reading it itself. Raises GrammarError."""
-    format = read_format(source.text)
+def described(spec: GrammarSpec) -> Description:
+    """The facts about a structural tag that the scheduler needs. Raises GrammarError."""
+    format = read_format(spec.text)
     schemas = [(schema.function, schema.otherwise) for schema in json_schemas(format)]
     thought = format.content if isinstance(format, Thinking) else None
     return Description(schemas, thought.grammar if isinstance(thought, Grammar) else None)
 
 
-def thinking_in_lark(source: Source, lark: str) -> Format:
-    """A thought and a grammar, as `lark` has that in Lark."""
-    format = read_format(source.text)
+def thinking_in_lark(spec: GrammarSpec, lark: str) -> Format:
+    """The format of a thought and a grammar; `lark` is the grammar in Lark."""
+    format = read_format(spec.text)
     assert isinstance(format, Thinking), "only a thought has a grammar behind it"
     return msgspec.structs.replace(format, content=Grammar(lark))
 
 
 def _is_alike(format: Format) -> bool:
-    """Whether llguidance follows it as automata do."""
+    """Whether llguidance follows the format as automata do."""
     if not _is_read_alike(format, is_last=True):
         return False
     return all(
@@ -108,13 +109,13 @@ def _is_alike(format: Format) -> bool:
 
 
 def _has_same_values(schema: Json) -> bool:
-    """Whether llguidance allows values of the schema only, and has an end to write."""
+    """Whether llguidance allows only the schema's values, and every value can end."""
     formats = [fields.get("format") for _, fields in objects(schema)]
     return not any(name in formats for name in LAXER_FORMATS) and not may_be_endless(schema)
 
 
 def _is_read_alike(format: Format, *, is_last: bool) -> bool:
-    """`is_last`: nothing follows it. Else what does says where free text ends, and that isn't alike."""
+    """`is_last`: nothing follows the format. The engines end free text differently if something does."""
     match format:
         case ConstString() | JsonSchema() | Regex() | Grammar():
             return True
@@ -134,5 +135,5 @@ def _is_read_alike(format: Format, *, is_last: bool) -> bool:
 
 
 def _is_prefix_free(marks: Iterable[str]) -> bool:
-    """Whether no mark begins another one. Of two such marks llguidance reads the longer one alone."""
+    """Whether no mark is a prefix of another; of two such marks llguidance reads only the longer one."""
     return not any(longer.startswith(mark) for mark, longer in pairwise(sorted(set(marks))))

@@ -1,4 +1,4 @@
-"""Schemas that may ask for a value within itself, and so for ever: llguidance would begin such a one."""
+"""Finds schemas that may require a value inside itself, endlessly; llguidance would start such a value."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ _OF_ITEMS = {"items", "additionalItems", "prefixItems"}
 
 
 def may_be_endless(schema: Json) -> bool:
-    """False is sure, but for parts that contradict each other; True is a guess on the safe side."""
+    """False is certain, except for contradictory parts; True is a safe guess."""
     return _Demands(schema).run_in_circles()
 
 
 class _Demands:
-    """What a value can't do without. What some part of the schema requires counts as required in all."""
+    """The required parts of a value. A name that any part of the schema requires counts as required in
+    all."""
 
     def __init__(self, schema: Json) -> None:
         self._schema = schema
@@ -35,7 +36,7 @@ class _Demands:
     def run_in_circles(self) -> bool:
         try:
             return self._is_endless(self._schema)
-        except (LookupError, ValueError, TypeError, RecursionError):  # a reference that isn't followed here
+        except (LookupError, ValueError, TypeError, RecursionError):  # a reference that is not supported here
             return True
 
     def _is_endless(self, part: Json) -> bool:
@@ -63,7 +64,8 @@ class _Demands:
         yield from self._members(part)
 
     def _members(self, part: dict[str, Json]) -> Iterator[Json]:
-        """Patterns may be of any name, `additionalProperties` of those that are not declared beside it."""
+        """The member schemas that may be required: a pattern may match any name, `additionalProperties`
+        any other."""
         declared = _named(part.get("properties"))
         yield from (value for name, value in declared.items() if name in self._required)
         if self._required or not self._may_be_empty:
@@ -72,12 +74,12 @@ class _Demands:
             yield part.get("additionalProperties")
 
     def _alternatives(self, parts: Json) -> list[Json]:
-        """None where one of them is plain, as the type null is."""
+        """The alternatives that may be required; none if one of them is plain, as null is."""
         assert isinstance(parts, list)
         return [] if any(isinstance(part, dict) and _is_plain(part) for part in parts) else parts
 
     def _target(self, key: str, reference: Json) -> Json:
-        """Raises what says that it is none of the usual ones."""
+        """The referenced part. Raises an error for unusual references."""
         if key != "$ref" or not isinstance(reference, str) or not reference.startswith("#"):
             raise ValueError("another document")
         part = self._schema
@@ -98,6 +100,6 @@ def _named(parts: Json) -> dict[str, Json]:
 
 
 def _names(lists: Iterable[Json]) -> set[str]:
-    """Of lists of names; where a property is called `required`, of its schema's keywords."""
+    """All names in these lists; a property that is called `required` gives an object instead of a list."""
     found = (name for names in lists if isinstance(names, list | dict) for name in names)
     return {name for name in found if isinstance(name, str)}

@@ -1,7 +1,7 @@
-"""Grammars that llguidance follows, each in its own process, for the scheduler.
+"""The scheduler's matchers for grammars that llguidance follows, each in its own process.
 
-A matcher sends the tokens that were kept, and takes the answer later: so all the processes of a step's rows
-work at the same time, and a row costs one exchange of messages for each token.
+A matcher sends the kept tokens and reads the answer later. So all processes of a step's rows work at the same
+time, and a row costs one exchange of messages for each token.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .client import GrammarProcess
 from .messages import Advance, Leave, Standing, decode_standing, encode
 
 ANY_BYTE = bytes(range(256))
-PROCESS_BYTES = 4 << 20  # of memory that each process has for itself; measured: 3.4 MB
-LEAST_WAIT_S = 0.1  # for an answer, also when the caller was frozen or busy past the deadline
-ANSWER_DEADLINE_S = 2.0  # a process ends by itself when a token takes a quarter of a second of processor time
+PROCESS_BYTES = 4 << 20  # of private memory for each process; measured: 3.4 MB
+LEAST_WAIT_S = 0.1  # for an answer, even if the caller was frozen or busy past the deadline
+ANSWER_DEADLINE_S = 2.0  # a process ends by itself after 0.25 s of processor time for a token
 
 
 class HostGrammar:
-    """A compiled grammar. Each request follows it by a matcher of its own, all in the same process."""
+    """A compiled grammar. Each request has its own matcher, and all matchers share one process."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class HostGrammar:
         nbytes: int,
         left_out: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        """`left_out`: keyword and path of what the schema asks beyond it, where that is allowed."""
+        """`left_out`: keyword and path of each constraint that is not enforced."""
         self.left_out = left_out
         self.host_nbytes = PROCESS_BYTES + nbytes
         self._line = _Line(process)
@@ -45,12 +45,12 @@ class HostGrammar:
 
     @property
     def fault(self) -> Exception | None:
-        """Why its process can't be used any more."""
+        """Why the process can't be used any more, or None."""
         return self._line.process.fault
 
     @property
     def process(self) -> int:
-        """The number of its process."""
+        """The number of the process."""
         return self._line.process.number
 
     def matcher(self) -> HostMatcher:
@@ -58,7 +58,7 @@ class HostGrammar:
 
 
 class HostMatcher:
-    """Follows one request. Errors are values: they end the request, never the step."""
+    """Follows one request. An error is a value that ends the request, not the step."""
 
     def __init__(self, line: _Line, eos_tokens: tuple[int, ...]) -> None:
         self._line = line
@@ -69,12 +69,12 @@ class HostMatcher:
         line.advance(self._number, [])
 
     def begin(self, token: int) -> None:
-        """Sends a token that was kept. `consume` of the same token, which must follow, has the answer."""
+        """Sends a kept token. `consume` of the same token must follow and reads the answer."""
         self._is_begun = True
         self._line.advance(self._number, [token])
 
     def consume(self, token: int) -> GrammarError | CompilerError | None:
-        """Follow a token of the reply. Returns why that failed, if it did."""
+        """Advances by a kept token. Returns an error, or None."""
         if not self._is_begun:
             self.begin(token)
         self._is_begun = False
@@ -82,11 +82,11 @@ class HostMatcher:
         return None if fault is None else reply_error(fault)
 
     def append(self, tokens: Sequence[int]) -> None:
-        """Tokens that had to come. The next one ends with their error, if any."""
+        """Advances by forced tokens. The next `consume` returns their error, if any."""
         self._line.advance(self._number, list(tokens))
 
     def forced_text(self) -> ForcedText:
-        """What must come next. What may follow that is not known."""
+        """The text that must come next; what may follow it is not known."""
         return ForcedText(self._line.standing(self._number).forced, ANY_BYTE, False)
 
     def fill_mask(self, mask: NDArray[np.int32]) -> None:
@@ -95,28 +95,26 @@ class HostMatcher:
         if len(standing.mask) == mask.nbytes:
             mask[:] = np.frombuffer(standing.mask, np.int32)
             return
-        mask[:] = 0  # its process is gone: the token that ends the reply comes, and the error with it
+        mask[:] = 0  # the process is gone: only the end is allowed, and `consume` returns the error
         for token in self._eos_tokens:
             mask.view(np.uint32)[token // 32] |= np.uint32(1 << token % 32)
 
 
 class _Line:
-    """Questions to one process and their answers, by matcher. Of each matcher the last answer counts.
+    """Requests to one process and its answers, by matcher. A matcher's last answer counts.
 
-    An answer's deadline begins with the latest question or answer, not with the wait for it. So processes
-    that were asked together and are all silent cost the caller one deadline and not one each.
+    An answer's deadline begins with the latest request or answer, not with the wait for it. So the caller
+    waits for one deadline if several processes were asked together and all are silent.
     """
 
     def __init__(self, process: GrammarProcess) -> None:
         self.process = process
         self._numbers = count(1)
-        self._exchanged_at = 0.0  # when a question was last sent or an answer last read
-        self._asked: dict[int, int] = {}  # answers that are yet to come, by matcher
+        self._exchanged_at = 0.0  # of the last request or answer
+        self._asked: dict[int, int] = {}  # outstanding answers, by matcher
         self._standings: dict[int, Standing] = {}
-        self._left: deque[int] = deque()  # matchers that are gone, which the process doesn't know yet
-        self._in_use: set[int] = (
-            set()
-        )  # matchers, but for those of which the process knows that they are gone
+        self._left: deque[int] = deque()  # deleted matchers that the process still has
+        self._in_use: set[int] = set()  # matchers that the process has
 
     def new_number(self) -> int:
         number = next(self._numbers)
@@ -129,11 +127,11 @@ class _Line:
         self._send(encode(Advance(matcher, tokens)))
 
     def leave(self, matcher: int) -> None:
-        """Tells the process with the next send: a finalizer calls this, in the middle of anything."""
+        """Tells the process with the next message. A finalizer may call this at any point."""
         self._left.append(matcher)
 
     def standing(self, matcher: int) -> Standing:
-        """Where the matcher stands after all that was sent. Waits for it, and ends a process that stalls."""
+        """The matcher's standing after all messages. Waits for it, and ends a process that stalls."""
         while self._asked.get(matcher) and self.process.fault is None:
             try:
                 self._take(decode_standing(self.process.channel.receive(self._patience_s())))

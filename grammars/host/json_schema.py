@@ -1,4 +1,4 @@
-"""JSON schemas for llguidance: compact, exact or refused with the keyword and its path."""
+"""JSON schemas for llguidance, and its errors with the keyword and its path."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..errors import GrammarError, NotCoveredError, WrongKeywordError
 from ..regex.pattern import is_malformed
 from ..schema.read.json_text import Json, objects
 
-MAX_REFERENCES = 1000  # one behind the other; each takes llguidance some stack
+MAX_REFERENCES = 1000  # in a row; each takes some of llguidance's stack
 
 _KEYWORDS_IN_ERRORS = (
     (re.compile(r'Unimplemented keys: \["([^"]+)"'), None),
@@ -33,7 +33,7 @@ _MISTAKES = {
 
 
 def with_options(schema: Json, separators: tuple[str, str]) -> dict[str, Json]:
-    """The schema with our options for llguidance, whatever it says itself."""
+    """The schema with our options for llguidance in place of its own."""
     if schema is False:
         raise GrammarError("the schema `false` allows no value")
     fields = {} if schema is True else dict(schema) if isinstance(schema, dict) else {}
@@ -48,7 +48,7 @@ def with_options(schema: Json, separators: tuple[str, str]) -> dict[str, Json]:
 
 
 def explain(error: str, what: str, schema: Json) -> GrammarError:
-    """llguidance's message on a grammar, with the path of the schema's keyword that it is about."""
+    """llguidance's error as ours, with the path of the schema's keyword at fault."""
     found = _culprit(error, schema)
     if found is None:
         return GrammarError(f"the {what} can't be enforced: {error}")
@@ -60,7 +60,7 @@ def explain(error: str, what: str, schema: Json) -> GrammarError:
 
 
 def _makes_no_sense(keyword: str, value: Json) -> bool:
-    """Whether a value that llguidance refuses is wrong in itself, not only beyond what it can do."""
+    """Whether a value that llguidance refuses is wrong in any engine."""
     if keyword in ("pattern", "patternProperties"):
         return any(map(_is_no_regex, [value] if isinstance(value, str) else value or ()))  # type: ignore[arg-type]
     return keyword in ("type", "$id") or (keyword == "$ref" and str(value).startswith("#"))
@@ -75,7 +75,7 @@ def _is_no_regex(pattern: str) -> bool:
 
 
 def remove_culprit(error: NotCoveredError, schema: Json) -> None:
-    """Removes the keyword that the error, one of `explain`, is about."""
+    """Removes the keyword of an error that `explain` made."""
     for path, fields in objects(schema):
         if error.keyword in fields and _pointer(path, error.keyword) == error.path:
             del fields[error.keyword]
@@ -87,7 +87,7 @@ def _pointer(path: tuple[str, ...], keyword: str) -> str:
 
 
 def _culprit(error: str, schema: Json) -> tuple[tuple[str, ...], str, Json] | None:
-    """The path of the object that has the keyword at fault, the keyword and its value."""
+    """The path of the object with the keyword at fault, the keyword, and its value."""
     for pattern, keyword in _KEYWORDS_IN_ERRORS:
         match = pattern.search(error)
         if match is None:
@@ -101,11 +101,11 @@ def _culprit(error: str, schema: Json) -> tuple[tuple[str, ...], str, Json] | No
 
 
 def check_references(schema: Json) -> None:
-    """Raises GrammarError if references follow each other further than llguidance's stack is sure to reach.
+    """Raises GrammarError if a chain of references may overflow llguidance's stack.
 
-    A reference that leads back to where it came from counts once.
+    A circle of references counts once.
     """
-    found: dict[str, list[str]] = {}  # the references in what each one leads to
+    found: dict[str, list[str]] = {}  # the references inside each target
     pending = ["#"]
     while pending:
         pointer = pending.pop()
@@ -122,7 +122,7 @@ def check_references(schema: Json) -> None:
 
 
 def _target(schema: Json, pointer: str) -> Json:
-    """What a local pointer leads to; None for what is none."""
+    """The target of a local pointer; None for other references."""
     if not pointer.startswith("#/"):
         return None
     part = schema
@@ -138,7 +138,7 @@ def _target(schema: Json, pointer: str) -> Json:
 
 
 def _longest(found: dict[str, list[str]]) -> int:
-    """The length of the longest way from the whole schema that passes nothing twice, but for circles."""
+    """The length of the longest chain of references from the whole schema; a circle counts once."""
     lengths: dict[str, int] = {}
     above: set[str] = set()
     pending = ["#"]

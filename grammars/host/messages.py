@@ -1,6 +1,6 @@
-"""What the scheduler and the processes that run llguidance say to each other.
+"""Messages between the scheduler and the processes that run llguidance.
 
-A process that has read a client's grammar is not trusted: its answers are data of known types and size.
+A process that has read a client's grammar is not trusted: its answers have known types and bounded sizes.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from ...runtime.grammar_spec import GrammarSpec
 from ..errors import Fault
-from ..schema import PropertyOrder, Unenforced
-from ..source import GrammarKind, Source
 
-FORK, KILL = b"F", b"K"  # to the server, before a process's number in 8 bytes
-NOT_FORKED = -1000  # a status
+FORK, KILL = b"F", b"K"  # to the server, followed by a process number in 8 bytes
+NOT_FORKED = -1000  # a status: the fork failed
 MAX_ANSWER = 4 << 20  # bytes; a mask of a vocabulary of a million tokens has 128 KiB
 
 Task = Literal["enforce", "allow", "lark", "thinking", "describe"]
-"""`enforce` all of the grammar; `allow` keywords to be left out; `lark`: a grammar in Lark; `thinking`: a
-structural tag of a thought and a grammar, which `lark` has in Lark; `describe` a structural tag"""
+"""`enforce` the whole grammar; `allow` keywords to be left out; `lark`: a grammar in Lark; `thinking`: a
+structural tag of a thought and a grammar, given as `lark` in Lark; `describe` a structural tag."""
 
 
 class HostVocabulary(Struct, array_like=True):
@@ -34,28 +33,17 @@ class HostVocabulary(Struct, array_like=True):
 
 
 class CompileJob(Struct, array_like=True):
-    """`deadline_s` and `extra_bytes` are what the process may take beyond what it has when it is forked."""
+    """The process may take `deadline_s`, and `extra_bytes` beyond its memory when it was forked."""
 
     task: Task
-    kind: GrammarKind
-    text: str
-    separators: tuple[str, str]
-    property_order: PropertyOrder
-    unenforced: Unenforced
-    closing: bool
+    spec: GrammarSpec
     deadline_s: float
     extra_bytes: int
     lark: str = ""
 
-    @property
-    def source(self) -> Source:
-        return Source(
-            self.kind, self.text, self.separators, self.property_order, self.unenforced, self.closing
-        )
-
 
 class Compiled(Struct, tag=True, array_like=True):
-    """`nbytes` is the memory that the process took for it."""
+    """The grammar is compiled. `nbytes`: the memory that it took."""
 
     left_out: tuple[tuple[str, str], ...]
     may_begin: bool
@@ -63,10 +51,10 @@ class Compiled(Struct, tag=True, array_like=True):
 
 
 class Description(Struct, tag=True, array_like=True):
-    """What there is to know of a structural tag that can't be compiled as it is.
+    """Facts about a structural tag that can't be compiled as it is.
 
-    `schemas`: the function and what may take the schema's place, of each schema; `grammar`: that of the
-    content behind a thought, if it is one.
+    `schemas`: for each schema its function, and what may replace it; `grammar`: the grammar behind a thought,
+    if there is one.
     """
 
     schemas: list[tuple[str, Literal["refuse", "object", "value"]]]
@@ -81,14 +69,14 @@ Outcome: TypeAlias = Compiled | Description | Failed
 
 
 class Advance(Struct, tag=True, array_like=True):
-    """The matcher `matcher`, which begins to exist when it is first named, takes these tokens."""
+    """The matcher advances by these tokens. Its first message creates it."""
 
     matcher: int
     tokens: list[int]
 
 
 class Leave(Struct, tag=True, array_like=True):
-    """Nothing will be asked of the matcher any more."""
+    """The matcher is not needed any more."""
 
     matcher: int
 
@@ -97,7 +85,7 @@ Request: TypeAlias = Advance | Leave
 
 
 class Standing(Struct, array_like=True):
-    """Where a matcher stands: what went wrong, the text that must come next, the next token's mask."""
+    """A matcher's error, the text that must come next, and the next token's mask."""
 
     matcher: int
     error: Fault | None
@@ -106,8 +94,8 @@ class Standing(Struct, array_like=True):
 
 
 class Ended(Struct, array_like=True):
-    """A process ended, with the status that `subprocess` would give, after so much processor time.
-    Process 0 is the server: it is ready."""
+    """A process ended, with a status as `subprocess` gives it, after so much processor time. Process 0
+    stands for the server and means that it is ready."""
 
     process: int
     status: int

@@ -1,4 +1,4 @@
-"""llguidance: it compiles grammars and follows them token by token. It runs in processes of its own alone."""
+"""llguidance's compiler and matchers. Only llguidance's own processes import this module."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
 from numpy.typing import NDArray
 
+from ...runtime.grammar_spec import Unenforced
 from ..errors import CompilerError, GrammarError, NotCoveredError, ParserFailedError, WrongKeywordError
 from ..machine.jump_forward import MAX_TEXT
-from ..schema import Unenforced
 from ..schema.read.json_text import Json, parse_schema
 from ..tags.format import Format, JsonSchema
 from ..tags.lark import in_lark
 from .json_schema import check_references, explain, remove_culprit, with_options
 
-_SPECIAL_TOKEN = b"\xff"  # begins the name of one in llguidance's texts
+_SPECIAL_TOKEN = b"\xff"  # precedes a special token's name in llguidance's texts
 _PANIC = "panic: "  # begins the error of a matcher whose parser failed
-MAX_STEP_ITEMS = 10_000  # of the parser for each token: an ambiguous grammar ends its request, not the pace
+MAX_STEP_ITEMS = 10_000  # of the parser for each token; an ambiguous grammar ends its own request
 
 
 class NativeMatcher:
-    """Follows one request. Errors are values: they end the request, never the step."""
+    """Follows one request. An error is a value that ends the request, not the step."""
 
     def __init__(self, matcher: LLMatcher, eos_tokens: tuple[int, ...]) -> None:
         self._matcher = matcher
         self._eos_tokens = eos_tokens
 
     def consume(self, token: int) -> GrammarError | CompilerError | None:
-        """Follow a token of the reply. Returns why that failed, if it did."""
-        if self._matcher.is_error():  # a mask past a limit allows the end only
+        """Advances by a kept token. Returns an error, or None."""
+        if self._matcher.is_error():  # past a limit the mask allows only the end
             return self._not_followed()
         if token in self._eos_tokens and (self._matcher.is_accepting() or self._matcher.is_stopped()):
             return None
@@ -50,7 +50,7 @@ class NativeMatcher:
         return GrammarError(f"the grammar can't be followed: {_in_plain_words(error)}")
 
     def forced_text(self) -> bytes:
-        """What must come next."""
+        """The text that must come next."""
         return self._matcher.compute_ff_bytes()[:MAX_TEXT]
 
     def fill_mask(self, mask: NDArray[np.int32]) -> None:
@@ -60,12 +60,12 @@ class NativeMatcher:
 
 @dataclass(frozen=True, eq=False)
 class NativeGrammar:
-    """A compiled grammar, of which each request follows its own copy."""
+    """A compiled grammar. Each request follows its own copy."""
 
     prototype: LLMatcher
     eos_tokens: tuple[int, ...]
     left_out: tuple[tuple[str, str], ...] = ()
-    """keyword and path of what the schema asks beyond it, where that is allowed"""
+    """Keyword and path of each constraint that is not enforced."""
 
     def matcher(self) -> NativeMatcher:
         return NativeMatcher(self.prototype.deep_copy(), self.eos_tokens)
@@ -88,7 +88,7 @@ class HostCompiler:
     def json_schema(
         self, text: str, separators: tuple[str, str], unenforced: Unenforced = "refuse"
     ) -> NativeGrammar:
-        """Raises GrammarError; where it is allowed, what can't be enforced is left out one by one."""
+        """Compiles a schema; if `unenforced` allows it, without the keywords that can't be enforced."""
         schema = parse_schema(text)
         check_references(schema)
         left_out: list[tuple[str, str]] = []
@@ -121,19 +121,19 @@ class HostCompiler:
         )
 
     def _compile(self, grammar: str, what: str, schema: Json = None) -> NativeGrammar:
-        """`what` it is to whoever sent it; `schema` is the one it comes from, if any."""
+        """`what`: the client's word for the grammar; `schema`: the schema that it comes from, if any."""
         limits = LLParserLimits(verbose_errors=False, step_max_items=MAX_STEP_ITEMS)
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
         if matcher.is_error():
             raise explain(matcher.get_error(), what, schema)
         probe = matcher.deep_copy()
         self._follow_forced(probe)
-        if probe.is_error():  # some that allow nothing at all are found out only here
+        if probe.is_error():  # some grammars that allow nothing fail only here
             raise GrammarError(f"the {what} {_in_plain_words(probe.get_error())}")
         return NativeGrammar(matcher, self._eos_tokens)
 
     def _follow_forced(self, probe: LLMatcher) -> None:
-        """As far as every reply has the same text."""
+        """Advances by the text with which every reply begins."""
         probe.compute_bitmask()
         forced = probe.compute_ff_bytes()[:MAX_TEXT].partition(_SPECIAL_TOKEN)[0]
         if forced and not probe.is_error():
@@ -141,8 +141,8 @@ class HostCompiler:
             probe.compute_bitmask()
 
     def _literal(self, text: str) -> list[str]:
-        """Lark terms for literal text, in which the vocabulary's special tokens are themselves, but for ends
-        of sequence."""
+        """Lark terms for literal text, in which names of special tokens (except end-of-sequence ones) are the
+        tokens."""
         terms: list[str] = []
         while text:
             found = [
@@ -161,13 +161,13 @@ class HostCompiler:
 
     @cached_property
     def _named(self) -> dict[str, int]:
-        """Special tokens that a structural tag may name and free text may hold."""
+        """The special tokens that a structural tag may name and free text may hold."""
         named = [token for token in self._special if self._tokens[token] and token not in self._eos_tokens]
         return {self._tokens[token].decode(errors="replace"): token for token in reversed(named)}
 
 
 def _in_plain_words(error: str) -> str:
-    """llguidance's messages that tell about its parser, as what is wrong with a grammar."""
+    """llguidance's messages about its parser, as a fault of the grammar."""
     if "NoExtensionBias" in error:
         return "allows no value, or none that ends"
     if "Too many items" in error:
@@ -176,7 +176,7 @@ def _in_plain_words(error: str) -> str:
 
 
 class _Spelling:
-    """What llguidance asks of a tokenizer. It tokenizes longest match first: enough for forced text."""
+    """A tokenizer for llguidance. It takes the longest match first, which is enough for forced text."""
 
     def __init__(self, tokens: list[bytes], special: list[int], eos_tokens: tuple[int, ...]) -> None:
         self.tokens = tokens

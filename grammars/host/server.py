@@ -1,8 +1,7 @@
 """The process that forks a process for each grammar that llguidance compiles and follows.
 
-It loads llguidance and the vocabulary once; a fork has both at once and shares their memory. It reads no
-grammar itself. It has one thread, as a fork of several would be unsafe, and ends with the scheduler, whose
-end closes the control socket.
+It loads llguidance and the vocabulary once, and its forks share their memory. It reads no grammar itself. It
+has one thread, as forking several is unsafe. It ends when the scheduler's end of the control socket closes.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class Server:
     def __init__(self, control: socket.socket, compiler: HostCompiler) -> None:
         self._control = control
         self._compiler = compiler
-        self._numbers: dict[int, int] = {}  # of processes, by pid
-        self._first_bytes: dict[int, int] = {}  # of memory when it was forked, by pid
+        self._numbers: dict[int, int] = {}  # process numbers, by pid
+        self._first_bytes: dict[int, int] = {}  # memory at the fork, by pid
         self._child_ended, self._wake = socket.socketpair()
         self._wake.setblocking(False)
         self._child_ended.setblocking(False)
@@ -41,7 +40,7 @@ class Server:
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
 
     def run(self) -> None:
-        """Until the scheduler closes the control socket or ends."""
+        """Runs until the scheduler closes the control socket or ends."""
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._child_ended, select.POLLIN)
@@ -65,7 +64,7 @@ class Server:
     def _obey(self) -> bool:
         try:
             message, descriptors, _, _ = socket.recv_fds(self._control, 64, 1)
-        except ConnectionResetError:  # the scheduler ended before it had read everything
+        except ConnectionResetError:  # the scheduler ended with unread messages
             return False
         if not message:
             return False
@@ -111,7 +110,7 @@ class Server:
             self._tell(self._numbers.pop(pid), os.waitstatus_to_exitcode(status), cpu_s)
 
     def _watch_memory(self) -> None:
-        """Together they may not take what one may: then the largest one ends."""
+        """Kills the largest process if all together have grown beyond `MOST_GROWTH`."""
         grown: dict[int, int] = {}
         for pid, first in self._first_bytes.items():
             with suppress(OSError, IndexError):
@@ -140,7 +139,7 @@ def main() -> None:
     if len(os.listdir("/proc/self/task")) != 1:
         sys.exit("a library started a thread, which forked processes would lack")
     gc.collect()
-    gc.freeze()  # collections would write to memory that is shared
+    gc.freeze()  # collections would write to shared memory
     gc.disable()
     Server(control, compiler).run()
 

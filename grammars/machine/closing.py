@@ -1,4 +1,4 @@
-"""The shortest text that ends a reply from wherever its automaton stands."""
+"""The shortest text that ends a reply from any state and stack."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from .shortest_exits import ENDED, Exit, Parts, WaysOut
+from .shortest_exits import ENDED, Exit, Parts, ShortestExits
 from .stack_automaton import DEAD, DROP, POP, StackAutomaton, names_of
 
-KNOWN_ROUTES = 1024  # a string goes on in the same state
+KNOWN_ROUTES = 1024  # most bytes of a string leave state and stack as they are
 _END = Exit(ENDED, 0, 0)
 
 
 class _Route(NamedTuple):
-    """`length` bytes, spelled by the ways `parts`."""
+    """A text of `length` bytes, as a sequence of parts."""
 
     length: int
     parts: Parts
 
 
 class Closing:
-    """Follows the ways out of the stack's places, from its top down."""
+    """Joins the shortest exits of the stack's places, from the top down."""
 
     def __init__(self, machine: StackAutomaton) -> None:
         self._machine = machine
-        self._ways = WaysOut(machine)
+        self._exits = ShortestExits(machine)
         self._route = lru_cache(KNOWN_ROUTES)(self._found_route)
 
     @property
     def nbytes(self) -> int:
-        return self._ways.nbytes
+        return self._exits.nbytes
 
     def length(self, state: int, stack: Sequence[int]) -> int | None:
-        """How many bytes `text` has, wherever that is known. Quickly."""
+        """The length of `text` in bytes, or None; found without spelling the text."""
         route = self._route(state, tuple(stack))
         return None if route is None else route.length
 
     def text(self, state: int, stack: Sequence[int]) -> bytes | None:
-        """What ends the reply from there; None if that isn't known."""
+        """The shortest text that ends the reply; None if it isn't known."""
         route = self._route(state, tuple(stack))
         if route is None:
             return None
-        text = b"".join(self._ways.text(*part) for part in route.parts)
+        text = b"".join(self._exits.text(*part) for part in route.parts)
         return text if self._is_end(state, list(stack), text) else None
 
     def _found_route(self, state: int, stack: tuple[int, ...]) -> _Route | None:
@@ -56,24 +56,24 @@ class Closing:
                     if after != DEAD and (known is None or length < known.length):
                         reached[height - popped][after] = _Route(length, (*begun.parts, *way.parts))
         ending = [
-            _Route(route.length + self._ways.lengths[here][_END], (*route.parts, (here, _END)))
+            _Route(route.length + self._exits.lengths[here][_END], (*route.parts, (here, _END)))
             for here, route in reached[0].items()
-            if _END in self._ways.lengths[here]
+            if _END in self._exits.lengths[here]
         ]
         return min(ending, default=None)
 
     def _below(self, state: int, stack: Sequence[int]) -> Iterator[tuple[int, int, _Route]]:
-        """How many of the stack's places are popped, and the states and the ways that this leads to."""
+        """(number of places popped, state after that, route) for each exit from the stack's top."""
         words = 0
-        for exit, length in self._ways.lengths[state].items():
+        for exit, length in self._exits.lengths[state].items():
             if exit.kind in (POP, DROP):
-                yield 1, self._ways.after(exit, stack[-1]), _Route(length, ((state, exit),))
+                yield 1, self._exits.after(exit, stack[-1]), _Route(length, ((state, exit),))
             words = max(words, exit.words)
         if 0 < words < len(stack):
             below = len(stack) - words
             seen = names_of(stack[below:][::-1])
-            for length, parts in self._ways.completed(state, seen).values():
-                yield 1 + words, self._ways.after(parts[-1][1], stack[below - 1]), _Route(length, parts)
+            for length, parts in self._exits.completed(state, seen).values():
+                yield 1 + words, self._exits.after(parts[-1][1], stack[below - 1]), _Route(length, parts)
 
     def _is_end(self, state: int, stack: list[int], text: bytes) -> bool:
         end = self._machine.walk(state, stack, text)

@@ -1,11 +1,11 @@
-"""How many places of the stack a reply still needs to come to an end.
+"""Makes a step dead if the stack has too few free places for the rest of the reply.
 
-A nested value may *require* others inside of it. Where the stack has too few places for them its end can't
-be reached any more, so that every step that leads there must be dead already. The *need* of a state is the
-least number of places, beside those that are taken, with which an end is reached whatever verdicts come.
+A value may *require* nested values. Where the stack has too few free places for them, the reply can't end any
+more, so every step that leads there must be dead already. The *need* of a state is the least number of free
+places with which the reply can end, whatever verdicts its values return.
 
-States on the same *level* have the same places below them. A push leads to the level above and comes back
-with a verdict; so does a call into a code point, which needs no place.
+States on the same *level* have the same places below them. A push leads to the level above and returns with a
+verdict. A call into a code point does the same and needs no place.
 """
 
 from __future__ import annotations
@@ -38,46 +38,46 @@ from .stack_automaton import (
     words_of,
 )
 
-_LAST_VERDICT = 63  # bits of a word; later verdicts count as the last
+_LAST_VERDICT = 63  # the highest bit of a word; it stands for all later verdicts too
 
 
 class Frames(NamedTuple):
-    """What the tables of an automaton don't tell of its stack."""
+    """Facts about the stack that an automaton's tables don't hold."""
 
     sizes: NDArray[np.int32]  # [returns]
-    """how many verdicts a base has, at its first place"""
+    """The number of verdicts of a base, at the base's first place."""
     is_called: NDArray[np.bool_]  # [states]
-    """states inside a code point, which return by verdict"""
+    """Whether the state is inside a code point; such a state returns by verdict."""
     required: NDArray[np.int32]  # [n, 2]
-    """pairs of where an object begins and where a value begins that it must have"""
+    """Pairs of states: an object's first, and the first of a value that the object must have."""
     full_names: Callable[[NDArray[np.int32]], Mapping[int, Mapping[int, int]]]
-    """from the needs of states to the names that count as seen, as bits, where room is lacking: by where an
-    object begins whose order is free, and the least room with which they don't"""
+    """From the states' needs, for each unordered object's first state: the names that count as seen (bits),
+    by the least number of free places with which they don't."""
 
 
 class _Ways(NamedTuple):
-    """What entries do: way a is action a, way actions + s the plain step to state s.
+    """What entries do. Way a is action a; way actions + s is the plain step to state s.
 
-    A way leads to the states `after[first[w]:first[w] + counts[w]]` on the same level, of which those that
-    are `DEAD` are none: the one for each verdict where it pushes or calls, else any of them.
+    Way w leads to the states `after[first[w]:first[w] + counts[w]]` on the same level, without those that are
+    `DEAD`. A push or call leads to one of them for each verdict, any other way to any of them.
     """
 
     first: NDArray[np.int64]
     counts: NDArray[np.int32]
     after: NDArray[np.int32]
     like: NDArray[np.int64]
-    """a way with the same states after it, or itself; calls into code points have many"""
+    """A way with the same states after it (many calls into code points share them), or the way itself."""
     inside: NDArray[np.int32]
-    """where it begins what it pushes for, -1 if it doesn't push"""
+    """The first state of the nested value if the way pushes, else -1."""
     places: NDArray[np.int32]
-    """that it takes with that"""
+    """The number of places that the push takes."""
     popped: NDArray[np.uint64]
-    """its verdict as a bit, 0 if it doesn't pop"""
+    """The verdict as a bit if the way pops, else 0."""
 
 
 class _Graph(NamedTuple):
-    """State s has `ways[first_way[s]:first_way[s + 1]]`; the states on its level with a way to it are found
-    likewise in `sources`."""
+    """State s has the ways `ways[first_way[s]:first_way[s + 1]]`. The states on its level with a way to s are
+    `sources[first_source[s]:first_source[s + 1]]`."""
 
     first_way: NDArray[np.int64]
     ways: NDArray[np.int32]
@@ -85,8 +85,8 @@ class _Graph(NamedTuple):
     sources: NDArray[np.int32]
 
 
-def with_room(automaton: StackAutomaton, frames: Frames) -> StackAutomaton:
-    """Makes steps dead after which the stack has too few places left.
+def with_depth_guard(automaton: StackAutomaton, frames: Frames) -> StackAutomaton:
+    """The automaton without the steps after which the stack has too few free places.
 
     Raises TooLargeError if the start needs more than `MAX_DEPTH`.
     """
@@ -95,20 +95,20 @@ def with_room(automaton: StackAutomaton, frames: Frames) -> StackAutomaton:
     if needs[automaton.start] > MAX_DEPTH:
         raise TooLargeError(f"it requires more than {MAX_DEPTH} levels of nesting")
     needs_of_ways = _needs_of_ways(ways, frames.required, needs)
-    rooms, rises = _guards(automaton.transitions, automaton.actions, needs, needs_of_ways)
+    reserves, rises = _guards(automaton.transitions, automaton.actions, needs, needs_of_ways)
     targets, which = np.unique(automaton.transitions[rises], return_inverse=True)
     steps = np.zeros((len(targets), ACTION_COLUMNS), np.int32)
     steps[:, 0], steps[:, 1], steps[:, 3] = GO, targets, needs[targets]
     guarded = automaton.transitions.copy()
-    guarded[rises] = -2 - len(rooms) - which
+    guarded[rises] = -2 - len(reserves) - which
     actions = np.concatenate([automaton.actions, steps])
-    actions[: len(rooms), 3] = rooms
+    actions[: len(reserves), 3] = reserves
     actions = _with_full_names(actions, frames.full_names(needs))
     return replace(automaton, transitions=guarded, actions=actions)
 
 
 def _with_full_names(actions: NDArray[np.int32], names: Mapping[int, Mapping[int, int]]) -> NDArray[np.int32]:
-    """With rows of the names that count as seen where room is lacking."""
+    """The actions, with the names that count as seen where too few places are free."""
     rows = [actions]
     count = len(actions)
     for number in np.flatnonzero(actions[:, 0] == OPEN).tolist():
@@ -131,7 +131,7 @@ def _ways(automaton: StackAutomaton, frames: Frames) -> _Ways:
     kinds, targets, operands = actions[:, :3].T
     pushes, pops = np.isin(kinds, (PUSH, OPEN)), np.isin(kinds, (POP, CLOSE))
     calls = np.flatnonzero(np.isin(kinds, (CALL, COUNT_CALL)))
-    calls = calls[frames.is_called[targets[calls]]]  # the others set a count and don't come back
+    calls = calls[frames.is_called[targets[calls]]]  # the others set a count and don't return
     returns = pushes.copy()
     returns[calls] = True
     first = np.arange(len(automaton.returns), len(automaton.returns) + 2 * len(actions), 2)
@@ -152,7 +152,7 @@ def _ways(automaton: StackAutomaton, frames: Frames) -> _Ways:
 
 
 def _like(ways: int, calls: NDArray[np.int64], bases: NDArray[np.int32]) -> NDArray[np.int64]:
-    """One of the calls with the same base for each of them, itself for any other way."""
+    """For each call one call with the same base; for any other way the way itself."""
     like = np.arange(ways)
     call_of_base = np.zeros(1 + bases.max(initial=0), np.int64)
     call_of_base[bases] = calls
@@ -162,7 +162,7 @@ def _like(ways: int, calls: NDArray[np.int64], bases: NDArray[np.int32]) -> NDAr
 
 @njit(cache=True)
 def _needs(transitions, accepting, required, ways, most):  # type: ignore[no-untyped-def]
-    """The need of each state, `most` + 1 where it is more than `most`."""
+    """The need of each state, at most `most` + 1."""
     graph = _graph(transitions, ways)
     states = len(transitions)
     needs = np.full(states, most + 1, np.int32)
@@ -170,26 +170,27 @@ def _needs(transitions, accepting, required, ways, most):  # type: ignore[no-unt
     before, pushes = _alone(accepting, graph, ways)
     may_gain = np.ones(states, np.bool_)
     unchanged = 0
-    for room in range(most + 1):
-        inner = _inner_ends(ways, inside, room)
+    for reserve in range(most + 1):
+        inner = _inner_ends(ways, inside, reserve)
         ends, allowed = _settled(graph, ways, before, inner, may_gain)
         for state in range(states):
-            if allowed[state] and needs[state] > room:
-                needs[state] = room
-        unchanged = unchanged + 1 if room and (ends == before).all() else 0
-        if allowed.all() or unchanged == 1 + SET_WORDS:  # an object that is opened looks so far down
+            if allowed[state] and needs[state] > reserve:
+                needs[state] = reserve
+        unchanged = unchanged + 1 if reserve and (ends == before).all() else 0
+        if allowed.all() or unchanged == 1 + SET_WORDS:  # an opened set takes up to so many places
             break
-        inside[room] = ends
+        inside[reserve] = ends
         for pair in range(len(required)):
             if ends[required[pair, 1]] == 0:
-                inside[room, required[pair, 0]] = 0
+                inside[reserve, required[pair, 0]] = 0
         before, may_gain = ends, pushes | (ends == 0)
     return needs
 
 
 @njit(cache=True)
 def _alone(accepting, graph, ways):  # type: ignore[no-untyped-def]
-    """The verdicts with which each state ends its level at once, a bit for each; which states push."""
+    """The verdicts, as bits, with which each state can end its level in one step; whether each state
+    pushes."""
     ends = accepting.astype(np.uint64)
     pushes = np.zeros(len(ends), np.bool_)
     for state in range(len(ends)):
@@ -201,20 +202,22 @@ def _alone(accepting, graph, ways):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _inner_ends(ways, inside, room):  # type: ignore[no-untyped-def]
-    """The verdicts with which each way may come back, none where it has no room for what it pushes for."""
+def _inner_ends(ways, inside, reserve):  # type: ignore[no-untyped-def]
+    """The verdicts with which each way may return; none if too few places are free for its push."""
     inner = np.full(len(ways.inside), ~np.uint64(0))
     for way in range(len(inner)):
         if ways.inside[way] >= 0:
-            left = room - ways.places[way]
+            left = reserve - ways.places[way]
             inner[way] = inside[left, ways.inside[way]] if left >= 0 else np.uint64(0)
     return inner
 
 
 @njit(cache=True)
 def _settled(graph, ways, before, inner, may_gain):  # type: ignore[no-untyped-def]
-    """The verdicts with which each state's level can end, and the states where it can, from which no step
-    may lead to others. `before`: the verdicts with less room; `may_gain`: the states that may have more."""
+    """The verdicts with which each state's level can end, and which states are allowed.
+
+    `before`: the verdicts with one free place less; `may_gain`: the states that may have more now.
+    """
     allowed = np.ones(len(before), np.bool_)
     while True:
         ends = before.copy()
@@ -227,9 +230,13 @@ def _settled(graph, ways, before, inner, may_gain):  # type: ignore[no-untyped-d
 
 @njit(cache=True)
 def _find_ends(graph, ways, ends, inner, allowed, to_begin):  # type: ignore[no-untyped-def]
-    """Adds the verdicts that are found from the states `to_begin` on."""
+    """Adds the verdicts that states get from those they lead to, beginning with the states `to_begin`."""
     first_way, ways_of, first_source, sources = graph
-    first, counts, after = ways.first, ways.counts, ways.after  # passing `ways` on takes longer than the rest
+    first, counts, after = (
+        ways.first,
+        ways.counts,
+        ways.after,
+    )  # indexing `ways` in the loop takes longer than the rest
     waits = to_begin.copy()
     pending = np.empty(len(ends), np.int32)
     count = 0
@@ -260,7 +267,7 @@ def _find_ends(graph, ways, ends, inner, allowed, to_begin):  # type: ignore[no-
 
 @njit(cache=True, forceinline=True)
 def _ends_after(after, first, count, inner, ends, allowed):  # type: ignore[no-untyped-def]
-    """The verdicts that are left to a state that takes a way."""
+    """The verdicts with which a state's level can end if it takes a way."""
     found = np.uint64(0)
     for verdict in range(count):
         state = after[first + verdict]
@@ -295,7 +302,7 @@ def _graph(transitions, ways):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _ways_of_states(transitions, ways):  # type: ignore[no-untyped-def]
-    """[states + 1], and the ways of all states."""
+    """Where each state's ways begin [states + 1], and the ways of all states."""
     states, classes = transitions.shape
     like = ways.like
     actions = len(like) - states
@@ -323,7 +330,7 @@ def _needs_of_ways(ways, required, needs):  # type: ignore[no-untyped-def]
     for pair in range(len(required)):
         start, value = required[pair]
         inside[start] = max(inside[start], needs[value])
-    found = np.zeros(len(ways.first), np.int32)  # of a pop too: who pushed has seen to it
+    found = np.zeros(len(ways.first), np.int32)  # 0 for a pop: the push has reserved its places
     for way in range(len(found)):
         if ways.inside[way] >= 0:
             found[way] = inside[ways.inside[way]] + ways.places[way]
@@ -335,9 +342,10 @@ def _needs_of_ways(ways, required, needs):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _guards(transitions, actions, needs, needs_of_ways):  # type: ignore[no-untyped-def]
-    """The room of each action, and which plain steps lead from less need to more: [states, classes]."""
+    """The reserve of each action; which plain steps lead to a state with a greater need, [states,
+    classes]."""
     states, classes = transitions.shape
-    rooms = actions[:, 3].copy()
+    reserves = actions[:, 3].copy()
     rises = np.zeros((states, classes), np.bool_)
     for state in range(states):
         for column in range(classes):
@@ -350,5 +358,5 @@ def _guards(transitions, actions, needs, needs_of_ways):  # type: ignore[no-unty
                 need = needs_of_ways[action]
                 if kind in (PUSH, OPEN) or need > needs[state]:
                     # a drop happens with a count on the stack
-                    rooms[action] = max(rooms[action], need - 1 if kind == DROP else need)
-    return rooms, rises
+                    reserves[action] = max(reserves[action], need - 1 if kind == DROP else need)
+    return reserves, rises

@@ -1,4 +1,4 @@
-"""Text that a grammar leaves no choice about, and the tokens that the tokenizer is sure to make of it."""
+"""Forced text: the only text that a grammar allows next, and the tokens that the tokenizer makes of it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tokenizers import Tokenizer
 
 from .stack_automaton import CHOICE, DEAD, END, StackAutomaton
 
-MAX_TEXT = 256  # bytes; what is longer comes in parts
+MAX_TEXT = 256  # bytes; a longer text comes in parts
 KNOWN_TEXTS = 4096
 
-_INNER_BYTES = bytes(range(0x80, 0xC0))  # all but the first of a character
+_INNER_BYTES = bytes(range(0x80, 0xC0))  # continuation bytes of UTF-8
 
 Encode = Callable[[str], Sequence[int]]
-"""a text's tokens, without special ones around it"""
+"""A text's tokens, without special tokens around them."""
 
 
 class ForcedText(NamedTuple):
-    """`text` must come next, then one of the bytes `following` (rising), or with `ends` the end alone."""
+    """`text` must come next, then one of the bytes `following` (in rising order), or the end if `ends`."""
 
     text: bytes
     following: bytes
@@ -49,20 +49,20 @@ def forced_text(
 
 
 class Segmenter:
-    """Cuts forced text as the tokenizer would cut the whole reply.
+    """Cuts forced text into tokens as the tokenizer would cut the whole reply.
 
-    Where a token reaches past the end of a text, or the tokenizer looks ahead, the text's last tokens change
-    with what is appended. In a longer text the tokens up to any border between two are those of the text up
-    to there: so it is with byte pair encoding and with unigrams. Hence those tokens are sure that the text
-    has in common with each of its beginnings behind which a token may reach past the end.
+    The last tokens of a text may change when text is appended, because a token may span the end or the
+    tokenizer looks ahead. With byte pair encoding and unigrams, the tokens before any token border are those
+    of the text up to that border. So a token is sure if the text and each of its prefixes, behind which a
+    token may span the end, have it in common.
     """
 
     def __init__(
         self, encode: Encode, spelled: Sequence[bytes], special: Iterable[int], ends: Sequence[int]
     ) -> None:
         """
-        spelled: what each token id is in bytes, as automata read it
-        ends: of sequence, the usual one first
+        spelled: the bytes of each token id, as automata read them
+        ends: the end-of-sequence tokens, the usual one first
         """
         self._encode = encode
         self._spelled = spelled
@@ -82,7 +82,7 @@ class Segmenter:
         self.ending_tokens = lru_cache(KNOWN_TEXTS)(self._ending_tokens)
 
     def _ending_tokens(self, text: bytes) -> tuple[int, ...] | None:
-        """The tokens of text that ends a reply, without the end; None if there are none for it."""
+        """The tokens of a text that ends a reply, without the end token; None if no tokens spell it."""
         tokens: list[int] = []
         for part in self._special_text.split(text):
             special = self._special_tokens.get(part)
@@ -93,8 +93,8 @@ class Segmenter:
         return tuple(tokens)
 
     def _plain_tokens(self, text: bytes) -> tuple[int, ...] | None:
-        """What is left of a character is spelled in bytes, and so is all that the tokenizer takes for
-        something else."""
+        """The tokens of a text without special tokens. Bytes of an incomplete character, and a text that the
+        tokenizer would change, become one-byte tokens; None if one is missing."""
         rest = text.lstrip(_INNER_BYTES)
         tokens = self._tokens(rest.decode()) if _whole_characters(rest) == rest else []
         bytewise = text[: len(text) - len(rest)] if tokens else text
@@ -103,12 +103,13 @@ class Segmenter:
         return (*(self._token_of_byte[byte] for byte in bytewise), *tokens)
 
     def _sure_tokens(self, forced: ForcedText) -> tuple[int, ...]:
-        """Tokens of the text's beginning that nothing after it can change; at the end its end too."""
+        """The first tokens of the text that no later text can change; at a reply's end all, and the end
+        token."""
         text = _whole_characters(forced.text)
         if forced.ends and text == forced.text:
             sure = self._tokens(text.decode())
             return (*sure, *self._end) if sure or not text else ()
-        text = text.decode().rstrip().encode()  # spaces go to what follows them
+        text = text.decode().rstrip().encode()  # a tokenizer joins spaces to the word behind them
         following = forced.following if text == forced.text else forced.text[len(text) : len(text) + 1]
         sure = self._tokens(text.decode())
         for beginning in self._beginnings(text, following):
@@ -118,7 +119,7 @@ class Segmenter:
         return tuple(sure)
 
     def _beginnings(self, text: bytes, following: bytes) -> Iterator[str]:
-        """The text up to each place where a token may begin that reaches past the end."""
+        """The text before each place where a token may begin that spans the text's end."""
         for start in range(max(0, len(text) - self._longest + 1), len(text)):
             if self._reaches_past(text[start:], following):
                 beginning = text[:start]
@@ -132,12 +133,12 @@ class Segmenter:
         return any(self._first_from(beginning).startswith(beginning) for beginning in longer)
 
     def _first_from(self, text: bytes) -> bytes:
-        """The first token that sorts with or behind `text`, empty if there is none."""
+        """The first token, in sorted order, that is not less than `text`; empty if there is none."""
         place = bisect_left(self._sorted, text)
         return self._sorted[place] if place < len(self._sorted) else b""
 
     def _tokens(self, text: str) -> Sequence[int]:
-        """None where the tokenizer sees more in the text than its bytes."""
+        """The text's tokens; empty if the tokenizer changes the text or finds special tokens in it."""
         anchor, tokens = list(self._encode(self._anchor)), list(self._encode(self._anchor + text))
         own = tokens[len(anchor) :]
         spelled = b"".join(self._spelled[token] for token in own)
@@ -148,13 +149,13 @@ class Segmenter:
 def load_segmenter(
     path: Path, spelled: Sequence[bytes], special: Iterable[int], ends: Sequence[int]
 ) -> Segmenter:
-    """path: the tokenizer.json; for the others see `Segmenter`"""
+    """A segmenter for the tokenizer.json at `path`; for the other arguments see `Segmenter`."""
     encode = Tokenizer.from_file(str(path)).encode
     return Segmenter(lambda text: encode(text, add_special_tokens=False).ids, spelled, special, ends)
 
 
 def _whole_characters(text: bytes) -> bytes:
-    """Up to the first byte that is not part of a complete character."""
+    """The text up to the first byte that is not part of a complete character."""
     try:
         text.decode()
     except UnicodeDecodeError as error:
@@ -163,7 +164,7 @@ def _whole_characters(text: bytes) -> bytes:
 
 
 def _one_of_each_kind(following: bytes) -> Iterable[int]:
-    """Tokenizers part words by letters, digits, spaces and marks."""
+    """One byte of each kind, as tokenizers split words by letters, digits, spaces and marks."""
     ascii_only = [chr(byte) for byte in following if byte < 128]
     return {(c.isalpha(), c.isdigit(), c.isspace()): ord(c) for c in ascii_only}.values()
 

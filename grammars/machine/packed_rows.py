@@ -1,7 +1,7 @@
-"""Transition tables as the device keeps them: without what is empty, and what is like another row's.
+"""Transition tables as the device keeps them: without empty entries and entries equal to another row's.
 
-Rows are laid over each other so that the entries of one fall into the holes of others, as parser
-generators do it (R. E. Tarjan and A. C. Yao, "Storing a sparse table", 1979).
+Rows overlap so that the entries of one row fill the holes of others, as in parser generators
+ (R. E. Tarjan and A. C. Yao, "Storing a sparse table", 1979).
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ _FREE = -1
 
 @dataclass(frozen=True, eq=False)
 class PackedRows:
-    """The entry of a state for a class is `entries[row_starts[state] + class]` if that place has it as its
-    owner. If not, it is the entry of `default_state[state]`, found the same way; and `DEAD` if not there."""
+    """The entry of a state for a class is `entries[row_starts[state] + class]` if the state owns that place.
+
+    Otherwise it is the entry of `default_state[state]`, found in the same way, or `DEAD`.
+    """
 
     row_starts: NDArray[np.int32]  # [states]
     default_state: NDArray[np.int32]  # [states]
     entries: NDArray[np.int32]  # [places]
-    owners: NDArray[np.int32]  # [places], -1 for nobody
+    owners: NDArray[np.int32]  # [places], a state or -1
 
     @property
     def nbytes(self) -> int:
-        """Of what doesn't come with each state."""
+        """The bytes of `entries` and `owners`."""
         return self.entries.nbytes + self.owners.nbytes
 
 
 def packed(transitions: NDArray[np.int32], like_state: NDArray[np.int32]) -> PackedRows:
-    """Transitions [states, classes]. A state that is like another one, which must be like none, keeps
-    only where it differs, if that is less."""
+    """Packs transitions [states, classes]. A state keeps only its differences from `like_state`, if they are
+    fewer than its entries. A state that others are like must be like itself."""
     return PackedRows(*_packed(transitions, like_state))
 
 
@@ -55,7 +57,7 @@ def _packed(transitions, like_state):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _defaults(transitions, like_state):  # type: ignore[no-untyped-def]
-    """For each state the one that it is like, if it differs from that in fewer entries than it has."""
+    """For each state its `like_state`, or itself if that leaves fewer entries to keep."""
     default_state = np.arange(len(like_state)).astype(np.int32)
     for state in range(len(like_state)):
         like = like_state[state]
@@ -72,7 +74,7 @@ def _defaults(transitions, like_state):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _kept(transitions, default_state):  # type: ignore[no-untyped-def]
-    """The columns that each row keeps, one row behind the other, and where each ends."""
+    """Where each row's columns end, and the columns that the rows keep, row by row."""
     states, classes = transitions.shape
     ends = np.empty(states, np.int32)
     columns = np.empty(states * classes, np.int32)
@@ -90,7 +92,7 @@ def _kept(transitions, default_state):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _longest_first(ends, most):  # type: ignore[no-untyped-def]
-    """The rows by how many columns, up to `most`, they have."""
+    """The rows, those with most columns (`most` at most) first."""
     first = np.zeros(most + 2, np.int32)
     for row in range(len(ends)):
         first[most - _length(ends, row) + 1] += 1
@@ -111,9 +113,9 @@ def _length(ends, row):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _placed(ends, columns, classes):  # type: ignore[no-untyped-def]
-    """Where each row begins, and how many places there are.
+    """Where each row begins, and the number of places.
 
-    A row goes to the first fit behind the one before it. The search begins anew when rows are half as long.
+    A row takes the first fit behind the row before it. The search restarts when rows are half as long.
     """
     taken = np.zeros(len(columns) + (len(ends) + 2) * classes, np.bool_)
     row_starts = np.zeros(len(ends), np.int32)

@@ -1,7 +1,7 @@
-"""The shortest ways out of an automaton's states: to the end of a text, or to what pops the stack's top.
+"""The shortest ways from each state to an exit: the end of the text, or an action that pops the stack's top.
 
-They are found shortest first, backwards from the exits. What is pushed is stepped over as a whole once a way
-out of it is known.
+The search runs backwards from the exits, shortest first. Once the shortest exit of a nested value is known,
+the value counts as one step.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from .stack_automaton import (
     names_of,
 )
 
-ENDED = -1  # beside the actions' kinds
-WAY_BYTES = 800  # of memory, measured: 350 to 900
+ENDED = -1  # no kind of action has this number
+EXIT_BYTES = 800  # of memory for each exit of a state; measured: 350 to 900
 _PLAIN = sorted(range(256), key=lambda byte: (byte > 127 or not chr(byte).isalnum(), byte))
 
 
 class Exit(NamedTuple):
-    """An action that ends a way (see `StackAutomaton`), or `ENDED`: the text may end.
+    """An action that ends a way (see `StackAutomaton`), or `ENDED` if the text may end.
 
-    A name that some object must have ends a way too, if its order is free. `names` are those that the object
-    must have to be closed, and `words` the places of its set.
+    A required name of an unordered object ends a way too. `names` are the names that the object must have to
+    be closed, `words` the places of its set.
     """
 
     kind: int
@@ -50,7 +50,7 @@ class Exit(NamedTuple):
 
 
 Parts: TypeAlias = tuple[tuple[int, Exit], ...]
-"""ways that follow each other, each by its state and exit"""
+"""A sequence of ways, each as (state, exit)."""
 
 
 def _exit(action: Sequence[int]) -> Exit:
@@ -61,7 +61,7 @@ def _exit(action: Sequence[int]) -> Exit:
 
 
 class _Way(NamedTuple):
-    """How a way begins: a byte, what follows it one level up, and the state after that, None at the exit."""
+    """A way's first step: a byte, the nested value's parts, and the state after them (None at the exit)."""
 
     byte: int
     inner: Parts
@@ -74,10 +74,10 @@ class _Edge(NamedTuple):
     way: _Way
 
 
-class WaysOut:
-    """`lengths[state][exit]` is the number of bytes of the way from a state to an exit, if there is one.
+class ShortestExits:
+    """`lengths[state][exit]` is the number of bytes from a state to an exit that it can reach.
 
-    Counts are taken to hinder nothing: a string may end wherever it counts.
+    Counts are ignored: a counted string may end anywhere.
     """
 
     def __init__(self, machine: StackAutomaton) -> None:
@@ -102,13 +102,13 @@ class WaysOut:
 
     @property
     def nbytes(self) -> int:
-        """About what they take of memory."""
-        return WAY_BYTES * sum(map(len, self.lengths.values()))
+        """An estimate of the memory that the exits take."""
+        return EXIT_BYTES * sum(map(len, self.lengths.values()))
 
     def completed(self, state: int, seen: int) -> dict[int, tuple[int, Parts]]:
-        """How an object whose order is free can end from there, by verdict: in how many bytes, and the ways.
+        """For each verdict with which an unordered object can end: the number of bytes and the ways.
 
-        What it must have and lacks comes nearest first. `seen`: the bits of its names that it has.
+        The object's missing required names come nearest first. `seen`: its names so far, as bits.
         """
         length, parts = 0, Parts()
         while True:
@@ -132,7 +132,7 @@ class WaysOut:
         return any(exit.kind == CLOSE and exit.names >> name.operand & 1 for exit in after)
 
     def after(self, exit: Exit, place: int) -> int:
-        """The state below a place of the stack that is left by that exit."""
+        """The state after an exit that pops this place of the stack."""
         if exit.kind == DROP:
             return exit.target
         return int(self._machine.returns[place + exit.operand]) if exit.kind in (POP, CLOSE) else DEAD
@@ -170,7 +170,7 @@ class WaysOut:
                 self._add(_Edge(state, 1, _Way(byte, (), after)))
 
     def _entries(self) -> Iterator[dict[int, int]]:
-        """Of each state: its entries, each with its plainest byte."""
+        """For each state: its entries, each with the plainest byte that leads to it."""
         machine = self._machine
         plainest = {machine.class_of_byte[byte]: byte for byte in _PLAIN[::-1]}
         classes = sorted(plainest, key=lambda each: -_PLAIN.index(plainest[each]))
@@ -205,7 +205,7 @@ class WaysOut:
             self._add(_Edge(origin, 1 + length, _Way(byte, inner, after)))
 
     def _step_over_objects(self) -> bool:
-        """Those whose order is free. Whether a way through one was found that is new or shorter."""
+        """Finds ways through unordered objects; whether any is new or shorter."""
         has_found = False
         for start, origins in self._opens.items():
             for verdict, (length, inner) in self.completed(start, 0).items():

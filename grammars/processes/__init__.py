@@ -1,1 +1,1 @@
-"""What processes that read grammars of clients have in common."""
+"""Framed messages and limits for processes that read clients' grammars."""

@@ -1,4 +1,4 @@
-"""Messages over a socket or a pipe: four bytes of length, then so many bytes."""
+"""Messages over a socket or a pipe: the length in four bytes, then the bytes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def framed(message: bytes) -> bytes:
 
 
 def send(channel: socket.socket, message: bytes) -> None:
-    """Blocks until all is sent."""
+    """Sends one message; blocks until all is sent."""
     channel.sendall(framed(message))
 
 
 def receive(channel: socket.socket) -> bytes:
-    """Blocks for one message. Raises EOFError when the other end is closed."""
+    """The next message; blocks for it. Raises EOFError when the other end is closed."""
     (length,) = LENGTH.unpack(_exactly(channel, LENGTH.size))
     return _exactly(channel, length)
 
@@ -42,7 +42,8 @@ def write_frame(pipe: IO[bytes], message: bytes) -> None:
 
 
 def read_frame(pipe: IO[bytes], most: int = 2**32) -> bytes:
-    """Blocks for one message. Raises EOFError when the other end is closed, ValueError beyond `most`."""
+    """The next message; blocks for it. Raises EOFError when the other end is closed, ValueError beyond
+    `most`."""
     head = pipe.read(LENGTH.size)
     if len(head) < LENGTH.size:
         raise EOFError

@@ -1,4 +1,4 @@
-"""What a process that reads clients' grammars may take, and how it ended."""
+"""Limits of processes that read clients' grammars, and how such a process ended."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ PR_SET_PDEATHSIG = 1
 
 
 def resident(process: int | str = "self") -> int:
-    """Bytes of memory that a process has."""
+    """The resident memory of a process in bytes."""
     return _pages(process, 1)
 
 
 def keep_to_limits(extra_bytes: int) -> None:
-    """Of a process just forked: so much more memory, no core dumps, and nothing is read or printed. If the
-    machine lacks memory this process is ended first."""
+    """Limits a process just forked: to so much more memory, no core dumps, no input and no output. If the
+    machine runs out of memory, the system kills this process first."""
     limit_memory(extra_bytes)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -31,7 +31,8 @@ def keep_to_limits(extra_bytes: int) -> None:
 
 
 def limit_memory(extra_bytes: int) -> None:
-    """What this process may take from now on. The limit can be lowered and not raised again."""
+    """Limits the address space to its present size plus `extra_bytes`. The limit can only be lowered
+    later."""
     most = _pages("self", 0) + extra_bytes
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if hard != resource.RLIM_INFINITY:
@@ -42,12 +43,12 @@ def limit_memory(extra_bytes: int) -> None:
 def die_with(parent: int) -> None:
     """Makes a process that `parent` has just forked end with it. `parent` must have a single thread."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the signal was set
+    if os.getppid() != parent:  # the parent ended before the signal was set
         os._exit(0)
 
 
 def end_in_words(status: int) -> str:
-    """Of a status as `subprocess` gives it."""
+    """An exit status, as `subprocess` gives it, in words."""
     if status >= 0:
         return f"exit status {status}"
     names = {number.value: number.name for number in signal.Signals}  # real-time signals have none

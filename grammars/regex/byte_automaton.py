@@ -1,7 +1,7 @@
 """Regexes as exact automata over bytes, independent of any vocabulary.
 
-outlines-core builds an index over the 256 one-byte tokens. Used plainly it prefers the leftmost
-alternative and also tracks matches that begin later; between two sentinels that no text contains it
+outlines-core builds an index over the 256 one-byte tokens. Alone, it prefers the leftmost
+alternative and also tracks matches that begin later. Between two sentinels that no text contains it
 accepts exactly the regex's language, in linear time for counted repetitions.
 """
 
@@ -23,7 +23,7 @@ _END = 256
 
 def compile_regex(regex: str) -> StackAutomaton:
     """An automaton that never uses its stack. `regex` has no anchors and matches whole texts (see
-    `regex.without_anchors`)."""
+    `pattern.without_anchors`)."""
     try:
         index = Index(f"{SENTINEL}(?:{regex}){SENTINEL}", _one_byte_tokens())
     except ValueError as error:
@@ -79,7 +79,7 @@ def _reachable(table: dict[int, dict[int, int]], start: int) -> list[int]:
 def _without_dead_ends(
     transitions: NDArray[np.int32], accepting: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Drops the states from which no accepting one is reached: those of the closing sentinel."""
+    """Drops the states that reach no accepting state: those of the closing sentinel."""
     alive = accepting
     while True:
         reaching = accepting | (alive[transitions] & (transitions >= 0)).any(axis=1)
@@ -94,7 +94,7 @@ def _without_dead_ends(
 
 
 def _compressed(transitions: NDArray[np.int32], accepting: NDArray[np.bool_]) -> StackAutomaton:
-    """Bytes that no state tells apart become one class."""
+    """The automaton with one class for all bytes that no state tells apart."""
     columns, class_of_byte = np.unique(transitions, axis=1, return_inverse=True)
     return StackAutomaton(
         start=0,

@@ -28,14 +28,14 @@ State = TypeVar("State", bound=Hashable)
 
 @dataclass(frozen=True, eq=False)
 class Dfa:
-    """State 0 is the start. `labels[state]` says what a text ending there is, `REJECT` for nothing.
+    """State 0 is the start. `labels[state]` is the label of a text that ends there, or `REJECT`.
 
     The code points from `cuts[i]` up to the next cut belong to class `class_of_cut[i]`.
     """
 
     cuts: NDArray[np.int32]  # ascending, the first is 0
     class_of_cut: NDArray[np.int32]
-    transitions: NDArray[np.int32]  # [states, classes], DEAD for none
+    transitions: NDArray[np.int32]  # [states, classes], a state or DEAD
     labels: NDArray[np.int32]  # [states]
 
     def label(self, text: str) -> int:
@@ -60,7 +60,7 @@ def explored(
     following: Callable[[State, int], State | None],
     label: Callable[[State], int],
 ) -> Dfa:
-    """The automaton whose states are what `following(state, class)` reaches."""
+    """The automaton of all states that `following(state, class)` reaches."""
     classes = max(class_of_cut) + 1
     number: dict[State, int] = {start: 0}
     order = [start]
@@ -88,7 +88,7 @@ def explored(
 
 
 def constant(label: int) -> Dfa:
-    """Every text has this label."""
+    """The automaton that gives every text this label."""
     return Dfa(
         np.zeros(1, np.int32), np.zeros(1, np.int32), np.zeros((1, 1), np.int32), np.array([label], np.int32)
     )
@@ -103,7 +103,7 @@ def complement(dfa: Dfa) -> Dfa:
 
 
 def intersection(left: Dfa, right: Dfa) -> Dfa:
-    """Texts that both accept, with the left one's labels."""
+    """The automaton of the texts that both accept, with the left one's labels."""
     return combined(left, right, lambda a, b: a if a >= 0 and b >= 0 else REJECT)
 
 
@@ -112,7 +112,7 @@ def union(left: Dfa, right: Dfa) -> Dfa:
 
 
 def combined(left: Dfa, right: Dfa, label: Callable[[int, int], int]) -> Dfa:
-    """The product: a text's new label is `label(left's, right's)`; minimal."""
+    """The minimal product, in which a text's label is `label(left's, right's)`."""
     cuts, left_class, right_class, class_of_cut = _common_classes(
         left.cuts, left.class_of_cut, right.cuts, right.class_of_cut
     )
@@ -132,7 +132,7 @@ def combined(left: Dfa, right: Dfa, label: Callable[[int, int], int]) -> Dfa:
 
 @njit(cache=True)
 def _common_classes(left_cuts, left_classes, right_cuts, right_classes):  # type: ignore[no-untyped-def]
-    """Cuts of both, for each joint class its class on either side, and the joint class of each cut."""
+    """The cuts of both, the left and right class of each joint class, and the joint class of each cut."""
     most = len(left_cuts) + len(right_cuts)
     cuts, class_of_cut = np.empty(most, np.int32), np.empty(most, np.int32)
     of_left, of_right = np.empty(most, np.int32), np.empty(most, np.int32)
@@ -164,8 +164,8 @@ def _common_classes(left_cuts, left_classes, right_cuts, right_classes):  # type
 
 @njit(cache=True)
 def _product(left, right, left_class, right_class, limit):  # type: ignore[no-untyped-def]
-    """Pairs reached from (0, 0); the row after the last stands for the dead state. There is no end where
-    there are `limit` pairs."""
+    """The pairs reached from (0, 0), and their transitions. The last row is the dead state. The search stops
+    at `limit` pairs."""
     n_left, n_right, classes = len(left), len(right), len(left_class)
     pairs = np.zeros((min(limit, 64), 2), np.int32)
     transitions = np.empty((len(pairs), classes), np.int32)
@@ -203,7 +203,7 @@ def _product(left, right, left_class, right_class, limit):  # type: ignore[no-un
 
 @njit(cache=True)
 def _slot_of_pair(known, pairs, left, right):  # type: ignore[no-untyped-def]
-    """Where the pair is in the table, or would be."""
+    """The slot of the pair in the table, filled or free."""
     code = (np.uint64(left) << np.uint64(32) | np.uint64(right)) * np.uint64(0x9E3779B97F4A7C15)
     slot = np.int64(code >> np.uint64(32)) & (len(known) - 1)
     while known[slot] >= 0 and (pairs[known[slot], 0] != left or pairs[known[slot], 1] != right):
@@ -227,7 +227,7 @@ def _longer(rows, limit):  # type: ignore[no-untyped-def]
 
 
 def minimal(dfa: Dfa) -> Dfa:
-    """The same labels with the fewest states and classes; states that lead to no label are dropped."""
+    """The automaton with the fewest states and classes; states that reach no label are dropped."""
     transitions, labels = minimal_table(dfa.transitions, dfa.labels)
     if not len(labels):
         return NOTHING
@@ -240,14 +240,14 @@ def minimal(dfa: Dfa) -> Dfa:
 
 @njit(cache=True)
 def distinct_columns(table):  # type: ignore[no-untyped-def]
-    """One index of each distinct column of int32 [rows, columns], the first, and for each column its place
-    there; int64. Compared by a 64-bit hash."""
+    """The first index of each distinct column of int32 [rows, columns], and for each column its place among
+    them; int64. Columns are compared by a 64-bit hash."""
     return first_of_each(_column_hashes(table))
 
 
 @njit(cache=True)
 def first_of_each(hashes):  # type: ignore[no-untyped-def]
-    """Where each distinct one of uint64 [n] comes first, and for each its place among these; int64."""
+    """The first index of each distinct hash of uint64 [n], and for each hash its place among them; int64."""
     size = 4
     while size < 2 * len(hashes):
         size *= 2
@@ -286,7 +286,7 @@ def _column_hashes(table):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def minimal_table(transitions, labels):  # type: ignore[no-untyped-def]
-    """Merges equal states, numbered from the first; empty if that leads to no label."""
+    """The table with equal states merged, numbered from the start; empty if the start reaches no label."""
     alive = alive_states(transitions, labels)
     if not alive[0]:
         return transitions[:0].copy(), labels[:0].copy()
@@ -310,7 +310,7 @@ def minimal_table(transitions, labels):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def alive_states(transitions, labels):  # type: ignore[no-untyped-def]
-    """Whether a label or an exit can be reached, by a search against the edges."""
+    """Whether each state reaches a label or an exit, by a search against the edges."""
     states, classes = transitions.shape
     count = np.zeros(states + 1, np.int64)
     alive = labels >= 0
@@ -343,7 +343,7 @@ def alive_states(transitions, labels):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _numbered(transitions, block):  # type: ignore[no-untyped-def]
-    """A state of each block that is reached, breadth first."""
+    """One state of each reached block, breadth first."""
     seen = np.zeros(block.max() + 1, np.bool_)
     order = np.empty(block.max() + 1, np.int64)
     order[0] = 0

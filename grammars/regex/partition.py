@@ -1,4 +1,4 @@
-"""States of an automaton with equal futures, by splitting sets of states and of transitions in turn.
+"""Merges states with equal futures, by splitting sets of states and of transitions in turn.
 
 A. Valmari, "Fast brief practical DFA minimization", Information Processing Letters 112 (2012): time
 proportional to the transitions and the logarithm of the states; transitions may be missing.
@@ -23,13 +23,16 @@ class _Partition(NamedTuple):
     past: NDArray[np.int32]
     marked: NDArray[np.int32]
     touched: NDArray[np.int32]  # sets with marks
-    counts: NDArray[np.int32]  # [2] how many sets, and touched ones
+    counts: NDArray[np.int32]  # [2] numbers of sets and of touched sets
 
 
 @njit(cache=True)
 def equal_futures(transitions, labels):  # type: ignore[no-untyped-def]
-    """A number for each state, int32, from 0 on: the same for states from which equal texts lead to equal
-    labels. Transitions [states, classes], less than 0 for none; labels int32 [states]."""
+    """A number for each state, int32: equal for states from which equal texts lead to equal labels.
+
+    transitions: [states, classes], negative where there is none
+    labels: int32 [states]
+    """
     tails, columns, heads = _edges(transitions)
     incoming, order = _sorted(heads, len(labels))
     blocks = _partition(labels - labels.min())
@@ -69,7 +72,8 @@ def _edges(transitions):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _sorted(keys, most):  # type: ignore[no-untyped-def]
-    """Where the elements with each key, less than `most`, begin: [most + 1]; and all of them in order."""
+    """Where the elements with each key (less than `most`) begin, [most + 1], and the elements in that
+    order."""
     first = np.zeros(most + 1, np.int32)
     for key in keys:
         first[key + 1] += 1
@@ -121,7 +125,7 @@ def _mark(partition, element):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _split(partition):  # type: ignore[no-untyped-def]
-    """Sets of which some elements are marked become two, of which the smaller one is new."""
+    """Splits each set with some marked elements in two; the smaller part becomes a new set."""
     first, past, marked = partition.first, partition.past, partition.marked
     while partition.counts[1]:
         partition.counts[1] -= 1

@@ -1,8 +1,8 @@
-"""Regexes as users write them, in the anchor-free form that the byte automaton takes.
+"""Users' regexes in the anchor-free form that the byte automaton takes.
 
-The pattern is parsed with Python's own parser and written out again for Rust's regex syntax: anchors
-are resolved where they stand, classes become ASCII (as ECMA-262 has it), and what an automaton can't
-do is refused by name. Source of the target syntax: docs of Rust's `regex-syntax`.
+The pattern is parsed with Python's own parser and written out again in Rust's regex syntax (docs of
+`regex-syntax`). Redundant anchors are dropped, classes become ASCII (as in ECMA-262), and an error names what
+an automaton can't do.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LOOK_AROUND = {
     (op.ASSERT_NOT, -1): "negative look-behind (?<!…)",
 }
 _MAX_REPEAT = 10_000
-MAX_LENGTH = 1_000_000  # of the text that a regex asks for at most, but for what repeats without a bound
+MAX_LENGTH = 1_000_000  # characters that a regex may ask for; unbounded repetitions count once
 _NO_PROPERTIES = (
     r"has a Unicode property \p, which is not supported: "
     "write its characters as a class, such as [A-Za-zÀ-ÖØ-öø-ɏ]"
@@ -59,14 +59,15 @@ _MALFORMED = (
 
 
 def is_malformed(error: Exception) -> bool:
-    """Whether what Python's parser says of a pattern is a fault in every dialect, not only in Python's."""
+    """Whether the parser's error is a fault in every dialect of regexes, not only in Python's."""
     return isinstance(error, re.error) and error.msg.startswith(_MALFORMED)
 
 
 def without_anchors(pattern: str) -> str:
-    """The same language for whole texts: `^`, `$`, `\\A` and `\\Z` are allowed where they are redundant.
+    """The regex for whole texts with the same language: `^`, `$`, `\\A` and `\\Z` are allowed where they are
+    redundant.
 
-    Raises GrammarError for what isn't regular or isn't supported, naming it.
+    Raises GrammarError with the name of a part that isn't regular or isn't supported.
     """
     try:
         parsed = parser.parse(pattern)
@@ -85,12 +86,12 @@ def without_anchors(pattern: str) -> str:
 
 
 def shortened(pattern: str) -> str:
-    """A pattern for an error's message."""
+    """The pattern as an error's message shows it."""
     return repr(pattern if len(pattern) <= _SHOWN else pattern[:_SHOWN] + "…")
 
 
 def _length(part: Any) -> int:
-    """How many characters a part of a parsed pattern asks for at most; unbounded repetitions count once."""
+    """The most characters that a part of a parsed pattern asks for; unbounded repetitions count once."""
     total = 0
     for kind, value in part:
         if kind in (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT):
@@ -112,7 +113,8 @@ def literal(text: str) -> str:
 
 
 class _Writer:
-    """`at_start`: nothing comes before this part; `at_end`: nothing comes after it."""
+    """Writes a parsed pattern in Rust's syntax. `at_start`, `at_end`: nothing comes before, after this
+    part."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern

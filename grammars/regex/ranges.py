@@ -1,4 +1,4 @@
-"""Sets of code points as ranges, among them the classes of regexes as ECMA-262 has them."""
+"""Sets of code points as ranges, among them ECMA-262's character classes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from .dfa import LAST_CODE_POINT
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
-"""first and last code points, rising, with gaps between them"""
+"""First and last code points in rising order, with gaps between the ranges."""
 
 _DIGIT: Ranges = ((0x30, 0x39),)
 _WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
@@ -44,7 +44,7 @@ def inverted(ranges: Ranges) -> Ranges:
 
 
 def other_case(bounds: tuple[int, int]) -> list[tuple[int, int]]:
-    """ASCII letters of the range in the other case."""
+    """The ASCII letters of the range in the other case."""
     others = []
     for first, last, shift in ((0x41, 0x5A, 32), (0x61, 0x7A, -32)):
         low, high = max(first, bounds[0]), min(last, bounds[1])

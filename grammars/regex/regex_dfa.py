@@ -1,4 +1,4 @@
-"""Regexes as automata over code points, with ECMA-262's search semantics and anchors wherever they stand."""
+"""Regexes as automata over code points, with ECMA-262's search semantics and anchors in any position."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PROPERTY_MARK = 0xF0000  # private code points stand for \p{…} in what Python
 
 
 class RegexError(GrammarError):
-    """A pattern that is no regex, or that is not regular or not supported."""
+    """A pattern that is no regex, is not regular, or is not supported."""
 
     def __init__(self, pattern: str, reason: str) -> None:
         super().__init__(f"{pattern!r} {reason}")
@@ -61,13 +61,13 @@ class MalformedError(RegexError):
 
 @lru_cache(512)
 def searching(pattern: str) -> Dfa:
-    """Texts that contain a match. Raises GrammarError for what isn't regular, naming it."""
+    """The automaton of the texts that contain a match. Raises RegexError."""
     return _compiled(pattern, anywhere=True)
 
 
 @lru_cache(512)
 def matching(pattern: str) -> Dfa:
-    """Texts that match as a whole."""
+    """The automaton of the texts that match as a whole."""
     return _compiled(pattern, anywhere=False)
 
 
@@ -90,7 +90,8 @@ def _compiled(pattern: str, *, anywhere: bool) -> Dfa:
 
 
 def _without_leading_look_ahead(items: list[Item]) -> tuple[list[Item], list[tuple[list[Item], bool]]]:
-    """Look-ahead at the very start, after `^`, is an intersection with another regex."""
+    """The items without look-ahead at the very start, after `^`; each such look-ahead becomes an
+    intersection."""
     if not items or items[0] != (op.AT, op.AT_BEGINNING):
         return items, []
     ahead = []
@@ -162,7 +163,7 @@ def _category(name: str, pattern: str) -> str:
 
 @cache
 def _categories() -> list[str]:
-    """Of every code point."""
+    """The general category of every code point."""
     return [unicodedata.category(chr(code)) for code in range(LAST_CODE_POINT + 1)]
 
 
@@ -174,7 +175,7 @@ def _property(category: str, negated: bool) -> Ranges:
 
 
 class _Nfa:
-    """`_moves[i]` are (code points, target), `_jumps[i]` targets that cost no character."""
+    """`_moves[i]` are (code points, target); `_jumps[i]` are targets that consume no character."""
 
     def __init__(self, pattern: str, properties: list[Ranges]) -> None:
         self._pattern = pattern
@@ -294,7 +295,7 @@ class _Nfa:
         sources = np.array([source for source, row in enumerate(self._moves) for _ in row], np.int32)
         targets = np.array([target for row in self._moves for _, target in row], np.int32)
         ends = self._reaching(end, _END)
-        place = np.full(len(self._moves), -1, np.int32)  # of what has moves, or may be an end
+        place = np.full(len(self._moves), -1, np.int32)  # of nodes with moves, and of the end
         kept = np.union1d(sources, np.flatnonzero(ends)).astype(np.int32)
         place[kept] = np.arange(len(kept))
         words = -(-len(kept) // 64) or 1
@@ -316,7 +317,7 @@ class _Nfa:
         return minimal(Dfa(cuts, class_of_cut, transitions, np.where(accepts, 0, REJECT).astype(np.int32)))
 
     def _classes(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
-        """Cuts, the class of each, and which classes each move takes: [moves, classes]."""
+        """The cuts, the class of each cut, and the classes that each move takes, [moves, classes]."""
         moves = [ranges for row in self._moves for ranges, _ in row]
         number = {ranges: position for position, ranges in enumerate(dict.fromkeys(moves))}
         ends = {end for ranges in number for low, high in ranges for end in (low, high + 1)}
@@ -331,7 +332,7 @@ class _Nfa:
         return cuts, class_of_cut.astype(np.int32), takes[:, columns][of_move]
 
     def _edges(self, *conditions: str) -> Edges:
-        """The jumps that cost nothing, where these anchors hold."""
+        """The jumps that are open where these anchors hold."""
         jumps = self._passable(*conditions)
         return edges(len(self._moves), jumps[:, 0], jumps[:, 1])
 

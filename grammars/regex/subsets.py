@@ -1,4 +1,4 @@
-"""Regexes' positions as deterministic automata: each state is the set of positions that a text leads to."""
+"""Makes a regex's automaton deterministic: each state is the set of places that a text leads to."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .dfa import DEAD
 
 
 class Edges(NamedTuple):
-    """Those of node n lead to `targets[first[n]:first[n + 1]]`."""
+    """The edges of node n lead to `targets[first[n]:first[n + 1]]`."""
 
     first: NDArray[np.int64]  # [nodes + 1]
     targets: NDArray[np.int32]
 
 
 class Moves(NamedTuple):
-    """The moves of place p are those from `first[p]` on, up to `first[p + 1]`: a move that takes a class
-    leads to the places `reached[leads_to[move]]`."""
+    """Place p has the moves from `first[p]` up to `first[p + 1]`. A move leads to the places
+    `reached[leads_to[move]]`."""
 
     first: NDArray[np.int64]  # [places + 1]
     takes: NDArray[np.bool_]  # [moves, classes]
@@ -36,8 +36,10 @@ def edges(nodes: int, sources: NDArray[np.int32], targets: NDArray[np.int32]) ->
 
 @njit(cache=True)
 def closures(edges, sources, place, words):  # type: ignore[no-untyped-def]
-    """The places of the nodes that edges lead to from each source, itself among them: uint64 [sources,
-    words]. `place` is that of each node, -1 for one that doesn't matter."""
+    """For each source the places of all nodes that edges lead to, and its own: uint64 [sources, words].
+
+    place: the place of each node, -1 for a node without one
+    """
     found = np.zeros((len(sources), words), np.uint64)
     seen = np.full(len(place), -1, np.int32)
     pending = np.empty(len(place), np.int32)
@@ -63,7 +65,7 @@ def closures(edges, sources, place, words):  # type: ignore[no-untyped-def]
 def subsets(start, moves, limit):  # type: ignore[no-untyped-def]
     """The sets that texts lead to, uint64 [states, words], and their transitions [states, classes].
 
-    State 0 is the empty text's, which no text leads back to. There is no end where there are `limit` states.
+    State 0 is the empty text's, and no text leads back to it. The search stops at `limit` states.
     """
     words, classes = len(start), moves.takes.shape[1]
     sets = np.zeros((min(limit, 64), words), np.uint64)
@@ -99,7 +101,7 @@ def subsets(start, moves, limit):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _follow(places, moves, following):  # type: ignore[no-untyped-def]
-    """Adds to `following[class]` where the moves of these places lead."""
+    """Adds to `following[class]` the places to which the moves of these places lead."""
     for word in range(len(places)):
         rest = places[word]
         place = 64 * word
@@ -126,7 +128,7 @@ def _code(places):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _slot(known, sets, places):  # type: ignore[no-untyped-def]
-    """Where the set is in the table, or would be."""
+    """The slot of the set in the table, filled or free."""
     slot = np.int64(_code(places) & np.uint64(len(known) - 1))
     while known[slot] >= 0:
         state = known[slot]

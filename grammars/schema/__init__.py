@@ -1,6 +1,5 @@
 """JSON schemas compiled to stack automata over bytes."""
 
-from .compile import PropertyOrder, SchemaCompiler
-from .read.document import Unenforced
+from .compile import SchemaCompiler
 
-__all__ = ["PropertyOrder", "SchemaCompiler", "Unenforced"]
+__all__ = ["SchemaCompiler"]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from ...runtime.grammar_spec import PropertyOrder, Unenforced
 from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, WrongKeywordError
 from ..machine.stack_automaton import StackAutomaton
 from ..regex.regex_dfa import MalformedError, RegexError
 from .emit.assemble import Assembler
 from .emit.deep_members import StrandingError
-from .read.document import SchemaDocument, Unenforced
-from .read.formula import Formulas
+from .read.document import SchemaDocument
+from .read.formulas import Formulas
 from .read.json_text import Json, parse_schema
 from .read.keywords import read_document
 from .read.one_sided import ONE_SIDED, OneSidedError, refuse_one_sided
@@ -22,19 +23,17 @@ from .solve.scalars import Scalars
 from .solve.solver import Solver
 from .solve.value_graph import ValueGraph
 
-PropertyOrder = Literal["schema", "any"]
-
 _OF_NUMBERS = {"maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum", "multipleOf"}
 
 
 class CompiledSchema(NamedTuple):
     machine: StackAutomaton
     left_out: tuple[tuple[str, str], ...]
-    """keyword and path of what the machine does not enforce"""
+    """Keyword and path of each constraint that the machine does not enforce."""
 
 
 class SchemaCompiler:
-    """Keeps the automata of strings and numbers that schemas have in common."""
+    """Compiles schemas, which share the automata of strings and numbers."""
 
     def __init__(self) -> None:
         self._scalars = Scalars()
@@ -46,10 +45,10 @@ class SchemaCompiler:
         separators: tuple[str, str] = (",", ":"),
         property_order: PropertyOrder = "schema",
     ) -> StackAutomaton:
-        """Exactly the compact JSON texts that the schema allows.
+        """The automaton of exactly the compact JSON texts that the schema allows.
 
-        Declared properties come in the schema's order, undeclared ones after them; or in any order,
-        except in objects where they depend on each other too much or are more than `MAX_SEEN`.
+        Declared properties come in the schema's order and undeclared ones after them; or in any order, except
+        in objects whose properties depend on each other too much or are more than `MAX_SEEN`.
 
         Raises GrammarError for a wrong schema, NotCoveredError for a keyword without an automaton,
         TooLargeError past a limit.
@@ -65,9 +64,9 @@ class SchemaCompiler:
         property_order: PropertyOrder,
         is_checked: bool = False,
     ) -> CompiledSchema:
-        """As `compile`; where it is allowed, keywords without an automaton are left out and listed.
+        """As `compile`, without the keywords that `unenforced` allows to be left out.
 
-        `is_checked`: a whole value is checked against the schema again, so that some may be left out to that.
+        `is_checked`: the whole value is checked against the schema later, which may enforce more keywords.
         """
         schema = parse_schema(text, Decimal)
         allowed = unenforced == "allow"
@@ -126,7 +125,8 @@ def _assembled(solver: Solver, separators: tuple[str, str], value: Value) -> Sta
 
 
 def _no_value(schema: Json) -> GrammarError:
-    """NoValueError where longer numbers might be a value: somebody else may know how to write them."""
+    """The error of a schema without a value; NoValueError if a longer number might be one, for another
+    engine."""
     if _bounds_numbers(schema):
         return NoValueError("the schema allows no value (numbers have up to 20 digits)")
     return GrammarError("the schema allows no value, or none that ends")

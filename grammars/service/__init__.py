@@ -1,1 +1,1 @@
-"""The compiler that the scheduler calls, its threads, its caches and its worker processes."""
+"""The compiler that the scheduler calls, with its threads, caches and worker processes."""

@@ -1,7 +1,7 @@
 """Reads the answers of a process that builds automata.
 
-It has read a client's grammar, so its bytes are not trusted: they may hold an automaton, an error, text or a
-number, and can name no other class or function.
+The process has read a client's grammar, so its bytes are not trusted: they may hold an automaton, an error,
+text or a number, and must not name any other class or function.
 """
 
 from __future__ import annotations
@@ -38,5 +38,6 @@ class _Reader(pickle.Unpickler):
 
 
 def read_answer(data: bytes) -> object:
-    """Raises UnpicklingError for a class or function that is not allowed, and more for garbled bytes."""
+    """The answer in these bytes. Raises UnpicklingError for a class or function that is not allowed, and
+    other errors for garbled bytes."""
     return _Reader(io.BytesIO(data)).load()

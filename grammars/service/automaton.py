@@ -1,4 +1,4 @@
-"""An automaton and the token masks of its states: all that the sampling kernel needs."""
+"""An automaton with the token masks of its states: the data that the sampling kernel needs."""
 
 from __future__ import annotations
 
@@ -14,27 +14,24 @@ from ..machine.packed_rows import PackedRows, packed
 from ..machine.stack_automaton import MAX_DEPTH, StackAutomaton
 from ..masks.stack import EMPTY, MaskTables, StackMasks
 
-STATE_BYTES = 28  # that the device keeps of each state
-LIST_BYTES = 16  # and of each list, beside its tokens
+STATE_BYTES = 28  # on the device for each state
+LIST_BYTES = 16  # on the device for each list, beside its tokens
 
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
-    """`machine` with the masks of its states, and its transitions as the device has them (`rows`).
-
-    `key` names the grammar.
-    """
+    """`machine` with the masks of its states, and with its transitions as the device has them (`rows`)."""
 
     key: str
     machine: StackAutomaton
     masks: MaskTables
     rows: PackedRows
     left_out: tuple[tuple[str, str], ...] = ()
-    """keyword and path of what a schema asks beyond it, where that is allowed"""
+    """Keyword and path of each constraint that is not enforced."""
 
     @property
     def nbytes(self) -> int:
-        """Of what the device holds."""
+        """The bytes on the device."""
         states, lists = len(self.masks.mask_of_state), len(self.masks.opener_counts)
         actions = self.machine.actions.nbytes + self.machine.returns.nbytes
         tables = self.masks.nbytes + self.rows.nbytes + actions
@@ -42,12 +39,12 @@ class Automaton:
 
     @property
     def host_nbytes(self) -> int:
-        """Of what the scheduler holds: every table, and the ways out if they were found."""
+        """The bytes in the scheduler: every table, and the shortest exits if they were found."""
         parts = (self.machine, self.masks, self.rows)
         fields = [field for part in parts for field in vars(part).values()]
         tables = sum(field.nbytes for field in fields if isinstance(field, np.ndarray))
-        ways_out = self.closing.nbytes if "closing" in vars(self) else 0
-        return tables + self.forced.nbytes + ways_out
+        exits = self.closing.nbytes if "closing" in vars(self) else 0
+        return tables + self.forced.nbytes + exits
 
     @cached_property
     def forced(self) -> NDArray[np.int16]:
@@ -56,16 +53,16 @@ class Automaton:
 
     @cached_property
     def closing(self) -> Closing:
-        """Takes up to two seconds to find; see `find_ways_out`."""
+        """The shortest ends of replies. Finding them takes up to two seconds."""
         return Closing(self.machine)
 
-    def find_ways_out(self) -> None:
-        """So that whoever asks for `closing` later does not wait."""
+    def find_shortest_exits(self) -> None:
+        """Finds `closing` now, so that later uses don't wait."""
         _ = self.closing
 
 
 def with_masks(key: str, machine: StackAutomaton, masks: StackMasks) -> Automaton:
-    """Adds token masks.
+    """The machine with token masks.
 
     Raises GrammarError if no token can begin a match, TooLargeError if the masks take too much memory.
     """

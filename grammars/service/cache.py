@@ -1,4 +1,4 @@
-"""Compiled grammars in memory, those last used, up to a number of bytes."""
+"""An LRU cache of compiled grammars in memory, bounded in bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, Protocol, TypeVar
 
-ENTRY_BYTES = 4096  # at least, whatever a grammar says of itself
+ENTRY_BYTES = 4096  # for each grammar, beside its own size
 
 
 class Sized(Protocol):
@@ -20,9 +20,9 @@ Made = TypeVar("Made", bound=Sized)
 
 
 class GrammarCache(Generic[Source, Made]):
-    """Futures by source, for one thread; only what is done is ever dropped.
+    """Futures by source, for one thread. Only completed futures are dropped.
 
-    `on_done` is called from whichever thread completes one.
+    `on_done` is called from any thread, when a future completes.
     """
 
     def __init__(self, most_bytes: int, on_done: Callable[[], None]) -> None:
@@ -30,11 +30,13 @@ class GrammarCache(Generic[Source, Made]):
         self._on_done = on_done
         self._futures: OrderedDict[Source, Future[Made]] = OrderedDict()
         self._sizes: dict[Source, int] = {}
-        self._done: deque[tuple[Source, Future[Made]]] = deque()  # from other threads, not yet counted
+        self._done: deque[tuple[Source, Future[Made]]] = (
+            deque()
+        )  # completed in other threads, not yet counted
         self._nbytes = 0
 
     def get(self, source: Source, start: Callable[[], Future[Made]]) -> Future[Made]:
-        """The source's future, started now if it is not known."""
+        """The source's future, started now if there is none."""
         future = self._futures.get(source)
         if future is None:
             future = self._futures[source] = start()
@@ -43,19 +45,19 @@ class GrammarCache(Generic[Source, Made]):
         return future
 
     def replace(self, source: Source, replaced: Future[Made], future: Future[Made]) -> None:
-        """From now on the source has another future, which is done."""
+        """Replaces the source's future by a completed one."""
         if self._futures.get(source) is replaced:
             self._nbytes -= self._sizes.pop(source, 0)
             self._futures[source] = future
             self._done.append((source, future))
 
     def forget(self, source: Source, future: Future[Made]) -> None:
-        """Next time it begins anew."""
+        """Drops the source's future."""
         if self._futures.get(source) is future:
             self._drop(source)
 
     def trim(self) -> None:
-        """Counts what was completed meanwhile, and drops what was used longest ago."""
+        """Counts the futures completed since the last call, and evicts the least recently used."""
         while self._done:
             source, future = self._done.popleft()
             if self._futures.get(source) is future and not future.cancelled():

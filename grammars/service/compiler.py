@@ -1,4 +1,4 @@
-"""Compiles grammars off the caller's loop and remembers them."""
+"""Compiles grammars off the caller's loop and caches them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ...runtime.grammar_spec import GrammarSpec
 from ..errors import BusyError, CompilerError, GrammarError, TooLargeError
 from ..host.client import HostServer
 from ..host.early_start import is_for_host
 from ..host.grammar import HostGrammar
 from ..host.messages import HostVocabulary
 from ..masks.token_trie import Spellings
-from ..schema import PropertyOrder, Unenforced
-from ..source import GrammarKind, Source
+from ..tags.special_tokens import SpecialTokens
 from .cache import GrammarCache
+from .digest import digest_of
 from .files import GrammarFiles
 from .host_threads import HostAttempt, HostStart, HostThreads
 from .lanes import Lanes
@@ -32,22 +33,24 @@ from .spending import Spending
 from .worker import AutomatonWorkers
 
 Answer: TypeAlias = Compiled | GrammarError | CompilerError | BusyError
-GRACE_S = 0.025  # for an automaton; a reply's masks cost llguidance about as much, and most are there by then
+GRACE_S = (
+    0.025  # to wait for an automaton: most are compiled by then, and a reply's masks take llguidance as long
+)
 CACHE_BYTES = 256 << 20
-WORKERS = 2  # a slow grammar holds up nobody else's
-THREADS = 4  # each sees to one grammar, at a worker or at llguidance
-LARGE_THREADS = 2  # of them for large grammars: one at a worker, one at llguidance
-MAX_TEXT = 1 << 20  # characters; parsing more would hold up the loop
-MAX_TAGS_TEXT = 8 << 20  # a hundred tools and their schemas are read by a faster parser
+WORKERS = 2  # a slow grammar delays no other
+THREADS = 4  # each waits for one grammar, at a worker or at llguidance
+LARGE_THREADS = 2  # of the threads may take large grammars: one at a worker, one at llguidance
+MAX_TEXT = 1 << 20  # characters; parsing more would delay the loop
+MAX_TAGS_TEXT = 8 << 20  # enough for a hundred tools; a faster parser reads them
 
 log = logging.getLogger(__name__)
 
 
 class _Work(NamedTuple):
-    """A grammar that is being compiled. Those who ask now get `answer`: `lasting`, or what llguidance made of
-    it in its `attempt`, if that comes first."""
+    """A grammar that is being compiled. Requests that ask now get `answer`: the `lasting` result, or the
+    matcher of llguidance's `attempt` if that comes first."""
 
-    source: bytes  # its digest
+    source: bytes  # digest of the spec
     is_for_host: bool
     answer: Future[Compiled]
     lasting: Future[Compiled]
@@ -55,23 +58,23 @@ class _Work(NamedTuple):
 
 
 class _Ticket(NamedTuple):
-    """Someone waits for `future`: the grammar's answer, or what lasts."""
+    """A request waits for `future`: the grammar's answer, or its lasting result."""
 
     answer: Future[Compiled]
     future: Future[Compiled]
 
 
 class GrammarCompiler:
-    """`submit` returns at once; `finished` hands out what is ready, in no particular order.
+    """`submit` returns at once; `finished` returns the answers that are ready, in no particular order.
 
     offsets, data: the bytes of token i are data[offsets[i]:offsets[i + 1]]; int32, uint8
-    special: [tokens] those never match as text
-    spelled_offsets, spelled_data: the same as automata read it, where no text has a special token's bytes
+    special: [tokens], tokens that never match as text
+    spelled_offsets, spelled_data: the bytes as automata read them; no text has a special token's bytes
     special_names: special tokens that a structural tag may name
     vocab_size: the model's number of logits, at least the number of tokens
-    files: where compiled grammars are kept for the next start
-    on_finished: called from any thread when `finished` may have something new
-    grace_s: how long those whom llguidance can serve wait for an automaton
+    files: compiled grammars on disk, for the next start
+    on_finished: called from any thread when `finished` may have new answers
+    grace_s: the time that a request waits for an automaton before it starts with llguidance
     """
 
     def __init__(
@@ -103,50 +106,37 @@ class GrammarCompiler:
         lanes = Lanes("host-grammars", THREADS, LARGE_THREADS, spending=spending)
         self._host = HostThreads(lanes, HostServer(self._host_vocabulary()), eos_tokens, spending)
         spellings = Spellings(spelled_offsets, spelled_data, eos_tokens, vocab_size)
-        self._workers = AutomatonWorkers(spellings, WORKERS, spending)
-        spelled = {name: self.spelled(np.array([token])) for name, token in special_names.items()}
-        self._routes = Routes(self._workers, self._host, files, spelled)
+        special_bytes = {name: self.spelled(np.array([token])) for name, token in special_names.items()}
+        self._workers = AutomatonWorkers(spellings, SpecialTokens(special_bytes), WORKERS, spending)
+        self._routes = Routes(self._workers, self._host, files)
         self._cache: GrammarCache[bytes, Compiled] = GrammarCache(CACHE_BYTES, on_finished)
         self._tickets: dict[str, _Ticket] = {}
-        self._works: dict[Future[Compiled], _Work] = {}  # by their answers
-        self._in_grace: dict[Future[Compiled], float] = {}  # answers that llguidance may give, and from when
+        self._works: dict[Future[Compiled], _Work] = {}  # by answer
+        self._in_grace: dict[
+            Future[Compiled], float
+        ] = {}  # answers that llguidance may give, and when it may begin
         self._refused = Refused()
-        self._ended: deque[Future[Compiled]] = deque()  # from other threads, not yet taken note of
+        self._ended: deque[Future[Compiled]] = deque()  # ended in other threads, not yet processed
 
     @property
     def pending(self) -> int:
         return len(self._tickets)
 
     def start(self) -> None:
-        """Comes first. Begins with what the first grammar should not wait for."""
+        """Starts the processes, so that the first grammar need not wait for them. Must be called first."""
         self._threads.submit(0, self._workers.start)
         self._host.start()
 
-    def submit(
-        self,
-        ticket: str,
-        kind: GrammarKind,
-        text: str,
-        *,
-        separators: tuple[str, str] = (",", ":"),
-        property_order: PropertyOrder = "schema",
-        unenforced: Unenforced = "refuse",
-        closing: bool = False,
-        reproducible: bool = False,
-        tenant: str = "",
-        scope: str = "",
-    ) -> None:
-        """`reproducible`: whenever it is asked for, the same is handed out. `tenant` pays for compiling.
-        Different scopes share nothing."""
-        source = Source(kind, text, separators, property_order, unenforced, closing, scope)
-        answer = self._answer_to(source, tenant)
+    def submit(self, ticket: str, spec: GrammarSpec, *, tenant: str = "") -> None:
+        """Begins to compile a grammar for a ticket. `tenant` pays for the time."""
+        answer = self._answer_to(spec, tenant)
         work = self._works.get(answer)
-        if work and not reproducible and work.is_for_host:
+        if work and not spec.reproducible and work.is_for_host:
             self._in_grace.setdefault(answer, time.monotonic() + self._grace_s)
-        self._tickets[ticket] = _Ticket(answer, work.lasting if work and reproducible else answer)
+        self._tickets[ticket] = _Ticket(answer, work.lasting if work and spec.reproducible else answer)
 
     def cancel(self, ticket: str) -> None:
-        """Nobody waits for it any more. What only it wanted is not begun."""
+        """Forgets a ticket. A grammar that only this ticket wants is not begun."""
         cancelled = self._tickets.pop(ticket, None)
         if cancelled is not None:
             self._leave(cancelled)
@@ -164,7 +154,7 @@ class GrammarCompiler:
         return results
 
     def due_in(self) -> float | None:
-        """Seconds until `finished` has something to begin."""
+        """Seconds until `finished` must be called to start llguidance; None if it need not."""
         while self._in_grace:
             answer, due = next(iter(self._in_grace.items()))
             if not answer.done():
@@ -173,7 +163,7 @@ class GrammarCompiler:
         return None
 
     def spelled(self, tokens: NDArray[np.int32]) -> bytes:
-        """What tokens [n] spell for an automaton: an end of sequence nothing."""
+        """The bytes of tokens [n] as automata read them; an end-of-sequence token has none."""
         starts, ends = self._spelled_offsets[tokens].tolist(), self._spelled_offsets[tokens + 1].tolist()
         return b"".join(self._spelled_data.data[start:end] for start, end in zip(starts, ends, strict=True))
 
@@ -184,30 +174,32 @@ class GrammarCompiler:
 
     # One grammar
 
-    def _answer_to(self, source: Source, tenant: str) -> Future[Compiled]:
-        digest = source.digest
+    def _answer_to(self, spec: GrammarSpec, tenant: str) -> Future[Compiled]:
+        digest = digest_of(spec)
         refusal = self._refused.reason(digest)
         if refusal is not None:
             return self._failed(refusal)
-        answer = self._cache.get(digest, lambda: self._begun(source, digest, tenant))
+        answer = self._cache.get(digest, lambda: self._begun(spec, digest, tenant))
         fault = _fault_of(answer)
         if fault is None:
             return answer
         self._cache.forget(digest, answer)
         self._refused.note(digest, fault)
-        return self._answer_to(source, tenant)
+        return self._answer_to(spec, tenant)
 
-    def _begun(self, source: Source, digest: bytes, tenant: str) -> Future[Compiled]:
-        most = MAX_TAGS_TEXT if source.kind == "structural_tag" else MAX_TEXT
-        size = len(source.text)
+    def _begun(self, spec: GrammarSpec, digest: bytes, tenant: str) -> Future[Compiled]:
+        most = MAX_TAGS_TEXT if spec.kind == "structural_tag" else MAX_TEXT
+        size = len(spec.text)
         if size > most:
             return self._failed(GrammarError(f"it has {size} characters; the most is {most}"))
-        attempt = HostAttempt(lambda: self._host.submit(host_job(source, "enforce"), tenant))
-        asked = Asked(source, tenant, attempt)
+        attempt = HostAttempt(lambda: self._host.submit(host_job(spec, "enforce"), tenant))
+        asked = Asked(spec, tenant, attempt)
         lasting = self._threads.submit(size, lambda: self._routes.compiled(asked), tenant)
-        work = _Work(digest, is_for_host(source), Future(), lasting, attempt)
+        work = _Work(digest, is_for_host(spec), Future(), lasting, attempt)
         self._works[work.answer] = work
-        lasting.add_done_callback(partial(self._end, work.answer))  # not the work, which has the future
+        lasting.add_done_callback(
+            partial(self._end, work.answer)
+        )  # passing the work would make a reference cycle with its future
         return work.answer
 
     def _failed(self, error: Exception) -> Future[Compiled]:
@@ -225,13 +217,13 @@ class GrammarCompiler:
                 work.attempt.begun().add_done_callback(partial(_begin, answer))
 
     def _end(self, answer: Future[Compiled], lasting: Future[Compiled]) -> None:
-        """Its automaton, or what is there instead, is made, refused or cancelled; in any thread."""
-        _hand_over(lasting, answer)  # first: the answer to what is no longer known as work is there
+        """The lasting result is there, failed or was cancelled; called in any thread."""
+        _hand_over(lasting, answer)  # first, as an answer must be complete when its work is dropped
         self._ended.append(answer)
         self._on_finished()
 
     def _take_ended(self) -> None:
-        """What lasts takes the place of the answer; a fault may be the machine's, and gone next time."""
+        """Replaces answers by their lasting results. A failure that may be the machine's is not cached."""
         while self._ended:
             source, _, answer, lasting, _ = self._works.pop(self._ended.popleft())
             if _is_of_use(lasting):
@@ -242,7 +234,7 @@ class GrammarCompiler:
                 _log_fault(lasting)
 
     def _leave(self, left: _Ticket) -> None:
-        """What nobody waits for is not begun. A later request for it finds a shorter queue."""
+        """Cancels a grammar that no ticket waits for, if it has not begun."""
         work = self._works.get(left.answer)
         if work is None or work.lasting.running() or work.lasting.done():
             return
@@ -259,14 +251,14 @@ class GrammarCompiler:
 
 
 def _begin(answer: Future[Compiled], made: Future[HostStart]) -> None:
-    """Those who wait get llguidance's matcher, if it covers the grammar."""
+    """Answers with llguidance's matcher, if llguidance covers the grammar."""
     if not made.cancelled() and made.exception() is None and made.result().may_begin:
-        with suppress(InvalidStateError):  # the automaton was there first
+        with suppress(InvalidStateError):  # the automaton came first
             answer.set_result(made.result().grammar)
 
 
 def _hand_over(made: Future[Compiled], answer: Future[Compiled]) -> None:
-    """An answer that was given stays."""
+    """Copies the result to the answer, unless it has one."""
     if made.cancelled():
         answer.cancel()
         return
@@ -288,7 +280,7 @@ def _answer(made: Future[Compiled]) -> Answer:
 
 
 def _log_fault(made: Future[Compiled]) -> None:
-    """Those of the processes are in the log already."""
+    """Logs an unexpected error; those of the processes are in the log already."""
     error = None if made.cancelled() else made.exception()
     if not isinstance(error, BusyError | CompilerError | TooLargeError | TimeoutError | None):
         log.warning("compiling a grammar failed", exc_info=error)
@@ -299,7 +291,7 @@ def _is_of_use(made: Future[Compiled]) -> bool:
 
 
 def _fault_of(answer: Future[Compiled]) -> Exception | None:
-    """Why the process that followed the grammar is gone, if it is."""
+    """Why the grammar's process is gone; None if it is not."""
     if not answer.done() or answer.cancelled() or answer.exception() is not None:
         return None
     made = answer.result()

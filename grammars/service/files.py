@@ -1,7 +1,7 @@
-"""Compiled grammars on disk, so that a server that starts again has them.
+"""Compiled grammars on disk, for the next start of a server.
 
-A file is named by what it was compiled from, for which vocabulary and by which version of these sources;
-it holds a SHA-256 of its content, so that what is torn or somebody else's is never used.
+A file's name is a hash of the grammar, the vocabulary and the version of these sources. It holds a SHA-256 of
+its content, so that a damaged file is never used.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ _decoder = msgspec.msgpack.Decoder(_Content)
 
 
 class GrammarFiles:
-    """Files of one directory, shared with other processes. For use by several threads.
+    """The files of one directory, shared with other processes. Thread-safe.
 
-    `vocabulary` names the vocabulary that the masks are for. Those used longest ago go when all take more
-    than `most_bytes`. A directory that can't be used is one without files.
+    `vocabulary` names the vocabulary of the masks. The least recently used files are deleted when all take
+    more than `most_bytes`. A directory that can't be used counts as empty.
     """
 
     def __init__(self, directory: Path, vocabulary: str, most_bytes: int = MOST_BYTES) -> None:
@@ -64,7 +64,7 @@ class GrammarFiles:
         self._made_by = f"{_version()} {vocabulary} "
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
-        self._sizes: OrderedDict[str, int] = OrderedDict()  # last used last
+        self._sizes: OrderedDict[str, int] = OrderedDict()  # least recently used first
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = [(entry.name, entry.stat()) for entry in os.scandir(directory)]
@@ -117,7 +117,7 @@ class GrammarFiles:
 
 
 def default_directory() -> Path:
-    """Where other caches of ours are too."""
+    """The directory `arbora/grammars` in the user's cache directory."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "arbora" / "grammars"
 
 
@@ -128,7 +128,7 @@ def _encoded(key: str, automaton: Automaton) -> bytes:
 
 
 def _decoded(data: bytes, key: str) -> Automaton:
-    """Raises ValueError for anything but what `_encoded` wrote for this key."""
+    """The automaton. Raises ValueError unless `_encoded` wrote the data for this key."""
     body = data[_DIGEST_BYTES:]
     if hashlib.sha256(body).digest() != data[:_DIGEST_BYTES]:
         raise ValueError("its checksum is wrong")
@@ -164,7 +164,7 @@ def _unpacked(kind: type[Part], values: _Fields) -> Part:
 
 @cache
 def _version() -> str:
-    """Of all that makes automata here."""
+    """A hash of all sources of this package."""
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(source.read_bytes())

@@ -1,4 +1,4 @@
-"""Threads that wait for llguidance's processes, and the attempts at one grammar that several may wait for."""
+"""Threads that wait for llguidance's processes, and attempts at a grammar that several requests share."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Kind = TypeVar("Kind", Compiled, Description)
 
 
 class HostStart(NamedTuple):
-    """llguidance's matcher. `may_begin`: a request may start with it."""
+    """llguidance's grammar, and whether a request may start with it."""
 
     grammar: HostGrammar
     may_begin: bool
 
 
 class HostThreads:
-    """Nothing is submitted before `start`."""
+    """Must be started before the first `submit`."""
 
     def __init__(
         self, lanes: Lanes, server: HostServer, eos_tokens: tuple[int, ...], spending: Spending
@@ -38,15 +38,16 @@ class HostThreads:
         self._eos_tokens = eos_tokens
 
     def start(self) -> None:
-        """Begins with the server, for which all others wait."""
+        """Starts the server; all tasks wait for it."""
         self._lanes.submit(0, self._start)
 
     def submit(self, job: CompileJob, tenant: str) -> Future[HostStart]:
-        """Its errors are those of a grammar, and what `GrammarProcess.compile` raises."""
-        return self._lanes.submit(len(job.text), lambda: self._compiled(job, tenant), tenant)
+        """Compiles in a new process. The future's errors are a grammar's, and those of
+        `GrammarProcess.compile`."""
+        return self._lanes.submit(len(job.spec.text), lambda: self._compiled(job, tenant), tenant)
 
     def described(self, job: CompileJob, tenant: str) -> Description:
-        """Waits. Raises as `submit`."""
+        """The description of a structural tag; waits for it. Raises the errors of `submit`."""
 
         def described() -> Description:
             process = self._server.fork(tenant)
@@ -55,15 +56,15 @@ class HostThreads:
             finally:
                 process.end()
 
-        return self._lanes.submit(len(job.text), described, tenant).result()
+        return self._lanes.submit(len(job.spec.text), described, tenant).result()
 
     def close(self) -> None:
-        """What has begun ends with its process."""
+        """Ends all processes, and so all tasks."""
         self._server.close()
         self._lanes.close()
 
     def _start(self) -> None:
-        with suppress(CompilerError):  # the first grammar tries again
+        with suppress(CompilerError):  # the first grammar will try again
             self._server.start()
 
     def _compiled(self, job: CompileJob, tenant: str) -> HostStart:
@@ -71,7 +72,7 @@ class HostThreads:
         try:
             made = _expected(self._outcome(process, job, tenant), Compiled)
         except Exception:
-            process.end()  # the traceback of an error that is remembered refers to it
+            process.end()  # a cached error's traceback would keep the process alive
             raise
         return HostStart(HostGrammar(process, self._eos_tokens, made.nbytes, made.left_out), made.may_begin)
 
@@ -92,7 +93,7 @@ def _expected(outcome: Outcome, kind: type[Kind]) -> Kind:
 
 
 class HostAttempt:
-    """llguidance's attempt at one grammar: begun once, when it is first wanted."""
+    """llguidance's attempt at one grammar, begun at its first use."""
 
     def __init__(self, begin: Callable[[], Future[HostStart]]) -> None:
         self._begin = begin
@@ -106,7 +107,7 @@ class HostAttempt:
             return self._future
 
     def cancel(self) -> None:
-        """Unless it runs."""
+        """Cancels the attempt, unless it runs."""
         with self._lock:
             if self._future is not None:
                 self._future.cancel()

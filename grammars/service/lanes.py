@@ -1,4 +1,4 @@
-"""Threads in which small tasks never wait for all large ones, nor one tenant's for all of another's."""
+"""Threads in which neither large tasks nor the tasks of one tenant delay all others."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from ..errors import Expected, bare_copy
 from .spending import Spending
 
-LARGE = 16 << 10  # characters; what has more may well take all its time
-PACE = 4096  # characters count as a second of waiting
-LONGEST_LEAD_S = 8.0  # so that nothing waits for ever while smaller ones come
+LARGE = 16 << 10  # characters; a larger grammar may take all its time
+PACE = 4096  # characters that count as one second of waiting
+LONGEST_LEAD_S = 8.0  # so that smaller tasks can't delay a task for ever
 
 Made = TypeVar("Made")
 
@@ -28,16 +28,15 @@ class _Task:
     tenant: str
     make: Callable[[], Any]
     future: Future[Any]
-    is_heavy: bool = False  # its tenant was when it began
+    is_heavy: bool = False  # whether the tenant was heavy when the task began
 
 
 class Lanes:
-    """Runs tasks in as many as `threads` at a time, of them at most `large` large ones. Tenants that have had
-    much compiling lately never take all threads.
+    """Runs up to `threads` tasks at a time, of them up to `large` large ones. Tenants with much recent
+    compiling never take all threads.
 
-    A task's turn is when it came, and a delay for its size and for what its tenant has had: the small go
-    first, then those of tenants that ask for little, and nothing waits for ever. After `close` nothing is
-    submitted.
+    A task's turn is its time of arrival, plus a bounded delay for its size and for its tenant's recent
+    compiling. No task may be submitted after `close`.
     """
 
     def __init__(
@@ -59,7 +58,8 @@ class Lanes:
         self._waiting: list[_Task] = []
 
     def submit(self, size: int, make: Callable[[], Made], tenant: str = "") -> Future[Made]:
-        """`size` is the grammar's number of characters. The future can be cancelled until it begins."""
+        """Queues a task. `size`: the grammar's characters. The future can be cancelled until the task
+        begins."""
         turn = self._clock() + min(size / PACE, LONGEST_LEAD_S)
         future: Future[Made] = Future()
         task = _Task(turn, next(self._numbers), size > LARGE, tenant, make, future)
@@ -69,7 +69,7 @@ class Lanes:
         return future
 
     def close(self) -> None:
-        """Waits for what has begun; nothing else begins."""
+        """Cancels waiting tasks and waits for the running ones."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
         for task in waiting:
@@ -113,7 +113,7 @@ class Lanes:
 def _complete(task: _Task) -> None:
     try:
         made = task.make()
-    except BaseException as error:  # for those that wait for it
+    except BaseException as error:  # the future's owner handles it
         task.future.set_exception(bare_copy(error) if isinstance(error, Expected) else error)
     else:
         task.future.set_result(made)

@@ -1,18 +1,20 @@
-"""Fill numba's cache, so that no grammar waits for it: `python -m arbora.grammars.service.precompile`."""
+"""Fills numba's cache, so that no grammar waits for it: `python -m arbora.grammars.service.precompile`."""
 
 from __future__ import annotations
 
+from ...runtime.grammar_spec import GrammarSpec
 from ..masks.token_trie import tries_of
-from .jobs import Schema
+from ..tags.special_tokens import SpecialTokens
 from .worker import Builder
 
 
 def compile_builders() -> None:
-    """The first regex and the first schema compile most of what all others need."""
-    builder = Builder(tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257))
+    """Compiles the kernels of the builder by building a regex and schemas."""
+    tries = tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257)
+    builder = Builder(tries, SpecialTokens({}))
     steps = {
-        "masks": lambda: builder.build("regex", "a"),
-        "strings": lambda: builder.build("true", Schema("true", (",", ":"))),
+        "masks": lambda: builder.build("regex", GrammarSpec("regex", "a")),
+        "strings": lambda: builder.build("true", GrammarSpec("json_schema", "true")),
         "schemas": builder.warm_up,
     }
     for number, (name, compile_step) in enumerate(steps.items(), start=1):

@@ -1,4 +1,4 @@
-"""Grammars that ended a process, or were too much for one: they are not compiled again for some minutes."""
+"""Grammars that ended a process or took too much of one; they are refused for some minutes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Callable
 from ..errors import ProcessEndedError, TooLargeError, TooSlowError, bare_copy
 
 REFUSED_S = 300.0
-SLOW_MACHINE_S = 10.0  # for one that was not done in time, but had little of the processor's
+SLOW_MACHINE_S = 10.0  # for a grammar that timed out with little processor time
 MOST_REFUSED = 4096
 
 
 class Refused:
-    """By the digests of their sources, those refused last. For one thread."""
+    """The last refused grammars, by digest. For one thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._reasons: OrderedDict[bytes, tuple[float, Exception]] = OrderedDict()
 
     def note(self, digest: bytes, error: BaseException | None) -> None:
-        """Remembers what came of a grammar, if it cost a process."""
+        """Remembers a grammar's error, if it cost a process."""
         if not isinstance(error, ProcessEndedError | TooLargeError | TimeoutError):
             return
         is_its_fault = isinstance(error, TooSlowError) or not isinstance(error, TimeoutError)
@@ -31,7 +31,7 @@ class Refused:
             self._reasons.popitem(last=False)
 
     def reason(self, digest: bytes) -> Exception | None:
-        """Why the grammar is refused without another try, if it is."""
+        """Why the grammar is refused without another try; None if it is not."""
         until, error = self._reasons.get(digest, (0.0, None))
         if error is None:
             return None

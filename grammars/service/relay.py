@@ -1,4 +1,4 @@
-"""Between the scheduler and the process that builds automata: jobs go in, whole results come out."""
+"""Relays jobs from the scheduler to the process that builds automata, and whole results back."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import IO
 from ..processes.framing import read_frame, write_frame
 from ..processes.limits import die_with
 
-MARGIN_S = 5.0  # beyond a job's deadline, which its process keeps itself unless it is stopped
+MARGIN_S = 5.0  # beyond a job's deadline; a running process keeps the deadline itself
 
 NOTICE, RESULT, LAST_RESULT, END = b"N", b"R", b"L", b"E"
-"""what begins a frame: a notice that the process compiles its own code, a job's result, one after which the
-process ends, the status with which it ended instead"""
+"""The first byte of a frame: a notice that the process compiles its own code, a job's result, a result
+after which the process ends, or the status with which it ended."""
 
 
 class Relay:
-    """In a process of one thread. It understands no grammar, so that none can end it."""
+    """Runs in a process with one thread. It reads no grammar, so no grammar can end it."""
 
     def __init__(self) -> None:
         self._child = 0
@@ -29,20 +29,20 @@ class Relay:
         signal.signal(signal.SIGALRM, lambda *_: self._kill())
 
     def has_child(self) -> bool:
-        """One that ended while it had no job is no later job's fault: the next takes its place."""
+        """Whether there is a child. A child that ended without a job is dropped first."""
         if self._child and os.waitid(os.P_PID, self._child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             self.end_child()
         return self._child != 0
 
     def next_job(self) -> bytes | None:
-        """None when the scheduler has closed the pipe or ended."""
+        """The next job; None when the scheduler has closed the pipe or ended."""
         try:
             return read_frame(sys.stdin.buffer)
         except EOFError:
             return None
 
     def fork(self) -> tuple[IO[bytes], IO[bytes]] | None:
-        """In the new process the pipes to read jobs from and to write results to; None in this one."""
+        """Forks. Returns the pipes for jobs and results in the new process, None in this one."""
         own_pid = os.getpid()
         jobs_in, jobs_out = os.pipe()
         results_in, results_out = os.pipe()
@@ -59,7 +59,7 @@ class Relay:
         return None
 
     def do(self, job: bytes) -> None:
-        """Hands on what the process says of a job, or the status with which it ended."""
+        """Relays a job, and its result or the status with which the child ended."""
         assert self._jobs is not None and self._results is not None
         deadline_s: float = pickle.loads(job).deadline_s
         signal.setitimer(signal.ITIMER_REAL, deadline_s + MARGIN_S)
@@ -76,7 +76,7 @@ class Relay:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def end_child(self) -> int:
-        """Returns the status with which it ended of itself, if it did."""
+        """Ends the child. Returns the status with which it ended by itself, or 0."""
         status = 0
         if self._child:
             for pipe in (self._jobs, self._results):

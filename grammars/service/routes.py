@@ -1,14 +1,17 @@
-"""What each kind of grammar becomes: an automaton where there can be one, else llguidance's matcher."""
+"""Compiles each kind of grammar: to an automaton if possible, else to llguidance's matcher."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
+from msgspec import structs
+
+from ...runtime.grammar_spec import GrammarSpec, Unenforced
 from ..errors import (
     CompilerError,
     GrammarError,
@@ -21,17 +24,16 @@ from ..errors import (
 from ..host.early_start import is_for_host
 from ..host.grammar import HostGrammar
 from ..host.messages import CompileJob, Description, Task
-from ..schema import Unenforced
-from ..source import Source, digest_of
 from .automaton import Automaton
+from .digest import digest_of
 from .files import GrammarFiles
 from .host_threads import HostAttempt, HostStart, HostThreads
-from .jobs import Buildable, ContextFree, Job, Pattern, Result, Schema, StructuralTag
+from .jobs import Job, Result
 from .worker import AutomatonWorkers
 
 Compiled: TypeAlias = Automaton | HostGrammar
 DEADLINE_S = 2.0
-HOST_BYTES = 384 << 20  # of memory that llguidance may take for a grammar
+HOST_BYTES = 384 << 20  # of memory for a grammar in llguidance
 _ANY_TEXT = '{"type":"any_text"}'
 _LARK = re.compile(r"\s*(%llguidance\b|start\s*:(?!:=))")
 _SHOWN = 80  # characters of a grammar in the log
@@ -40,59 +42,52 @@ log = logging.getLogger(__name__)
 
 
 class Asked(NamedTuple):
-    """A grammar that is to be compiled, and the tenant that has the cost. `attempt` is llguidance's."""
+    """A grammar to compile, the tenant that pays for it, and llguidance's attempt at it."""
 
-    source: Source
+    spec: GrammarSpec
     tenant: str
     attempt: HostAttempt
 
 
 class Routes:
-    """For use by several threads, which wait. No grammar is read here: processes that may end do that.
+    """Thread-safe; calls wait. Only processes that may end read grammars."""
 
-    `special_spellings` are the bytes by which automata know special tokens, by name.
-    """
-
-    def __init__(
-        self,
-        workers: AutomatonWorkers,
-        host: HostThreads,
-        files: GrammarFiles | None,
-        special_spellings: Mapping[str, bytes],
-    ) -> None:
+    def __init__(self, workers: AutomatonWorkers, host: HostThreads, files: GrammarFiles | None) -> None:
         self._workers = workers
         self._host = host
         self._files = files
-        self._special_spellings = special_spellings
 
     def compiled(self, asked: Asked) -> Compiled:
-        """Raises GrammarError only where llguidance, by its attempt, can't have begun with the grammar:
-        so the answer is the same whether the automaton was waited for or not. Raises CompilerError where
-        our compiler failed and llguidance doesn't cover the grammar."""
+        """The compiled grammar.
+
+        Raises GrammarError only if no request can have started with llguidance's attempt, so that the answer
+        does not depend on the time. Raises CompilerError if our compiler failed and llguidance doesn't cover
+        the grammar.
+        """
         try:
             compiled = self._matcher_of(asked)
         except GrammarError:
-            start = self._outcome(asked) if is_for_host(asked.source) else None
+            start = self._outcome(asked) if is_for_host(asked.spec) else None
             if start is None or not start.may_begin:
                 raise
             return start.grammar
-        if asked.source.closing and isinstance(compiled, Automaton):
-            compiled.find_ways_out()
+        if asked.spec.closing and isinstance(compiled, Automaton):
+            compiled.find_shortest_exits()
         return compiled
 
     def _matcher_of(self, asked: Asked) -> Compiled:
-        match asked.source.kind:
+        match asked.spec.kind:
             case "json_schema" | "json_object":
                 return self._schema(asked)
             case "regex" | "choice":
                 return self._regex(asked)
             case "grammar":
-                return self._by_host(asked, "lark", self._lark(asked, asked.source.text))
+                return self._by_host(asked, "lark", self._lark(asked, asked.spec.text))
             case "structural_tag":
                 return self._structural_tag(asked)
 
     def _schema(self, asked: Asked) -> Compiled:
-        """Keywords are left out, where that is allowed, once neither compiler enforces them."""
+        """A schema. Keywords are left out, if that is allowed, once neither compiler can enforce them."""
 
         def enforced() -> HostGrammar:
             return asked.attempt.begun().result().grammar
@@ -100,8 +95,8 @@ class Routes:
         def allowed() -> HostGrammar:
             return self._by_host(asked, "allow")
 
-        if asked.source.unenforced != "allow":
-            return self._schema_enforcing(asked.source.unenforced, asked, enforced)
+        if asked.spec.unenforced != "allow":
+            return self._schema_enforcing(asked.spec.unenforced, asked, enforced)
         try:
             return self._schema_enforcing("annotations", asked, enforced)
         except (NoValueError, WrongKeywordError):
@@ -112,12 +107,10 @@ class Routes:
     def _schema_enforcing(
         self, unenforced: Unenforced, asked: Asked, by_host: Callable[[], HostGrammar]
     ) -> Compiled:
-        """What has no automaton is left to the host. If that can't enforce it either, we say why we can't."""
+        """A schema as an automaton, else by llguidance. If both fail, our compiler's error counts."""
         refusal: GrammarError
-        source = asked.source
-        schema = Schema(source.schema, source.separators, source.property_order, unenforced)
         try:
-            return self._built(asked, schema)
+            return self._built(asked, structs.replace(asked.spec, unenforced=unenforced))
         except (NoValueError, NotCoveredError) as error:
             if isinstance(error, WrongKeywordError) and unenforced == "allow":
                 raise
@@ -145,18 +138,18 @@ class Routes:
             return asked.attempt.begun().result().grammar
 
         try:
-            return self._built(asked, Pattern(asked.source.text, asked.source.kind == "choice"))
+            return self._built(asked, asked.spec)
         except TooLargeError:
             return by_host()
         except CompilerError as fault:
             return _despite(fault, by_host)
 
     def _lark(self, asked: Asked, grammar: str) -> str:
-        """What isn't Lark is read in a process that can be ended, as its reader can be slow."""
+        """The grammar in Lark. A worker converts GBNF, as its reader can be slow."""
         if any(map(_LARK.match, grammar.split("\n"))):
             return grammar
         try:
-            lark = self._worked(Job("", ContextFree(grammar), DEADLINE_S, asked.tenant))
+            lark = self._worked(Job("", GrammarSpec("grammar", grammar), DEADLINE_S, asked.tenant))
         except TooLargeError as error:
             raise TooLargeError(f"it can't be read: {error}") from None
         assert isinstance(lark, str)
@@ -165,7 +158,7 @@ class Routes:
     def _structural_tag(self, asked: Asked) -> Compiled:
         refusal: GrammarError | CompilerError
         try:
-            return self._built(asked, self._tagged(asked.source, asked.source.text))
+            return self._built(asked, asked.spec)
         except (NotCoveredError, NoValueError) as error:
             return self._tagged_by_host(asked, self._described(asked), error)
         except TooLargeError as error:
@@ -179,24 +172,21 @@ class Routes:
     def _tagged_otherwise(
         self, asked: Asked, description: Description, refusal: GrammarError | CompilerError
     ) -> Compiled:
-        """Where every schema may be loosened no tools are too many: no call is enforced then, whether
-        llguidance has begun with them or not."""
+        """If every schema may be replaced, a tag that is too large becomes free text and no call is enforced,
+        whether llguidance has begun with it or not."""
         schemas = description.schemas
         if not schemas or any(otherwise == "refuse" for _, otherwise in schemas):
             return self._tagged_by_host(asked, description, refusal)
         if isinstance(refusal, CompilerError):
             with suppress(GrammarError, CompilerError, TimeoutError, TooLargeError):
                 return self._tagged_by_host(asked, description, refusal)
-        free = self._built(asked, self._tagged(asked.source, _ANY_TEXT))
+        free = self._built(asked, structs.replace(asked.spec, text=_ANY_TEXT))
         return replace(free, left_out=tuple(("parameters", f"{function}#") for function, _ in schemas))
-
-    def _tagged(self, source: Source, text: str) -> StructuralTag:
-        return StructuralTag(text, self._special_spellings, source.property_order, source.unenforced)
 
     def _tagged_by_host(
         self, asked: Asked, description: Description, refusal: GrammarError | CompilerError
     ) -> HostGrammar:
-        """For what has no automaton and nothing that only automata follow."""
+        """llguidance's matcher for a structural tag without an automaton."""
         if description.grammar is not None:
             return self._by_host(asked, "thinking", self._lark(asked, description.grammar))
 
@@ -210,14 +200,13 @@ class Routes:
         except GrammarError:
             raise refusal from None
 
-    def _built(self, asked: Asked, grammar: Buildable) -> Automaton:
-        key = digest_of(
-            grammar if isinstance(grammar, str) else grammar.text, _rest(asked.source, grammar)
-        ).hex()
+    def _built(self, asked: Asked, spec: GrammarSpec) -> Automaton:
+        spec = _for_automaton(spec)
+        key = digest_of(spec).hex()
         kept = self._files.get(key) if self._files else None
         if kept is not None:
             return kept
-        automaton = self._worked(Job(key, grammar, DEADLINE_S, asked.tenant))
+        automaton = self._worked(Job(key, spec, DEADLINE_S, asked.tenant))
         assert isinstance(automaton, Automaton)
         if self._files:
             self._files.put(key, automaton)
@@ -227,14 +216,14 @@ class Routes:
         try:
             return self._workers.build(job)
         except CompilerError as fault:
-            log.warning("the grammar compiler failed at %r: %s", job.text[:_SHOWN], fault)
+            log.warning("the grammar compiler failed at %r: %s", job.spec.text[:_SHOWN], fault)
             raise
 
     def _described(self, asked: Asked) -> Description:
-        return self._host.described(host_job(asked.source, "describe"), asked.tenant)
+        return self._host.described(host_job(asked.spec, "describe"), asked.tenant)
 
     def _by_host(self, asked: Asked, task: Task, lark: str = "") -> HostGrammar:
-        return self._host.submit(host_job(asked.source, task, lark), asked.tenant).result().grammar
+        return self._host.submit(host_job(asked.spec, task, lark), asked.tenant).result().grammar
 
     def _outcome(self, asked: Asked) -> HostStart | None:
         try:
@@ -243,30 +232,24 @@ class Routes:
             return None
 
 
-def host_job(source: Source, task: Task, lark: str = "") -> CompileJob:
+def host_job(spec: GrammarSpec, task: Task, lark: str = "") -> CompileJob:
     """llguidance's part of compiling a grammar."""
-    return CompileJob(
-        task,
-        source.kind,
-        source.text,
-        source.separators,
-        source.property_order,
-        source.unenforced,
-        source.closing,
-        DEADLINE_S,
-        HOST_BYTES,
-        lark,
-    )
+    return CompileJob(task, spec, DEADLINE_S, HOST_BYTES, lark)
 
 
-def _rest(source: Source, grammar: Buildable) -> str:
-    """What an automaton depends on beside the grammar's text, and the scope that has it for itself."""
-    options = grammar if isinstance(grammar, str) else grammar._replace(text="")
-    return f"{source.scope} {type(grammar).__name__} {'' if isinstance(options, str) else options!r}"
+def _for_automaton(spec: GrammarSpec) -> GrammarSpec:
+    """The spec with only the options that its automaton depends on, so that equal automata are kept once."""
+    match spec.kind:
+        case "regex" | "choice":
+            return GrammarSpec(spec.kind, spec.text, scope=spec.scope)
+        case "json_object":
+            spec = structs.replace(spec, kind="json_schema", text=spec.schema)
+    return structs.replace(spec, param="", params={}, reproducible=False, closing=False)
 
 
 def _despite(fault: CompilerError, by_host: Callable[[], HostGrammar]) -> HostGrammar:
-    """llguidance's matcher. If it has none either, that our compiler failed is all that there is to say."""
+    """llguidance's matcher after a failure of our compiler. If llguidance has none either, raises the
+    failure."""
     try:
         return by_host()
     except WrongKeywordError:
@@ -276,6 +259,6 @@ def _despite(fault: CompilerError, by_host: Callable[[], HostGrammar]) -> HostGr
 
 
 def _only_function(description: Description) -> str:
-    """The one whose parameters must all be enforced, if it is one alone; "" for several, or other schemas."""
+    """The only function whose parameters must all be enforced; "" if there are several or none."""
     functions = {function for function, otherwise in description.schemas if otherwise == "refuse"}
     return functions.pop() if len(functions) == 1 else ""

@@ -1,4 +1,4 @@
-"""How much compiling each tenant has had lately: one whose grammars take long waits behind the others."""
+"""The recent compile time of each tenant; tenants with slow grammars wait behind the others."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ from collections.abc import Callable
 from threading import Lock
 
 HALF_LIFE_S = 30.0
-HEAVY_S = (
-    1.0  # of compiling: what a tenant with usual schemas never comes to, and one with hostile ones at once
-)
-LEAD = 4.0  # seconds that a grammar waits longer for each second its tenant has had
+HEAVY_S = 1.0  # of recent compiling: usual schemas never take so much, hostile ones do at once
+LEAD = 4.0  # seconds of delay for each second of the tenant's recent compiling
 LONGEST_LEAD_S = 60.0
 _FORGET_AT = 1024  # tenants
 
 
 class Spending:
-    """Seconds of compiling by tenant, which count half after half a minute. For use by several threads."""
+    """Seconds of compiling by tenant, with a half-life of half a minute. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = Lock()
-        self._spent: dict[str, tuple[float, float]] = {}  # seconds, and when that was so
+        self._spent: dict[str, tuple[float, float]] = {}  # seconds, and the time of that count
 
     def add(self, tenant: str, seconds: float) -> None:
         with self._lock:
@@ -39,7 +37,7 @@ class Spending:
         return self.of(tenant) > HEAVY_S
 
     def lead(self, tenant: str) -> float:
-        """How many seconds others go before it."""
+        """The delay of the tenant's grammars in seconds."""
         return min(LEAD * self.of(tenant), LONGEST_LEAD_S)
 
     def _left(self, tenant: str, now: float) -> float:

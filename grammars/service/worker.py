@@ -1,9 +1,9 @@
-"""The processes that build automata: a hostile grammar ends one of them, and delays no request but its own.
+"""The processes that build automata. A hostile grammar ends one of them and delays only its own request.
 
-A worker has everything loaded, and reads no grammar itself. It forks the process that does, which builds one
-grammar after another and keeps what they have in common. An alarm without a handler ends that process when a
-job takes too long, also inside native code, and its memory is limited. Then the worker forks the next one,
-which takes milliseconds. Jobs come by the worker's standard input; it hands on whole results only.
+A worker loads everything and reads no grammar. It forks a child, which builds one grammar after another and
+caches what they share. An alarm without a handler ends the child if a job takes too long, even inside native
+code, and its memory is limited. Then the worker forks the next child, in milliseconds. Jobs come by the
+worker's standard input; it relays whole results only.
 """
 
 from __future__ import annotations
@@ -22,54 +22,59 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Condition
-from typing import IO, NoReturn
+from typing import IO, NoReturn, get_args
 
 from llguidance.gbnf_to_lark import gbnf_to_lark
 from numba.core.event import Event, Listener, register
 
+from ...runtime.grammar_spec import GrammarSpec, PropertyOrder
 from ..errors import CompilerError, GrammarError, ProcessEndedError, TooLargeError
 from ..masks.stack import StackMasks
 from ..masks.token_trie import Spellings, TokenTries, build_tries
 from ..processes.framing import read_frame, write_frame
 from ..processes.limits import end_in_words, keep_to_limits, resident
 from ..regex.byte_automaton import compile_regex
+from ..regex.of_spec import regex_of
 from ..schema import SchemaCompiler
 from ..tags import TagCompiler, read_format
+from ..tags.special_tokens import SpecialTokens
 from .answers import MAX_ANSWER, read_answer
 from .automaton import Automaton, with_masks
-from .jobs import Buildable, ContextFree, Job, Pattern, Result, Schema, StructuralTag
+from .jobs import Job, Result
 from .relay import LAST_RESULT, NOTICE, RESULT, Relay
 from .spending import Spending
 
 _START = "from arbora.grammars.service.worker import main; main()"
 START_DEADLINE_S = 60.0
-END_DEADLINE_S = 5.0  # for a process that has closed its pipes
-EXTRA_BYTES = 1536 << 20  # of address space that building may take beyond what is loaded
+END_DEADLINE_S = 5.0  # for a process to end once it has closed its pipes
+EXTRA_BYTES = 1536 << 20  # of address space for building, beyond what is loaded
 KEEP_BELOW = 384 << 20
-"""bytes of memory; a process that has taken more, for what it remembers, ends with its job"""
+"""Bytes of memory; a child that has grown by more ends with its job."""
 _START_RULE = re.compile(r'("(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#.*)|(?<![\w-])start(?![\w-])')
-"""a rule of GBNF that is called as the converter calls the first one; as a group all that may look like it"""
+"""A rule of GBNF with the name that the converter gives to the first rule; the group matches similar text."""
 
 log = logging.getLogger(__name__)
 
 
 class AutomatonWorkers:
-    """As many processes as there are jobs at a time, at most `size`. For use by several threads.
+    """Up to `size` processes, started when they are needed. Thread-safe.
 
-    Large jobs, which may take all their time, share the first one. So the last is there for small ones, and
-    for those of tenants that have had much compiling lately only while no other waits.
+    Large jobs share the first process, so that the last one is free for small jobs. Jobs of tenants with much
+    recent compiling wait while any other job waits.
     """
 
-    def __init__(self, spellings: Spellings, size: int, spending: Spending | None = None) -> None:
+    def __init__(
+        self, spellings: Spellings, special: SpecialTokens, size: int, spending: Spending | None = None
+    ) -> None:
         self._spending = spending or Spending()
-        self._workers = [AutomatonWorker(spellings, self._announce) for _ in range(size)]
+        self._workers = [AutomatonWorker(spellings, special, self._announce) for _ in range(size)]
         self._is_announced = False
         self._idle: set[int] = set()
-        self._waiting = 0  # jobs of tenants that have had little compiling lately
+        self._waiting = 0  # jobs of tenants with little recent compiling
         self._changed = Condition()
 
     def start(self) -> None:
-        """Starts one process. Jobs that came before wait for it, rather than each for one of its own."""
+        """Starts one process. Earlier jobs wait for it instead of starting more."""
         try:
             self._workers[-1].start()
         finally:
@@ -78,7 +83,7 @@ class AutomatonWorkers:
                 self._changed.notify_all()
 
     def build(self, job: Job) -> Result:
-        """As `AutomatonWorker.build`, when a process is free for it."""
+        """As `AutomatonWorker.build`, once a process is free for the job."""
         end = 1 if job.is_large else len(self._workers)
         number = self._take(end, self._spending.is_heavy(job.tenant))
         began = time.monotonic()
@@ -91,7 +96,7 @@ class AutomatonWorkers:
                 self._changed.notify_all()
 
     def _take(self, end: int, is_heavy: bool) -> int:
-        """The last idle one before `end`, so that those not yet needed come last."""
+        """The number of the last idle process before `end`; waits for one."""
         with self._changed:
             self._waiting += not is_heavy
             self._changed.wait_for(
@@ -104,35 +109,37 @@ class AutomatonWorkers:
             return number
 
     def close(self) -> None:
-        """No job may run or come any more."""
+        """Ends all processes. No job may run or come any more."""
         for worker in self._workers:
             worker.close()
 
     def _announce(self) -> None:
-        """A process compiles its own code. One line tells of all."""
+        """Logs once that a process compiles its own code."""
         if not self._is_announced:
             self._is_announced = True
             log.info("compiling grammar kernels, which can take minutes; the next start finds them compiled")
 
 
 class AutomatonWorker:
-    """Starts the process when it is first needed and again after it died. For use by one thread.
+    """One process, started when it is needed and again after it died. For one thread.
 
     `on_compiling` is called when the process begins to compile its own code.
     """
 
-    def __init__(self, spellings: Spellings, on_compiling: Callable[[], None]) -> None:
-        self._spellings = spellings
+    def __init__(
+        self, spellings: Spellings, special: SpecialTokens, on_compiling: Callable[[], None]
+    ) -> None:
+        self._vocabulary = spellings, special
         self._on_compiling = on_compiling
         self._process: subprocess.Popen[bytes] | None = None
 
     def build(self, job: Job) -> Result:
-        """Raises GrammarError for a wrong grammar, NotCoveredError for a keyword without an automaton,
-        TooLargeError past a limit of states, masks, memory or time, CompilerError for what is no grammar's
-        doing."""
+        """The job's result. Raises GrammarError for a wrong grammar, NotCoveredError for a keyword without
+        an automaton, TooLargeError past a limit of states, masks, memory or time, CompilerError for other
+        failures."""
         try:
             result = self._answer(job)
-        except Exception as error:  # garbled bytes raise all kinds
+        except Exception as error:  # garbled bytes raise errors of all kinds
             raise self._reason(error) from None
         if isinstance(result, int):
             raise _death(job, result)
@@ -141,9 +148,9 @@ class AutomatonWorker:
         return result
 
     def start(self) -> None:
-        """Returns when the process is ready for jobs. If it fails, the first job tries again."""
+        """Starts the process and waits until it is ready. If that fails, the first job tries again."""
         with suppress(GrammarError, TooLargeError, CompilerError):
-            self.build(Job("", "a", START_DEADLINE_S))
+            self.build(Job("", GrammarSpec("regex", "a"), START_DEADLINE_S))
 
     def close(self) -> None:
         if self._process is not None:
@@ -152,7 +159,7 @@ class AutomatonWorker:
             self._process = None
 
     def _answer(self, job: Job) -> Result | Exception | int:
-        """The job's result, or the exit status of its process if that ended."""
+        """The job's result, or the exit status of its process."""
         process = self._started()
         assert process.stdin is not None and process.stdout is not None
         _write(process.stdin, job)
@@ -163,7 +170,7 @@ class AutomatonWorker:
         return answer
 
     def _reason(self, error: Exception) -> CompilerError:
-        """Why the worker itself gave no result. The next job has a new one."""
+        """The error of a worker that gave no result; the next job gets a new worker."""
         status: int | None = None
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -175,7 +182,7 @@ class AutomatonWorker:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is not None:
-            self.close()  # it died while it had no job
+            self.close()  # it died without a job
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START],
@@ -183,12 +190,12 @@ class AutomatonWorker:
                 stdout=subprocess.PIPE,
             )
             assert self._process.stdin is not None
-            _write(self._process.stdin, self._spellings)
+            _write(self._process.stdin, self._vocabulary)
         return self._process
 
 
 def _death(job: Job, status: int) -> TooLargeError | CompilerError:
-    """Why a job's process ended without a result."""
+    """The error of a job whose process ended without a result."""
     match status:
         case _ if status == -signal.SIGALRM:
             return TooLargeError(f"it took more than {job.deadline_s:g} s")
@@ -214,7 +221,7 @@ _FIRST_SCHEMAS = (
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Garbage collections in the middle of a grammar would find nothing."""
+    """Disables garbage collection, which would find nothing while a grammar is built."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -225,63 +232,68 @@ def _without_collection() -> Iterator[None]:
 
 
 class Builder:
-    """Keeps what grammars have in common."""
+    """Builds automata, and caches what grammars share."""
 
-    def __init__(self, tries: TokenTries) -> None:
+    def __init__(self, tries: TokenTries, special: SpecialTokens) -> None:
+        self._special = special
         self._schemas = SchemaCompiler()
         self._tags = TagCompiler(self._schemas)
         self._masks = StackMasks(tries)
 
     @_without_collection()
-    def build(self, key: str, grammar: Buildable) -> Result:
-        match grammar:
-            case ContextFree(text):
-                return _in_lark(text)
-            case str():
-                return with_masks(key, compile_regex(grammar), self._masks)
-            case Pattern():
-                return with_masks(key, compile_regex(grammar.regex), self._masks)
-            case Schema(text, separators, order, unenforced):
-                compiled = self._schemas.compile_allowing(unenforced, text, separators, property_order=order)
-            case StructuralTag(text, _, order, unenforced):
+    def build(self, key: str, spec: GrammarSpec) -> Result:
+        match spec.kind:
+            case "grammar":
+                return _in_lark(spec.text)
+            case "regex" | "choice":
+                return with_masks(key, compile_regex(regex_of(spec)), self._masks)
+            case "json_schema" | "json_object":
+                compiled = self._schemas.compile_allowing(
+                    spec.unenforced, spec.schema, spec.separators, property_order=spec.property_order
+                )
+            case "structural_tag":
                 compiled = self._tags.compile(
-                    read_format(text), grammar.spelled, property_order=order, unenforced=unenforced
+                    read_format(spec.text),
+                    self._special.spelled,
+                    property_order=spec.property_order,
+                    unenforced=spec.unenforced,
                 )
         return replace(with_masks(key, compiled.machine, self._masks), left_out=compiled.left_out)
 
     def warm_up(self) -> None:
-        """Compiles what the first jobs should not wait for: the strings of all schemas and common formats."""
-        self.build("regex", "a")
+        """Compiles the kernels, and the strings and formats that most schemas use."""
+        self.build("regex", GrammarSpec("regex", "a"))
+        orders: tuple[PropertyOrder, ...] = get_args(PropertyOrder)
         for text in _FIRST_SCHEMAS:
-            for order in ("schema", "any"):
-                self.build(text, Schema(text, (",", ":"), order))
+            for order in orders:
+                self.build(text, GrammarSpec("json_schema", text, property_order=order))
 
 
 def _in_lark(text: str) -> str:
     try:
         return gbnf_to_lark(_START_RULE.sub(lambda found: found[1] or "start-rule", text))
-    except Exception as error:  # the converter raises no narrower class
+    except Exception as error:  # the converter raises plain Exceptions
         raise GrammarError(f"the grammar is neither Lark nor GBNF: {error}") from None
 
 
 def _answer(job: Job, builder: Builder) -> Result | Exception:
     signal.setitimer(signal.ITIMER_REAL, job.deadline_s)
     try:
-        return builder.build(job.key, job.grammar)
+        return builder.build(job.key, job.spec)
     except (GrammarError, TooLargeError) as error:
         return error
     except MemoryError:
         return TooLargeError("it took too much memory")
     except RecursionError:
         return TooLargeError("it is nested too deep")
-    except Exception:  # a fault of ours; llguidance may do better
+    except Exception:  # our fault; llguidance may do better
         return CompilerError(traceback.format_exc())
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 class _CompilationNotice(Listener):
-    """Tells once that this process compiles its own code, if it does."""
+    """Sends one notice if this process compiles its own code."""
 
     def __init__(self, channel: IO[bytes]) -> None:
         self.channel = channel
@@ -293,18 +305,19 @@ class _CompilationNotice(Listener):
             write_frame(self.channel, NOTICE)
 
     def on_end(self, event: Event) -> None:
-        """Nothing is left to say."""
+        """Does nothing; numba requires it."""
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     notice = _CompilationNotice(sys.stdout.buffer)
     register("numba:compile", notice)  # type: ignore[no-untyped-call]
-    builder = Builder(build_tries(pickle.loads(read_frame(sys.stdin.buffer))))
+    spellings, special = pickle.loads(read_frame(sys.stdin.buffer))
+    builder = Builder(build_tries(spellings), special)
     builder.warm_up()
     gc.collect()
     gc.freeze()
-    gc.disable()  # garbage is collected while no job waits
+    gc.disable()  # `_serve` collects between jobs
     relay = Relay()
     while (job := relay.next_job()) is not None:
         if not relay.has_child():
@@ -316,7 +329,7 @@ def main() -> None:
 
 
 def _serve(builder: Builder, notice: _CompilationNotice, jobs: IO[bytes], results: IO[bytes]) -> NoReturn:
-    """Runs in a process just forked, and ends it."""
+    """Runs in a process just forked, and ends the process."""
     first = resident()
     notice.channel = results
     keep_to_limits(EXTRA_BYTES)

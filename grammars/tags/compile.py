@@ -1,4 +1,4 @@
-"""From the formats of a structural tag to one stack automaton."""
+"""Compiles the formats of a structural tag to one stack automaton."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from ...runtime.grammar_spec import PropertyOrder, Unenforced
 from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, WrongKeywordError
 from ..machine.stack_automaton import StackAutomaton
 from ..regex.byte_automaton import compile_regex
 from ..regex.pattern import without_anchors
-from ..schema import PropertyOrder, SchemaCompiler, Unenforced
+from ..schema import SchemaCompiler
 from ..schema.compile import CompiledSchema
 from .format import (
     AnyText,
@@ -35,15 +36,15 @@ from .linking import AmbiguousError
 from .mistakes import first_mistake
 
 Spell = Callable[[str], bytes]
-"""the bytes of a text, in which the names of special tokens are those tokens"""
+"""The bytes of a text, in which the names of special tokens are those tokens."""
 CompileSchema = Callable[[str, tuple[str, str], bool], CompiledSchema]
-"""of a schema's text, with its separators, and whether whole values are checked"""
+"""Compiles a schema's text, with separators, and whether whole values are checked."""
 _Made: TypeAlias = CompiledSchema | GrammarError | TooLargeError
 _INSTEAD = {"object": '{"type":"object"}', "value": "true"}
 
 
 class TagCompiler:
-    """Compiles one structural tag after the other, with the strings and numbers that schemas share."""
+    """Compiles structural tags, whose schemas share the automata of strings and numbers."""
 
     def __init__(self, schemas: SchemaCompiler) -> None:
         self._schemas = schemas
@@ -56,10 +57,10 @@ class TagCompiler:
         property_order: PropertyOrder = "schema",
         unenforced: Unenforced = "refuse",
     ) -> CompiledSchema:
-        """Raises GrammarError for a wrong or ambiguous format, else as `SchemaCompiler.compile` does.
+        """Raises GrammarError for a wrong or ambiguous format, else as `SchemaCompiler.compile`.
 
-        Paths of what is left out stand behind the name of the function whose arguments they are in. Whole
-        calls of functions are checked: where anything but formats is left out of one's parameters.
+        A path that is left out begins with the name of the function whose arguments it is in. A function's
+        whole call is checked later if anything but formats is left out of its parameters.
         """
 
         def compiled(text: str, separators: tuple[str, str], is_checked: bool) -> CompiledSchema:
@@ -76,8 +77,8 @@ class TagCompiler:
 
 
 class _Place(NamedTuple):
-    """Where the text goes on. `texts` are all the ways in which it can if they begin with fixed texts, each
-    with the state behind it; `may_end`: it may also end."""
+    """A position in the text. `texts`: if all continuations begin with fixed texts, these and the state
+    behind each; `may_end`: the text may end here."""
 
     state: int
     texts: tuple[tuple[bytes, int], ...] | None = None
@@ -85,7 +86,7 @@ class _Place(NamedTuple):
 
 
 class _Builder:
-    """Makes states from the last one on, as each must know what follows it."""
+    """Makes states from the last one to the first, as a state must know what follows it."""
 
     def __init__(self, compile_schema: CompileSchema, spell: Spell) -> None:
         self._compile_schema = compile_schema
@@ -152,7 +153,7 @@ class _Builder:
         return _Place(self._copies[key])
 
     def _free(self, found: Sequence[tuple[Pattern, int]], after: _Place) -> _Place:
-        """Any text up to a pattern, or to what comes after."""
+        """Free text up to a pattern, or to what comes after."""
         if after.texts is None:
             raise GrammarError("behind any text must come a fixed text or the end")
         both = [*found, *((Pattern(text), state) for text, state in after.texts)]
@@ -165,7 +166,7 @@ class _Builder:
         return self._text(begin, self._place(tag.content, ends))
 
     def _triggered(self, format: TriggeredTags, after: _Place, thinking: Thinking | None) -> _Place:
-        """With `thinking` the text may also begin with that."""
+        """Tags in free text, which may also begin with `thinking`."""
         again = self._hole()
         behind = after if format.stop_after_first else again
         found = [
@@ -189,13 +190,13 @@ class _Builder:
         return self._any_of(self._tag(tag, self._spell(tag.begin), behind) for tag in firsts)
 
     def _known_early(self, begin: bytes, behind: int) -> tuple[Pattern, int]:
-        """A pattern at the start, without the spaces at its end: most tokens begin with one, and all of them
-        would count as a difference from any other place in the text."""
+        """A pattern at the start, without the spaces at its end. Most tokens begin with a space, and each
+        would count as a difference from all other positions in the text."""
         known = begin.rstrip(b" ") or begin
         return Pattern(known, at_start=True), self._linker.text(begin[len(known) :], behind)
 
     def _entries(self, tag: Tag, behind: _Place) -> list[tuple[str, int]]:
-        """The beginnings by which a tag is known, and the states behind them."""
+        """The beginnings that identify a tag, and the states behind them."""
         if not isinstance(tag.content, TagsWithSeparator):
             return [(tag.begin, self._tag(tag, b"", behind).state)]
         ends = self._any_of(self._text(self._spell(end), behind) for end in tag.ends)
@@ -203,7 +204,7 @@ class _Builder:
         return [(tag.begin + each.begin, self._tag(each, b"", inside).state) for each in tag.content.tags]
 
     def _behind(self, trigger: str, tag: Tag) -> bytes:
-        """What is left of the tag's beginning behind its trigger."""
+        """The rest of the tag's beginning behind its trigger."""
         begin, first = self._spell(tag.begin), self._spell(trigger)
         if not begin.startswith(first):
             raise GrammarError(f"the trigger {trigger!r} ends within a special token of {tag.begin!r}")
@@ -214,7 +215,7 @@ class _Builder:
         return first if format.at_least_one else self._any_of([first, after])
 
     def _series(self, format: TagsWithSeparator, after: _Place) -> tuple[_Place, _Place]:
-        """Where the text goes on behind one of the tags, and where it begins with one."""
+        """The positions behind one of the tags, and before the first."""
         behind = after if format.stop_after_first else self._hole()
         first = self._any_of(self._tag(tag, self._spell(tag.begin), behind) for tag in format.tags)
         if not format.stop_after_first:
@@ -242,7 +243,7 @@ class _Builder:
         return self._any_of([self._text(self._spell(format.start), thought), content])
 
     def _thought(self, format: Thinking, content: _Place) -> _Place:
-        """Up to its end, and the line breaks that models put behind it."""
+        """The thought up to its end, and the line breaks that models write behind it."""
         if not isinstance(format.content, TriggeredTags):
             breaks = [self._text(b"\n" * count, content) for count in range(3)]
             content = self._any_of(breaks)
@@ -273,7 +274,7 @@ class _Builder:
 
 
 def merged(elements: Sequence[Format]) -> list[Format]:
-    """Schemas next to others become one, as two values may begin alike."""
+    """The elements with neighbouring schemas as one schema, as two values may begin alike."""
     schemas: dict[tuple[str, str], list[JsonSchema]] = {}
     for element in elements:
         if isinstance(element, JsonSchema):
@@ -292,7 +293,7 @@ def _any_schema(schemas: list[JsonSchema]) -> JsonSchema:
 
 
 def rebased(schema: Any, root: str) -> Any:
-    """The schema with its own references pointing to where it will stand."""
+    """The schema with its own references prefixed by its new position."""
     if isinstance(schema, list):
         return [rebased(item, root) for item in schema]
     if not isinstance(schema, dict):
@@ -305,7 +306,7 @@ def rebased(schema: Any, root: str) -> Any:
 
 
 def trigger_of(tag: Tag, triggers: Sequence[str]) -> str:
-    """The one that is complete first."""
+    """The trigger that is complete first in the tag's beginning."""
     found = [trigger for trigger in triggers if tag.begin.startswith(trigger)]
     if not found:
         raise GrammarError(f"no trigger begins the tag {tag.begin!r}")
@@ -313,7 +314,7 @@ def trigger_of(tag: Tag, triggers: Sequence[str]) -> str:
 
 
 def _makes_sense(error: GrammarError | TooLargeError) -> bool:
-    """Whether a schema that has no automaton says something all the same."""
+    """Whether a schema without an automaton is meaningful."""
     is_uncovered = isinstance(error, NotCoveredError | NoValueError | TooLargeError)
     return is_uncovered and not isinstance(error, WrongKeywordError)
 

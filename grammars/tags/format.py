@@ -21,8 +21,8 @@ class ConstString(Struct, tag="const_string", frozen=True):
 
 
 class JsonSchema(Struct, tag="json_schema", frozen=True):
-    """`function` is the one whose arguments these are, `root` where the schema stands in its parameters. What
-    can't be enforced is refused, or replaced by any object or any value. What is wrong is refused always."""
+    """The arguments of `function`; `root` is the schema's position in its parameters. A schema that can't be
+    enforced is refused, or replaced by any object or any value. A wrong schema is always refused."""
 
     json_schema: Raw
     separators: tuple[str, str] = (",", ":")
@@ -31,11 +31,11 @@ class JsonSchema(Struct, tag="json_schema", frozen=True):
     root: str = "#"
 
     def named(self, path: str) -> str:
-        """A path in the schema, behind the function's name and as its parameters have it."""
+        """The function's name and the path in its parameters, of a path in the schema."""
         return self.function + self.place(path)
 
     def place(self, path: str) -> str:
-        """A path in the schema, as the function's parameters have it."""
+        """The path in the function's parameters, of a path in the schema."""
         is_shared = path.startswith(SHARED_BY_MEMBERS)
         return path if is_shared else self.root + path.removeprefix("#")
 
@@ -47,9 +47,9 @@ class Member(Struct, frozen=True):
 
 
 class Keywords(Struct, tag="keywords", frozen=True):
-    """`name=value` of each member in order, those not required may be left out; as of a Python call.
+    """`name=value` of each member in order, as in a Python call; optional members may be missing.
 
-    For the rest see `JsonSchema`.
+    For the other fields see `JsonSchema`.
     """
 
     members: list[Member]
@@ -73,7 +73,7 @@ class Grammar(Struct, tag="grammar", frozen=True):
 
 
 class AnyText(Struct, tag="any_text", frozen=True):
-    """Up to the first place where what follows stands; special tokens may be in it."""
+    """Any text up to the first occurrence of what follows; it may hold special tokens."""
 
 
 class Elements(Struct, tag="sequence", frozen=True):
@@ -85,7 +85,7 @@ class Or(Struct, tag="or", frozen=True):
 
 
 class Tag(Struct, tag="tag", frozen=True):
-    """`ends` are the texts that may end it."""
+    """`begin`, the content, and one of `ends`."""
 
     begin: str
     content: Format
@@ -95,9 +95,10 @@ class Tag(Struct, tag="tag", frozen=True):
 class TriggeredTags(Struct, tag="triggered_tags", frozen=True):
     """Any text, in which a trigger begins one of the tags whose `begin` starts with it.
 
-    `at_start` are tags that begin only where the text does, and behind another tag, there behind any of the
-    `leads`. Their whole beginning is a trigger, with that of the first tag inside if they have some with a
-    separator. With `at_least_one` a tag comes before any text, with `stop_after_first` nothing comes after.
+    The tags `at_start` begin only at the text's start and behind another tag, there behind one of the
+    `leads`. Their whole beginning is a trigger, with that of the first inner tag if they hold tags with a
+    separator. With `at_least_one` a tag comes before any text, with `stop_after_first` nothing comes after
+    it.
     """
 
     triggers: list[str]
@@ -116,7 +117,8 @@ class TagsWithSeparator(Struct, tag="tags_with_separator", frozen=True):
 
 
 class Thinking(Struct, tag="thinking", frozen=True):
-    """`content`, behind any text up to `end` if the prompt `is_open`, or if `start` stands before it."""
+    """`content`, behind a thought: any text up to `end`, if the prompt `is_open` or the text begins with
+    `start`."""
 
     start: str
     end: str
@@ -152,7 +154,7 @@ def read_format(text: str) -> Format:
 
 
 def json_schemas(format: Format) -> list[JsonSchema]:
-    """All that are in it, in order."""
+    """All schemas in the format, in order."""
     match format:
         case JsonSchema():
             return [format]

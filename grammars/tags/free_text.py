@@ -1,4 +1,4 @@
-"""Any text up to the first of some patterns: the automaton of Aho and Corasick over bytes."""
+"""Free text up to the first of several patterns: the automaton of Aho and Corasick over bytes."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _NONE = -1
 
 
 class Pattern(NamedTuple):
-    """`at_start`: it counts only where the text begins."""
+    """`at_start`: the pattern counts only at the text's start."""
 
     text: bytes
     at_start: bool = False
 
 
 class FreeText(NamedTuple):
-    """`found[i]` is the state after pattern i, from which nothing leads on."""
+    """`found[i]` is the state after pattern i, which has no entries."""
 
     machine: StackAutomaton
     found: Sequence[int]
 
 
 def free_text(patterns: Sequence[Pattern], *, may_end: bool) -> FreeText:
-    """`may_end`: the text may end everywhere before a pattern is complete.
+    """`may_end`: the text may end anywhere before a pattern is complete.
 
-    Of patterns that end together the longest counts, of equal ones the first. None is empty.
+    Of patterns that end together the longest counts, of equal ones the first. Patterns are not empty.
     """
     trie = _Trie(patterns)
     nodes = len(trie.children)
@@ -58,13 +58,14 @@ def free_text(patterns: Sequence[Pattern], *, may_end: bool) -> FreeText:
 
 
 class _Trie:
-    """Nodes by their beginnings of patterns, 0 for none; `ends[node]` is the pattern that ends there."""
+    """A node for each prefix of a pattern, 0 for the empty one; `ends[node]` is the pattern that ends
+    there."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self.children: list[dict[int, int]] = [{}]
         self.ends = [_NONE]
         self.order = [0]
-        """nodes by depth"""
+        """The nodes by depth."""
         self._failures = [0]
         for number, pattern in enumerate(patterns):
             self._add(number, [_START] * pattern.at_start + list(pattern.text))
@@ -86,7 +87,7 @@ class _Trie:
             self.ends[node] = number
 
     def follow(self, node: int, table: NDArray[np.int32], columns: dict[int, int]) -> None:
-        """Fills in a node's row; the rows of the nodes before it in `order` are there."""
+        """Fills in a node's row, after the rows of the nodes before it in `order`."""
         failure = self._failures[node]
         if self.ends[node] == _NONE:
             self.ends[node] = self.ends[failure]

@@ -1,6 +1,6 @@
-"""Structural tags in llguidance's way: to begin with, and for what no automaton follows.
+"""Structural tags as grammars for llguidance.
 
-A lexeme that is lazy ends the text around it as soon as it is complete, as triggers do.
+A lazy lexeme ends the text around it as soon as it is complete, as triggers do.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from .format import (
 
 _TEXT = "/(?s:.+)/"
 Terms = Callable[[str], list[str]]
-"""a literal text in Lark, in which the names of special tokens are those tokens, as <[7]>"""
+"""A literal text in Lark, in which the names of special tokens are those tokens, as <[7]>."""
 SchemaOf = Callable[[JsonSchema], dict[str, Any]]
-"""a schema with llguidance's options"""
+"""A schema with llguidance's options."""
 
 
 def in_lark(format: Format, terms: Terms, schema_of: SchemaOf, special: Collection[int]) -> str:
-    """Grammars as JSON. `special` are the tokens that free text may hold beside text. Raises NotCoveredError
-    for Python's keywords, and for free text that stops at a special token beside text, or at nothing."""
+    """Grammars as JSON. Free text may hold text and the `special` tokens. Raises NotCoveredError for Python's
+    keywords, and for free text that stops at a special token beside text, or never."""
     writer = _Writer(terms, schema_of, special)
     start = writer.written(format, [])
     rules = [f"start: {start}", *writer.rules]
@@ -45,7 +45,7 @@ def in_lark(format: Format, terms: Terms, schema_of: SchemaOf, special: Collecti
 
 
 class _Writer:
-    """`after`, where it matters, is the fixed text behind a format."""
+    """`after`: the fixed text behind a format, if the format needs it."""
 
     def __init__(self, terms: Terms, schema_of: SchemaOf, special: Collection[int]) -> None:
         self._terms = terms
@@ -92,13 +92,13 @@ class _Writer:
         return " ".join(written)
 
     def _until(self, ends: Sequence[str]) -> str:
-        """Any text up to the first of these, and that."""
+        """Free text up to the first of these texts, and that text."""
         free = self._free(ends)
         return self._any_of([f"{free} {self._stop(end)}" for end in ends])
 
     def _free(self, stops: Sequence[str], not_first: Sequence[str] = ()) -> str:
-        """Any text up to where a stop begins. A special token that one of `not_first` begins with does not
-        begin it."""
+        """Free text up to a stop. It does not begin with a special token that one of `not_first` begins
+        with."""
         tokens = self._special - self._tokens(stops)
         part = self._rule(_part(tokens))
         if tokens.isdisjoint(early := self._tokens(not_first)):
@@ -106,16 +106,17 @@ class _Writer:
         return f"({_part(tokens - early)} {part}*)?"
 
     def _tokens(self, texts: Sequence[str]) -> set[int]:
-        """The special tokens that they begin with."""
+        """The special tokens that these texts begin with."""
         return {token for text in texts for token in _tokens_in(self._terms(text)[:1])}
 
     def _stop(self, text: str) -> str:
-        """Ends free text as soon as it is complete."""
+        """A text that ends free text as soon as it is complete."""
         term = self._only_term(text)
         return term if _is_token(term) else self._rule("/(?s:.*)/", f"suffix={term}")
 
     def _early(self, text: str) -> str:
-        """Where free text may begin: it is none once this is complete, but for the spaces at its end."""
+        """A text at the start of free text, which is no free text once it is complete but for its last
+        spaces."""
         known = text.rstrip(" ") or text
         term = self._only_term(known)
         if not _is_token(term):
@@ -123,14 +124,15 @@ class _Writer:
         return f"{term} {self._literal([text[len(known) :]])}"
 
     def _only_term(self, text: str) -> str:
-        """A lexeme has text or a special token. Of several each would count before the whole is complete."""
+        """The text as one lexeme: text or a special token. Parts of it would count before the whole is
+        complete."""
         match self._terms(text):
             case [term]:
                 return term
         raise _not_covered(AnyText())
 
     def _triggered(self, format: TriggeredTags, thinking: Thinking | None = None) -> str:
-        """With `thinking` the text may also begin with that."""
+        """Tags in free text, which may also begin with `thinking`."""
         begins = [(lead + tag.begin, tag) for tag in format.at_start for lead in format.leads]
         starts = [] if thinking is None else [thinking.start]
         triggered = list(self._behind(format))
@@ -157,7 +159,7 @@ class _Writer:
         return f"{first} {more}" if format.at_least_one else more
 
     def _behind(self, format: TriggeredTags) -> Iterator[tuple[str, str]]:
-        """Each trigger that has tags, with what may come behind it."""
+        """Each trigger with tags, and the grammar of what may follow it."""
         for trigger in format.triggers:
             tags = [tag for tag in format.tags if trigger_of(tag, format.triggers) == trigger]
             if tags:
@@ -173,7 +175,7 @@ class _Writer:
         return f"{self._literal([tag.begin])} {self._inside(tag)}"
 
     def _inside(self, tag: Tag) -> str:
-        """What follows the tag's beginning."""
+        """The grammar of what follows the tag's beginning."""
         if isinstance(tag.content, AnyText):
             return self._until(tag.ends)
         return f"{self.written(tag.content, [])} {self._literal(tag.ends)}"
@@ -211,12 +213,12 @@ class _Writer:
 
 
 def _part(tokens: Collection[int]) -> str:
-    """A part of free text: one of these tokens, which are special, or text."""
+    """A part of free text: text, or one of these special tokens."""
     return f"({_TEXT} | <[{','.join(map(str, sorted(tokens)))}]>)" if tokens else _TEXT
 
 
 def _end_together(texts: Iterable[str], stops: Iterable[str]) -> bool:
-    """Whether a text may end with another one that counts too: the longest would have to count alone."""
+    """Whether a stop may end together with another text; then only the longer one must count."""
     return any(text != stop and text.endswith(stop) for text, stop in product(texts, stops))
 
 

@@ -1,4 +1,4 @@
-"""Automata and fixed texts, one behind the other, as one stack automaton."""
+"""Joins automata and fixed texts, one behind the other, to one stack automaton."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_STATES = 100_000
 
 
 class Linker:
-    """States are numbers. What follows a state must be known when the state is made, or be a `hole`."""
+    """States are numbers. The states that follow a state must exist when it is made, or be a `hole`."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -31,7 +31,7 @@ class Linker:
         return following
 
     def fork(self, states: Iterable[int]) -> int:
-        """The state that is all of these at once."""
+        """The state that stands for all of these at once."""
         members = frozenset(states)
         if len(members) == 1:
             return next(iter(members))
@@ -40,15 +40,15 @@ class Linker:
         return self._forks[members]
 
     def hole(self) -> int:
-        """A state that `fill` will say the meaning of."""
+        """A state that `fill` will define."""
         return self._reserved(1)
 
     def fill(self, hole: int, state: int) -> None:
         self._holes[hole] = state
 
     def add(self, machine: StackAutomaton, following: Mapping[int, int]) -> int:
-        """A copy's start. Behind the states of `following` the text goes on as from those, with nothing on
-        the stack; where the machine itself could go on from there, it may do either."""
+        """The start of a copy of the machine. From a state in `following`, with an empty stack, the text may
+        go on as from the state that it is mapped to, or as in the machine."""
         first = self._reserved(len(machine.transitions))
         goes_on = (machine.transitions != DEAD).any(axis=1)
         leaves = {

@@ -1,4 +1,4 @@
-"""The tables of what a `Linker` has put together."""
+"""The tables of the parts that a `Linker` has joined."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ MAX_CELLS = 8_000_000  # 32 MB
 
 
 class AmbiguousError(GrammarError):
-    """Two ways to go on begin alike, and at least one of them nests."""
+    """Two alternatives begin alike, and at least one of them nests."""
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A copy of `machine` from state `first` on; `leaves` says what stands for some of its states."""
+    """A copy of `machine` from state `first` on; `leaves` maps some of its states to others."""
 
     first: int
     machine: StackAutomaton
@@ -42,8 +42,8 @@ class Block:
 
 
 class Parts(NamedTuple):
-    """`states`: those of blocks, and of `texts`, whose one byte leads to another state. A state of
-    `joined` is all its members at once. `end` is where the text may end."""
+    """`states`: the number of states of blocks and of `texts`, whose one byte leads to another state. A state
+    of `joined` stands for all its members at once. The text may end at `end`."""
 
     states: int
     end: int
@@ -87,7 +87,7 @@ def linked_automaton(parts: Parts, start: int) -> StackAutomaton:
 
 
 class _Tables:
-    """Everything but the states that are several at once."""
+    """The tables without joined states."""
 
     def __init__(self, parts: Parts) -> None:
         self.class_of_byte, self._samples = _classes(parts)
@@ -112,7 +112,7 @@ class _Tables:
             self.table[state, self.class_of_byte[byte]] = following
 
     def _copied(self, block: Block, first_action: int) -> NDArray[np.int32]:
-        """Returns what stands for each of the machine's states."""
+        """The state that stands for each of the machine's states."""
         machine, first = block.machine, block.first
         states = len(machine.transitions)
         own = np.arange(first, first + states, dtype=np.int32)
@@ -130,7 +130,7 @@ class _Tables:
 
 
 class _Joined:
-    """States that are several at once, which go on as all of them do, and come to be such themselves."""
+    """Joined states: each has the entries of all its members, which may lead to new joined states."""
 
     def __init__(self, parts: Parts, tables: _Tables) -> None:
         self._parts = parts
@@ -147,12 +147,12 @@ class _Joined:
             self.accepting.append(bool(tables.accepting[list(members)].any()))
 
     def everywhere(self, states: NDArray[np.int32]) -> NDArray[np.int32]:
-        """With what stands for the joined ones in their place."""
+        """The states with each joined one replaced by the state that stands for it."""
         several = np.arange(len(self._meanings), len(self._meanings) + len(self._order), dtype=np.int32)
         return _numbered(states, np.append(self._meanings, several))
 
     def _members(self, states: Sequence[int]) -> frozenset[int]:
-        """The single states that these come down to."""
+        """The single states that these states stand for."""
         pending, seen = list(states), set(states)
         while pending:
             inner = self._parts.joined.get(pending.pop(), frozenset()) - seen
@@ -189,7 +189,7 @@ class _Joined:
 
 
 def _classes(parts: Parts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A class for each byte that no part tells apart, and a byte of each class."""
+    """The class of each byte, on which every part is constant, and a byte of each class."""
     code = np.zeros(256, np.int64)
     named = sorted({byte for byte, _ in parts.texts.values()})
     code[named] = np.arange(1, len(named) + 1)
@@ -201,7 +201,7 @@ def _classes(parts: Parts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _actions(machine: StackAutomaton, own: NDArray[np.int32], first_return: int) -> NDArray[np.int32]:
-    """What the machine pushes to return to stands behind the returns of the machines before it."""
+    """The machine's actions; its returns stand behind the returns of the machines before it."""
     actions = machine.actions.copy()
     kinds, targets = actions[:, 0], machine.actions[:, 1]
     returning = np.isin(kinds, (POP, CLOSE))
@@ -216,7 +216,7 @@ def _actions(machine: StackAutomaton, own: NDArray[np.int32], first_return: int)
 
 
 def _pops(machine: StackAutomaton) -> NDArray[np.bool_]:
-    """The states that come to a pop at their own level. What is called without it counts."""
+    """The states that reach a pop on their own level, calls into code points excepted."""
     entries = machine.transitions
     acts = np.flatnonzero(machine.actions[:, 0] == POP)
     pops: NDArray[np.bool_] = np.logical_or.reduce(np.isin(-2 - entries, acts), axis=1)
@@ -229,14 +229,14 @@ def _pops(machine: StackAutomaton) -> NDArray[np.bool_]:
 
 
 def _numbered(states: NDArray[np.int32], number: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Each state by its number there; `DEAD` and actions as they are."""
+    """The new number of each state; `DEAD` and actions stay."""
     return np.where(states >= 0, number[np.maximum(states, 0)], states).astype(np.int32)
 
 
 def _reached(
     start: int, table: NDArray[np.int32], actions: NDArray[np.int32], returns: NDArray[np.int32]
 ) -> NDArray[np.int64]:
-    """The states that the start leads to, and those that what was pushed may return to."""
+    """The states that the start reaches, and those to which a reached push may return."""
     reached = np.zeros(len(table), np.bool_)
     frontier = np.unique(np.append(returns[returns >= 0], start))
     going = ~np.isin(actions[:, 0], (POP, CLOSE))

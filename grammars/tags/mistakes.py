@@ -1,20 +1,20 @@
-"""What is wrong in a schema that is not enforced: the client must learn of it all the same."""
+"""Finds mistakes in a schema that is not enforced, as the client must learn of them too."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
 from decimal import Decimal
 
 from ..errors import GrammarError, TooLargeError
 from ..schema.read.document import SchemaDocument
-from ..schema.read.formula import Formula, Formulas
+from ..schema.read.formula import formulas_in
+from ..schema.read.formulas import Formulas
 from ..schema.read.keywords import read_document
 
 
 def first_mistake(text: str) -> GrammarError | None:
-    """The first keyword whose value makes no sense, also where the compiler did not come to; or that there is
-    no value, if that is plain to see."""
+    """The error of the first keyword with a meaningless value, in all subschemas; or of a schema that
+    obviously allows no value."""
     formulas = Formulas()
     try:
         document = read_document(json.loads(text, parse_float=Decimal), formulas, unenforced="allow")
@@ -31,19 +31,11 @@ def first_mistake(text: str) -> GrammarError | None:
 
 
 def _read(document: SchemaDocument) -> None:
-    """Opens every subschema once."""
+    """Reads every subschema once."""
     seen = {document.whole}
     pending = [document.whole]
     while pending:
         for atom in document.expanded(pending.pop()).atoms():
-            found = set(_formulas_in(atom.payload)) - seen
+            found = set(formulas_in(atom.fact)) - seen
             seen |= found
             pending += found
-
-
-def _formulas_in(payload: Iterable[object]) -> Iterator[Formula]:
-    for part in payload:
-        if isinstance(part, Formula):
-            yield part
-        elif isinstance(part, tuple):
-            yield from _formulas_in(part)

@@ -1,4 +1,4 @@
-"""How launches are captured as CUDA graphs."""
+"""Captures launches as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Capture = Callable[[Replay], Replay]
 
 
 class CaptureError(ConfigError):
-    """Graphs can't be captured here. The process is of no further use, see `CudaCapture`."""
+    """Graphs cannot be captured. The process must be replaced, see `CudaCapture`."""
 
 
 class CudaCapture:
-    """Captures what a function launches; the graphs share the memory of what is between their launches.
+    """Captures the launches of functions; the graphs share the memory of intermediate tensors.
 
-    Where that fails PyTorch is left in the middle of a capture: until 2.12 its allocator then believes for
-    ever that one is going on, and refuses to give memory back.
+    After a failure PyTorch stays in the middle of a capture: until 2.12 its allocator then refuses to free
+    memory.
     """
 
     def __init__(self) -> None:
@@ -36,8 +36,8 @@ class CudaCapture:
         return graph.replay
 
     def _warm_up(self, work: Replay) -> None:
-        """Kernels are compiled and loaded, and libraries take their workspaces, which they have for each
-        stream, before anything is captured."""
+        """Before the capture, compiles and loads kernels and lets libraries allocate their workspaces, which
+        they have for each stream."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             work()
@@ -51,5 +51,5 @@ def sizes(most: int) -> list[int]:
 
 
 def holding(rows: int, graph_sizes: list[int]) -> int:
-    """The smallest of these sizes that has room for so many rows."""
+    """The smallest of these sizes for so many rows."""
     return next(size for size in graph_sizes if size >= rows)

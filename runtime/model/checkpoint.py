@@ -1,4 +1,4 @@
-"""A checkpoint's tensors in safetensors files, mapped into memory and checked before any is read."""
+"""A checkpoint's safetensors files, mapped into memory and checked before any tensor is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 SUPERFLUOUS = ("rotary_emb.inv_freq", "lm_head.weight")
-"""endings of tensors that some checkpoints have and nothing needs; a tied head is one"""
+"""name endings of unused tensors in some checkpoints; a tied head is one"""
 
 Shape = tuple[int, ...]
 
@@ -32,7 +32,7 @@ class Checkpoint:
         self._file_of = _file_of_tensor(model)
         self._files = {path: _open(path) for path in sorted(set(self._file_of.values()))}
         for name, path in self._file_of.items():
-            if name not in self._files[path].keys():  # noqa: SIM118 (it is no mapping)
+            if name not in self._files[path].keys():  # noqa: SIM118 (not a mapping)
                 raise ConfigError(f"{path}: tensor {name} is missing, but {INDEX_FILE} places it there.")
 
     @property
@@ -40,7 +40,7 @@ class Checkpoint:
         return list(self._files)
 
     def check(self, expected: Mapping[str, Shape]) -> None:
-        """Raise ConfigError unless the tensors are those expected, in shape and in a float dtype."""
+        """Raises ConfigError unless the tensors have the expected names and shapes, and a float dtype."""
         for name, shape in expected.items():
             if name not in self._file_of:
                 raise ConfigError(f"{self._place}: tensor {name} {list(shape)} is missing.")
@@ -58,7 +58,7 @@ class Checkpoint:
         return FLOATS[self._describe(name)[1]]
 
     def read_into(self, target: torch.Tensor, name: str) -> None:
-        """Copy a tensor into place, converting it to the target's dtype."""
+        """Copies a tensor, converting it to the target's dtype."""
         target.copy_(self._files[self._file_of[name]].get_tensor(name))
 
     @property

@@ -1,4 +1,4 @@
-"""Says that kernels are being compiled, if they are: later starts that need the same find them compiled."""
+"""Logs when kernels are compiled, because that delays the first start."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ log = logging.getLogger(__name__)
 
 
 def announce_compilation(device: str) -> None:
-    """Comes before the first kernel is called."""
+    """Call it before the first kernel runs."""
     notice = CompilationNotice()
     register("numba:compile", notice)  # type: ignore[no-untyped-call]
-    if device == "cuda" and find_spec("triton") is not None:  # without it the device is refused soon
+    if device == "cuda" and find_spec("triton") is not None:  # without Triton the device is refused later
         from triton import knobs
 
         knobs.compilation.listener = notice.on_triton
 
 
 class CompilationNotice(Listener):
-    """Writes one line, however many kernels there are. Loading compiled ones is none of its events."""
+    """Logs one line for all kernels. Loading compiled kernels causes no event."""
 
     def __init__(self) -> None:
         self._is_written = False
@@ -30,10 +30,10 @@ class CompilationNotice(Listener):
         self._write()
 
     def on_end(self, event: Event) -> None:
-        """Nothing is left to say."""
+        """Nothing to log."""
 
     def on_triton(self, *, cache_hit: bool, **_: object) -> None:
-        """Of one kernel, when it is there."""
+        """Called for each kernel that is compiled or loaded."""
         if not cache_hit:
             self._write()
 

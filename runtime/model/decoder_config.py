@@ -1,4 +1,4 @@
-"""What a checkpoint's config.json says of the decoder, checked and reduced to what the forward pass needs."""
+"""The decoder's parameters from a checkpoint's config.json, checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..families import CONFIG_FILE, Family, config_text, family_of
 from .rope_config import RopeConfig, parse_rope
 
 STRETCHED = ("linear", "dynamic", "yarn")
-"""kinds whose `max_position_embeddings` does not yet count the stretching"""
+"""kinds whose `max_position_embeddings` does not include the stretching"""
 
 
 class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ConfigFile(msgspec.Struct, kw_only=True):
-    """The fields of config.json that matter, in the spellings of transformers 4 and 5."""
+    """The relevant fields of config.json, under the names of transformers 4 and 5."""
 
     vocab_size: int
     hidden_size: int
@@ -73,7 +73,7 @@ class _ConfigFile(msgspec.Struct, kw_only=True):
 
 
 def load_decoder_config(model: Path) -> DecoderConfig:
-    """Read `model`/config.json. Raises ConfigError for what can't be served, naming it and what could."""
+    """Reads `model`/config.json. Raises ConfigError with the value found and the supported ones."""
     path = model / CONFIG_FILE
     family = family_of(model)
     try:

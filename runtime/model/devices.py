@@ -1,4 +1,4 @@
-"""What the machine has: devices, dtypes, cores, free memory."""
+"""The machine: devices, dtypes, cores, free memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _why_no_cuda() -> str:
 
 
 def choose_dtype(asked: str, stated: str | None, stored: torch.dtype) -> torch.dtype:
-    """`asked` by the user, or else `stated` in config.json, or else as the weights are `stored`."""
+    """The dtype `asked` by the user, otherwise `stated` in config.json, otherwise of the `stored` weights."""
     if asked != "auto":
         return DTYPES[asked]
     if stated is None:
@@ -56,7 +56,7 @@ def choose_dtype(asked: str, stated: str | None, stored: torch.dtype) -> torch.d
 
 
 def use_all_cores() -> None:
-    """One thread for each physical core that this process may use, unless OMP_NUM_THREADS says otherwise."""
+    """Uses one thread for each physical core of this process, unless OMP_NUM_THREADS is set."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(physical_cores())
 
@@ -69,7 +69,7 @@ def physical_cores() -> int:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can be had without swapping, within the container's limit."""
+    """Bytes that can be allocated without swapping, within the container's limit."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     limits = [_available(), _cgroup_free()]
@@ -89,12 +89,12 @@ def _cgroup_free() -> int | None:
     try:
         limit = int((_CGROUP / "memory.max").read_text())
         return max(0, limit - int((_CGROUP / "memory.current").read_text()))
-    except (OSError, ValueError):  # no version 2 cgroup here, or no limit ("max")
+    except (OSError, ValueError):  # no version 2 cgroup, or no limit ("max")
         return None
 
 
 def to_host(tensors: Sequence[torch.Tensor]) -> list[NDArray[Any]]:
-    """Copies on the host, with one wait for all."""
+    """Copies tensors to the host, waiting once for all."""
     if all(tensor.device.type == "cpu" for tensor in tensors):
         return [tensor.numpy() for tensor in tensors]
     copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]

@@ -1,4 +1,4 @@
-"""Decode steps captured as CUDA graphs: a launch for a whole forward pass instead of ten for each layer."""
+"""Decode steps as CUDA graphs: one launch for a forward pass instead of ten for each layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .decoder_config import DecoderConfig
 from .input_batch import InputBatch
 
 SKIPPED = -1
-"""the place of a token whose keys and values go nowhere"""
+"""place of tokens whose keys and values are not written"""
 MOST_PAGE_IDS = 1 << 24
 LAYER_LAUNCHES, OTHER_LAUNCHES = 10, 3
 
@@ -25,17 +25,17 @@ LAYER_LAUNCHES, OTHER_LAUNCHES = 10, 3
 class DecodeGraphs:
     """The forward pass of steps in which every row has one token and samples, for some numbers of rows.
 
-    A step runs in the smallest graph that holds it; rows beyond its own attend to nothing and write nothing.
+    A step runs in the smallest graph that holds it; padding rows attend to nothing and write nothing.
     """
 
     @torch.inference_mode()
     def __init__(
         self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, rows: int, pages_of_row: int
     ) -> None:
-        """Takes the memory that it needs beside that of the launches.
+        """Allocates the inputs of the graphs.
 
-        rows: the most that a step may have
-        pages_of_row: the most that one may have
+        rows: the most rows of a step
+        pages_of_row: the most pages of a row
         """
         heads = (config.heads, config.kv_heads, config.head_dim)
         self._shapes = [Shape(*heads, window) for window in dict.fromkeys(config.windows)]
@@ -51,14 +51,14 @@ class DecodeGraphs:
 
     @torch.inference_mode()
     def capture(self, decoder: Decoder, kvs: Sequence[torch.Tensor], capture: Capture) -> None:
-        """Once, the largest first, so that the others fit into its memory."""
+        """Call once. Captures the largest first, so that the others fit into its memory."""
         for size, large_groups in product(reversed(self._sizes), (False, True)):
             frame = Frame(self._shapes, size, self._scratch, kvs[0].element_size(), large_groups=large_groups)
             work = partial(self._forward, size, frame, decoder, kvs)
             self._graphs[size, large_groups] = frame, capture(work)
 
     def launches(self, layers: int) -> int:
-        """How many all graphs have, for a model of so many layers."""
+        """Launches in all graphs of a model with so many layers."""
         return 2 * len(self._sizes) * (LAYER_LAUNCHES * layers + OTHER_LAUNCHES)
 
     def forward(self, batch: InputBatch) -> torch.Tensor | None:

@@ -1,4 +1,4 @@
-"""The tensors of one forward pass, built from the rows of a plan with one array operation for each."""
+"""The tensors of one forward pass, built from the rows of a plan with one array operation each."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class InputBatch:
     positions: torch.Tensor
     """int64 [tokens]"""
     places: torch.Tensor
-    """int64 [tokens]: where their keys and values go, page × page_size + offset"""
+    """int64 [tokens]: where their keys and values are written, page × page_size + offset"""
     attention: AttentionBatch
     outputs: torch.Tensor | None
-    """int64 [output tokens]: the tokens whose hidden states are wanted; None: all, in order.
-    First the last tokens of the rows to sample, then the tokens of each row that have targets."""
+    """int64 [output tokens]: the tokens whose hidden states are returned; None: all, in order.
+    First the last tokens of the rows that sample, then the tokens of each row that have targets."""
     sampled_rows: NDArray[np.int64]
-    """[rows to sample] of the plan"""
+    """rows of the plan that sample"""
     target_rows: NDArray[np.int64]
-    """[rows with targets] of the plan"""
+    """rows of the plan with targets"""
 
     @property
     def size(self) -> int:
@@ -42,7 +42,7 @@ class InputBatch:
 def build_input_batch(
     rows: Sequence[Row], groups: Sequence[RowGroup], tables: PageTables, last_tokens: torch.Tensor
 ) -> InputBatch:
-    """`tables` holds the rows' new pages already. last_tokens: int32 [slots], on the device."""
+    """`tables` already has the rows' new pages. last_tokens: int32 [slots], on the device."""
     slots = np.array([row.slot for row in rows], np.int64)
     starts = np.array([row.start for row in rows], np.int64)
     lengths = np.array([len(row.tokens) // 4 or 1 for row in rows], np.int64)
@@ -84,7 +84,7 @@ def build_input_batch(
 
 
 def _targeted(row: Row, end: int) -> NDArray[np.int64]:
-    """Which of the step's tokens have a target: the row's first ones."""
+    """The step's tokens that have a target: the first ones of the row."""
     start = end - len(row.tokens) // 4
     return np.arange(start, start + len(row.targets) // 4)
 
@@ -96,7 +96,7 @@ def _insert_last_tokens(
     slots: NDArray[np.int64],
     last_tokens: torch.Tensor,
 ) -> None:
-    """The rows without tokens of their own get the one that their slot sampled last."""
+    """Rows without tokens get the token that their slot sampled last."""
     if len(fed_rows):
         where, fed_slots = upload([token_of_row[fed_rows], slots[fed_rows]], tokens.device)
         tokens[where] = last_tokens[fed_slots]

@@ -1,4 +1,4 @@
-"""The tensors that hold keys and values in pages, and how many pages there are."""
+"""The tensors that hold keys and values in pages, and the number of pages."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CPU_SHARE = 0.4
 CPU_MOST = 4 << 30
 CUDA_SHARE = 0.9
 CUDA_STEP_TOKENS = 8192
-"""tokens of a step whose activations must find room beside the pages"""
+"""tokens of a step; memory for their activations is kept free"""
 GRAPH_LAUNCH_BYTES = 24 << 10
-"""that the driver keeps for a launch in a CUDA graph: an estimate, not measured yet"""
+"""of the driver for a launch in a CUDA graph: an estimate, not measured yet"""
 
 
 class PoolSize(NamedTuple):
@@ -33,9 +33,9 @@ def page_bytes(config: DecoderConfig, page_size: int, dtype: torch.dtype) -> int
 def default_budget(
     config: DecoderConfig, dtype: torch.dtype, device: torch.device, free: int, graph_launches: int = 0
 ) -> int:
-    """Bytes for the pages out of `free` bytes, the weights being loaded.
+    """Bytes for the pages out of `free` bytes after the weights are loaded.
 
-    graph_launches: in CUDA graphs that are captured when the pages are there
+    graph_launches: in CUDA graphs that are captured after the pages are allocated
     """
     if device.type == "cpu":
         return min(CPU_MOST, int(free * CPU_SHARE))
@@ -45,7 +45,7 @@ def default_budget(
 
 
 def context_length(config: DecoderConfig, asked: int | None) -> int:
-    """The longest context wanted, in tokens. Raises ConfigError where the model's positions end before."""
+    """The longest context in tokens. Raises ConfigError if the model has fewer positions than asked for."""
     if asked is None:
         return config.default_positions
     if not 1 <= asked <= config.max_positions:
@@ -60,7 +60,7 @@ def size_pool(
 ) -> PoolSize:
     """As many pages as `budget` bytes hold and `slots` full contexts need.
 
-    If they don't hold one context, it is shortened; or ConfigError is raised if the user asked for it.
+    If they do not hold one context, it is shortened, or ConfigError is raised if the user asked for it.
     """
     needed = -(-context // page_size)
     pages = min(budget // bytes_per_page, slots * needed)
@@ -84,7 +84,7 @@ def allocate_pool(
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """On the CPU memory is taken only when a page is first written, in huge pages where there are any."""
+    """On the CPU, memory is committed only when a page is first written, in huge pages if available."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     size = torch.Size(shape).numel() * dtype.itemsize

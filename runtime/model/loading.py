@@ -1,4 +1,4 @@
-"""From a model directory to a runner that is ready for its first step."""
+"""Loads a model directory into a runner that is ready for its first step."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class LoadedModel(NamedTuple):
 
 
 def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -> LoadedModel:
-    """Raises ConfigError for a model or settings that can't be served, CaptureError where it would serve
-    without CUDA graphs, in another process.
+    """Raises ConfigError for a model or settings that cannot be served, and CaptureError if only CUDA graphs
+    fail: then another process can serve without them.
 
-    `load_vocabulary` is called when the first grammar comes.
+    `load_vocabulary` is called when the first grammar is loaded.
     """
     if not 1 <= config.page_size <= MOST_PAGE_SIZE:
         raise ConfigError(f"--page-size {config.page_size}: must be 1 to {MOST_PAGE_SIZE} tokens.")
@@ -55,7 +55,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
     graphs = None
     if device.type == "cuda" and not config.enforce_eager:
-        from .step_graphs import StepGraphs  # Triton may be missing where there is no GPU
+        from .step_graphs import StepGraphs  # Triton may be missing without a GPU
 
         graphs = StepGraphs(shape, weights.head, states, dtype, -(-context // config.page_size))
     pool = _size_pool(config, shape, dtype, device, 0 if graphs is None else graphs.forward_launches)
@@ -86,7 +86,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         page_bytes=bytes_per_page,
     )
     if store is not None:
-        # Pages that were computed in another way must not be restored where equal bits are promised.
+        # Pages from other kernels must not be restored if bit-equal results are promised.
         computed = (arithmetic(),) if config.deterministic else ()
         described = (shape, config.page_size, *computed)
         ready.page_model = page_model(store, described, dtype, cos_sin, checkpoint.files)
@@ -138,7 +138,7 @@ def _size_pool(
 def _check_room(config: ServeConfig, kv_bytes: int, device: torch.device) -> None:
     """Raises ConfigError if the machine has no memory for the KV cache beside the loaded weights.
 
-    Pages on the CPU take memory only when they are written: unchecked, the server would die while it serves.
+    Pages on the CPU take memory only when they are written, so without this check the server would die later.
     """
     free = free_memory(device)
     kept = host_bytes(config) if device.type == "cpu" else 0
@@ -159,7 +159,7 @@ def _kv_budget(
     device: torch.device,
     graph_launches: int = 0,
 ) -> int:
-    """Bytes for the KV cache. On the CPU the cache in host memory needs its part of the same memory."""
+    """Bytes for the KV cache. On the CPU the host tier takes a part of the same memory."""
     if config.kv_memory is not None:
         return config.kv_memory
     free = free_memory(device)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 class PageTables:
-    """Tables only grow until they are cleared. Reads of several slots are one array operation."""
+    """A table only grows until it is cleared. Reading several slots is one array operation."""
 
     def __init__(self, slots: int, max_model_len: int, page_size: int) -> None:
         self.page_size = page_size
@@ -23,11 +23,11 @@ class PageTables:
         self._pages[slot, start : start + len(pages)] = pages
 
     def table(self, slot: int) -> NDArray[np.int32]:
-        """A view that later changes show through."""
+        """A view, which shows later changes."""
         return self._pages[slot, : self._counts[slot]]
 
     def places(self, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where tokens at `positions` of `slots` stand: page × page_size + offset."""
+        """Where the KV of tokens at `positions` of `slots` is: page × page_size + offset."""
         pages = positions // self.page_size
         assert bool((pages < self._counts[slots]).all()), "a token has no page"
         return self._pages[slots, pages].astype(np.int64) * self.page_size + positions % self.page_size

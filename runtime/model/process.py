@@ -54,14 +54,14 @@ from .tiers import PageStore
 MASKS_DEADLINE = 10.0
 """seconds"""
 WITHOUT_GRAPHS = "ARBORA_WITHOUT_GRAPHS"
-"""set in the environment of a process that starts again"""
+"""environment variable of a process that starts again without CUDA graphs"""
 log = logging.getLogger(__name__)
 
 Work = StepPlan | LoadGrammar | DropGrammar | ToPageStore
 
 
-class Mail:
-    """Messages in the order they came, except that masks wait apart for their step."""
+class StepQueue:
+    """Messages in their order, except masks, which are kept for their step."""
 
     def __init__(self, inbox: Inbox[ModelInbox], heartbeat: Heartbeat) -> None:
         self._inbox = inbox
@@ -75,7 +75,7 @@ class Mail:
         return self._queue.popleft()
 
     def masks(self, step: int, deadline: float = MASKS_DEADLINE) -> StepMasks | None:
-        """The masks of `step`; None if they are not there within `deadline` seconds."""
+        """The masks of `step`; None if they do not come within `deadline` seconds."""
         end = time.monotonic() + deadline
         while step not in self._masks and time.monotonic() < end:
             self._receive(max(1, round((end - time.monotonic()) * 1000)))
@@ -93,11 +93,11 @@ class Mail:
             self._queue.append(message)
 
 
-def serve(runner: Runner, mail: Mail, scheduler: Outbox) -> None:
+def serve(runner: Runner, queue: StepQueue, scheduler: Outbox) -> None:
     while True:
-        match mail.next():
+        match queue.next():
             case StepPlan() as plan:
-                scheduler.send(runner.run(plan, partial(mail.masks, plan.step)))
+                scheduler.send(runner.run(plan, partial(queue.masks, plan.step)))
             case LoadGrammar() as grammar:
                 runner.load_grammar(grammar)
             case DropGrammar() as grammar:
@@ -125,17 +125,17 @@ def main() -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     model = _load_or_exit(config, arguments, context)
     address = model_address(arguments.directory, arguments.epoch)
-    mail = Mail(Inbox(context, address, ModelInbox, arguments.epoch), heartbeat)
+    queue = StepQueue(Inbox(context, address, ModelInbox, arguments.epoch), heartbeat)
     model.runner.after_each_layer(heartbeat.progress)
     scheduler = Outbox(context, scheduler_address(arguments.directory, arguments.epoch), arguments.epoch)
     if model.page_store is not None:
         _start(model.page_store, arguments)
     scheduler.send(model.ready)
-    serve(model.runner, mail, scheduler)
+    serve(model.runner, queue, scheduler)
 
 
 def _start(store: PageStore, arguments: ChildArguments) -> None:
-    """With sockets of its own: no two threads may use one."""
+    """Starts its thread with its own sockets, because threads must not share one."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     directory, epoch = arguments.directory, arguments.epoch
     inbox: Inbox[PageStoreInbox] = Inbox(context, page_store_address(directory, epoch), PageStoreInbox, epoch)
@@ -154,12 +154,12 @@ def _load_or_exit(
         supervisor.send(Failed(role="model", message=str(error)))
         supervisor.close()
         context.term()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends by itself, and says no more
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends by itself, without further messages
         sys.exit(1)
 
 
 def _start_again_without_graphs(error: CaptureError) -> NoReturn:
-    """The same program in this process, but with nothing left of what failed."""
+    """Replaces the program in this process, so that nothing of the failed capture remains."""
     log.warning(
         "%s The model is loaded again without them: its kernels are launched one by one, which is slower. "
         "--enforce-eager asks for that from the start.",

@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens that were given, not sampled."""
+"""Log-probabilities of prompt tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...kernels.sampling.upload import upload
 from ..messages import Logprobs
 
 SLICE_BYTES = 64 << 20
-"""of logits that stand in memory at once"""
+"""of logits in memory at once"""
 _LOW = 0xFFFFFFFF
 
 
@@ -24,7 +24,7 @@ def prompt_logprobs(
     targets: NDArray[np.int32],
     alternatives: int,
 ) -> Logprobs | None:
-    """Of targets[i] after the token whose hidden state is hidden[i]; None if a logit is NaN.
+    """Log-probabilities of targets[i] after the token with hidden state hidden[i]; None if a logit is NaN.
 
     hidden: [n, hidden size]; head makes float32 logits [n, vocab] of it. It is called on slices.
     """
@@ -52,7 +52,7 @@ def _of_logits(
 
 
 def _most_likely(logits: torch.Tensor, count: int) -> torch.Tensor:
-    """int64 [n, count]: falling logits, ties by rising id, which `topk` alone leaves open.
+    """int64 [n, count]: descending logits, ties by ascending id, which `topk` alone leaves open.
 
     The key orders by the float's bits, made monotonic, then by the id.
     """

@@ -50,7 +50,7 @@ def _dynamic_theta(rope: RopeConfig, positions: int) -> float:
 
 
 def _llama3(rope: RopeConfig) -> torch.Tensor:
-    """Llama 3.1: long wavelengths are stretched, short ones kept, those between interpolated."""
+    """Llama 3.1: long wavelengths are stretched, short ones kept, medium ones interpolated."""
     plain = _plain(rope.theta, rope.dim)
     wavelength = 2 * math.pi / plain
     turns = rope.original_positions / wavelength
@@ -76,13 +76,13 @@ def _yarn(rope: RopeConfig) -> torch.Tensor:
 
 
 def _yarn_dimension(rope: RopeConfig, rotations: float) -> float:
-    """The dimension that makes so many rotations over the original context."""
+    """The dimension that rotates so many times over the original context."""
     periods = rope.original_positions / (rotations * 2 * math.pi)
     return rope.dim * math.log(periods) / (2 * math.log(rope.theta))
 
 
 def _amplitude(rope: RopeConfig) -> float:
-    """What cosines and sines are multiplied by: YaRN's temperature of the attention."""
+    """The factor of cosines and sines: YaRN's attention temperature."""
     if rope.kind != "yarn":
         return 1.0
     if rope.attention_factor is not None:

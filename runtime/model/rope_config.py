@@ -1,4 +1,4 @@
-"""What config.json says of rotary positions: `rope_parameters` (transformers 5) or `rope_scaling` (4)."""
+"""Rotary positions in config.json: `rope_parameters` (transformers 5) or `rope_scaling` (4)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_THETA = 10000.0
 
 
 class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Which frequencies to rotate with. `dim` dimensions of each head are rotated.
+    """The frequencies of rotation. `dim` dimensions of each head are rotated.
 
     `original_positions` is the context length the model was trained for before it was stretched by `factor`.
     """

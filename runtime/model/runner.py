@@ -42,29 +42,29 @@ NOTHING_ALLOWED = "No token is allowed here: masks, banned tokens and biases exc
 MASK_LATE = "The grammar mask of this request did not come in time."
 
 MasksSource = Callable[[], StepMasks | None]
-"""waits for the running step's masks; None: they did not come in time"""
+"""waits for the masks of the running step; None: they did not come in time"""
 
 ForwardReplay = Callable[[InputBatch], torch.Tensor | None]
 """hidden states"""
 SamplingReplay = Callable[[NDArray[np.int32], torch.Tensor], tuple[torch.Tensor, Sampled] | None]
-"""from slots and hidden states: logits, and what was sampled of them and recorded"""
+"""from slots and hidden states: logits, and the tokens sampled from them and recorded"""
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """What was sampled of logits float32 [rows, vocab], and recorded."""
+    """Tokens sampled from logits float32 [rows, vocab], and recorded."""
 
     logits: torch.Tensor
     sampled: Sampled
     late: Sequence[int] = ()
     """slots whose masks did not come in time"""
     waited: float = 0.0
-    """seconds for the masks"""
+    """seconds until the masks came"""
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What was sampled for the rows of `slots`, int32 [rows], on the host."""
+    """Sampled tokens of the rows of `slots`, int32 [rows], on the host."""
 
     slots: NDArray[np.int32]
     tokens: NDArray[np.int32]
@@ -72,14 +72,14 @@ class _Outcome:
     logprobs: list[RowLogprobs]
     errors: list[RowError]
     waited: float
-    """seconds for the masks"""
+    """seconds until the masks came"""
 
 
 NOTHING = np.zeros(0, np.int32)
 
 
 class Runner:
-    """Owns the pages' contents and all state of the slots.
+    """Owns the contents of pages and the state of slots.
 
     kvs: one [2, kv_heads, num_pages, page_size, head_dim] tensor for each layer.
     """
@@ -103,11 +103,11 @@ class Runner:
         self._replay_sampling: SamplingReplay = lambda *_: None
 
     def replay_with(self, forward: ForwardReplay, sampling: SamplingReplay) -> None:
-        """These do what they can of a step; what they give None for runs as before."""
+        """Uses graphs for the parts of steps that they can run; they return None for others."""
         self._replay, self._replay_sampling = forward, sampling
 
     def after_each_layer(self, progress: Callable[[], None]) -> None:
-        """`progress` is called while a step is computed, so that a long one is known to get on."""
+        """Calls `progress` while a step is computed, as a sign of life in long steps."""
         self._decoder.progress = progress
 
     def load_grammar(self, message: LoadGrammar) -> None:
@@ -129,7 +129,7 @@ class Runner:
 
     @torch.inference_mode()
     def run(self, plan: StepPlan, masks: MasksSource) -> StepResult:
-        """`masks` is called only if a row that samples has `host_mask`, when its logits are there."""
+        """Calls `masks` only if a row that samples has `host_mask`, after computing its logits."""
         started = time.perf_counter()
         restore = self._prepare(plan)
         result = self._run(plan, masks, started, restore)
@@ -174,7 +174,7 @@ class Runner:
         return self._store_transfers().restore(plan.restores) if plan.restores else None
 
     def _store_transfers(self) -> Transfers:
-        assert self._transfers is not None, "there is no page store"
+        assert self._transfers is not None, "the process has no page store"
         return self._transfers
 
     def _prompt_logprobs(
@@ -196,7 +196,7 @@ class Runner:
         return reports, errors
 
     def _sample(self, rows: list[Row], hidden: torch.Tensor, masks: MasksSource) -> _Outcome:
-        """One token for each of rows, with hidden states [rows, hidden]."""
+        """Samples one token for each of `rows`, with hidden states [rows, hidden]."""
         slots = np.array([row.slot for row in rows], np.int32)
         wanted = self._states.logprobs[slots]
         choice = self._choose(rows, slots, hidden, masks)

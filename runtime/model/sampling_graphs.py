@@ -1,4 +1,4 @@
-"""Sampling captured as CUDA graphs: from hidden states to tokens that are recorded, in one launch."""
+"""Sampling as CUDA graphs: from hidden states to recorded tokens in one launch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .slot_states import SlotStates
 class SamplingGraphs:
     """The model's head and sampling, with the rows' automata, for some numbers of rows.
 
-    There are two for each number: with edits of the logits (biases, bans, penalties) and without. Steps that
-    report log-probabilities, or have masks of the host, are not for them.
+    There are two graphs for each number: with edits of the logits (biases, bans, penalties) and without. They
+    do not run steps with log-probabilities or host masks.
     """
 
     @torch.inference_mode()
@@ -32,7 +32,7 @@ class SamplingGraphs:
         dtype: torch.dtype,
         capture: Capture,
     ) -> None:
-        """head: hidden → vocab, in dtype; rows: the most that a step may have"""
+        """head: hidden → vocab, in dtype; rows: the most rows of a step"""
         device = states.sampling.last_tokens.device
         self._head = head
         self._states = states
@@ -47,7 +47,7 @@ class SamplingGraphs:
         }
 
     def sample(self, slots: NDArray[np.int32], hidden: torch.Tensor) -> tuple[torch.Tensor, Sampled] | None:
-        """The logits and what is sampled from them for distinct slots, which also record it.
+        """The logits of distinct slots and the tokens sampled from them, which the slots record.
 
         hidden: [rows, hidden]. The next call overwrites the results; None if no graph holds the step.
         """

@@ -1,4 +1,4 @@
-"""What the model process keeps of each slot between steps, beside its pages."""
+"""The state of each slot between steps, beside its pages."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ..vocabulary import Vocabulary
 
 NO_GRAMMAR = -1
 NONE = -1
-"""log-probabilities not asked for"""
+"""no log-probabilities are requested"""
 
 
 class SlotStates:
-    """Sampling parameters and history, automaton states, which log-probabilities to report."""
+    """Sampling parameters and history, automaton states, and the requested log-probabilities."""
 
     def __init__(
         self, slots: int, vocab_size: int, device: torch.device, load_vocabulary: Callable[[], Vocabulary]
@@ -79,18 +79,18 @@ class SlotStates:
             self._pool.leave(setup.slot)
 
     def gather(self, slots: NDArray[np.int32], host_mask: TokenMask | None) -> SamplingBatch:
-        """What sampling needs for the rows of distinct `slots`; their automata move over what it samples."""
+        """The sampling inputs for rows of distinct `slots`. Sampling advances their automata."""
         if self._pool is None or (self._grammars[slots] == NO_GRAMMAR).all():
             return self.sampling.gather(slots, host_mask=host_mask)
         rows = self._pool.rows(slots)
         return self.sampling.gather(slots, self._pool.mask(rows), host_mask, rows)
 
     def table_addresses(self) -> NDArray[np.int64]:
-        """Of the automata's tables; what they are before the first grammar is never read."""
+        """Addresses of the automata's tables; zeros before the first grammar, never read."""
         return np.zeros(TABLES, np.int64) if self._pool is None else self._pool.addresses
 
     def grammar_states(self, slots: NDArray[np.int32], pooled: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The states as each slot's grammar numbers them, int32 [rows]; -1 for slots without one."""
+        """States as numbered by each slot's grammar, int32 [rows]; -1 for slots without one."""
         states = np.full(len(slots), -1, np.int32)
         constrained = np.flatnonzero(self._grammars[slots] != NO_GRAMMAR)
         if self._pool is not None and len(constrained):

@@ -1,4 +1,4 @@
-"""All CUDA graphs of a model: of sampling, and of the forward pass of decode steps."""
+"""All CUDA graphs of a model: for sampling, and for the forward pass of decode steps."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ log = logging.getLogger(__name__)
 
 
 class StepGraphs:
-    """Those of sampling need no pages, so they are captured first: what memory they leave decides how many
-    pages there are.
+    """Sampling graphs need no pages, so they are captured first: the memory left after them decides the
+    number of pages.
 
-    Raises CaptureError if graphs can't be captured, and ConfigError if there is no memory for them: then the
-    server would have none for its steps either.
+    Raises CaptureError if graphs cannot be captured, and ConfigError if memory for them lacks, as it would
+    then lack for steps too.
     """
 
     def __init__(
         self, config: DecoderConfig, head: Linear, states: SlotStates, dtype: torch.dtype, pages_of_row: int
     ) -> None:
-        """pages_of_row: the most that one may have"""
+        """pages_of_row: the most pages of a row"""
         rows, self._device = states.sampling.nobody, states.sampling.last_tokens.device
         with self._capturing("sampling"):
             self._capture = CudaCapture()
             self._forward = DecodeGraphs(config, dtype, self._device, rows, pages_of_row)
             self._sampling = SamplingGraphs(head, states, rows, dtype, self._capture)
         self.forward_launches = self._forward.launches(config.layers)
-        """in the graphs that are still to be captured"""
+        """launches in the graphs that are still to be captured"""
 
     def replay_in(self, runner: Runner, decoder: Decoder, kvs: Sequence[torch.Tensor]) -> None:
-        """Captures the rest, and has `runner` replay all."""
+        """Captures the remaining graphs and makes `runner` use all."""
         with self._capturing("the forward pass"):
             self._forward.capture(decoder, kvs, self._capture)
         runner.replay_with(self._forward.forward, self._sampling.sample)
@@ -66,7 +66,7 @@ class StepGraphs:
 
 
 def _lacked_memory(error: BaseException | None) -> bool:
-    """Also where ending the capture failed on top, or a library or the driver ran out of memory."""
+    """Whether an error means lack of memory, also in a library or the driver, or while ending a capture."""
     if error is None:
         return False
     lacked = isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)

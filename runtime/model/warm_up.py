@@ -1,4 +1,4 @@
-"""The steps before the first request: they compile kernels and fill caches, on pages that nobody owns."""
+"""Steps before the first request, which compile kernels and fill caches, on free pages."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .runner import Runner
 
 PROMPT = 32
 CUDA_CHUNKS = (2, 8, 20, 65)
-"""tokens: a chunk for each size of the attention kernel's blocks, however many query heads share a KV head"""
+"""tokens: a chunk for each block size of the attention kernel, for any number of query heads per KV head"""
 CUDA_GROUP = 17
-"""rows whose queries fill more than the smallest block"""
+"""rows whose queries exceed the smallest block"""
 GREEDY = SamplingParams(max_tokens=2, temperature=0.0)
 FILTERED = SamplingParams(max_tokens=2, top_p=0.9, top_k=10, min_p=0.01)
 
 
 def warm_up(runner: Runner, shape: DecoderConfig, pool: PoolSize, config: ServeConfig) -> None:
-    """Nothing of it is left: slots are set up anew, and pages written, before they are read."""
+    """Leaves no state: slots are set up and pages written again before they are read."""
     if config.device == "cpu":
         plans = _one_row(0, PROMPT, pool, config.page_size)
     else:
@@ -37,7 +37,7 @@ def warm_up(runner: Runner, shape: DecoderConfig, pool: PoolSize, config: ServeC
 
 
 def cuda_plans(shape: DecoderConfig, pool: PoolSize, config: ServeConfig) -> Iterator[StepPlan]:
-    """Steps that need every variant of the kernels. Layers with a window have some for rows beyond it."""
+    """Steps that use every variant of the kernels; layers with a window have some for rows beyond it."""
     starts = {0, *(window for window in shape.windows if window is not None)}
     for start, chunk in product(sorted(starts), CUDA_CHUNKS):
         yield from _one_row(start, chunk, pool, config.page_size)
@@ -45,7 +45,7 @@ def cuda_plans(shape: DecoderConfig, pool: PoolSize, config: ServeConfig) -> Ite
 
 
 def _one_row(start: int, length: int, pool: PoolSize, page_size: int) -> Iterator[StepPlan]:
-    """A chunk of `length` tokens behind `start` others, and one token; less where no more fits."""
+    """A chunk of `length` tokens after `start` others, then one token; shorter if the context is."""
     end = min(start + length, pool.max_model_len - 1)
     if end <= start:
         return
@@ -57,7 +57,7 @@ def _one_row(start: int, length: int, pool: PoolSize, page_size: int) -> Iterato
 
 
 def _group(pool: PoolSize, page_size: int, rows: int) -> Iterator[StepPlan]:
-    """Rows that share page 0, and a page that is copied, as far as there is room for them."""
+    """Rows that share page 0, and a copied page, as far as slots and pages suffice."""
     if rows < 2 or pool.max_model_len <= page_size or pool.num_pages <= rows:
         return
     pages = [np.array([0, 1 + row], np.int32).tobytes() for row in range(rows)]

@@ -1,4 +1,4 @@
-"""The decoder's weights, read from a checkpoint straight into the layout that the forward pass wants.
+"""The decoder's weights, read from a checkpoint directly into the layout of the forward pass.
 
 Projections that read the same input are fused into one matrix. A matrix that its kernel packs is freed as
 soon as it is packed, so that the weights never stand twice in memory.
@@ -46,7 +46,7 @@ class DecoderWeights:
 
 
 def expected_tensors(config: DecoderConfig) -> dict[str, Shape]:
-    """The name and shape of every tensor that the checkpoint of such a decoder has."""
+    """The name and shape of every tensor in a checkpoint of this decoder."""
     hidden = config.hidden_size
     expected: dict[str, Shape] = {EMBEDDING: (config.vocab_size, hidden), FINAL_NORM: (hidden,)}
     if not config.tied_embeddings:
@@ -91,7 +91,7 @@ def load_weights(
     device: torch.device,
     batch_invariant: bool = False,
 ) -> DecoderWeights:
-    """`checkpoint` has been checked to hold the expected tensors. batch_invariant: see `Linear.pack`."""
+    """`checkpoint` was checked to have the expected tensors. batch_invariant: see `Linear.pack`."""
     loader = _Loader(checkpoint, expected_tensors(config), dtype, device, batch_invariant)
     if config.tied_embeddings:
         loader.find_sizes([EMBEDDING])
@@ -133,7 +133,7 @@ class _Loader:
     batch_invariant: bool
 
     def linear(self, names: list[str]) -> Linear:
-        """The named projections as one, their outputs one after another."""
+        """The named projections as one with concatenated outputs."""
         weights, biases = [name + ".weight" for name in names], [name + ".bias" for name in names]
         has_bias = biases[0] in self.expected
         self.find_sizes(weights, has_bias)
@@ -142,7 +142,7 @@ class _Loader:
         return Linear.pack(weight, bias, self.batch_invariant)
 
     def find_sizes(self, weights: list[str], biased: bool = False) -> None:
-        """Of their joined product, before the weights are read: the trial takes as much memory as they do."""
+        """Sizes of their joined product, found before the weights are read, as the trial takes memory."""
         if self.batch_invariant:
             outputs = sum(self.expected[name][0] for name in weights)
             Linear.find_sizes(outputs, self.expected[weights[0]][1], self.dtype, self.device, biased)

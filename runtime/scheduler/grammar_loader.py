@@ -6,6 +6,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from ...grammars import Automaton, BusyError, CompilerError, GrammarCompiler, GrammarError
 from ..messages import DropGrammar, GrammarSpec, LoadGrammar
 from .constraint import AutomatonConstraint, Constraint, MatcherConstraint
@@ -52,18 +54,13 @@ class GrammarLoader:
 
     def submit(self, request: str, spec: GrammarSpec, closing: bool = False, tenant: str = "") -> None:
         """closing: the constraint must know closing texts. `tenant` is charged for compiling."""
-        self._compiler.submit(
-            request,
-            spec.kind,
-            spec.text,
-            separators=spec.separators,
-            property_order=spec.property_order,
-            unenforced=spec.unenforced,
+        spec = structs.replace(
+            spec,
             closing=closing,
             reproducible=self._reproducible or spec.reproducible,
-            tenant=tenant,
             scope=tenant if self._isolated else "",
         )
+        self._compiler.submit(request, spec, tenant=tenant)
 
     def cancel(self, request: str) -> None:
         self._compiler.cancel(request)

@@ -13,13 +13,13 @@ from arbora.grammars.machine.stack_automaton import CLOSE, COUNT, COUNT_CALL, DR
 from arbora.grammars.masks.stack import StackMasks
 from arbora.grammars.masks.token_trie import Spellings, build_tries
 from arbora.grammars.schema import SchemaCompiler
-from arbora.grammars.schema.compile import PropertyOrder
 from arbora.grammars.service.automaton import Automaton, with_masks
 from arbora.kernels.automaton import AutomatonPool, SlotRegisters, Tables
 from arbora.kernels.automaton import cpu as automaton_cpu
 from arbora.kernels.automaton import cuda as automaton_triton
 from arbora.kernels.automaton.layout import DEPTH, STACK, STATE
 from arbora.kernels.sampling.reference import unpack_bits
+from arbora.runtime.grammar_spec import PropertyOrder
 from triton_device import DEVICE
 
 PIECES = ['"', '":', '","', '"}', '"]', "}}", "]}", "]]", "[[", '{"', '[{"', "},", "true", "null", "aa", "é"]

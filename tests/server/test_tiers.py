@@ -119,7 +119,7 @@ def test_the_runner_saves_before_it_overwrites_and_restores_before_it_reads(serv
     driver.runner.run(plan, lambda: None)
     entries = [transfers._store.pool.hold(key) for key in (keys[:16], keys[16:])]
     assert all(entries)
-    transfers._store._fetches._brought[7] = [entry for entry in entries if entry is not None]
+    transfers._store._fetches._ready[7] = [entry for entry in entries if entry is not None]
     driver.start(2)
     driver.lengths[2] = 7
     driver._give(2, [driver._free.pop(), driver._free.pop()])

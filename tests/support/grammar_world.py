@@ -15,6 +15,7 @@ from arbora.grammars import (
     GrammarError,
     HostGrammar,
 )
+from arbora.runtime.grammar_spec import GrammarSpec
 from arbora.runtime.vocabulary import Vocabulary, build_vocabulary
 from mask_tables import state_mask
 
@@ -65,12 +66,19 @@ def compiler(grace_s: float = math.inf, **options: object) -> GrammarCompiler:
     return made
 
 
+def submit(
+    compiler: GrammarCompiler, ticket: str, kind: str, text: str, *, tenant: str = "", **options: object
+) -> None:
+    """`options` are fields of the spec."""
+    compiler.submit(ticket, GrammarSpec(kind, text, **options), tenant=tenant)  # type: ignore[arg-type]
+
+
 def compiled(
     compiler: GrammarCompiler, kind: str, source: object, **options: object
 ) -> Automaton | HostGrammar | GrammarError | CompilerError | BusyError:
     """Submits and waits. Strings are taken as they are, everything else as JSON."""
     text = source if isinstance(source, str) else json.dumps(source)
-    compiler.submit("ticket", kind, text, **options)  # type: ignore[arg-type]
+    submit(compiler, "ticket", kind, text, **options)  # type: ignore[arg-type]
     return answer(compiler, "ticket")
 
 

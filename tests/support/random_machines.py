@@ -23,7 +23,7 @@ from arbora.grammars.machine.stack_automaton import (
     SEE,
     WORD_NAMES,
     StackAutomaton,
-    least_room,
+    least_reserve,
     words_of,
 )
 
@@ -132,7 +132,7 @@ def _state(rng: np.random.Generator, tops: list[Top], top: Top, dead: float = 0.
 def _rows(rng: np.random.Generator, action: list[int]) -> list[list[int]]:
     """Its room is mostly what it takes, sometimes more, as where it leads to what nests deep."""
     kind, target, operand, *more = action
-    room = least_room(kind, sum(more[:1])) + (0, 0, 0, 1, 4)[int(rng.integers(0, 5))]
+    room = least_reserve(kind, sum(more[:1])) + (0, 0, 0, 1, 4)[int(rng.integers(0, 5))]
     names = NAMES[Top.WIDE_SET if kind == OPEN and more[0] > 1 else Top.SET]
     lacking = [words_of(1 << names[int(rng.integers(0, len(names)))]) for _ in range(ROWS - 1)]
     full = [[FULL, 0, 0, int(rng.integers(2, 12)), *words] for words in lacking]

@@ -46,8 +46,8 @@ class EvenTokens:
     def pending(self) -> int:
         return len(self.waiting)
 
-    def submit(self, ticket: str, kind: str, text: str, **_: object) -> None:
-        self.waiting[ticket] = text
+    def submit(self, ticket: str, spec: GrammarSpec, **_: object) -> None:
+        self.waiting[ticket] = spec.text
 
     def cancel(self, ticket: str) -> None:
         self.waiting.pop(ticket, None)

@@ -1,4 +1,4 @@
-"""From goals to the tables of a stack automaton: only places from which an end is reached."""
+"""Turns the graph of values into the tables of a stack automaton. Nodes that reach no end are left out."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ...regex.dfa import REJECT, Dfa, alive_states, minimal
 from ..lexical.json_string_bytes import Block
 from ..solve.nodes import Container, Edge, Node, UndeclaredNames, Value
 from ..solve.solver import Solver
-from .deep_members import Rooms
-from .names import TAKEN, Names, NameTrie, has_one_spelling, materialized
+from .deep_members import DeepMembers
+from .names import TAKEN, Names, NameTrie, has_one_form, materialized
 from .tables import Tables
 
 _QUOTE = 0x22
 
 
 class Assembler:
-    """Builds the states of one schema. `separators` are those between items and after names."""
+    """Builds the states of one schema. `separators` stand between items and after names."""
 
     def __init__(self, solver: Solver, separators: tuple[str, str]) -> None:
         self._solver = solver
@@ -34,13 +34,12 @@ class Assembler:
         self._names: dict[tuple[int, tuple[int, ...], int], _StampedNames] = {}
         self._spelled_once: dict[Container, bool] = {}
         self._pending: list[tuple[Container, Node, int, bool]] = []
-        self._rooms = Rooms()
+        self._deep_members = DeepMembers()
         self._is_guarded = False
 
     def built(self, value: Value, *, guarded: bool) -> StackAutomaton:
-        """`guarded`: what is required may be nested too deep; steps that can't come to an end are dead.
-
-        Raises StrandingError for objects whose order must not be free then.
+        """The automaton of a value. `guarded`: required values may be nested too deep, so the automaton gets
+        a depth guard. Raises StrandingError for objects that must be ordered then.
         """
         self._is_guarded = guarded
         tables = self._tables
@@ -53,7 +52,7 @@ class Assembler:
         return tables.automaton(
             start,
             MAX_DEPTH * (2 if self._solver.graph.any_order else 1),
-            self._rooms if guarded else None,
+            self._deep_members if guarded else None,
         )
 
     def _value(self, value: Value, following: tuple[int, ...]) -> int:
@@ -129,7 +128,7 @@ class Assembler:
         return self._tables.action(CLOSE, container.set_words, node.verdict, words_of(names))
 
     def _guarded(self, container: Container, node: Node, target: int) -> int:
-        """What a comma leads to: dead where every name was seen and there are no others."""
+        """What a comma leads to: dead if every name was seen and no other name may come."""
         has_others = self._undeclared(container, node).block is not None
         if not container.is_unordered or (has_others and not container.has_deep_others):
             return target
@@ -152,7 +151,7 @@ class Assembler:
         self._tables.fill(state, entries)
 
     def _member(self, container: Container, edge: Edge) -> int | None:
-        """The state after a name's closing quote, None if the member can't be."""
+        """The state after a name's closing quote; None if the member is impossible."""
         if edge not in self._members:
             kept = self._solver.reduced(edge, container.alive)
             state = None
@@ -160,7 +159,7 @@ class Assembler:
                 value = self._value(kept[0], tuple(self._after(container, target) for target in kept[1]))
                 state = self._tables.chain(self._colon, value)
                 if container.is_unordered:
-                    self._rooms.note(container, self._start(container), edge, value)
+                    self._deep_members.note(container, self._start(container), edge, value)
             self._members[edge] = state
         return self._members[edge]
 
@@ -185,7 +184,7 @@ class Assembler:
         return self._tables.action(SEE, target, container.names[name], (container.set_words,))
 
     def _undeclared(self, container: Container, node: Node) -> _StampedNames:
-        """The states of undeclared names, in which the declared ones are woven."""
+        """The states of undeclared names, to which the declared ones are added."""
         block: Block | None = None
         following: tuple[int, ...] = ()
         if node.names is not None:
@@ -208,10 +207,10 @@ class Assembler:
             kept = replace(names.dfa, labels=number[names.dfa.labels])
             if alive_states(kept.transitions, kept.labels).all():
                 return kept
-            return minimal(kept)  # there are beginnings of no name that may come
+            return minimal(kept)  # some states are prefixes of no possible name
 
         if container not in self._spelled_once:
-            self._spelled_once[container] = all(map(has_one_spelling, container.names))
+            self._spelled_once[container] = all(map(has_one_form, container.names))
         is_shared = self._spelled_once[container]
         return self._solver.graph.scalars.name_block(dfa, (*names.key, *alive), is_shared=is_shared)
 
@@ -220,7 +219,7 @@ class _StampedNames:
     """One copy of the automaton of undeclared names, and the tries over it."""
 
     def __init__(self, tables: Tables, block: Block | None, start: int, others: int) -> None:
-        """`others`: the bit that says whether there is room for them, if they need some."""
+        """`others`: the bit of undeclared names in the object's set, 0 if they always fit on the stack."""
         self._others = others
         self._tables = tables
         self._start = start
@@ -231,7 +230,7 @@ class _StampedNames:
         self._tails: dict[tuple[bytes, int | None, int, int], int] = {}
 
     def taken(self, container: Container) -> NameTrie:
-        """All declared names, none of which may come."""
+        """The trie of all declared names, none of which may come."""
         if container not in self._taken or self.block is None:
             trie = self.tries.empty
             for name in container.names if self.block is not None else ():
@@ -266,7 +265,7 @@ class _StampedNames:
         return first
 
     def _entered(self, trie: NameTrie, child: NameTrie, state: int) -> int:
-        """Dead where every name that may still come of it was seen."""
+        """The entry of a child, which is dead if every name below it was seen."""
         others = self._others if child.base >= 0 else 0
         if not child.below or (child.base >= 0 and not others):
             return state
@@ -276,12 +275,12 @@ class _StampedNames:
 
 
 def _others_bit(container: Container) -> int:
-    """Set where undeclared names have no room, if they may lack it."""
+    """The bit of undeclared names in the set, 0 if they always fit on the stack."""
     return 1 << len(container.names) if container.has_deep_others else 0
 
 
 def _bits(container: Container, names: Iterable[str | int | None]) -> int:
-    """Of declared names whose order is free."""
+    """The bits of these names in an unordered object's set."""
     if not container.is_unordered:
         return 0
     return sum(1 << container.names[str(name)] for name in names)

@@ -1,6 +1,6 @@
-"""Which names of an object count as seen where the stack has too little room for their values.
+"""The names of unordered objects that count as seen if the stack has too few free places for their values.
 
-Without them the object must still come to its end, whatever was seen of the others.
+An object must be able to end without them, whatever other names it has.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from ..solve.nodes import Container, Edge
 
 
 class StrandingError(Exception):
-    """Objects whose order is free can't end where names lack room: their order must not be."""
+    """Unordered objects could not end where names don't fit on the stack, so they must be ordered."""
 
     def __init__(self, containers: Sequence[Container]) -> None:
         super().__init__()
         self.containers = containers
 
 
-class Rooms:
-    """The members of objects whose order is free, by the states where objects and values begin."""
+class DeepMembers:
+    """The members of unordered objects, by the first states of objects and values."""
 
     def __init__(self) -> None:
         self._starts: dict[Container, int] = {}
@@ -34,7 +34,7 @@ class Rooms:
         self._values.setdefault(container, {})[edge] = value
 
     def required(self) -> list[tuple[int, int]]:
-        """Where an object begins, and where a value begins that it must have."""
+        """(an object's first state, the first state of a value that it must have)"""
         return [
             (self._starts[container], value)
             for container in self._starts
@@ -42,9 +42,11 @@ class Rooms:
         ]
 
     def full_names(self, needs: NDArray[np.int32]) -> dict[int, dict[int, int]]:
-        """For each object's start the names that have no room, as bits, by the room that they lack.
+        """For each object's first state: names, as bits, by the least number of free places with which they
+        fit.
 
-        Raises StrandingError. `needs`: of each state, the places that it takes to come to an end.
+        `needs`: for each state the least number of free places with which the reply can end. Raises
+        StrandingError.
         """
         ending = {container: at for container, at in self._starts.items() if needs[at] <= MAX_DEPTH}
         full = {container: self._full_in(container, needs) for container in ending}
@@ -54,17 +56,17 @@ class Rooms:
         return {ending[container]: names for container, names in full.items() if names}
 
     def _full_in(self, container: Container, needs: NDArray[np.int32]) -> dict[int, int] | None:
-        """None if the object can't end without them."""
+        """The names of one object; None if it can't end without them."""
         members = _Members(container, {edge: int(needs[at]) for edge, at in self._values[container].items()})
         always = int(max(needs[[self._starts[container], *self._needed_values(container)]]))
-        rooms = sorted({always, *(need for need in members.needs.values() if need > always)})
-        enough = [room for room in rooms if not container.can_strand(members.having(room))]
+        reserves = sorted({always, *(need for need in members.needs.values() if need > always)})
+        enough = [reserve for reserve in reserves if not container.can_strand(members.within(reserve))]
         if always not in enough:
             return None
         full: dict[int, int] = {}
         for number, need in members.need_of_name.items():
             if need > always:
-                least = next((room for room in enough if room >= need), MAX_DEPTH + 1)
+                least = next((reserve for reserve in enough if reserve >= need), MAX_DEPTH + 1)
                 full[least] = full.get(least, 0) | 1 << number
         return full
 
@@ -74,7 +76,7 @@ class Rooms:
 
 
 class _Members:
-    """What the members of an object need; those that its set doesn't tell apart need the same."""
+    """The needs of an object's members. Members with the same bit in its set have the same need."""
 
     def __init__(self, container: Container, needs: dict[Edge, int]) -> None:
         self._container = container
@@ -85,13 +87,13 @@ class _Members:
             if number is not None:
                 self.need_of_name[number] = max(need, self.need_of_name.get(number, 0))
 
-    def having(self, room: int) -> Callable[[Edge], bool]:
-        """Tells which members can come with that much room."""
+    def within(self, reserve: int) -> Callable[[Edge], bool]:
+        """A test for members that fit into so many free places."""
 
-        def has_room(edge: Edge) -> bool:
+        def fits(edge: Edge) -> bool:
             if edge not in self.needs:
                 return False
             number = self._container.number(edge)
-            return (self.needs[edge] if number is None else self.need_of_name[number]) <= room
+            return (self.needs[edge] if number is None else self.need_of_name[number]) <= reserve
 
-        return has_room
+        return fits

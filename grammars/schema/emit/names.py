@@ -1,7 +1,7 @@
-"""Declared property names as a trie of bytes, shared between the places of an object.
+"""Declared property names as a trie of bytes, which the nodes of an object share.
 
-A trie is never changed: adding a name copies the path to it. Names that were read already stay in it
-with the value `TAKEN` where undeclared names are allowed, so that they can't come again.
+Tries are immutable: adding a name copies the path to it. If undeclared names are allowed, a name that was
+read stays in the trie with the value `TAKEN`, so that it can't come again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ TAKEN = -(1 << 30)
 
 
 class NameTrie:
-    """`value` is the state after the closing quote, which follows `tail`; only without a tail there are
-    children. `base`: where an undeclared name so far stands, or -1. `below`: bits of the names that can still
-    come of it, where their order is free.
+    """`value` is the state after the closing quote, which follows `tail`; a trie with a tail has no children.
+    `base`: the state of an undeclared name with the same bytes, or -1. `below`: in an unordered object, the
+    bits of the names below this node.
     """
 
     __slots__ = ("base", "below", "children", "tail", "value")
@@ -37,7 +37,7 @@ class NameTrie:
 
 
 class Names:
-    """Makes tries over one automaton of undeclared names, or none."""
+    """Makes tries over one automaton of undeclared names, or over none."""
 
     def __init__(self, block: Block | None) -> None:
         self._block = block
@@ -51,13 +51,13 @@ class Names:
         if known is None:
             known = self._known[key] = (
                 self._with_text(trie, name.encode(), value, bits)
-                if has_one_spelling(name)
-                else self._with(trie, [_spellings(letter) for letter in name], 0, value, bits)
+                if has_one_form(name)
+                else self._with(trie, [_forms(letter) for letter in name], 0, value, bits)
             )
         return known
 
     def following(self, base: int, byte: int) -> int:
-        """Where an undeclared name stands after one more byte, -1 for nowhere."""
+        """The state of an undeclared name after one more byte, or -1."""
         if self._block is None or base < 0:
             return -1
         row = self._rows.get(base)
@@ -121,8 +121,8 @@ _ONE_BYTE_EACH = re.compile(r"[ !#-\[\]-~]*")
 _SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def _spellings(letter: str) -> list[bytes]:
-    """How JSON writers spell a code point in a name: raw, and escaped if it may be."""
+def _forms(letter: str) -> list[bytes]:
+    """The bytes that JSON writers use for a code point in a name: raw, and escaped if it may be."""
     if letter in _SHORT:
         return [_SHORT[letter].encode()]
     code = ord(letter)
@@ -135,15 +135,15 @@ def _spellings(letter: str) -> list[bytes]:
     return [letter.encode(), escaped.encode()]
 
 
-def has_one_spelling(name: str) -> bool:
-    """Whether each of its code points is spelled by one byte."""
+def has_one_form(name: str) -> bool:
+    """Whether each code point of the name has one form, of one byte."""
     return _ONE_BYTE_EACH.fullmatch(name) is not None
 
 
 def materialized(
     trie: NameTrie, known: dict[int, int], new_state: Callable[[NameTrie, dict[int, int]], int]
 ) -> int:
-    """The table state of a trie; `new_state(trie, states of its children)` makes one."""
+    """The state of a trie; `new_state(trie, states of its children)` makes one."""
     pending = [trie]
     while pending:
         current = pending[-1]

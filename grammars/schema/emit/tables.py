@@ -13,7 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...errors import TooLargeError
-from ...machine.depth_guard import Frames, with_room
+from ...machine.depth_guard import Frames, with_depth_guard
 from ...machine.stack_automaton import (
     ACTION_COLUMNS,
     CALL,
@@ -25,23 +25,23 @@ from ...machine.stack_automaton import (
     POP,
     SET_WORDS,
     StackAutomaton,
-    least_room,
+    least_reserve,
 )
 from ...regex.dfa import distinct_columns, first_of_each, spread
 from ..lexical.json_string_bytes import PUSHES, Block
-from .deep_members import Rooms
+from .deep_members import DeepMembers
 from .names import TAKEN
 
 MAX_STATES = 40_000
 MAX_CELLS = 2_000_000  # 8 MB
 _ODD = np.uint64(0x5851F42D4C957F2D)
 _CODE_OF_BYTE = spread(np.arange(1, 257))
-_ROOM_OF_KIND = np.array([least_room(kind, 0) for kind in range(GO + 1)], np.int32)
+_RESERVE_OF_KIND = np.array([least_reserve(kind, 0) for kind in range(GO + 1)], np.int32)
 _NO_NAMES = (0,) * SET_WORDS
 
 
 class _Stamp(NamedTuple):
-    """A copy of a block, left to `following[label]`; where its graph, its actions and returns begin."""
+    """A copy of a block, which is left to `following[label]`; the first of its graph, actions and returns."""
 
     first: int
     block: Block
@@ -52,14 +52,14 @@ class _Stamp(NamedTuple):
 
 
 class Tables:
-    """States come one by one with their entries, or as a block of many with a common way out."""
+    """States are added one by one with their entries, or as copies of blocks."""
 
     def __init__(self) -> None:
         self.accepting: list[int] = []
         self._count = 0
         self._entries: dict[int, dict[int, int]] = {}
         self._path_states = array("i")
-        """states that one byte of `_path_bytes` leads on from, each to the next state"""
+        """States with one entry, by a byte of `_path_bytes` to the next state."""
         self._path_bytes = bytearray()
         self._stamps: list[_Stamp] = []
         self._stamped: dict[tuple[int, tuple[int, ...]], int] = {}
@@ -68,16 +68,16 @@ class Tables:
         self._inheriting = array("i")
         self._inherited = array("i")
         self._actions: dict[tuple[int, ...], int] = {}
-        """those that don't belong to a stamp"""
+        """The actions that belong to no stamp."""
         self._action_count = 0
         self._returns: list[int] = []
         self._return_sizes: list[int] = []
-        """how many states stand at a base, 0 at places that are none"""
+        """The number of states at each base, 0 at places that are no base."""
         self._return_bases: dict[tuple[int, ...], int] = {}
         self._chains: dict[tuple[bytes, int], int] = {}
 
     def state(self, entries: dict[int, int]) -> int:
-        """A state with these entries by byte: states, or actions as `action` gives them."""
+        """A state with these entries by byte: states, or the results of `action`."""
         number = self._reserved(1)
         self._entries[number] = entries
         return number
@@ -103,22 +103,22 @@ class Tables:
         return self._chains[key]
 
     def inherit(self, state: int, other: int) -> None:
-        """Where `state` has no entry it takes the one of `other`, which must not inherit itself."""
+        """`state` takes the entries that it lacks from `other`, which must not inherit itself."""
         self._inheriting.append(state)
         self._inherited.append(other)
 
     def inherit_all(self, states: Iterable[int], others: Iterable[int]) -> None:
-        """As `inherit` for each state and the other in its place."""
+        """`inherit` for each pair."""
         self._inheriting.extend(states)
         self._inherited.extend(others)
 
     def entry(self, block: Block, following: tuple[int, ...]) -> int:
-        """What leads into a copy of the block: its start, or an action that sets its count."""
+        """The entry into a copy of the block: its start, or an action that sets its count."""
         start = self.stamp(block, following)
         return start if block.count is None else self.action(CALL, start, block.count.first)
 
     def stamp(self, block: Block, following: tuple[int, ...]) -> int:
-        """A copy of the block that is left to `following[label]`. Returns its start."""
+        """The start of a copy of the block, which is left to `following[label]`."""
         key = (id(block), following)
         known = self._stamped.get(key)
         if known is None:
@@ -135,7 +135,7 @@ class Tables:
         return known
 
     def _graph(self, block: Block) -> int:
-        """The states of the block's nodes, shared by all blocks with the same ones."""
+        """The first state of the block's nodes, which blocks with the same graph share."""
         known = self._graphs.get(block.graph_key)
         if known is None:
             pops = np.array([self.action(POP, 0, number) for number in range(block.ends.shape[1])], np.int32)
@@ -144,7 +144,7 @@ class Tables:
         return known
 
     def action(self, kind: int, target: int, operand: int, more: tuple[int, ...] = ()) -> int:
-        """`more`: the columns behind its room, of which the last are 0 if there are fewer."""
+        """The entry of an action. `more`: the columns behind the reserve, padded with 0."""
         key = (kind, target, operand, *more, *_NO_NAMES[len(more) :])
         known = self._actions.get(key)
         if known is None:
@@ -153,15 +153,15 @@ class Tables:
         return -2 - known
 
     def returns(self, following: tuple[int, ...]) -> int:
-        """The base at which the states after each verdict stand."""
+        """The base of the states that follow each verdict."""
         if following not in self._return_bases:
             self._return_bases[following] = len(self._returns)
             self._returns += following
             self._return_sizes += [len(following), *[0] * (len(following) - 1)]
         return self._return_bases[following]
 
-    def automaton(self, start: int, max_depth: int, rooms: Rooms | None) -> StackAutomaton:
-        """With `rooms` steps into what is nested too deep to come to an end are dead."""
+    def automaton(self, start: int, max_depth: int, deep_members: DeepMembers | None) -> StackAutomaton:
+        """The finished automaton, with a depth guard if `deep_members` are given."""
         states, bytes_, targets = self._cells()
         class_of_byte, samples = self._classes(bytes_)
         if self._count * len(samples) > MAX_CELLS:
@@ -174,10 +174,12 @@ class Tables:
             _write_stamp(rows, first, block.graph, columns, pops, block.pushes.numbers, 0, -1, DEAD)
         table[states, class_of_byte[bytes_]] = targets
         automaton = replace(self._compressed(start, class_of_byte, table), max_depth=max_depth)
-        return with_room(automaton, self._frames(rooms)) if rooms is not None else automaton
+        return (
+            with_depth_guard(automaton, self._frames(deep_members)) if deep_members is not None else automaton
+        )
 
     def _cells(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """States, bytes and entries of what did not come in blocks, paths first."""
+        """The states, bytes and entries that are in no block, paths first."""
         path = np.frombuffer(self._path_states, np.int32)
         entries = self._entries.values()
         states = np.repeat(np.fromiter(self._entries, np.int64), np.fromiter(map(len, entries), np.int64))
@@ -189,12 +191,12 @@ class Tables:
             np.concatenate([path + 1, targets]),
         )
 
-    def _frames(self, rooms: Rooms) -> Frames:
+    def _frames(self, deep_members: DeepMembers) -> Frames:
         is_called = np.zeros(self._count, np.bool_)
         for first, block, _ in self._graph_rows:
             is_called[first : first + len(block.graph)] = True
-        required = np.array(rooms.required(), np.int32).reshape(-1, 2)
-        return Frames(np.array(self._return_sizes, np.int32), is_called, required, rooms.full_names)
+        required = np.array(deep_members.required(), np.int32).reshape(-1, 2)
+        return Frames(np.array(self._return_sizes, np.int32), is_called, required, deep_members.full_names)
 
     def _stamp_rows(self, table: NDArray[np.int32], samples: NDArray[np.int64], stamp: _Stamp) -> None:
         first, block, following = stamp.first, stamp.block, stamp.following
@@ -218,7 +220,7 @@ class Tables:
     def _compressed(
         self, start: int, class_of_byte: NDArray[np.int64], table: NDArray[np.int32]
     ) -> StackAutomaton:
-        """With what states inherit. Bytes that no state tells apart become one class."""
+        """The automaton with inherited entries, and one class for all bytes that no state tells apart."""
         accepting = np.zeros(self._count, np.bool_)
         accepting[self.accepting] = True
         bodies = np.zeros(self._count, np.int8)
@@ -240,7 +242,7 @@ class Tables:
         )
 
     def _action_rows(self) -> NDArray[np.int32]:
-        """With the room that each takes."""
+        """All actions, each with the reserve of its kind."""
         rows = np.zeros((self._action_count, ACTION_COLUMNS), np.int32)
         single = np.fromiter(chain.from_iterable(self._actions), np.int32).reshape(-1, ACTION_COLUMNS - 1)
         numbers = np.fromiter(self._actions.values(), np.int64)
@@ -249,12 +251,12 @@ class Tables:
             actions = stamp.block.pushes.actions
             after = stamp.first_action + len(actions)
             rows[stamp.first_action : after, :3] = np.add(actions, (0, stamp.graph, stamp.first_return))
-        rows[:, 3] = _ROOM_OF_KIND[rows[:, 0]] + np.where(rows[:, 0] == OPEN, rows[:, 4], 0)
+        rows[:, 3] = _RESERVE_OF_KIND[rows[:, 0]] + np.where(rows[:, 0] == OPEN, rows[:, 4], 0)
         return rows
 
     def _classes(self, named: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """A class for each byte, such that every row is constant on it, and a byte of each class; each of
-        the bytes that are named has its own."""
+        """The class of each byte, on which every row is constant, and a byte of each class. Each byte in
+        `named` has a class of its own."""
         code = np.zeros(256, np.uint64)
         code[named] = _CODE_OF_BYTE[named]
         blocks = [stamp.block for stamp in self._stamps]
@@ -273,8 +275,10 @@ class Tables:
 
 @njit(cache=True)
 def _inherit(table, accepting, bodies, states, others):  # type: ignore[no-untyped-def]
-    """Fills in what states have from others, which inherit nothing; then names that were taken are dead.
-    Returns the body that each state is like, or itself."""
+    """Fills in the inherited entries; then makes `TAKEN` entries dead.
+
+    Returns for each state the string body that it inherits from, or the state itself.
+    """
     like = np.arange(len(table)).astype(np.int32)
     for i in range(len(states)):
         state, other = states[i], others[i]
@@ -293,7 +297,7 @@ def _inherit(table, accepting, bodies, states, others):  # type: ignore[no-untyp
 
 @njit(cache=True)
 def _write_stamp(rows, first, transitions, columns, after, push_numbers, first_action, loop, counting):  # type: ignore[no-untyped-def]
-    """A copy of a block from state `first` on. State `loop` counts where it would stay."""
+    """Writes a copy of a block from state `first` on. State `loop` counts where it would lead to itself."""
     for state in range(len(transitions)):
         for k in range(len(columns)):
             entry = transitions[state, columns[k]]

@@ -1,6 +1,6 @@
-"""The bytes of one code point inside a JSON string as a small graph: UTF-8, and the escapes.
+"""The bytes of one code point inside a JSON string, UTF-8 or escaped, as a small graph.
 
-Where classes of code points don't differ the nodes are shared, so the graph has a few dozen.
+Code points of one class share nodes, so the graph has a few dozen.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from ...regex.dfa import DEAD, distinct_columns
 
-Spelling: TypeAlias = Literal["any", "usual", "lower"]
-"""any: every escape; usual: escapes only where a JSON writer may use them; lower: so, in lower case."""
+Escapes: TypeAlias = Literal["any", "usual", "lower"]
+"""any: every escape; usual: those that JSON writers use; lower: those, with lower-case digits."""
 
 Segment: TypeAlias = tuple[tuple[int, int], ...]  # (offset where a class begins, class), DEAD for none
 Row: TypeAlias = dict[int, int]  # byte → node, or -2 - class at the end of a code point
@@ -24,13 +24,13 @@ Row: TypeAlias = dict[int, int]  # byte → node, or -2 - class at the end of a 
 _SHORT = {0x22: '"', 0x5C: "\\", 0x08: "b", 0x0C: "f", 0x0A: "n", 0x0D: "r", 0x09: "t"}
 _CONTINUATION = [[0x80 + value] for value in range(64)]
 _HIGHEST = 1 << 30
-_PLAIN = frozenset(range(0x20, 0x7F)) - {0x22, 0x5C}  # never escaped, unless every escape is allowed
+_PLAIN = frozenset(range(0x20, 0x7F)) - {0x22, 0x5C}  # escaped only if every escape is allowed
 
 
 class _Graph:
     """The nodes between two code points for one partition of the code points."""
 
-    def __init__(self, cuts: list[int], classes: list[int], spelling: Spelling) -> None:
+    def __init__(self, cuts: list[int], classes: list[int], spelling: Escapes) -> None:
         self._cuts = cuts
         self._classes = classes
         self._whole: Segment = tuple(zip(cuts, classes, strict=True))
@@ -101,7 +101,7 @@ class _Graph:
         return self._node(row)
 
     def _escapable(self) -> Segment:
-        """Classes of the first 65,536 code points, none for those that are never spelled so."""
+        """The classes of the first 65,536 code points; no class for those that are never escaped."""
         segment = self._segment(0, 0x10000)
         holes = [(0xD800, 0xE000)]
         if self._spelling != "any":
@@ -120,7 +120,8 @@ class _Graph:
         return self._node(row) if row else DEAD
 
     def _surrogate_digit(self, plain: int, digits: list[list[int]]) -> int:
-        """After `\\ud`: what `plain` reads, and pairs: 1,024 code points for each first surrogate."""
+        """The node after `\\ud`: what `plain` reads, and pairs (1,024 code points for each first
+        surrogate)."""
         row = dict(self.rows[plain]) if plain >= 0 else {}
         for value in range(4):
             node = self._high_surrogate(self._segment(0x10000 + (value << 18), 1 << 18), 2, digits)
@@ -154,7 +155,7 @@ class _Graph:
         return self._known[key]
 
 
-def _hex_digit(value: int, spelling: Spelling) -> list[int]:
+def _hex_digit(value: int, spelling: Escapes) -> list[int]:
     lower = ord(f"{value:x}")
     return [lower] if spelling == "lower" or value < 10 else [lower, lower - 32]
 
@@ -178,10 +179,11 @@ def _without(segment: Segment, start: int, end: int) -> Segment:
     return (*before, (start, DEAD), (end, after), *later)
 
 
-def spelling_graph(
-    cuts: tuple[int, ...], classes: tuple[int, ...], spelling: Spelling
+def code_point_graph(
+    cuts: tuple[int, ...], classes: tuple[int, ...], spelling: Escapes
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Class of each byte, and [nodes, byte classes] of nodes or -2 - class; the quote has class 0 alone."""
+    """The class of each byte, and [nodes, byte classes] of nodes or -2 - class; only the quote has class
+    0."""
     plain = list(_PLAIN) if spelling != "any" else []
     interval = np.searchsorted(cuts, plain, "right") - 1
     own = np.array(classes, np.int32)[interval] if plain else np.empty(0, np.int32)
@@ -198,7 +200,7 @@ def spelling_graph(
 def _without_plain(
     cuts: tuple[int, ...], classes: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The code points that are spelled by their own byte alone have no class here."""
+    """The partition without classes for the code points whose only form is their own byte."""
     code_points = sorted({*cuts, *_PLAIN, *(code + 1 for code in _PLAIN)})
     found: list[tuple[int, int]] = []
     for code in code_points:
@@ -209,8 +211,8 @@ def _without_plain(
 
 
 @lru_cache(256)
-def _shared_graph(cuts: tuple[int, ...], classes: tuple[int, ...], spelling: Spelling) -> NDArray[np.int32]:
-    """[nodes, 256]; the same for all strings that differ in their plain characters only."""
+def _shared_graph(cuts: tuple[int, ...], classes: tuple[int, ...], spelling: Escapes) -> NDArray[np.int32]:
+    """The graph, [nodes, 256], that all strings share that differ only in their plain characters."""
     rows = _reached(_Graph(list(cuts), list(classes), spelling).rows)
     table = np.full((len(rows), 256), DEAD, np.int32)
     for node, row in enumerate(rows):
@@ -219,7 +221,8 @@ def _shared_graph(cuts: tuple[int, ...], classes: tuple[int, ...], spelling: Spe
 
 
 def _reached(rows: list[Row]) -> list[Row]:
-    """Those that the first one leads to, each after those that it leads to; the first one stays first."""
+    """The rows that the first one leads to. Each stands behind those that it leads to, but the first stays
+    first."""
     reached, pending = {0}, [0]
     while pending:
         for target in rows[pending.pop()].values():
@@ -236,7 +239,7 @@ def _reached(rows: list[Row]) -> list[Row]:
 def _with_byte_classes(table: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     marked = np.vstack([table, np.arange(256, dtype=np.int32) == 0x22])
     columns, class_of_byte = distinct_columns(marked)
-    order = np.argsort(columns != 0x22, kind="stable")  # the quote's comes first
+    order = np.argsort(columns != 0x22, kind="stable")  # the quote's class comes first
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     return rank[class_of_byte].astype(np.int32), np.take(table, columns[order], axis=1)

@@ -34,7 +34,7 @@ _TAIL = rf"(?:{_GROUP}:{_GROUP}|{_IPV4})"
 
 
 def _ipv6(left_out: int) -> str:
-    """`::` stands for so many groups or more."""
+    """IPv6 addresses in which `::` stands for so many groups or more."""
     most = 8 - left_out
     ways = [rf"(?:{_GROUP}:){{6}}{_TAIL}"]
     for before in range(most + 1):
@@ -56,7 +56,8 @@ _ENCODED = r"%[0-9A-Fa-f]{2}"
 
 
 def _uri(plain: str, private: str) -> tuple[str, str]:
-    """An absolute one and any reference, given what else stands for itself, and what does in queries only."""
+    """Regexes of absolute URIs and of references. `plain`, `private`: more characters that stand for
+    themselves, everywhere or in queries only."""
     plain = r"A-Za-z0-9._~!$&'()*+,;=\-" + plain
     character = rf"(?:[{plain}:@]|{_ENCODED})"
     future = r"[vV][0-9A-Fa-f]+\.[A-Za-z0-9._~!$&'()*+,;=\-:]+"
@@ -88,14 +89,15 @@ def _email(beyond_ascii: str, hostname: str) -> str:
     return rf"(?:{atom}(?:\.{atom})*|{quoted})@(?:{hostname}|{literal})"
 
 
-# Letters that no others stand for or join, written from left to right: lower case of Latin, Greek and
-# Cyrillic, kana, Han and Hangul. The most of a label are those whose punycode is sure to be short enough.
+# Letters without variants or joining forms, written from left to right: lower case of Latin, Greek and
+# Cyrillic, kana, Han and Hangul. A label has at most so many that its punycode is sure to be short enough.
 _LOWER = r"a-z0-9\u00DF-\u00F6\u00F8-\u00FF\u03AC-\u03CE\u0430-\u045F"
 _WIDE = r"\u3041-\u3096\u30A1-\u30FA\u30FC\u4E00-\u9FFF\uAC00-\uD7A3"
 
 
 def _label(letters: str, most: int) -> str:
-    """Without two hyphens in the third and fourth place, which mark punycode."""
+    """A label of at most `most` letters, without the two hyphens in third and fourth place that mark
+    punycode."""
     one, some = f"[{letters}]", rf"[{letters}\-]"
     return rf"{one}(?:{some}{{0,2}}{one}|{some}(?:{one}{some}|-{one}){some}{{0,{most - 5}}}{one})?"
 

@@ -1,8 +1,8 @@
-"""How code points are spelled inside a JSON string: UTF-8, and the escapes that JSON allows.
+"""Automata over the bytes of JSON strings: UTF-8, and the escapes that JSON allows.
 
-`spelled` turns an automaton over code points into one over the bytes between a string's quotes.
-The bytes of one code point are a small graph of nodes. The states of a string share it: the first byte
-of a longer spelling pushes, the last one pops and thereby chooses by the class of the code point.
+`string_block` turns an automaton over code points into one over the bytes between a string's quotes. The
+bytes of one code point are a small graph of nodes, which all states of a string share. The first byte of a
+longer form pushes; the last byte pops and so chooses the next state by the code point's class.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...errors import TooLargeError
 from ...machine.stack_automaton import CALL, COUNT_CALL, TAIL
 from ...regex.dfa import DEAD, Dfa, alive_states, first_of_each, minimal_table, spread
-from .code_points import Spelling, spelling_graph
+from .code_points import Escapes, code_point_graph
 from .pruning import distinct, pruned
 
 _MAX_CELLS = 4_000_000
@@ -26,28 +26,28 @@ _NOTHING = -2
 
 
 PUSHES = -(1 << 20)
-KINDS: dict[Spelling, int] = {"any": 1, "usual": 2, "lower": 3}
+KINDS: dict[Escapes, int] = {"any": 1, "usual": 2, "lower": 3}
 COUNTED = 4
 
 
 class Pushes(NamedTuple):
-    """What a copy of a block has for its entries that go to nodes, relative to the copy."""
+    """The actions of a copy of a block for the entries that go to nodes, relative to the copy."""
 
     numbers: NDArray[np.int32]  # [states, byte classes]
-    """the action of each of these entries"""
-    actions: NDArray[np.int64]  # [n, 3], kind, node and the place where it returns
+    """The action of each such entry."""
+    actions: NDArray[np.int64]  # [n, 3]: kind, node, place where it returns
     returns: list[int]
     sizes: list[int]
-    """how many of `returns` belong together, at the first of them"""
+    """The number of `returns` that belong together, at the first of them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
     """States over bytes. An entry -2 - label leaves the block, by the quote that ends a string.
 
-    An entry `PUSHES` - node goes to a node of `graph`, where an entry -2 - class returns to
-    `ends[state, class]` of the state that it was left from. `labels[state]` is what a number that ends
-    there is, -1 for nothing.
+    An entry `PUSHES` - node goes to a node of `graph`. There an entry -2 - class returns to
+    `ends[state, class]` of the state from which the entry came. `labels[state]` is the label of a number that
+    ends there, or -1.
     """
 
     class_of_byte: NDArray[np.int32]  # [256]
@@ -56,9 +56,9 @@ class Block:
     graph: NDArray[np.int32]  # [nodes, byte classes]
     ends: NDArray[np.int32]  # [states, classes of code points]
     bodies: NDArray[np.int64]
-    """states to which every code point leads back"""
+    """The states to which every code point leads back."""
     kind: int
-    """for each way of spelling another"""
+    """A number for the escapes that the block allows."""
     count: Count | None = None
 
     @cached_property
@@ -83,7 +83,7 @@ class Block:
 
     @property
     def _returns(self) -> NDArray[np.int32]:
-        """Where each state goes on after a code point, `_NOTHING` beyond that."""
+        """The state after each class of code points, padded with `_NOTHING`."""
         if self.count is None:
             return self.ends
         returns = np.pad(self.ends, ((0, 0), (0, 1)), constant_values=_NOTHING)
@@ -92,33 +92,34 @@ class Block:
 
     @cached_property
     def class_code(self) -> NDArray[np.uint64]:
-        """[256], a hash of the class of each byte."""
+        """A hash of the class of each byte, [256]."""
         return spread(self.class_of_byte)
 
     @cached_property
     def labelled(self) -> tuple[list[int], list[int]]:
-        """The states with labels, and these."""
+        """The states with labels, and their labels."""
         states = np.flatnonzero(self.labels >= 0)
         return states.tolist(), self.labels[states].tolist()
 
     @cached_property
     def graph_key(self) -> tuple[bytes, bytes]:
-        """The same for blocks with the same graph."""
+        """A key that blocks with the same graph share."""
         return self.class_of_byte.tobytes(), self.graph.tobytes()
 
 
 @dataclass(frozen=True)
 class Count:
-    """A string of bounded length: `loop` is left for `tail` after `first` code points in it."""
+    """A string of bounded length stays in state `loop` for `first` code points, then goes to `tail`."""
 
     loop: int
     tail: int
     first: int
 
 
-def spelled(dfa: Dfa, spelling: Spelling) -> Block | None:
-    """The bytes after an opening quote, up to and with the closing one; None if there are none."""
-    class_of_byte, graph = spelling_graph(
+def string_block(dfa: Dfa, spelling: Escapes) -> Block | None:
+    """The block of the bytes from behind the opening quote to the closing quote; None if it accepts
+    nothing."""
+    class_of_byte, graph = code_point_graph(
         tuple(dfa.cuts.tolist()), tuple(dfa.class_of_cut.tolist()), spelling
     )
     dfa = _with_classes(dfa, -2 - graph[graph < -1])
@@ -137,8 +138,8 @@ def spelled(dfa: Dfa, spelling: Spelling) -> Block | None:
     return Block(class_of_byte, table, labels, nodes, dfa.transitions, bodies, KINDS[spelling])
 
 
-def counted(least: int, most: int) -> Block:
-    """Strings of `least` to `most` code points, with so many states as `least` and `TAIL` are together."""
+def bounded_block(least: int, most: int) -> Block:
+    """The block of strings of `least` to `most` code points, with about `least` + `TAIL` states."""
     loop = least
     states = least + 1 + TAIL + 1
     targets = np.arange(1, states + 1, dtype=np.int32)
@@ -146,7 +147,7 @@ def counted(least: int, most: int) -> Block:
     targets[-1] = DEAD
     labels = np.where(np.arange(states) < least, -1, 0).astype(np.int32)
     zero = np.zeros(1, np.int32)
-    block = spelled(Dfa(zero, zero, targets[:, None], labels), "any")
+    block = string_block(Dfa(zero, zero, targets[:, None], labels), "any")
     assert block is not None
     return replace(
         block, bodies=np.array([loop]), kind=COUNTED, count=Count(loop, loop + 1, most - least - TAIL)
@@ -154,7 +155,7 @@ def counted(least: int, most: int) -> Block:
 
 
 def _with_classes(dfa: Dfa, leaves: NDArray[np.int32]) -> Dfa:
-    """Without the classes of code points that have no spelling, such as surrogates."""
+    """The automaton without the classes of code points that no bytes stand for, such as surrogates."""
     spellable = np.zeros(dfa.transitions.shape[1], np.bool_)
     spellable[leaves] = True
     if spellable.all():
@@ -164,9 +165,9 @@ def _with_classes(dfa: Dfa, leaves: NDArray[np.int32]) -> Dfa:
     return Dfa(dfa.cuts, dfa.class_of_cut, transitions, labels)
 
 
-def inlined(dfa: Dfa, spelling: Spelling) -> Block | None:
-    """The same without a graph: every state has its own copy of the nodes."""
-    class_of_byte, graph = spelling_graph(
+def inlined_block(dfa: Dfa, spelling: Escapes) -> Block | None:
+    """As `string_block` without a graph: every state has its own copy of the nodes."""
+    class_of_byte, graph = code_point_graph(
         tuple(dfa.cuts.tolist()), tuple(dfa.class_of_cut.tolist()), spelling
     )
     if len(dfa.labels) * graph.size > _MAX_CELLS:
@@ -186,10 +187,10 @@ def _without_graph(
 
 @njit(cache=True)
 def _woven(transitions, labels, graph):  # type: ignore[no-untyped-def]
-    """One state for each pair of a state and a node, equal ones once, numbered from the start.
+    """The table of one state for each pair of a state and a node; equal pairs are merged.
 
-    Nodes are numbered after those that they lead to, so one pass in order merges equal pairs; node 0,
-    between code points, comes last and keeps every state.
+    A node's number is higher than those of the nodes that it leads to, so one pass merges equal pairs. Node
+    0, between code points, comes last and keeps every state.
     """
     states = len(labels)
     nodes, classes = graph.shape
@@ -229,7 +230,7 @@ def _woven(transitions, labels, graph):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _trimmed(rows):  # type: ignore[no-untyped-def]
-    """Rows reached from the first, without those that lead to no exit."""
+    """The rows that the first one reaches, without those that reach no exit."""
     alive = alive_states(rows, np.full(len(rows), -1, np.int32))
     number = np.full(len(rows), -1, np.int32)
     order = np.empty(len(rows), np.int64)
@@ -255,8 +256,8 @@ def _trimmed(rows):  # type: ignore[no-untyped-def]
     return kept
 
 
-def plain(dfa: Dfa) -> Block | None:
-    """An automaton over ASCII texts as it stands."""
+def ascii_block(dfa: Dfa) -> Block | None:
+    """The block of an automaton over ASCII texts; None if it accepts nothing."""
     if not (dfa.labels >= 0).any():
         return None
     interval = np.searchsorted(dfa.cuts, np.arange(256), "right") - 1

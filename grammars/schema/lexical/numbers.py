@@ -1,8 +1,7 @@
-"""JSON numbers as automata: which spellings a formula allows.
+"""JSON numbers as automata over their texts.
 
-The spellings in question have at most so many digits, and an exponent only where no keyword looks at
-the value; where a formula asks for integers, spellings such as 1.0 are left out, so that every atom
-and its negation are exact.
+The texts have a limited number of digits, and an exponent only if no keyword constrains the value. If a
+formula asks for integers, texts such as 1.0 are left out, so that every fact and its negation are exact.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from ...regex.dfa import NOTHING, REJECT, Dfa, combined, explored, intersection,
 from ...regex.regex_dfa import matching
 
 DIGITS = 20
-PLACES = 17  # a double's shortest spelling has no more significant digits
-EXACT_PLACES = 16  # where the value matters: 0.99… with more would be read as 1
+PLACES = 17  # a double's shortest text has no more significant digits
+EXACT_PLACES = 16  # if a keyword constrains the value: 0.99… with more digits would be read as 1
 EXPONENT_DIGITS = 3
 MAX_REMAINDERS = 2_000
 
@@ -28,7 +27,7 @@ _CLASSES = (_OTHER, _MINUS, _POINT, _OTHER, *range(10), _OTHER)
 
 @cache
 def spellings(*, exponents: bool, whole_fractions: bool) -> Dfa:
-    """`whole_fractions`: whether a fraction of zeros alone is allowed."""
+    """All texts of numbers. `whole_fractions`: a fraction of zeros alone is allowed."""
     integer = rf"-?(?:0|[1-9]\d{{0,{DIGITS - 1}}})"
     fraction = rf"\.\d{{1,{PLACES if exponents else EXACT_PLACES}}}"
     if not whole_fractions:
@@ -40,7 +39,7 @@ def spellings(*, exponents: bool, whole_fractions: bool) -> Dfa:
 
 @lru_cache(512)
 def compared(bound: Fraction) -> Dfa:
-    """Labels 0, 1, 2 for numbers less than, equal to and more than `bound`."""
+    """The automaton with labels 0, 1, 2 for numbers less than, equal to and more than `bound`."""
     whole, fraction = _decimal(abs(bound))
 
     def following(state: tuple[str, bool, int, int], column: int) -> tuple[str, bool, int, int] | None:
@@ -83,7 +82,7 @@ def compared(bound: Fraction) -> Dfa:
 
 
 def _signed(order: int, negative: bool, bound: Fraction) -> int:
-    """From the order of magnitudes to that of numbers; minus zero is zero."""
+    """The order of two numbers, from the order of their magnitudes; minus zero is zero."""
     if bound < 0:
         return 2 - order if negative else 2
     return (1 if bound == 0 and order == 1 else 0) if negative else order
@@ -94,7 +93,7 @@ def _sign(difference: int) -> int:
 
 
 def _decimal(value: Fraction) -> tuple[list[int], list[int]]:
-    """Digits before and after the point."""
+    """The digits before and after the point."""
     places = _places(value)
     digits = str(value.numerator * 10**places // value.denominator).zfill(places + 1)
     whole = digits[: len(digits) - places]
@@ -102,7 +101,7 @@ def _decimal(value: Fraction) -> tuple[list[int], list[int]]:
 
 
 def _places(value: Fraction) -> int:
-    """How many digits after the point spell it."""
+    """The number of digits after the point."""
     places = 0
     while value.denominator != 1:
         value *= 10
@@ -114,14 +113,15 @@ def _places(value: Fraction) -> int:
 
 @lru_cache(256)
 def multiples(divisor: Fraction) -> Dfa:
-    """Label 0 for numbers that are a whole multiple of `divisor`."""
+    """The automaton of the whole multiples of `divisor`."""
     places = _places(divisor)
     modulus = divisor.numerator * 10**places // divisor.denominator
     if modulus * (places + 1) > MAX_REMAINDERS:
         raise TooLargeError(f"multipleOf needs more than {MAX_REMAINDERS} remainders")
 
     def following(state: tuple[int, int], column: int) -> tuple[int, int] | None:
-        """`position`: -1 before the point, else how many digits after it were read, up to `places`."""
+        """State: (remainder, position); position is -1 before the point, else the digits after it, up to
+        `places`."""
         remainder, position = state
         if column == _OTHER:
             return None
@@ -141,7 +141,7 @@ def multiples(divisor: Fraction) -> Dfa:
 
 
 def one_of(values: Iterable[Fraction]) -> Dfa:
-    """Every spelling of these numbers."""
+    """The automaton of all texts of these numbers."""
     dfa = NOTHING
     for value in values:
         equal = compared(value)
@@ -150,7 +150,7 @@ def one_of(values: Iterable[Fraction]) -> Dfa:
 
 
 def canonical(value: Fraction, *, whole_fractions: bool) -> list[str]:
-    """How JSON writers spell it: without a point where it is whole, or with one zero; as a float."""
+    """The texts that JSON writers use: a whole number with or without `.0`, and a float's shortest text."""
     whole, fraction = _decimal(abs(value))
     sign = "-" if value < 0 else ""
     integer = sign + "".join(map(str, whole))

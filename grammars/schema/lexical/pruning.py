@@ -1,4 +1,4 @@
-"""The graph of a code point's spellings for states from which not every class of code points leads on."""
+"""The graph of a code point's bytes, for states that some classes of code points don't leave."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ...regex.dfa import DEAD
 
 @njit(cache=True)
 def pruned(graph, nodes, alive):  # type: ignore[no-untyped-def]
-    """Nodes without the ways to some classes, equal ones once, and where they are.
+    """For each state the nodes without the ways to its dead classes; equal nodes are merged.
 
-    graph: int32 [nodes, byte classes] of nodes or -2 - class, each after those that it leads to
-    nodes: int64 [n], those in question
+    graph: int32 [nodes, byte classes] of nodes or -2 - class, each behind those that it leads to
+    nodes: int64 [n], the nodes to prune
     alive: bool [states, classes], the classes that lead on from each state
 
-    Returns the place of each node in question for each state, int32 [states, n], `DEAD` where it leads
-    nowhere; and the nodes, int32 [places, byte classes].
+    Returns the place of each pruned node for each state, int32 [states, n], `DEAD` if nothing is left of it;
+    and the nodes, int32 [places, byte classes].
     """
     sets, set_of = distinct(alive.astype(np.int32))
     rows, slots, used = np.empty((64, graph.shape[1]), np.int32), np.full(256, -1, np.int32), 0
@@ -35,7 +35,7 @@ def pruned(graph, nodes, alive):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _write_pruned(entries, number, alive, row):  # type: ignore[no-untyped-def]
-    """Writes what is left of a node's entries; whether anything is."""
+    """Writes a node's remaining entries; whether there are any."""
     is_left = False
     for column in range(len(entries)):
         entry = entries[column]
@@ -60,7 +60,7 @@ def distinct(table):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _interned(rows, slots, used, row):  # type: ignore[no-untyped-def]
-    """The rows with this one, where they are by hash, how many they are, and the place of this one."""
+    """Adds a row if it is new. Returns the rows, their slots by hash, their number, and this row's place."""
     slot = _slot(rows, slots, row)
     if slots[slot] >= 0:
         return rows, slots, used, slots[slot]
@@ -78,7 +78,7 @@ def _interned(rows, slots, used, row):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _slot(rows, slots, row):  # type: ignore[no-untyped-def]
-    """Where the row is among the slots, or would be."""
+    """The slot of the row, filled or free."""
     code = np.uint64(0)
     for entry in row:
         code = (code ^ np.uint64(entry + (1 << 40))) * np.uint64(0x9E3779B97F4A7C15)

@@ -1,7 +1,7 @@
 """JSON schema's format `regex`: texts that are surely regexes of ECMA-262 with its flag `u`.
 
-All of them are no regular language. Groups nest a few levels here, a range's end is held against bounds
-between kinds of characters, and nothing names groups or refers to them.
+The set of all regexes is not regular. Here groups nest a few levels, the ends of a range are compared by
+kinds of characters, and no group is named or referred to.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ...regex.dfa import DEAD, LAST_CODE_POINT, REJECT, Dfa, minimal
 from ...regex.regex_dfa import matching
 
 _NESTS = ("", "g", "gg", "ggg", "gggg", "a", "ag")
-"""the groups and assertions that may be open at once, from the outermost on"""
-_REST = {"g": "\ud800", "a": "\ud801"}  # of them up to the end; surrogates, which no text has
+"""The groups and assertions that may be open at once, outermost first."""
+_REST = {"g": "\ud800", "a": "\ud801"}  # stands for the rest of one up to its end; no text has surrogates
 _NO_TEXT = r"\ud800-\udfff"
 _STARTS = (
     (0x20, 0x21), (0x30, 0x31), (0x32, 0x38), (0x41, 0x41), (0x61, 0x61),
     (0x80, 0xEF), (0xF0, 0x42E), (0x42F, 0x44E), (0x44F, 0x9EFF),
 )  # fmt: skip
-"""A range that starts with one of these code points ends beyond all of them."""
-_APART = ((0x2D, 0x2D), (0x5C, 0x5D), (0xD800, 0xDFFF))  # what stands for itself in no class
+"""If a range starts with one of these code points, its end is beyond all of them."""
+_APART = ((0x2D, 0x2D), (0x5C, 0x5D), (0xD800, 0xDFFF))  # code points that stand for themselves in no class
 _HEX = "[0-9A-Fa-f]"
 _CATEGORY = "L[ul]?|M|Nd?|P[cds]?|S[c]?|Zs?|Cc?"
 _MANY = rf"[dDsSwW]|[pP]\{{(?:{_CATEGORY})\}}"
@@ -34,7 +34,7 @@ _COUNT = r"(?:0|[1-9]\d{0,3})"
 
 @cache
 def _numbers(first: int, last: int, width: int, digits: str) -> str:
-    """The numbers from `first` to `last` with so many digits."""
+    """A regex of the numbers from `first` to `last` with `width` digits."""
     if not width:
         return ""
     unit = len(digits) ** (width - 1)
@@ -51,7 +51,7 @@ def _digit(digits: str) -> str:
 
 
 def _repetition() -> str:
-    """{n,m} with an n of at most two digits."""
+    """A regex of {n,m}, with at most two digits in n."""
     pairs = []
     for least in range(100):
         width = len(str(least))
@@ -62,7 +62,7 @@ def _repetition() -> str:
 
 
 def _member(first: int, last: int) -> str:
-    """One of these code points in a class, escaped or not."""
+    """A regex of one of these code points in a class, escaped or not."""
     marks = "".join(rf"\x{ord(mark):02x}" for mark in punctuation if first <= ord(mark) <= last)
     ways = [_bare(first, last)]
     if marks:
@@ -93,12 +93,12 @@ def _level() -> str:
 
 @cache
 def regexes() -> Dfa:
-    """A copy of what may stand between brackets for each nest, and what the brackets lead to."""
+    """The automaton: for each nest a copy of what may stand between its brackets."""
     level = matching(_level())
     transitions = np.concatenate([_copy(level, nest) for nest in _NESTS])
     labels = np.full(len(transitions), REJECT, np.int32)
     labels[: len(level.labels)] = level.labels
-    first = _column(level, "\x7f")  # what has long spellings comes first, as signatures know 64 classes
+    first = _column(level, "\x7f")  # classes with long byte forms come first, as fingerprints have 64 classes
     classes = (level.class_of_cut - first) % transitions.shape[1]
     return minimal(Dfa(level.cuts, classes, np.roll(transitions, -first, axis=1), labels))
 
@@ -110,12 +110,12 @@ def _copy(level: Dfa, nest: str) -> NDArray[np.int32]:
         if nest + kind in _NESTS:
             inner = _closed(level, nest + kind)[0]
             opens = level.transitions[:, _column(level, rest)] >= 0
-            own[opens] = np.maximum(own[opens], inner)  # where one leads on the other is dead
+            own[opens] = np.maximum(own[opens], inner)  # at most one of the two is alive
     return own
 
 
 def _closed(level: Dfa, nest: str) -> NDArray[np.int32]:
-    """Those of a nest in which no other begins."""
+    """The states of a nest that begin no inner one."""
     first = _NESTS.index(nest) * len(level.labels)
     own = np.where(level.transitions >= 0, level.transitions + first, DEAD).astype(np.int32)
     own[:, [_column(level, rest) for rest in _REST.values()]] = DEAD

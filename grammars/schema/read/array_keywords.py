@@ -1,11 +1,11 @@
-"""What the keywords of arrays say, as formulas."""
+"""The formulas that the keywords of arrays stand for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from .document import SchemaDocument
-from .formula import ARRAY, Formula
+from .formula import Contains, Formula, Items
 from .place import Place
 from .unevaluated import unevaluated_items
 from .uniqueness import unique_items
@@ -34,22 +34,22 @@ def _additional_items(document: SchemaDocument, place: Place) -> Iterator[Formul
 def _in_order(document: SchemaDocument, place: Place, keyword: str) -> Iterator[Formula]:
     children = document.children(place, keyword) if place.fields[keyword] else []
     for position, child in enumerate(children):
-        yield document.formulas.atom(ARRAY, "items", position, position + 1, child)
+        yield document.formulas.atom(Items(position, position + 1, child))
 
 
 def _from(document: SchemaDocument, place: Place, keyword: str, first: int) -> Iterator[Formula]:
     if place.fields[keyword] is not True:
-        yield document.formulas.atom(ARRAY, "items", first, None, document.child(place, keyword))
+        yield document.formulas.atom(Items(first, None, document.child(place, keyword)))
 
 
 def _contains(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     child = document.child(place, "contains")
     least = place.count("minContains") if "minContains" in place.fields else 1
     if least:
-        yield document.formulas.atom(ARRAY, "contains", child, least)
+        yield document.formulas.atom(Contains(child, least))
     if "maxContains" in place.fields:
         most = place.count("maxContains")
-        yield document.unless(document.formulas.atom(ARRAY, "contains", child, most + 1))
+        yield document.unless(Contains(child, most + 1))
 
 
 ARRAYS = {

@@ -1,34 +1,33 @@
-"""One schema document as formulas. Subschemas stay unread until a value is compared with them."""
+"""One schema document as formulas. A subschema is read when a value is compared with it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
+from ....runtime.grammar_spec import Unenforced
 from ...errors import GrammarError, NotCoveredError, WrongKeywordError
 from ...regex.regex_dfa import MalformedError, RegexError, searching
-from .formula import EVERY_TYPE, SCHEMA, STRING, Formula, Formulas
+from .formula import EVERY_TYPE, SCHEMA, Atom, Fact, Formula, Pattern, Subschema
+from .formulas import Formulas
 from .identities import Identities
 from .json_text import Json
 from .place import Place
 from .references import References
 
-Unenforced = Literal["refuse", "annotations", "allow"]
-"""what may be left out of a schema: nothing, formats that nobody knows, or all that has no automaton"""
 CHECKED = frozenset(("uniqueItems",))
-"""keywords that may be left to a check of the whole value: most values that models write pass it"""
+"""Keywords that a check of the whole value may enforce instead: most values that models write pass it."""
 Reader: TypeAlias = "Callable[[SchemaDocument, Place], Iterator[Formula]]"
-"""what one keyword of a subschema says"""
+"""Yields the formulas that one keyword of a subschema stands for."""
 
 
 class SchemaDocument:
-    """Reads one schema document. `whole` is its formula, `expanded` opens the subschemas of one value.
+    """Reads one schema document. `whole` is its formula; `expanded` reads the subschemas of one value.
 
-    A keyword that has no automaton raises NotCoveredError, or is left out and its path kept in `left_out`:
-    each of them where `unenforced` is "allow", else the `CHECKED` ones if the value `is_checked` when it is
-    whole. One that makes no sense raises always. An unknown format is an annotation unless `unenforced` is
-    "refuse".
-    `without_formats` are formats that count as having no automaton.
+    A keyword without an automaton raises NotCoveredError or is left out, with its path in `left_out`. Any
+    such keyword is left out if `unenforced` is "allow"; the `CHECKED` ones if the whole value `is_checked`
+    later. A keyword with a meaningless value always raises. An unknown format is an annotation unless
+    `unenforced` is "refuse". The formats in `without_formats` count as formats without an automaton.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class SchemaDocument:
         return self.formulas.rewritten(formula, "expanded", self._opened_atom, SCHEMA)
 
     def schema(self, schema: Json, path: str, base: str) -> Formula:
-        """An atom that stands for the subschema."""
+        """The atom of a subschema."""
         if isinstance(schema, bool):
             return self.formulas.true if schema else self.formulas.false
         if not isinstance(schema, dict):
@@ -71,7 +70,7 @@ class SchemaDocument:
         if known is None:
             if schema:
                 self._places.append(Place(schema, path, base))
-                known = self.formulas.atom(EVERY_TYPE, "schema", len(self._places) - 1)
+                known = self.formulas.atom(Subschema(len(self._places) - 1))
             else:
                 known = self.formulas.true
             self._known[key] = known
@@ -93,14 +92,16 @@ class SchemaDocument:
         return self.schema(schema, str(place.fields[keyword]), base)
 
     def place_of(self, formula: Formula) -> Place | None:
-        """Where the subschema stands that an atom stands for; None for `true` and `false`."""
-        is_schema = formula.kind == "atom" and formula.payload[0] == "schema"
-        return self._places[formula.payload[1]] if is_schema else None
+        """The place of an atom's subschema; None for other formulas."""
+        match formula:
+            case Atom(Subschema(number)):
+                return self._places[number]
+        return None
 
-    def unless(self, atom: Formula) -> Formula:
-        """A keyword that holds where an atom does not, and for values of other types."""
-        others = self.formulas.types(EVERY_TYPE & ~atom.types)
-        return self.formulas.any_of([others, self.formulas.negation(atom)])
+    def unless(self, fact: Fact) -> Formula:
+        """A formula that holds where the fact does not, and for values of other types."""
+        others = self.formulas.types(EVERY_TYPE & ~fact.types)
+        return self.formulas.any_of([others, self.formulas.negation(self.formulas.atom(fact))])
 
     def pattern(self, place: Place, keyword: str, pattern: Json) -> Formula:
         if not isinstance(pattern, str):
@@ -113,10 +114,10 @@ class SchemaDocument:
             except RegexError as error:
                 raise place.refusal(keyword, str(error)) from None
         self.path_of_pattern.setdefault(pattern, (keyword, f"{place.path}/{keyword}"))
-        return self.formulas.atom(STRING, "pattern", pattern)
+        return self.formulas.atom(Pattern(pattern))
 
     def leave_out_format(self, place: Place, name: str) -> None:
-        """One that nobody knows: by JSON schema's specification it says nothing of the value."""
+        """Leaves out an unknown format: by JSON schema's specification it is an annotation."""
         refusal = place.refusal("format", f"the format {name!r} is not known")
         if self._unenforced == "refuse":
             raise refusal
@@ -125,8 +126,9 @@ class SchemaDocument:
     def _may_leave_out(self, keyword: str) -> bool:
         return self._unenforced == "allow" or (self._is_checked and keyword in CHECKED)
 
-    def _opened_atom(self, atom: Formula) -> Formula:
-        number: int = atom.payload[1]
+    def _opened_atom(self, atom: Atom) -> Formula:
+        assert isinstance(atom.fact, Subschema)
+        number = atom.fact.number
         place = self._places[number]
         if number not in self._opened:
             self._opened[number] = None
@@ -152,7 +154,8 @@ class SchemaDocument:
             return [self._unless_refused(error)]
 
     def _unless_refused(self, error: NotCoveredError) -> Formula:
-        """No condition at all, where that is allowed."""
+        """The formula of a keyword that is left out, which is always true. Raises the error if it must not
+        be."""
         if isinstance(error, WrongKeywordError) or not self._may_leave_out(error.keyword):
             raise error
         self.left_out[error.path] = error.keyword

@@ -1,4 +1,4 @@
-"""Which subschemas say the same, so that each is compiled once."""
+"""Finds equal subschemas, so that each is compiled once."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Identities:
         self._structures: dict[object, int] = {}
 
     def of(self, value: Json, kind: _Kind = "schema") -> int:
-        """Equal for equal subschemas, whatever their annotations.
+        """A number that equal subschemas share, whatever their annotations.
 
-        The keys of a "map" are names, not keywords; "data" is compared as it stands.
+        The keys of a "map" are names, not keywords; "data" is compared verbatim.
         """
         if not isinstance(value, dict | list):
             return self._structures.setdefault((type(value), value), len(self._structures))
@@ -44,7 +44,7 @@ class Identities:
 
 
 def _kind_of(name: str, parent: _Kind) -> _Kind:
-    """What stands under a key of a schema, of a map of schemas, or in data."""
+    """The kind of value under this key of a parent."""
     if parent == "data" or (parent == "schema" and name in ("enum", "const")):
         return "data"
     return "map" if parent == "schema" and name in _MAPS else "schema"

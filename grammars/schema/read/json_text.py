@@ -16,7 +16,7 @@ _TOO_DEEP = f"the schema is nested more than {MAX_DEPTH} levels deep"
 
 
 def parse_schema(text: str, parse_float: Callable[[str], float | Decimal] = float) -> Json:
-    """Raises GrammarError if `text` isn't a JSON object or a boolean, or is nested too deep."""
+    """The schema. Raises GrammarError if `text` isn't a JSON object or a boolean, or is nested too deep."""
     try:
         schema: Json = json.loads(text, parse_float=parse_float)
     except ValueError as error:

@@ -1,17 +1,40 @@
-"""What each keyword of a JSON schema says, as formulas."""
+"""The formulas that each keyword of a JSON schema stands for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
 from itertools import combinations
 
+from ....runtime.grammar_spec import Unenforced
 from ...errors import TooLargeError
 from ..lexical.formats import FORMATS, HINTS
 from .array_keywords import ARRAYS
-from .document import Reader, SchemaDocument, Unenforced
-from .formula import ARRAY, BOOLEAN, EVERY_TYPE, NULL, NUMBER, OBJECT, STRING, Formula, Formulas
+from .document import Reader, SchemaDocument
+from .formula import (
+    ARRAY,
+    BOOLEAN,
+    EVERY_TYPE,
+    NULL,
+    NUMBER,
+    OBJECT,
+    STRING,
+    AtLeast,
+    Atom,
+    Fact,
+    Format,
+    Formula,
+    Has,
+    Integer,
+    Members,
+    MinItems,
+    MinLength,
+    MinMembers,
+    MoreThan,
+    MultipleOf,
+)
+from .formulas import Formulas
 from .json_text import Json
 from .object_keywords import DEPENDENCIES, OBJECTS
 from .one_sided import OneSidedError
@@ -41,7 +64,7 @@ def _type(document: SchemaDocument, place: Place) -> Iterator[Formula]:
         mask |= TYPES[name]
     yield document.formulas.types(mask)
     if "integer" in names and "number" not in names:
-        yield document.formulas.atom(NUMBER, "integer")
+        yield document.formulas.atom(Integer())
 
 
 def _enum(document: SchemaDocument, place: Place) -> Iterator[Formula]:
@@ -52,14 +75,18 @@ def _const(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     yield one_of_values(document.formulas, [place.fields["const"]])
 
 
-def _least(keyword: str, types: int, name: str, document: SchemaDocument, place: Place) -> Iterator[Formula]:
+def _least(
+    keyword: str, at_least: Callable[[int], Fact], document: SchemaDocument, place: Place
+) -> Iterator[Formula]:
     count = place.count(keyword)
     if count:
-        yield document.formulas.atom(types, name, count)
+        yield document.formulas.atom(at_least(count))
 
 
-def _most(keyword: str, types: int, name: str, document: SchemaDocument, place: Place) -> Iterator[Formula]:
-    yield document.unless(document.formulas.atom(types, name, place.count(keyword) + 1))
+def _most(
+    keyword: str, at_least: Callable[[int], Fact], document: SchemaDocument, place: Place
+) -> Iterator[Formula]:
+    yield document.unless(at_least(place.count(keyword) + 1))
 
 
 def _pattern(document: SchemaDocument, place: Place) -> Iterator[Formula]:
@@ -80,7 +107,7 @@ def _format(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     if name in document.without_formats:
         raise place.refusal("format", str(OneSidedError(name)))
     document.paths_of_format.setdefault(name, []).append(f"{place.path}/format")
-    yield document.formulas.atom(STRING, "format", name)
+    yield document.formulas.atom(Format(name))
 
 
 def _bound(place: Place, keyword: str) -> Fraction:
@@ -91,30 +118,30 @@ def _bound(place: Place, keyword: str) -> Fraction:
 
 
 def _minimum(document: SchemaDocument, place: Place) -> Iterator[Formula]:
-    name = "over" if place.fields.get("exclusiveMinimum") is True else "least"
-    yield document.formulas.atom(NUMBER, name, _bound(place, "minimum"))
+    kind = MoreThan if place.fields.get("exclusiveMinimum") is True else AtLeast
+    yield document.formulas.atom(kind(_bound(place, "minimum")))
 
 
 def _maximum(document: SchemaDocument, place: Place) -> Iterator[Formula]:
-    name = "least" if place.fields.get("exclusiveMaximum") is True else "over"
-    yield document.unless(document.formulas.atom(NUMBER, name, _bound(place, "maximum")))
+    kind = AtLeast if place.fields.get("exclusiveMaximum") is True else MoreThan
+    yield document.unless(kind(_bound(place, "maximum")))
 
 
 def _exclusive_minimum(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     if not isinstance(place.fields["exclusiveMinimum"], bool):
-        yield document.formulas.atom(NUMBER, "over", _bound(place, "exclusiveMinimum"))
+        yield document.formulas.atom(MoreThan(_bound(place, "exclusiveMinimum")))
 
 
 def _exclusive_maximum(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     if not isinstance(place.fields["exclusiveMaximum"], bool):
-        yield document.unless(document.formulas.atom(NUMBER, "least", _bound(place, "exclusiveMaximum")))
+        yield document.unless(AtLeast(_bound(place, "exclusiveMaximum")))
 
 
 def _multiple_of(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     divisor = _bound(place, "multipleOf")
     if divisor <= 0:
         raise place.mistake("multipleOf", "it must be more than 0")
-    yield document.formulas.atom(NUMBER, "multiple", divisor)
+    yield document.formulas.atom(MultipleOf(divisor))
 
 
 def _all_of(document: SchemaDocument, place: Place) -> Iterator[Formula]:
@@ -126,10 +153,10 @@ def _any_of(document: SchemaDocument, place: Place) -> Iterator[Formula]:
 
 
 def _one_of(document: SchemaDocument, place: Place) -> Iterator[Formula]:
-    """At least one, and no two: disjoint alternatives leave no trace."""
+    """At least one holds, and no two do. Disjoint alternatives need no formula for that."""
     make = document.formulas
     outer = make.types(_mask_of(place.fields))
-    required = [make.atom(OBJECT, "has", name) for name in _required_names(place.fields)]
+    required = [make.atom(Has(name)) for name in _required_names(place.fields)]
     children = [make.all_of([outer, document.expanded(child)]) for child in document.children(place, "oneOf")]
     yield make.any_of(children)
     overlaps: dict[Formula, None] = {}
@@ -160,14 +187,14 @@ def _required_names(fields: Fields) -> list[str]:
 def _exclude_each_other(document: SchemaDocument, both: Formula) -> bool:
     """Whether a property that two objects require has no value that both allow."""
     make = document.formulas
-    conjuncts = [part for part in both.conjuncts() if part.kind == "atom"]
-    required = [part.payload[1] for part in conjuncts if part.payload[0] == "has"]
+    facts = [part.fact for part in both.conjuncts() if isinstance(part, Atom)]
+    required = [fact.name for fact in facts if isinstance(fact, Has)]
     allowed: dict[str, list[Formula]] = {}
-    for part in conjuncts:
-        if part.payload[0] == "every":
+    for fact in facts:
+        if isinstance(fact, Members):
             for name in required:
-                if is_listed(make, name, part.payload[1]):
-                    allowed.setdefault(name, []).append(part.payload[2])
+                if is_listed(make, name, fact.names):
+                    allowed.setdefault(name, []).append(fact.child)
     return any(
         make.false in values
         or (len(values) > 1 and make.all_of(map(document.expanded, values)) is make.false)
@@ -209,8 +236,8 @@ _READERS: dict[str, Reader] = {  # in the order of reading
     "type": _type,
     "enum": _enum,
     "const": _const,
-    "minLength": partial(_least, "minLength", STRING, "characters"),
-    "maxLength": partial(_most, "maxLength", STRING, "characters"),
+    "minLength": partial(_least, "minLength", MinLength),
+    "maxLength": partial(_most, "maxLength", MinLength),
     "pattern": _pattern,
     "format": _format,
     "minimum": _minimum,
@@ -218,10 +245,10 @@ _READERS: dict[str, Reader] = {  # in the order of reading
     "exclusiveMinimum": _exclusive_minimum,
     "exclusiveMaximum": _exclusive_maximum,
     "multipleOf": _multiple_of,
-    "minItems": partial(_least, "minItems", ARRAY, "length"),
-    "maxItems": partial(_most, "maxItems", ARRAY, "length"),
-    "minProperties": partial(_least, "minProperties", OBJECT, "count"),
-    "maxProperties": partial(_most, "maxProperties", OBJECT, "count"),
+    "minItems": partial(_least, "minItems", MinItems),
+    "maxItems": partial(_most, "maxItems", MinItems),
+    "minProperties": partial(_least, "minProperties", MinMembers),
+    "maxProperties": partial(_most, "maxProperties", MinMembers),
     **DEPENDENCIES,
     "allOf": _all_of,
     "anyOf": _any_of,

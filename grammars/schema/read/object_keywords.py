@@ -1,4 +1,4 @@
-"""What the keywords of objects say, as formulas."""
+"""The formulas that the keywords of objects stand for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from .document import SchemaDocument
-from .formula import OBJECT, STRING, Formula
+from .formula import STRING, Formula, Has, Members
 from .place import Place
 from .unevaluated import other_names, unevaluated_properties
 from .values import name_formula
@@ -15,34 +15,34 @@ from .values import name_formula
 def _properties(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     make = document.formulas
     for name in place.named("properties"):
-        yield make.atom(OBJECT, "every", name_formula(make, name), document.child(place, "properties", name))
+        yield make.atom(Members(name_formula(make, name), document.child(place, "properties", name)))
 
 
 def _required(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     names = place.fields["required"]
-    if isinstance(names, bool):  # draft 3, on the property itself: no meaning since
+    if isinstance(names, bool):  # draft 3, on the property itself; later drafts give it no meaning
         return
     for name in place.names("required", names):
-        yield document.formulas.atom(OBJECT, "has", name)
+        yield document.formulas.atom(Has(name))
 
 
 def _pattern_properties(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     for pattern in place.named("patternProperties"):
         names = document.pattern(place, "patternProperties", pattern)
         child = document.child(place, "patternProperties", pattern)
-        yield document.formulas.atom(OBJECT, "every", names, child)
+        yield document.formulas.atom(Members(names, child))
 
 
 def _additional_properties(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     if place.fields["additionalProperties"] is not True:
         child = document.child(place, "additionalProperties")
-        yield document.formulas.atom(OBJECT, "every", other_names(document, place), child)
+        yield document.formulas.atom(Members(other_names(document, place), child))
 
 
 def _property_names(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     make = document.formulas
     names = make.restricted(document.expanded(document.child(place, "propertyNames")), STRING)
-    yield make.atom(OBJECT, "every", make.negation(names), make.false)
+    yield make.atom(Members(make.negation(names), make.false))
 
 
 def _dependencies(keyword: str, document: SchemaDocument, place: Place) -> Iterator[Formula]:
@@ -50,10 +50,10 @@ def _dependencies(keyword: str, document: SchemaDocument, place: Place) -> Itera
     for name, needed in place.named(keyword).items():
         if isinstance(needed, list | str):
             listed = place.names(keyword, [needed] if isinstance(needed, str) else needed)
-            needs = make.all_of(make.atom(OBJECT, "has", other) for other in listed)
+            needs = make.all_of(make.atom(Has(other)) for other in listed)
         else:
             needs = document.child(place, keyword, name)
-        yield make.any_of([document.unless(make.atom(OBJECT, "has", name)), needs])
+        yield make.any_of([document.unless(Has(name)), needs])
 
 
 OBJECTS = {

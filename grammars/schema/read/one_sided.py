@@ -1,20 +1,20 @@
-"""Formats that are not regular: their automata know a part of what is right.
+"""Formats that are not regular: their automata accept only a part of the right texts.
 
-Such an automaton in place of its format makes a schema allow less, as long as the format is asked for. What
-would rest on a text not having it (`not`, `if`, alternatives of `oneOf` that overlap) is refused.
+Such an automaton makes a schema stricter wherever the format is required. A schema that depends on a text not
+having the format (`not`, `if`, overlapping alternatives of `oneOf`) is refused.
 """
 
 from __future__ import annotations
 
 from ...errors import GrammarError
 from .document import SchemaDocument
-from .formula import Formula
+from .formula import Atom, Format, Formula, Members, Not, formulas_in
 
 ONE_SIDED = frozenset(("regex", "idn-hostname", "idn-email"))
 
 
 class OneSidedError(GrammarError):
-    """Something rests on a text not having the format `name`. `below`: the subschema that says so."""
+    """The subschema at path `below` depends on a text not having the format `name`."""
 
     def __init__(self, name: str, below: str = "#") -> None:
         super().__init__(f"of some texts it is not known here whether they have the format {name!r}")
@@ -22,12 +22,8 @@ class OneSidedError(GrammarError):
         self.below = below
 
 
-def is_one_sided(atom: Formula) -> bool:
-    return bool(atom.payload[0] == "format" and atom.payload[1] in ONE_SIDED)
-
-
 def refuse_one_sided(document: SchemaDocument) -> None:
-    """Raises OneSidedError where such a format is ruled out, or tells property names apart."""
+    """Raises OneSidedError if such a format is negated, or distinguishes property names."""
     seen: set[tuple[Formula, bool]] = set()
     pending = [(document.whole, True, "#")]
     while pending:
@@ -38,10 +34,12 @@ def refuse_one_sided(document: SchemaDocument) -> None:
         if (formula, is_asked_for) in seen:
             continue
         seen.add((formula, is_asked_for))
-        if formula.kind == "atom" and is_one_sided(formula) and not is_asked_for:
-            raise OneSidedError(formula.payload[1], path)
-        pending += [(part, is_asked_for ^ (formula.kind == "not"), path) for part in formula.parts]
-        said = [part for part in formula.payload if isinstance(part, Formula)]
-        pending += [(part, is_asked_for, path) for part in said]
-        if formula.kind == "atom" and formula.payload[0] == "every":
-            pending.append((said[0], not is_asked_for, path))
+        pending += [(part, is_asked_for ^ isinstance(formula, Not), path) for part in formula.parts]
+        match formula:
+            case Atom(Format(name)) if name in ONE_SIDED and not is_asked_for:
+                raise OneSidedError(name, path)
+            case Atom(Members(names, child)):
+                pending += [(each, is_asked_for, path) for each in (names, child)]
+                pending.append((names, not is_asked_for, path))
+            case Atom(fact):
+                pending += [(child, is_asked_for, path) for child in formulas_in(fact)]

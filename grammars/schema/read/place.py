@@ -1,4 +1,4 @@
-"""A subschema and where it stands."""
+"""A subschema and its position in the document."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Fields: TypeAlias = "dict[str, Json]"
 
 
 class Place:
-    """A subschema: what it says, where it stands and what references in it are relative to."""
+    """A subschema's fields, its path, and the base URI of its references."""
 
     __slots__ = ("base", "fields", "path")
 
@@ -35,7 +35,7 @@ class Place:
         return named
 
     def listed(self, keyword: str) -> list[Json]:
-        """The list under a keyword, which must have members."""
+        """The list under a keyword, which must not be empty."""
         listed = self.fields[keyword]
         if not isinstance(listed, list) or not listed:
             raise self.mistake(keyword, "it must be a list with at least one member")

@@ -1,4 +1,4 @@
-"""Where `$ref` leads: JSON pointers, anchors and identifiers within one document."""
+"""Resolves `$ref`: JSON pointers, anchors and identifiers within one document."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OLD_DRAFTS = ("draft-03", "draft-04", "draft-05", "draft-06", "draft-07")
 _OUTSIDE = "leads out of the schema"
 _DATA = ("const", "default", "enum", "examples")
 _NAMED = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
-"""Keywords whose objects hold subschemas by names, which are no keywords"""
+"""Keywords of objects that hold subschemas by name."""
 
 
 class References:
@@ -29,7 +29,7 @@ class References:
         self._is_collected = False
 
     def base_of(self, schema: Json, base: str) -> str:
-        """The base of references inside of `schema`, which stands where `base` holds."""
+        """The base URI of references inside `schema`; `base` is that of its parent."""
         identifier = _identifier(schema)
         if identifier is None or not is_uri(identifier):
             return base
@@ -39,7 +39,7 @@ class References:
         return self._bases.get(id(schema), base)
 
     def resolve(self, keyword: str, reference: Json, base: str, path: str) -> tuple[Json, str]:
-        """The schema referred to and the base that holds there. Raises NotCoveredError."""
+        """The referenced schema and its base URI. Raises NotCoveredError."""
         if not isinstance(reference, str):
             raise WrongKeywordError(keyword, path, "it must be a string")
         found = self._found(reference, base)
@@ -51,7 +51,7 @@ class References:
         return found
 
     def _is_ambiguous(self, keyword: str, found: Json) -> bool:
-        """Whether a dynamic reference depends on the way by which it is reached."""
+        """Whether the target of a dynamic reference depends on the path of evaluation."""
         if not isinstance(found, dict):
             return False
         if keyword == "$recursiveRef":
@@ -59,7 +59,7 @@ class References:
         return self._anchors["$dynamicAnchor", str(found.get("$dynamicAnchor"))] > 1
 
     def _found(self, reference: str, base: str) -> tuple[Json, str] | str:
-        """Or what is wrong with the reference."""
+        """The referenced schema and its base URI, or why there is none."""
         if not is_uri(reference):
             return "is no URI"
         self._collect_once()
@@ -86,7 +86,7 @@ class References:
         return (value, base) if isinstance(value, dict | bool) else "points at no schema"
 
     def _collect_once(self) -> None:
-        """Find all resources and anchors, the first time."""
+        """Finds all resources and anchors, at the first call."""
         pending: list[tuple[Json, str, bool]] = [] if self._is_collected else [(self._root, "", False)]
         self._is_collected = True
         while pending:
@@ -124,7 +124,7 @@ class References:
 
 
 def is_uri(text: str) -> bool:
-    """Whether it can be resolved against another, or another against it."""
+    """Whether `text` can be resolved against a URI and a reference against it."""
     try:
         urlsplit(text)
     except ValueError:
@@ -133,7 +133,7 @@ def is_uri(text: str) -> bool:
 
 
 def _joined(base: str, reference: str) -> str:
-    """As RFC 3986 says, also where `urljoin` does not know the scheme, as that of a URN."""
+    """The reference resolved by RFC 3986, also for schemes that `urljoin` does not know, such as `urn`."""
     return urldefrag(base)[0] + reference if reference.startswith("#") else urljoin(base, reference)
 
 

@@ -1,7 +1,7 @@
-"""Names and items that no other keyword has looked at: `unevaluatedProperties` and `unevaluatedItems`.
+"""`unevaluatedProperties` and `unevaluatedItems`: names and items that no other keyword has evaluated.
 
-What the subschemas for the same value have looked at counts too, but only of those that hold. So there is
-a list of pairs: a condition, and what is *seen* where it holds.
+A subschema of the same value evaluates names and items too, but only if it holds. So each subschema gives a
+pair: its condition, and what it has *seen* where the condition holds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import NamedTuple, TypeVar
 
 from .document import SchemaDocument
-from .formula import ARRAY, OBJECT, STRING, Formula
+from .formula import OBJECT, Formula, Has, Items, Members, Strings
 from .place import Place
 
 MAX_CONDITIONS = 5
@@ -19,14 +19,14 @@ Seen = TypeVar("Seen")
 
 
 class _If(NamedTuple):
-    """What `place` sees where the condition holds."""
+    """A subschema, and the condition under which it counts."""
 
     condition: Formula
     place: Place
 
 
 def other_names(document: SchemaDocument, place: Place) -> Formula:
-    """The names that `properties` and `patternProperties` of one subschema say nothing of."""
+    """The names outside `properties` and `patternProperties` of one subschema."""
     make = document.formulas
     return make.all_of(map(make.negation, _covered(document, place)))
 
@@ -34,7 +34,7 @@ def other_names(document: SchemaDocument, place: Place) -> Formula:
 def _covered(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     properties = place.named("properties")
     if properties:
-        yield document.formulas.atom(STRING, "in", frozenset(properties))
+        yield document.formulas.atom(Strings(frozenset(properties)))
     for pattern in place.named("patternProperties"):
         yield document.pattern(place, "patternProperties", pattern)
 
@@ -52,7 +52,7 @@ def unevaluated_properties(document: SchemaDocument, place: Place) -> Iterator[F
         return make.true if is_whole else make.any_of(_covered(document, at))
 
     def unseen(names: Sequence[Formula]) -> Formula:
-        return make.atom(OBJECT, "every", make.negation(make.any_of(names)), child)
+        return make.atom(Members(make.negation(make.any_of(names)), child))
 
     yield from _for_all(document, place, "unevaluatedProperties", seen, unseen)
 
@@ -63,7 +63,7 @@ def unevaluated_items(document: SchemaDocument, place: Place) -> Iterator[Formul
     child = document.child(place, "unevaluatedItems")
 
     def seen(at: Place) -> int | None:
-        """How many items from the first on, None for all."""
+        """The number of first items that are seen; None for all."""
         if "contains" in at.fields:
             raise place.refusal("unevaluatedItems", "it is not supported beside contains")
         items, first = at.fields.get("items"), at.fields.get("prefixItems")
@@ -79,7 +79,7 @@ def unevaluated_items(document: SchemaDocument, place: Place) -> Iterator[Formul
         known = [count for count in counts if count is not None]
         if len(known) < len(counts):
             return document.formulas.true
-        return document.formulas.atom(ARRAY, "items", max(known), None, child)
+        return document.formulas.atom(Items(max(known), None, child))
 
     yield from _for_all(document, place, "unevaluatedItems", seen, unseen)
 
@@ -91,7 +91,7 @@ def _for_all(
     seen: Callable[[Place], Seen],
     unseen: Callable[[Sequence[Seen]], Formula],
 ) -> Iterator[Formula]:
-    """For each set of conditions: if none beside them holds, what they leave unseen must fit."""
+    """For each set of conditions: if no other holds, the names or items that they leave unseen must fit."""
     make = document.formulas
     always, sometimes = [seen(place)], list[tuple[Formula, Seen]]()
     for condition, inner in _in_place(document, place, make.true, (place,)):
@@ -111,7 +111,7 @@ def _for_all(
 def _in_place(
     document: SchemaDocument, place: Place, condition: Formula, above: tuple[Place, ...]
 ) -> Iterator[_If]:
-    """The subschemas for the same value, at any depth."""
+    """All subschemas of the same value, at any depth."""
     for holds, schema in _applied(document, place):
         inner = document.place_of(schema)
         if inner is not None and inner not in above:
@@ -121,7 +121,7 @@ def _in_place(
 
 
 def _applied(document: SchemaDocument, place: Place) -> Iterator[tuple[Formula, Formula]]:
-    """When a subschema counts, and the subschema."""
+    """(condition, subschema) for each direct subschema of the same value."""
     make, fields = document.formulas, place.fields
     for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
         if keyword in fields:
@@ -139,5 +139,5 @@ def _applied(document: SchemaDocument, place: Place) -> Iterator[tuple[Formula, 
     for keyword in ("dependentSchemas", "dependencies"):
         for name, needed in place.named(keyword).items():
             if isinstance(needed, dict):
-                present = make.all_of([make.types(OBJECT), make.atom(OBJECT, "has", name)])
+                present = make.all_of([make.types(OBJECT), make.atom(Has(name))])
                 yield present, document.child(place, keyword, name)

@@ -1,4 +1,4 @@
-"""`uniqueItems` of arrays whose items have few possible values: the values that are left, one by one."""
+"""`uniqueItems` of arrays whose items have few possible values: an array state knows the unused values."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from math import ceil, comb, floor
 
 from ...errors import NotCoveredError
 from .document import SchemaDocument
-from .formula import ARRAY, Formula, Formulas
+from .formula import Distinct, Formula, ItemFits
+from .formulas import Formulas
 from .json_text import Json
 from .place import Fields, Place
 from .values import exact_number, is_number, one_of_values
 
-MAX_SETS = 512  # of values that are left: an array has a place for each
-MAX_INTEGERS = 64  # of a range that is looked at one by one
+MAX_SETS = 512  # sets of unused values; an array has a node for each
+MAX_INTEGERS = 64  # in a range whose members are listed
 _LEAST, _MOST = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 _OF_TYPE: dict[str, list[Json]] = {"null": [None], "boolean": [False, True]}
 
@@ -30,21 +31,21 @@ def unique_items(document: SchemaDocument, place: Place) -> Iterator[Formula]:
             "repeated items yourself"
         )
         raise place.refusal("uniqueItems", reason)
-    yield document.formulas.atom(ARRAY, "distinct", tuple(distinct))
+    yield document.formulas.atom(Distinct(tuple(distinct)))
 
 
 def after_distinct(make: Formulas, left: tuple[Formula, ...]) -> Formula:
-    """`distinct` says that the items are among those values, of which none comes twice."""
+    """`Distinct(left)` after one more item."""
     said = make.false
     for value in reversed(left):
-        found = make.atom(ARRAY, "child", value)
-        others = make.atom(ARRAY, "distinct", tuple(other for other in left if other is not value))
+        found = make.atom(ItemFits(value))
+        others = make.atom(Distinct(tuple(other for other in left if other is not value)))
         said = make.any_of([make.all_of([found, others]), make.all_of([make.negation(found), said])])
     return said
 
 
 def _are_few(values: int, most_items: float) -> bool:
-    """Whether the sets of values that can have been used, of at most so many at a time, are not too many."""
+    """Whether there are at most `MAX_SETS` sets of up to `most_items` used values."""
     sets = 0
     for used in range(int(min(values, most_items)) + 1):
         sets += comb(values, used)
@@ -59,7 +60,7 @@ def _most_items(place: Place) -> float:
 
 
 def _item_schemas(place: Place) -> list[Json]:
-    """Those of the first positions, and of all later ones if these may come."""
+    """The schemas of the first positions, and of all later ones if there may be any."""
     fields = place.fields
     items = fields.get("items", True)
     first = fields.get("prefixItems", [])
@@ -70,7 +71,7 @@ def _item_schemas(place: Place) -> list[Json]:
 
 
 class _Values:
-    """All values that subschemas allow, and perhaps more; None where they may be many."""
+    """A superset of the values that subschemas allow; None if it may be large."""
 
     def __init__(self, document: SchemaDocument) -> None:
         self._references = document.references
@@ -89,7 +90,7 @@ class _Values:
         if not isinstance(schema, dict):
             return [] if schema is False else None
         if id(schema) not in self._known:
-            self._known[id(schema)] = None  # as long as it refers to itself
+            self._known[id(schema)] = None  # the answer while it refers to itself
             self._known[id(schema)] = self._said(schema, self._references.base_of(schema, base))
         return self._known[id(schema)]
 
@@ -118,7 +119,7 @@ class _Values:
 
 
 def _integers(schema: Fields) -> list[Json] | None:
-    """Those between a schema's bounds; None without both, or where they are many."""
+    """The integers between a schema's bounds; None without both bounds, or if there are too many."""
     least = [exact_number(schema[name]) for name in _LEAST if is_number(schema.get(name))]
     most = [exact_number(schema[name]) for name in _MOST if is_number(schema.get(name))]
     if not least or not most:

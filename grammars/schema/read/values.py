@@ -1,4 +1,4 @@
-"""Formulas that say what a value is: those of `enum` and `const`."""
+"""Formulas of given values, for `enum` and `const`."""
 
 from __future__ import annotations
 
@@ -7,23 +7,42 @@ from decimal import Decimal
 from fractions import Fraction
 
 from ...errors import GrammarError
-from .formula import ARRAY, BOOLEAN, LIST, NULL, NUMBER, OBJECT, STRING, Formula, Formulas
+from .formula import (
+    ARRAY,
+    BOOLEAN,
+    LIST,
+    NULL,
+    NUMBER,
+    OBJECT,
+    STRING,
+    Atom,
+    Formula,
+    Has,
+    IsTrue,
+    Items,
+    Members,
+    MinItems,
+    MinMembers,
+    Numbers,
+    Strings,
+)
+from .formulas import Formulas
 from .json_text import Json
 
 
 def one_of_values(make: Formulas, values: Sequence[Json]) -> Formula:
     strings = frozenset(value for value in values if isinstance(value, str))
     numbers = frozenset(exact_number(value) for value in values if is_number(value))
-    parts = [make.all_of([make.types(STRING), make.atom(STRING, "in", strings)])]
+    parts = [make.all_of([make.types(STRING), make.atom(Strings(strings))])]
     if numbers:
-        parts.append(make.all_of([make.types(NUMBER), make.atom(NUMBER, "numbers", numbers)]))
+        parts.append(make.all_of([make.types(NUMBER), make.atom(Numbers(numbers))]))
     others = (value for value in values if not isinstance(value, str) and not is_number(value))
     return make.any_of([*parts, *(_value(make, value) for value in others)])
 
 
 def _value(make: Formulas, value: Json) -> Formula:
     if isinstance(value, bool):
-        is_true = make.atom(BOOLEAN, "true")
+        is_true = make.atom(IsTrue())
         return make.all_of([make.types(BOOLEAN), is_true if value else make.negation(is_true)])
     if isinstance(value, list):
         return _array(make, value)
@@ -35,39 +54,39 @@ def _value(make: Formulas, value: Json) -> Formula:
 
 def _array(make: Formulas, items: list[Json]) -> Formula:
     said = [
-        make.atom(ARRAY, "items", position, position + 1, one_of_values(make, [item]))
+        make.atom(Items(position, position + 1, one_of_values(make, [item])))
         for position, item in enumerate(items)
     ]
-    least = [make.atom(ARRAY, "length", len(items))] if items else []
-    most = make.negation(make.atom(ARRAY, "length", len(items) + 1))
+    least = [make.atom(MinItems(len(items)))] if items else []
+    most = make.negation(make.atom(MinItems(len(items) + 1)))
     return make.all_of([make.types(ARRAY), *said, *least, most])
 
 
 def _object(make: Formulas, members: dict[str, Json]) -> Formula:
     said = []
     for name, value in members.items():
-        said.append(make.atom(OBJECT, "every", name_formula(make, name), one_of_values(make, [value])))
-        said.append(make.atom(OBJECT, "has", name))
+        said.append(make.atom(Members(name_formula(make, name), one_of_values(make, [value]))))
+        said.append(make.atom(Has(name)))
     if members:
-        others = make.negation(make.atom(STRING, "in", frozenset(members)))
-        said.append(make.atom(OBJECT, "every", others, make.false))
+        others = make.negation(make.atom(Strings(frozenset(members))))
+        said.append(make.atom(Members(others, make.false)))
     else:
-        said.append(make.negation(make.atom(OBJECT, "count", 1)))
+        said.append(make.negation(make.atom(MinMembers(1))))
     return make.all_of([make.types(OBJECT), *said])
 
 
 def name_formula(make: Formulas, name: str) -> Formula:
-    """The set of one name."""
-    return make.atom(STRING, "in", frozenset([name]))
+    """A formula over names that holds for this one alone."""
+    return make.atom(Strings(frozenset([name])))
 
 
 def is_listed(make: Formulas, name: str, names: Formula) -> bool:
-    """Whether a formula over names is of lists alone and holds for this one."""
+    """Whether a formula over names consists of lists alone and holds for this name."""
 
-    def decided(atom: Formula) -> Formula:
-        return make.true if name in atom.payload[1] else make.false
+    def decided(atom: Atom) -> Formula:
+        return make.true if isinstance(atom.fact, Strings) and name in atom.fact.values else make.false
 
-    return names.says == LIST and make.rewritten(names, ("name", name), decided) is make.true
+    return names.kinds == LIST and make.rewritten(names, ("name", name), decided) is make.true
 
 
 def is_number(value: Json) -> bool:

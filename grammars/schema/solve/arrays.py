@@ -1,8 +1,9 @@
-"""Arrays: what is left of a goal after each item."""
+"""Arrays: the rest of a goal after each item."""
 
 from __future__ import annotations
 
-from ..read.formula import ARRAY, Formula, Formulas
+from ..read.formula import Atom, Contains, Distinct, Formula, ItemFits, Items, MinItems
+from ..read.formulas import Formulas
 from ..read.uniqueness import after_distinct
 from .nodes import Container, Edge, Node
 from .outcomes import Goal, outcomes
@@ -10,7 +11,7 @@ from .value_graph import ValueGraph
 
 
 def read_array(graph: ValueGraph, array: Container) -> None:
-    """Fills in the nodes of an array, from its start on."""
+    """Makes the nodes of an array, from its start on."""
     array.start = _node(graph, array, array.goal)
     pending = [array.start]
     while pending:
@@ -41,27 +42,27 @@ def _read(graph: ValueGraph, array: Container, node: Node) -> None:
         node.edges = [Edge(None, graph.value(condition for condition, _ in ways), targets)]
 
 
-def _ended(make: Formulas, atom: Formula) -> Formula:
-    return make.true if atom.payload[0] in ("items", "distinct") else make.false
+def _ended(make: Formulas, atom: Atom) -> Formula:
+    return make.true if isinstance(atom.fact, (Items, Distinct)) else make.false
 
 
-def _after_item(make: Formulas, atom: Formula) -> Formula:
-    name = atom.payload[0]
-    if name == "length":
-        count = atom.payload[1]
-        return make.atom(ARRAY, "length", count - 1) if count > 1 else make.true
-    if name == "items":
-        return _after_position(make, *atom.payload[1:])
-    if name == "distinct":
-        return after_distinct(make, atom.payload[1])
-    child, count = atom.payload[1:]
-    found = make.atom(ARRAY, "child", child)
-    fewer = make.atom(ARRAY, "contains", child, count - 1) if count > 1 else make.true
-    return make.any_of([make.all_of([found, fewer]), make.all_of([make.negation(found), atom])])
+def _after_item(make: Formulas, atom: Atom) -> Formula:
+    match atom.fact:
+        case MinItems(count):
+            return make.atom(MinItems(count - 1)) if count > 1 else make.true
+        case Items(first, end, child):
+            return _after_position(make, first, end, child)
+        case Distinct(values):
+            return after_distinct(make, values)
+        case Contains(child, count):
+            found = make.atom(ItemFits(child))
+            fewer = make.atom(Contains(child, count - 1)) if count > 1 else make.true
+            return make.any_of([make.all_of([found, fewer]), make.all_of([make.negation(found), atom])])
+    raise AssertionError(f"{atom.fact} is no fact about arrays")
 
 
 def _after_position(make: Formulas, first: int, last: int | None, child: Formula) -> Formula:
-    """`items` holds for the positions from `first` up to `last`, which count from the next item on."""
+    """`Items(first, last, child)` after the item at position 0."""
     end = None if last is None else last - 1
-    later = make.true if end == 0 else make.atom(ARRAY, "items", max(first - 1, 0), end, child)
-    return later if first else make.all_of([make.atom(ARRAY, "child", child), later])
+    later = make.true if end == 0 else make.atom(Items(max(first - 1, 0), end, child))
+    return later if first else make.all_of([make.atom(ItemFits(child)), later])

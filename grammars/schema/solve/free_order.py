@@ -1,26 +1,25 @@
-"""What it costs that properties come in any order: each place of such an object spells all names again."""
+"""The cost of unordered properties: each node of an unordered object has states for all names."""
 
 from __future__ import annotations
 
-from ..read.formula import Formula
+from ..read.formula import Fact, Format, MinLength, Pattern, Strings
 from .nodes import Container, Edge, Node
 
-MAX_PLACES = 128
-MAX_STATES = 24_000  # of all objects of a schema, beyond one place for each
+MAX_NODES = 128
+MAX_STATES = 24_000  # of all objects of a schema, beyond one node for each
 _OF_NAME = 2
-_OF_TEXTS = {"format": 50, "pattern": 50, "characters": 32}
 _OF_VALUE = 4
 
 
 class FreeOrder:
-    """Counts about how many states are left."""
+    """Estimates the number of states that are left for unordered objects."""
 
     def __init__(self) -> None:
         self._left = MAX_STATES
 
-    def most_places(self, start: Node) -> int:
-        """That an object may have, as far as all are like its start."""
-        return min(MAX_PLACES, 1 + self._left // max(_states(start), 1))
+    def most_nodes(self, start: Node) -> int:
+        """The most nodes that an object may have, if all have as many states as its start."""
+        return min(MAX_NODES, 1 + self._left // max(_states(start), 1))
 
     def take(self, container: Container) -> None:
         self._left -= (len(container.nodes) - 1) * _states(container.start)
@@ -33,11 +32,15 @@ def _states(node: Node) -> int:
 def _states_of_member(edge: Edge) -> int:
     name = _OF_NAME + len(edge.name) if isinstance(edge.name, str) else 0
     atoms = dict.fromkeys(atom for formula in edge.value.goal for atom in formula.atoms())
-    return name + sum(map(_states_of_atom, atoms))
+    return name + sum(_states_of_fact(atom.fact) for atom in atoms)
 
 
-def _states_of_atom(atom: Formula) -> int:
-    kind = atom.payload[0]
-    if kind == "in":
-        return sum(map(len, atom.payload[1])) // 2  # texts begin and end alike
-    return _OF_TEXTS.get(kind, _OF_VALUE)
+def _states_of_fact(fact: Fact) -> int:
+    match fact:
+        case Strings(values):
+            return sum(map(len, values)) // 2  # texts share prefixes and suffixes
+        case Format() | Pattern():
+            return 50
+        case MinLength():
+            return 32
+    return _OF_VALUE

@@ -1,46 +1,45 @@
-"""Which names the formulas over an object speak of."""
+"""The property names in formulas over an object."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from ..read.formula import Formula
+from ..read.formula import Atom, Fact, Formula, Has, Members, Not, Strings
 from .outcomes import Goal
 
 
-def only_name(atom: Formula) -> str | None:
-    """The declared name that an atom is about, if it is one."""
-    if atom.kind != "atom":
-        return None
-    if atom.payload[0] == "has":
-        name: str = atom.payload[1]
-        return name
-    if atom.payload[0] == "every":
-        names = atom.payload[1]
-        if names.kind == "atom" and names.payload[0] == "in" and len(names.payload[1]) == 1:
-            return next(iter(names.payload[1]))  # type: ignore[no-any-return]
+def only_name(formula: Formula) -> str | None:
+    """The one declared name that an atom is about; None for other formulas."""
+    match formula:
+        case Atom(Has(name)):
+            return name
+        case Atom(Members(Atom(Strings(names)))) if len(names) == 1:
+            return next(iter(names))
     return None
 
 
 def declared_names(goal: Goal) -> list[str]:
-    """Every name that is listed: those of properties in the order of declaration, then others."""
+    """Every listed name: the properties in order of declaration, then the others."""
     said = [atom for formula in goal for atom in formula.atoms()]
-    properties = [only_name(atom) for atom in said if atom.payload[0] == "every"]
+    properties = [only_name(atom) for atom in said if isinstance(atom.fact, Members)]
     declared = [name for name in properties if name is not None]
-    return list(dict.fromkeys([*declared, *(name for atom in said for name in _listed(atom))]))
+    return list(dict.fromkeys([*declared, *(name for atom in said for name in _listed(atom.fact))]))
 
 
-def _listed(atom: Formula) -> Iterable[str]:
-    if atom.payload[0] == "has":
-        return (atom.payload[1],)
-    lists = atom.payload[1].atoms() if atom.payload[0] == "every" else ()
-    return [name for each in lists if each.payload[0] == "in" for name in sorted(each.payload[1])]
+def _listed(fact: Fact) -> Iterator[str]:
+    match fact:
+        case Has(name):
+            yield name
+        case Members(names):
+            for atom in names.atoms():
+                if isinstance(atom.fact, Strings):
+                    yield from sorted(atom.fact.values)
 
 
 def names_to_violate(formula: Formula) -> Iterator[str]:
-    """Declared names of which the formula may want to see what is not allowed to all."""
-    if formula.kind == "not":
-        name = only_name(formula.parts[0])
+    """Declared names whose value may have to break a constraint, for the formula to hold."""
+    if isinstance(formula, Not):
+        name = only_name(formula.atom)
         if name is not None:
             yield name
     else:

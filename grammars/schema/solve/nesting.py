@@ -1,4 +1,4 @@
-"""Which containers can stand in which, to tell whether what a schema requires can be nested too deep."""
+"""Which containers can nest in which, to find whether required values can be nested too deep."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from .solver import Solver
 
 
 class Nesting:
-    """The containers that a value is made of."""
+    """The containers inside a value."""
 
     def __init__(self, solver: Solver, whole: Value) -> None:
         self._solver = solver
         self._outermost = _containers(whole)
         self._inside: dict[Container, dict[Container, bool]] = {}
-        """the containers that members of a container may be, and whether some member can be nothing else"""
+        """For each container the containers that a member may be, and whether some member must be one."""
         pending = list(self._outermost)
         while pending:
             container = pending.pop()
@@ -35,7 +35,7 @@ class Nesting:
         return inside
 
     def can_get_stuck(self) -> bool:
-        """Whether a place that needs a container can come where the stack is full."""
+        """Whether a required container can come where the stack is full."""
         if not any(is_needed for inside in self._inside.values() for is_needed in inside.values()):
             return False
         levels = {container: _places(container) for container in self._outermost}
@@ -53,7 +53,7 @@ class Nesting:
         return False
 
     def reserve_others(self) -> None:
-        """Lets the sets of objects tell whether there is room for undeclared names."""
+        """Gives the sets of unordered objects a bit that tells whether undeclared names fit on the stack."""
         for container in self._inside:
             others = [edge for node in container.alive for edge in node.others]
             can_lack = len(container.alive) > 1 or any(not edge.value.scalar_verdicts for edge in others)

@@ -1,8 +1,8 @@
-"""The graph of a schema's values: what may stand in each object and array, and what each member leaves to do.
+"""The parts of the graph of a schema's values.
 
-A *goal* is a tuple of formulas of which one must turn out true of a value; the index of the first is the
-*verdict*. An object or array is read through *nodes*: the formulas that are left of the goal after
-the members read so far. A member that several formulas see differently has a goal of its own, and its
+A *goal* is a tuple of formulas, of which one must be true of a value; the index of the first true one is the
+value's *verdict*. An object or array is read through *nodes*: a node is the rest of the goal after the
+members read so far. If the formulas constrain a member differently, the member has a goal of its own, and its
 verdict chooses the next node.
 """
 
@@ -20,16 +20,16 @@ from .scalars import Content
 
 @dataclass(frozen=True, eq=False)
 class UndeclaredNames:
-    """Names that no property declares: `dfa` labels them with the index of an edge."""
+    """The names that no property declares. `dfa` labels each with the index of an edge."""
 
     dfa: Dfa
     key: Content
     is_any: bool
-    """every undeclared name has label 0, and `dfa` accepts declared ones too"""
+    """Every undeclared name has label 0, and `dfa` accepts declared names too."""
 
 
 class Edge:
-    """A member: its value's goal, and for each verdict the node that follows it."""
+    """A member: its name, its value, and the next node for each verdict of the value."""
 
     __slots__ = ("name", "targets", "value")
 
@@ -40,7 +40,7 @@ class Edge:
 
 
 class Node:
-    """A place between members. `verdict` is that of the container if it ends here, -1 if it may not."""
+    """A position between members. `verdict` is the container's if it ends here, or -1 if it must not."""
 
     __slots__ = ("edges", "key", "names", "others", "verdict")
 
@@ -49,7 +49,7 @@ class Node:
         self.verdict = -1
         self.edges: list[Edge] = []
         self.others: list[Edge] = []
-        """members with undeclared names; their `name` is the label in `names`"""
+        """Members with undeclared names; `name` is their label in `names`."""
         self.names: UndeclaredNames | None = None
 
 
@@ -60,13 +60,14 @@ class Container:
         self.is_array = types == ARRAY
         self.goal = goal
         self.names: dict[str, int] = {}
-        """the declared ones, in order, with their numbers"""
+        """The declared names in order, with their numbers."""
         self.is_unordered = False
-        """an object of one node whose declared properties come in any order"""
+        """Declared properties come in any order."""
         self.needed: list[Edge | None] = []
-        """in such an object, the members that it must have; None for one that can't be"""
+        """The required members of an unordered object; None for an impossible one."""
         self.has_deep_others = False
-        """in such an object, undeclared names may lack room: they are one name more in its set"""
+        """Undeclared names of an unordered object may not fit on the stack; they are one more name in its
+        set."""
         self.nodes: dict[tuple[Goal, int], Node] = {}
         self.possible: set[int] = set()
         self.alive: set[Node] = set()
@@ -74,12 +75,12 @@ class Container:
 
     @property
     def set_words(self) -> int:
-        """Places of the stack that the set of its names takes, if their order is free."""
+        """The number of stack places of an unordered object's set of names."""
         names = len(self.names) + self.has_deep_others
         return -(-names // WORD_NAMES) if self.is_unordered else 0
 
     def reached(self) -> list[Node]:
-        """Nodes that possible members lead to."""
+        """The nodes that possible members lead to."""
         seen = {self.start}
         order = [self.start]
         for node in order:
@@ -92,12 +93,12 @@ class Container:
         return order
 
     def verdict(self, node: Node) -> int:
-        """Of the container if it ends at the node, -1 if it may not."""
+        """The container's verdict if it ends at the node, or -1 if it must not."""
         complete = all(edge is not None and edge.value.possible for edge in self.needed)
         return node.verdict if complete else -1
 
     def settle(self) -> None:
-        """Finds the nodes from which an end is reached, once all verdicts are known."""
+        """Finds the nodes that reach an end, once all verdicts are known."""
         sources: dict[Node, list[Node]] = {}
         reached = self.reached()
         for node in reached:
@@ -108,35 +109,35 @@ class Container:
         self.alive = _leading_to(ended, sources, set(reached))
 
     def number(self, edge: Edge) -> int | None:
-        """Of a member in the set of names, if it is told apart there."""
+        """The member's number in the set of names; None if it has none."""
         if isinstance(edge.name, str):
             return self.names[edge.name]
         return len(self.names) if self.has_deep_others else None
 
-    def can_strand(self, has_room: Callable[[Edge], bool] = lambda edge: True) -> bool:
-        """Whether, with properties in any order, those that are left may not lead to an end.
+    def can_strand(self, fits: Callable[[Edge], bool] = lambda edge: True) -> bool:
+        """Whether an unordered object can reach a node from which its remaining members lead to no end.
 
-        Only undeclared names, and declared ones that no way to a node has seen, are sure to be left, and
-        only those members can be that have room.
+        The members that surely remain are undeclared names and the declared names that no path to the node
+        has seen. Only members that `fits` accepts can come.
         """
-        seen = self._names_seen(has_room)
+        seen = self._names_seen(fits)
         reached = self.alive & seen.keys()
         sources: dict[Node, list[Node]] = {}
         for node in reached:
             free = [edge for edge in node.edges if not self._bit(edge) & seen[node]]
-            for edge in filter(has_room, (*free, *node.others)):
+            for edge in filter(fits, (*free, *node.others)):
                 for verdict in edge.value.possible:
                     sources.setdefault(edge.targets[verdict], []).append(node)
         ended = {node for node in reached if self.verdict(node) >= 0}
         return len(_leading_to(ended, sources, reached)) < len(reached)
 
-    def _names_seen(self, has_room: Callable[[Edge], bool]) -> dict[Node, int]:
-        """The declared names, as bits, that some way to a node has seen, of nodes that there is a way to."""
+    def _names_seen(self, fits: Callable[[Edge], bool]) -> dict[Node, int]:
+        """For each reachable node the declared names, as bits, that some path to it has seen."""
         seen = {self.start: 0}
         pending = [self.start]
         while pending:
             node = pending.pop()
-            for edge in filter(has_room, (*node.edges, *node.others)):
+            for edge in filter(fits, (*node.edges, *node.others)):
                 names = seen[node] | self._bit(edge)
                 for verdict in edge.value.possible:
                     target = edge.targets[verdict]
@@ -146,7 +147,7 @@ class Container:
         return seen
 
     def _bit(self, edge: Edge) -> int:
-        """Of a declared name, 0 for others."""
+        """The bit of a declared name, 0 for other members."""
         return 1 << self.names[edge.name] if isinstance(edge.name, str) else 0
 
 
@@ -166,7 +167,7 @@ class Value:
     def __init__(self, goal: Goal) -> None:
         self.goal = goal
         self.literals: list[tuple[bytes, int]] = []
-        """spelling and verdict of null, true and false"""
+        """Text and verdict of null, true and false."""
         self.strings: Goal | None = None
         self.numbers: Goal | None = None
         self.object: Container | None = None

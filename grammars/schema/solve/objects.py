@@ -1,7 +1,7 @@
-"""Objects: declared properties in their order, then undeclared ones; what is left of a goal after each.
+"""Objects: declared properties in order, then undeclared ones; the rest of a goal after each.
 
-What concerns one declared property alone, in a conjunction, is kept out of the goal: an object of many
-independent properties then has one node for each of them, and the goal that travels stays small.
+A conjunct about one declared property alone is kept out of the goal. So an object of many independent
+properties has one node for each, and goals stay small.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 from ...errors import TooLargeError
 from ...machine.stack_automaton import MAX_SEEN
 from ...regex.dfa import ANYTHING
-from ..read.formula import OBJECT, Formula
+from ..read.formula import Atom, Formula, Has, MemberFits, Members, MinMembers, Strings
 from .named import declared_names, names_to_violate, only_name
 from .nodes import Container, Edge, Node, UndeclaredNames, Value
 from .outcomes import Goal, outcomes
@@ -22,7 +22,7 @@ from .undeclared import UndeclaredKinds
 from .value_graph import MAX_NODES, ValueGraph
 
 _Order = Literal["any", "any for others", "declared"]
-"""that of declared properties; "any for others" than those that depend on each other"""
+"""The order of declared properties; "any for others": those that depend on each other keep theirs."""
 _LOOSE_ORDERS: tuple[_Order, ...] = ("any", "any for others")
 
 
@@ -40,7 +40,7 @@ class _Reader:
         self.in_order = self._names_in_order(order)
         if container.is_unordered:
             followed = [name for name in self.names if name in self.required and self._varies(name)]
-            needed = [self.make.atom(OBJECT, "has", name) for name in followed]
+            needed = [self.make.atom(Has(name)) for name in followed]
             self.core = (self.make.all_of([*needed, self.core[0]]), *self.core[1:])
             self.required.difference_update(followed)
         self._open: dict[Formula, frozenset[Formula]] = {}
@@ -48,23 +48,23 @@ class _Reader:
         self._own_values: dict[str, Value | None] = {}
         self._kinds = UndeclaredKinds(graph.scalars, graph.formulas, self.names)
         self.found: list[Node] = []
-        """read in this order: if there are too many, that is soon known"""
+        """Nodes in the order of reading, so that too many of them are found early."""
         self.to_violate = {name for formula in self.core for name in names_to_violate(formula)}
 
     def _core(self, goal: Goal) -> Goal:
-        """The goal without what concerns one declared property alone."""
+        """The goal without the conjuncts about one declared property alone."""
         said, *others = (simplified(self.make, formula) for formula in goal)
         if others:
             return said, *others
         rest = []
         for part in said.conjuncts():
-            name = only_name(part)
-            if name is None:
-                rest.append(part)
-            elif part.payload[0] == "has":
-                self.required.add(name)
-            else:
-                self.own.setdefault(name, []).append(part.payload[2])
+            match part:
+                case Atom(Has(name)):
+                    self.required.add(name)
+                case Atom(Members(child=child)) if (own := only_name(part)) is not None:
+                    self.own.setdefault(own, []).append(child)
+                case _:
+                    rest.append(part)
         return (self.make.all_of(rest),)
 
     def _names_in_order(self, order: _Order) -> list[str]:
@@ -78,8 +78,10 @@ class _Reader:
         return found
 
     def _varies(self, name: str) -> bool:
-        """Whether what the goal says of a name, or whether there is room for it, depends on other members."""
-        alternatives = [part for formula in self.core for part in formula.conjuncts() if part.kind != "atom"]
+        """Whether the constraint on a name depends on other members."""
+        alternatives = [
+            part for formula in self.core for part in formula.conjuncts() if not isinstance(part, Atom)
+        ]
         return any(name in self._concerned(part) for part in alternatives)
 
     def node(self, goal: Goal, position: int) -> Node:
@@ -113,7 +115,7 @@ class _Reader:
         self._read_others(node, goal)
 
     def _skipping(self, goal: Goal, position: int) -> Iterator[tuple[str, Goal]]:
-        """The names from a position on, and what is left without those before."""
+        """The names from a position on, each with the rest of the goal if the names before it are missing."""
         for name in self.in_order[position:]:
             yield name, goal
             goal = self._changed(goal, name, ("skipped", name), partial(self._skipped, name))
@@ -137,14 +139,12 @@ class _Reader:
             node.verdict = self._verdict(current)
             self._read_others(node, current)
 
-    def _changed(
-        self, goal: Goal, name: str | None, key: object, change: Callable[[Formula], Formula]
-    ) -> Goal:
-        """With every atom that a name concerns replaced by `change(atom)`, which `key` stands for."""
+    def _changed(self, goal: Goal, name: str | None, key: object, change: Callable[[Atom], Formula]) -> Goal:
+        """The goal with `change(atom)` for every atom that a name concerns; `key` names the change."""
         return tuple([self._rewritten(formula, name, key, change) for formula in goal])
 
     def _rewritten(
-        self, formula: Formula, name: str | None, key: object, change: Callable[[Formula], Formula]
+        self, formula: Formula, name: str | None, key: object, change: Callable[[Atom], Formula]
     ) -> Formula:
         if name not in self._concerned(formula):
             return formula
@@ -153,7 +153,7 @@ class _Reader:
             concerns = self._concerns
             known = formula.cache[key] = (
                 change(formula)
-                if formula.kind == "atom"
+                if isinstance(formula, Atom)
                 else self.make.with_parts(
                     formula,
                     [
@@ -168,13 +168,13 @@ class _Reader:
         ended = [self.make.rewritten(formula, "ended", self._ended) for formula in goal]
         return next((number for number, formula in enumerate(ended) if formula is self.make.true), -1)
 
-    def _ended(self, atom: Formula) -> Formula:
-        return self.make.true if atom.payload[0] == "every" else self.make.false
+    def _ended(self, atom: Atom) -> Formula:
+        return self.make.true if isinstance(atom.fact, Members) else self.make.false
 
-    def _skipped(self, name: str, atom: Formula) -> Formula:
+    def _skipped(self, name: str, atom: Atom) -> Formula:
         if only_name(atom) != name:
             return atom
-        return self.make.false if atom.payload[0] == "has" else self.make.true
+        return self.make.false if isinstance(atom.fact, Has) else self.make.true
 
     def _edge(self, goal: Goal, name: str, position: int) -> Edge | None:
         key = (goal, name, position)
@@ -193,21 +193,21 @@ class _Reader:
         return self._made(taken, name, position, self._settled(goal, name))
 
     def _settled(self, goal: Goal, name: str) -> dict[Goal, Goal]:
-        """Where the order is free, the goal may stay what it is after a value that changes nothing else: a
-        name that was seen can't come again."""
+        """Goals of an unordered object that can be replaced by `goal` itself: after a value that changes
+        nothing else, the fact about the name may stay, as the name can't come again."""
         if not self.container.is_unordered or name in self.to_violate:
             return {}
         return {self._changed(goal, name, ("allowed", name), partial(self._allowed, name)): goal}
 
-    def _allowed(self, name: str, atom: Formula) -> Formula:
-        is_own = atom.payload[0] == "every" and only_name(atom) == name
+    def _allowed(self, name: str, atom: Atom) -> Formula:
+        is_own = isinstance(atom.fact, Members) and only_name(atom) == name
         return self.make.true if is_own else atom
 
     def _own_children(self, name: str) -> list[Formula]:
-        return [self.make.atom(OBJECT, "child", child) for child in self.own.get(name, ())]
+        return [self.make.atom(MemberFits(child)) for child in self.own.get(name, ())]
 
     def _own_value(self, name: str) -> Value | None:
-        """Of a name that the rest of the goal says nothing of."""
+        """The value of a name that the rest of the goal does not constrain."""
         if name not in self._own_values:
             ways = outcomes(self.graph.document, (self.make.all_of(self._own_children(name)),))
             conditions = [condition for condition, _ in ways]
@@ -215,7 +215,7 @@ class _Reader:
         return self._own_values[name]
 
     def _concerned(self, formula: Formula) -> frozenset[str | None]:
-        """The declared names that may change what is left of the formula, None for undeclared ones."""
+        """The declared names that can change the formula; None stands for all undeclared names."""
         known = self._concerns.get(formula)
         if known is None:
             parts = map(self._concerned, formula.parts)
@@ -223,54 +223,58 @@ class _Reader:
             self._concerns[formula] = known
         return known
 
-    def _names_of(self, atom: Formula) -> Iterable[str | None]:
-        if atom.kind != "atom":
-            return ()
-        if atom.payload[0] == "count":
-            return (*self.names, None)
-        name = only_name(atom)
+    def _names_of(self, formula: Formula) -> Iterable[str | None]:
+        name = only_name(formula)
         if name is not None:
             return (name,)
-        named = [name for name in self.names if self._is_in(name, atom.payload[1])]
-        return named if self._undeclared(atom.payload[1]) is self.make.false else (*named, None)
+        match formula:
+            case Atom(MinMembers()):
+                return (*self.names, None)
+            case Atom(Members(names)):
+                named = [name for name in self.names if self._is_in(name, names)]
+                return named if self._undeclared(names) is self.make.false else (*named, None)
+        return ()
 
     def _made(self, taken: Goal, name: str | int, position: int, same: Mapping[Goal, Goal]) -> Edge | None:
-        """`same`: by goals that may be left others that do as well."""
+        """The edge to the nodes of the goals that `taken` can leave. `same`: goals with their
+        replacements."""
         ways = outcomes(self.graph.document, taken)
         if not ways:
             return None
         targets = tuple(self.node(same.get(left, left), position) for _, left in ways)
         return Edge(name, self.graph.value(condition for condition, _ in ways), targets)
 
-    def _taken(self, atom: Formula, name: str) -> Formula:
-        kind = atom.payload[0]
-        if kind == "every":
-            if not self._is_in(name, atom.payload[1]):
-                return atom
-            later = self.make.true if only_name(atom) == name else atom
-            return self.make.all_of([self.make.atom(OBJECT, "child", atom.payload[2]), later])
-        if kind == "has":
-            return self.make.true if atom.payload[1] == name else atom
-        return self._counted(atom)
+    def _taken(self, atom: Atom, name: str) -> Formula:
+        match atom.fact:
+            case Members(names, child):
+                if not self._is_in(name, names):
+                    return atom
+                later = self.make.true if only_name(atom) == name else atom
+                return self.make.all_of([self.make.atom(MemberFits(child)), later])
+            case Has(required):
+                return self.make.true if required == name else atom
+            case MinMembers(count):
+                return self._counted(count)
+        raise AssertionError(f"{atom.fact} is no fact about objects")
 
-    def _counted(self, atom: Formula) -> Formula:
-        count = atom.payload[1]
-        return self.make.atom(OBJECT, "count", count - 1) if count > 1 else self.make.true
+    def _counted(self, count: int) -> Formula:
+        return self.make.atom(MinMembers(count - 1)) if count > 1 else self.make.true
 
     def _is_in(self, name: str, names: Formula) -> bool:
         """Whether a name satisfies a formula over strings."""
 
-        def decided(atom: Formula) -> Formula:
-            if atom.payload[0] == "in":
-                holds = name in atom.payload[1]
-            else:
-                holds = self.graph.scalars.string_dfa((atom,)).label(name) >= 0
+        def decided(atom: Atom) -> Formula:
+            match atom.fact:
+                case Strings(values):
+                    holds = name in values
+                case _:
+                    holds = self.graph.scalars.string_dfa((atom,)).label(name) >= 0
             return self.make.true if holds else self.make.false
 
         return self.make.rewritten(names, ("name", name), decided) is self.make.true
 
     def _read_others(self, node: Node, goal: Goal) -> None:
-        """Edges for undeclared names: one for each way in which the formulas tell them apart."""
+        """Makes the edges of undeclared names: one for each kind that the formulas distinguish."""
         position = node.key[1] if self.container.is_unordered else len(self.names)
         told_apart = frozenset[Formula]().union(*map(self._told_apart, goal))
         varying = tuple(sorted(told_apart, key=lambda names: names.number))
@@ -289,37 +293,34 @@ class _Reader:
         node.names = self._kinds.named(varying, tuple(kept))
 
     def _told_apart(self, formula: Formula) -> frozenset[Formula]:
-        """Formulas over undeclared names of which some but not all may satisfy them."""
+        """The formulas over names that some but not all undeclared names may satisfy."""
         if None not in self._concerned(formula):
             return frozenset()
         known = self._open.get(formula)
         if known is None:
-            if formula.kind != "atom":
-                known = frozenset[Formula]().union(*map(self._told_apart, formula.parts))
-            elif formula.payload[0] == "every":
-                names = self._undeclared(formula.payload[1])
-                known = frozenset((names,)) - {self.make.true, self.make.false}
-            else:
-                known = frozenset()
+            match formula:
+                case Atom(Members(names)):
+                    known = frozenset((self._undeclared(names),)) - {self.make.true, self.make.false}
+                case _:
+                    known = frozenset[Formula]().union(*map(self._told_apart, formula.parts))
             self._open[formula] = known
         return known
 
     def _undeclared(self, names: Formula) -> Formula:
-        """What a formula over names says of undeclared ones: every list is of declared names."""
+        """The formula for undeclared names, of which no list has any."""
         return self.make.rewritten(
-            names, "undeclared", lambda atom: self.make.false if atom.payload[0] == "in" else atom
+            names, "undeclared", lambda atom: self.make.false if isinstance(atom.fact, Strings) else atom
         )
 
     def _other_edge(self, goal: Goal, position: int, known: dict[Formula, bool], label: int) -> Edge | None:
-        def taken(atom: Formula) -> Formula:
-            kind = atom.payload[0]
-            if kind == "has":
-                return atom
-            if kind == "count":
-                return self._counted(atom)
-            names = self._undeclared(atom.payload[1])
-            if known.get(names, names is self.make.true):
-                return self.make.all_of([self.make.atom(OBJECT, "child", atom.payload[2]), atom])
+        def taken(atom: Atom) -> Formula:
+            match atom.fact:
+                case MinMembers(count):
+                    return self._counted(count)
+                case Members(names, child):
+                    names = self._undeclared(names)
+                    if known.get(names, names is self.make.true):
+                        return self.make.all_of([self.make.atom(MemberFits(child)), atom])
             return atom
 
         key = ("other", *((names.number, holds) for names, holds in known.items()))
@@ -327,7 +328,7 @@ class _Reader:
 
 
 def read_object(graph: ValueGraph, container: Container) -> None:
-    """Fills in the nodes of an object, from its start on."""
+    """Makes the nodes of an object, from its start on."""
     for order in _LOOSE_ORDERS if graph.any_order else ():
         known = graph.unread
         try:
@@ -339,7 +340,7 @@ def read_object(graph: ValueGraph, container: Container) -> None:
 
 
 def read_in_order(graph: ValueGraph, container: Container) -> None:
-    """Anew, with the declared order of properties."""
+    """Makes an object's nodes again, with the declared order of properties."""
     _read(graph, container, "declared")
 
 
@@ -353,7 +354,7 @@ def _read(graph: ValueGraph, container: Container, order: _Order) -> None:
     for node in reader.found:
         reader.read(node)
         if node is container.start and container.is_unordered:
-            most = graph.free_order.most_places(node)
+            most = graph.free_order.most_nodes(node)
         if len(container.nodes) > most:
             raise TooLargeError(f"more than {most} places in an object")
     if container.is_unordered:

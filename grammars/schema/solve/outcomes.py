@@ -1,4 +1,4 @@
-"""The ways in which a member can matter: by what it may be, what is left of a goal."""
+"""The outcomes of a member: conditions on its value, and the rest of the goal for each."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import TypeAlias
 
 from ...errors import TooLargeError
 from ..read.document import SchemaDocument
-from ..read.formula import CHILD, Formula, Formulas
+from ..read.formula import CHILD, Atom, ChildFits, Formula
+from ..read.formulas import Formulas
 
 MAX_OUTCOMES = 64
 Goal: TypeAlias = tuple[Formula, ...]
 
 
 def outcomes(document: SchemaDocument, goal: Goal) -> list[tuple[Formula, Goal]]:
-    """For each way in which `child` atoms can turn out: a condition on the child, and what is left.
+    """(condition on the child, rest of the goal) for each outcome of the `ChildFits` facts.
 
     The first condition that holds decides.
     """
@@ -28,7 +29,7 @@ def outcomes(document: SchemaDocument, goal: Goal) -> list[tuple[Formula, Goal]]
 
 
 def decided(make: Formulas, goal: Sequence[Formula]) -> Goal:
-    """Without what comes after a formula that is true, which is never the first."""
+    """The goal with `false` for every formula behind one that is true: such a formula is never the first."""
     if make.true not in goal[:-1]:
         return tuple(goal)
     first = goal.index(make.true)
@@ -40,16 +41,16 @@ class _Ways:
         self._document = document
         self._make = document.formulas
         self.found: dict[Goal, list[Formula]] = {}
-        """conditions, by what is left"""
+        """Conditions, by the rest of the goal."""
 
     def split(self, goal: Goal, condition: Formula, depth: int) -> bool:
-        """Whether every child that meets the condition leaves something."""
+        """Whether every child that meets the condition leaves a goal that can be met."""
         make = self._make
         if condition is make.false:
             return True
         if goal.count(make.false) == len(goal):
             return False
-        unknown = next((formula for formula in goal if formula.says & CHILD), None)
+        unknown = next((formula for formula in goal if formula.kinds & CHILD), None)
         if unknown is None:
             self.found.setdefault(decided(make, goal), []).append(condition)
             if len(self.found) > MAX_OUTCOMES or depth > MAX_OUTCOMES:
@@ -81,19 +82,24 @@ class _Ways:
         return self._make.rewritten(
             formula,
             ("assumed", child.number, holds),
-            lambda atom: said if atom.payload[1] is child else atom,
+            lambda atom: said if _child_of(atom) is child else atom,
             CHILD,
         )
 
 
 def _needed_children(formula: Formula) -> list[Formula]:
-    """What must hold of a member, whatever else does."""
-    return [part.payload[1] for part in formula.conjuncts() if part.says == CHILD and part.kind == "atom"]
+    """The formulas that the child must satisfy in any case."""
+    atoms = (part for part in formula.conjuncts() if isinstance(part, Atom))
+    return [_child_of(atom) for atom in atoms if atom.kinds == CHILD]
 
 
 def _first_child(formula: Formula) -> Formula:
-    """What the first `child` atom says."""
-    while formula.kind != "atom":
-        formula = next(part for part in formula.parts if part.says & CHILD)
-    child: Formula = formula.payload[1]
-    return child
+    """The child formula of the first such atom."""
+    while not isinstance(formula, Atom):
+        formula = next(part for part in formula.parts if part.kinds & CHILD)
+    return _child_of(formula)
+
+
+def _child_of(atom: Atom) -> Formula:
+    assert isinstance(atom.fact, ChildFits)
+    return atom.fact.child

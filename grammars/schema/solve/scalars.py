@@ -1,74 +1,88 @@
-"""Strings and numbers: from a formula's atoms to automata, cached across schemas."""
+"""The automata of strings and numbers that satisfy formulas, cached across schemas."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...errors import TooLargeError
 from ...machine.stack_automaton import TAIL
 from ...regex.dfa import (
     ANYTHING,
-    MAX_CELLS,
     NOTHING,
     REJECT,
     Dfa,
     combined,
     complement,
-    explored,
     intersection,
     minimal,
     union,
 )
 from ...regex.regex_dfa import searching
-from ..lexical.code_points import Spelling
+from ..lexical.code_points import Escapes
 from ..lexical.formats import FORMATS
-from ..lexical.json_string_bytes import Block, counted, inlined, plain, spelled
+from ..lexical.json_string_bytes import Block, ascii_block, bounded_block, inlined_block, string_block
 from ..lexical.numbers import canonical, compared, multiples, one_of, spellings
-from ..read.formula import Formula
-from ..read.one_sided import OneSidedError, is_one_sided
+from ..lexical.texts import MAX_UNITS, at_least, labelled_literals, literals
+from ..read.formula import (
+    Always,
+    And,
+    AtLeast,
+    Atom,
+    Fact,
+    Format,
+    Formula,
+    Integer,
+    MinLength,
+    MoreThan,
+    MultipleOf,
+    Never,
+    Not,
+    Numbers,
+    Or,
+    Pattern,
+    Strings,
+)
+from ..read.one_sided import ONE_SIDED, OneSidedError
 
-MAX_UNITS = 256  # larger counts would be so many copies of a character's states
-MAX_LITERAL_STATES = 20_000
 MAX_JOINT_ATOMS = 8
 CACHED = 500
 Content: TypeAlias = tuple[Any, ...]
 
 
 class Scalars:
-    """Automata of string and number formulas, remembered by content: schemas repeat each other."""
+    """Automata of formulas over strings and numbers, cached by content, as schemas repeat each other."""
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[Content, Block | None] = OrderedDict()
         self._dfas: OrderedDict[Content, Dfa] = OrderedDict()
 
     def string_block(self, formulas: Sequence[Formula]) -> Block | None:
-        """What follows an opening quote where text must satisfy exactly one of the formulas: its index."""
-        free = all(atom.payload[0] == "characters" for formula in formulas for atom in formula.atoms())
-        spelling: Spelling = "any" if free else "usual"
+        """The block behind an opening quote, which labels a text with the index of its first true formula."""
+        free = all(isinstance(atom.fact, MinLength) for atom in _atoms(formulas))
+        escapes: Escapes = "any" if free else "usual"
         key = ("string", *map(content, formulas))
         bounds = counted_lengths(formulas)
         if bounds is not None:
-            return self._remembered(key, lambda: counted(*bounds))
-        return self._remembered(key, lambda: spelled(self.string_dfa(formulas), spelling))
+            return self._remembered(key, lambda: bounded_block(*bounds))
+        return self._remembered(key, lambda: string_block(self.string_dfa(formulas), escapes))
 
     def name_block(self, dfa: Callable[[], Dfa], key: Content, *, is_shared: bool) -> Block | None:
-        """The same for property names; `key` stands for the automaton. Shared nodes need the stack."""
+        """The block of property names; `key` names the automaton. Shared nodes need the stack."""
         if is_shared:
-            return self._remembered(("name", *key), lambda: spelled(dfa(), "lower"))
-        return self._remembered(("whole name", *key), lambda: inlined(dfa(), "lower"))
+            return self._remembered(("name", *key), lambda: string_block(dfa(), "lower"))
+        return self._remembered(("whole name", *key), lambda: inlined_block(dfa(), "lower"))
 
     def number_block(self, formulas: Sequence[Formula]) -> Block | None:
         key = ("number", *map(content, formulas))
-        return self._remembered(key, lambda: plain(self.number_dfa(formulas)))
+        return self._remembered(key, lambda: ascii_block(self.number_dfa(formulas)))
 
     def string_dfa(self, formulas: Sequence[Formula]) -> Dfa:
-        """Labels texts with the index of the formula that they satisfy."""
+        """The automaton that labels a text with the index of the formula that it satisfies."""
         key = ("string", *map(content, formulas))
         known = self._dfas.get(key)
         if known is None and _lists_some(formulas):
@@ -76,10 +90,11 @@ class Scalars:
         return known or self._labelled(key, formulas, _string_atom, lambda _: (ANYTHING, None))
 
     def _with_lists(self, formulas: Sequence[Formula]) -> Dfa:
-        """All other strings are in none of the lists."""
-        listed = frozenset[str]().union(*(atom.payload[1] for atom in _atoms(formulas) if _is_list(atom)))
+        """As `string_dfa`: listed strings one by one, all others by the formulas without lists."""
+        facts = [atom.fact for atom in _atoms(formulas)]
+        listed = frozenset[str]().union(*(fact.values for fact in facts if isinstance(fact, Strings)))
         labels = {text: _label_of(formulas, partial(_string_satisfies, text)) for text in listed}
-        if all(map(_is_list, _atoms(formulas))):
+        if all(isinstance(fact, Strings) for fact in facts):
             return labelled_literals(labels, _label_of(formulas, lambda _: False))
         others = self.string_dfa([_without_lists(formula) for formula in formulas])
         unlisted = len(formulas) + 1
@@ -93,7 +108,7 @@ class Scalars:
         self,
         key: Content,
         formulas: Sequence[Formula],
-        atom: Callable[[Content], Dfa],
+        atom: Callable[[Fact], Dfa],
         whole: Callable[[Sequence[Formula]], tuple[Dfa, Dfa | None]],
     ) -> Dfa:
         known = self._dfas.get(key)
@@ -114,18 +129,18 @@ class Scalars:
 
 
 def _share_atoms(formulas: Sequence[Formula]) -> bool:
-    """Whether they are built of the same few atoms again and again."""
+    """Whether the formulas consist of the same few atoms."""
     atoms = [atom for formula in formulas for atom in formula.atoms()]
     distinct = len(set(atoms))
     return len(formulas) > 1 and distinct <= MAX_JOINT_ATOMS and len(atoms) >= 2 * distinct
 
 
-def _jointly(formulas: Sequence[Formula], atom: Callable[[Content], Dfa]) -> Dfa:
-    """One product of all atoms, each a bit of the label, which then says what formula holds."""
+def _jointly(formulas: Sequence[Formula], atom: Callable[[Fact], Dfa]) -> Dfa:
+    """The product of all atoms, each a bit of the label, and then the formula for each label."""
     atoms = list(dict.fromkeys(atom for formula in formulas for atom in formula.atoms()))
     known = ANYTHING
     for each in atoms:
-        known = combined(known, atom(each.payload), lambda bits, now: bits << 1 | (now >= 0))
+        known = combined(known, atom(each.fact), lambda bits, now: bits << 1 | (now >= 0))
     place = {each: len(atoms) - 1 - number for number, each in enumerate(atoms)}
     every_label = range(1 << len(atoms))
     labels = [_label_of(formulas, partial(_has_bit, place, bits)) for bits in every_label]
@@ -133,11 +148,11 @@ def _jointly(formulas: Sequence[Formula], atom: Callable[[Content], Dfa]) -> Dfa
     return minimal(Dfa(known.cuts, known.class_of_cut, known.transitions, of_state))
 
 
-def _has_bit(place: Mapping[Formula, int], bits: int, atom: Formula) -> bool:
+def _has_bit(place: Mapping[Atom, int], bits: int, atom: Atom) -> bool:
     return bool(bits >> place[atom] & 1)
 
 
-def _separately(formulas: Sequence[Formula], atom: Callable[[Content], Dfa]) -> Dfa:
+def _separately(formulas: Sequence[Formula], atom: Callable[[Fact], Dfa]) -> Dfa:
     known = NOTHING
     for number, formula in enumerate(formulas):
         known = _with_label(known, _built(formula, atom), number)
@@ -145,18 +160,18 @@ def _separately(formulas: Sequence[Formula], atom: Callable[[Content], Dfa]) -> 
 
 
 def counted_lengths(formulas: Sequence[Formula]) -> tuple[int, int] | None:
-    """The least and the most code points, if that is all that is asked and the most is large."""
+    """The least and greatest length, if the formulas bound only the length and the greatest is large."""
     least, most = 0, 0
     if len(formulas) > 1:
         return None
     for part in formulas[0].conjuncts():
-        atom = part.parts[0] if part.kind == "not" else part
-        if atom.kind != "atom" or atom.payload[0] != "characters":
-            return None
-        if part.kind == "not":
-            most = min(most or atom.payload[1] - 1, atom.payload[1] - 1)
-        else:
-            least = max(least, atom.payload[1])
+        match part:
+            case Atom(MinLength(count)):
+                least = max(least, count)
+            case Not(Atom(MinLength(count))):
+                most = min(most or count - 1, count - 1)
+            case _:
+                return None
     return (least, most) if most > least + 2 * TAIL and least <= MAX_UNITS else None
 
 
@@ -166,10 +181,10 @@ def _trim(cache: OrderedDict[Content, Any]) -> None:
 
 
 def content(formula: Formula) -> Content:
-    """What the formula says, comparable across schemas. For atoms of strings and numbers."""
-    if formula.kind == "atom":
-        return formula.payload
-    return (formula.kind, *map(content, formula.parts))
+    """A key for a formula over strings or numbers that is comparable across schemas."""
+    if isinstance(formula, Atom):
+        return (formula.fact,)
+    return (type(formula), *map(content, formula.parts))
 
 
 def _with_label(known: Dfa, dfa: Dfa, label: int) -> Dfa:
@@ -178,18 +193,18 @@ def _with_label(known: Dfa, dfa: Dfa, label: int) -> Dfa:
     return combined(known, dfa, lambda before, now: before if before >= 0 else label if now >= 0 else REJECT)
 
 
-def _built(formula: Formula, atom: Callable[[Content], Dfa]) -> Dfa:
-    """Label 0 for what satisfies the formula."""
-    kind = formula.kind
-    if kind == "true":
-        return ANYTHING
-    if kind == "false":
-        return NOTHING
-    if kind == "atom":
-        return atom(formula.payload)
-    if kind == "not":
-        return complement(_built(formula.parts[0], atom))
-    join = intersection if kind == "and" else union
+def _built(formula: Formula, atom: Callable[[Fact], Dfa]) -> Dfa:
+    """The automaton of the texts that satisfy the formula."""
+    match formula:
+        case Always():
+            return ANYTHING
+        case Never():
+            return NOTHING
+        case Atom(fact):
+            return atom(fact)
+        case Not(negated):
+            return complement(_built(negated, atom))
+    join = intersection if isinstance(formula, And) else union
     parts = sorted((_built(part, atom) for part in formula.parts), key=lambda dfa: len(dfa.labels))
     dfa = parts[0]
     for part in parts[1:]:
@@ -197,155 +212,92 @@ def _built(formula: Formula, atom: Callable[[Content], Dfa]) -> Dfa:
     return dfa
 
 
-def _string_atom(payload: Content) -> Dfa:
-    name, argument = payload
-    if name == "in":
-        return literals(argument)
-    if name == "pattern":
-        return searching(argument)
-    if name == "format":
-        return FORMATS[argument]()
-    assert name == "characters"
-    return at_least(argument)
+def _string_atom(fact: Fact) -> Dfa:
+    match fact:
+        case Strings(values):
+            return literals(values)
+        case Pattern(regex):
+            return searching(regex)
+        case Format(name):
+            return FORMATS[name]()
+        case MinLength(count):
+            return at_least(count)
+    raise AssertionError(f"{fact} is no fact about strings")
 
 
-@lru_cache(64)
-def at_least(count: int) -> Dfa:
-    """Texts of so many code points or more."""
-    if count > MAX_UNITS + 1:
-        raise TooLargeError(f"a length of {count - 1}; automata count to {MAX_UNITS}")
-    steps = explored(
-        (0,), (0,), 0, lambda state, _: min(state + 1, count), lambda state: min(0, state - count)
-    )
-    return Dfa(
-        steps.cuts,
-        steps.class_of_cut,
-        steps.transitions,
-        np.where(steps.labels == 0, 0, REJECT).astype(np.int32),
-    )
-
-
-def _atoms(formulas: Sequence[Formula]) -> list[Formula]:
+def _atoms(formulas: Sequence[Formula]) -> list[Atom]:
     return [atom for formula in formulas for atom in formula.atoms()]
 
 
-def _is_list(atom: Formula) -> bool:
-    return bool(atom.payload[0] == "in")
-
-
 def _lists_some(formulas: Sequence[Formula]) -> bool:
-    """Whether it is worth while to look at the listed strings one by one."""
+    """Whether there are lists beside other atoms."""
     atoms = _atoms(formulas)
-    return len(atoms) > 1 and any(map(_is_list, atoms))
+    return len(atoms) > 1 and any(isinstance(atom.fact, Strings) for atom in atoms)
 
 
-def _string_satisfies(text: str, atom: Formula) -> bool:
-    name, argument = atom.payload
-    if name == "in":
-        return text in argument
-    if name == "characters":
-        return bool(len(text) >= argument)
-    found = _string_atom(atom.payload).label(text) >= 0
-    if not found and is_one_sided(atom):
-        raise OneSidedError(argument)
+def _string_satisfies(text: str, atom: Atom) -> bool:
+    match atom.fact:
+        case Strings(values):
+            return text in values
+        case MinLength(count):
+            return len(text) >= count
+    found = _string_atom(atom.fact).label(text) >= 0
+    match atom.fact:
+        case Format(name) if not found and name in ONE_SIDED:
+            raise OneSidedError(name)
     return found
 
 
 def _without_lists(formula: Formula) -> Formula:
-    """What it says of strings that are in no list."""
-    if formula.kind == "atom":
-        return _FALSE if _is_list(formula) else formula
-    if formula.kind in ("true", "false"):
-        return _TRUE if formula.kind == "true" else _FALSE
-    parts = [_without_lists(part) for part in formula.parts]
-    if formula.kind == "not" and parts[0].kind in ("true", "false"):
-        return _FALSE if parts[0].kind == "true" else _TRUE
-    if formula.kind in ("and", "or"):
-        neutral, decisive = (_TRUE, _FALSE) if formula.kind == "and" else (_FALSE, _TRUE)
-        parts = [part for part in parts if part is not neutral]
-        if decisive in parts or len(parts) < 2:
-            return decisive if decisive in parts else (parts or [neutral])[0]
-    return Formula(0, formula.kind, formula.types, formula.payload, tuple(parts))
+    """The formula for strings that are in no list."""
+    match formula:
+        case Atom(Strings()) | Never():
+            return _FALSE
+        case Not(Atom(Strings())) | Always():
+            return _TRUE
+        case Atom() | Not():
+            return formula
+    kind, neutral, decisive = (And, _TRUE, _FALSE) if isinstance(formula, And) else (Or, _FALSE, _TRUE)
+    parts = [part for part in map(_without_lists, formula.parts) if part is not neutral]
+    if decisive in parts or len(parts) < 2:
+        return decisive if decisive in parts else (parts or [neutral])[0]
+    return kind(0, tuple(parts))
 
 
-_TRUE, _FALSE = Formula(0, "true", 0, (), ()), Formula(0, "false", 0, (), ())
+_TRUE, _FALSE = Always(0), Never(0)
 
 
-def _label_of(formulas: Sequence[Formula], holds: Callable[[Formula], bool]) -> int:
-    """The index of the formula that is true where these atoms hold."""
+def _label_of(formulas: Sequence[Formula], holds: Callable[[Atom], bool]) -> int:
+    """The index of the first formula that is true if these atoms hold."""
     return next((number for number, formula in enumerate(formulas) if is_true(formula, holds)), REJECT)
 
 
-def is_true(formula: Formula, holds: Callable[[Formula], bool]) -> bool:
-    kind = formula.kind
-    if kind == "atom":
-        return holds(formula)
-    if kind == "not":
-        return not is_true(formula.parts[0], holds)
-    if kind in ("and", "or"):
-        return (all if kind == "and" else any)(is_true(part, holds) for part in formula.parts)
-    return kind == "true"
+def is_true(formula: Formula, holds: Callable[[Atom], bool]) -> bool:
+    match formula:
+        case Atom():
+            return holds(formula)
+        case Not(atom):
+            return not holds(atom)
+        case And(parts):
+            return all(is_true(part, holds) for part in parts)
+        case Or(parts):
+            return any(is_true(part, holds) for part in parts)
+    return isinstance(formula, Always)
 
 
-def literals(texts: Iterable[str]) -> Dfa:
-    """Exactly these texts."""
-    return labelled_literals(dict.fromkeys(texts, 0), REJECT)
-
-
-def labelled_literals(label_of_text: Mapping[str, int], label_of_others: int) -> Dfa:
-    """A label for each of these texts, one for all others."""
-    ordered = sorted(label_of_text)
-    letters = sorted({ord(letter) for text in ordered for letter in text})
-    column = {letter: position + 1 for position, letter in enumerate(letters)}
-    rows: list[dict[int, int]] = [{}]
-    labels = [label_of_others]
-    for text in ordered:
-        state = 0
-        for letter in text:
-            following = rows[state].get(column[ord(letter)])
-            if following is None:
-                following = rows[state][column[ord(letter)]] = len(rows)
-                rows.append({})
-                labels.append(label_of_others)
-            state = following
-        labels[state] = label_of_text[text]
-        if len(rows) > MAX_LITERAL_STATES:
-            raise TooLargeError(f"the listed strings need more than {MAX_LITERAL_STATES} states")
-    if len(rows) * len(letters) > MAX_CELLS:
-        raise TooLargeError(f"the listed strings need a table of more than {MAX_CELLS} entries")
-    transitions = np.full((len(rows) + 1, len(letters) + 1), len(rows), np.int32)
-    for state, row in enumerate(rows):
-        transitions[state, list(row)] = list(row.values())
-    return minimal(_over_letters(letters, transitions, np.array([*labels, label_of_others], np.int32)))
-
-
-def _over_letters(letters: list[int], transitions: Any, labels: Any) -> Dfa:
-    """Class 0 is for every other code point."""
-    class_at = {0: 0}
-    for position, letter in enumerate(letters):
-        class_at[letter] = position + 1
-        class_at.setdefault(letter + 1, 0)
-    cuts = sorted(class_at)
-    return Dfa(
-        np.array(cuts, np.int32),
-        np.array([class_at[cut] for cut in cuts], np.int32),
-        transitions,
-        labels,
-    )
-
-
-def _number_atom(payload: Content) -> Dfa:
-    name = payload[0]
-    if name == "integer":
-        return multiples(Fraction(1))
-    if name == "least":
-        return _relabelled(compared(payload[1]), (1, 2))
-    if name == "over":
-        return _relabelled(compared(payload[1]), (2,))
-    if name == "multiple":
-        return multiples(payload[1])
-    assert name == "numbers"
-    return one_of(payload[1])
+def _number_atom(fact: Fact) -> Dfa:
+    match fact:
+        case Integer():
+            return multiples(Fraction(1))
+        case AtLeast(bound):
+            return _relabelled(compared(bound), (1, 2))
+        case MoreThan(bound):
+            return _relabelled(compared(bound), (2,))
+        case MultipleOf(divisor):
+            return multiples(divisor)
+        case Numbers(values):
+            return one_of(values)
+    raise AssertionError(f"{fact} is no fact about numbers")
 
 
 def _relabelled(dfa: Dfa, accepted: tuple[int, ...]) -> Dfa:
@@ -354,9 +306,9 @@ def _relabelled(dfa: Dfa, accepted: tuple[int, ...]) -> Dfa:
 
 
 def _number_formulas(formulas: Sequence[Formula]) -> tuple[Dfa, Dfa | None]:
-    """The spellings in question, and the automaton if they are plain lists of values."""
-    atoms = [atom.payload[0] for formula in formulas for atom in formula.atoms()]
-    whole_fractions = "integer" not in atoms
+    """The texts to consider, and the automaton if the formulas are lists of values."""
+    atoms = _atoms(formulas)
+    whole_fractions = not any(isinstance(atom.fact, Integer) for atom in atoms)
     universe = spellings(exponents=not atoms, whole_fractions=whole_fractions)
     listed = [_listed_numbers(formula) for formula in formulas]
     if any(values is None for values in listed):
@@ -370,21 +322,24 @@ def _number_formulas(formulas: Sequence[Formula]) -> tuple[Dfa, Dfa | None]:
 
 
 def _listed_numbers(formula: Formula) -> frozenset[Fraction] | None:
-    """Those that a formula lists, of which it may forbid some."""
+    """The numbers that a formula lists; it may forbid some of them."""
     for part in formula.conjuncts():
-        if part.kind == "atom" and part.payload[0] == "numbers":
-            return part.payload[1]  # type: ignore[no-any-return]
+        match part:
+            case Atom(Numbers(values)):
+                return values
     return None
 
 
-def _number_satisfies(value: Fraction, atom: Formula) -> bool:
-    name, *arguments = atom.payload
-    if name == "integer":
-        return value.denominator == 1
-    if name == "least":
-        return bool(value >= arguments[0])
-    if name == "over":
-        return bool(value > arguments[0])
-    if name == "multiple":
-        return bool((value / arguments[0]).denominator == 1)
-    return value in arguments[0]
+def _number_satisfies(value: Fraction, atom: Atom) -> bool:
+    match atom.fact:
+        case Integer():
+            return value.denominator == 1
+        case AtLeast(bound):
+            return value >= bound
+        case MoreThan(bound):
+            return value > bound
+        case MultipleOf(divisor):
+            return (value / divisor).denominator == 1
+        case Numbers(values):
+            return value in values
+    raise AssertionError(f"{atom.fact} is no fact about numbers")

@@ -1,15 +1,16 @@
-"""Less to say of the same: what all alternatives have in common, and what is settled by what else holds."""
+"""Simplifies formulas: factors out what all alternatives share, and applies the facts beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from ..read.formula import Formula, Formulas
+from ..read.formula import And, Atom, Formula, Not, Or
+from ..read.formulas import Formulas
 
 
 def simplified(make: Formulas, formula: Formula) -> Formula:
-    """The same formula with facts outside of the alternatives wherever they can be."""
-    if formula.kind not in ("and", "or"):
+    """An equal formula with as few facts inside alternatives as possible."""
+    if not isinstance(formula, (And, Or)):
         return formula
     known = formula.cache.get("simplified")
     if known is None:
@@ -21,12 +22,12 @@ def _simplified(make: Formulas, formula: Formula) -> Formula:
     joined = make.with_parts(formula, [simplified(make, part) for part in formula.parts])
     if joined is not formula:
         return simplified(make, joined)
-    changed = _factored(make, joined) if joined.kind == "or" else _settled(make, joined)
+    changed = _factored(make, joined) if isinstance(joined, Or) else _settled(make, joined)
     return joined if changed is joined else simplified(make, changed)
 
 
 def _factored(make: Formulas, alternatives: Formula) -> Formula:
-    """With what they have in common beside them."""
+    """The alternatives with their common conjuncts factored out."""
     first, *others = (dict.fromkeys(part.conjuncts()) for part in alternatives.parts)
     shared = [part for part in first if all(part in other for other in others)]
     if not shared:
@@ -36,11 +37,11 @@ def _factored(make: Formulas, alternatives: Formula) -> Formula:
 
 
 def _settled(make: Formulas, conjunction: Formula) -> Formula:
-    """With alternatives that know of the facts beside them."""
-    facts = {part for part in conjunction.parts if part.kind != "or"}
+    """The conjunction with its alternatives simplified by the facts beside them."""
+    facts = {part for part in conjunction.parts if not isinstance(part, Or)}
     return make.with_parts(
         conjunction,
-        [_given(make, part, facts) if part.kind == "or" else part for part in conjunction.parts],
+        [_given(make, part, facts) if isinstance(part, Or) else part for part in conjunction.parts],
     )
 
 
@@ -50,7 +51,7 @@ def _given(make: Formulas, alternatives: Formula, facts: set[Formula]) -> Formul
 
 
 def _is_refuted(make: Formulas, said: Iterable[Formula], facts: set[Formula]) -> bool:
-    return any(part.kind in ("atom", "not") and make.negation(part) in facts for part in said)
+    return any(isinstance(part, (Atom, Not)) and make.negation(part) in facts for part in said)
 
 
 def _without(make: Formulas, formula: Formula, known: Container[Formula]) -> Formula:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..read.formula import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, Formula
+from ..read.formula import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, Formula, Or
 from .arrays import read_array
 from .nodes import Container, Edge, Node, Value
 from .objects import read_in_order, read_object
@@ -17,7 +17,7 @@ from .value_graph import ValueGraph
 
 
 class Solver:
-    """Makes values and containers on demand; `solved` says which verdicts of a value can happen."""
+    """Reads values and containers on demand; `solved` finds the possible verdicts of a value."""
 
     def __init__(self, graph: ValueGraph) -> None:
         self.graph = graph
@@ -25,7 +25,7 @@ class Solver:
         self._containers: dict[tuple[int, Goal], Container] = {}
         self._unsolved: list[Container] = []
         self._unread_containers: tuple[list[Container], list[Container]] = [], []
-        """those that may have many nodes, and others, which come first: they may have to be refused"""
+        """Containers with alternatives, and others. The others come first, as they may have to be refused."""
 
     def dissolve(self) -> None:
         """Cuts the circles in which containers refer to each other."""
@@ -40,7 +40,7 @@ class Solver:
         return value
 
     def put_in_order(self, containers: Iterable[Container]) -> None:
-        """Gives objects whose order was free the declared order of properties."""
+        """Gives unordered objects the declared order of properties."""
         for container in containers:
             read_in_order(self.graph, container)
             self._unsolved.append(container)
@@ -77,7 +77,7 @@ class Solver:
         self.put_in_order([each for each in fresh if each.is_unordered and each.can_strand()])
 
     def reduced(self, edge: Edge, alive: set[Node]) -> tuple[Value, tuple[Node, ...]] | None:
-        """The edge's value and targets without verdicts that lead nowhere; None if none is left."""
+        """The edge's value and targets without the verdicts that reach no end; None if none is left."""
         possible = edge.value.possible
         kept = [
             verdict for verdict, target in enumerate(edge.targets) if verdict in possible and target in alive
@@ -90,7 +90,7 @@ class Solver:
         return value, tuple(edge.targets[verdict] for verdict in kept)
 
     def _first(self, goal: Goal, kept: list[int]) -> Iterable[Formula]:
-        """A goal of some of the verdicts, for values that have these under the whole goal."""
+        """The goal of some of the verdicts, which gives a value the same verdict as the whole goal."""
         *first, last = (goal[verdict] for verdict in kept)
         if last is self._formulas.true:
             dropped = [goal[verdict] for verdict in range(kept[-1]) if verdict not in kept]
@@ -128,7 +128,7 @@ class Solver:
         return goal if verdicts else None
 
     def _holds(self, formula: Formula, fact: bool | None) -> bool:
-        """Whether a formula over null, or over one boolean, is true of it."""
+        """Whether a formula over null, or over one boolean, is true."""
         decided = self._formulas.rewritten(
             formula, ("is", fact), lambda atom: self._formulas.true if fact else self._formulas.false
         )
@@ -141,7 +141,7 @@ class Solver:
         known = self._containers.get((types, goal))
         if known is None:
             known = self._containers[types, goal] = Container(types, goal)
-            is_plain = len(goal) == 1 and all(part.kind != "or" for part in goal[0].conjuncts())
+            is_plain = len(goal) == 1 and all(not isinstance(part, Or) for part in goal[0].conjuncts())
             self._unread_containers[is_plain].append(known)
             self._unsolved.append(known)
         return known

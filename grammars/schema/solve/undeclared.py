@@ -1,4 +1,4 @@
-"""Undeclared names of one object, told apart by formulas over them."""
+"""The undeclared names of one object, by the formulas over names that hold for them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import TypeAlias
 import numpy as np
 
 from ...regex.dfa import ANYTHING, REJECT, Dfa, combined
-from ..read.formula import STRING, Formula, Formulas
+from ..read.formula import Formula, Strings
+from ..read.formulas import Formulas
 from .nodes import UndeclaredNames
 from .scalars import Scalars, content
 
 _Formulas: TypeAlias = tuple[Formula, ...]
 Kind: TypeAlias = tuple[int, dict[Formula, bool]]
-"""a label, and which formulas hold"""
+"""A label, and whether each formula holds."""
 
 
 class UndeclaredKinds:
-    """Those of names that are not among `declared`; worked out once for the same formulas."""
+    """The kinds of names that are not among `declared`; cached by formulas."""
 
     def __init__(self, scalars: Scalars, formulas: Formulas, declared: Sequence[str]) -> None:
         self._scalars = scalars
@@ -41,7 +42,7 @@ class UndeclaredKinds:
         return known
 
     def named(self, formulas: _Formulas, labels: tuple[int, ...]) -> UndeclaredNames:
-        """The names of the kinds with these labels, which are numbered in this order."""
+        """The names of the kinds with these labels, numbered in this order."""
         known = self._named.get((formulas, labels))
         if known is None:
             dfa = self._classified(formulas)
@@ -53,7 +54,7 @@ class UndeclaredKinds:
         return known
 
     def _classified(self, formulas: _Formulas) -> Dfa:
-        """Labels undeclared names with a bit for each of the formulas."""
+        """The automaton that labels undeclared names with a bit for each formula."""
         known = self._classes.get(formulas)
         if known is None:
             known = self._classes[formulas] = self._newly_classified(formulas)
@@ -65,7 +66,7 @@ class UndeclaredKinds:
             return combined(self._classified(formulas[:-1]), one, partial(_with_bit, len(formulas) - 1))
         if not self._declared:
             return ANYTHING
-        negated = self._make.negation(self._make.atom(STRING, "in", frozenset(self._declared)))
+        negated = self._make.negation(self._make.atom(Strings(frozenset(self._declared))))
         return self._scalars.string_dfa((negated,))
 
 

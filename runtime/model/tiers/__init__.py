@@ -1,4 +1,4 @@
-"""The cache's slower tiers: host memory, and disk behind it."""
+"""The slower tiers of the cache: host memory, disk, and a remote store."""
 
 from .opening import host_bytes, open_page_store, page_model
 from .page_store import PageStore

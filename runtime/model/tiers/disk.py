@@ -14,11 +14,11 @@ FILE_NAME = "pages.sqlite"
 APPLICATION = int.from_bytes(b"arbo", "big")
 FORMAT = 1
 FILE_PAGE_BYTES = 16384
-EMPTY_FILE_PAGES = 6  # of a file without any pages of ours
+EMPTY_FILE_PAGES = 6  # SQLite pages of an empty file
 FREE_PAGES_AT_ONCE = 1 << 14  # overwritten by one row of zeros
 ERASED_AT_ONCE = 16  # pages, which SQLite copies into its journal first
-BUSY_SECONDS = 10.0  # another server may use the same file
-RETRY_SECONDS = 1.0  # the same, when the file has failed before
+BUSY_SECONDS = 10.0  # timeout for a lock of another server on the file
+RETRY_SECONDS = 1.0  # the same, after the file has failed
 NEVER = (1 << 63) - 1  # later than any use
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ CREATE INDEX IF NOT EXISTS pages_by_namespace ON pages (namespace);
 
 
 class ForeignFileError(Exception):
-    """The file is not ours to read."""
+    """The file is not a page store of this version."""
 
 
 class StoredPage(NamedTuple):
@@ -45,20 +45,20 @@ class StoredPage(NamedTuple):
 
 
 class DiskStore:
-    """At most `limit` bytes of pages under their keys; those used longest ago make room for others.
+    """At most `limit` bytes of pages by key; the least recently used ones are evicted.
 
-    A checksum over key and content is checked whenever a page is read. Methods raise sqlite3.Error when the
-    file or the disk fails, the constructor ForeignFileError too.
+    Reading a page verifies its checksum over key and content. Methods raise sqlite3.Error when the file or
+    the disk fails; the constructor also raises ForeignFileError.
     """
 
-    def __init__(self, directory: Path, limit: int, patience: float = BUSY_SECONDS) -> None:
+    def __init__(self, directory: Path, limit: int, timeout: float = BUSY_SECONDS) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.directory = directory
         self._path = directory / FILE_NAME
         self._limit = limit
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
         self._database = sqlite3.connect(
-            self._path, timeout=patience, isolation_level=None, check_same_thread=False
+            self._path, timeout=timeout, isolation_level=None, check_same_thread=False
         )
         self._to_erase: set[bytes] = set()
         self._open()
@@ -74,7 +74,7 @@ class DiskStore:
         return pages * FILE_PAGE_BYTES
 
     def read(self, key: bytes, content: memoryview) -> bool:
-        """Fills `content`; False, and the page is gone, if it isn't there whole."""
+        """Fills `content`; False, and the page is removed, if it is missing or damaged."""
         found = self._database.execute(
             "SELECT checksum, contents.content FROM pages JOIN contents ON id = pages.content WHERE key = ?",
             (key,),
@@ -89,14 +89,14 @@ class DiskStore:
         return False
 
     def touch(self, keys: Sequence[bytes]) -> None:
-        """Marks pages that follow each other as just used, the first one last."""
+        """Marks consecutive pages as just used, the first one last."""
         for key in reversed(keys):
             self._use += 1
             self._touched[key] = self._use
 
     @property
     def has_news(self) -> bool:
-        """Uses that only this process knows of yet."""
+        """Whether the file lacks uses that this process knows."""
         return bool(self._touched)
 
     def save_uses(self) -> None:
@@ -107,18 +107,18 @@ class DiskStore:
             self._touched.clear()
 
     def expect(self, keys: Sequence[bytes]) -> None:
-        """Pages that are to be written, if they aren't here yet: they count as used as `touch` has it.
+        """These pages will be written unless they are stored; they count as used as in `touch`.
 
-        None of them pushes out what was used later.
+        None of them evicts a page that was used later.
         """
         self._use = max(self._use, self._number("SELECT coalesce(max(used), 0) FROM pages"))
         self.touch(keys)
         self._expected = {key: self._touched[key] for key in keys}
 
     def write(self, pages: Sequence[StoredPage]) -> None:
-        """Takes in pages, in the order in which they may go, if there is room for them."""
+        """Writes pages that fit, in the order in which they may be evicted."""
         before = min((self._expected.get(page.key, NEVER) for page in pages), default=NEVER)
-        if not self._make_room(sum(len(page.content) for page in pages), before):
+        if not self._evict_for(sum(len(page.content) for page in pages), before):
             return
         with self._transaction():
             for page in pages:
@@ -127,9 +127,9 @@ class DiskStore:
         self.keys.update(page.key for page in pages)
 
     def forget(self, scope: str, namespace: str | None) -> int:
-        """Gives up what is of `namespace`, or of all that begin with `scope`; returns how many pages.
+        """Removes the pages of `namespace`, or of all namespaces in `scope`; returns their number.
 
-        Nobody finds them any more. `erase` until it returns False, so that none stays in the file.
+        Their contents stay in the file until `erase` returns False.
         """
         where = "substr(namespace, 1, length(?1)) = ?1" if namespace is None else "namespace = ?1"
         wanted = scope if namespace is None else namespace
@@ -140,7 +140,7 @@ class DiskStore:
         return len(self._to_erase) - before
 
     def erase(self) -> bool:
-        """Overwrites some of what was forgotten, at last what was given up before. Is there more?"""
+        """Overwrites some forgotten pages, finally free space of the file; returns whether there is more."""
         if self._to_erase:
             some = [self._to_erase.pop() for _ in range(min(ERASED_AT_ONCE, len(self._to_erase)))]
             self._delete(some, overwrite=True)
@@ -153,27 +153,27 @@ class DiskStore:
         self._delete(keys)
 
     def shrink(self) -> None:
-        """Brings a file down to a limit lower than it had, which takes its time."""
+        """Shrinks a file that is larger than its limit, which takes a while."""
         if self._number("PRAGMA page_count") * FILE_PAGE_BYTES <= self._limit:
             return
         log.info("%s is larger than it may be: what was used longest ago goes", self._path)
-        self._make_room(0, NEVER)
+        self._evict_for(0, NEVER)
         try:
-            self._database.execute("VACUUM")  # writes what stays twice
+            self._database.execute("VACUUM")  # writes the remaining pages twice
         except sqlite3.OperationalError as error:
             log.warning("%s could not be made smaller, %s: free room stays in it", self._path, error)
 
     def close(self) -> None:
         self.save_uses()
-        self.leave()
+        self.abandon()
 
-    def leave(self) -> None:
-        """As it is, if it fails."""
+    def abandon(self) -> None:
+        """Closes a failed file without writing."""
         self._database.close()
 
-    def opened_again(self) -> DiskStore:
-        """Hardly waits for who has locked the file. Raises OSError too."""
-        return DiskStore(self.directory, self._limit, patience=RETRY_SECONDS)
+    def reopened(self) -> DiskStore:
+        """Opens the file again, with a short timeout for locks. Raises OSError too."""
+        return DiskStore(self.directory, self._limit, timeout=RETRY_SECONDS)
 
     def _open(self) -> None:
         self._database.execute(f"PRAGMA page_size = {FILE_PAGE_BYTES}")
@@ -194,15 +194,15 @@ class DiskStore:
     def _insert(self, page: StoredPage, used: int) -> None:
         replaced = self._database.execute("SELECT content FROM pages WHERE key = ?", (page.key,)).fetchone()
         if replaced is not None:
-            return  # another server was first
+            return  # another server wrote it first
         at = self._database.execute("INSERT INTO contents (content) VALUES (?)", (page.content,)).lastrowid
         checksum = _checksum(page.key, page.content)
         self._database.execute(
             "INSERT INTO pages VALUES (?, ?, ?, ?, ?)", (page.key, page.namespace, used, checksum, at)
         )
 
-    def _make_room(self, more: int, before: int) -> bool:
-        """For `more` bytes, out of what was used before `before`."""
+    def _evict_for(self, more: int, before: int) -> bool:
+        """Evicts pages used before `before` until `more` bytes fit; False if they do not."""
         self.save_uses()
         while self.bytes_used + _bytes_for(more) > self._limit:
             older = "SELECT key FROM pages WHERE used < ? ORDER BY used LIMIT 8"
@@ -213,7 +213,7 @@ class DiskStore:
         return True
 
     def _delete(self, keys: Iterable[bytes], overwrite: bool = False) -> None:
-        """Without `overwrite` SQLite writes a third, but contents stay readable in the file's free pages."""
+        """Without `overwrite` SQLite writes a third as much, but contents stay readable in free pages."""
         self._database.execute(f"PRAGMA secure_delete = {'ON' if overwrite else 'FAST'}")
         with self._transaction():
             if not overwrite:
@@ -227,11 +227,11 @@ class DiskStore:
                 self._database.execute("DELETE FROM pages WHERE key = ?", (key,))
 
     def _has_remains(self) -> bool:
-        """Whether free pages may hold what was given up, by this server or another."""
+        """Whether free pages of the file may hold removed contents, of this server or another."""
         return not self._number("SELECT count(*) FROM clean")
 
     def _overwrite_free_pages(self) -> None:
-        """With rows of zeros, of which all but some bytes stand in pages of their own."""
+        """Writes rows of zeros, which fill whole pages except for some bytes."""
         with self._transaction():
             while free := self._number("PRAGMA freelist_count"):
                 size = min(free, FREE_PAGES_AT_ONCE) * (FILE_PAGE_BYTES - 4) + FILE_PAGE_BYTES // 4
@@ -240,7 +240,9 @@ class DiskStore:
                     (size,),
                 )
         with self._transaction():
-            if not self._number("PRAGMA freelist_count"):  # else another server has just given something up
+            if not self._number(
+                "PRAGMA freelist_count"
+            ):  # otherwise another server has just removed something
                 self._database.execute("INSERT OR IGNORE INTO clean VALUES (1)")
             self._delete_zeros()
 
@@ -256,7 +258,7 @@ class DiskStore:
 
 
 class _Transaction:
-    """All of it is written, or nothing."""
+    """A transaction: all of it is written, or nothing."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -272,12 +274,12 @@ class _Transaction:
 
 
 def least_limit(content_bytes: int) -> int:
-    """What a file needs to take in pages of so many bytes together."""
+    """The least size of a file that can store pages of so many bytes at once."""
     return EMPTY_FILE_PAGES * FILE_PAGE_BYTES + _bytes_for(content_bytes)
 
 
 def _bytes_for(content_bytes: int) -> int:
-    """With what SQLite needs to keep them."""
+    """Bytes of the contents and of SQLite's overhead."""
     return content_bytes * 17 // 16 + FILE_PAGE_BYTES
 
 

@@ -1,4 +1,4 @@
-"""Hashes of large files, remembered as long as the files are not touched."""
+"""Hashes of large files, kept until the files change."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class _Known(msgspec.Struct, array_like=True, frozen=True):
     changed_ns: int
     digest: bytes
 
-    def is_of(self, path: Path) -> bool:
+    def matches(self, path: Path) -> bool:
         return self == _known(path, self.digest)
 
 
 class FileHashes:
-    """`memory` is a file of its own, or None to hash every time. What can't be read there is hashed again."""
+    """`memory`: the file that keeps the hashes; None, or an unreadable one: files are hashed again."""
 
     def __init__(self, memory: Path | None) -> None:
         self._memory = memory
 
     def of(self, paths: Iterable[Path]) -> list[bytes]:
-        """SHA-256 of each."""
+        """The SHA-256 of each file."""
         files = [path.resolve() for path in paths]
         known = self._read()
-        stale = [path for path in files if str(path) not in known or not known[str(path)].is_of(path)]
+        stale = [path for path in files if str(path) not in known or not known[str(path)].matches(path)]
         with ThreadPoolExecutor() as threads:
             known |= zip(map(str, stale), threads.map(_hashed, stale), strict=True)
         if stale:
@@ -56,13 +56,13 @@ class FileHashes:
             return
         present = {path: each for path, each in known.items() if os.path.exists(path)}
         fresh = self._memory.with_suffix(f".{os.getpid()}")
-        with contextlib.suppress(OSError):  # a full disk costs time at the next start
+        with contextlib.suppress(OSError):  # without it the next start takes longer
             fresh.write_bytes(msgspec.json.encode(present))
             fresh.replace(self._memory)
 
 
 def _hashed(path: Path) -> _Known:
-    """The state is that from before: a file that changes meanwhile is hashed again."""
+    """Takes the file's state before hashing, so a file that changes meanwhile is hashed again."""
     state = _known(path, b"")
     with path.open("rb") as file:
         return msgspec.structs.replace(state, digest=hashlib.file_digest(file, "sha256").digest())

@@ -1,4 +1,4 @@
-"""Host memory that a GPU may read and write by itself."""
+"""Host memory that a GPU may access directly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ PORTABLE_AND_MAPPED = 1 | 2
 
 
 def host_memory(size: int, pinned: bool) -> torch.Tensor:
-    """uint8 [size], zeros; `pinned` for CUDA devices. Raises RuntimeError or OSError if there isn't as much.
+    """uint8 [size], zeros; `pinned` for CUDA devices. Raises RuntimeError or OSError if it cannot be
+    allocated.
 
     PyTorch's own pinned memory would be rounded up to a power of two: 33 GiB would take 64.
     """

@@ -1,4 +1,4 @@
-"""Pages in host memory, found by their keys: the tier behind the device's pages, and the way to the disk."""
+"""Pages in host memory, by key: the first tier below the device, and the buffer of the tiers below it."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ KEY_BYTES = 16
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A page's place in memory. While it has holds it stays there."""
+    """A page in host memory."""
 
     key: bytes
     namespace: str
-    place: int
-    holds: int = 1
+    place: int  # index in the memory
+    holds: int = 1  # while it has any, it is not evicted
 
-    def is_of(self, scope: str, namespace: str | None) -> bool:
-        """Of a namespace, or, if that is None, of one that begins with `scope`."""
+    def matches(self, scope: str, namespace: str | None) -> bool:
+        """Whether it is of `namespace`, or, if that is None, of one whose name begins with `scope`."""
         return self.namespace.startswith(scope) if namespace is None else self.namespace == namespace
 
 
 class HostPool:
-    """`places` pages of `place_bytes` each; those used longest ago make room for others.
+    """`places` pages of `place_bytes` each; the least recently used ones are evicted.
 
-    Its methods may be called from any thread. Whoever gets an entry from `reserve` writes its content, lets
-    others find it with `enter`, and lets it go; or lets it go at once, having none.
+    Its methods may be called from any thread. The caller of `reserve` writes the entry's content, publishes
+    it with `enter`, and releases it; without a content it only releases it.
     """
 
     def __init__(self, places: int, place_bytes: int, pinned: bool) -> None:
         self.places = places
         self.place_bytes = place_bytes
         self.memory = host_memory(places * place_bytes, pinned).view(places, place_bytes)
-        self.to_write: deque[Entry] = deque()  # held until they are on disk
+        self.to_write: deque[Entry] = deque()  # held until they are written to the lower tiers
         self._free = list(range(places))
         self._entries: dict[bytes, Entry] = {}
-        self._idle: OrderedDict[bytes, Entry] = OrderedDict()  # without holds, the next to go first
+        self._idle: OrderedDict[bytes, Entry] = OrderedDict()  # without holds, least recently used first
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
@@ -50,13 +50,13 @@ class HostPool:
         return key in self._entries
 
     def content(self, entry: Entry) -> memoryview:
-        """Its bytes, for whoever holds it."""
+        """The bytes of an entry that the caller holds."""
         return self.memory[entry.place].numpy().data
 
-    def reserve(self, key: bytes, namespace: str = "", patience: float = 0.0) -> Entry | None:
-        """A place for a page, held; None if there is none within `patience` seconds."""
+    def reserve(self, key: bytes, namespace: str = "", timeout: float = 0.0) -> Entry | None:
+        """A held entry for a page; None if no place is free within `timeout` seconds."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._free or self._idle, patience):
+            if not self._changed.wait_for(lambda: self._free or self._idle, timeout):
                 return None
             if not self._free:
                 _, oldest = self._idle.popitem(last=False)
@@ -65,12 +65,12 @@ class HostPool:
             return Entry(key, namespace, self._free.pop())
 
     def enter(self, entry: Entry, to_write: bool) -> None:
-        """It has its content: others may find it. With `to_write` it is held until it is on disk."""
+        """Publishes an entry with its content. With `to_write` it is held until it is written."""
         with self._changed:
             if to_write:
                 entry.holds += 1
                 self.to_write.append(entry)
-            self._entries.setdefault(entry.key, entry)  # both threads may have been at it
+            self._entries.setdefault(entry.key, entry)  # the other thread may have entered the page too
 
     def hold(self, key: bytes) -> Entry | None:
         with self._changed:
@@ -80,8 +80,8 @@ class HostPool:
                 self._idle.pop(key, None)
             return entry
 
-    def let_go(self, entries: Iterable[Entry]) -> None:
-        """Of pages that follow each other the last goes first: it is useless without those before it."""
+    def release(self, entries: Iterable[Entry]) -> None:
+        """Of consecutive pages the last is evicted first, because it is useless without those before it."""
         with self._changed:
             for entry in reversed(list(entries)):
                 entry.holds -= 1
@@ -90,18 +90,18 @@ class HostPool:
             self._changed.notify_all()
 
     def forget(self, scope: str, namespace: str | None) -> int:
-        """Gives up what `Entry.is_of` them, and says how many; what is held goes as soon as it is let go."""
+        """Removes matching pages and returns their number; held ones are freed when they are released."""
         with self._changed:
-            doomed = [entry for entry in self._entries.values() if entry.is_of(scope, namespace)]
-            self._lose(doomed)
+            doomed = [entry for entry in self._entries.values() if entry.matches(scope, namespace)]
+            self._remove(doomed)
             return len(doomed)
 
     def discard(self, keys: Iterable[bytes]) -> None:
-        """Gives up pages as `forget` does."""
+        """Removes pages as `forget` does."""
         with self._changed:
-            self._lose([self._entries[key] for key in keys if key in self._entries])
+            self._remove([self._entries[key] for key in keys if key in self._entries])
 
-    def _lose(self, entries: Iterable[Entry]) -> None:
+    def _remove(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             del self._entries[entry.key]
             if self._idle.pop(entry.key, None) is not None:
@@ -112,7 +112,7 @@ class HostPool:
         if self._entries.get(entry.key) is entry:
             self._idle[entry.key] = entry
         else:
-            self._free.append(entry.place)  # nobody can find it, or nobody any more
+            self._free.append(entry.place)  # it was removed, or never entered
 
 
 def split_keys(keys: bytes) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""What is behind host memory: pages on disk and in a remote store."""
+"""The tiers below host memory: pages on disk and in a remote store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class LowerTiers:
-    """Either may be missing. Methods raise sqlite3.Error when the disk fails; then `leave_disk`."""
+    """Either may be missing. Methods raise sqlite3.Error when the disk fails; then call `suspend_disk`."""
 
     def __init__(self, disk: DiskStore | None, remote: RemoteStore | None) -> None:
         self.disk = disk
@@ -26,19 +26,19 @@ class LowerTiers:
         self.disk_hits = 0
         self.remote_hits = 0
         self._failed_disk: DiskStore | None = None
-        self._to_discard: set[bytes] = set()  # on disk, which it may have failed at
+        self._to_discard: set[bytes] = set()  # on disk, once it works again
         self._next_try = 0.0  # on the monotonic clock
 
     def __bool__(self) -> bool:
         return self.disk is not None or self.remote is not None
 
     def needs(self, key: bytes) -> bool:
-        """Whether a page is to be written: a remote store knows itself what it has."""
-        disk = self.disk  # another thread may leave it meanwhile
+        """Whether a page must be written. A remote store checks itself which pages it has."""
+        disk = self.disk  # another thread may suspend it meanwhile
         return self.remote is not None or (disk is not None and key not in disk.keys)
 
     def count(self, namespace: str, keys: Sequence[bytes], is_here: Callable[[bytes], bool]) -> int:
-        """How many of the first of `keys` can be had, those that are here already among them."""
+        """How many of the first `keys` are stored or, by `is_here`, in memory."""
         on_disk = self.disk.keys if self.disk is not None else frozenset()
         lacking = [key for key in keys if not is_here(key) and key not in on_disk]
         if not lacking:
@@ -47,7 +47,7 @@ class LowerTiers:
         return len(keys) if elsewhere == len(lacking) else keys.index(lacking[elsewhere])
 
     def read(self, namespace: str, wanted: Mapping[bytes, memoryview]) -> set[bytes]:
-        """Fills contents by their keys; returns the keys of those that are there whole."""
+        """Fills contents by key; returns the keys of the pages that were found whole."""
         found: set[bytes] = set()
         if self.disk is not None:
             keys = self.disk.keys
@@ -67,18 +67,18 @@ class LowerTiers:
             self.remote.write(pages)
 
     def forget_remote(self, scope: str, namespace: str | None) -> int | None:
-        """Gives up a namespace, or all that begin with `scope`; how many pages. None: the store failed."""
+        """Removes a namespace, or all in `scope`; returns the number of pages. None: the store failed."""
         return self.remote.forget(scope, namespace) if self.remote is not None else 0
 
     def forget_on_disk(self, scope: str, namespace: str | None) -> int | None:
-        """The same. None: the disk has failed, and may still have some. `erase` until it returns False."""
+        """The same. None: the disk failed and may still have some. Call `erase` until it returns False."""
         self.try_disk_again(insist=True)
         if self.disk is None:
             return None if self._failed_disk is not None else 0
         return self.disk.forget(scope, namespace)
 
     def erase(self) -> bool:
-        """Overwrites some of what was forgotten on disk. Is there more?"""
+        """Overwrites some forgotten pages on disk; returns whether there are more."""
         return self.disk is not None and self.disk.erase()
 
     def discard(self, namespace: str, keys: Sequence[bytes]) -> None:
@@ -88,22 +88,22 @@ class LowerTiers:
             self._to_discard.update(keys)
             self._discard_on_disk()
 
-    def leave_disk(self, error: Exception) -> None:
+    def suspend_disk(self, error: Exception) -> None:
         log.warning("the disk cache is not used for %.0f s: %s", SILENCE_SECONDS, error)
         self._next_try = time.monotonic() + SILENCE_SECONDS
         if self.disk is not None:
-            self.disk.leave()
+            self.disk.abandon()
             self.disk, self._failed_disk = None, self.disk
 
     def try_disk_again(self, insist: bool = False) -> None:
-        """If it has failed, and not just now or we `insist`."""
+        """Opens a failed disk again, if its pause is over or with `insist`."""
         if self._failed_disk is None or (time.monotonic() < self._next_try and not insist):
             return
         try:
-            self.disk, self._failed_disk = self._failed_disk.opened_again(), None
+            self.disk, self._failed_disk = self._failed_disk.reopened(), None
             self._discard_on_disk()
         except (sqlite3.Error, OSError, ForeignFileError) as error:
-            self.leave_disk(error)
+            self.suspend_disk(error)
 
     def _discard_on_disk(self) -> None:
         if self.disk is not None and self._to_discard:

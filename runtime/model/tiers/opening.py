@@ -1,4 +1,4 @@
-"""Opens the page store that a server was asked for, and names what its pages depend on."""
+"""Opens the configured page store, and hashes what its pages depend on."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from .remote import RemoteStore
 
 HOST_BYTES_BEFORE_OTHERS = 1 << 30
-"""of host memory that pages pass through on their way to slower tiers, unless --host-cache says how many"""
+"""of host memory as a buffer for the lower tiers, if --host-cache is not set"""
 HASHES_NAME = "weights.json"
 LAYOUT = 1
-"""of a page's bytes; another number for another order of layers, heads, slots"""
+"""of the layout of a page's bytes"""
 log = logging.getLogger(__name__)
 
 
 def open_page_store(config: ServeConfig, page_bytes: int, device: torch.device) -> PageStore | None:
-    """None if no tier is wanted. A disk cache that can't be read is left alone, with a warning.
+    """None if no tier is configured. An unreadable disk cache is not used, with a warning.
 
-    Raises ConfigError if host memory would not hold a single page or the disk cache what is written at once,
-    or the remote cache can't be meant.
+    Raises ConfigError if host memory cannot hold a page, the disk cache cannot hold the pages that are
+    written at once, or the remote cache's URL is invalid.
     """
     disk = _open_disk(config.disk_cache, config.disk_cache_size, page_bytes)
     tiers = LowerTiers(disk, _open_remote(config.remote_cache))
@@ -55,7 +55,7 @@ def open_page_store(config: ServeConfig, page_bytes: int, device: torch.device) 
 
 
 def host_bytes(config: ServeConfig) -> int:
-    """How much host memory the tiers that were asked for take."""
+    """Bytes of host memory that the configured tiers take."""
     others = config.disk_cache or config.remote_cache
     return config.host_cache or (HOST_BYTES_BEFORE_OTHERS if others else 0)
 
@@ -63,9 +63,9 @@ def host_bytes(config: ServeConfig) -> int:
 def page_model(
     store: PageStore, shape: object, dtype: torch.dtype, cos_sin: torch.Tensor, weights: Iterable[Path]
 ) -> bytes:
-    """A hash of all that a page's content depends on beside its tokens and namespace, 32 bytes.
+    """A hash (32 bytes) of everything that a page's content depends on beside its tokens and namespace.
 
-    shape: what describes the decoder and the pages. cos_sin: see `rope.cos_sin_table`.
+    shape: parameters of the decoder and the pages. cos_sin: see `rope.cos_sin_table`.
     """
     rotation = cos_sin[:2].cpu().numpy().tobytes()
     state = hashlib.blake2b(f"{LAYOUT} {shape} {dtype}".encode() + rotation, digest_size=32)

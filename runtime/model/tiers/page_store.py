@@ -1,4 +1,4 @@
-"""Keeps pages that the device gave up: in host memory, and on disk and in a remote store behind it."""
+"""The page store: keeps evicted pages in host memory, and in the disk and remote tiers below it."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from .host_pool import Entry, HostPool, split_keys
 from .lower_tiers import LowerTiers
 from .uses import Uses
 
-PAGES_AT_ONCE = 8  # written between two looks at who asks
-MOST_USED_KEYS = 100_000  # that the tiers may not know of yet
+PAGES_AT_ONCE = 8  # written between two looks at the inbox
+MOST_USED_KEYS = 100_000  # whose use is not reported to the tiers yet
 IDLE_MS = 500
 log = logging.getLogger(__name__)
 
 
 class PageStore:
-    """Answers fetches and writes in a thread of its own, so that no step waits for a disk or a network.
+    """Answers fetches and writes pages in its own thread, so that no step waits for a disk or a network.
 
-    What a fetch has found is held in host memory until it is ended.
+    Pages of a fetch are held in host memory until it is ended.
     """
 
     def __init__(self, pool: HostPool, tiers: LowerTiers) -> None:
@@ -50,9 +50,9 @@ class PageStore:
         self._fetches = Fetches(pool, tiers)
         self._wake: Callable[[], None] = lambda: None
         self._to_forget: deque[ForgetPages | DiscardPages] = deque()
-        self._forgotten: list[ForgetPages] = []  # to be answered when it is erased
+        self._forgotten: list[ForgetPages] = []  # to be answered once the pages are erased
         self._uses = Uses(MOST_USED_KEYS)
-        self._uses_due = 0.0  # when they may be saved next, on the monotonic clock
+        self._uses_due = 0.0  # next time to save them, on the monotonic clock
         self._unwritten = 0
         self._written = threading.Condition()
         self._order: list[bytes] | None = None  # see `expect`
@@ -61,19 +61,19 @@ class PageStore:
         self._restored_pages = 0
 
     def start(self, inbox: Inbox[PageStoreInbox], scheduler: Outbox) -> None:
-        """Neither may be used by another thread from now on."""
+        """Starts the thread, which alone uses inbox and outbox from now on."""
         self._wake = inbox.wake
         threading.Thread(target=self._run, args=(inbox, scheduler), name="page store", daemon=True).start()
 
-    # The model's thread
+    # Called by the model's thread
 
     def saved(self, entries: list[Entry]) -> None:
-        """Pages that follow each other have their contents."""
+        """The contents of these consecutive pages are copied."""
         self._saved_pages += len(entries)
         self._keep(entries)
 
     def write_again(self, keys: list[bytes]) -> None:
-        """Those that are in memory, of pages that follow each other, are to be written too."""
+        """Writes those of these consecutive pages that are in memory again."""
         self._keep([entry for key in keys if (entry := self.pool.hold(key)) is not None])
 
     def _keep(self, entries: list[Entry]) -> None:
@@ -83,21 +83,21 @@ class PageStore:
                 with self._written:
                     self._unwritten += 1
             self.pool.enter(entry, to_write)
-        self.pool.let_go(entries)
+        self.pool.release(entries)
         self._wake()
 
-    def lose(self, pages: int) -> None:
-        """There was no room for them."""
+    def count_lost(self, pages: int) -> None:
+        """These pages were not saved, because host memory was full."""
         self._lost_pages += pages
         self._wake()
 
     def places(self, fetch: int, first: int, count: int) -> list[int]:
-        """Where pages of a fetch are in host memory, for a step that restores them."""
+        """Places in host memory of a fetch's pages, for a step that restores them."""
         self._restored_pages += count
         return self._fetches.places(fetch, first, count)
 
     def end(self, fetch: int) -> None:
-        """Its pages are restored."""
+        """The pages of a fetch are restored."""
         self._fetches.end_restored(fetch)
         self._wake()
 
@@ -106,30 +106,30 @@ class PageStore:
         self._wake()
 
     def expect(self, order: list[bytes]) -> None:
-        """These are going to be saved, and are to be kept as if the first of them was used last."""
+        """These pages will be saved. The first ones count as most recently used."""
         with self._written:
             self._unwritten += 1  # the order
         self._order = order
         self._wake()
 
     def finish(self) -> None:
-        """Waits until what was saved is written."""
+        """Waits until all saved pages are written."""
         with self._written:
             self._written.wait_for(lambda: not self._unwritten)
 
-    # The store's thread
+    # Run by the store's thread
 
     def _run(self, inbox: Inbox[PageStoreInbox], scheduler: Outbox) -> None:
         try:
             self._serve(inbox, scheduler)
         except BaseException:
             log.exception("the page store failed")
-            os._exit(1)  # else requests would wait for its answers for ever
+            os._exit(1)  # otherwise requests would wait for its answers for ever
 
     def _serve(self, inbox: Inbox[PageStoreInbox], scheduler: Outbox) -> None:
         reported = None
         while True:
-            message = inbox.receive(self._patience_ms())
+            message = inbox.receive(self._timeout_ms())
             self.tiers.try_disk_again()
             if message is not None:
                 self._take(message, scheduler)
@@ -142,14 +142,14 @@ class PageStore:
                 self._write()
                 report = self._report()
             except sqlite3.Error as error:
-                self._leave_disk(error)
+                self._suspend_disk(error)
                 report = self._report()
             if report != reported:
                 scheduler.send(StoreReport(report))
                 reported = report
 
-    def _patience_ms(self) -> int | None:
-        """How long nobody needs to ask for anything before there is something to do."""
+    def _timeout_ms(self) -> int | None:
+        """Milliseconds until there is work even without a message; None: nothing."""
         if self._fetches.busy or self.pool.to_write or self._order is not None or self._forgotten:
             return 0
         disk = self.tiers.disk
@@ -165,19 +165,19 @@ class PageStore:
                     Found(message.fetch, self._fetches.find(message.fetch, message.namespace, keys))
                 )
             case FetchPages():
-                self._fetches.bring(message.fetch)
+                self._fetches.read(message.fetch)
             case EndFetch():
                 self._fetches.end(message.fetch)
             case UsedPages():
                 self._uses.add(message.keys)
 
     def _fetch(self, scheduler: Outbox) -> None:
-        brought = self._fetches.advance()
-        if brought is not None:
-            scheduler.send(Fetched(*brought))
+        ready = self._fetches.advance()
+        if ready is not None:
+            scheduler.send(Fetched(*ready))
 
     def _forget(self, scheduler: Outbox) -> None:
-        """Nobody finds it from now on. On disk it is erased some at a time, as prompts may want an answer."""
+        """Removes pages from all tiers; on disk it erases some at a time, because fetches may wait."""
         while self._to_forget:
             doomed = self._to_forget.popleft()
             if isinstance(doomed, DiscardPages):
@@ -196,28 +196,28 @@ class PageStore:
             self._forgotten.clear()
 
     def _write(self) -> None:
-        """A few pages; then somebody may want an answer."""
+        """Writes a few pages, because fetches may wait meanwhile."""
         queue = self.pool.to_write
         batch = [queue.popleft() for _ in range(min(PAGES_AT_ONCE, len(queue)))]
         if not batch:
             if time.monotonic() >= self._uses_due:
                 self._save_uses()
             return
-        kept = [entry for entry in batch if entry.key in self.pool]  # else forgotten meanwhile
+        kept = [entry for entry in batch if entry.key in self.pool]  # the others were forgotten
         try:
             self.tiers.write(
                 [StoredPage(entry.key, entry.namespace, self.pool.content(entry)) for entry in kept]
             )
         finally:
-            self.pool.let_go(batch)
+            self.pool.release(batch)
             self._count_written(len(batch))
 
     def _save_uses(self) -> None:
-        """Now and then, when nothing is left to write, so that what was used can be there."""
+        """Reports uses to the tiers from time to time, once all pages are written."""
         self._uses_due = time.monotonic() + IDLE_MS / 1000
         disk = self.tiers.disk
         for keys in self._uses.take():
-            self.pool.let_go([entry for key in keys if (entry := self.pool.hold(key)) is not None])
+            self.pool.release([entry for key in keys if (entry := self.pool.hold(key)) is not None])
             if disk is not None:
                 disk.touch([key for key in keys if key in disk.keys])
         if disk is not None:
@@ -239,8 +239,8 @@ class PageStore:
             self._unwritten -= count
             self._written.notify_all()
 
-    def _leave_disk(self, error: sqlite3.Error) -> None:
-        self.tiers.leave_disk(error)
+    def _suspend_disk(self, error: sqlite3.Error) -> None:
+        self.tiers.suspend_disk(error)
         for doomed in self._forgotten:
             doomed.dropped.disk_pages = None
         while self.pool.to_write:

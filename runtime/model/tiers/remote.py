@@ -18,25 +18,26 @@ from .timed_sockets import Deadline, TimedSocket
 
 PREFIX = b"arbora:1:"  # with the version of the values' format
 CHECKSUM_BYTES = 4
-NAMES_AT_ONCE = 1000  # in a question
-ANSWER_SECONDS = 2.0  # for a call
+NAMES_AT_ONCE = 1000  # in one round trip
+ANSWER_SECONDS = 2.0  # for a whole call
 SILENCE_SECONDS = 30.0
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
 class RemoteStore:
-    """Pages as values under their namespace and key. How many, and which make room, the server decides.
+    """Pages as values under namespace and key. The server decides how many it keeps, and which it evicts.
 
-    When the server fails or is slow it is left in peace for a while: pages are not found there, or not kept
-    there. One that is full, is slow to take pages, or takes none for another reason, is still read. No method
-    raises for that. None of those that prompts wait for takes longer than `ANSWER_SECONDS`, however slowly an
-    answer comes in.
+    After the server fails or is slow it is not used for a while: pages are neither found nor stored. A server
+    that is full, or slow or unable to store pages, is still read. No method raises for these reasons. Calls
+    that prompts wait for take at most `ANSWER_SECONDS`, even if the answer arrives slowly.
     """
 
     def __init__(self, url: str) -> None:
-        """Raises ValueError for a URL that is none."""
-        again = Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,))  # it has been restarted
+        """Raises ValueError for an invalid URL."""
+        again = Retry(
+            NoBackoff(), 1, supported_errors=(redis.ConnectionError,)
+        )  # for a server that was restarted
         self._server = redis.Redis.from_url(
             url,
             socket_timeout=ANSWER_SECONDS,
@@ -49,7 +50,7 @@ class RemoteStore:
         self._writing = _Use("takes no pages")
 
     def count(self, namespace: str, keys: Sequence[bytes]) -> int:
-        """How many of the first pages are there."""
+        """How many of the first pages are stored."""
 
         def count() -> int:
             last_start = time.monotonic() + ANSWER_SECONDS / 2
@@ -65,7 +66,7 @@ class RemoteStore:
         return self._ask(self._reading, count, 0)
 
     def read(self, namespace: str, wanted: Mapping[bytes, memoryview]) -> set[bytes]:
-        """Fills contents by their keys; returns the keys of the pages that are there whole."""
+        """Fills contents by key; returns the keys of the pages that were found whole."""
         whole: set[bytes] = set()
 
         def read() -> None:
@@ -74,41 +75,43 @@ class RemoteStore:
             for key, value in zip(wanted, values, strict=True):
                 if value is not None and _unpack(key, value, wanted[key]):
                     whole.add(key)
-            self._give_up(names[key] for key in wanted if key not in whole)
+            self._unlink_damaged(names[key] for key in wanted if key not in whole)
 
         self._ask(self._reading, read, None)
         return whole
 
     def write(self, pages: Sequence[StoredPage]) -> None:
-        """Takes in pages that it lacks, in the order in which they may go."""
+        """Stores pages that the server lacks, in the order in which they may be evicted."""
         if pages:
             self._ask(self._writing, lambda: self._write(pages), None)
 
     def forget(self, scope: str, namespace: str | None) -> int | None:
-        """Gives up what is of `namespace`, or of all that begin with `scope`; how many pages that were, or
-        None if the server failed and still has some."""
+        """Removes the pages of `namespace`, or of all in `scope`; returns their number.
+
+        None: the server failed and still has some.
+        """
         if namespace is None:
-            pattern = PREFIX + _escaped(_spelled(scope)) + b"*"
+            pattern = PREFIX + _escaped(_escaped_namespace(scope)) + b"*"
         else:
-            pattern = PREFIX + _escaped(_spelled(namespace)) + b":*"
+            pattern = PREFIX + _escaped(_escaped_namespace(namespace)) + b":*"
         return self._ask(self._reading, lambda: self._unlink(pattern), None, insist=True)
 
     def discard(self, namespace: str, keys: Sequence[bytes]) -> None:
-        """Gives up pages of a namespace."""
+        """Removes pages of a namespace."""
         names = [name(namespace, key) for key in keys]
         self._ask(
             self._reading, lambda: self._all(names, lambda pipe, each: pipe.unlink(each)), [], insist=True
         )
 
     def _begin(self, connection: Any) -> None:
-        """With one that has just been connected."""
+        """Called for each new connection."""
         connection._sock = TimedSocket(connection._sock, self._deadline)
         connection.on_connect()
 
-    def _give_up(self, names: Iterable[bytes]) -> None:
-        """So that they are written again. Those that seem to have no value may have one of another type."""
+    def _unlink_damaged(self, names: Iterable[bytes]) -> None:
+        """Removes damaged values, so that they are written again; a missing one may have another type."""
         if damaged := list(names):
-            with contextlib.suppress(redis.ResponseError):  # it may let us read only
+            with contextlib.suppress(redis.ResponseError):  # the server may be read-only for us
                 self._server.unlink(*damaged)
 
     def _write(self, pages: Sequence[StoredPage]) -> None:
@@ -118,7 +121,7 @@ class RemoteStore:
         self._all(lacking, lambda pipe, at: pipe.set(at, _packed(pages_at[at])))
 
     def _unlink(self, pattern: bytes) -> int:
-        """However many names the server has: only each round trip has a deadline."""
+        """Has a deadline for each round trip only, because the server may have very many names."""
         forgotten, cursor = 0, None
         while cursor != 0:
             self._deadline.set(ANSWER_SECONDS)
@@ -127,14 +130,14 @@ class RemoteStore:
         return forgotten
 
     def _all(self, names: Sequence[bytes], command: Callable[[Any, bytes], object]) -> list[Any]:
-        """The answers to a command for each of `names`, in one round trip. Raises the first error of them."""
+        """The answers to a command for each of `names`, in one round trip. Raises the first error."""
         pipe = self._server.pipeline(transaction=False)
         for each in names:
             command(pipe, each)
         return pipe.execute() if names else []
 
     def _ask(self, use: _Use, work: Callable[[], T], otherwise: T, insist: bool = False) -> T:
-        """What `work` returns; `otherwise` if the server fails, or is left in peace and we don't `insist`."""
+        """The result of `work`; `otherwise` if the server fails, or is paused (unless `insist`)."""
         if time.monotonic() < use.next and not insist:
             return otherwise
         self._deadline.set(ANSWER_SECONDS)
@@ -146,7 +149,7 @@ class RemoteStore:
 
 
 class _Use:
-    """Whether the server may be read, or written to; `next` is when, on the monotonic clock."""
+    """Whether the server may be read, or written to. `next`: the end of a pause, on the monotonic clock."""
 
     def __init__(self, paused: str) -> None:
         self._paused = paused
@@ -158,17 +161,17 @@ class _Use:
 
 
 def name(namespace: str, key: bytes) -> bytes:
-    """What a page is called there."""
-    return PREFIX + _spelled(namespace) + b":" + key.hex().encode()
+    """A page's name on the server."""
+    return PREFIX + _escaped_namespace(namespace) + b":" + key.hex().encode()
 
 
-def _spelled(namespace: str) -> bytes:
-    """Without colons, so that no namespace's names begin like another's."""
+def _escaped_namespace(namespace: str) -> bytes:
+    """Without colons, so that no namespace's names are a prefix of another's."""
     return namespace.replace("%", "%25").replace(":", "%3A").encode()
 
 
 def _escaped(text: bytes) -> bytes:
-    """For a pattern that means just this."""
+    """Escapes text in a pattern."""
     return b"".join(b"\\" + bytes([byte]) if byte in b"*?[]\\^-" else bytes([byte]) for byte in text)
 
 
@@ -177,7 +180,7 @@ def _packed(page: StoredPage) -> bytes:
 
 
 def _unpack(key: bytes, value: bytes, content: memoryview) -> bool:
-    """Fills `content`; False if that is not the page."""
+    """Fills `content`; False if the value is not this page."""
     stored = memoryview(value)[CHECKSUM_BYTES:]
     if len(stored) != len(content) or value[:CHECKSUM_BYTES] != _checksum(key, stored):
         log.warning("a page in the remote cache is damaged; it is computed again")

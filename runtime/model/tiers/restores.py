@@ -1,4 +1,4 @@
-"""Copies from host memory to the device, a layer at a time, for the step that needs them."""
+"""Copies pages from host memory to the device, layer by layer, for the step that reads them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ LoadLayer = Callable[[int], None]
 
 class Restore(Protocol):
     def arrive(self, layer: int) -> None:
-        """Makes a layer's pages ready for what is computed next."""
+        """Makes a layer's pages ready before it is computed."""
 
     def finish(self) -> float:
-        """Returns when all pages are there: how many milliseconds copying took."""
+        """Waits for all pages; returns the milliseconds that copying took."""
         ...
 
 
 class HostRestore:
-    """On the CPU a layer's pages are copied right before they are read."""
+    """On the CPU: copies a layer's pages right before they are read."""
 
     def __init__(self, load: LoadLayer, layers: int) -> None:
         self._load = load
@@ -43,7 +43,7 @@ class HostRestore:
 
 
 class StreamRestore:
-    """On CUDA a stream of its own copies beside what is computed."""
+    """On CUDA: copies in a separate stream while other layers are computed."""
 
     def __init__(self, stream: torch.cuda.Stream, load: LoadLayer, layers: int) -> None:
         stream.wait_stream(torch.cuda.current_stream())

@@ -1,4 +1,4 @@
-"""Sockets that wait no longer than a deadline, however slowly bytes come in."""
+"""Sockets with a deadline for a whole exchange, even if bytes arrive slowly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Deadline:
-    """Of what is being asked, on the monotonic clock."""
+    """The end of the current exchange, on the monotonic clock."""
 
     def __init__(self) -> None:
         self._end = 0.0
@@ -17,7 +17,7 @@ class Deadline:
         self._end = time.monotonic() + seconds
 
     def left(self) -> float:
-        """Raises TimeoutError if nothing is."""
+        """Seconds that are left. Raises TimeoutError if none are."""
         left = self._end - time.monotonic()
         if left <= 0:
             raise TimeoutError("the deadline has passed")
@@ -25,7 +25,7 @@ class Deadline:
 
 
 class TimedSocket:
-    """A connected socket: its own timeout is for each call, the deadline for all of them together."""
+    """A connected socket: its timeout is for each call, the deadline for all calls together."""
 
     def __init__(self, connected: socket.socket, deadline: Deadline) -> None:
         self._socket = connected

@@ -1,4 +1,4 @@
-"""Moves pages between the device and host memory, as steps say."""
+"""Copies pages between the device and host memory, as step plans say."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .page_store import PageStore
 from .restores import HostRestore, Restore, StreamRestore
 
 ID_BYTES = 4
-PAGES_AT_ONCE = 8  # of a flush: written while the next ones are copied
-FLUSH_PATIENCE = 5.0  # seconds until a page written to disk leaves its place in memory
+PAGES_AT_ONCE = 8  # in a flush, written while the next ones are copied
+FLUSH_TIMEOUT = 5.0  # seconds until a page written to disk frees its place in memory
 
 
 class Transfers:
-    """Copies run in order with the steps; on CUDA beside them, a layer at a time.
+    """Copies run in order with the steps; on CUDA they overlap with them, layer by layer.
 
     kvs: one [2, kv_heads, num_pages, page_size, head_dim] tensor for each layer.
     """
@@ -36,8 +36,8 @@ class Transfers:
         self._saving: list[list[Entry]] = []
         self._copied: list[torch.cuda.Event] = []
 
-    def save(self, saves: Sequence[SavedPages], patience: float = 0.0) -> None:
-        """Takes pages into host memory, as far as there is room within `patience` seconds for each."""
+    def save(self, saves: Sequence[SavedPages], timeout: float = 0.0) -> None:
+        """Copies pages to host memory. A page that gets no place within `timeout` seconds is lost."""
         pool = self._store.pool
         for part in saves:
             pages, entries, known = [], [], []
@@ -47,13 +47,13 @@ class Transfers:
                 if there is not None:
                     known.append(there)
                     continue
-                entry = pool.reserve(key, part.namespace, patience)
+                entry = pool.reserve(key, part.namespace, timeout)
                 if entry is None:
-                    self._store.lose(1)
+                    self._store.count_lost(1)
                     continue
                 pages.append(page)
                 entries.append(entry)
-            pool.let_go(known)  # they count as used now
+            pool.release(known)  # so that they count as used
             if entries:
                 save_pages(self._kvs, pages, self._memory, [entry.place for entry in entries])
                 self._saving.append(entries)
@@ -61,12 +61,12 @@ class Transfers:
             self._copied.append(torch.cuda.current_stream().record_event())
 
     def save_computed(self, saves: Sequence[SavedPages]) -> None:
-        """Takes in what no tier has yet, to be found at once."""
+        """Saves pages that no tier has yet; they can be found at once."""
         self.save([self._unsaved(part) for part in saves])
         self.settle([])
 
     def restore(self, restores: Sequence[RestoredPages]) -> Restore:
-        """Brings fetched pages to the device."""
+        """Copies fetched pages to the device."""
         pages, places = [], []
         for part in restores:
             ids = np.frombuffer(part.pages, np.int32).tolist()
@@ -81,7 +81,7 @@ class Transfers:
         return StreamRestore(self._stream, load, len(self._kvs))
 
     def settle(self, fetches_over: Sequence[int]) -> None:
-        """After a step: what was saved may be found from now on, and these fetches be given up."""
+        """After a step: publishes the saved pages and ends these fetches."""
         for event in self._copied:
             event.synchronize()
         self._copied.clear()
@@ -95,7 +95,7 @@ class Transfers:
         self._store.forget(message)
 
     def flush(self, message: FlushPages) -> None:
-        """Returns when all is where it outlives the process, as far as there is room."""
+        """Returns when all pages that fit are in tiers that outlive the process."""
         self.settle(message.fetches_over)
         if not self._store.tiers:
             return
@@ -104,12 +104,12 @@ class Transfers:
         for part in message.saves:
             for few in _pieces(self._unsaved(part), at_once):
                 self._store.write_again(split_keys(few.keys))
-                self.save([few], patience=FLUSH_PATIENCE)
+                self.save([few], timeout=FLUSH_TIMEOUT)
                 self.settle([])
         self._store.finish()
 
     def _unsaved(self, part: SavedPages) -> SavedPages:
-        """Without what is on disk already."""
+        """Without pages that are on disk already."""
         pages = zip(split_keys(part.keys), np.frombuffer(part.pages, np.int32).tolist(), strict=True)
         lacking = [(key, page) for key, page in pages if self._store.tiers.needs(key)]
         ids = np.array([page for _, page in lacking], np.int32)
@@ -117,7 +117,7 @@ class Transfers:
 
 
 def _pieces(part: SavedPages, pages: int) -> Iterator[SavedPages]:
-    """The same in parts of at most so many pages."""
+    """Splits into parts of at most `pages` pages."""
     for at in range(0, len(part.pages) // ID_BYTES, pages):
         keys = part.keys[at * KEY_BYTES : (at + pages) * KEY_BYTES]
         yield SavedPages(part.namespace, keys, part.pages[at * ID_BYTES : (at + pages) * ID_BYTES])

@@ -1,4 +1,4 @@
-"""What was used on the device, which the slower tiers are to learn of."""
+"""Uses of pages on the device, to be reported to the slower tiers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .host_pool import KEY_BYTES, split_keys
 
 
 class Uses:
-    """For each use the keys of pages that follow each other; of about `most` keys, the last ones."""
+    """Keys of consecutive pages for each use; keeps the last uses, of about `most` keys."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -26,7 +26,7 @@ class Uses:
             self._bytes -= len(self._uses.popleft())
 
     def take(self) -> Iterator[list[bytes]]:
-        """All of them, the oldest first."""
+        """Removes all uses, oldest first."""
         while self._uses:
             keys = self._uses.popleft()
             self._bytes -= len(keys)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack
-from typing import cast
+from typing import TypeVar, cast
 
 import pytest
 import pytest_asyncio
@@ -21,6 +22,7 @@ SHORT = Limits(head_seconds=0.4, body_seconds=0.4, body_step_bytes=1000, linger_
 FEW = Limits(connections=20, refused_connections=10)
 BODY = json.dumps({"prompt": "the cat", "max_tokens": 5}).encode()
 VERSION = request("GET", "/version")
+T = TypeVar("T")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -45,6 +47,25 @@ async def opened(
     return raws
 
 
+async def while_dripping(raw: RawConnection, piece: bytes, awaited: Coroutine[None, None, T]) -> T:
+    """The result of `awaited`, while a piece is sent every 0.05 s."""
+    task = asyncio.create_task(awaited)
+    while not task.done():
+        await raw.send(piece)
+        await asyncio.sleep(0.05)
+    return task.result()
+
+
+@contextlib.asynccontextmanager
+async def long_stream(limits: Limits, words: int) -> AsyncIterator[tuple[HttpWorld, bytes]]:
+    """A server that says many words into small buffers, and the request for them."""
+    async with http_world(limits=limits, context_length=100_000, send_buffer=16_384) as world:
+        world.script = lambda request: world.ids("the cat sat on the mat ") * words
+        fields = {"prompt": "the cat", "max_tokens": 5 * words, "stream": True, "logprobs": 5}
+        body = json.dumps(fields).encode()
+        yield world, request("POST", "/v1/completions", "Connection: close", body=body)
+
+
 @pytest.mark.asyncio(loop_scope="module")
 async def test_silent_connections_are_closed(world: HttpWorld) -> None:
     async with AsyncExitStack() as stack:
@@ -59,20 +80,11 @@ async def test_a_head_that_never_ends_is_refused(world: HttpWorld, drip: bytes) 
         if drip != b"\r\n":
             await raw.send(b"GET /version HTTP/1.1\r\nHost: localhost\r\n")
 
-        async def dripping() -> None:
-            while True:
-                await raw.send(drip)
-                await asyncio.sleep(0.05)
-
-        task = asyncio.create_task(dripping())
-        try:
-            if drip == b"\r\n":
-                assert await raw.ends(seconds=5)
-            else:
-                answer = await raw.answer(seconds=5)
-                assert answer.refusal == (408, "request_timeout")
-        finally:
-            task.cancel()
+        if drip == b"\r\n":
+            assert await while_dripping(raw, drip, raw.ends(seconds=5))
+        else:
+            answer = await while_dripping(raw, drip, raw.answer(seconds=5))
+            assert answer.refusal == (408, "request_timeout")
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -120,11 +132,8 @@ async def test_a_body_that_arrives_slowly_but_steadily_is_taken(world: HttpWorld
 async def test_a_large_body_may_not_be_held_by_small_parts(world: HttpWorld) -> None:
     async with connection(world.url) as raw:
         await raw.send(request("POST", "/v1/completions", body=b" " * 400_000)[:-200_000])
-        answer = asyncio.create_task(raw.answer(seconds=5))
-        while not answer.done():
-            await raw.send(b" " * 500)
-            await asyncio.sleep(0.1)
-        assert answer.result().refusal == (408, "request_timeout")
+        answer = await while_dripping(raw, b" " * 250, raw.answer(seconds=5))
+        assert answer.refusal == (408, "request_timeout")
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -132,11 +141,7 @@ async def test_a_body_may_not_go_on_for_long_behind_its_answer(world: HttpWorld)
     async with connection(world.url) as raw:
         await raw.send(request("POST", "/nothing", body=b" " * 400_000)[:-300_000])
         assert (await raw.answer()).status == 404
-        end = asyncio.create_task(raw.ends(seconds=3))
-        while not end.done():
-            await raw.send(b" " * 5000)
-            await asyncio.sleep(0.1)
-        assert end.result()
+        assert await while_dripping(raw, b" " * 2500, raw.ends(seconds=3))
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -206,31 +211,29 @@ async def test_beyond_the_most_connections_requests_get_503_and_open_ones_stay(
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_client_that_does_not_read_its_stream_is_cut_off() -> None:
     limits = Limits(write_seconds=0.5, head_seconds=1)
-    async with http_world(limits=limits, context_length=100_000, send_buffer=16_384) as world:
-        world.script = lambda request: world.ids("the cat sat on the mat ") * 5000
-        body = {"prompt": "the cat", "max_tokens": 25_000, "stream": True, "logprobs": 5}
-        async with connection(world.url, limit=4096) as raw:
-            await raw.send(request("POST", "/v1/completions", body=json.dumps(body).encode()))
-            await eventually(lambda: bool(world.running.of_kind(Abort)), seconds=20)
-            await eventually(lambda: world.engine.open_choices == 0)
+    async with (
+        long_stream(limits, words=18_000) as (world, asking),
+        connection(world.url, limit=4096) as raw,
+    ):
+        await raw.send(asking)
+        await eventually(lambda: bool(world.running.of_kind(Abort)), seconds=20)
+        await eventually(lambda: world.engine.open_choices == 0)
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_client_that_reads_its_stream_slowly_gets_it_whole() -> None:
     limits = Limits(write_seconds=1.5, head_seconds=1)
-    async with http_world(limits=limits, context_length=100_000, send_buffer=16_384) as world:
-        world.script = lambda request: world.ids("the cat sat on the mat ") * 200
-        body = {"prompt": "the cat", "max_tokens": 1000, "stream": True, "logprobs": 5}
-        async with connection(world.url, limit=30_000) as raw:
-            await raw.send(
-                request("POST", "/v1/completions", "Connection: close", body=json.dumps(body).encode())
-            )
-            received = b""
-            while part := await raw.reader.read(30_000):
-                received += part
-                await asyncio.sleep(0.1)
-        assert received.endswith(b"0\r\n\r\n")
-        assert b"data: [DONE]" in received
+    received = b""
+    async with (
+        long_stream(limits, words=200) as (world, asking),
+        connection(world.url, limit=30_000) as raw,
+    ):
+        await raw.send(asking)
+        while part := await raw.reader.read(30_000):
+            received += part
+            await asyncio.sleep(0.1)
+    assert received.endswith(b"0\r\n\r\n")
+    assert b"data: [DONE]" in received
 
 
 def test_a_client_that_has_gone_makes_no_error_of_writing_to_it() -> None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from arbora.frontend.http.body_room import BodyRoom
+from arbora.frontend.http.body_memory import BodyMemory
 from arbora.frontend.ingress.head import HeadReader
 from arbora.frontend.ingress.limits import Limits
 from arbora.runtime.errors import RequestError
@@ -243,7 +243,7 @@ async def test_trailers_behind_an_early_answer_have_a_bound(world: HttpWorld) ->
 
 
 async def test_all_bodies_together_have_a_bound(world: HttpWorld) -> None:
-    world.http_service.bodies.room = BodyRoom(most=1_000_000)
+    world.http_service.bodies.memory = BodyMemory(most=1_000_000)
     whole = request("POST", "/v1/completions", body=LARGE)
     async with connection(world.url) as first:
         await first.send(whole[:-10])
@@ -257,18 +257,18 @@ async def test_all_bodies_together_have_a_bound(world: HttpWorld) -> None:
     assert (await asked(world.url, whole)).status == 200
 
 
-async def test_one_client_may_not_take_the_room_of_all_bodies() -> None:
-    room = BodyRoom(most=1_000_000)
+async def test_one_client_may_not_take_the_memory_of_all_bodies() -> None:
+    memory = BodyMemory(most=1_000_000)
     with contextlib.ExitStack() as stack:
         for _ in range(2):
-            stack.enter_context(room.share("greedy")).add(300_000)
+            stack.enter_context(memory.share("greedy")).add(300_000)
         with pytest.raises(RequestError, match="from this client") as raised:
-            stack.enter_context(room.share("greedy")).add(300_000)
+            stack.enter_context(memory.share("greedy")).add(300_000)
         assert (raised.value.status, raised.value.code) == (503, "too_many_large_requests")
-        stack.enter_context(room.share("other")).add(500_000)
+        stack.enter_context(memory.share("other")).add(500_000)
         with pytest.raises(RequestError, match="large requests at the moment"):
-            stack.enter_context(room.share("third")).add(300_000)
-    with room.share("greedy") as share:
+            stack.enter_context(memory.share("third")).add(300_000)
+    with memory.share("greedy") as share:
         share.add(500_000)
 
 

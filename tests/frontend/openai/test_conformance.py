@@ -175,7 +175,7 @@ async def test_what_is_not_done_is_refused_and_not_ignored(world: HttpWorld, fie
             "bad_words",
             ["x" * 99],
             f'bad_words is ["{"x" * 58}…, which is not supported. '
-            "Give the ids of their tokens, which POST /tokenize tells, a logit_bias of -100.",
+            "Give the ids of their tokens (from POST /tokenize) a logit_bias of -100.",
         ),
         (
             "chat_template",

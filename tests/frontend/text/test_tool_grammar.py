@@ -12,16 +12,17 @@ from arbora.frontend.text.tool_formats import Dialect, default_format
 from arbora.frontend.text.tool_grammar import (
     ToolError,
     calls_or_answer,
-    check_formless,
+    check_unenforceable,
     enforced_names,
-    loosened_names,
     optional_calls,
+    partly_enforced_names,
     required_calls,
 )
 from arbora.grammars.errors import GrammarError, NotCoveredError
-from arbora.grammars.schema import SchemaCompiler, Unenforced
+from arbora.grammars.schema import SchemaCompiler
 from arbora.grammars.schema.compile import CompiledSchema
 from arbora.grammars.tags import TagCompiler, read_format
+from arbora.runtime.grammar_spec import Unenforced
 
 CITY = {"type": "string", "maxLength": 9}
 
@@ -153,7 +154,7 @@ def test_arguments_that_can_not_be_enforced_are_any_object_unless_the_tool_is_st
     format = default_format("hermes")
     made = compiled(optional_calls(format, [UNCOVERED, CLOCK], several=True))
     assert [path.partition("#")[0] for _, path in made.left_out] == ["f"]
-    loosened = loosened_names([path for _, path in made.left_out])
+    loosened = partly_enforced_names([path for _, path in made.left_out])
     assert enforced_names([UNCOVERED, CLOCK], format, loosened) == {"clock"}
     call = '<tool_call>\n{"name": "f", "arguments": {"b": 1}}\n</tool_call>'
     assert made.machine.accepts(call.encode())
@@ -271,21 +272,21 @@ def test_a_python_call_that_has_no_form_is_left_free_or_refused() -> None:
     with pytest.raises(ToolError, match=r"'f'.*'a-b'"):
         required_calls(format, [odd], several=True)
     with pytest.raises(ToolError, match="'a-b'"):
-        check_formless(format, [tool("f", strict=True, parameters=odd["function"]["parameters"])])
+        check_unenforceable(format, [tool("f", strict=True, parameters=odd["function"]["parameters"])])
 
 
 def test_a_tool_without_a_form_is_only_served_if_its_calls_can_be_checked() -> None:
     format = default_format("pythonic")
-    check_formless(format, [tool("f", parameters=taking({"a-b": CITY}))])
-    check_formless(format, [tool("f", parameters=taking({"a-b": {"pattern": r"\p{L}"}}))])
-    check_formless(format, [tool("f", parameters={"type": "object", "anyOf": [{"$ref": "#"}]})])
+    check_unenforceable(format, [tool("f", parameters=taking({"a-b": CITY}))])
+    check_unenforceable(format, [tool("f", parameters=taking({"a-b": {"pattern": r"\p{L}"}}))])
+    check_unenforceable(format, [tool("f", parameters={"type": "object", "anyOf": [{"$ref": "#"}]})])
     for wrong, said in (
         ({"type": "strin"}, 'the value at #/properties/a-b/type makes no sense: "strin"'),
         ({"items": [{"$ref": "#/nowhere"}]}, "the value at #/properties/a-b/items makes no sense: "),
         ({"items": {"$ref": "#/nowhere"}}, "the reference '#/nowhere' leads nowhere"),
     ):
         with pytest.raises(ToolError) as caught:
-            check_formless(format, [CLOCK, tool("f", parameters=taking({"a-b": wrong}))])
+            check_unenforceable(format, [CLOCK, tool("f", parameters=taking({"a-b": wrong}))])
         assert str(caught.value).startswith(f"The parameters of the function 'f': {said}")
         assert caught.value.function == "f"
 

@@ -16,7 +16,7 @@ from arbora.grammars.host.endless import may_be_endless
 from arbora.grammars.service.compiler import THREADS
 from arbora.grammars.service.jobs import Job, Result
 from arbora.grammars.service.worker import AutomatonWorker
-from grammar_world import answer, compiled, compiler
+from grammar_world import answer, compiled, compiler, submit
 
 PATIENCE_S = 300.0  # also while a worker compiles its own code
 LIST = {
@@ -82,7 +82,7 @@ class World:
     def begun(self, kind: str, source: object) -> HostGrammar:
         """What a request begins with while its automaton is being compiled, not waiting to be."""
         text = source if isinstance(source, str) else json.dumps(source)
-        self.grammars.submit("first", kind, text)  # type: ignore[arg-type]
+        submit(self.grammars, "first", kind, text)
         (work,) = self.grammars._works.values()
         while not work.lasting.running():
             time.sleep(0.001)
@@ -93,7 +93,7 @@ class World:
     def waits(self, kind: str, source: object, **options: Any) -> bool:
         """Whether a request waits, though llguidance has made what it can of the grammar."""
         text = source if isinstance(source, str) else json.dumps(source)
-        self.grammars.submit("waiting", kind, text, **options)  # type: ignore[arg-type]
+        submit(self.grammars, "waiting", kind, text, **options)
         assert self.grammars.finished() == []
         (work,) = self.grammars._works.values()
         work.attempt.begun().exception(PATIENCE_S)
@@ -147,13 +147,13 @@ def test_a_request_is_served_while_the_first_process_is_still_starting(
     grammars = compiler(grace_s=0.0)
     assert isinstance(compiled(grammars, "json_schema", CITY), HostGrammar)
     assert not grammars._workers._idle
-    grammars.submit("seeded", "json_schema", json.dumps(CITY), reproducible=True)
+    submit(grammars, "seeded", "json_schema", json.dumps(CITY), reproducible=True)
     go.set()
     assert isinstance(answer(grammars, "seeded"), Automaton)
     grammars.close()
 
 
-def test_no_grammar_is_blamed_for_the_time_that_llguidance_takes_to_be_there(
+def test_no_grammar_is_blamed_for_the_start_time_of_llguidance(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def too_large(job: Job) -> Result:
@@ -189,7 +189,7 @@ def test_no_grammar_is_blamed_for_the_time_that_llguidance_takes_to_be_there(
     ],
     ids=json.dumps,
 )
-def test_what_only_the_automaton_does_is_waited_for(
+def test_a_request_waits_for_the_automaton_if_only_that_has_its_options(
     world: World, kind: str, source: object, options: dict[str, Any]
 ) -> None:
     assert world.waits(kind, source, **options)
@@ -198,7 +198,7 @@ def test_what_only_the_automaton_does_is_waited_for(
     assert isinstance(lasting, GrammarError if source is ENDLESS else Automaton)
 
 
-def test_what_is_left_out_is_told_to_everyone(world: World) -> None:
+def test_every_request_learns_which_keywords_are_left_out(world: World) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "format": "no-such"}}}
     assert world.waits("json_schema", schema, unenforced="allow")
     world.let_go()
@@ -210,26 +210,26 @@ def test_what_is_left_out_is_told_to_everyone(world: World) -> None:
     ("kind", "source"),
     [("json_schema", "{"), ("regex", "("), ("choice", []), ("structural_tag", {"type": "no such"})],
 )
-def test_what_neither_engine_can_read_is_refused_in_our_words(
+def test_a_grammar_that_neither_engine_can_read_is_refused_in_our_words(
     world: World, kind: str, source: object
 ) -> None:
     world.let_go()
     assert isinstance(compiled(world.grammars, kind, source), GrammarError)
 
 
-def test_who_wants_the_same_reply_again_waits_beside_one_who_began(world: World) -> None:
+def test_a_reproducible_request_waits_for_the_automaton_beside_one_that_began(world: World) -> None:
     assert isinstance(compiled(world.grammars, "json_schema", CITY), HostGrammar)
-    world.grammars.submit("seeded", "json_schema", json.dumps(CITY), reproducible=True)
+    submit(world.grammars, "seeded", "json_schema", json.dumps(CITY), reproducible=True)
     assert world.grammars.finished() == []
     world.let_go()
     assert isinstance(answer(world.grammars, "seeded"), Automaton)
 
 
-def test_tools_that_are_too_large_are_left_free_for_who_wants_the_same_reply_again_whoever_began(
+def test_tools_that_are_too_large_are_left_free_for_reproducible_requests_too(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def too_large(job: Job) -> Result:
-        if "triggers" in job.text:
+        if "triggers" in job.spec.text:
             raise TooLargeError("many states")
         return build(job)
 
@@ -243,13 +243,13 @@ def test_tools_that_are_too_large_are_left_free_for_who_wants_the_same_reply_aga
     assert isinstance(lasting, Automaton) and lasting.left_out == (("parameters", "f#"),)
 
 
-def test_llguidance_is_not_asked_while_all_who_wait_want_the_same_reply_again(world: World) -> None:
+def test_llguidance_is_not_used_while_all_waiting_requests_are_reproducible(world: World) -> None:
     text = json.dumps(CITY)
-    world.grammars.submit("seeded", "json_schema", text, reproducible=True)
+    submit(world.grammars, "seeded", "json_schema", text, reproducible=True)
     assert world.grammars.finished() == []
     (work,) = world.grammars._works.values()
     assert work.attempt._future is None and world.grammars.due_in() is None
-    world.grammars.submit("begins", "json_schema", text)
+    submit(world.grammars, "begins", "json_schema", text)
     assert isinstance(answer(world.grammars, "begins"), HostGrammar)
     assert world.grammars.pending == 1
 
@@ -261,7 +261,7 @@ def test_an_automaton_that_is_there_in_time_leaves_llguidance_unasked(
     world.settle()
     monkeypatch.setattr(world.grammars, "_grace_s", 600.0)
     monkeypatch.setattr(world.grammars._host, "submit", None)
-    world.grammars.submit("ticket", "json_schema", json.dumps(CITY))
+    submit(world.grammars, "ticket", "json_schema", json.dumps(CITY))
     assert 0 < (world.grammars.due_in() or 0) <= 600
     assert isinstance(answer(world.grammars, "ticket"), Automaton)
     assert world.grammars.due_in() is None
@@ -276,7 +276,7 @@ def test_a_grammar_that_the_automaton_compiler_refuses_is_served_to_all_if_it_wa
     assert isinstance(compiled(world.grammars, "regex", pattern), HostGrammar)
 
 
-def test_llguidance_compiles_once_for_those_who_begin_and_those_who_come_later(
+def test_llguidance_compiles_once_for_the_first_and_for_later_requests(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def too_large(job: Job) -> Result:
@@ -288,7 +288,7 @@ def test_llguidance_compiles_once_for_those_who_begin_and_those_who_come_later(
     assert compiled(world.grammars, "json_schema", CITY) is first
 
 
-def test_a_fault_behind_a_request_that_began_is_nobodys_answer(
+def test_a_fault_after_a_request_began_answers_no_later_request(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(job: Job) -> Result:
@@ -304,10 +304,10 @@ def test_a_fault_behind_a_request_that_began_is_nobodys_answer(
     assert isinstance(compiled(world.grammars, "json_schema", CITY), Automaton)
 
 
-def test_one_who_goes_leaves_the_others_their_grammar(world: World) -> None:
+def test_a_cancelled_request_leaves_the_others_their_grammar(world: World) -> None:
     text = json.dumps(CITY)
     for name in ("gone", "stays", "seeded"):
-        world.grammars.submit(name, "json_schema", text, reproducible=name == "seeded")
+        submit(world.grammars, name, "json_schema", text, reproducible=name == "seeded")
     world.grammars.cancel("gone")
     assert isinstance(answer(world.grammars, "stays"), HostGrammar)
     world.let_go()
@@ -315,9 +315,9 @@ def test_one_who_goes_leaves_the_others_their_grammar(world: World) -> None:
     assert world.grammars.pending == 0
 
 
-def test_an_automaton_that_nobody_waits_for_is_begun_only_when_it_is_asked_for_again(world: World) -> None:
+def test_an_automaton_without_waiting_requests_is_begun_only_when_one_asks_again(world: World) -> None:
     for number in range(THREADS):
-        world.grammars.submit(f"busy{number}", "regex", f"[0-9]{number}", reproducible=True)
+        submit(world.grammars, f"busy{number}", "regex", f"[0-9]{number}", reproducible=True)
     assert isinstance(compiled(world.grammars, "json_schema", CITY), HostGrammar)
     assert world.grammars.pending == THREADS
     assert len(world.grammars._works) == THREADS, "none is left of what was begun with"
@@ -330,7 +330,7 @@ def test_an_automaton_that_nobody_waits_for_is_begun_only_when_it_is_asked_for_a
 
 def test_nothing_goes_on_when_the_compiler_is_closed(world: World) -> None:
     for number in range(2 * THREADS):
-        world.grammars.submit(f"{number}", "regex", f"[0-9]{number}", reproducible=number % 2 == 0)
+        submit(world.grammars, f"{number}", "regex", f"[0-9]{number}", reproducible=number % 2 == 0)
     works = list(world.grammars._works.values())
     attempts = [work.attempt.begun() for work in works]
     world.grammars.finished()

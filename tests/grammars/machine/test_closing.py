@@ -114,7 +114,9 @@ def begun_reply(machine: StackAutomaton, chance: random.Random, length: int) -> 
     chance=st.randoms(use_true_random=False),
     length=st.integers(0, 90),
 )
-def test_it_brings_what_an_object_lacks_in_any_order(which: int, chance: random.Random, length: int) -> None:
+def test_an_unordered_object_closes_with_its_missing_names(
+    which: int, chance: random.Random, length: int
+) -> None:
     machine, closing = UNORDERED_MACHINES[which], UNORDERED_CLOSINGS[which]
     begun = begun_reply(machine, chance, length)
     place = at(machine, begun)
@@ -123,7 +125,7 @@ def test_it_brings_what_an_object_lacks_in_any_order(which: int, chance: random.
     jsonschema.validate(json.loads(begun + text), UNORDERED[which])
 
 
-def test_in_any_order_it_brings_what_is_required_once_and_the_nearest_first() -> None:
+def test_an_unordered_object_closes_with_each_missing_name_once_and_the_nearest_first() -> None:
     machine, closing = UNORDERED_MACHINES[0], UNORDERED_CLOSINGS[0]
     assert closing.text(*at(machine, b'{"mail":0,"i')) == b'd":0,"\xc3\xa9":1,"name":""}'
 

@@ -93,7 +93,7 @@ def spelled(kind: str, tokens: Sequence[int]) -> bytes:
     return b"".join(tokenizer_of_kind(kind).token_bytes(token) for token in tokens)
 
 
-def test_a_schema_forces_what_stands_between_its_values() -> None:
+def test_a_schema_forces_the_text_between_its_values() -> None:
     grammar = with_schema(PERSON)
     assert after(grammar, b"").text == b'{"name":"'
     between = after(grammar, b'{"name":"Ada"')
@@ -113,7 +113,7 @@ def test_a_place_with_a_choice_forces_nothing() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 5000), stack=st.booleans())
-def test_what_a_state_forces_is_the_only_byte_that_leads_on(seed: int, stack: bool) -> None:
+def test_a_forced_byte_is_the_only_byte_that_leads_on(seed: int, stack: bool) -> None:
     machine = random_grammar(seed, stack).machine
     for state, forced in enumerate(machine.forced().tolist()):
         live = [
@@ -129,7 +129,7 @@ def test_what_a_state_forces_is_the_only_byte_that_leads_on(seed: int, stack: bo
 @each_kind
 @settings(max_examples=150, deadline=None)
 @given(text=texts, rest=texts.filter(len), others=st.binary(max_size=3))
-def test_sure_tokens_are_those_of_the_text_whatever_follows(
+def test_sure_tokens_are_tokens_of_the_text_with_any_continuation(
     kind: str, text: str, rest: str, others: bytes
 ) -> None:
     following = bytes(sorted({rest.encode()[0], *others}))
@@ -168,7 +168,7 @@ def test_all_of_a_text_is_sure_where_the_reply_ends(kind: str) -> None:
 
 
 @each_kind
-def test_what_the_tokenizer_reads_as_a_special_token_is_never_forced(kind: str) -> None:
+def test_text_that_the_tokenizer_reads_as_a_special_token_is_never_forced(kind: str) -> None:
     assert segmenter(kind).sure_tokens(ForcedText(b'"<|im_end|>"}', b"", True)) == ()
 
 
@@ -201,7 +201,7 @@ def test_an_end_that_reads_like_a_special_token_is_spelled_in_bytes(kind: str) -
 BYTES = [*(bytes([byte]) for byte in range(256)), b"<end>"]
 
 
-def test_a_grammar_of_the_host_tells_what_it_forces() -> None:
+def test_a_host_grammar_reports_its_forced_text() -> None:
     matcher = HostCompiler(BYTES, [256], (256,)).lark('start: "Dear " /[A-Z]+/ "! Yé" "s"?').matcher()
     told = [matcher.forced_text()]
     for byte in b"Dear A!":

@@ -36,7 +36,7 @@ def test_rows_of_one_entry_take_hardly_more_than_that() -> None:
     assert len(rows.entries) < 700
 
 
-def test_a_row_that_is_like_another_keeps_what_differs() -> None:
+def test_a_row_that_is_like_another_keeps_only_the_differences() -> None:
     table = np.arange(4000, dtype=np.int32).reshape(100, 40) % 90
     table[1:] = table[0]
     table[np.arange(1, 100), 5] = -1

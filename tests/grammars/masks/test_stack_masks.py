@@ -24,7 +24,8 @@ from arbora.grammars.masks.token_trie import (
 )
 from arbora.grammars.masks.walker import Walker
 from arbora.grammars.masks.walks import Machine, buffers_for
-from arbora.grammars.schema import PropertyOrder, SchemaCompiler
+from arbora.grammars.schema import SchemaCompiler
+from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from json_automata import steps
@@ -115,7 +116,9 @@ def random_place(automaton: StackAutomaton, chance: random.Random) -> tuple[int,
 
 @pytest.mark.parametrize("order", ["schema", "any"])
 @pytest.mark.parametrize("schema", SCHEMAS)
-def test_a_mask_allows_what_the_bytes_allow(schema: Any, order: PropertyOrder, masks: StackMasks) -> None:
+def test_a_mask_allows_the_tokens_whose_bytes_are_allowed(
+    schema: Any, order: PropertyOrder, masks: StackMasks
+) -> None:
     automaton = COMPILER.compile(json.dumps(schema), property_order=order)
     tables = masks.of(automaton)
     chance = random.Random(3)

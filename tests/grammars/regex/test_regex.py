@@ -99,7 +99,7 @@ def test_a_literal_matches_itself_alone(text: str) -> None:
         ("(a", "not a regex"),
     ],
 )
-def test_what_is_not_regular_is_refused_by_name(pattern: str, named: str) -> None:
+def test_constructs_that_are_not_regular_are_refused_by_name(pattern: str, named: str) -> None:
     with pytest.raises(GrammarError, match=re.escape(named)):
         without_anchors(pattern)
 

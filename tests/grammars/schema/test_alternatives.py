@@ -8,17 +8,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from arbora.grammars.schema import PropertyOrder, SchemaCompiler
-from arbora.grammars.schema.read.formula import OBJECT, Formula, Formulas
+from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.schema.read.formula import Formula, Has
+from arbora.grammars.schema.read.formulas import Formulas
 from arbora.grammars.schema.solve.scalars import is_true
 from arbora.grammars.schema.solve.simplifying import simplified
+from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import given
 from hypothesis import strategies as st
 from json_automata import walked
 
 COMPILER = SchemaCompiler()
 MAKE = Formulas()
-ATOMS = [MAKE.atom(OBJECT, "has", name) for name in "abcd"]
+ATOMS = [MAKE.atom(Has(name)) for name in "abcd"]
 
 formulas = st.recursive(
     st.sampled_from([*ATOMS, *map(MAKE.negation, ATOMS), MAKE.true, MAKE.false]),
@@ -37,7 +39,7 @@ def test_a_simplified_formula_holds_where_the_formula_does(
     assert is_true(simplified(MAKE, formula), facts.__getitem__) == is_true(formula, facts.__getitem__)
 
 
-def test_what_all_alternatives_say_is_said_once() -> None:
+def test_conjuncts_that_all_alternatives_share_are_factored_out() -> None:
     a, b, c, d = ATOMS
     both = MAKE.any_of([MAKE.all_of([a, b]), MAKE.all_of([c, b])])
     not_both = MAKE.negation(MAKE.all_of([a, b, c, d]))
@@ -128,7 +130,7 @@ def test_many_objects_of_many_places_are_no_more_than_fits(order: PropertyOrder)
 
 
 @pytest.mark.parametrize("order", ["schema", "any"])
-def test_one_of_closed_objects_may_require_what_another_has_not(order: PropertyOrder) -> None:
+def test_one_of_closed_objects_may_require_a_name_that_another_lacks(order: PropertyOrder) -> None:
     closed = [
         {"properties": {"x": {}, name: {}}, "required": [name], "additionalProperties": False}
         for name in ("a", "b")
@@ -140,7 +142,7 @@ def test_one_of_closed_objects_may_require_what_another_has_not(order: PropertyO
         assert not automaton.accepts(text.encode()), text
 
 
-def test_what_an_object_requires_tells_alternatives_apart() -> None:
+def test_required_names_distinguish_alternatives() -> None:
     kinds = [
         {"properties": {"kind": {"const": kind}, kind: {"type": "null"}}} for kind in ("first", "second")
     ]

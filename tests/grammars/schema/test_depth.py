@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from arbora.grammars.errors import GrammarError, TooLargeError
 from arbora.grammars.machine.stack_automaton import MAX_DEPTH, StackAutomaton
-from arbora.grammars.schema import PropertyOrder, SchemaCompiler
+from arbora.grammars.schema import SchemaCompiler
+from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -145,7 +146,7 @@ def ended(automaton: StackAutomaton, text: bytes, at: Place, chance: random.Rand
 
 @pytest.mark.parametrize("order", ["schema", "any"])
 @pytest.mark.parametrize("name", RECURSIVE)
-def test_whatever_is_begun_can_be_ended(name: str, order: PropertyOrder) -> None:
+def test_every_value_that_can_begin_can_end(name: str, order: PropertyOrder) -> None:
     down, schema = RECURSIVE[name]
     machine = COMPILER.compile(json.dumps(schema), property_order=order)
     automaton = replace(machine, max_depth=MAX_DEPTH)
@@ -203,7 +204,7 @@ def test_no_way_into_the_depth_gets_stuck(schema: dict[str, Any], seed: int, ord
 
 
 @pytest.mark.parametrize("order", ["schema", "any"])
-def test_what_needs_more_levels_than_there_are_is_too_large(order: PropertyOrder) -> None:
+def test_a_schema_that_needs_more_levels_than_the_stack_has_is_too_large(order: PropertyOrder) -> None:
     with pytest.raises(TooLargeError, match="more than 30 levels"):
         COMPILER.compile(json.dumps(needed(MAX_DEPTH + 1)), property_order=order)
     assert COMPILER.compile(json.dumps(needed(MAX_DEPTH))).accepts(

@@ -142,7 +142,7 @@ RIGHT_AND_WRONG = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_format_takes_what_its_standard_does(name: str) -> None:
+def test_a_format_accepts_the_texts_of_its_standard(name: str) -> None:
     dfa = FORMATS[name]()
     right, wrong = RIGHT_AND_WRONG[name]
     assert [text for text in right if dfa.label(text) < 0] == []
@@ -166,7 +166,7 @@ READERS: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_what_a_format_allows_is_read_by_others(name: str) -> None:
+def test_other_libraries_read_the_texts_that_a_format_allows(name: str) -> None:
     automaton = COMPILER.compile(json.dumps({"type": "string", "format": name}))
     chance = random.Random(7)
     for length in range(80):
@@ -193,7 +193,7 @@ WRITERS = {
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(sorted(WRITERS)).flatmap(lambda name: st.tuples(st.just(name), WRITERS[name])))
-def test_what_others_write_has_its_format(written: tuple[str, str]) -> None:
+def test_texts_that_other_libraries_write_have_their_format(written: tuple[str, str]) -> None:
     name, text = written
     assert FORMATS[name]().label(text) >= 0
 

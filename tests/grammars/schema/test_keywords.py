@@ -241,7 +241,7 @@ def test_a_keyword_allows_and_forbids(schema: Any, allowed: list[Any], forbidden
 @pytest.mark.parametrize(
     ("schema", "allowed", "forbidden"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
 )
-def test_the_cases_are_those_of_json_schema(schema: Any, allowed: list[Any], forbidden: list[Any]) -> None:
+def test_the_cases_agree_with_json_schema(schema: Any, allowed: list[Any], forbidden: list[Any]) -> None:
     is_old = isinstance(schema, dict) and (
         "additionalItems" in schema or schema.get("exclusiveMinimum") is True
     )
@@ -265,14 +265,14 @@ def test_a_string_may_be_spelled_with_every_escape(text: bytes) -> None:
 @pytest.mark.parametrize(
     "text", [b'"\n"', rb'"\x"', rb'"\ud83d"', b'"\xff"', b'"\xc0\x80"', b'"\xed\xa0\x80"', rb'"\ude00"', b'"']
 )
-def test_what_is_no_json_string_is_refused(text: bytes) -> None:
+def test_invalid_json_strings_are_refused(text: bytes) -> None:
     assert not COMPILER.compile('{"type":"string"}').accepts(text)
 
 
 @pytest.mark.parametrize(
     "text", [b"01", b"+1", b".5", b"1.", b"1e", b"--1", b"-", b"NaN", b"0x1", b"1" * 21, b'{"a":1', b"[1,]"]
 )
-def test_what_is_no_json_is_refused(text: bytes) -> None:
+def test_invalid_json_is_refused(text: bytes) -> None:
     assert not COMPILER.compile("true").accepts(text)
 
 
@@ -289,7 +289,7 @@ def test_a_declared_name_never_repeats_however_it_is_spelled() -> None:
         assert not automaton.accepts(repeated.encode()), repeated
 
 
-def test_separators_are_those_that_are_asked_for() -> None:
+def test_separators_are_as_the_spec_says() -> None:
     automaton = COMPILER.compile('{"type":"object"}', separators=(", ", ": "))
     assert automaton.accepts(b'{"a": [1, 2], "b": {}}')
     assert not automaton.accepts(b'{"a":1}')
@@ -313,7 +313,7 @@ def test_separators_are_those_that_are_asked_for() -> None:
         ({"contains": {}, "unevaluatedItems": False}, "#/unevaluatedItems"),
     ],
 )
-def test_what_has_no_automaton_is_named_with_its_path(schema: Any, path: str) -> None:
+def test_a_keyword_without_an_automaton_is_named_with_its_path(schema: Any, path: str) -> None:
     with pytest.raises(NotCoveredError) as caught:
         COMPILER.compile(json.dumps(schema))
     assert caught.value.path == path

@@ -123,7 +123,9 @@ def test_a_format_goes_with_other_keywords(
         (lambda schema: {"items": schema | {"enum": ["((((((a))))))"]}}, "#/items"),
     ],
 )
-def test_nothing_rests_on_what_such_a_format_refuses(name: str, around: Any, path: str) -> None:
+def test_no_schema_may_depend_on_the_texts_that_such_a_format_refuses(
+    name: str, around: Any, path: str
+) -> None:
     with pytest.raises(NotCoveredError, match=f"'format' at {path}/format.*{name}"):
         COMPILER.compile(json.dumps(around({"format": name})))
 
@@ -131,7 +133,7 @@ def test_nothing_rests_on_what_such_a_format_refuses(name: str, around: Any, pat
 @pytest.mark.parametrize(
     "beside", [{"pattern": r"^\\1"}, {"pattern": r"^\(\?<a>"}, {"const": "(?<a>b)"}, {"pattern": r"^\(+$"}]
 )
-def test_where_no_known_text_is_left_nobody_says_that_there_is_none(beside: dict[str, str]) -> None:
+def test_a_schema_whose_known_texts_are_all_excluded_is_refused_as_one_sided(beside: dict[str, str]) -> None:
     with pytest.raises(NotCoveredError, match=r"'format' at #/format.*regex"):
         COMPILER.compile(json.dumps(REGEX | beside))
 

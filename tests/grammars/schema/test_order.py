@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from arbora.grammars.machine.stack_automaton import DEAD
-from arbora.grammars.schema import PropertyOrder, SchemaCompiler
+from arbora.grammars.schema import SchemaCompiler
+from arbora.runtime.grammar_spec import PropertyOrder
 from json_automata import walked
 
 COMPILER = SchemaCompiler()
@@ -34,7 +35,7 @@ def test_properties_may_come_in_any_order() -> None:
         assert not automaton.accepts(text.encode()), text
 
 
-def test_a_name_whose_like_were_all_seen_is_not_begun() -> None:
+def test_a_name_is_not_begun_if_all_names_with_its_beginning_were_seen() -> None:
     schema = {"properties": {"aa": {}, "ab": {}, "b": {}}, "additionalProperties": False, "type": "object"}
     automaton = COMPILER.compile(json.dumps(schema), property_order="any")
     state, stack = automaton.start, list[int]()
@@ -102,7 +103,7 @@ def test_alternatives_follow_properties_in_any_order() -> None:
         {"not": {"minProperties": 3}, "type": "object", "required": ["c"]},
     ],
 )
-def test_others_leave_room_for_what_an_object_requires(schema: Any) -> None:
+def test_optional_names_leave_enough_of_the_maximum_for_required_names(schema: Any) -> None:
     automaton = COMPILER.compile(json.dumps(schema), property_order="any")
     for seed in range(40):
         walked(automaton, random.Random(seed), 10)  # which asserts that it isn't stuck
@@ -124,14 +125,14 @@ KIND_FIRST = {"type": "object", "properties": {"kind": {"type": "integer"}, "x":
     ],
     ids=lambda fields: next(iter(fields), "alone"),
 )
-def test_properties_come_in_their_declared_order_whatever_else_names_them(fields: Any) -> None:
+def test_properties_come_in_their_declared_order_even_if_other_keywords_name_them(fields: Any) -> None:
     automaton = COMPILER.compile(json.dumps({**KIND_FIRST, **fields}))
     assert automaton.accepts(b'{"kind":1,"x":1}')
     assert not automaton.accepts(b'{"x":1,"kind":1}')
 
 
 @pytest.mark.parametrize("several", ["allOf", "anyOf"])
-def test_what_another_schema_requires_comes_where_it_is_declared(several: str) -> None:
+def test_a_name_required_by_another_schema_comes_at_its_declared_position(several: str) -> None:
     automaton = COMPILER.compile(json.dumps({several: [{"type": "object", "required": ["x"]}, KIND_FIRST]}))
     assert automaton.accepts(b'{"kind":1,"x":1}')
     assert not automaton.accepts(b'{"x":1,"kind":1}')

@@ -12,7 +12,8 @@ import pytest
 from arbora.grammars import GrammarError
 from arbora.grammars.errors import NotCoveredError, TooLargeError
 from arbora.grammars.machine.stack_automaton import StackAutomaton
-from arbora.grammars.schema import PropertyOrder, SchemaCompiler
+from arbora.grammars.schema import SchemaCompiler
+from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from json_automata import accepts_in_some_order, walked
@@ -162,7 +163,7 @@ with_texts = st.recursive(
 
 @SLOW
 @given(schemas(in_part), st.lists(with_texts, min_size=6, max_size=18), orders)
-def test_what_is_accepted_is_valid_where_a_format_is_known_in_part(
+def test_accepted_texts_are_valid_for_one_sided_formats(
     schema: Any, values: list[Any], order: PropertyOrder
 ) -> None:
     automaton = compiled(schema, order)
@@ -205,7 +206,7 @@ SHARED_WITH_LLGUIDANCE: list[Any] = [
 
 
 @pytest.mark.parametrize("schema", SHARED_WITH_LLGUIDANCE)
-def test_llguidance_accepts_what_random_walks_write(schema: Any) -> None:
+def test_llguidance_accepts_the_texts_of_random_walks(schema: Any) -> None:
     automaton = COMPILER.compile(json.dumps(schema))
     peer = Peer(schema)
     chance = random.Random(1)

@@ -12,10 +12,16 @@ from arbora.grammars.errors import GrammarError
 from arbora.grammars.regex.dfa import combined, complement, intersection, minimal, union
 from arbora.grammars.regex.regex_dfa import searching
 from arbora.grammars.schema import SchemaCompiler
-from arbora.grammars.schema.emit.names import has_one_spelling
-from arbora.grammars.schema.lexical.json_string_bytes import PUSHES, Block, counted, inlined, spelled
+from arbora.grammars.schema.emit.names import has_one_form
+from arbora.grammars.schema.lexical.json_string_bytes import (
+    PUSHES,
+    Block,
+    bounded_block,
+    inlined_block,
+    string_block,
+)
 from arbora.grammars.schema.lexical.numbers import canonical, compared, multiples, spellings
-from arbora.grammars.schema.solve.scalars import literals
+from arbora.grammars.schema.lexical.texts import literals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,7 +84,7 @@ def test_a_pattern_is_found_where_python_finds_it(pattern: str) -> None:
         ("^.$", "\u2028", False),
     ],
 )
-def test_patterns_are_those_of_ecma_262(pattern: str, text: str, found: bool) -> None:
+def test_patterns_have_the_meaning_of_ecma_262(pattern: str, text: str, found: bool) -> None:
     assert (searching(pattern).label(text) >= 0) == found
 
 
@@ -94,14 +100,14 @@ def test_patterns_are_those_of_ecma_262(pattern: str, text: str, found: bool) ->
         ("(", "not a regex"),
     ],
 )
-def test_what_is_not_regular_is_refused_by_name(pattern: str, named: str) -> None:
+def test_constructs_that_are_not_regular_are_refused_by_name(pattern: str, named: str) -> None:
     with pytest.raises(GrammarError, match=named):
         searching(pattern)
 
 
 @settings(deadline=None)
 @given(st.sampled_from(PATTERNS), st.sampled_from(PATTERNS))
-def test_boolean_operations_are_those_of_sets(left: str, right: str) -> None:
+def test_boolean_operations_are_set_operations(left: str, right: str) -> None:
     a, b = searching(left), searching(right)
     for text in TEXTS[::7]:
         in_a, in_b = a.label(text) >= 0, b.label(text) >= 0
@@ -213,7 +219,7 @@ def ends(block: Block, text: bytes) -> int:
 )
 def test_strings_are_matched_however_they_are_spelled(text: str, pattern: str) -> None:
     dfa = searching(pattern)
-    for block in (spelled(dfa, "usual"), inlined(dfa, "usual"), spelled(dfa, "any")):
+    for block in (string_block(dfa, "usual"), inlined_block(dfa, "usual"), string_block(dfa, "any")):
         assert block is not None
         for ascii_only in (True, False):
             written = json.dumps(text, ensure_ascii=ascii_only)[1:-1].encode()
@@ -221,15 +227,15 @@ def test_strings_are_matched_however_they_are_spelled(text: str, pattern: str) -
 
 
 def test_every_escape_is_taken_where_any_spelling_is_allowed() -> None:
-    block = spelled(literals(["A/é\U0001f600"]), "any")
+    block = string_block(literals(["A/é\U0001f600"]), "any")
     assert block is not None
     assert ends(block, rb"\u0041\/\u00E9\uD83D\ude00") >= 0
     assert ends(block, rb"\u0041\/\u00E9\uD83D\ude01") < 0
 
 
 def test_a_counted_string_has_few_states() -> None:
-    assert len(counted(2, 100_000).transitions) < 50
+    assert len(bounded_block(2, 100_000).transitions) < 50
 
 
 def test_names_of_plain_letters_have_one_spelling() -> None:
-    assert has_one_spelling("plain name") and not has_one_spelling("é") and not has_one_spelling('"')
+    assert has_one_form("plain name") and not has_one_form("é") and not has_one_form('"')

@@ -68,7 +68,7 @@ def test_equal_values_are_equal_however_they_are_spelled(one: str, other: str) -
     assert not any(automaton.accepts(pair.encode()) for pair in pairs)
 
 
-def test_an_array_that_repeats_is_what_not_unique_allows() -> None:
+def test_not_unique_items_allows_only_arrays_with_repeated_items() -> None:
     items = {"enum": [1, "a"]}
     schema = {"type": "array", "items": items, "not": {"uniqueItems": True, "items": items}}
     automaton = COMPILER.compile(json.dumps(schema))

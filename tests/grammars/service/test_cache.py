@@ -1,4 +1,4 @@
-"""Compiled grammars in memory: which are kept, and who is told."""
+"""The cache of compiled grammars in memory: evictions and notifications."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class World:
         return future
 
 
-def test_a_grammar_is_compiled_once_for_all_who_ask() -> None:
+def test_a_grammar_is_compiled_once_for_all_requests() -> None:
     world = World(2)
     assert world.future("a") is world.future("a")
     assert world.begun == ["a"]
 
 
-def test_whoever_waits_is_told_that_one_is_done() -> None:
+def test_the_owner_is_notified_when_a_future_completes() -> None:
     world = World(2)
     future = world.future("a")
     assert world.told == 0
@@ -50,7 +50,7 @@ def test_whoever_waits_is_told_that_one_is_done() -> None:
     assert world.told == 1
 
 
-def test_those_asked_for_longest_ago_are_forgotten() -> None:
+def test_the_least_recently_used_grammars_are_evicted() -> None:
     world = World(3)
     for source in "abcad":
         world.made(source)
@@ -59,7 +59,7 @@ def test_those_asked_for_longest_ago_are_forgotten() -> None:
     assert world.begun == [*"abcd", "b"]
 
 
-def test_what_is_not_done_is_never_forgotten() -> None:
+def test_an_incomplete_future_is_never_evicted() -> None:
     world = World(1)
     waiting = world.future("waiting")
     for source in "abc":
@@ -102,7 +102,7 @@ def test_a_grammar_that_takes_anothers_place_counts_instead_of_it() -> None:
     assert world.future("b") is not better and world.begun == [*"abcd", "b"]
 
 
-def test_only_what_is_still_there_is_replaced() -> None:
+def test_only_a_future_that_is_still_cached_is_replaced() -> None:
     world = World(2)
     first = world.made("a")
     world.cache.forget("a", first)

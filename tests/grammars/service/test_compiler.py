@@ -21,7 +21,7 @@ from arbora.grammars.service import compiler as compiler_module
 from arbora.grammars.service.compiler import MAX_TEXT, THREADS, WORKERS
 from arbora.grammars.service.jobs import Job, Result
 from arbora.grammars.service.lanes import LARGE
-from grammar_world import CALL_TOKEN, EOS, answer, compiled, compiler, random_output, vocabulary
+from grammar_world import CALL_TOKEN, EOS, answer, compiled, compiler, random_output, submit, vocabulary
 from mask_tables import state_mask
 
 PATIENCE_S = 300.0  # also while a worker compiles its own code
@@ -121,7 +121,7 @@ def test_the_same_grammar_is_compiled_once(grammars: GrammarCompiler) -> None:
 
 
 def test_a_cancelled_ticket_is_never_answered(grammars: GrammarCompiler) -> None:
-    grammars.submit("gone", "regex", "gone")
+    submit(grammars, "gone", "regex", "gone")
     grammars.cancel("gone")
     assert grammars.pending == 0
     assert isinstance(compiled(grammars, "regex", "gone"), Automaton)
@@ -136,8 +136,8 @@ SLOW_SCHEMA = {
 def test_a_slow_schema_holds_up_no_other() -> None:
     grammars = compiler()
     for number in range(WORKERS - 1):
-        grammars.submit(f"slow{number}", "json_schema", json.dumps({**SLOW_SCHEMA, "title": str(number)}))
-    grammars.submit("quick", "json_schema", '{"enum":[1]}')
+        submit(grammars, f"slow{number}", "json_schema", json.dumps({**SLOW_SCHEMA, "title": str(number)}))
+    submit(grammars, "quick", "json_schema", '{"enum":[1]}')
     assert isinstance(answer(grammars, "quick"), Automaton)
     grammars.close()
 
@@ -155,7 +155,7 @@ def test_a_small_schema_is_there_before_large_ones_that_came_first(
 
     monkeypatch.setattr(grammars._workers, "build", held)
     submit_large(grammars)
-    grammars.submit("small", "json_schema", '{"enum":["before"]}')
+    submit(grammars, "small", "json_schema", '{"enum":["before"]}')
     assert isinstance(answer(grammars, "small"), Automaton)
     assert not end.is_set() and grammars.pending == 2 * THREADS
     cancel_large(grammars)
@@ -168,7 +168,7 @@ def test_large_schemas_at_llguidance_hold_up_no_small_one(
     end, compile_job = threading.Event(), GrammarProcess.compile
 
     def held(process: GrammarProcess, job: CompileJob) -> Outcome:
-        if len(job.text) > LARGE:
+        if len(job.spec.text) > LARGE:
             end.wait(PATIENCE_S)
         return compile_job(process, job)
 
@@ -178,7 +178,7 @@ def test_large_schemas_at_llguidance_hold_up_no_small_one(
     monkeypatch.setattr(GrammarProcess, "compile", held)
     monkeypatch.setattr(grammars._workers, "build", too_large)
     submit_large(grammars)
-    grammars.submit("small", "json_schema", '{"enum":["at the host"]}')
+    submit(grammars, "small", "json_schema", '{"enum":["at the host"]}')
     assert isinstance(answer(grammars, "small"), HostGrammar)
     assert not end.is_set() and grammars.pending == 2 * THREADS
     cancel_large(grammars)
@@ -188,9 +188,8 @@ def test_large_schemas_at_llguidance_hold_up_no_small_one(
 def submit_large(grammars: GrammarCompiler) -> None:
     """More than there are threads."""
     for number in range(2 * THREADS):
-        grammars.submit(
-            f"large{number}", "json_schema", json.dumps({**SLOW_SCHEMA, "title": f"large{number}"})
-        )
+        schema = {**SLOW_SCHEMA, "title": f"large{number}"}
+        submit(grammars, f"large{number}", "json_schema", json.dumps(schema))
 
 
 def cancel_large(grammars: GrammarCompiler) -> None:
@@ -204,16 +203,16 @@ def test_a_cancelled_grammar_that_was_not_begun_never_is(monkeypatch: pytest.Mon
     monkeypatch.setattr(grammars._workers, "build", lambda job: end.wait(PATIENCE_S) and build(job))
     submit_large(grammars)
     waiting = json.dumps({"enum": [1], "title": "a" * LARGE})
-    grammars.submit("first", "json_schema", waiting)
+    submit(grammars, "first", "json_schema", waiting)
     queued = grammars._tickets["first"].future
-    grammars.submit("second", "json_schema", waiting)
+    submit(grammars, "second", "json_schema", waiting)
     grammars.cancel("first")
     assert not queued.cancelled(), "the second waits for it"
     grammars.cancel("second")
     assert queued.cancelled()
     cancel_large(grammars)
     end.set()
-    grammars.submit("third", "json_schema", waiting)
+    submit(grammars, "third", "json_schema", waiting)
     assert isinstance(answer(grammars, "third"), Automaton)
     grammars.close()
 
@@ -223,7 +222,7 @@ def test_a_grammar_that_kills_its_worker_leaves_the_next_one_a_new_worker(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("arbora.grammars.service.routes.DEADLINE_S", 0.05)
-        grammars.submit("slow", "json_schema", json.dumps({"enum": list(range(30_000))}))
+        submit(grammars, "slow", "json_schema", json.dumps({"enum": list(range(30_000))}))
         assert not isinstance(answer(grammars, "slow"), Automaton)
     assert isinstance(compiled(grammars, "regex", "then"), Automaton)
 
@@ -237,10 +236,10 @@ def test_a_grammar_that_is_too_long_to_parse_is_refused_with_the_numbers(
     assert str(MAX_TEXT + 1) in str(result) and str(MAX_TEXT) in str(result)
 
 
-def test_whoever_waits_is_told_when_a_grammar_is_there() -> None:
+def test_the_owner_is_notified_when_a_grammar_is_ready() -> None:
     told = threading.Event()
     grammars = compiler(on_finished=told.set)
-    grammars.submit("ticket", "regex", "told")
+    submit(grammars, "ticket", "regex", "told")
     assert told.wait(PATIENCE_S)
     ((ticket, result),) = grammars.finished()
     assert ticket == "ticket" and isinstance(result, Automaton)
@@ -257,7 +256,7 @@ def test_a_grammar_that_is_made_as_its_grace_ends_is_handed_out(monkeypatch: pyt
 
     monkeypatch.setattr(compiler_module, "_hand_over", held)
     grammars = compiler()
-    grammars.submit("ticket", "regex", "made|late")
+    submit(grammars, "ticket", "regex", "made|late")
     (future,) = grammars._in_grace
     assert is_made.wait(PATIENCE_S)
     assert grammars.finished() == []
@@ -319,10 +318,10 @@ def test_a_process_is_there_before_the_first_grammar() -> None:
         ),
     ],
 )
-def test_a_schema_that_nobody_can_follow_is_refused_before_the_reply_begins(
+def test_a_schema_that_no_engine_can_follow_is_refused_before_the_reply_begins(
     grammars: GrammarCompiler, schema: dict[str, object], said: list[str]
 ) -> None:
-    grammars.submit("odd", "json_schema", json.dumps(schema))
+    submit(grammars, "odd", "json_schema", json.dumps(schema))
     error = answer(grammars, "odd")
     assert isinstance(error, GrammarError)
     assert all(words in str(error) for words in said), error
@@ -332,7 +331,7 @@ def test_a_schema_that_nobody_can_follow_is_refused_before_the_reply_begins(
 def test_a_regex_with_a_part_that_matches_nothing_is_refused_in_plain_words(
     grammars: GrammarCompiler,
 ) -> None:
-    grammars.submit("odd", "regex", r"a[^\s\S]")
+    submit(grammars, "odd", "regex", r"a[^\s\S]")
     assert str(answer(grammars, "odd")) == "the regex has a part that matches no text"
 
 

@@ -74,7 +74,7 @@ def only_warning(caplog: pytest.LogCaptureFixture) -> str:
         ("structural_tag", {"type": "const_string", "value": "{}"}, "fails"),
     ],
 )
-def test_llguidance_serves_what_our_compiler_fails_at_and_the_log_says_why(
+def test_llguidance_serves_grammars_at_which_our_compiler_fails_and_the_log_says_why(
     grammars: GrammarCompiler, caplog: pytest.LogCaptureFixture, kind: str, source: object, fault: str
 ) -> None:
     text = (source if isinstance(source, str) else json.dumps(source)).replace("{}", fault)
@@ -148,7 +148,7 @@ def test_a_grammar_is_not_blamed_for_a_builder_that_died_while_it_had_no_job(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_what_a_process_prints_is_no_answer(
+def test_the_output_of_a_process_is_no_answer(
     grammars: GrammarCompiler, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert isinstance(compiled(grammars, "regex", "babbles"), Automaton)

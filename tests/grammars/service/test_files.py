@@ -32,7 +32,7 @@ def the_file(directory: Path) -> Path:
     return path
 
 
-def test_what_is_kept_is_the_same_in_another_process(tmp_path: Path) -> None:
+def test_a_kept_grammar_is_the_same_in_another_process(tmp_path: Path) -> None:
     made = automaton()
     files(tmp_path).put("key", made)
     kept = files(tmp_path).get("key")
@@ -69,7 +69,7 @@ def test_a_damaged_file_is_reported_and_not_used(
     assert files(tmp_path).get("key") is not None
 
 
-def test_those_used_longest_ago_go_when_there_is_no_room(tmp_path: Path) -> None:
+def test_the_least_recently_used_files_are_deleted_past_the_limit(tmp_path: Path) -> None:
     files(tmp_path).put("a", automaton())
     size = the_file(tmp_path).stat().st_size
     kept = files(tmp_path, most_bytes=3 * size + size // 2)

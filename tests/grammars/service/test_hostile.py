@@ -24,7 +24,7 @@ from arbora.grammars.errors import TooSlowError
 from arbora.grammars.host import client as host_client
 from arbora.grammars.host.messages import KILL, Ended, HostVocabulary
 from arbora.grammars.service import refused
-from grammar_world import EOS, MODEL_VOCAB, allowed, answer, compiled, compiler
+from grammar_world import EOS, MODEL_VOCAB, allowed, answer, compiled, compiler, submit
 from hostile_grammars import DEEP, EXPLODING, Hostile, nested_repetitions, reference_chain
 from processes import children_of, descendants_of
 
@@ -133,9 +133,9 @@ def test_a_small_schema_of_another_tenant_does_not_wait_for_all_hostile_ones(
     slow = 12
     for number in range(slow):
         text = f"root ::= r0 # {number}\n" + DEEP["GBNF rules"](20_000).text.partition("\n")[2]
-        grammars.submit(f"slow{number}", "grammar", text, tenant="hostile")
+        submit(grammars, f"slow{number}", "grammar", text, tenant="hostile")
     answer(grammars, "slow0")
-    grammars.submit("small", "json_schema", '{"enum":["of another tenant"]}', tenant="other")
+    submit(grammars, "small", "json_schema", '{"enum":["of another tenant"]}', tenant="other")
     assert isinstance(answer(grammars, "small"), Automaton)
     assert grammars.pending >= slow // 2
     for number in range(slow):
@@ -334,7 +334,7 @@ def test_a_server_that_is_stopped_is_ended_and_the_next_grammar_has_a_new_one(
     made.close()
 
 
-def test_a_stopped_server_never_holds_up_those_that_send_to_it() -> None:
+def test_a_stopped_server_never_delays_its_senders() -> None:
     server = host_client.HostServer(HostVocabulary(bytes(8), b"", [0], (0,), 1))
     running = host_client._Running(server._vocabulary)
     os.kill(running.process.pid, signal.SIGSTOP)

@@ -19,6 +19,7 @@ from grammar_world import (
     compiler,
     random_output,
     spelled,
+    submit,
 )
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from stack_automata import after_text
@@ -81,7 +82,7 @@ def test_a_value_ends_where_its_brackets_close(grammars: GrammarCompiler) -> Non
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_is_too_large_for_tables_is_left_to_the_host(grammars: GrammarCompiler, seed: int) -> None:
+def test_the_host_takes_grammars_that_are_too_large_for_tables(grammars: GrammarCompiler, seed: int) -> None:
     schema = {"type": "string", "pattern": TOO_MANY_STATES}
     grammar = compiled(grammars, "json_schema", schema)
     assert isinstance(grammar, HostGrammar)
@@ -103,7 +104,7 @@ def test_keywords_that_cant_be_enforced_are_left_out_where_that_is_allowed(
     assert not grammar.machine.accepts(b'{"a":"xyz"}')
 
 
-def test_a_format_that_nobody_knows_is_an_annotation_unless_all_is_to_be_enforced(
+def test_an_unknown_format_is_an_annotation_unless_everything_must_be_enforced(
     grammars: GrammarCompiler,
 ) -> None:
     fields = {"a": {"type": "string", "format": "path", "maxLength": 2}, "b": {"format": "uuid"}}
@@ -118,7 +119,9 @@ def test_a_format_that_nobody_knows_is_an_annotation_unless_all_is_to_be_enforce
 
 
 @pytest.mark.parametrize("keyword", ["uniqueItems", "pattern"])
-def test_what_is_no_annotation_is_refused_beside_one(grammars: GrammarCompiler, keyword: str) -> None:
+def test_other_unenforceable_keywords_are_refused_beside_an_annotation(
+    grammars: GrammarCompiler, keyword: str
+) -> None:
     said = {"uniqueItems": {"type": "array", "uniqueItems": True}, "pattern": {"pattern": r"(a)\1"}}[keyword]
     schema = {"properties": {"a": {"type": "string", "format": "path"}, "b": said}}
     refused = compiled(grammars, "json_schema", schema, unenforced="annotations")
@@ -169,7 +172,7 @@ def test_a_keyword_that_makes_no_sense_is_never_left_out(
     ],
     ids=str,
 )
-def test_what_makes_sense_but_cant_be_enforced_is_left_out_and_how_is_said(
+def test_meaningful_keywords_that_cant_be_enforced_are_left_out_and_listed(
     grammars: GrammarCompiler, schema: dict[str, str]
 ) -> None:
     (keyword,) = schema
@@ -216,13 +219,13 @@ def test_an_error_of_a_grammar_speaks_of_a_grammar(grammars: GrammarCompiler) ->
     assert "the grammar can't be enforced" in str(refused) and "schema" not in str(refused)
 
 
-def test_what_some_engine_enforces_is_not_left_out(grammars: GrammarCompiler) -> None:
+def test_a_keyword_that_one_engine_enforces_is_not_left_out(grammars: GrammarCompiler) -> None:
     grammar = compiled(grammars, "json_schema", {"pattern": TOO_MANY_STATES}, unenforced="allow")
     assert isinstance(grammar, HostGrammar)
     assert grammar.left_out == ()
 
 
-def test_the_host_leaves_out_what_it_cant_enforce(grammars: GrammarCompiler) -> None:
+def test_the_host_leaves_out_keywords_that_it_cant_enforce(grammars: GrammarCompiler) -> None:
     hard = {"pattern": TOO_MANY_STATES}
     schema = {"items": {"format": "iban"}, "type": "array", "contains": hard, "prefixItems": [hard]}
     grammar = compiled(grammars, "json_schema", schema, unenforced="allow")
@@ -367,17 +370,17 @@ def test_a_string_of_too_many_letters_for_a_table_is_left_to_the_host(grammars: 
     assert isinstance(compiled(grammars, "json_schema", {"enum": [TOO_MANY_LETTERS]}), HostGrammar)
 
 
-def test_a_grammar_that_is_slow_to_read_holds_up_nobody(
+def test_a_grammar_that_is_slow_to_read_delays_no_other(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 4.0)
-    grammars.submit("slow", "grammar", "root ::= " + "[" * 200_000)
+    submit(grammars, "slow", "grammar", "root ::= " + "[" * 200_000)
     assert isinstance(compiled_beside(grammars, "json_schema", {"type": "integer"}), Automaton)
 
 
 def compiled_beside(grammars: GrammarCompiler, kind: str, source: object) -> object:
     """The result of this one, while others may be under way."""
-    grammars.submit("mine", kind, json.dumps(source))  # type: ignore[arg-type]
+    submit(grammars, "mine", kind, json.dumps(source))
     results: dict[str, object] = {}
     while len(results) < 2:
         results |= dict(grammars.finished())

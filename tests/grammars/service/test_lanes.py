@@ -1,4 +1,4 @@
-"""Who compiles when: by size and by time of arrival, on a clock that the test holds."""
+"""The order of tasks: by size and time of arrival, on a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from arbora.grammars.masks.token_trie import Spellings
 from arbora.grammars.service.jobs import Job
 from arbora.grammars.service.lanes import LARGE, LONGEST_LEAD_S, Lanes
 from arbora.grammars.service.worker import AutomatonWorkers
+from arbora.grammars.tags.special_tokens import SpecialTokens
+from arbora.runtime.grammar_spec import GrammarSpec
 from grammar_world import EOS, MODEL_VOCAB, vocabulary
 
 THREADS, LARGE_THREADS = 3, 2
@@ -64,7 +66,7 @@ def narrow() -> Iterator[World]:
     made.lanes.close()
 
 
-def test_what_is_small_begins_while_many_large_ones_run_and_wait(world: World) -> None:
+def test_a_small_task_begins_while_many_large_ones_run_and_wait(world: World) -> None:
     for number in range(8):
         world.submit(f"large{number}", LARGE + 1)
     world.submit("small", 30)
@@ -79,7 +81,7 @@ def test_a_large_one_begins_when_another_ends(world: World) -> None:
     assert world.all_begun("large2")
 
 
-def test_the_smaller_of_those_that_wait_begins_first(narrow: World) -> None:
+def test_the_smaller_waiting_task_begins_first(narrow: World) -> None:
     narrow.submit("first", 30)
     narrow.submit("longer", LARGE // 2)
     narrow.submit("shorter", 30)
@@ -100,7 +102,7 @@ def test_nothing_waits_for_ever_while_smaller_ones_come(narrow: World) -> None:
     assert narrow.began == ["first", "before", "huge", "after"]
 
 
-def test_one_that_was_cancelled_never_begins_and_keeps_nobody_from_it(narrow: World) -> None:
+def test_a_cancelled_task_never_begins_and_delays_no_other(narrow: World) -> None:
     narrow.submit("first", 30)
     cancelled = narrow.lanes.submit(30, lambda: narrow.began.append("cancelled"))
     assert cancelled.cancel()
@@ -110,7 +112,7 @@ def test_one_that_was_cancelled_never_begins_and_keeps_nobody_from_it(narrow: Wo
     assert narrow.began == ["first", "last"]
 
 
-def test_whoever_waits_gets_the_error_and_the_thread_takes_the_next() -> None:
+def test_the_waiting_caller_gets_the_error_and_the_thread_takes_the_next_task() -> None:
     def fail() -> None:
         raise GrammarError("wrong")
 
@@ -121,7 +123,7 @@ def test_whoever_waits_gets_the_error_and_the_thread_takes_the_next() -> None:
     lanes.close()
 
 
-def test_what_was_not_begun_is_cancelled_at_the_end(narrow: World) -> None:
+def test_waiting_tasks_are_cancelled_at_the_end(narrow: World) -> None:
     narrow.submit("first", 30)
     waiting = narrow.lanes.submit(30, lambda: narrow.began.append("waiting"))
     waiting.add_done_callback(lambda _: narrow.end("first"))
@@ -146,15 +148,19 @@ class HeldWorker:
         return job.key
 
 
+def regex_job(key: str, regex: str) -> Job:
+    return Job(key, GrammarSpec("regex", regex), 1.0)
+
+
 def test_large_grammars_leave_a_process_to_small_ones() -> None:
     first, last = HeldWorker(), HeldWorker()
-    workers = AutomatonWorkers(vocabulary_spellings(), 2)
+    workers = AutomatonWorkers(vocabulary_spellings(), SpecialTokens({}), 2)
     workers._workers = [first, last]  # type: ignore[list-item]
     workers.start()
     with ThreadPoolExecutor() as threads:
-        large = [threads.submit(workers.build, Job(f"large{n}", "a" * (LARGE + 1), 1.0)) for n in range(3)]
+        large = [threads.submit(workers.build, regex_job(f"large{n}", "a" * (LARGE + 1))) for n in range(3)]
         assert first.jobs.get(timeout=PATIENCE_S).startswith("large")
-        small = threads.submit(workers.build, Job("small", "a", 1.0))
+        small = threads.submit(workers.build, regex_job("small", "a"))
         assert last.jobs.get(timeout=PATIENCE_S) == "small"
         last.end.set()
         assert small.result(PATIENCE_S) == "small"
@@ -165,13 +171,13 @@ def test_large_grammars_leave_a_process_to_small_ones() -> None:
 
 def test_small_grammars_take_the_first_process_when_the_last_is_busy() -> None:
     first, last = HeldWorker(), HeldWorker()
-    workers = AutomatonWorkers(vocabulary_spellings(), 2)
+    workers = AutomatonWorkers(vocabulary_spellings(), SpecialTokens({}), 2)
     workers._workers = [first, last]  # type: ignore[list-item]
     workers.start()
     with ThreadPoolExecutor() as threads:
-        threads.submit(workers.build, Job("one", "a", 1.0))
+        threads.submit(workers.build, regex_job("one", "a"))
         assert last.jobs.get(timeout=PATIENCE_S) == "one"
-        threads.submit(workers.build, Job("two", "a", 1.0))
+        threads.submit(workers.build, regex_job("two", "a"))
         assert first.jobs.get(timeout=PATIENCE_S) == "two"
         first.end.set()
         last.end.set()

@@ -16,7 +16,7 @@ class Clock:
         return self.now
 
 
-def test_what_a_tenant_had_counts_half_after_the_half_life() -> None:
+def test_a_tenants_time_counts_half_after_the_half_life() -> None:
     clock = Clock()
     spending = Spending(clock)
     spending.add("a", 8.0)

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 from arbora.grammars.masks.token_trie import tries_of
-from arbora.grammars.schema import PropertyOrder
-from arbora.grammars.service.jobs import Schema
 from arbora.grammars.service.worker import Builder
+from arbora.grammars.tags.special_tokens import SpecialTokens
+from arbora.runtime.grammar_spec import GrammarSpec, PropertyOrder
 from numba.core.dispatcher import Dispatcher
 
 SCHEMAS: list[object] = [
@@ -36,7 +36,7 @@ def compiled_functions() -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def builder() -> Builder:
-    made = Builder(tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257))
+    made = Builder(tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257), SpecialTokens({}))
     made.warm_up()
     return made
 
@@ -47,5 +47,5 @@ def test_no_grammar_waits_for_functions_to_be_compiled(
     builder: Builder, schema: object, order: PropertyOrder
 ) -> None:
     before = compiled_functions()
-    builder.build("schema", Schema(json.dumps(schema), (",", ":"), order))
+    builder.build("schema", GrammarSpec("json_schema", json.dumps(schema), property_order=order))
     assert compiled_functions() == before

@@ -87,7 +87,7 @@ FORMATS: st.SearchStrategy[tuple[dict[str, Any], str]] = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(FORMATS)
-def test_formats_accept_what_their_regular_expressions_match(case: tuple[dict[str, Any], str]) -> None:
+def test_formats_accept_the_texts_that_their_regexes_match(case: tuple[dict[str, Any], str]) -> None:
     format, regex = case
     assert accepted(format, TEXTS) == [text for text in TEXTS if re.fullmatch(regex, text)]
 
@@ -112,9 +112,7 @@ def word_tag(begin: str, end: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("at_least_one", [False, True])
 @pytest.mark.parametrize("stop_after_first", [False, True])
-def test_tags_with_a_separator_have_nothing_else_between_them(
-    at_least_one: bool, stop_after_first: bool
-) -> None:
+def test_only_the_separator_stands_between_tags(at_least_one: bool, stop_after_first: bool) -> None:
     listed = [{"type": "tag", **word_tag("a", "")}, {"type": "tag", **word_tag("b", "b")}]
     format = {"type": "tags_with_separator", "tags": listed, "separator": "b"}
     options = {"at_least_one": at_least_one, "stop_after_first": stop_after_first}
@@ -137,7 +135,7 @@ def test_a_tag_at_the_start_counts_there_and_behind_another() -> None:
     assert accepted(format, TEXTS) == [text for text in TEXTS if re.fullmatch(regex, text)]
 
 
-def test_a_number_goes_on_or_gives_way_to_what_follows_it() -> None:
+def test_a_number_continues_or_ends_at_the_following_byte() -> None:
     number = {"type": "json_schema", "json_schema": {"type": "integer"}}
     texts = ["112", "1212", "-312", "1", "12", "120", "12x"]
     assert accepted({"type": "sequence", "elements": [number, word("12")]}, texts) == texts[:3]
@@ -172,7 +170,7 @@ THINKING = {"type": "thinking", "start": "<t>", "end": "</t>"}
     "content",
     [CALL["content"], {"type": "triggered_tags", "triggers": ["<c>"], "tags": [json_tag("<c>", "")]}],
 )
-def test_what_comes_behind_reasoning_is_free_of_grammar_until_its_end(content: dict[str, Any]) -> None:
+def test_reasoning_is_free_text_until_its_end(content: dict[str, Any]) -> None:
     answer = "<c>" * ("tags" in content) + '{"name":"Ada"}'
     thought = "<c> {</t"
     opened = [f"{thought}</t>{answer}", f"</t>\n\n{answer}"]
@@ -233,7 +231,7 @@ def test_bytes_that_no_text_has_are_in_no_reply(grammars: GrammarCompiler) -> No
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_replies_have_nothing_but_whole_calls(grammars: GrammarCompiler, seed: int) -> None:
+def test_random_replies_consist_of_whole_calls(grammars: GrammarCompiler, seed: int) -> None:
     random = np.random.default_rng(seed)
     follower, tokens = Follower(automaton(grammars, calls())), list[int]()
     while True:
@@ -293,7 +291,7 @@ HOSTED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", list(HOSTED))
-def test_what_has_no_automaton_is_followed_by_the_host(grammars: GrammarCompiler, name: str) -> None:
+def test_the_host_follows_grammars_without_an_automaton(grammars: GrammarCompiler, name: str) -> None:
     format, good, bad = HOSTED[name]
     made = compiled(grammars, "structural_tag", format)
     assert isinstance(made, HostGrammar), made
@@ -311,7 +309,9 @@ def follows(grammar: HostGrammar, text: Any) -> bool:
     return matcher.consume(EOS) is None
 
 
-def test_what_neither_can_follow_is_refused_with_keyword_and_path(grammars: GrammarCompiler) -> None:
+def test_a_schema_that_neither_engine_can_follow_is_refused_with_keyword_and_path(
+    grammars: GrammarCompiler,
+) -> None:
     format = {"type": "triggered_tags", "triggers": ["<t>"], "tags": [json_tag("<t>", "", UNIQUE)]}
     refused = compiled(grammars, "structural_tag", format)
     assert (
@@ -336,7 +336,7 @@ def test_a_grammar_behind_reasoning_that_is_none_is_refused_in_its_readers_words
     assert isinstance(refused, GrammarError) and "neither Lark nor GBNF" in str(refused)
 
 
-def test_copies_keep_apart_what_they_push_and_what_they_count() -> None:
+def test_copies_have_separate_pushes_and_counts() -> None:
     names = {"type": "array", "items": {"type": "string", "minLength": 2, "maxLength": 120}}
     trees = {"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"type": "string", "pattern": "^[éà]*$"}]}}
     parts = [{"type": "json_schema", "json_schema": schema} for schema in (trees, names, trees, names)]

@@ -13,9 +13,9 @@ from arbora.grammars.errors import NotCoveredError
 from arbora.grammars.host.early_start import may_begin
 from arbora.grammars.host.native import HostCompiler
 from arbora.grammars.schema import SchemaCompiler
-from arbora.grammars.service.jobs import StructuralTag
-from arbora.grammars.source import Source
 from arbora.grammars.tags import TagCompiler, read_format
+from arbora.grammars.tags.special_tokens import SpecialTokens
+from arbora.runtime.grammar_spec import GrammarSpec
 from grammar_world import CALL_TOKEN, EOS, MODEL_VOCAB, vocabulary
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -107,18 +107,18 @@ def read(piece: str) -> list[int]:
 
 
 def ends_by_automaton(text: str, parts: list[str]) -> list[bool]:
-    spelled = StructuralTag(text, SPECIAL).spelled
+    spelled = SpecialTokens(SPECIAL).spelled
     machine = tags().compile(read_format(text), spelled).machine
     return [machine.accepts(spelled(part)) for part in accumulate(parts, lambda one, other: one + other)]
 
 
 @settings(deadline=None, max_examples=400)
 @given(format=FORMATS, parts=TEXTS)
-def test_llguidance_begins_with_what_it_follows_as_our_automata_do(
+def test_llguidance_begins_only_with_grammars_that_it_follows_as_automata_do(
     format: dict[str, Any], parts: list[str]
 ) -> None:
     text = json.dumps(format)
-    assume(may_begin(Source("structural_tag", text, (",", ":"), "schema", "refuse", False)))
+    assume(may_begin(GrammarSpec("structural_tag", text)))
     try:
         by_automaton = ends_by_automaton(text, parts)
         by_host = ends_by_host(text, parts)

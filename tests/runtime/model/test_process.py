@@ -33,7 +33,7 @@ from arbora.runtime.messages import (
     StepResult,
     SupervisorInbox,
 )
-from arbora.runtime.model.process import Mail
+from arbora.runtime.model.process import StepQueue
 from arbora.runtime.vocabulary import build_vocabulary, save_vocabulary
 from checkpoints import VOCAB_SIZE, edit_config, random_model, save_model
 from stack_automata import load_message, no_lists, rows_of
@@ -212,16 +212,16 @@ class ScriptedInbox:
         return self.messages.pop(0) if self.messages else None
 
 
-def mail(*messages: Message) -> Mail:
+def queue(*messages: Message) -> StepQueue:
     for message in messages:
         msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=ModelInbox)
-    return Mail(ScriptedInbox(list(messages)), Heartbeat())  # type: ignore[arg-type]
+    return StepQueue(ScriptedInbox(list(messages)), Heartbeat())  # type: ignore[arg-type]
 
 
 def test_plans_that_come_while_masks_are_awaited_keep_their_order() -> None:
     first, second = StepPlan(1, []), StepPlan(2, [])
     masks = StepMasks(1, b"", b"")
-    post = mail(first, second, masks)
+    post = queue(first, second, masks)
     assert post.next() is first
     assert post.masks(1) is masks
     assert post.next() is second
@@ -229,10 +229,10 @@ def test_plans_that_come_while_masks_are_awaited_keep_their_order() -> None:
 
 def test_masks_of_steps_gone_by_are_thrown_away() -> None:
     late, wanted = StepMasks(1, b"", b""), StepMasks(2, b"", b"")
-    post = mail(late, wanted)
+    post = queue(late, wanted)
     assert post.masks(2) is wanted
     assert post.masks(1, deadline=0) is None
 
 
 def test_waiting_for_masks_ends_at_the_deadline() -> None:
-    assert mail().masks(1, deadline=0.01) is None
+    assert queue().masks(1, deadline=0.01) is None

@@ -11,8 +11,8 @@ import pytest
 from arbora.grammars import Automaton, BusyError, CompilerError, GrammarError
 from arbora.grammars.service.automaton import LIST_BYTES
 from arbora.grammars.service.jobs import Job, Result
-from arbora.grammars.source import GrammarKind
 from arbora.kernels.automaton import ACTION_COLUMNS, Tables
+from arbora.runtime.grammar_spec import GrammarKind
 from arbora.runtime.messages import DropGrammar, GrammarSpec, LoadGrammar
 from arbora.runtime.scheduler import grammar_loader
 from arbora.runtime.scheduler.constraint import AutomatonConstraint, Constraint, MatcherConstraint
@@ -28,7 +28,7 @@ class Ready:
         self.mask_bytes = mask_bytes
         self.done: list[tuple[str, Automaton]] = []
 
-    def submit(self, ticket: str, kind: str, text: str, **_: object) -> None:
+    def submit(self, ticket: str, spec: GrammarSpec, **_: object) -> None:
         zero = np.zeros(1, np.int32)
         masks = np.broadcast_to(np.int32(-1), (1, self.mask_bytes // 4))
         tables = Tables(
@@ -38,7 +38,7 @@ class Ready:
             **rows_of(np.zeros((1, 1), np.int32)),
             **no_lists(1),
         )
-        self.done.append((ticket, automaton(text, tables)))
+        self.done.append((ticket, automaton(spec.text, tables)))
 
     def spelled(self, tokens: np.ndarray) -> bytes:
         return b""
@@ -88,7 +88,7 @@ def test_an_automaton_is_loaded_once_for_all_who_use_it() -> None:
 def test_what_needs_a_stack_is_loaded_with_the_automaton() -> None:
     compiler = Ready()
     loader = GrammarLoader(compiler)  # type: ignore[arg-type]
-    compiler.submit("request", "regex", "a")
+    compiler.submit("request", GrammarSpec("regex", "a"))
     ((ticket, plain),) = compiler.finished()
     numbers = np.arange(ACTION_COLUMNS, dtype=np.int32)
     stacked = replace(
@@ -209,8 +209,8 @@ def finished(
 @pytest.mark.parametrize(("isolated", "scopes"), [(False, ["", ""]), (True, ["one", "two"])])
 def test_isolated_tenants_share_no_compiled_grammar(isolated: bool, scopes: list[str]) -> None:
     class Recorded(Ready):
-        def submit(self, ticket: str, kind: str, text: str, **options: object) -> None:
-            seen.append((options["tenant"], options["scope"]))
+        def submit(self, ticket: str, spec: GrammarSpec, **options: object) -> None:
+            seen.append((options["tenant"], spec.scope))
 
     seen: list[tuple[object, object]] = []
     loader = GrammarLoader(Recorded(), isolated=isolated)  # type: ignore[arg-type]

@@ -89,7 +89,7 @@ def test_who_wants_little_does_not_wait_for_who_wants_much(
     pages = list(range(PAGES))
     world.save(pages, pages)
     much, little = world.find(pages), world.find([5])
-    hold_until(monkeypatch, world.store._fetches, "bring", times=2)
+    hold_until(monkeypatch, world.store._fetches, "read", times=2)
     for number, _ in (much, little):
         world.outbox.send(FetchPages(number))
     assert [world.fetched(), world.fetched()] == [little, much]
@@ -298,18 +298,18 @@ class AnyOrder(RuleBasedStateMachine):
         if entry is not None:
             self.pool.content(entry)[:] = bytes([key] * 8)
             self.pool.enter(entry, to_write)
-            self.pool.let_go([entry])
+            self.pool.release([entry])
 
     @rule(key=st.integers(0, 9))
     def give_up_reading(self, key: int) -> None:
         entry = self.pool.reserve(key.to_bytes(16, "big"))
         if entry is not None:
-            self.pool.let_go([entry])
+            self.pool.release([entry])
 
     @rule()
     def write(self) -> None:
         if self.pool.to_write:
-            self.pool.let_go([self.pool.to_write.popleft()])
+            self.pool.release([self.pool.to_write.popleft()])
 
     @rule(keys=st.lists(st.integers(0, 9), unique=True, max_size=4))
     def fetch(self, keys: list[int]) -> None:
@@ -319,7 +319,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule()
     def end(self) -> None:
         if self.held:
-            self.pool.let_go(self.held.pop())
+            self.pool.release(self.held.pop())
 
     @rule(namespace=st.sampled_from("ab"))
     def forget(self, namespace: str) -> None:

@@ -190,12 +190,12 @@ def test_what_a_failing_disk_could_not_give_up_is_not_found_when_it_is_opened_ag
     monkeypatch.setattr(failing, "discard", fail)
     error = sqlite3.OperationalError("disk I/O error")
     if is_left:
-        tiers.leave_disk(error)
+        tiers.suspend_disk(error)
         tiers.discard("", [bytes([1] * 16)])
     else:
         with pytest.raises(sqlite3.Error):
             tiers.discard("", [bytes([1] * 16)])
-        tiers.leave_disk(error)
+        tiers.suspend_disk(error)
     tiers.try_disk_again(insist=True)
     assert tiers.disk is not None
     assert tiers.disk.keys == {bytes([2] * 16)}

@@ -12,7 +12,7 @@ MOST_BYTES = 512 * 1024 * 1024
 FREE_BYTES = 64 * 1024  # of each body that are not counted, so small requests are never refused
 
 
-class BodyRoom:
+class BodyMemory:
     """Counts the bytes of bodies. One client may have half of the limit at most."""
 
     def __init__(self, most: int = MOST_BYTES) -> None:
@@ -44,8 +44,8 @@ class BodyRoom:
 
 
 class Share:
-    def __init__(self, room: BodyRoom, client: str) -> None:
-        self._room = room
+    def __init__(self, memory: BodyMemory, client: str) -> None:
+        self._memory = memory
         self._client = client
         self._size = 0
         self.taken = 0
@@ -55,7 +55,7 @@ class Share:
         self._size += size
         counted = max(0, self._size - FREE_BYTES) - self.taken
         if counted:
-            self._room.take(counted, self._client)
+            self._memory.take(counted, self._client)
             self.taken += counted
 
 

@@ -1,4 +1,4 @@
-"""Grammars that can't be used, in words for whoever sent them."""
+"""Errors of grammars, in words for the client."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from msgspec import Struct
 
 
 class GrammarError(ValueError):
-    """A grammar that is wrong or that can't be enforced. The message names the part and its path.
+    """A grammar that is wrong or can't be enforced. The message names the part and its path.
 
-    `function` is the one whose parameters are at fault, if they are a function's.
+    `function`: the name of the function whose parameters are at fault, if any.
     """
 
     function = ""
 
 
 class NoValueError(GrammarError):
-    """A schema that allows no value which automata can spell. Another engine may know longer numbers."""
+    """A schema that allows no value that automata can write. Another engine may write longer numbers."""
 
 
 class TooLargeError(Exception):
     """An automaton over the limits of states, bytes or time. Another engine may still serve the grammar.
 
-    `function` as of a `GrammarError`.
+    `function`: as in `GrammarError`.
     """
 
     function = ""
@@ -35,11 +35,11 @@ class ParserFailedError(GrammarError):
 
 
 class CompilerError(Exception):
-    """Our compiler failed, which says nothing of the grammar. Another engine may still serve it."""
+    """Our compiler failed; the grammar may be right. Another engine may still serve it."""
 
 
 class NotCoveredError(GrammarError):
-    """A keyword that has no automaton. The message names the keyword and its path in the schema."""
+    """A keyword without an automaton. The message names the keyword and its path in the schema."""
 
     problem = "can't be enforced"
     advice = '. With "unenforced": "allow" it is left out'
@@ -55,18 +55,19 @@ class NotCoveredError(GrammarError):
 
 
 class WrongKeywordError(NotCoveredError):
-    """A keyword whose value makes no sense: it is never left out. Another engine may be more lenient."""
+    """A keyword with a meaningless value; it is never left out. Another engine may be more lenient."""
 
     problem = "is wrong"
     advice = ""
 
 
 class ProcessEndedError(CompilerError):
-    """The grammar's process ended of itself. The grammar may be why, and is refused for some minutes."""
+    """The grammar's process ended by itself, perhaps because of the grammar, which is refused for some
+    minutes."""
 
 
 class TooSlowError(TimeoutError):
-    """The grammar took the processor time itself. A plain TimeoutError may be the machine's fault."""
+    """The grammar used the processor time itself. A plain TimeoutError may be the machine's fault."""
 
 
 class BusyError(Exception):
@@ -74,13 +75,13 @@ class BusyError(Exception):
 
 
 Expected: TypeAlias = GrammarError | TooLargeError | CompilerError | BusyError | TimeoutError
-"""what may come of a grammar, told in words alone"""
+"""The errors that a grammar may lead to, which need no traceback."""
 
 Kind = TypeVar("Kind", bound=Exception)
 
 
 def bare_copy(error: Kind) -> Kind:
-    """The same words without the frames that raised them, which keep a process and a grammar's text alive."""
+    """A copy without the frames that raised the error, as they keep a process and a grammar's text alive."""
     copied = copy(error)
     copied.__traceback__ = copied.__cause__ = copied.__context__ = None
     return copied
@@ -109,7 +110,7 @@ _ERRORS: dict[str, type[Exception]] = {
 
 
 def fault_of(error: Exception) -> Fault:
-    """`error` is one of this module's."""
+    """The data of an error of this module."""
     function = getattr(error, "function", "")
     if isinstance(error, NotCoveredError):
         return Fault(type(error).__name__, (error.keyword, error.path, error.reason), function)
@@ -123,7 +124,7 @@ def reply_error(fault: Fault) -> GrammarError | CompilerError:
 
 
 def error_of(fault: Fault) -> Exception:
-    """Raises ValueError if there is no such error."""
+    """The error with this data. Raises ValueError if there is no such error."""
     kind = _ERRORS.get(fault.name)
     if kind is None or len(fault.arguments) != (3 if issubclass(kind, NotCoveredError) else 1):
         raise ValueError(f"{fault.name} is no error of a grammar's")

@@ -1,0 +1,249 @@
+"""Makes formulas, interned and simplified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from operator import is_
+from typing import Any, TypeVar
+
+from .formula import (
+    EVERY_KIND,
+    EVERY_TYPE,
+    LIST,
+    STRING,
+    Always,
+    And,
+    Atom,
+    Fact,
+    Formula,
+    HasType,
+    Never,
+    Not,
+    Numbers,
+    Or,
+    Strings,
+)
+
+Made = TypeVar("Made", bound=Formula)
+
+
+class Formulas:
+    """A formula of one maker must not be combined with another maker's."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Any] = {}
+        self._conjunctions: dict[tuple[Formula, ...], Formula] = {}
+        self._disjunctions: dict[tuple[Formula, ...], Formula] = {}
+        self.true: Formula = self._interned(Always, Always)
+        self.false: Formula = self._interned(Never, Never)
+
+    def dissolve(self) -> None:
+        """Cuts the circles in which formulas refer to each other, so that they are freed at once."""
+        for formula in self._known.values():
+            formula.cache.clear()
+
+    def types(self, mask: int) -> Formula:
+        if mask & EVERY_TYPE == EVERY_TYPE:
+            return self.true
+        return self._interned((HasType, mask), lambda number: HasType(number, mask)) if mask else self.false
+
+    def atom(self, fact: Fact) -> Formula:
+        match fact:
+            case Strings(values) if not values:
+                return self.types(EVERY_TYPE & ~STRING)
+        return self._interned(fact, lambda number: Atom(number, fact))
+
+    def negation(self, formula: Formula) -> Formula:
+        known = formula.cache.get("not")
+        if known is None:
+            known = formula.cache["not"] = self._negation(formula)
+        return known
+
+    def _negation(self, formula: Formula) -> Formula:
+        match formula:
+            case Atom():
+                return self._interned((Not, formula), lambda number: Not(number, formula))
+            case Not(atom):
+                return atom
+            case And(parts):
+                return self.any_of(self.negation(part) for part in parts)
+            case Or(parts):
+                return self.all_of(self.negation(part) for part in parts)
+            case HasType(types):
+                return self.types(EVERY_TYPE & ~types)
+        return self.false if formula is self.true else self.true
+
+    def all_of(self, formulas: Iterable[Formula]) -> Formula:
+        joined = tuple(formulas)
+        known = self._conjunctions.get(joined)
+        if known is None:
+            known = self._conjunctions[joined] = self._all_of(joined)
+        return known
+
+    def _all_of(self, formulas: Iterable[Formula]) -> Formula:
+        parts: dict[Formula, None] = {}
+        mask = EVERY_TYPE
+        for formula in formulas:
+            for part in formula.conjuncts():
+                if part.kinds:
+                    parts[part] = None
+                else:
+                    mask &= part.possible
+        if not mask:
+            return self.false
+        if len(parts) < 2 and mask == EVERY_TYPE:
+            return next(iter(parts), self.true)
+        if mask != EVERY_TYPE:
+            restricted = [self.restricted(part, mask) for part in parts]
+            if restricted != list(parts):
+                return self.all_of([self.types(mask), *restricted])
+        if _contradict_each_other(parts):
+            return self.false
+        if len([part for part in parts if part.kinds == LIST and isinstance(part, (Atom, Not))]) > 1:
+            return self.all_of([self.types(mask), *_intersected(self, parts)])
+        kept = [*parts] if mask == EVERY_TYPE else [self.types(mask), *parts]
+        return self._joined(And, kept, self.true)
+
+    def any_of(self, formulas: Iterable[Formula]) -> Formula:
+        joined = tuple(formulas)
+        known = self._disjunctions.get(joined)
+        if known is None:
+            known = self._disjunctions[joined] = self._any_of(joined)
+        return known
+
+    def _any_of(self, formulas: Iterable[Formula]) -> Formula:
+        parts: dict[Formula, None] = {}
+        mask = 0
+        for formula in formulas:
+            for part in formula.parts if isinstance(formula, Or) else (formula,):
+                if part.kinds:
+                    parts[part] = None
+                else:
+                    mask |= part.possible
+        if mask == EVERY_TYPE:
+            return self.true
+        if len(parts) < 2 and (not mask or not parts):
+            return next(iter(parts), self.types(mask))
+        if _contradict_each_other(parts):
+            return self.true
+        united = _united(self, parts)
+        if united is not None:
+            return self.any_of([self.types(mask), *united])
+        kept = [part for part in parts if not _is_implied(part, mask, parts)]
+        kept = [self.types(mask), *kept] if mask else kept
+        return self._joined(Or, kept, self.false)
+
+    def restricted(self, formula: Formula, mask: int) -> Formula:
+        """A formula that says the same of values of these types, and anything of others."""
+        if formula.certain & mask == mask:
+            return self.true
+        if not formula.possible & mask:
+            return self.false
+        if not isinstance(formula, (And, Or)):
+            return formula
+        known = formula.cache.get(mask)
+        if known is None:
+            known = formula.cache[mask] = self._restricted(formula, mask)
+        return known
+
+    def _restricted(self, formula: Formula, mask: int) -> Formula:
+        joined = self.with_parts(formula, [self.restricted(part, mask) for part in formula.parts])
+        return joined if joined is formula else self.restricted(joined, mask)
+
+    def rewritten(
+        self, formula: Formula, key: Any, change: Callable[[Atom], Formula], kinds: int = EVERY_KIND
+    ) -> Formula:
+        """The formula with `change(atom)` for each atom of these kinds; `key` names the change."""
+        if not formula.kinds & kinds:
+            return formula
+        known = formula.cache.get(key)
+        if known is None:
+            known = formula.cache[key] = self._rewritten(formula, key, change, kinds)
+        return known
+
+    def _rewritten(
+        self, formula: Formula, key: Any, change: Callable[[Atom], Formula], kinds: int
+    ) -> Formula:
+        if isinstance(formula, Atom):
+            return change(formula)
+        parts = [
+            self.rewritten(part, key, change, kinds) if part.kinds & kinds else part for part in formula.parts
+        ]
+        return self.with_parts(formula, parts)
+
+    def with_parts(self, formula: Formula, parts: list[Formula]) -> Formula:
+        """The formula with other parts."""
+        if all(map(is_, parts, formula.parts)):
+            return formula
+        if isinstance(formula, Not):
+            return self.negation(parts[0])
+        return self.all_of(parts) if isinstance(formula, And) else self.any_of(parts)
+
+    def _joined(self, kind: type[And] | type[Or], parts: list[Formula], empty: Formula) -> Formula:
+        if len(parts) < 2:
+            return parts[0] if parts else empty
+        key = tuple(parts)
+        return self._interned((kind, key), lambda number: kind(number, key))
+
+    def _interned(self, key: Any, make: Callable[[int], Made]) -> Made:
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = make(len(self._known))
+        made: Made = known
+        return made
+
+
+def _is_implied(part: Formula, mask: int, others: Mapping[Formula, None]) -> bool:
+    """Whether a conjunction says no more than one of the alternatives beside it."""
+    if not isinstance(part, And):
+        return False
+    return any(
+        conjunct in others or (isinstance(conjunct, HasType) and conjunct.types & ~mask == 0)
+        for conjunct in part.parts
+    )
+
+
+def _contradict_each_other(parts: Mapping[Formula, None]) -> bool:
+    """Whether one is the negation of another."""
+    return any(part.atom in parts for part in parts if isinstance(part, Not))
+
+
+def _intersected(formulas: Formulas, parts: Iterable[Formula]) -> list[Formula]:
+    """The conjunction's parts with all lists of strings as one list."""
+    allowed: frozenset[str] | None = None
+    excluded: frozenset[str] = frozenset()
+    kept: list[Formula] = []
+    for part in parts:
+        match part:
+            case Atom(Strings(values)):
+                allowed = values if allowed is None else allowed & values
+            case Not(Atom(Strings(values))):
+                excluded |= values
+            case _:
+                kept.append(part)
+    if allowed is None:
+        return [*kept, formulas.negation(formulas.atom(Strings(excluded)))]
+    left = formulas.atom(Strings(allowed - excluded))
+    return [*kept, formulas.types(STRING), left] if excluded else [*kept, left]
+
+
+def _united(formulas: Formulas, parts: Iterable[Formula]) -> list[Formula] | None:
+    """The alternatives with two or more lists of strings, or of numbers, as one; None if there are no two."""
+    strings: list[Strings] = []
+    numbers: list[Numbers] = []
+    for part in parts:
+        match part:
+            case Atom(Strings() as fact):
+                strings.append(fact)
+            case Atom(Numbers() as fact):
+                numbers.append(fact)
+    united: Fact
+    if len(strings) > 1:
+        united = Strings(frozenset[str]().union(*(fact.values for fact in strings)))
+    elif len(numbers) > 1:
+        united = Numbers(frozenset().union(*(fact.values for fact in numbers)))
+    else:
+        return None
+    kind = type(united)
+    rest = [part for part in parts if not (isinstance(part, Atom) and isinstance(part.fact, kind))]
+    return [*rest, formulas.atom(united)]

@@ -1,0 +1,181 @@
+"""Every message that crosses a process border: this table and the modules below are the whole protocol.
+
+    | from → to | messages | module |
+    |---|---|---|
+    | tokenizer → scheduler | Generate, Abort, Finish, QueryStats | generation |
+    | | QueryCache, DropCache, CheckPin, PinPrefix, UnpinPrefix | cache_control |
+    | scheduler → tokenizer | Accepted, Refused, Outputs, Stats | generation |
+    | | CacheReport, CacheDropped, PinFits, PrefixPinned, QueryRefused | cache_control |
+    | scheduler → model | StepPlan, StepMasks, LoadGrammar, DropGrammar | steps |
+    | | SavePages, ForgetPages, DiscardPages, FlushPages | page_store |
+    | model → scheduler | ModelReady, StepResult | steps |
+    | | Flushed | page_store |
+    | scheduler → page store | FindPages, FetchPages, EndFetch, UsedPages | page_store |
+    | page store → scheduler | Found, Fetched, Forgotten, StoreReport | page_store |
+    | supervisor → tokenizer | PeerUp, PeerDown, PeerResponds, Drain, GiveUp | supervision |
+    | supervisor → scheduler | PeerDown, Drain | supervision |
+    | any child → supervisor | Ready, Alive, Failed, Drained | supervision |
+
+Token ids travel as `Tokens`: packed little-endian int32, never as lists. Arrays of other types are packed in
+the same way; each field names its dtype. Messages are msgpack arrays, tagged by their class name, in an
+envelope with the epoch (`sockets`). Other packages import from here, not from the modules.
+"""
+
+from __future__ import annotations
+
+from ..grammar_spec import GrammarSpec, PropertyOrder, Unenforced
+from .base import FinishReason, Message, Part, StoreCounts, Tokens
+from .cache_control import (
+    CachedPrefix,
+    CacheDropped,
+    CacheReport,
+    CheckPin,
+    DropCache,
+    PinFits,
+    PinnedPrefix,
+    PinPrefix,
+    PrefixPinned,
+    QueryCache,
+    QueryRefused,
+    UnpinPrefix,
+)
+from .generation import (
+    Abort,
+    Accepted,
+    Finish,
+    Generate,
+    LeftOut,
+    Logprobs,
+    Output,
+    Outputs,
+    QueryStats,
+    Refused,
+    ReplyError,
+    Stats,
+)
+from .page_store import (
+    DiscardPages,
+    EndFetch,
+    Fetched,
+    FetchPages,
+    FindPages,
+    Flushed,
+    FlushPages,
+    ForgetPages,
+    Forgotten,
+    Found,
+    RestoredPages,
+    SavedPages,
+    SavePages,
+    StoreReport,
+    UsedPages,
+)
+from .steps import (
+    DropGrammar,
+    LoadGrammar,
+    ModelReady,
+    PageCopy,
+    Row,
+    RowError,
+    RowGroup,
+    RowLogprobs,
+    RowPromptLogprobs,
+    SlotSetup,
+    StepMasks,
+    StepPlan,
+    StepResult,
+)
+from .supervision import Alive, Drain, Drained, Failed, GiveUp, PeerDown, PeerResponds, PeerUp, Ready
+
+CacheControl = QueryCache | DropCache | CheckPin | PinPrefix | UnpinPrefix
+CacheAnswer = CacheReport | CacheDropped | PinFits | PrefixPinned | QueryRefused
+FromSupervisor = PeerUp | PeerDown | PeerResponds | Drain | GiveUp
+TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | FromSupervisor
+FromModel = ModelReady | StepResult | Found | Fetched | Forgotten | StoreReport | Flushed
+SchedulerInbox = Generate | Abort | Finish | QueryStats | CacheControl | FromModel | PeerDown | Drain
+ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages
+ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ToPageStore
+PageStoreInbox = FindPages | FetchPages | EndFetch | UsedPages
+SupervisorInbox = Ready | Alive | Failed | Drained
+
+__all__ = [
+    "Abort",
+    "Accepted",
+    "Alive",
+    "CacheAnswer",
+    "CacheControl",
+    "CacheDropped",
+    "CacheReport",
+    "CachedPrefix",
+    "CheckPin",
+    "DiscardPages",
+    "Drain",
+    "Drained",
+    "DropCache",
+    "DropGrammar",
+    "EndFetch",
+    "Failed",
+    "FetchPages",
+    "Fetched",
+    "FindPages",
+    "Finish",
+    "FinishReason",
+    "FlushPages",
+    "Flushed",
+    "ForgetPages",
+    "Forgotten",
+    "Found",
+    "FromModel",
+    "FromSupervisor",
+    "Generate",
+    "GiveUp",
+    "GrammarSpec",
+    "LeftOut",
+    "LoadGrammar",
+    "Logprobs",
+    "Message",
+    "ModelInbox",
+    "ModelReady",
+    "Output",
+    "Outputs",
+    "PageCopy",
+    "PageStoreInbox",
+    "Part",
+    "PeerDown",
+    "PeerResponds",
+    "PeerUp",
+    "PinFits",
+    "PinPrefix",
+    "PinnedPrefix",
+    "PrefixPinned",
+    "PropertyOrder",
+    "QueryCache",
+    "QueryRefused",
+    "QueryStats",
+    "Ready",
+    "Refused",
+    "ReplyError",
+    "RestoredPages",
+    "Row",
+    "RowError",
+    "RowGroup",
+    "RowLogprobs",
+    "RowPromptLogprobs",
+    "SavePages",
+    "SavedPages",
+    "SchedulerInbox",
+    "SlotSetup",
+    "Stats",
+    "StepMasks",
+    "StepPlan",
+    "StepResult",
+    "StoreCounts",
+    "StoreReport",
+    "SupervisorInbox",
+    "ToPageStore",
+    "TokenizerInbox",
+    "Tokens",
+    "Unenforced",
+    "UnpinPrefix",
+    "UsedPages",
+]

@@ -1,0 +1,34 @@
+"""The two kinds of structs on the wire, and types that several modules share."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Tokens = bytes
+"""token ids, packed little-endian int32"""
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class Message(msgspec.Struct, tag=True, array_like=True):
+    """Base of structs that are sent alone."""
+
+
+class Part(msgspec.Struct, array_like=True):
+    """Base of structs inside a message."""
+
+
+class StoreCounts(Part):
+    """What the page store holds now, and counters since the start of the epoch."""
+
+    host_pages: int = 0
+    host_bytes: int = 0
+    disk_pages: int = 0
+    disk_bytes: int = 0
+    saved_pages: int = 0
+    lost_pages: int = 0  # not saved: host memory was full of pages in use or not written yet
+    host_hits: int = 0  # pages fetched from host memory
+    disk_hits: int = 0  # pages fetched from disk
+    remote_hits: int = 0  # pages fetched from the remote store
+    restored_pages: int = 0

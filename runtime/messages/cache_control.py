@@ -1,0 +1,122 @@
+"""Tokenizer ↔ scheduler: questions about the cache, pins and drops. Each `query` gets one answer.
+
+A scope is a prefix of namespace names: the namespaces that one client may see.
+"""
+
+from __future__ import annotations
+
+from .base import Message, Part, StoreCounts, Tokens
+
+
+class QueryCache(Message):
+    """Report on the namespaces in `scope`. Tokens are shown of the namespace `own` alone."""
+
+    client: int
+    query: int
+    scope: str
+    own: str
+
+
+class DropCache(Message):
+    """Evict the unlocked pages of `namespace`, or of all namespaces in `scope`, from all tiers."""
+
+    client: int
+    query: int
+    scope: str
+    namespace: str | None
+
+
+class CheckPin(Message):
+    """Whether the full pages of `tokens` could be pinned once they are cached, as far as is known now."""
+
+    client: int
+    query: int
+    scope: str
+    namespace: str
+    tokens: Tokens
+
+
+class PinPrefix(Message):
+    """Pin the full pages of `tokens`, which are cached."""
+
+    client: int
+    query: int
+    pin: str  # a new name; a prefix that is pinned already keeps its name
+    scope: str  # all its pins share a quota
+    namespace: str
+    tokens: Tokens
+    ttl_s: float
+
+
+class UnpinPrefix(Message):
+    client: int
+    query: int
+    pin: str
+    scope: str
+
+
+class CachedPrefix(Part):
+    namespace: str
+    head: Tokens  # first tokens; empty unless the namespace is the client's own
+    tail: Tokens  # last tokens, in the same way
+    tokens: int
+    hits: int  # requests that began with it
+    idle: int  # accesses since its last use: tokens matched or computed, and releases
+
+
+class PinnedPrefix(Part):
+    pin: str
+    namespace: str
+    tokens: int
+    pages: int
+    expires_at: float  # seconds since 1970
+
+
+class CacheReport(Message):
+    """Used, cached and free pages add up to the total. Prompt tokens are of requests that read the cache."""
+
+    query: int
+    pages_total: int
+    pages_free: int
+    pages_used: int
+    pages_cached: int
+    pages_pinned: int  # of the scope; among the used pages
+    pages_pinnable: int  # quota of the scope
+    prompt_tokens: int  # since the start
+    cached_tokens: int  # of `prompt_tokens`, found in the cache
+    recent_requests: int
+    recent_prompt_tokens: int  # of the `recent_requests`
+    recent_cached_tokens: int
+    evicted_pages: int
+    store: StoreCounts
+    namespaces: dict[str, int]  # pages of the largest ones by name
+    prefixes: list[CachedPrefix]
+    pins: list[PinnedPrefix]
+
+
+class CacheDropped(Message):
+    query: int
+    pages: int  # in the KV cache
+    tokens: int  # in the KV cache
+    host_pages: int = 0
+    disk_pages: int | None = 0  # None: the disk failed
+    remote_pages: int | None = 0  # None: the remote store could not be reached and still has its pages
+
+
+class PinFits(Message):
+    query: int
+
+
+class PrefixPinned(Message):
+    """The pin that was made, renewed or ended."""
+
+    query: int
+    pin: PinnedPrefix
+
+
+class QueryRefused(Message):
+    query: int
+    status: int  # HTTP
+    message: str
+    param: str | None  # the field at fault
+    code: str

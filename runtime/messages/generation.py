@@ -1,0 +1,115 @@
+"""Tokenizer ↔ scheduler: requests and their outputs."""
+
+from __future__ import annotations
+
+from ..grammar_spec import GrammarSpec
+from ..sampling_params import SamplingParams
+from .base import FinishReason, Message, Part, StoreCounts, Tokens
+
+
+class Generate(Message):
+    """One sequence to generate. A request with `n` choices is n of these."""
+
+    request: str
+    client: int
+    prompt: Tokens
+    sampling: SamplingParams
+    grammar: GrammarSpec | None = None
+    namespace: str | None = ""  # in which it shares prefixes; None: the cache is neither read nor filled
+    priority: int = 0  # lower numbers start first
+    tenant: str = ""  # whose fair share it is served from
+
+
+class Abort(Message):
+    """The client is gone: end the request without an answer."""
+
+    request: str
+
+
+class Finish(Message):
+    """A stop string was found in the text: the reply is its first `tokens_kept` tokens."""
+
+    request: str
+    tokens_kept: int
+
+
+class QueryStats(Message):
+    client: int
+    query: int
+
+
+class LeftOut(Part):
+    """A keyword of a schema that is not enforced."""
+
+    keyword: str
+    path: str  # its place in the schema
+
+
+class Accepted(Message):
+    request: str
+    left_out: list[LeftOut] = []
+
+
+class Refused(Message):
+    """The request never started, or its replies were read too late (503)."""
+
+    request: str
+    status: int  # HTTP
+    message: str
+    param: str | None = None  # the field at fault
+    code: str | None = None
+    retry_after: int | None = None  # seconds, if known
+
+
+class Logprobs(Part):
+    """Log-probabilities (natural, of the raw logits) of n tokens with k alternatives each."""
+
+    chosen: bytes  # float32 [n]
+    top_ids: bytes  # int32 [n, k]
+    top_values: bytes  # float32 [n, k], descending
+
+
+class ReplyError(Part):
+    """Why a reply ended early."""
+
+    message: str
+    status: int = 500  # HTTP
+    param: str | None = None  # the field at fault
+    code: str = "error"
+
+
+class Output(Part):
+    """What one request gained in a step. Its last output has `finish`."""
+
+    request: str
+    tokens: Tokens = b""
+    logprobs: Logprobs | None = None
+    finish: FinishReason | None = None
+    stop_token: int | None = None  # the last of `tokens`, if that end-of-sequence or stop id ended the reply
+    error: ReplyError | None = None
+    cached_tokens: int | None = None  # of the prompt; in the first output
+    prompt_logprobs: Logprobs | None = None  # of prompt positions 1, 2, …; in the first output
+
+
+class Outputs(Message):
+    items: list[Output]
+
+
+class Stats(Message):
+    """A snapshot of the scheduler. Counters count from the start of the epoch."""
+
+    query: int
+    running: int  # requests
+    waiting: int  # requests
+    pages_total: int
+    pages_used: int
+    pages_cached: int
+    pages_pinned: int
+    prompt_tokens_cached: int
+    prompt_tokens_computed: int
+    output_tokens: int
+    forced_tokens: int
+    retractions: int
+    evicted_pages: int
+    steps: int
+    store: StoreCounts

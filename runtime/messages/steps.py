@@ -1,0 +1,146 @@
+"""Scheduler ↔ model: steps, grammar tables, results."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..sampling_params import SamplingParams
+from .base import Message, Part, Tokens
+from .generation import Logprobs
+from .page_store import RestoredPages, SavedPages
+
+
+class SlotSetup(Part):
+    """A slot's state that is sent once, and again after forced tokens. It empties the slot's page table."""
+
+    slot: int
+    sampling: SamplingParams
+    position: int = 0  # output position of the next token
+    prompt: Tokens = b""  # only for rows with penalties
+    output: Tokens = b""  # only for rows with penalties
+    banned_tokens: Tokens = b""  # may not be sampled before output position `min_tokens`
+    grammar: int | None = None  # a loaded automaton; None for rows without, or masked by the host
+    state: int = 0  # of the automaton
+    stack: bytes = b""  # of the automaton: int32, first push first
+
+
+class Row(Part):
+    """One row of a step: compute KV for `tokens` from position `start` on."""
+
+    slot: int
+    start: int
+    tokens: Tokens = b""  # empty: the one token that the slot sampled last, which never leaves the device
+    sample: bool = True  # sample a token from the logits of the last position
+    new_pages: bytes = b""  # int32, appended to the slot's page table
+    targets: Tokens = b""
+    """the token after each position, for prompt log-probabilities; one fewer at the end of the prompt"""
+    host_mask: bool = False  # the mask comes with this step's `StepMasks`
+
+
+class PageCopy(Part):
+    source: int
+    destination: int
+
+
+class RowGroup(Part):
+    """Consecutive decode rows that begin with the same pages."""
+
+    first_row: int
+    rows: int
+    shared_tokens: int  # in whole pages
+
+
+class StepPlan(Message):
+    """One step, in the order of work: setups, saves, copies, restores, then the forward pass over `rows`.
+
+    Steps run in order.
+    """
+
+    step: int  # from 1
+    rows: list[Row]  # decode rows before prefill chunks
+    setups: list[SlotSetup] = []
+    copies: list[PageCopy] = []
+    groups: list[RowGroup] = []
+    saves: list[SavedPages] = []
+    restores: list[RestoredPages] = []
+    fetches_over: list[int] = []  # the store may drop these fetches after this step's restores
+
+
+class StepMasks(Message):
+    """Grammar masks of the step's rows with `host_mask`, except rows that have ended since it was planned."""
+
+    step: int
+    slots: bytes  # int32 [rows]
+    masks: bytes  # int32 [rows, ceil(vocab / 32)]; bit set: allowed
+
+
+class LoadGrammar(Message):
+    """An automaton's tables: see `grammars.automaton.Automaton` and its parts for their meaning."""
+
+    grammar: int
+    class_of_byte: bytes  # uint8 [256]
+    row_starts: bytes  # int32 [states]
+    default_state: bytes  # int32 [states]
+    entries: bytes  # int32 [places]
+    owners: bytes  # int32 [places]
+    mask_of_state: bytes  # int32 [states]
+    masks: bytes  # int32 [masks, ceil(vocab / 32)]
+    lists_of_state: bytes  # int32 [states, 3]
+    list_offsets: bytes  # int32 [lists + 1]
+    list_tokens: bytes  # int32
+    opener_counts: bytes  # int32 [lists]
+    actions: bytes  # int32 [actions, ACTION_COLUMNS]
+    returns: bytes  # int32
+
+
+class DropGrammar(Message):
+    grammar: int
+
+
+class ModelReady(Message):
+    """The model is loaded and can run steps with up to `slots` rows."""
+
+    num_pages: int
+    page_size: int  # tokens
+    max_model_len: int  # tokens
+    slots: int
+    vocab_size: int
+    device: str
+    page_bytes: int
+    page_model: bytes = b""
+    """names what a page's content depends on beside its tokens, for page keys; empty: no page store"""
+    host_pages: int = 0  # pages of the page store's host memory
+
+
+class RowError(Part):
+    """A row without a token. After `not_a_number` its KV must not be used again."""
+
+    slot: int
+    kind: Literal["not_a_number", "nothing_allowed", "mask_late"]
+    message: str
+
+
+class RowPromptLogprobs(Part):
+    slot: int
+    start: int  # position of the first token reported
+    logprobs: Logprobs
+
+
+class RowLogprobs(Part):
+    slot: int
+    logprobs: Logprobs
+
+
+class StepResult(Message):
+    """What a step sampled, for its rows with `sample`, in the plan's order."""
+
+    step: int
+    slots: bytes  # int32 [rows]
+    tokens: Tokens  # int32 [rows]
+    states: bytes  # int32 [rows]: automaton states after the token; -1: dead, or no automaton
+    forward_tokens: int
+    elapsed_ms: float
+    restored_ms: float = 0.0  # copying restored pages took; inside `elapsed_ms` or beside it
+    logprobs: list[RowLogprobs] = []
+    prompt_logprobs: list[RowPromptLogprobs] = []
+    errors: list[RowError] = []

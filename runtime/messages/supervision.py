@@ -1,0 +1,63 @@
+"""Supervisor ↔ its children: readiness, signs of life, draining."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from .base import Message
+from .steps import ModelReady
+
+
+class PeerUp(Message):
+    """The replica (scheduler and model) serves, in the given epoch."""
+
+    epoch: int
+    ready: ModelReady
+
+
+class PeerDown(Message):
+    """A replica or a tokenizer process (`client`) died. Its requests are lost."""
+
+    role: Literal["replica", "tokenizer"]
+    client: int = 0
+
+
+class PeerResponds(Message):
+    """Whether the replica, which is up, gives signs of life. A stuck one is ended after a while."""
+
+    responds: bool
+
+
+class Drain(Message):
+    """Take no new requests, finish the open ones, then answer `Drained` and exit."""
+
+
+class GiveUp(Message):
+    """The time to drain is over: end the open requests with an error."""
+
+
+class Ready(Message):
+    """The process can take work. The scheduler passes on the model's `ModelReady`."""
+
+    role: Literal["tokenizer", "scheduler"]
+    client: int = 0
+    model: ModelReady | None = None
+
+
+class Alive(Message):
+    """A sign of life, every second."""
+
+    pid: int
+    stalled_s: float  # since the main loop's last progress
+
+
+class Failed(Message):
+    """The process cannot start, and exits after this."""
+
+    role: Literal["tokenizer", "scheduler", "model"]
+    message: str  # for the user
+
+
+class Drained(Message):
+    role: Literal["tokenizer", "scheduler"]
+    client: int = 0
