@@ -144,7 +144,12 @@ def test_a_chat_asks_only_at_a_terminal(
 ) -> None:
     prompts: list[str] = []
     monkeypatch.setattr("sys.stdin.isatty", lambda: is_terminal, raising=False)
-    monkeypatch.setattr("builtins.input", lambda text: prompts.append(text) or "/exit")
+
+    def asked(text: str) -> str:
+        prompts.append(text)
+        return "/exit"
+
+    monkeypatch.setattr("builtins.input", asked)
     with chat_server() as stub:
         main(["chat", "--url", stub.url])
     assert prompts == [prompt]

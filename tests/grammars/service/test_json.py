@@ -341,7 +341,11 @@ def test_a_larger_schema_counts_for_more_memory(grammars: GrammarCompiler) -> No
     [
         ({"type": "number", "minimum": 1e20}, "numbers have up to 20 digits"),
         (
-            {"properties": {"a": {"type": "integer", "minimum": 5, "maximum": 1}}, "required": ["a"]},
+            {
+                "type": "object",
+                "properties": {"a": {"type": "integer", "minimum": 5, "maximum": 1}},
+                "required": ["a"],
+            },
             "the schema allows no value: at #/properties/a, minimum is 5, above maximum, which is 1",
         ),
         (
