@@ -8,6 +8,7 @@ from collections.abc import Collection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..runtime.errors import RequestError
+from .http.request_log import ERROR_CODE
 from .http.tenants import SENT_KEY
 from .openai.errors import error_response
 
@@ -38,6 +39,7 @@ class Guard:
             status=401,
             code="invalid_api_key",
         )
+        scope[ERROR_CODE] = error.code
         await error_response(error)(scope, receive, send)
 
     def _key(self, scope: Scope) -> str | None:

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ..runtime.errors import ConfigError
+from .launch.program_name import program_name
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 TIMEOUT_SECONDS = 600.0
 COMMANDS = "/reset begins anew, /exit ends"
-KEY_HINT = " Give it with --api-key KEY or in the variable ARBORA_API_KEY."
 FULL = "(this turn is forgotten: a shorter one may fit, and /reset starts a new conversation)"
 CUT = "\n(the reply has reached its limit)"
 DIM, PLAIN = "\x1b[2m", "\x1b[22m"  # ECMA-48
@@ -30,6 +30,10 @@ class ReplyError(Exception):
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)
         self.code = code
+
+
+class KeyNeededError(ReplyError):
+    """The server answers only requests with an API key that it knows."""
 
 
 class Piece(NamedTuple):
@@ -52,6 +56,7 @@ class Server:
         self._path = parts.path.rstrip("/").removesuffix("/v1")
         self._url = url
         self._headers = {"Content-Type": "application/json"}
+        self._has_key = bool(api_key)
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
 
@@ -63,7 +68,16 @@ class Server:
         except OSError as error:
             raise ConfigError(
                 f"no server answers at {self._url} ({error.strerror or error}). "
-                "Start one with `arbora serve`, or name another with --url."
+                f"Start one with `{program_name()} serve`, or name another with --url."
+            ) from error
+        except KeyNeededError as error:
+            asks = (
+                "does not know this API key: give another"
+                if self._has_key
+                else "asks for an API key: give it"
+            )
+            raise ConfigError(
+                f"the server at {self._url} {asks} with --api-key KEY or in ARBORA_API_KEY."
             ) from error
         except (ReplyError, http.client.HTTPException, msgspec.DecodeError, LookupError, TypeError) as error:
             raise ConfigError(f"the server at {self._url} does not tell its model: {error}") from error
@@ -157,7 +171,7 @@ class _Shown:
 def _read_line() -> str:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (gives `input` line editing)
-    return input("> ").strip()
+    return input("> " if sys.stdin.isatty() else "").strip()
 
 
 def _pieces(lines: http.client.HTTPResponse) -> Iterator[Piece]:
@@ -176,9 +190,9 @@ def _pieces(lines: http.client.HTTPResponse) -> Iterator[Piece]:
 
 
 def _refusal(status: int, body: bytes) -> ReplyError:
+    kind = KeyNeededError if status == http.HTTPStatus.UNAUTHORIZED else ReplyError
     try:
         error = msgspec.json.decode(body)["error"]
-        hint = KEY_HINT if status == http.HTTPStatus.UNAUTHORIZED else ""
-        return ReplyError(f"status {status}: {error['message']}{hint}", str(error.get("code")))
+        return kind(f"status {status}: {error['message']}", str(error.get("code")))
     except (msgspec.DecodeError, LookupError, TypeError):
-        return ReplyError(f"status {status}: {body.decode(errors='replace')[:200]}")
+        return kind(f"status {status}: {body.decode(errors='replace')[:200]}")

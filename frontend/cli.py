@@ -6,18 +6,21 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from importlib.metadata import version
+from logging import getLogger
 from pathlib import Path
+from typing import Any, NoReturn
 
 from ..runtime.config import ServeConfig
 from ..runtime.errors import ConfigError
 from ..runtime.logs import write_log
 from .chat_cli import DEFAULT_URL, chat
 from .launch.commands import server_commands
+from .launch.program_name import program_name
 from .launch.serve import serve
 from .option_values import split_keys
-from .options import OPTIONS, Option, Setting, build_config, from_environment
+from .options import OPTIONS, Option, Setting, build_config, from_environment, unknown_variables
+from .unknown_options import ELSEWHERE, unknown_arguments
 
 INTERRUPTED = 130
 
@@ -25,13 +28,18 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0, 1 if a server or conversation failed, 2 for a setting that can't be used."""
     parsed, unknown = build_parser().parse_known_args(arguments)
-    if unknown:
-        parsed.fail(unknown_arguments(unknown, parsed.command))
+    if unknown and parsed.command == "serve":
+        parsed.fail(unknown_arguments(unknown, [option.flag for option in OPTIONS], ELSEWHERE))
+    elif unknown:
+        parsed.fail(unknown_arguments(unknown, CHAT_OPTIONS, {}))
     try:
         if parsed.command == "chat":
             return chat(parsed.url, parsed.api_key, parsed.system)
+        write_log("warning")  # for warnings about the options themselves
         config = serve_config(vars(parsed), os.environ)
-        write_log(config.log_level)
+        getLogger().setLevel(config.log_level.upper())
+        if unknown_names := unknown_variables(os.environ):
+            getLogger(__name__).warning("%s", unknown_names)
         return serve(config, server_commands())
     except ConfigError as error:
         print(f"arbora: error: {error}", file=sys.stderr)
@@ -58,30 +66,35 @@ def serve_config(flags: Mapping[str, object], environment: Mapping[str, str]) ->
 
 def _check_model_is_no_name(model: object, names: object) -> None:
     """Raises ConfigError for `--served-model-name NAME MODEL`, where MODEL would be a second name."""
-    if model is None and isinstance(names, list) and len(names) > 1 and Path(names[-1]).is_dir():
+    if model is not None or not isinstance(names, list):
+        return
+    *others, last = names
+    if last.startswith((".", "/", "~")) or (others and ("/" in last or Path(last).is_dir())):
+        named = f" --served-model-name {' '.join(others)}" if others else ""
         raise ConfigError(
-            f"--served-model-name {' '.join(names)}: {names[-1]} is a directory, but stands where names do. "
-            f"Write `arbora serve {names[-1]} --served-model-name {' '.join(names[:-1])}`."
+            f"--served-model-name {' '.join(names)}: {last} looks like a model, but stands where names do. "
+            f"Write `{program_name()} serve {last}{named}`."
         )
 
 
+class _Parser(argparse.ArgumentParser):
+    """Takes whole option names only, and tells what is wrong in one line as everything else does."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        advice = f"`{self.prog} --help` lists what there is."
+        self.exit(2, f"arbora: error: {message.removesuffix('.')}. {advice}\n")
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="arbora", description="Serve open-weight language models.")
+    parser = _Parser(prog="arbora", description="Serve open-weight language models.")
     parser.add_argument("--version", action="version", version=f"arbora {version('arbora')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="start a server", description=SERVE, epilog=SERVE_EPILOG))
     _add_chat(commands.add_parser("chat", help="talk to a running server", description=CHAT))
     return parser
-
-
-def unknown_arguments(unknown: Sequence[str], command: str) -> str:
-    """The message for unknown arguments, with the options that may have been meant."""
-    options = [option.flag for option in OPTIONS] if command == "serve" else CHAT_OPTIONS
-    named = []
-    for argument in unknown:
-        near = get_close_matches(argument.partition("=")[0], options, 1)
-        named.append(f"{argument} (did you mean {near[0]}?)" if near else argument)
-    return f"unrecognized arguments: {' '.join(named)}"
 
 
 SERVE = "Start a server with OpenAI's HTTP API and print its address when it is ready."
@@ -126,4 +139,4 @@ def _add_chat(parser: argparse.ArgumentParser) -> None:
 
 def option_help(option: Option) -> str:
     tells = option.switch or "(default:" in option.help
-    return option.help if tells else f"{option.help} (default: {option.default})"
+    return option.help if tells else f"{option.help} (default: {option.default or 'none'})"

@@ -12,11 +12,12 @@ from typing import Any, TypedDict, TypeGuard, TypeVar, Unpack, cast, overload
 
 from ..runtime.config import ServeConfig
 from .completion import Completion, CompletionPart
-from .engine_requests import Message, Prompt, Prompts, Sampling, ask_chat, ask_completion, check_names
+from .engine_requests import Message, Prompt, Prompts, Sampling, ask_chat, ask_completion, check_names, merged
 from .launch.commands import replica_commands
 from .launch.errors import ServerError
 from .local_server import Ask, LocalServer
 from .options import OPTIONS, Setting, build_config
+from .text.close_names import did_you_mean
 
 T = TypeVar("T")
 HTTP_ONLY = (
@@ -66,7 +67,8 @@ class Engine:
     request that can't be served and `ServerError` when the model's processes can't go on; the constructor
     raises `ConfigError` for options that can't be used.
 
-    A prompt is text or token ids; a chat is a list of messages as in OpenAI's API.
+    A prompt is text or token ids; a chat is a list of messages as in OpenAI's API. The fields of `Sampling`
+    are keyword arguments, or one `Sampling` as the second argument, or both.
     """
 
     def __init__(self, model: str | None = None, **options: Unpack[EngineOptions]) -> None:
@@ -98,48 +100,80 @@ class Engine:
         self._thread.join()
 
     @overload
-    def generate(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> Completion: ...
-    @overload
-    def generate(self, prompt: Prompts, **sampling: Unpack[Sampling]) -> list[Completion]: ...
     def generate(
-        self, prompt: Prompt | Prompts, **sampling: Unpack[Sampling]
+        self, prompt: Prompt, sampling_params: Sampling | None = None, **sampling: Unpack[Sampling]
+    ) -> Completion: ...
+    @overload
+    def generate(
+        self, prompt: Prompts, sampling_params: Sampling | None = None, **sampling: Unpack[Sampling]
+    ) -> list[Completion]: ...
+    def generate(
+        self, prompt: Prompt | Prompts, sampling_params: Sampling | None = None, **sampling: Unpack[Sampling]
     ) -> Completion | list[Completion]:
         """The completion of a prompt, or those of a list of prompts in its order."""
-        return self._result(self._generate(prompt, sampling))
+        return self._result(self._generate(prompt, merged(sampling_params, sampling)))
 
     @overload
-    async def agenerate(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> Completion: ...
-    @overload
-    async def agenerate(self, prompt: Prompts, **sampling: Unpack[Sampling]) -> list[Completion]: ...
     async def agenerate(
-        self, prompt: Prompt | Prompts, **sampling: Unpack[Sampling]
+        self, prompt: Prompt, sampling_params: Sampling | None = None, **sampling: Unpack[Sampling]
+    ) -> Completion: ...
+    @overload
+    async def agenerate(
+        self, prompt: Prompts, sampling_params: Sampling | None = None, **sampling: Unpack[Sampling]
+    ) -> list[Completion]: ...
+    async def agenerate(
+        self, prompt: Prompt | Prompts, sampling_params: Sampling | None = None, **sampling: Unpack[Sampling]
     ) -> Completion | list[Completion]:
-        return await asyncio.wrap_future(self._submit(self._generate(prompt, sampling)))
+        return await asyncio.wrap_future(
+            self._submit(self._generate(prompt, merged(sampling_params, sampling)))
+        )
 
-    def stream(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> Iterator[CompletionPart]:
+    def stream(
+        self, prompt: Prompt, sampling_params: Sampling | None = None, **sampling: Unpack[Sampling]
+    ) -> Iterator[CompletionPart]:
         """The completion of a prompt in parts, as they come."""
-        return self._parts(_completion(prompt, sampling))
+        return self._parts(_completion(prompt, merged(sampling_params, sampling)))
 
-    def astream(self, prompt: Prompt, **sampling: Unpack[Sampling]) -> AsyncIterator[CompletionPart]:
-        return self._async_parts(_completion(prompt, sampling))
+    def astream(
+        self, prompt: Prompt, sampling_params: Sampling | None = None, **sampling: Unpack[Sampling]
+    ) -> AsyncIterator[CompletionPart]:
+        return self._async_parts(_completion(prompt, merged(sampling_params, sampling)))
 
-    def chat(self, messages: Sequence[Message], **sampling: Unpack[Sampling]) -> Completion:
+    def chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: Sampling | None = None,
+        **sampling: Unpack[Sampling],
+    ) -> Completion:
         """The reply to a conversation."""
-        return self._result(self._server.complete(_chat(messages, sampling)))
+        return self._result(self._server.complete(_chat(messages, merged(sampling_params, sampling))))
 
-    async def achat(self, messages: Sequence[Message], **sampling: Unpack[Sampling]) -> Completion:
-        return await asyncio.wrap_future(self._submit(self._server.complete(_chat(messages, sampling))))
+    async def achat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: Sampling | None = None,
+        **sampling: Unpack[Sampling],
+    ) -> Completion:
+        return await asyncio.wrap_future(
+            self._submit(self._server.complete(_chat(messages, merged(sampling_params, sampling))))
+        )
 
     def stream_chat(
-        self, messages: Sequence[Message], **sampling: Unpack[Sampling]
+        self,
+        messages: Sequence[Message],
+        sampling_params: Sampling | None = None,
+        **sampling: Unpack[Sampling],
     ) -> Iterator[CompletionPart]:
         """The reply to a conversation in parts, as they come."""
-        return self._parts(_chat(messages, sampling))
+        return self._parts(_chat(messages, merged(sampling_params, sampling)))
 
     def astream_chat(
-        self, messages: Sequence[Message], **sampling: Unpack[Sampling]
+        self,
+        messages: Sequence[Message],
+        sampling_params: Sampling | None = None,
+        **sampling: Unpack[Sampling],
     ) -> AsyncIterator[CompletionPart]:
-        return self._async_parts(_chat(messages, sampling))
+        return self._async_parts(_chat(messages, merged(sampling_params, sampling)))
 
     async def _generate(self, prompt: Prompt | Prompts, sampling: Sampling) -> Completion | list[Completion]:
         if not _is_batch(prompt):
@@ -220,7 +254,11 @@ def engine_config(model: str | None, options: EngineOptions) -> ServeConfig:
     known = [option.name for option in OPTIONS if option.name not in HTTP_ONLY]
     for name in options:
         if name not in known:
-            raise TypeError(f"unknown option {name!r}; there are {', '.join(known)}")
+            if name in HTTP_ONLY:
+                raise TypeError(f"{name} is an option of `arbora serve` only, as an Engine has no HTTP")
+            raise TypeError(
+                f"unknown option {name!r}.{did_you_mean(name, known)} There are {', '.join(known)}."
+            )
     settings = {"log_level": Setting("log_level", "warning")}
     settings |= {name: Setting(name, value) for name, value in options.items()}
     return build_config(model, settings)

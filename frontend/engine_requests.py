@@ -28,7 +28,9 @@ from .request.prepare import (
 )
 from .request.service import Service
 from .request.tools import ToolUse
+from .request.type_errors import type_error
 from .request.validation import MAX_LOGPROBS, check_fields, check_range, check_token_ids
+from .text.close_names import did_you_mean
 from .work.caller import Caller
 
 Prompt: TypeAlias = str | Sequence[int]
@@ -101,13 +103,49 @@ class Sampling(TypedDict, total=False):
     priority: int
 
 
+_HTTP_ONLY = "only the HTTP API has it"
+_INSTEAD = {
+    "response_format": 'use json_schema=SCHEMA, or json_schema=True for {"type": "json_object"}',
+    "guided_json": "use json_schema",
+    "guided_regex": "use regex",
+    "guided_choice": "use choice",
+    "guided_grammar": "use grammar",
+    "structured_outputs": "use json_schema, regex, choice or grammar",
+    "max_completion_tokens": "use max_tokens",
+    "max_new_tokens": "use max_tokens",
+    "n": f"{_HTTP_ONLY}; give `generate` a list with the prompt n times",
+    "tools": _HTTP_ONLY,
+    "tool_choice": _HTTP_ONLY,
+    "prompt_logprobs": _HTTP_ONLY,
+    "stream": "call `stream` or `stream_chat`",
+}
+"""by the name of a field that is no sampling option: what to do"""
+
+
 def check_names(sampling: Mapping[str, object]) -> None:
     """Raises TypeError for an unknown option, as for a function's unknown keyword."""
-    unknown = sorted(sampling.keys() - Sampling.__annotations__.keys())
-    if unknown:
+    known = Sampling.__annotations__
+    unknown = sorted(sampling.keys() - known.keys())
+    if not unknown:
+        return
+    name = unknown[0]
+    if name in _INSTEAD:
+        raise TypeError(f"{name} is no sampling option: {_INSTEAD[name]}")
+    raise TypeError(
+        f"unknown sampling option {name!r}.{did_you_mean(name, known)} There are {', '.join(known)}."
+    )
+
+
+def merged(params: Sampling | None, sampling: Sampling) -> Sampling:
+    """The fields of both; `sampling` overrides `params`. Raises TypeError if `params` is no `Sampling`."""
+    if params is None:
+        return sampling
+    if not isinstance(params, Mapping):
         raise TypeError(
-            f"unknown sampling option {unknown[0]!r}; there are {', '.join(Sampling.__annotations__)}"
+            f"the second argument is {reprlib.repr(params)}, but must be a Sampling such as "
+            "arbora.Sampling(max_tokens=16)"
         )
+    return {**params, **sampling}
 
 
 async def ask_completion(
@@ -200,18 +238,28 @@ def _fields(sampling: Sampling) -> SamplingFields:
     given = {name: value for name, value in sampling.items() if value is not None and name not in own}
     if bias := sampling.get("logit_bias"):
         given["logit_bias"] = {str(token): value for token, value in bias.items()}
-    return _convert(given, SamplingFields, "sampling")
+    return _convert(given, SamplingFields, "")
 
 
 def _convert(value: object, kind: type[T], param: str) -> T:
-    """`param` is the field at fault if the error names none."""
+    """`param` is the value's name, empty for the sampling fields as a whole."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        reason, _, path = str(error).partition(" - at `$")
-        inside = path.rstrip("`") if param.startswith("messages") else ""
-        field = param + inside if inside else path.strip("`.") or param
-        raise RequestError(f"{field}: {reason}.", param=field, code="invalid_type") from error
+        raise type_error(error, _as_json(value), param) from error
+
+
+def _as_json(value: object) -> Mapping[str, msgspec.Raw]:
+    """The JSON of each field of a dict, or of the value itself under an empty name."""
+    fields = value if isinstance(value, dict) else {"": value}
+    return {str(name): _raw(each) for name, each in fields.items()}
+
+
+def _raw(value: object) -> msgspec.Raw:
+    try:
+        return msgspec.Raw(msgspec.json.encode(value))
+    except (TypeError, ValueError, OverflowError):
+        return msgspec.Raw(b"")  # no JSON: an error tells its type alone
 
 
 def _grammar(sampling: Sampling) -> GrammarSpec | None:

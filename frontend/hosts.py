@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..runtime.config import ServeConfig
 from ..runtime.errors import RequestError
+from .http.request_log import ERROR_CODE
 from .openai.errors import error_response
 
 ANY_HOST = "*"
@@ -33,6 +34,8 @@ class HostGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         error = refusal(headers, self._hosts)
+        if error is not None:
+            scope[ERROR_CODE] = error.code
         await (self._app if error is None else error_response(error))(scope, receive, send)
 
 

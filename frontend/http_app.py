@@ -22,7 +22,7 @@ from .descriptors import check_descriptors
 from .hosts import HostGuard, hosts_to_check
 from .http.endpoint import GenerationEndpoint, internal_error
 from .http.http_service import HttpService
-from .http.request_log import RequestLog
+from .http.request_log import ERROR_CODE, RequestLog
 from .openai.chat import prepare_chat
 from .openai.completions import prepare_completion
 from .openai.errors import error_response
@@ -30,11 +30,26 @@ from .openai.models import list_models, show_model
 from .openai.tokenize import detokenize, tokenize
 from .request.service import VERSION
 from .request_ids import RequestIds
+from .text.close_names import close_name
 from .work.caller import ClientGoneError
 
 log = logging.getLogger(__name__)
 
 CLIENT_CLOSED_REQUEST = 499
+PATHS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/models",
+    "/tokenize",
+    "/detokenize",
+    "/cache",
+    "/cache/pin",
+    "/health",
+    "/ping",
+    "/version",
+    METRICS_PATH,
+)
+"""as errors name them"""
 Handler = Callable[[HttpService, Request], Awaitable[Response]]
 
 
@@ -52,6 +67,7 @@ def create_app(http: HttpService) -> ASGIApp:
         Route("/v1/chat/completions", GenerationEndpoint(http, prepare_chat), methods=["POST"]),
         Route("/v1/completions", GenerationEndpoint(http, prepare_completion), methods=["POST"]),
         get("/v1/models", list_models),
+        get("/v1/models/", list_models),
         get("/v1/models/{model:path}", show_model),
         post("/tokenize", tokenize),
         post("/detokenize", detokenize),
@@ -101,22 +117,31 @@ async def _metrics(http: HttpService, request: Request) -> Response:
     return Response(http.metrics.exposition(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
+def _other_path(path: str) -> str:
+    """What may have been meant by a path that isn't served."""
+    shorter = path.rstrip("/")
+    if f"/v1{shorter}" in PATHS:
+        return f"Did you mean /v1{shorter}? A client's base_url ends with /v1."
+    near = shorter if shorter in PATHS else close_name(shorter, PATHS)
+    return f"It has {', '.join(PATHS)}." if near is None else f"Did you mean {near}?"
+
+
 def _failure_handlers(http: HttpService) -> dict[type[Exception], Callable[..., Awaitable[Response]]]:
     failed = http.metrics.failed
 
     async def refused(request: Request, error: RequestError) -> Response:
         failed.labels(error.status).inc()
-        return error_response(error)
+        return _answer(request, error)
 
     async def wrong_route(request: Request, error: HTTPException) -> Response:
         if error.status_code == 405:
             message = f"{request.url.path} does not take {request.method} requests."
         else:
-            message = f"There is no {request.url.path} on this server."
+            message = f"There is no {request.url.path} on this server. {_other_path(request.url.path)}"
         failed.labels(error.status_code).inc()
         code = "method_not_allowed" if error.status_code == 405 else "not_found"
         headers = dict(error.headers or {})
-        return error_response(RequestError(message, status=error.status_code, code=code), headers)
+        return _answer(request, RequestError(message, status=error.status_code, code=code), headers)
 
     async def gone(request: Request, error: ClientGoneError) -> Response:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
@@ -129,7 +154,7 @@ def _failure_handlers(http: HttpService) -> dict[type[Exception], Callable[..., 
 
     async def crashed(request: Request, error: Exception) -> Response:
         failed.labels(500).inc()
-        return error_response(internal_error())
+        return _answer(request, internal_error())
 
     return {
         RequestError: refused,
@@ -138,6 +163,11 @@ def _failure_handlers(http: HttpService) -> dict[type[Exception], Callable[..., 
         RecursionError: too_deep,
         Exception: crashed,
     }
+
+
+def _answer(request: Request, error: RequestError, headers: dict[str, str] | None = None) -> Response:
+    request.scope[ERROR_CODE] = error.code
+    return error_response(error, headers)
 
 
 def _json(value: dict[str, str]) -> Response:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ..runtime.config import BUILTIN_MODEL
 from ..runtime.errors import ConfigError
 
 BUILTIN_NAME = "arbora-builtin"
-BUILTIN = Path(__file__).resolve().parents[1] / "runtime" / "model" / "builtin"
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
 TOKENIZER_FILES = ["tokenizer.json", "*.model", "*.tiktoken", "tekken.json", "vocab.json", "vocab.txt"]
 _PATH_STARTS = ("/", "./", "../", "~")
@@ -28,7 +28,7 @@ def find_model(model: str | None) -> Path:
     Raises ConfigError.
     """
     if model is None:
-        return _checked(BUILTIN, "the built-in model")
+        return _checked(BUILTIN_MODEL, "the built-in model")
     path = Path(model).expanduser()
     if path.is_dir():
         return _checked(path.resolve(), f"MODEL {model}")

@@ -39,6 +39,15 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
     return read
 
 
+def token_count(text: str) -> int:
+    """A whole number, or one in thousands: K is 1,024 and k is 1,000, as in vLLM."""
+    thousands = {"K": 1024, "k": 1000}.get(text[-1:], 1)
+    try:
+        return whole_number(1)(text if thousands == 1 else text[:-1]) * thousands
+    except ValueError:
+        raise ValueError("expected a whole number from 1 on, or one such as 8K (8192).") from None
+
+
 def size_in_bytes(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     size = 0.0 if match is None else float(match[1]) * _UNITS[match[2].lower()]

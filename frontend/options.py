@@ -26,10 +26,13 @@ from .option_values import (
     remote_url,
     size_in_bytes,
     size_or_nothing,
+    token_count,
     truth,
     whole_number,
 )
+from .text.close_names import did_you_mean
 
+OTHER_VARIABLES = ("ARBORA_MODEL", "ARBORA_URL")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -90,8 +93,8 @@ OPTIONS = (
     ),
     Option(
         "max_model_len",
-        "longest prompt with its reply, in tokens (default: what the model allows)",
-        whole_number(1),
+        "longest prompt with its reply, in tokens; 8K is 8192, 8k is 8000 (default: what the model allows)",
+        token_count,
         None,
         "TOKENS",
     ),
@@ -112,7 +115,7 @@ OPTIONS = (
     ),
     Option(
         "host_cache",
-        "host memory for pages evicted from the KV cache, such as 8GiB (default: none; 1GiB with "
+        "host memory for what no longer fits in the KV cache, such as 8GiB (default: none; 1GiB with "
         "--disk-cache or --remote-cache)",
         size_or_nothing,
         0,
@@ -142,8 +145,9 @@ OPTIONS = (
     ),
     Option(
         "write_policy",
-        "write_back: these caches get pages when they are evicted, and the rest at the end; write_through: "
-        "they get pages as they are computed, so that a crash loses little and other servers find them",
+        "write_back: the host, disk and remote caches get what is evicted, and what is left at the end; "
+        "write_through: they get pages as they are computed, so that a crash loses little and other servers "
+        "find them",
         one_of(*get_args(WritePolicy)),
         "write_back",
         "POLICY",
@@ -160,8 +164,8 @@ OPTIONS = (
     ),
     Option(
         "max_waiting",
-        "most requests that wait; more get status 429. A key or user with fewer than its share is still "
-        "accepted, so that up to twice as many wait in all",
+        "requests that may wait; above that, status 429, except for keys or users below their share (at most "
+        "twice this number in all)",
         whole_number(1),
         1024,
         "REQUESTS",
@@ -233,7 +237,7 @@ OPTIONS = (
     ),
     Option(
         "unenforced",
-        "how to treat a schema's keywords that can't be enforced, if the request doesn't say: refuse the "
+        "what to do with schema keywords that can't be enforced, unless the request says: refuse the "
         "request, or allow it and name them in the reply",
         one_of(*get_args(UnenforcedDefault)),
         "refuse",
@@ -248,7 +252,7 @@ OPTIONS = (
     ),
     Option(
         "check_invariants",
-        "check the prefix cache's invariants after every step (slow)",
+        "verify the cache's page counts after every step (slow)",
         truth,
         False,
         switch=True,
@@ -268,6 +272,14 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, S
     """The `ARBORA_*` variables that are not empty."""
     given = {option.name: environment.get(option.variable) for option in OPTIONS}
     return {name: Setting(f"ARBORA_{name.upper()}", text) for name, text in given.items() if text}
+
+
+def unknown_variables(environment: Mapping[str, str] = os.environ) -> str:
+    """A warning of variables that are named like options, but aren't; empty if there are none."""
+    known = {*OTHER_VARIABLES, *(option.variable for option in OPTIONS)}
+    unknown = [name for name in environment if name.startswith("ARBORA_") and name not in known]
+    told = [f"{name} has no effect.{did_you_mean(name, known)}" for name in sorted(unknown)]
+    return " ".join(told)
 
 
 def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeConfig:
@@ -299,9 +311,14 @@ def _check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
     if "disk_cache_size" in given and not values["disk_cache"]:
         raise ConfigError("--disk-cache-size is that of --disk-cache: give its DIRECTORY too.")
     if values["protect_metrics"] and not values["api_keys"]:
-        raise ConfigError("--protect-metrics: there is no key to ask for; give an --api-key.")
+        raise ConfigError(
+            "--protect-metrics: there is no key to ask for; give an --api-key or --api-key-file."
+        )
     if values["isolate_keys"] and not values["api_keys"]:
-        raise ConfigError("--isolate-keys: there are no keys to tell clients by; give each an --api-key.")
+        raise ConfigError(
+            "--isolate-keys: there are no keys to tell clients by; give each client an --api-key, or "
+            "all keys in an --api-key-file."
+        )
 
 
 def _make_directory(directory: Path, label: str) -> None:

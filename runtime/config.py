@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+BUILTIN_MODEL = Path(__file__).resolve().parent / "model" / "builtin"
+
 Device = Literal["cpu", "cuda"]
 WritePolicy = Literal["write_back", "write_through"]
 UnenforcedDefault = Literal["refuse", "allow"]

@@ -16,6 +16,7 @@ ROOT = Path(arbora.__file__).parent
 FOLDERS = ("frontend", "grammars", "kernels", "radix_cache", "runtime")
 SHARED = (
     "awake_clock",
+    "byte_sizes",
     "child",
     "config",
     "errors",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
-from difflib import get_close_matches
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import islice
 from typing import Generic, TypeAlias, TypeVar, get_args, get_type_hints
@@ -16,17 +15,17 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
 from ...runtime.errors import RequestError
+from ..request.type_errors import in_words, type_error
+from ..text.close_names import close_name, did_you_mean
 from ..work.caller import LARGE_BODY, Caller, ClientGoneError
 from ..work.fair_threads import FairThreads
 from ..work.steps import Steps, run_now
 from .body_limits import check_field_sizes, check_shape
 from .body_memory import BodyMemory, Share
 from .tenants import BODY_BYTES
-from .type_errors import type_error
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MOST_SHOWN = 100  # characters of a name, which may be as long as the body
-LONGEST_GUESSED = 40  # characters of a name that is compared with the known ones
 MOST_WARNINGS = 10  # of one request
 MOST_WARNED = 100  # fields in all
 _BROWSER_HEADERS = frozenset(("origin", "sec-fetch-site"))
@@ -45,10 +44,16 @@ FieldCheck: TypeAlias = Callable[[bytes], str | None]
 
 @dataclass(frozen=True)
 class BodyKind(Generic[T]):
-    """The type of an endpoint's bodies. `inert` has a check for each known field without effect."""
+    """The type of an endpoint's bodies. `inert` has a check for each known field without effect.
+
+    A request may rely on the `binding` fields, so an unknown name that is close to one of them is an error.
+    `elsewhere` has the paths that other names are fields of.
+    """
 
     type: type[T]
     inert: Mapping[str, FieldCheck]
+    binding: Collection[str] = ()
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def decoder(self) -> msgspec.json.Decoder[T]:
@@ -77,8 +82,8 @@ class BodyReader:
         yield from check_shape(body)
         try:
             fields = _decoded(_fields, body)
-        except msgspec.ValidationError:
-            raise RequestError("The request's body must be a JSON object.", code="invalid_json") from None
+        except msgspec.ValidationError as error:
+            raise _no_object(body, error) from None
         check_field_sizes(fields, kind.type.__struct_fields__)
         yield
         self._check_names(fields, kind)
@@ -100,7 +105,10 @@ class BodyReader:
             advice = kind.inert[name](bytes(fields[name]))
             if advice is not None and self._may_warn(name):
                 log.warning("the request field %r has no effect. %s", name, advice)
-        self._warn("", unknown - kind.inert.keys(), known)
+        unknown -= kind.inert.keys()
+        _check_misplaced(unknown, fields, kind)
+        _check_binding(unknown, fields, kind.binding)
+        self._warn("", unknown, known)
         self._check_inner_names("", fields, kind.type)
 
     def _check_inner_names(self, path: str, fields: dict[str, Raw], kind: type[msgspec.Struct]) -> None:
@@ -121,11 +129,11 @@ class BodyReader:
     def _warn(self, path: str, unknown: Set[str], known: Sequence[str]) -> None:
         """Finding the name that was meant takes time, so a request gets only a few warnings."""
         for name in islice(unknown, MOST_WARNINGS):
-            field = path + name[:MOST_SHOWN]
-            if self._may_warn(field):
-                near = get_close_matches(name, known, 1) if len(name) <= LONGEST_GUESSED else ()
-                meant = "".join(f": did you mean {path}{each}?" for each in near)
-                log.warning("ignoring the unknown request field %r%s", field, meant)
+            shown = path + name[:MOST_SHOWN]
+            if self._may_warn(shown):
+                near = close_name(name, known)
+                meant = "" if near is None else f": did you mean {path}{near}?"
+                log.warning("ignoring the unknown request field %r%s", shown, meant)
 
     def _may_warn(self, field: str) -> bool:
         """True once for each field, and for at most `MOST_WARNED` fields."""
@@ -133,6 +141,37 @@ class BodyReader:
             return False
         self._warned.add(field)
         return True
+
+
+def _no_object(body: bytes, error: msgspec.ValidationError) -> RequestError:
+    text = body.strip().decode()
+    shown = text if len(text) <= MOST_SHOWN else in_words(str(error).rpartition("got `")[2].rstrip("`"))
+    return RequestError(f"The request's body is {shown}, but must be a JSON object.", code="invalid_json")
+
+
+def _check_misplaced(unknown: Set[str], fields: Mapping[str, Raw], kind: BodyKind[T]) -> None:
+    """Raises `RequestError` for a request that has another endpoint's field and lacks one of its own."""
+    missing = [each.name for each in msgspec.structs.fields(kind.type) if each.required]
+    missing = [name for name in missing if name not in fields]
+    for name in sorted(unknown & kind.elsewhere.keys()) if missing else ():
+        raise RequestError(
+            f"The required field {missing[0]} is missing, and {name} is a field of {kind.elsewhere[name]}: "
+            f"send the request there, or {missing[0]} here.",
+            param=missing[0],
+            code="missing_field",
+        )
+
+
+def _check_binding(unknown: Set[str], fields: Mapping[str, Raw], binding: Collection[str]) -> None:
+    """Raises `RequestError` for a name that seems to be a misspelt constraint: ignoring it would give a reply
+    that matches nothing."""
+    for name in islice(unknown, MOST_WARNED):
+        if binding and bytes(fields[name]) != b"null" and close_name(name, binding):
+            raise RequestError(
+                f"{name} is no known field.{did_you_mean(name, binding)}",
+                param=name,
+                code="unknown_parameter",
+            )
 
 
 @cache

@@ -121,7 +121,7 @@ def internal_error() -> RequestError:
 
 
 async def _send_failure(job: Job, error: RequestError, timer: RequestTimer, send: Send) -> None:
-    timer.failed(error.status)
+    timer.failed(error)
     await send({"type": "http.response.body", "body": job.error_event(error), "more_body": True})
 
 
@@ -143,10 +143,16 @@ async def _answer_parts(
     def begin() -> Answer:
         return job.answer(job.prepared.new_reply(generation))
 
-    async for attempt, events in run_attempts(generation, begin, work, timer.output):
-        answer = attempt
-        if events:
-            yield events
+    answer: Answer | None = None
+    try:
+        async for attempt, events in run_attempts(generation, begin, work, timer.output):
+            answer = attempt
+            if events:
+                yield events
+    finally:
+        if answer is not None:
+            timer.reached(answer.reply.usage())
+    assert answer is not None
     usage = answer.reply.usage()
     timer.finished(usage, [choice.finish or "" for choice in answer.reply.choices])
     is_long = usage.prompt_tokens + usage.completion_tokens > MANY_TOKENS

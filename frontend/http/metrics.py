@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from ...runtime.errors import RequestError
 from ...runtime.messages import Stats
 from ..replica.generation import Arrival
 from ..request.reply import Usage
@@ -18,10 +19,10 @@ _BETWEEN_TOKENS_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.1
 _REQUEST_BUCKETS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 
 _GAUGES = {
-    "running": ("arbora_requests_running", "Sequences that take part in steps."),
-    "waiting": ("arbora_requests_waiting", "Sequences that wait to be admitted."),
+    "running": ("arbora_requests_running", "Requests that take part in steps."),
+    "waiting": ("arbora_requests_waiting", "Requests that wait to be admitted."),
     "pages_total": ("arbora_kv_pages", "Pages of KV cache."),
-    "pages_used": ("arbora_kv_pages_used", "Pages held by running sequences."),
+    "pages_used": ("arbora_kv_pages_used", "Pages held by running requests."),
     "pages_pinned": ("arbora_kv_pages_pinned", "Pages that clients have pinned; used ones are among them."),
     "pages_cached": ("arbora_kv_pages_cached", "Pages that only the radix tree holds."),
 }
@@ -44,7 +45,7 @@ _COUNTERS = {
     "prompt_tokens_computed": ("arbora_prompt_tokens_computed", "Prompt tokens that were computed."),
     "output_tokens": ("arbora_output_tokens", "Tokens generated."),
     "forced_tokens": ("arbora_jump_forward_tokens", "Output tokens that a grammar left no choice about."),
-    "retractions": ("arbora_retractions", "Sequences put back in the queue for want of pages."),
+    "retractions": ("arbora_retractions", "Requests put back in the queue for want of pages."),
     "evicted_pages": ("arbora_evicted_pages", "Cached pages given up for others."),
     "steps": ("arbora_steps", "Steps of the model."),
 }
@@ -164,6 +165,7 @@ class RequestTimer:
         self._first_token: float | None = None
         self._usage: Usage | None = None
         self._ends: list[str] = []
+        self._code: str | None = None
 
     def output(self, arrival: Arrival) -> None:
         if not arrival.output.tokens:
@@ -184,10 +186,15 @@ class RequestTimer:
         for reason in reasons:
             self._metrics.finished.labels(reason).inc()
 
-    def failed(self, status: int) -> None:
+    def reached(self, usage: Usage) -> None:
+        """What the request has so far, for the log: it may end early."""
+        self._usage = usage
+
+    def failed(self, error: RequestError) -> None:
         """The request failed after the first event of a stream, so the response's own status was 200."""
-        self._ends = [f"error-{status}"]
-        self._metrics.failed.labels(status).inc()
+        self._ends = [f"error-{error.status}"]
+        self._code = error.code
+        self._metrics.failed.labels(error.status).inc()
 
     def aborted(self, choices: int) -> None:
         """The client left before the request's last choice ended."""
@@ -204,4 +211,6 @@ class RequestTimer:
             parts.append(f"first_token={self._first_token:.3f}")
         if self._ends:
             parts.append(f"finish={','.join(self._ends)}")
+        if self._code:
+            parts.append(f"code={self._code}")
         return parts

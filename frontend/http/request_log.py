@@ -14,6 +14,8 @@ from .tenants import NAME_LENGTH, SENT_KEY
 
 TIMER = "arbora.timer"
 """in the scope of a request that generates: its `RequestTimer`"""
+ERROR_CODE = "arbora.error_code"
+"""in the scope of a refused request: its error's code"""
 LONGEST_PATH = 100  # characters; a path may be as long as a request line
 log = logging.getLogger(__name__)
 
@@ -53,4 +55,6 @@ def _line(scope: Scope, status: int, request_id: str, seconds: float) -> str:
     timer = scope.get(TIMER)
     if isinstance(timer, RequestTimer):
         parts += timer.log_fields()
+    if code := scope.get(ERROR_CODE):
+        parts.append(f"code={code}")
     return " ".join([*parts, f"seconds={seconds:.3f}"])

@@ -9,12 +9,13 @@ import signal
 import socket
 import sys
 
-from ...runtime.config import ServeConfig
+from ...runtime.config import BUILTIN_MODEL, ServeConfig
 from ...runtime.errors import ConfigError
 from ...runtime.messages import ModelReady
 from .commands import Commands
 from .directory import PrivateDirectory
 from .errors import ServerError
+from .program_name import program_name
 from .supervisor import Supervisor
 from .watchdog import PATIENCE, Patience
 
@@ -63,7 +64,7 @@ async def _serve(
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     supervisor = Supervisor(directory.path, commands, listener, patience)
     signals = _Signals(supervisor)
-    logger.info("starting %s", config.served_model_name)
+    logger.info("starting %s (%s)", config.served_model_name, _model_in_words(config))
     try:
         ready = await supervisor.start()
         print(ready_line(config, ready, url), flush=True)
@@ -81,6 +82,11 @@ async def _serve(
     return signals.exit_code
 
 
+def _model_in_words(config: ServeConfig) -> str:
+    is_builtin = config.model == BUILTIN_MODEL
+    return "the built-in model; no MODEL was given" if is_builtin else str(config.model)
+
+
 def ready_line(config: ServeConfig, ready: ModelReady, url: str) -> str:
     return (
         f"Arbora serves {config.served_model_name} at {url} on {ready.device}"
@@ -91,7 +97,9 @@ def ready_line(config: ServeConfig, ready: ModelReady, url: str) -> str:
 def next_step(config: ServeConfig, url: str) -> str:
     """Tells a new user what to do with the ready server."""
     key = " --api-key KEY" if config.api_keys else ""
-    return f"talk to it in another terminal with `arbora chat --url {url}{key}`; its API is {url}/v1"
+    return (
+        f"talk to it in another terminal with `{program_name()} chat --url {url}{key}`; its API is {url}/v1"
+    )
 
 
 class _Signals:

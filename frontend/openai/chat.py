@@ -24,6 +24,7 @@ from ..request.validation import MAX_LOGPROBS, check_choices, check_range, check
 from .chat_answers import ChatContext, ChatStream, ChatWhole
 from .checks import check_generation
 from .chunks import ChunkWriter, Head
+from .constraint import FIELDS as CONSTRAINT_FIELDS
 from .constraint import constraint
 from .errors import error_event
 from .fixed_fields import INERT_FIELDS
@@ -32,7 +33,7 @@ from .tool_choice import calls_wanted, names_function
 
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
-_BODY = BodyKind(ChatRequest, INERT_FIELDS)
+_BODY = BodyKind(ChatRequest, INERT_FIELDS, CONSTRAINT_FIELDS, {"prompt": "/v1/completions"})
 
 
 async def prepare_chat(http: HttpService, http_request: Request) -> Job:

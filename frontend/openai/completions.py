@@ -24,6 +24,7 @@ from ..work.caller import Caller
 from .checks import check_generation
 from .chunks import ChunkWriter, Head
 from .completion_answers import CompletionContext, CompletionStream, CompletionWhole, Prompt
+from .constraint import FIELDS as CONSTRAINT_FIELDS
 from .constraint import constraint
 from .errors import error_event
 from .fixed_fields import INERT_FIELDS
@@ -31,7 +32,7 @@ from .protocol import CompletionRequest
 
 DEFAULT_MAX_TOKENS = 16
 
-_BODY = BodyKind(CompletionRequest, INERT_FIELDS)
+_BODY = BodyKind(CompletionRequest, INERT_FIELDS, CONSTRAINT_FIELDS, {"messages": "/v1/chat/completions"})
 
 
 async def prepare_completion(http: HttpService, http_request: Request) -> Job:

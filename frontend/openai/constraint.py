@@ -25,6 +25,22 @@ def _number(text: str) -> float | int:
 _schemas = msgspec.json.Decoder(float_hook=_number)
 
 
+FIELDS = (
+    "response_format",
+    "structured_outputs",
+    "regex",
+    "guided_regex",
+    "choice",
+    "guided_choice",
+    "json_schema",
+    "guided_json",
+    "grammar",
+    "guided_grammar",
+    "ebnf",
+)
+"""that say what a reply must match"""
+
+
 def constraint(request: GenerationFields) -> GrammarSpec | None:
     """The constraint on the reply, or None. Raises `RequestError` if two fields ask for different ones."""
     specs = [spec for spec in _asked(request) if spec is not None]

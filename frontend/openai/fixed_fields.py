@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...runtime.errors import RequestError
 from ..http.body import FieldCheck
-from ..http.type_errors import SHOWN_CHARACTERS
+from ..request.type_errors import SHOWN_CHARACTERS
 
 
 class FixedField(NamedTuple):
@@ -18,6 +18,7 @@ class FixedField(NamedTuple):
     instead: str = "Leave it out."
 
 
+_NOTHING = ("[]", "{}", '""', "false")  # values that ask for nothing
 READ_BYTES = 400  # of a value, which may be as long as the body; the values in the table are shorter
 
 _SHORTEN = "Shorten the prompt: POST /tokenize counts its tokens."
@@ -109,10 +110,9 @@ def check_fixed(name: str, value: bytes) -> None:
     if text == "null" or text.replace(" ", "") in values:
         return
     shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
-    served = f"only {' or '.join(values)} is supported" if values else "it is not supported"
-    raise RequestError(
-        f"{name} is {shown}, but {served}. {instead}", param=name, code="unsupported_parameter"
-    )
+    served = [value for value in values if value not in _NOTHING]
+    problem = f"but only {' or '.join(served)} is supported" if served else "which is not supported"
+    raise RequestError(f"{name} is {shown}, {problem}. {instead}", param=name, code="unsupported_parameter")
 
 
 def _text(value: bytes) -> str:

@@ -19,7 +19,7 @@ from .fields import SamplingFields
 from .reply import ChoiceReply, Reply
 from .service import Service
 from .tools import ToolUse
-from .validation import choice_seed, sampling_params, stop_strings, too_long
+from .validation import choice_seed, sampling_params, shorten, stop_strings, tokens_in_words, too_long
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def reply_tokens(model: ModelReady, prompt_tokens: int, limits: Limits) -> int:
     Raises `RequestError` if the prompt leaves nothing, or if `max_tokens` alone exceeds the context.
     """
     most, max_tokens = model.max_model_len, limits.max_tokens
-    context = f"This model's maximum context length is {most} tokens"
+    context = f"This model's maximum context length is {tokens_in_words(most)}"
     if max_tokens is not None and max_tokens > most:
         message = (
             f"{context}, but {limits.param} is {max_tokens}: lower it to {most} at most, or leave it out."
@@ -186,7 +186,7 @@ def reply_tokens(model: ModelReady, prompt_tokens: int, limits: Limits) -> int:
     left = most - prompt_tokens
     if left < (0 if max_tokens == 0 else 1):
         problem = f"but the prompt has {prompt_tokens}, and the reply needs some too"
-        raise too_long(f"{context}, {problem}.", limits.prompt_param)
+        raise too_long(f"{context}, {problem}: {shorten(limits.prompt_param)}.", limits.prompt_param)
     return left if max_tokens is None else min(left, max_tokens)
 
 

@@ -20,7 +20,7 @@ from ..text.tool_calls import ToolFormat, detect_format
 from ..work.caller import Caller
 from ..work.fair_threads import FairThreads
 from ..work.steps import Steps, run_now
-from .validation import too_long
+from .validation import shorten, too_long
 
 VERSION = version("arbora")  # read at start, because later no file descriptor may be free
 
@@ -80,8 +80,9 @@ class Service:
             return await self.work.run(caller, steps) if is_long(text) else run_now(steps)
         except TooLongError as error:
             model = self.engine.model
-            why = f": this model's maximum context length is {model.max_model_len} tokens" if model else ""
-            problem = f"{param} has at least {error.tokens} tokens, but may have at most {most}{why}."
+            is_context = model is not None and model.max_model_len == most
+            limit = "this model's maximum context length is" if is_context else "may have at most"
+            problem = f"{param} has at least {error.tokens} tokens, but {limit} {most}: {shorten(param)}."
             raise too_long(problem, param) from None
 
     def check_model(self, name: str | None) -> None:

@@ -36,7 +36,8 @@ def check_range(
         permitted = f"{'greater than' if above_low else 'at least'} {low}"
     else:
         permitted = f"{'above' if above_low else 'between'} {low} and {'at most ' if above_low else ''}{high}"
-    raise RequestError(f"{name} is {value}, but must be {permitted}.", param=name, code="invalid_value")
+    shown = int(value) if value == value and abs(value) < 1e15 and value == int(value) else value
+    raise RequestError(f"{name} is {shown}, but must be {permitted}.", param=name, code="invalid_value")
 
 
 def check_word(name: str, value: str | None, allowed: Sequence[str]) -> None:
@@ -139,7 +140,7 @@ def logit_bias(bias: dict[str, float] | None, vocab_size: int) -> dict[int, floa
     for key, value in bias.items():
         if not (key.isascii() and key.isdigit()):
             raise RequestError(
-                f"logit_bias has the key {key!r}, but keys must be token ids.",
+                f"logit_bias has the key {key!r}, but keys must be token ids from 0 to {vocab_size - 1}.",
                 param="logit_bias",
                 code="invalid_value",
             )
@@ -172,9 +173,10 @@ def sampling_params(
     """
     min_tokens = fields.min_tokens or 0
     if min_tokens > max_tokens:
+        most = tokens_in_words(max_tokens)
         raise RequestError(
-            f"min_tokens is {min_tokens}, but the reply can have at most {max_tokens} tokens: max_tokens, or "
-            "what the prompt leaves of the context, allows no more.",
+            f"min_tokens is {min_tokens}, but the reply can have at most {most}: max_tokens, or what the "
+            "prompt leaves of the context, allows no more.",
             param="min_tokens",
             code="invalid_value",
         )
@@ -215,6 +217,15 @@ def _temperature(value: float | None) -> float:
 
 def _or(value: T | None, default: T) -> T:
     return default if value is None else value
+
+
+def tokens_in_words(count: int) -> str:
+    return f"{count} token{'' if count == 1 else 's'}"
+
+
+def shorten(param: str) -> str:
+    """What to do about a prompt that is too long."""
+    return "shorten it or drop earlier turns" if param == "messages" else "shorten it"
 
 
 def too_long(message: str, param: str) -> RequestError:

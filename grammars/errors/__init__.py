@@ -42,7 +42,7 @@ class NotCoveredError(GrammarError):
     """A keyword without an automaton. The message names the keyword and its path in the schema."""
 
     problem = "can't be enforced"
-    advice = '. With "unenforced": "allow" it is left out'
+    advice = '. To leave it out, send "unenforced": "allow" in the request.'
 
     def __init__(self, keyword: str, path: str, reason: str) -> None:
         super().__init__(f"the schema's keyword {keyword!r} at {path} {self.problem}: {reason}{self.advice}")

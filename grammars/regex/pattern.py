@@ -87,7 +87,7 @@ def without_anchors(pattern: str) -> str:
 
 def shortened(pattern: str) -> str:
     """The pattern as an error's message shows it."""
-    return repr(pattern if len(pattern) <= _SHOWN else pattern[:_SHOWN] + "…")
+    return f"'{pattern}'" if len(pattern) <= _SHOWN else f"'{pattern[:_SHOWN]}…'"
 
 
 def _length(part: Any) -> int:

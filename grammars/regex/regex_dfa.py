@@ -47,7 +47,7 @@ class RegexError(GrammarError):
     """A pattern that is no regex, is not regular, or is not supported."""
 
     def __init__(self, pattern: str, reason: str) -> None:
-        super().__init__(f"{pattern!r} {reason}")
+        super().__init__(f"'{pattern}' {reason}")
         self.pattern = pattern
         self.reason = reason
 

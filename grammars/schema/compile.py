@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from .read.formulas import Formulas
 from .read.json_text import Json, parse_schema
 from .read.keywords import read_document
 from .read.one_sided import ONE_SIDED, OneSidedError, refuse_one_sided
-from .read.values import is_number
+from .read.values import exact_number, is_number
 from .solve.nesting import Nesting
 from .solve.nodes import Value
 from .solve.scalars import Scalars
@@ -124,12 +125,48 @@ def _assembled(solver: Solver, separators: tuple[str, str], value: Value) -> Sta
             solver.put_in_order(error.containers)
 
 
+_VALUES = ("const", "enum", "default", "examples", "example")  # keywords without schemas in them
+_BOUNDS = (
+    ("minimum", "maximum"),
+    ("minLength", "maxLength"),
+    ("minItems", "maxItems"),
+    ("minProperties", "maxProperties"),
+)
+
+
 def _no_value(schema: Json) -> GrammarError:
     """The error of a schema without a value; NoValueError if a longer number might be one, for another
     engine."""
-    if _bounds_numbers(schema):
-        return NoValueError("the schema allows no value (numbers have up to 20 digits)")
-    return GrammarError("the schema allows no value, or none that ends")
+    kind = NoValueError if _bounds_numbers(schema) else GrammarError
+    if crossed := _crossed_bounds(schema, "#"):
+        return kind(f"the schema allows no value: {crossed}")
+    if kind is GrammarError:
+        return kind("the schema allows no value, or none that ends")
+    digits = " (numbers have up to 20 digits)" if _has_long_numbers(schema) else ""
+    return kind(f"the schema allows no value{digits}")
+
+
+def _crossed_bounds(schema: Json, path: str) -> str:
+    """A lower bound above its upper one, with the path of its subschema; empty if there is none."""
+    parts: Iterable[tuple[object, Json]]
+    if isinstance(schema, list):
+        parts = enumerate(schema)
+    elif isinstance(schema, dict):
+        for least, most in _BOUNDS:
+            low, high = schema.get(least), schema.get(most)
+            if is_number(low) and is_number(high) and exact_number(low) > exact_number(high):
+                return f"at {path}, {least} is {low}, above {most}, which is {high}"
+        parts = ((key, part) for key, part in schema.items() if key not in _VALUES)
+    else:
+        return ""
+    return next(filter(None, (_crossed_bounds(part, f"{path}/{name}") for name, part in parts)), "")
+
+
+def _has_long_numbers(schema: Json) -> bool:
+    """Whether a number may need more digits than automata have."""
+    if isinstance(schema, dict | list):
+        return any(map(_has_long_numbers, schema.values() if isinstance(schema, dict) else schema))
+    return is_number(schema) and schema != 0 and not 10**-15 < abs(exact_number(schema)) < 10**15
 
 
 def _bounds_numbers(schema: Json) -> bool:

@@ -273,7 +273,20 @@ def _in_lark(text: str) -> str:
     try:
         return gbnf_to_lark(_START_RULE.sub(lambda found: found[1] or "start-rule", text))
     except Exception as error:  # the converter raises plain Exceptions
-        raise GrammarError(f"the grammar is neither Lark nor GBNF: {error}") from None
+        raise GrammarError(_gbnf_fault(text, str(error))) from None
+
+
+def _gbnf_fault(text: str, fault: str) -> str:
+    """What is wrong with a grammar that is not Lark, from the words of the converter."""
+    if "::=" not in text:
+        return 'the grammar is neither Lark nor GBNF: it has no rule, such as `start: "a"` or `root ::= "a"`'
+    if undefined := re.fullmatch(r"Rule '(.*)' not found", fault):
+        return f"in GBNF, rule '{undefined[1]}' is used but not defined"
+    if found := re.fullmatch(r"(.*) at line (\d+), '(.*)' \^ '(.*)'", fault, re.DOTALL):
+        what, line, before, after = found.groups()
+        place = f"before '{after}'" if after else f"after '{before}', where the grammar ends"
+        return f"the grammar is wrong GBNF in line {line}: {what[:1].lower()}{what[1:]} {place}"
+    return f"the grammar is wrong GBNF: {fault}"
 
 
 def _answer(job: Job, builder: Builder) -> Result | Exception:

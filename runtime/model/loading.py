@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from ...kernels.arithmetic import arithmetic
+from ..byte_sizes import in_units
 from ..config import ServeConfig
 from ..errors import ConfigError
 from ..messages import ModelReady
@@ -72,7 +73,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         shape.vocab_size,
         Transfers(kvs, store) if store is not None else None,
     )
-    log.info("running the first step of a KV cache of %s tokens", f"{pool.num_pages * config.page_size:,}")
+    log.info("KV cache: %s tokens; running a test step", f"{pool.num_pages * config.page_size:,}")
     warm_up(runner, shape, pool, config)
     if graphs is not None:
         graphs.replay_in(runner, decoder, kvs)
@@ -118,19 +119,19 @@ def _size_pool(
     _check_room(config, pool.num_pages * bytes_per_page, device)
     if config.kv_memory is not None and pool.num_pages < budget // bytes_per_page:
         log.warning(
-            "--kv-memory of %s bytes: %s of them are used, which --max-running %d requests of %s tokens each "
-            "can fill; for more raise --max-running",
-            f"{budget:,}",
-            f"{pool.num_pages * bytes_per_page:,}",
+            "--kv-memory %s: only %s are used: %d requests (--max-running) of %s tokens can't fill more; for "
+            "more raise --max-running",
+            in_units(budget),
+            in_units(pool.num_pages * bytes_per_page),
             config.max_running,
             f"{context:,}",
         )
     if pool.max_model_len < context:
         log.warning(
-            "the context is cut from %d to %d tokens: that is what %d bytes of KV memory hold (--kv-memory)",
-            context,
-            pool.max_model_len,
-            budget,
+            "the context is cut from %s to %s tokens, as --kv-memory of %s holds no more",
+            f"{context:,}",
+            f"{pool.max_model_len:,}",
+            in_units(budget),
         )
     return pool
 
@@ -144,11 +145,11 @@ def _check_room(config: ServeConfig, kv_bytes: int, device: torch.device) -> Non
     kept = host_bytes(config) if device.type == "cpu" else 0
     if kv_bytes + kept <= free:
         return
-    beside = f" and --host-cache {kept:,}" if kept else ""
+    beside = f" and --host-cache {in_units(kept)}" if kept else ""
+    given, needed = in_units(config.kv_memory or kv_bytes), in_units(kv_bytes, up=True)
     raise ConfigError(
-        f"--kv-memory of {config.kv_memory or kv_bytes:,} bytes: the KV cache would take {kv_bytes:,} bytes"
-        f"{beside}, but beside the model only {free:,} are free. Lower --kv-memory, or leave it out for a "
-        "size that fits."
+        f"--kv-memory {given}: the KV cache would take {needed}{beside}, but beside the model only "
+        f"{in_units(free)} are free. Lower --kv-memory, or leave it out for a size that fits."
     )
 
 
@@ -166,6 +167,6 @@ def _kv_budget(
     kept = host_bytes(config) if device.type == "cpu" else 0
     if kept >= free:
         raise ConfigError(
-            f"--host-cache: {kept:,} bytes are not there beside the model, which leaves {free:,}: lower it."
+            f"--host-cache {in_units(kept)}: beside the model only {in_units(free)} are free: lower it."
         )
     return default_budget(shape, dtype, device, free - kept, graph_launches)

@@ -15,6 +15,7 @@ import zmq
 
 from ...grammars import GrammarCompiler, GrammarFiles, Segmenter, default_directory, load_segmenter
 from ...radix_cache import PrefixCache
+from ..byte_sizes import in_units
 from ..child import ChildArguments, child_arguments
 from ..config import ServeConfig, load_config
 from ..heartbeat import Heartbeat
@@ -269,9 +270,9 @@ def _pinnable(ready: ModelReady, pin_memory: int | None) -> int:
     whole = ready.num_pages * ready.page_bytes
     if pin_memory > whole:
         log.warning(
-            "--pin-memory of %s bytes: the KV cache has %s, and all of it may be pinned",
-            f"{pin_memory:,}",
-            f"{whole:,}",
+            "--pin-memory %s: the KV cache has only %s, and all of it may be pinned",
+            in_units(pin_memory),
+            in_units(whole),
         )
     return min(pin_memory // ready.page_bytes, ready.num_pages)
 

@@ -36,9 +36,9 @@ def refusal(message: Generate, limits: Limits, withheld: int) -> Refused | None:
         return Refused(
             message.request,
             400,
-            f"The prompt has {prompt} tokens and max_tokens is {message.sampling.max_tokens}: {length} "
-            f"together, but the context is {limits.max_model_len} tokens. Shorten the prompt or lower "
-            "max_tokens.",
+            f"The prompt has {prompt} token{'s' if prompt > 1 else ''} and max_tokens is "
+            f"{message.sampling.max_tokens}: {length} together, but the context is {limits.max_model_len} "
+            "tokens. Shorten the prompt or lower max_tokens.",
             "max_tokens" if prompt < limits.max_model_len else "messages",
             "context_length_exceeded",
         )

@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 from arbora.frontend.cli import build_parser, main, option_help, serve_config
 from arbora.frontend.launch.directory import PREFIX
-from arbora.frontend.options import OPTIONS, from_environment
+from arbora.frontend.options import OPTIONS, from_environment, unknown_variables
 from arbora.runtime.config import ServeConfig, load_config
 from arbora.runtime.errors import ConfigError
 from processes import is_alive
 
 FAKE_SERVER = Path(__file__).parents[1] / "support" / "fake_server.py"
 PATIENCE = 60.0
+STARTING = "arbora: starting fake (/nowhere)"
 
 
 @pytest.fixture
@@ -156,13 +157,13 @@ def test_a_key_file_without_keys_is_refused(
 
 
 def test_metrics_can_only_be_protected_by_a_key(model: Path) -> None:
-    with pytest.raises(ConfigError, match="--protect-metrics: there is no key to ask for"):
+    with pytest.raises(ConfigError, match=r"--protect-metrics: there is no key to ask for; .*--api-key-file"):
         configured(model, "--protect-metrics")
 
 
 def test_keys_can_only_be_isolated_if_there_are_any(model: Path) -> None:
     assert configured(model, "--api-key", "one", "--isolate-keys").isolate_keys
-    with pytest.raises(ConfigError, match="--isolate-keys: there are no keys"):
+    with pytest.raises(ConfigError, match=r"--isolate-keys: there are no keys.*--api-key-file"):
         configured(model, "--isolate-keys")
 
 
@@ -307,25 +308,53 @@ def test_a_wrong_setting_ends_the_program_with_one_line(capsys: pytest.CaptureFi
     assert capsys.readouterr().err == "arbora: error: --port -1: expected a whole number from 0 to 65535.\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (("serve", "--prt", "8000"), "--prt (did you mean --port?)"),
-        (("serve", "--kv-memroy=1GiB"), "--kv-memroy=1GiB (did you mean --kv-memory?)"),
-        (("serve", "--zzzzz"), "--zzzzz"),
-        (("serve", "one-model", "another"), "another"),
-        (("chat", "--sytem", "Be brief."), "--sytem (did you mean --system?) Be brief."),
-    ],
-)
-def test_an_unknown_argument_is_refused_with_the_usage_and_what_may_be_meant(
-    arguments: Sequence[str], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(arguments)
-    said = capsys.readouterr().err
-    command = f"arbora {arguments[0]}"
-    assert said.startswith(f"usage: {command} [-h]")
-    assert said.endswith(f"{command}: error: unrecognized arguments: {expected}\n")
+def test_a_model_that_stands_where_names_do_is_refused_though_it_does_not_exist(model: Path) -> None:
+    for names, fix in (
+        (("one", "./nope"), "serve ./nope --served-model-name one`"),
+        (("one", "two", "Qwen/Qwen3-0.6B"), "serve Qwen/Qwen3-0.6B --served-model-name one two`"),
+        (("./nope",), "serve ./nope`"),
+    ):
+        with pytest.raises(ConfigError, match=f"looks like a model, but .*Write `arbora {re.escape(fix)}"):
+            configured("--served-model-name", *names)
+    assert configured("--served-model-name", "one", "two").model_names == ("one", "two")
+    assert configured("--served-model-name", "openai/gpt-4o").served_model_name == "openai/gpt-4o"
+    assert configured(model, "--served-model-name", "one", "org/two").model_names == ("one", "org/two")
+
+
+def test_the_help_says_that_no_key_file_is_the_default() -> None:
+    (option,) = (option for option in OPTIONS if option.name == "api_key_file")
+    assert option_help(option).endswith("(default: none)")
+
+
+def test_a_variable_that_is_no_option_is_named_with_what_may_be_meant() -> None:
+    warning = unknown_variables({"ARBORA_PORTS": "1", "ARBORA_ZZZ": "1", "ARBORA_MODEL": "m", "PORT": "1"})
+    assert warning == "ARBORA_PORTS has no effect. Did you mean ARBORA_PORT? ARBORA_ZZZ has no effect."
+    assert unknown_variables({option.variable: "1" for option in OPTIONS}) == ""
+
+
+def test_warnings_of_options_and_variables_look_like_all_others(model: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("one\n")
+    keys.chmod(0o644)
+    arguments = ["serve", str(model), "--host", "192.0.2.1", "--api-key-file", str(keys)]
+    said = subprocess.run(
+        [sys.executable, "-P", "-m", "arbora", *arguments],
+        env={**os.environ, "ARBORA_PORTS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    ).stderr.splitlines()
+    assert [line.partition(": ")[2].partition(" ")[0] for line in said] == ["warning:", "warning:", "error:"]
+    assert all(line.startswith("arbora: ") for line in said)
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("77", 77), ("8K", 8192), ("8k", 8000)])
+def test_a_context_may_be_given_in_thousands(model: Path, text: str, tokens: int) -> None:
+    assert configured(model, "--max-model-len", text).max_model_len == tokens
+    with pytest.raises(
+        ConfigError, match="--max-model-len 8q: expected a whole number from 1 on, or one such as"
+    ):
+        configured(model, "--max-model-len", "8q")
 
 
 def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
@@ -395,7 +424,12 @@ def test_a_signal_drains_the_server_which_says_so_and_leaves_nothing(
     server.popen.send_signal(number)
     code, said = server.finish()
     lines = said.splitlines()
-    assert (code, lines[0], lines[-1], len(lines)) == (0, "arbora: starting fake", "arbora: stopped", 3)
+    assert (code, lines[0], lines[-1], len(lines)) == (
+        0,
+        STARTING,
+        "arbora: stopped",
+        3,
+    )
     assert lines[1].startswith("arbora: talk to it in another terminal with `arbora chat --url http://")
     assert not any(map(is_alive, children))
     assert list(short_directory.iterdir()) == []
@@ -437,7 +471,7 @@ def test_a_server_that_can_not_start_says_why_and_leaves_nothing(short_directory
     server = Process(short_directory, "work", "refuse")
     returncode, errors = server.finish()
     assert returncode == 1
-    assert errors == "arbora: starting fake\narbora: error: the model has a field that no one can read\n"
+    assert errors == f"{STARTING}\narbora: error: the model has a field that no one can read\n"
     assert list(short_directory.iterdir()) == []
 
 

@@ -130,7 +130,29 @@ def test_a_chat_that_lacks_the_key_is_told_how_to_give_it(capsys: pytest.Capture
     with chat_server() as stub:
         stub.is_guarded = True
         assert main(["chat", "--url", stub.url]) == 2
-    assert "status 401: A key is needed. Give it with --api-key KEY or in" in capsys.readouterr().err
+        asks = (
+            f"the server at {stub.url} asks for an API key: give it with --api-key KEY or in ARBORA_API_KEY."
+        )
+        assert capsys.readouterr().err == f"arbora: error: {asks}\n"
+        assert main(["chat", "--url", stub.url, "--api-key", "wrong"]) == 2
+    assert "does not know this API key: give another with --api-key KEY" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("is_terminal", "prompt"), [(True, "> "), (False, "")])
+def test_a_chat_asks_only_at_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, prompt: str
+) -> None:
+    prompts: list[str] = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: is_terminal, raising=False)
+
+    def asked(text: str) -> str:
+        prompts.append(text)
+        return "/exit"
+
+    monkeypatch.setattr("builtins.input", asked)
+    with chat_server() as stub:
+        main(["chat", "--url", stub.url])
+    assert prompts == [prompt]
 
 
 def test_a_chat_sends_its_key() -> None:

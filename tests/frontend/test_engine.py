@@ -148,16 +148,18 @@ def test_a_json_schema_is_followed(engine: arbora.Engine) -> None:
 @pytest.mark.parametrize(
     ("sampling", "expected"),
     [
-        ({"temperature": 9}, "temperature is 9.0, but must be between 0 and 2"),
-        ({"temperature": "hot"}, "temperature: Expected `float | null`, got `str`"),
+        ({"temperature": 9}, "temperature is 9, but must be between 0 and 2"),
+        ({"temperature": "hot"}, 'temperature is "hot", but must be a number'),
         ({"max_tokens": 10 * CONTEXT}, f"maximum context length is {CONTEXT} tokens"),
         ({"regex": "a", "choice": ["a"]}, "regex and choice can't be used together"),
         ({"regex": "("}, "is not a regex"),
         ({"grammar": "("}, "neither Lark nor GBNF"),
-        ({"regex": 5}, "regex: Expected `str`, got `int`"),
-        ({"choice": "yes"}, "choice: Expected `array`, got `str`"),
-        ({"json_schema": ["a"]}, "json_schema: Expected `bool | object`, got `array`"),
-        ({"logprobs": "5"}, "logprobs: Expected `int | null`, got `str`"),
+        ({"regex": 5}, "regex is 5, but must be a string"),
+        ({"choice": "yes"}, 'choice is "yes", but must be a list'),
+        ({"json_schema": ["a"]}, "json_schema is a list, but must be true or false or an object"),
+        ({"logprobs": "5"}, 'logprobs is "5", but must be an integer'),
+        ({"stop": [b"a", {1}]}, "stop[0] is "),
+        ({"choice": ["a", 5]}, "choice[1] is an integer, but must be a string"),
         ({"property_order": "random"}, "property_order is 'random', but must be 'schema' or 'any'"),
         ({"unenforced": "allow", "regex": "a"}, "unenforced needs"),
     ],
@@ -197,9 +199,9 @@ def test_what_is_no_prompt_is_refused(engine: arbora.Engine, prompt: Any, expect
     [
         ("Hello", "messages is 'Hello', but must be a list such as [{"),
         (5, "messages is 5, but must be a list"),
-        (["Hello"], "messages[0]: Expected `object`, got `str`"),
-        ([*HELLO, {"role": "user", "content": 3}], "messages[1].content: Expected"),
-        ([{"content": "Hello"}], "messages[0]: Object missing required field `role`"),
+        (["Hello"], 'messages[0] is "Hello", but must be an object'),
+        ([*HELLO, {"role": "user", "content": 3}], "messages[1].content is 3, but must be"),
+        ([{"content": "Hello"}], "The required field messages[0].role is missing"),
     ],
 )
 def test_what_are_no_messages_is_refused(engine: arbora.Engine, messages: Any, expected: str) -> None:
@@ -208,8 +210,43 @@ def test_what_are_no_messages_is_refused(engine: arbora.Engine, messages: Any, e
 
 
 def test_a_misspelt_option_is_a_type_error(engine: arbora.Engine) -> None:
-    with pytest.raises(TypeError, match="unknown sampling option 'temprature'"):
+    with pytest.raises(TypeError, match=r"unknown sampling option 'temprature'\. Did you mean temperature\?"):
         engine.generate("Hello", temprature=1)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("response_format", "use json_schema=SCHEMA"),
+        ("n", "only the HTTP API has it"),
+        ("tools", "only the HTTP API has it"),
+        ("max_completion_tokens", "use max_tokens"),
+    ],
+)
+def test_a_field_of_the_http_api_names_what_serves_here(
+    engine: arbora.Engine, name: str, expected: str
+) -> None:
+    options: Any = {name: 1}
+    with pytest.raises(TypeError, match=f"{name} is no sampling option: {expected}"):
+        engine.generate("Hello", **options)
+
+
+def test_a_misspelt_engine_option_is_a_type_error_with_what_was_meant() -> None:
+    with pytest.raises(TypeError, match=r"unknown option 'kv_memroy'\. Did you mean kv_memory\?"):
+        arbora.Engine(kv_memroy="1GiB")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="port is an option of `arbora serve` only"):
+        arbora.Engine(port=8000)  # type: ignore[call-arg]
+
+
+def test_sampling_fields_may_come_as_one_argument(engine: arbora.Engine) -> None:
+    params = arbora.Sampling(max_tokens=3, temperature=0)
+    assert engine.generate("Hello", params).usage.completion_tokens == 3
+    assert engine.generate("Hello", params, max_tokens=2).usage.completion_tokens == 2
+    assert engine.chat(HELLO, params).usage.completion_tokens <= 3
+    assert len(list(engine.stream("Hello", params))) <= 4
+    wrong: Any = 16
+    with pytest.raises(TypeError, match="the second argument is 16, but must be a Sampling"):
+        engine.generate("Hello", wrong)
 
 
 async def test_every_method_has_an_async_twin(engine: arbora.Engine) -> None:
@@ -257,7 +294,7 @@ def test_a_killed_model_process_is_started_again(model: str) -> None:
 def test_an_option_that_can_not_be_used_is_refused_before_anything_starts(model: str) -> None:
     with pytest.raises(arbora.ConfigError, match="page_size 3: expected a power of two"):
         arbora.Engine(model, page_size=3)
-    with pytest.raises(TypeError, match="unknown option 'port'"):
+    with pytest.raises(TypeError, match="port is an option of `arbora serve` only"):
         arbora.Engine(model, port=8000)  # type: ignore[call-arg]
 
 

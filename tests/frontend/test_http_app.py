@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from arbora.frontend.http.body import MAX_BODY_BYTES
+from arbora.frontend.http_app import PATHS
 from http_world import MODEL, HttpWorld, http_world, last_generate
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -75,6 +76,33 @@ async def test_an_unknown_path_is_not_found(world: HttpWorld) -> None:
     response = await world.http.get("/v1/nothing")
     assert response.status_code == 404
     assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        ("/chat/completions", "Did you mean /v1/chat/completions? A client's base_url ends with /v1."),
+        ("/models", "Did you mean /v1/models? A client's base_url ends with /v1."),
+        ("/v1/v1/models", "Did you mean /v1/models?"),
+        ("/v1/chat/completion", "Did you mean /v1/chat/completions?"),
+        ("/health/", "Did you mean /health?"),
+        ("/v1/embeddings", "It has /v1/chat/completions, "),
+        ("/", "It has /v1/chat/completions, "),
+    ],
+)
+async def test_an_unknown_path_names_the_one_that_was_meant(world: HttpWorld, path: str, advice: str) -> None:
+    message = (await world.http.get(path)).json()["error"]["message"]
+    assert message.startswith(f"There is no {path} on this server. {advice}")
+
+
+async def test_the_paths_that_errors_name_are_served(world: HttpWorld) -> None:
+    for path in PATHS:
+        assert (await world.http.put(path)).status_code == 405
+
+
+async def test_the_models_are_listed_with_a_slash_at_the_end_too(world: HttpWorld) -> None:
+    answer = (await world.http.get("/v1/models/")).json()
+    assert [model["id"] for model in answer["data"]] == [MODEL]
 
 
 async def test_a_wrong_method_is_named_with_the_right_one(world: HttpWorld) -> None:
@@ -212,6 +240,12 @@ async def test_metrics_tell_what_earlier_turns_saved_and_what_was_lost(world: Ht
     assert lost[0] == 0
     assert lost[1] >= len(world.ids("cat sat"))
     assert after["arbora_prompt_memo_bytes"] > 0
+
+
+async def test_metrics_speak_of_requests(world: HttpWorld) -> None:
+    text = (await world.http.get("/metrics")).text
+    assert "# HELP arbora_requests_running Requests that take part in steps." in text
+    assert "equence" not in text
 
 
 async def test_metrics_have_the_schedulers_pages_and_queues(world: HttpWorld) -> None:

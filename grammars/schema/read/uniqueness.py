@@ -27,8 +27,8 @@ def unique_items(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     if values is None or not _are_few(len(distinct), _most_items(place)):
         reason = (
             "it is supported for items of at most 9 values (enum, const, boolean, null, integers of ranges), "
-            "or of more where maxItems is small, such as 30 and 2. List the values, or leave it out and drop "
-            "repeated items yourself"
+            "or of more where maxItems is small, such as 30 and 2. List the values, or remove uniqueItems "
+            "and drop repeated items yourself"
         )
         raise place.refusal("uniqueItems", reason)
     yield document.formulas.atom(Distinct(tuple(distinct)))

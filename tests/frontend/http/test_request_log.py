@@ -44,7 +44,33 @@ async def test_a_refused_request_is_logged_with_its_status(caplog: pytest.LogCap
     caplog.set_level(logging.INFO)
     async with http_world(log_requests=True) as world:
         await world.http.post("/v1/chat/completions", json={"messages": []})
-        assert re.fullmatch(r"POST /v1/chat/completions 400 seconds=.*", await line(world, caplog))
+        assert re.fullmatch(
+            r"POST /v1/chat/completions 400 code=invalid_value seconds=.*", await line(world, caplog)
+        )
+
+
+async def test_a_request_without_its_key_is_logged_with_why(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with http_world(log_requests=True, api_keys=("the-secret",)) as world:
+        await world.http.get("/v1/models")
+        assert re.fullmatch(r"GET /v1/models 401 code=invalid_api_key seconds=.*", await line(world, caplog))
+
+
+async def test_a_stream_that_is_cut_by_the_shutdown_is_logged_with_its_tokens(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    body = {"messages": HELLO, "stream": True}
+    async with http_world(log_requests=True) as world:
+        world.running.pauses = True
+        async with world.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            async for event in response.aiter_lines():
+                if "choices" in event:
+                    world.supervisor.drain()
+                    world.supervisor.give_up()
+        logged = await line(world, caplog)
+    assert " prompt=" in logged and " output=1 " in logged
+    assert " finish=error-503 code=shutting_down seconds=" in logged
 
 
 async def test_nothing_is_logged_unless_it_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import loaded_memory
 import pytest
 import torch
+from arbora.runtime.byte_sizes import in_units
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.model import loading
 from arbora.runtime.model.decoder_config import load_decoder_config
@@ -60,7 +61,7 @@ def test_the_host_tiers_memory_is_not_given_to_the_kv_cache(
     assert budget(host_cache=3 << 30) == int(0.4 * (1 << 30))
     assert budget(disk_cache=tmp_path) == int(0.4 * (3 << 30))
     assert budget(host_cache=8 << 30, kv_memory=1 << 20) == 1 << 20
-    with pytest.raises(ConfigError, match="--host-cache: 8,589,934,592 bytes are not there"):
+    with pytest.raises(ConfigError, match="--host-cache 8GiB: beside the model only"):
         budget(host_cache=8 << 30)
 
 
@@ -80,8 +81,9 @@ def test_a_kv_cache_that_the_machine_has_no_memory_for_is_refused_with_the_numbe
     with pytest.raises(ConfigError) as caught:
         pages(101)
     for words in (
-        f"--kv-memory of {101 * bytes_per_page:,} bytes",
-        f"only {100 * bytes_per_page:,} are free",
+        f"--kv-memory {in_units(101 * bytes_per_page)}: ",
+        f"would take {in_units(101 * bytes_per_page, up=True)}, ",
+        f"only {in_units(100 * bytes_per_page)} are free",
     ):
         assert words in str(caught.value)
     with pytest.raises(ConfigError, match="and --host-cache"):
@@ -101,10 +103,9 @@ def test_unusable_memory_is_reported_with_the_flag_that_allows_more_requests(
     taken = pages(kv_memory=1 << 30) * page_bytes(shape, 16, torch.float32)
     (told,) = caplog.messages
     for words in (
-        "--kv-memory of 1,073,741,824 bytes",
-        f" {taken:,} of them",
-        "--max-running 2 ",
-        "256 tokens",
+        "--kv-memory 1GiB: ",
+        f"only {in_units(taken)} are used",
+        "2 requests (--max-running) of 256 tokens can't fill more",
     ):
         assert words in told
     pages(kv_memory=taken)

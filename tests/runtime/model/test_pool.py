@@ -40,7 +40,7 @@ def test_a_default_context_is_cut_to_what_the_memory_holds() -> None:
 def test_a_context_asked_for_is_never_cut() -> None:
     with pytest.raises(ConfigError) as caught:
         pool(3_000)
-    for words in ("--kv-memory of 3,000 bytes", "48 tokens", "--max-model-len is 100", "7,000 bytes"):
+    for words in ("--kv-memory 2.9KiB holds 48 tokens", "--max-model-len is 100", "needs 6.9KiB"):
         assert words in str(caught.value)
 
 

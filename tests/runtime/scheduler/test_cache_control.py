@@ -178,7 +178,7 @@ def test_a_quota_over_the_whole_cache_is_logged_and_cut_to_it(
     assert caplog.messages == []
     assert process._pinnable(ready, 1 << 20) == 64
     (told,) = caplog.messages
-    assert "--pin-memory of 1,048,576 bytes: the KV cache has 65,536" in told
+    assert "--pin-memory 1MiB: the KV cache has only 64KiB" in told
 
 
 # What the cache holds

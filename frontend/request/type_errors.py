@@ -27,11 +27,12 @@ _unknown = re.compile(r"unknown field `(?P<field>[^`]*)`")
 _mismatch = re.compile(r"Expected `(?P<wanted>[^`]*)`, got `(?P<got>[^`]*)`")
 
 
-def type_error(error: msgspec.ValidationError, fields: Mapping[str, Raw]) -> RequestError:
-    """`fields` are the body's."""
+def type_error(error: msgspec.ValidationError, fields: Mapping[str, Raw], whole: str = "") -> RequestError:
+    """`fields` are those of the value at fault; `whole` is its name, empty for a request's body."""
     text = str(error)
     found = _path.match(text)
-    message, path = (found["message"], found["path"]) if found else (text, "")
+    message, inner = (found["message"], found["path"]) if found else (text, "")
+    path = f"{whole}.{inner}".rstrip(".").replace(".[", "[") if whole else inner
     if missing := _missing.search(message):
         path = f"{path}.{missing['field']}" if path else missing["field"]
         return RequestError(f"The required field {path} is missing.", param=path, code="missing_field")
@@ -42,14 +43,14 @@ def type_error(error: msgspec.ValidationError, fields: Mapping[str, Raw]) -> Req
     if message == "Number out of range":
         message = f"{path} is too large a number."
     elif mismatch := _mismatch.search(message):
-        value = _shown(path, fields) or _in_words(mismatch["got"])
-        message = f"{path} is {value}, but must be {_in_words(mismatch['wanted'])}."
+        value = _shown(inner, fields) or in_words(mismatch["got"])
+        message = f"{path} is {value}, but must be {in_words(mismatch['wanted'])}."
     else:
         message = f"{path or 'body'}: {message[:1].lower() + message[1:]}."
     return RequestError(message, param=path or None, code="invalid_type")
 
 
-def _in_words(types: str) -> str:
+def in_words(types: str) -> str:
     """One type or several. Null counts as an absent field, so it is not named."""
     names = [name for name in types.split(" | ") if name != "null" or types == name]
     return " or ".join(_WORDS.get(name, name) for name in names)
@@ -57,7 +58,7 @@ def _in_words(types: str) -> str:
 
 def _shown(path: str, fields: Mapping[str, Raw]) -> str | None:
     """The value at a path; None if it is large or can't be found."""
-    first, *steps = _step.findall(path)
+    first, *steps = _step.findall(path) or [""]
     try:
         value = msgspec.json.decode(fields[first])
         for step in steps:

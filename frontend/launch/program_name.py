@@ -1,0 +1,22 @@
+"""The command that started this program, for messages that tell what to run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+NAME = "arbora"
+
+
+def program_name() -> str:
+    """`arbora`, or its path where the shell would not find this one under that name."""
+    called = Path(sys.argv[0])
+    if called.name != NAME:
+        return NAME
+    found = shutil.which(NAME)
+    if found is not None and called.exists() and os.path.samefile(found, called):
+        return NAME
+    return shlex.quote(sys.argv[0])

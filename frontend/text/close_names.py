@@ -1,0 +1,22 @@
+"""Which known name a misspelt one may stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+CLOSE = 0.8  # of 1.0 for equal names; `difflib`'s 0.6 takes "--tp" for "--port"
+LONGEST = 40  # characters of a name that is compared; comparing longer ones would take time
+
+
+def close_name(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like `name`, None if none is close."""
+    if len(name) > LONGEST:
+        return None
+    return next(iter(get_close_matches(name, list(known), 1, CLOSE)), None)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The question to put after an error about `name`, empty if no known name is close."""
+    near = close_name(name, known)
+    return "" if near is None else f" Did you mean {near}?"

@@ -1,0 +1,22 @@
+"""The command that messages tell the user to run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from arbora.frontend.launch.program_name import program_name
+
+
+def test_messages_name_the_program_as_it_was_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "arbora"
+    program.parent.mkdir()
+    program.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    monkeypatch.setenv("PATH", "/usr/bin")
+    assert program_name() == str(program)
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert program_name() == "arbora"
+    monkeypatch.setattr(sys, "argv", ["/somewhere/__main__.py"])
+    assert program_name() == "arbora"

@@ -1,0 +1,105 @@
+"""Fields that a client got wrong: the error says what was sent and what was meant."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from http_world import HttpWorld, http_world
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world() -> AsyncIterator[HttpWorld]:
+    async with http_world() as world:
+        yield world
+
+
+async def refused(world: HttpWorld, path: str, body: object) -> dict[str, Any]:
+    response = await world.http.post(path, json=body)
+    assert response.status_code == 400
+    error: dict[str, Any] = response.json()["error"]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("regx", "regex"),
+        ("regexp", "regex"),
+        ("json_shema", "json_schema"),
+        ("guided_jsn", "guided_json"),
+        ("guided_choices", "guided_choice"),
+        ("responseFormat", "response_format"),
+        ("structured_output", "structured_outputs"),
+        ("gramar", "grammar"),
+    ],
+)
+async def test_a_misspelt_constraint_is_refused(world: HttpWorld, name: str, meant: str) -> None:
+    for path, body in ((CHAT, {"messages": HELLO}), (COMPLETIONS, {"prompt": "Hello"})):
+        error = await refused(world, path, {**body, name: "a"})
+        assert error["message"] == f"{name} is no known field. Did you mean {meant}?"
+        assert (error["param"], error["code"]) == (name, "unknown_parameter")
+        assert (await world.http.post(path, json={**body, name: None})).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["whim", "format", "options", "keep_alive", "provider", "route", "plugins"])
+async def test_a_field_that_is_like_no_constraint_is_ignored(world: HttpWorld, name: str) -> None:
+    assert (await world.http.post(CHAT, json={"messages": HELLO, name: "a"})).status_code == 200
+
+
+async def test_a_field_of_the_other_endpoint_names_it(world: HttpWorld) -> None:
+    error = await refused(world, CHAT, {"prompt": "Hello"})
+    assert "messages is missing, and prompt is a field of /v1/completions: send" in error["message"]
+    error = await refused(world, COMPLETIONS, {"messages": HELLO})
+    assert "prompt is missing, and messages is a field of /v1/chat/completions: send" in error["message"]
+    assert error["param"] == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [([], "[]"), ("hi", '"hi"'), (5, "5"), (True, "true"), (["a" * 200], "a list")],
+)
+async def test_a_body_that_is_no_object_is_shown(world: HttpWorld, body: object, shown: str) -> None:
+    error = await refused(world, CHAT, body)
+    assert error["message"] == f"The request's body is {shown}, but must be a JSON object."
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("temperature", 3, "temperature is 3, but must be between 0 and 2."),
+        ("temperature", 2.5, "temperature is 2.5, but must be between 0 and 2."),
+        ("n", 0, "n is 0, but must be between 1 and 128."),
+        ("logit_bias", {"x": 1}, "logit_bias has the key 'x', but keys must be token ids from 0 to "),
+        ("functions", [{}], "functions is [{}], which is not supported. Give each as one of tools: "),
+        ("structural_tag", {}, "structural_tag is {}, which is not supported. Give it as response_format."),
+        ("modalities", ["audio"], 'modalities is ["audio"], but only ["text"] is supported. Leave it out'),
+    ],
+)
+async def test_a_wrong_value_is_shown_as_it_was_sent(
+    world: HttpWorld, field: str, value: object, message: str
+) -> None:
+    error = await refused(world, CHAT, {"messages": HELLO, field: value})
+    assert error["message"].startswith(message)
+
+
+async def test_a_prompt_that_is_too_long_names_the_limit_once_and_what_to_do(world: HttpWorld) -> None:
+    for path, body, fix in (
+        (CHAT, {"messages": [{"role": "user", "content": "cat " * 9000}]}, "or drop earlier turns."),
+        (COMPLETIONS, {"prompt": "cat " * 9000}, "shorten it."),
+        (COMPLETIONS, {"prompt": [5] * 256}, "shorten it."),
+    ):
+        message = (await refused(world, path, body))["message"]
+        assert message.count("256") == 1 + (body.get("prompt") == [5] * 256)
+        assert message.endswith(fix) and "maximum context length is 256" in message
+
+
+async def test_one_token_is_no_plural(world: HttpWorld) -> None:
+    error = await refused(world, COMPLETIONS, {"prompt": "Hello", "max_tokens": 1, "min_tokens": 2})
+    assert "the reply can have at most 1 token:" in error["message"]

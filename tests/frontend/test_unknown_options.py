@@ -1,0 +1,55 @@
+"""Arguments that the command line does not know: the error names what to write instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pytest
+from arbora.frontend.cli import main
+from arbora.frontend.options import OPTIONS
+from arbora.frontend.unknown_options import ELSEWHERE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("serve", "--prt", "8000"), "there is no option --prt: did you mean --port?"),
+        (("serve", "--por", "8000"), "there is no option --por: did you mean --port?"),
+        (("serve", "--max-r", "8"), "there is no option --max-r: did you mean --max-running?"),
+        (("serve", "--no", "8"), "there is no option --no: did you mean --no-prefix-cache?"),
+        (
+            ("serve", "--disk", "8"),
+            "there is no option --disk: did you mean --disk-cache or --disk-cache-size?",
+        ),
+        (("serve", "--kv-memroy=1GiB"), "there is no option --kv-memroy: did you mean --kv-memory?"),
+        (("serve", "--zzzzz"), "there is no option --zzzzz"),
+        (
+            ("serve", "--tp", "2"),
+            "there is no option --tp: leave it out: a server runs one model on one device",
+        ),
+        (("serve", "--model", "m"), "there is no option --model: give MODEL as the argument: `serve MODEL`"),
+        (("serve", "--max_num_seqs=8"), "there is no option --max_num_seqs: use --max-running"),
+        (
+            ("serve", "--gpu-memory-utilization", "0.9"),
+            "there is no option --gpu-memory-utilization: use --kv-memory SIZE, such as 4GiB",
+        ),
+        (("serve", "one-model", "another"), "one MODEL only: 'another' is a second one"),
+        (("serve", "--port"), "argument --port: expected one argument"),
+        (("chat", "--sytem", "Be brief."), "there is no option --sytem: did you mean --system?"),
+        (("chat", "hello"), "'hello' is too much"),
+    ],
+)
+def test_an_unknown_argument_is_refused_in_one_line_with_what_may_be_meant(
+    arguments: Sequence[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    advice = f"`arbora {arguments[0]} --help` lists what there is."
+    assert capsys.readouterr().err == f"arbora: error: {expected}. {advice}\n"
+
+
+def test_an_option_of_another_server_names_only_options_that_exist() -> None:
+    flags = {option.flag for option in OPTIONS}
+    for instead in ELSEWHERE.values():
+        assert set(re.findall(r"--[a-z-]+", instead)) <= flags

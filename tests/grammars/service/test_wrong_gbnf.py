@@ -1,0 +1,27 @@
+"""What is said of a grammar that is neither Lark nor GBNF, or wrong GBNF."""
+
+from __future__ import annotations
+
+import pytest
+from arbora.grammars.errors import GrammarError
+from arbora.grammars.service.worker import _in_lark
+
+
+@pytest.mark.parametrize(
+    ("grammar", "said"),
+    [
+        ("root ::= foo", "in GBNF, rule 'foo' is used but not defined"),
+        ("%%%", "the grammar is neither Lark nor GBNF: it has no rule, such as `start: "),
+        ('root = "a"', "the grammar is neither Lark nor GBNF: it has no rule, such as `start: "),
+        (
+            'root ::= "a" (',
+            "the grammar is wrong GBNF in line 1: expected ')' after 'root ::= \"a\" (', where ",
+        ),
+        ("root ::= ) a", "the grammar is wrong GBNF in line 1: expected "),
+    ],
+)
+def test_wrong_gbnf_is_refused_in_one_readable_line(grammar: str, said: str) -> None:
+    with pytest.raises(GrammarError) as refused:
+        _in_lark(grammar)
+    assert str(refused.value).startswith(said)
+    assert "^" not in str(refused.value) and "\n" not in str(refused.value)

@@ -1,0 +1,28 @@
+"""Sizes in messages have a unit that options take too."""
+
+from __future__ import annotations
+
+import pytest
+from arbora.frontend.option_values import size_in_bytes
+from arbora.runtime.byte_sizes import in_units
+
+
+@pytest.mark.parametrize(
+    ("size", "down", "up"),
+    [
+        (0, "0B", "0B"),
+        (1000, "1,000B", "1,000B"),
+        (1 << 20, "1MiB", "1MiB"),
+        (3 << 29, "1.5GiB", "1.5GiB"),
+        (500 << 30, "500GiB", "500GiB"),
+        ((1 << 20) + 1, "1MiB", "1.1MiB"),
+        (8_000_001, "7.6MiB", "7.7MiB"),
+    ],
+)
+def test_a_size_is_rounded_to_a_tenth_of_its_unit(size: int, down: str, up: str) -> None:
+    assert (in_units(size), in_units(size, up=True)) == (down, up)
+
+
+def test_a_needed_size_is_enough_when_it_is_given_as_an_option() -> None:
+    for size in (5000, 8_000_001, (1 << 30) + 1):
+        assert size_in_bytes(in_units(size, up=True)) >= size >= size_in_bytes(in_units(size))
