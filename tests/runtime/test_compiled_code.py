@@ -47,4 +47,4 @@ def test_the_grammars_keep_their_code_by_their_version_whatever_else_is_compiled
     caches = [each._cache for each in vars(walks).values() if hasattr(each, "_cache")]
     paths = [cache.cache_path for cache in caches if cache.cache_path is not None]
     assert paths and all(path.startswith(grammars) for path in paths)
-    assert numba.config.CACHE_DIR != grammars  # type: ignore[attr-defined]
+    assert grammars != numba.config.CACHE_DIR  # type: ignore[attr-defined]
