@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from arbora.frontend.cli import build_parser, main, option_help, serve_config
 from arbora.frontend.launch.directory import PREFIX
+from arbora.frontend.launch.serve import _model_in_words
 from arbora.frontend.options import OPTIONS, from_environment, unknown_variables
 from arbora.runtime.config import ServeConfig, load_config
 from arbora.runtime.errors import ConfigError
@@ -319,6 +320,12 @@ def test_a_model_that_stands_where_names_do_is_refused_though_it_does_not_exist(
     assert configured("--served-model-name", "one", "two").model_names == ("one", "two")
     assert configured("--served-model-name", "openai/gpt-4o").served_model_name == "openai/gpt-4o"
     assert configured(model, "--served-model-name", "one", "org/two").model_names == ("one", "org/two")
+
+
+def test_a_server_without_a_model_says_that_it_serves_the_built_in_one(model: Path) -> None:
+    builtin = configured("--served-model-name", "gpt-4o")
+    assert _model_in_words(builtin) == "the built-in model; no MODEL was given"
+    assert _model_in_words(configured(model, "--served-model-name", "gpt-4o")) == str(model)
 
 
 def test_the_help_says_that_no_key_file_is_the_default() -> None:
