@@ -12,7 +12,7 @@ class Copy(NamedTuple):
     """A page to copy on the device before its request's first step."""
 
     source: int  # page id
-    tokens: int  # leading slots of the page to copy
+    tokens: int  # leading positions of the page to copy
 
 
 @dataclass(slots=True, eq=False)

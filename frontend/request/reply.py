@@ -18,7 +18,7 @@ MANY_TOKENS = 1000  # whose log-probabilities take long to unpack and to write
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Counts of tokens. `cached_tokens` of the prompt's were found in the cache."""
+    """Counts of tokens. `cached_tokens` of the prompt tokens were found in the cache."""
 
     prompt_tokens: int
     cached_tokens: int

@@ -70,7 +70,10 @@ class PromptMemo:
         return run_now(self.steps(namespace, text))
 
     def steps(self, namespace: str | None, text: str, most: int | None = None) -> Steps[Tokens]:
-        """The same in steps. Raises `TooLongError` for a long text with more tokens than `most`."""
+        """As `encode`, in steps, so that other work can go first.
+
+        Raises `TooLongError` for a long text with more tokens than `most`.
+        """
         if not self.enabled or namespace is None:
             return (yield from self._long_texts.steps(text, most=most))
         yield from self._long_texts.check(text, most)

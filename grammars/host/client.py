@@ -119,7 +119,7 @@ class GrammarProcess:
             case None if not self._server.is_alive:
                 return CompilerError("the process that runs llguidance ended")
             case None:
-                return TooLargeError("its process gave no answer")
+                return CompilerError("its process gave no answer")
             case int() if status == -signal.SIGALRM:
                 return _timeout(deadline_s, end)
             case int() if status in _LARGE_SIGNALS:

@@ -148,9 +148,10 @@ class _Line:
         left = self._asked.get(standing.matcher, 0) - 1
         if left < 0:
             raise ValueError("an answer that nothing asked for")
+        error = None if standing.error is None else error_of(standing.error)
         self._exchanged_at = time.monotonic()
-        if standing.error is not None and standing.error.name == ParserFailedError.__name__:
-            self.process.give_up(error_of(standing.error))
+        if isinstance(error, ParserFailedError):
+            self.process.give_up(error)
         self._asked[standing.matcher] = left
         if standing.matcher in self._in_use:
             self._standings[standing.matcher] = standing

@@ -30,9 +30,14 @@ class NativeMatcher:
     def __init__(self, matcher: LLMatcher, eos_tokens: tuple[int, ...]) -> None:
         self._matcher = matcher
         self._eos_tokens = eos_tokens
+        self._error: GrammarError | CompilerError | None = None
 
     def consume(self, token: int) -> GrammarError | CompilerError | None:
-        """Advances by a kept token. Returns an error, or None."""
+        """Advances by a kept token. Returns the first error of this or an earlier token, or None."""
+        self._error = self._error or self._consume(token)
+        return self._error
+
+    def _consume(self, token: int) -> GrammarError | CompilerError | None:
         if self._matcher.is_error():  # past a limit the mask allows only the end
             return self._not_followed()
         if token in self._eos_tokens and (self._matcher.is_accepting() or self._matcher.is_stopped()):
@@ -168,6 +173,8 @@ class HostCompiler:
 
 def _in_plain_words(error: str) -> str:
     """llguidance's messages about its parser, as a fault of the grammar."""
+    if error.startswith(_PANIC):
+        return f"makes llguidance fail: {error.removeprefix(_PANIC).splitlines()[0]}"
     if "NoExtensionBias" in error:
         return "allows no value, or none that ends"
     if "Too many items" in error:

@@ -8,7 +8,7 @@
     | start | WAITING → RUNNING | slot, pages, locks, automaton | place; fetch, unless it is restored |
     | retract | RUNNING → RETRACTING | | fetch |
     | answer | RUNNING → ANSWERED, or as `end` if no forced tokens are left to compute | | |
-    | end | any → ENDED | | compilation or place, fetch |
+    | end | any → ENDED | | compilation, place (COMPILING, WAITING), fetch |
     | step_done | RETRACTING → WAITING | place | slot, pages, locks, automaton |
     | | ENDED → forgotten | | slot, pages, locks, automaton |
 
@@ -115,7 +115,10 @@ class Lifecycle:
         self._stored.end(request)
 
     def start(self, request: Request) -> Start:
-        """Unless grammar memory or pages lack. Running requests keep what the steps in flight may need."""
+        """Starts the request unless grammar memory or pages are short.
+
+        Running requests keep the pages that the steps in flight may need.
+        """
         if not self._grammars.load(request.constraint):
             return Start.NO_GRAMMAR_MEMORY
         others = len(self.residents)

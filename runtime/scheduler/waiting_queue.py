@@ -100,7 +100,7 @@ class WaitingQueue:
         has_tokens: whether the step has tokens left for a prompt of that rank
         tried: ids of requests to leave out
 
-        The order depends on the tree and on who has started: it holds until the next start.
+        The order depends on the tree and the running requests: it holds until the next start.
         """
 
         def order(request: Request) -> tuple[float, bool, int, int]:

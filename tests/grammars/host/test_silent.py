@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arbora.grammars import HostGrammar
+from arbora.grammars import CompilerError, HostGrammar
+from arbora.grammars.errors import Fault
 from arbora.grammars.host.channel import Channel
 from arbora.grammars.host.client import GrammarProcess
 from arbora.grammars.host.messages import Standing, decode_request, encode
@@ -37,6 +38,7 @@ class SilentGrammars:
         self.server = NoServer()
         pairs = [socket.socketpair() for _ in range(count)]
         self.ends = [theirs for _, theirs in pairs]
+        self.error: Fault | None = None
         channels = [Channel(ours) for ours, _ in pairs]
         server: Any = self.server
         processes = [
@@ -49,7 +51,7 @@ class SilentGrammars:
         header = self.ends[number].recv(LENGTH.size, socket.MSG_WAITALL)
         question = self.ends[number].recv(LENGTH.unpack(header)[0], socket.MSG_WAITALL)
         mask = np.zeros(8, np.int32).tobytes()
-        standing = Standing(decode_request(question).matcher, None, b"text", mask)
+        standing = Standing(decode_request(question).matcher, self.error, b"text", mask)
         self.ends[number].sendall(framed(encode(standing)))
 
     def asked(self) -> list[int]:
@@ -110,3 +112,13 @@ def test_the_scheduler_asks_all_new_matchers_before_it_awaits_one(monkeypatch: p
     bench.compiler.finish_all()
     bench.scheduler.take_grammars()
     assert asked_at_first_wait[0] == [0, 1, 2, 3]
+
+
+def test_an_answer_with_an_unknown_error_ends_its_process_and_not_the_caller() -> None:
+    silent = SilentGrammars(1)
+    matcher = silent.grammars[0].matcher()
+    silent.error = Fault("Nope", ("x",))
+    silent.answer(0)
+    error = matcher.consume(1)
+    assert isinstance(error, CompilerError), "no grammar is to blame"
+    assert silent.grammars[0].fault is not None
