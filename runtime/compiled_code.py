@@ -9,7 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import time
+from contextlib import suppress
 from pathlib import Path
+
+KEPT_S = 30 * 24 * 3600.0  # another checkout or a running server may use another version's code
 
 
 def version(folder: Path) -> str:
@@ -26,11 +30,16 @@ def directory(folder: Path) -> str:
 
 
 def remove_other_versions(folder: Path) -> None:
-    """Deletes the code of earlier versions."""
-    current = f"{folder.name}-{version(folder)}"
-    for path in _parent().glob(f"{folder.name}-*"):
-        if path.name != current:
-            shutil.rmtree(path, ignore_errors=True)
+    """Deletes the code of versions that were not set up for a month."""
+    if "NUMBA_CACHE_DIR" in os.environ:
+        return
+    current = Path(directory(folder))
+    with suppress(OSError):
+        os.utime(current)
+    for path in current.parent.glob(f"{folder.name}-*"):
+        with suppress(OSError):
+            if path != current and time.time() - path.stat().st_mtime > KEPT_S:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _parent() -> Path:

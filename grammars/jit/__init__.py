@@ -15,7 +15,7 @@ _DIRECTORY = compiled_code.directory(FOLDER)
 
 
 def njit(**options: bool) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.njit` with these options. Without a writable directory code is compiled in every process."""
+    """`numba.njit` with these options. If no directory is writable, each process compiles the code."""
 
     def decorate(function: Callable[..., Any]) -> Any:
         config: Any = numba.config

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import numba
@@ -33,13 +35,18 @@ def test_the_environment_may_name_the_directory(folder: Path, monkeypatch: pytes
     assert directory(folder) == "/elsewhere"
 
 
-def test_only_the_code_of_other_versions_of_the_same_folder_is_removed(folder: Path) -> None:
+def test_only_old_code_of_other_versions_of_the_same_folder_is_removed(folder: Path) -> None:
     current = Path(directory(folder))
+    recent = current.with_name("kernels-fedcba9876543210")
     other, grammars = current.with_name("kernels-0123456789abcdef"), current.with_name("grammars")
-    for path in (current, other, grammars):
+    for path in (current, recent, other, grammars):
         path.mkdir(parents=True)
+    long_ago = time.time() - 2 * compiled_code.KEPT_S
+    for path in (current, other, grammars):
+        os.utime(path, (long_ago, long_ago))
     remove_other_versions(folder)
-    assert current.exists() and grammars.exists() and not other.exists()
+    assert current.exists() and recent.exists() and grammars.exists() and not other.exists()
+    assert current.stat().st_mtime > long_ago + compiled_code.KEPT_S
 
 
 def test_the_grammars_keep_their_code_by_their_version_whatever_else_is_compiled() -> None:
