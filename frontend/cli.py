@@ -85,7 +85,8 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         advice = f"`{self.prog} --help` lists what there is."
-        self.exit(2, f"arbora: error: {message.removesuffix('.')}. {advice}\n")
+        sentence = message if message.endswith((".", "?")) else f"{message}."
+        self.exit(2, f"arbora: error: {sentence} {advice}\n")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -67,15 +67,18 @@ def unknown_arguments(unknown: Sequence[str], options: Iterable[str], elsewhere:
     known = tuple(options)
     named = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
     if named:
-        return "; ".join(_unknown_option(name, known, elsewhere) for name in named) + "."
-    return f"one MODEL only: {unknown[0]!r} is a second one." if elsewhere else f"{unknown[0]!r} is too much."
+        *others, last = (_unknown_option(name, known, elsewhere) for name in named)
+        text = "; ".join((*(other.removesuffix("?") for other in others), last))
+        return text if text.endswith("?") else f"{text}."
+    # The argument itself may be a secret: a second value of --api-key.
+    return "only one MODEL can be given." if elsewhere else "there is an argument too many."
 
 
 def _unknown_option(name: str, known: Sequence[str], elsewhere: Mapping[str, str]) -> str:
     instead = elsewhere.get(name.lstrip("-").replace("_", "-"))
     near = [option for option in known if len(name) > 2 and option.startswith(name)]
-    if not near and not instead:
-        near = [close] if (close := close_name(name.replace("_", "-"), known)) else []
+    if not instead and (close := close_name(name.replace("_", "-"), known)):
+        near = [close, *(option for option in near if option != close)]
     if near:
         instead = f"did you mean {', '.join(near[:-1])}{' or ' if near[1:] else ''}{near[-1]}?"
     return f"there is no option {name}" + (f": {instead}" if instead else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -25,9 +26,11 @@ from .body_memory import BodyMemory, Share
 from .tenants import BODY_BYTES
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
+UTF8_BYTES = 1024 * 1024  # of a body, checked in one step
 MOST_SHOWN = 100  # characters of a name, which may be as long as the body
 MOST_WARNINGS = 10  # of one request
 MOST_WARNED = 100  # fields in all
+_NOTHING = (b"null", b"false", b'""', b"[]", b"{}")  # values that ask for nothing
 _BROWSER_HEADERS = frozenset(("origin", "sec-fetch-site"))
 T = TypeVar("T", bound=msgspec.Struct)
 U = TypeVar("U")
@@ -78,7 +81,7 @@ class BodyReader:
             return run_now(steps) if len(body) <= LARGE_BODY else await self._work.run(caller, steps)
 
     def _read(self, body: bytes, kind: BodyKind[T]) -> Steps[T]:
-        _check_utf8(body)
+        yield from _check_utf8(body)
         yield from check_shape(body)
         try:
             fields = _decoded(_fields, body)
@@ -165,8 +168,8 @@ def _check_misplaced(unknown: Set[str], fields: Mapping[str, Raw], kind: BodyKin
 def _check_binding(unknown: Set[str], fields: Mapping[str, Raw], binding: Collection[str]) -> None:
     """Raises `RequestError` for a name that seems to be a misspelt constraint: ignoring it would give a reply
     that matches nothing."""
-    for name in islice(unknown, MOST_WARNED):
-        if binding and bytes(fields[name]) != b"null" and close_name(name, binding):
+    for name in sorted(unknown)[:MOST_WARNED]:
+        if binding and bytes(fields[name]) not in _NOTHING and close_name(name, binding):
             raise RequestError(
                 f"{name} is no known field.{did_you_mean(name, binding)}",
                 param=name,
@@ -228,12 +231,17 @@ def _decoded(decoder: msgspec.json.Decoder[U], body: bytes) -> U:
         raise RequestError(f"The request's body {reason}.", code="invalid_json") from None
 
 
-def _check_utf8(body: bytes) -> None:
+def _check_utf8(body: bytes) -> Steps[None]:
     """Checked once and first: decoders check only the strings that they read."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    view = memoryview(body)
     try:
-        body.decode()
+        for start in range(0, len(body), UTF8_BYTES):
+            decoder.decode(view[start : start + UTF8_BYTES])
+            yield
+        decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
-        message = f"The request's body is not valid UTF-8: it has the byte 0x{body[error.start]:02x}."
+        message = f"The request's body is not valid UTF-8: it has the byte 0x{error.object[error.start]:02x}."
         raise RequestError(message, code="invalid_json") from None
 
 

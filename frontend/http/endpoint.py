@@ -63,9 +63,11 @@ class GenerationEndpoint:
         watch = asyncio.create_task(_close_when_gone(receive, generation))
         try:
             await generation.accepted()
-            send_answer = _send_stream if job.streams else _send_whole
             parts = _answer_parts(job, generation, timer, service.work)
-            await send_answer(job, parts, generation, timer, send)
+            if job.streams:
+                await _send_stream(job, parts, generation, timer, send)
+            else:
+                await _send_whole(job, parts, send)
         except ClientGoneError:
             timer.aborted(len(job.prepared.requests))
             if not job.streams:  # the response of a stream has begun
@@ -81,9 +83,7 @@ async def _close_when_gone(receive: Receive, generation: Generation) -> None:
     generation.close()
 
 
-async def _send_whole(
-    job: Job, parts: AsyncIterator[bytes], generation: Generation, timer: RequestTimer, send: Send
-) -> None:
+async def _send_whole(job: Job, parts: AsyncIterator[bytes], send: Send) -> None:
     *_, body = [data async for data in parts]
     headers = [
         (b"content-type", b"application/json"),

@@ -33,7 +33,8 @@ from .tool_choice import calls_wanted, names_function
 
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
-_BODY = BodyKind(ChatRequest, INERT_FIELDS, CONSTRAINT_FIELDS, {"prompt": "/v1/completions"})
+_BINDING = (*CONSTRAINT_FIELDS, "tools", "tool_choice")
+_BODY = BodyKind(ChatRequest, INERT_FIELDS, _BINDING, {"prompt": "/v1/completions"})
 
 
 async def prepare_chat(http: HttpService, http_request: Request) -> Job:

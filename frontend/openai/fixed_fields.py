@@ -24,6 +24,7 @@ READ_BYTES = 400  # of a value, which may be as long as the body; the values in 
 _SHORTEN = "Shorten the prompt: POST /tokenize counts its tokens."
 _TEXT_ALONE = "Leave it out: replies are text alone."
 _IDS = "Leave it out: POST /tokenize gives the ids of a text."
+_JSON_OBJECT = 'Use response_format: {"type": "json_object"}.'
 
 FIXED_FIELDS = {
     "modalities": FixedField(('["text"]',), _TEXT_ALONE),
@@ -42,6 +43,11 @@ FIXED_FIELDS = {
     "logits_processors": FixedField(("[]",), "Use logit_bias."),
     "prompt_embeds": FixedField((), "Give the prompt as text or token ids."),
     "structural_tag": FixedField((), "Give it as response_format."),
+    "guided_json_object": FixedField(("false",), _JSON_OBJECT),
+    "json_mode": FixedField(("false",), _JSON_OBJECT),
+    "guided_decoding": FixedField((), "Use structured_outputs."),
+    "response_schema": FixedField((), "Use json_schema."),
+    "extra_body": FixedField((), "Put its fields beside the others."),
     "guided_whitespace_pattern": FixedField((), "Leave it out: JSON is compact."),
     "chat_template": FixedField(
         (),
@@ -85,6 +91,9 @@ WITHOUT_EFFECT = frozenset(
         "request_id",
         "spaces_between_special_tokens",
         "guided_decoding_backend",
+        "structured_outputs_backend",
+        "structured_outputs_config",
+        "structured_output_method",
         "session_id",
         "stream_interval",
         "media_io_kwargs",

@@ -27,6 +27,7 @@ _SCHEMAS = frozenset(
 _SCHEMA_LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 _SCHEMA_MAPS = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
 _LATEST = "2020-12"
+_BOUNDS = ("exclusiveMaximum", "exclusiveMinimum")  # true or false in draft 4
 
 
 class Mistake(NamedTuple):
@@ -39,10 +40,12 @@ class Mistake(NamedTuple):
 def find_mistake(schema: Any) -> Mistake | None:
     """A mistake in the schema, or None. References are not followed.
 
-    Drafts before 2020-12 also allow lists of `items`, and true and false in place of some numbers.
+    Drafts before 2020-12 also allow lists of `items` and have `additionalItems`; draft 4 allows true and
+    false as exclusive bounds.
     """
     named = schema.get("$schema") if isinstance(schema, dict) else None
     is_older = isinstance(named, str) and _LATEST not in named
+    is_draft4 = isinstance(named, str) and "draft-04" in named
     pending = [("", schema)]
     while pending:
         place, value = pending.pop()
@@ -52,7 +55,8 @@ def find_mistake(schema: Any) -> Mistake | None:
             return Mistake(place, value)
         inner: list[tuple[str, Any]] = []
         for name, said in value.items():
-            if name in _SCHEMAS and not (name == "items" and is_older and isinstance(said, list)):
+            is_schema = name in _SCHEMAS or (name == "additionalItems" and is_older)
+            if is_schema and not (name == "items" and is_older and isinstance(said, list)):
                 inner.append((f"{place}/{name}", said))
             elif name in _SCHEMA_LISTS or name == "items":
                 if not isinstance(said, list) or not said:
@@ -62,7 +66,15 @@ def find_mistake(schema: Any) -> Mistake | None:
                 if not isinstance(said, dict):
                     return Mistake(f"{place}/{name}", said)
                 inner += ((f"{place}/{name}/{key}", each) for key, each in said.items())
-            elif name in _VALUES and not _VALUES[name](said) and not (is_older and isinstance(said, bool)):
+            elif name == "dependencies":
+                if not isinstance(said, dict):
+                    return Mistake(f"{place}/{name}", said)
+                inner += (
+                    (f"{place}/{name}/{key}", each) for key, each in said.items() if not _are_names(each)
+                )
+            elif name in _BOUNDS and is_draft4 and isinstance(said, bool):
+                continue
+            elif name in _VALUES and not _VALUES[name](said):
                 return Mistake(f"{place}/{name}", said)
         pending += reversed(inner)
     return None

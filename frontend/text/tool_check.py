@@ -49,7 +49,10 @@ def mistake_in(schema: Any) -> str | None:
         return f"the value at #{mistake.place} makes no sense: {json.dumps(mistake.value)[:MOST_SHOWN]}"
     if len(json.dumps(schema)) > MAX_WITH_REFERENCES:
         return None
-    resolver = resolver_of(schema, validator_for(schema))
+    try:
+        resolver = resolver_of(schema, validator_for(schema))
+    except Exception as error:  # the linear check may accept what the libraries do not expect
+        return f"it can't be read: {str(error)[:MOST_SHOWN]}"
     for reference in _references_within(schema):
         if not _leads_somewhere(resolver.lookup, reference):
             return f"the reference {reference!r} leads nowhere"
@@ -77,7 +80,10 @@ def _leads_somewhere(look_up: Callable[[str], object], reference: str) -> bool:
 def _validator(schema: Any) -> BoundedValidator | None:
     if not schema or find_mistake(schema) is not None:
         return None
-    return BoundedValidator(schema)
+    try:
+        return BoundedValidator(schema)
+    except Exception:  # the linear check may accept what the libraries do not expect
+        return None
 
 
 def _valid(validator: BoundedValidator, arguments: str) -> bool:

@@ -15,6 +15,10 @@ from arbora.frontend.unknown_options import ELSEWHERE
     ("arguments", "expected"),
     [
         (("serve", "--prt", "8000"), "there is no option --prt: did you mean --port?"),
+        (
+            ("serve", "--prot", "8000"),
+            "there is no option --prot: did you mean --port or --protect-metrics?",
+        ),
         (("serve", "--por", "8000"), "there is no option --por: did you mean --port?"),
         (("serve", "--max-r", "8"), "there is no option --max-r: did you mean --max-running?"),
         (("serve", "--no", "8"), "there is no option --no: did you mean --no-prefix-cache?"),
@@ -34,10 +38,16 @@ from arbora.frontend.unknown_options import ELSEWHERE
             ("serve", "--gpu-memory-utilization", "0.9"),
             "there is no option --gpu-memory-utilization: use --kv-memory SIZE, such as 4GiB",
         ),
-        (("serve", "one-model", "another"), "one MODEL only: 'another' is a second one"),
+        (("serve", "one-model", "another"), "only one MODEL can be given"),
+        (("serve", "m", "--api-key", "k1", "k2"), "only one MODEL can be given"),
+        (
+            ("serve", "--prt", "1", "--sed", "2", "--prt", "3"),
+            "there is no option --prt: did you mean --port; there is no option --sed; "
+            "there is no option --prt: did you mean --port?",
+        ),
         (("serve", "--port"), "argument --port: expected one argument"),
         (("chat", "--sytem", "Be brief."), "there is no option --sytem: did you mean --system?"),
-        (("chat", "hello"), "'hello' is too much"),
+        (("chat", "hello"), "there is an argument too many"),
     ],
 )
 def test_an_unknown_argument_is_refused_in_one_line_with_what_may_be_meant(
@@ -45,8 +55,9 @@ def test_an_unknown_argument_is_refused_in_one_line_with_what_may_be_meant(
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
+    end = "" if expected.endswith("?") else "."
     advice = f"`arbora {arguments[0]} --help` lists what there is."
-    assert capsys.readouterr().err == f"arbora: error: {expected}. {advice}\n"
+    assert capsys.readouterr().err == f"arbora: error: {expected}{end} {advice}\n"
 
 
 def test_an_option_of_another_server_names_only_options_that_exist() -> None:

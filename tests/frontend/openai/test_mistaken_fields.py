@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from arbora.frontend.http.body import UTF8_BYTES
 from http_world import HttpWorld, http_world
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -103,3 +104,51 @@ async def test_a_prompt_that_is_too_long_names_the_limit_once_and_what_to_do(wor
 async def test_one_token_is_no_plural(world: HttpWorld) -> None:
     error = await refused(world, COMPLETIONS, {"prompt": "Hello", "max_tokens": 1, "min_tokens": 2})
     assert "the reply can have at most 1 token:" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "nothing", "instead"),
+    [
+        ("guided_json_object", True, False, 'Use response_format: {"type": "json_object"}.'),
+        ("json_mode", True, False, 'Use response_format: {"type": "json_object"}.'),
+        ("guided_decoding", {"regex": "a"}, None, "Use structured_outputs."),
+        ("response_schema", {"type": "object"}, None, "Use json_schema."),
+        ("extra_body", {"regex": "a"}, None, "Put its fields beside the others."),
+    ],
+)
+async def test_a_constraint_of_another_server_is_refused(
+    world: HttpWorld, name: str, value: object, nothing: object, instead: str
+) -> None:
+    error = await refused(world, CHAT, {"messages": HELLO, name: value})
+    assert error["message"].endswith(instead)
+    assert (error["param"], error["code"]) == (name, "unsupported_parameter")
+    assert (await world.http.post(CHAT, json={"messages": HELLO, name: nothing})).status_code == 200
+
+
+async def test_a_misspelt_tool_choice_is_refused_in_chats(world: HttpWorld) -> None:
+    error = await refused(world, CHAT, {"messages": HELLO, "tool_chioce": "none"})
+    assert error["message"] == "tool_chioce is no known field. Did you mean tool_choice?"
+
+
+@pytest.mark.parametrize("value", [False, "", [], {}, None])
+async def test_a_misspelt_constraint_that_asks_for_nothing_is_ignored(
+    world: HttpWorld, value: object
+) -> None:
+    assert (await world.http.post(CHAT, json={"messages": HELLO, "regexp": value})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "name", ["structured_outputs_backend", "structured_outputs_config", "structured_output_method"]
+)
+async def test_the_way_of_constraining_has_no_effect(world: HttpWorld, name: str) -> None:
+    assert (await world.http.post(CHAT, json={"messages": HELLO, name: "auto"})).status_code == 200
+
+
+@pytest.mark.parametrize("offset", [-3, -2, -1, 0])
+async def test_text_is_checked_across_the_slices_of_a_body(world: HttpWorld, offset: int) -> None:
+    start = b'{"messages":[{"role":"user","content":"Hello"}],"user":"'
+    padding = b"a" * (UTF8_BYTES + offset - len(start))
+    for text, is_text in (("🌳".encode(), True), ("🌳".encode()[:3], False), (b"\xff", False)):
+        body = start + padding + text + b'"}'
+        response = await world.http.post(CHAT, content=body, headers={"content-type": "application/json"})
+        assert ("is not valid UTF-8: it has the byte 0x" in response.text) != is_text

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from arbora.frontend.text.schema_mistakes import find_mistake
+from arbora.frontend.text.tool_check import mistake_in
 from hypothesis import given
 from hypothesis import strategies as st
-from jsonschema.validators import Draft202012Validator
+from jsonschema.validators import Draft202012Validator, validator_for
 
 NAMES = [
     "type",
@@ -93,3 +94,35 @@ def test_older_drafts_have_their_own_forms() -> None:
     assert find_mistake({**older, **schema}) is None
     assert find_mistake({"items": [{}]}) == ("/items", [{}])
     assert find_mistake({"exclusiveMaximum": True}) == ("/exclusiveMaximum", True)
+
+
+@pytest.mark.parametrize("draft", ["04", "07"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"dependencies": 5},
+        {"dependencies": {"a": 5}},
+        {"dependencies": {"a": ["b"], "c": {"type": "string"}}},
+        {"additionalItems": 5},
+        {"additionalItems": {"type": 5}},
+        {"additionalItems": False},
+        {"type": True},
+        {"required": True},
+        {"enum": True},
+        {"minLength": True},
+        {"maximum": 3, "exclusiveMaximum": True},
+        {"items": [{}], "required": ["a"]},
+    ],
+)
+def test_an_older_draft_has_the_mistakes_of_its_meta_schema(draft: str, schema: dict[str, Any]) -> None:
+    named = {"$schema": f"http://json-schema.org/draft-{draft}/schema#", **schema}
+    kind = validator_for(named)
+    is_schema = kind(kind.META_SCHEMA).is_valid(named)
+    assert (find_mistake(named) is None) == is_schema
+    assert (mistake_in(named) is None) == is_schema
+
+
+@pytest.mark.parametrize("draft", ["04", "06", "07"])
+def test_the_id_of_a_schema_is_text_in_every_draft(draft: str) -> None:
+    named = f"http://json-schema.org/draft-{draft}/schema#"
+    assert find_mistake({"$schema": named, "$id": True}) == ("/$id", True)
