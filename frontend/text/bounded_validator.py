@@ -23,7 +23,7 @@ MEMBERS_IN_A_STEP = 50
 SEARCH_SECONDS = 0.05  # time limit of one search for a pattern
 STEPS_OF_A_SLOW_SEARCH = 5_000
 MAX_PATTERN = 4_096  # characters
-PATTERN_IN_A_STEP = 5  # characters of a pattern to compile, with its counted repeats written out
+PATTERN_IN_A_STEP = 5  # characters of a pattern that is compiled in one step; `a{3}` counts as `aaa`
 _COUNTED = re.compile(r"\{(\d*)(?:,(\d*))?\}")
 _PART = re.compile(
     r"\\[pP]\{[^}]*\}|\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]|\{(?P<least>\d*)(?:,(?P<most>\d*))?\}|.", re.DOTALL

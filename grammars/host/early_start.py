@@ -115,7 +115,10 @@ def _has_same_values(schema: Json) -> bool:
 
 
 def _is_read_alike(format: Format, *, is_last: bool) -> bool:
-    """`is_last`: nothing follows the format. The engines end free text differently if something does."""
+    """Whether both engines allow the same texts. `is_last`: nothing follows the format.
+
+    Where something follows free text, llguidance and our automata end the free text differently.
+    """
     match format:
         case ConstString() | JsonSchema() | Regex() | Grammar():
             return True

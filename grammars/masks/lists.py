@@ -14,8 +14,11 @@ _FIRST_LISTS = 1 << 9
 
 
 class Lists(NamedTuple):
-    """List i is `tokens[offsets[i]:offsets[i + 1]]`; its last `openers[i]` tokens are openers. List 0 is
-    empty. Growing makes new `Lists`, which may share memory with the old ones."""
+    """List i has the tokens `tokens[offsets[i]:offsets[i + 1]]`; list 0 is empty.
+
+    Its last `openers[i]` tokens are openers, which need free places on the stack. Growing makes new `Lists`,
+    which may share memory with the old ones.
+    """
 
     tokens: NDArray[np.int32]
     offsets: NDArray[np.int64]

@@ -226,7 +226,7 @@ def _steps(machine, row, reached, byte_weights):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _quote_free_columns(machine):  # type: ignore[no-untyped-def]
-    """The classes of all bytes but the quote."""
+    """The byte classes of all bytes except the quote, int64 [classes]."""
     is_quote_free = np.zeros(machine.transitions.shape[1], np.bool_)
     for byte in range(256):
         if byte != QUOTE:

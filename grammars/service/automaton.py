@@ -14,8 +14,8 @@ from ..machine.packed_rows import PackedRows, packed
 from ..machine.stack_automaton import MAX_DEPTH, StackAutomaton
 from ..masks.stack import EMPTY, MaskTables, StackMasks
 
-STATE_BYTES = 28  # on the device for each state
-LIST_BYTES = 16  # on the device for each list, beside its tokens
+STATE_BYTES = 28  # of device memory for each state
+LIST_BYTES = 16  # of device memory for each list, without its tokens
 
 
 @dataclass(frozen=True, eq=False)

@@ -117,7 +117,7 @@ class TagsWithSeparator(Struct, tag="tags_with_separator", frozen=True):
 
 
 class Thinking(Struct, tag="thinking", frozen=True):
-    """`content`, behind a thought: any text up to `end`, if the prompt `is_open` or the text begins with
+    """`content`, after a thought: any text up to `end`, if the prompt `is_open` or the text begins with
     `start`."""
 
     start: str

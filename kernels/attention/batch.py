@@ -19,9 +19,9 @@ class AttentionBatch:
     """
 
     query_lengths: np.ndarray
-    """int32 [rows]"""
+    """int32 [rows], the tokens of each row in this step"""
     kv_lengths: np.ndarray
-    """int32 [rows], including this step's tokens"""
+    """int32 [rows], the tokens of each row so far, including those of this step"""
     page_tables: tuple[np.ndarray, ...]
     """int32, one array for each row"""
     page_size: int

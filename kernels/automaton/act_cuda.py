@@ -86,7 +86,7 @@ def _with_set(opens, words, entry, depth, stack, actions):
 
 @triton.jit
 def _full_names(opens, word, action, depth):
-    """A word of the names whose values have no room on the stack."""
+    """A word of the names whose values do not fit on the stack."""
     rows = tl.load(action + FULL_ROWS, mask=opens, other=0)
     row = action + ACTION_COLUMNS * tl.load(action + FIRST_FULL, mask=opens, other=0)
     names = tl.zeros_like(depth)

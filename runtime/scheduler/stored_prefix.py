@@ -24,7 +24,7 @@ class Fetch:
 
     @property
     def size(self) -> int:
-        """Number of pages, as far as it is known."""
+        """The number of pages that were fetched; before that, of pages that were found, or 0."""
         return (self.found or 0) if self.pages is None else self.pages
 
     @property

@@ -212,7 +212,7 @@ def _without_plain(
 
 @lru_cache(256)
 def _shared_graph(cuts: tuple[int, ...], classes: tuple[int, ...], spelling: Escapes) -> NDArray[np.int32]:
-    """The graph, [nodes, 256], that all strings share that differ only in their plain characters."""
+    """The graph, [nodes, 256], of all strings that differ only in their plain characters."""
     rows = _reached(_Graph(list(cuts), list(classes), spelling).rows)
     table = np.full((len(rows), 256), DEAD, np.int32)
     for node, row in enumerate(rows):

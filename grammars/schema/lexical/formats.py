@@ -34,7 +34,7 @@ _TAIL = rf"(?:{_GROUP}:{_GROUP}|{_IPV4})"
 
 
 def _ipv6(left_out: int) -> str:
-    """IPv6 addresses in which `::` stands for so many groups or more."""
+    """A regex for IPv6 addresses in which a `::` replaces at least `left_out` groups."""
     most = 8 - left_out
     ways = [rf"(?:{_GROUP}:){{6}}{_TAIL}"]
     for before in range(most + 1):

@@ -147,18 +147,23 @@ def test_a_running_batch_prompt_is_preempted_a_bounded_number_of_times() -> None
         assert served < 80
 
 
+def answer_among_rivals(bench: SchedulerBench, name: str, steps: int) -> None:
+    """Runs until the request is answered, in fewer than `steps` steps, while another tenant's keep coming."""
+    for step in range(steps):
+        if bench.finish(name) is not None:
+            return
+        bench.submit(f"{step}", long_reply_prompt(200, 1, salt=step), max_tokens=1, tenant="b")
+        bench.run(steps=1)
+    raise AssertionError(f"{name} was not answered within {steps} steps")
+
+
 def test_a_batch_prompt_is_computed_as_soon_as_an_interactive_one_that_shares_it_waits() -> None:
     bench = SchedulerBench(num_pages=4000, page_size=PAGE)
     shared = long_reply_prompt(800, 1)
     bench.submit("batch", [*shared, 5, 5], max_tokens=1, priority=1)
     bench.run(steps=1)
     bench.submit("interactive", [*shared, 7, 7], max_tokens=1, tenant="a")
-    steps = 0
-    while bench.finish("interactive") is None:
-        bench.submit(f"{steps}", long_reply_prompt(200, 1, salt=steps), max_tokens=1, tenant="b")
-        bench.run(steps=1)
-        steps += 1
-        assert steps < 30
+    answer_among_rivals(bench, "interactive", steps=30)
 
 
 def test_an_inherited_rank_for_more_tokens_is_kept_beside_a_better_one_for_less() -> None:
@@ -169,9 +174,4 @@ def test_an_inherited_rank_for_more_tokens_is_kept_beside_a_better_one_for_less(
     bench.submit("interactive", [*shared, 7, 7], max_tokens=1, tenant="a")
     bench.run(steps=1)
     bench.submit("urgent", [*shared[:400], 9, 9], max_tokens=1, tenant="c", priority=-1)
-    steps = 0
-    while bench.finish("interactive") is None:
-        bench.submit(f"{steps}", long_reply_prompt(200, 1, salt=steps), max_tokens=1, tenant="b")
-        bench.run(steps=1)
-        steps += 1
-        assert steps < 30
+    answer_among_rivals(bench, "interactive", steps=30)
