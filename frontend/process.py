@@ -15,12 +15,12 @@ import uvicorn
 import uvloop
 import zmq
 
-from ..runtime.child import SIGN_OF_LIFE_S, ChildArguments, child_arguments
 from ..runtime.config import ServeConfig, load_config
 from ..runtime.errors import ConfigError
 from ..runtime.logs import write_log
 from ..runtime.messages import Alive, Drained, Failed, Message, Ready
-from ..runtime.sockets import ANY_EPOCH, Outbox, supervisor_address
+from ..runtime.processes.child import SIGN_OF_LIFE_S, ChildArguments, child_arguments
+from ..runtime.processes.sockets import ANY_EPOCH, Outbox, supervisor_address
 from .http.http_service import HttpService
 from .http_app import create_app
 from .ingress.connection import protocol_factory

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, cast
 
-from ...runtime.child import ChildArguments
+from ...runtime.processes.child import ChildArguments
 
 LAST_LINES = 20
 TAIL_BYTES = 16 * 1024
@@ -19,7 +19,7 @@ STOP_SECONDS = 3.0
 
 
 class Command(NamedTuple):
-    """How to start a child of a role; the child's arguments (`runtime.child`) are appended.
+    """How to start a child of a role; the child's arguments (`runtime.processes.child`) are appended.
 
     `defaults` are environment variables that hold unless the user has set them.
     """

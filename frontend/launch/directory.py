@@ -10,7 +10,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from ...runtime.sockets import check_directory
+from ...runtime.processes.sockets import check_directory
 
 PREFIX = "arbora-run-"
 MAX_PARENT_PATH = 60  # the longest socket name must fit too into the 107 bytes of an ipc path

@@ -14,9 +14,6 @@ from pathlib import Path
 import zmq
 import zmq.asyncio
 
-from ...runtime import sockets
-from ...runtime.awake_clock import AwakeClock
-from ...runtime.child import SIGN_OF_LIFE_S, ChildArguments
 from ...runtime.messages import (
     Alive,
     Drain,
@@ -31,6 +28,9 @@ from ...runtime.messages import (
     Ready,
     SupervisorInbox,
 )
+from ...runtime.processes import sockets
+from ...runtime.processes.awake_clock import AwakeClock
+from ...runtime.processes.child import SIGN_OF_LIFE_S, ChildArguments
 from .child_process import ChildProcess, Command, describe_exit, start_child
 from .commands import Commands
 from .errors import ServerError

@@ -37,7 +37,7 @@ from ...runtime.messages import (
     Stats,
     TokenizerInbox,
 )
-from ...runtime.sockets import ANY_EPOCH, AsyncInbox, Outbox, scheduler_address, tokenizer_address
+from ...runtime.processes.sockets import ANY_EPOCH, AsyncInbox, Outbox, scheduler_address, tokenizer_address
 from .generation import Generation
 from .questions import Answer, Questions
 

@@ -15,10 +15,8 @@ import msgspec
 import torch
 import zmq
 
-from ..child import ChildArguments, child_arguments
 from ..config import ServeConfig, load_config
 from ..errors import ConfigError
-from ..heartbeat import Heartbeat
 from ..logs import write_log
 from ..messages import (
     DiscardPages,
@@ -35,7 +33,9 @@ from ..messages import (
     StepPlan,
     ToPageStore,
 )
-from ..sockets import (
+from ..processes.child import ChildArguments, child_arguments
+from ..processes.heartbeat import Heartbeat
+from ..processes.sockets import (
     Inbox,
     Outbox,
     model_address,

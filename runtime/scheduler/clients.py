@@ -7,7 +7,7 @@ from collections.abc import Callable
 import zmq
 
 from ..messages import Message
-from ..sockets import Outbox
+from ..processes.sockets import Outbox
 
 MAX_UNREAD = 10_000  # messages, beside those that the peer's process has received
 

@@ -16,9 +16,7 @@ import zmq
 from ...grammars import GrammarCompiler, GrammarFiles, Segmenter, default_directory, load_segmenter
 from ...radix_cache import PrefixCache
 from ..byte_sizes import in_units
-from ..child import ChildArguments, child_arguments
 from ..config import ServeConfig, load_config
-from ..heartbeat import Heartbeat
 from ..logs import write_log
 from ..messages import (
     Abort,
@@ -43,7 +41,9 @@ from ..messages import (
     StoreReport,
     UnpinPrefix,
 )
-from ..sockets import (
+from ..processes.child import ChildArguments, child_arguments
+from ..processes.heartbeat import Heartbeat
+from ..processes.sockets import (
     Inbox,
     Outbox,
     model_address,

@@ -20,8 +20,9 @@ from typing import Literal, cast
 
 import msgspec
 import zmq
-from arbora.runtime import messages, sockets
-from arbora.runtime.child import ChildArguments, child_arguments
+from arbora.runtime import messages
+from arbora.runtime.processes import sockets
+from arbora.runtime.processes.child import ChildArguments, child_arguments
 
 Role = Literal["tokenizer", "scheduler", "model"]
 Context = zmq.Context[zmq.Socket[bytes]]

@@ -42,7 +42,13 @@ from arbora.runtime.messages import (
     Tokens,
     UnpinPrefix,
 )
-from arbora.runtime.sockets import ANY_EPOCH, AsyncInbox, Outbox, scheduler_address, tokenizer_address
+from arbora.runtime.processes.sockets import (
+    ANY_EPOCH,
+    AsyncInbox,
+    Outbox,
+    scheduler_address,
+    tokenizer_address,
+)
 
 PAGE_SIZE = 16
 M = TypeVar("M", bound=Message)

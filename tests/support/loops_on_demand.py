@@ -11,7 +11,7 @@ import importlib
 import signal
 import sys
 
-from arbora.runtime.heartbeat import Heartbeat
+from arbora.runtime.processes.heartbeat import Heartbeat
 
 MODULES = {
     "tokenizer": "arbora.frontend.process",

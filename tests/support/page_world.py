@@ -27,7 +27,7 @@ from arbora.runtime.model.tiers.lower_tiers import LowerTiers
 from arbora.runtime.model.tiers.page_store import PageStore
 from arbora.runtime.model.tiers.remote import RemoteStore
 from arbora.runtime.model.tiers.transfers import Transfers
-from arbora.runtime.sockets import Inbox, Outbox
+from arbora.runtime.processes.sockets import Inbox, Outbox
 from interpreted_triton import DEVICE
 
 PAGES, LAYERS, HEADS, PAGE_SIZE, HEAD_DIM = 32, 3, 2, 4, 8

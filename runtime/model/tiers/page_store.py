@@ -25,7 +25,7 @@ from ...messages import (
     StoreReport,
     UsedPages,
 )
-from ...sockets import Inbox, Outbox
+from ...processes.sockets import Inbox, Outbox
 from .disk import StoredPage
 from .fetches import Fetches
 from .host_pool import Entry, HostPool, split_keys

@@ -22,9 +22,9 @@ from arbora.frontend.launch.directory import PREFIX, PrivateDirectory, remove_st
 from arbora.frontend.launch.errors import ServerError
 from arbora.frontend.launch.restarts import Restarts
 from arbora.frontend.launch.supervisor import Supervisor
-from arbora.runtime.child import ChildArguments
 from arbora.runtime.messages import Ready
-from arbora.runtime.sockets import Outbox, supervisor_address
+from arbora.runtime.processes.child import ChildArguments
+from arbora.runtime.processes.sockets import Outbox, supervisor_address
 from fake_child import READY
 from fake_server import fake_commands
 

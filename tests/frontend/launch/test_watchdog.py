@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from arbora.frontend.launch.watchdog import Finding, Patience, Reading, Watchdog, read_process
-from arbora.runtime.awake_clock import AwakeClock
-from arbora.runtime.heartbeat import Heartbeat
+from arbora.runtime.processes.awake_clock import AwakeClock
+from arbora.runtime.processes.heartbeat import Heartbeat
 
 PID = 7
 FINE = Finding(responds=True)

@@ -17,8 +17,6 @@ import numpy as np
 import pytest
 import zmq
 from arbora.kernels.automaton import Tables
-from arbora.runtime import sockets
-from arbora.runtime.heartbeat import Heartbeat
 from arbora.runtime.messages import (
     Alive,
     Failed,
@@ -34,6 +32,8 @@ from arbora.runtime.messages import (
     SupervisorInbox,
 )
 from arbora.runtime.model.process import StepQueue
+from arbora.runtime.processes import sockets
+from arbora.runtime.processes.heartbeat import Heartbeat
 from arbora.runtime.vocabulary import build_vocabulary, save_vocabulary
 from checkpoints import VOCAB_SIZE, edit_config, random_model, save_model
 from stack_automata import load_message, no_lists, rows_of

@@ -12,8 +12,8 @@ import pytest
 import zmq
 import zmq.asyncio
 from arbora.runtime.messages import Abort, Accepted, Message, TokenizerInbox
+from arbora.runtime.processes.sockets import ANY_EPOCH, AsyncInbox, Inbox, Outbox, tokenizer_address
 from arbora.runtime.scheduler.clients import Clients
-from arbora.runtime.sockets import ANY_EPOCH, AsyncInbox, Inbox, Outbox, tokenizer_address
 
 LIMIT = 2000  # far more than are sent in the millisecond in which ZeroMQ looks at what was read
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import zmq
 
+from ..messages import Alive
 from .awake_clock import AwakeClock
 from .child import SIGN_OF_LIFE_S, ChildArguments
-from .messages import Alive
 from .sockets import Outbox, supervisor_address
 
 

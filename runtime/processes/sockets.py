@@ -18,7 +18,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from .messages import Message
+from ..messages import Message
 
 ANY_EPOCH = 0
 MAX_IPC_PATH = 107

@@ -1,0 +1,1 @@
+"""What every process needs: its start, its sockets, its signs of life."""
