@@ -13,13 +13,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+FORMAT = Path(__file__).with_name("automaton_format.py")  # its constants are part of grammars and kernels
 KEPT_S = 30 * 24 * 3600.0  # another checkout or a running server may use another version's code
 
 
 def version(folder: Path) -> str:
-    """A hash of the folder's sources, 16 hexadecimal digits."""
+    """A hash of the sources of the folder and of `FORMAT`, 16 hexadecimal digits."""
     digest = hashlib.sha256()
-    for source in sorted(folder.rglob("*.py")):
+    for source in (FORMAT, *sorted(folder.rglob("*.py"))):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 

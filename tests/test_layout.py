@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(arbora.__file__).parent
 FOLDERS = ("frontend", "grammars", "kernels", "radix_cache", "runtime")
 SHARED = (
+    "automaton_format",
     "byte_sizes",
     "config",
     "errors",
@@ -29,7 +30,8 @@ SHARED = (
 SHARED_MODULES = {f"runtime.{name}" for name in SHARED}
 SPEC = {"runtime.grammar_spec"}
 CODE = {"runtime.compiled_code"}
-COMPILED = {"grammars.errors", "grammars.jit"}
+FORMAT = {"runtime.automaton_format"}
+COMPILED = {"grammars.errors", "grammars.jit"} | FORMAT
 SCHEMA = SPEC | COMPILED | {"grammars.machine", "grammars.regex", "grammars.schema.lexical"}
 REQUEST = SHARED_MODULES | {"frontend.work", "frontend.text", "frontend.replica"}
 MAY_IMPORT = {
@@ -60,8 +62,8 @@ MAY_IMPORT = {
     "grammars.tags": SCHEMA | {"grammars.schema"},
     "grammars.processes": set[str](),
     "grammars.host": SCHEMA | {f"grammars.{name}" for name in ("schema", "tags", "processes")},
-    "grammars.service": {"grammars"} | SPEC | CODE,
-    "kernels": CODE,
+    "grammars.service": {"grammars"} | SPEC | CODE | FORMAT,
+    "kernels": CODE | FORMAT,
 }
 
 

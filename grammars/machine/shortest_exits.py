@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from .stack_automaton import (
+from ...runtime.automaton_format import (
     CALL,
     CLOSE,
     COUNT,
@@ -26,9 +26,8 @@ from .stack_automaton import (
     POP,
     PUSH,
     SEE,
-    StackAutomaton,
-    names_of,
 )
+from .stack_automaton import StackAutomaton, names_of
 
 ENDED = -1  # no kind of action has this number
 EXIT_BYTES = 800  # of memory for each exit of a state; measured: 350 to 900

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..jit import njit
-from ..machine.stack_automaton import (
+from ...runtime.automaton_format import (
     CALL,
     CLOSE,
     COUNT,
@@ -24,8 +23,9 @@ from ..machine.stack_automaton import (
     POP,
     PUSH,
     SEE,
-    TAIL,
 )
+from ..jit import njit
+from ..machine.stack_automaton import TAIL
 
 UNDECIDED, NOT_COMPUTED, CONFIGURATIONS_FULL = -2, -3, -4
 ASKED, OPENS = 1, 2  # marks: the walk asked a set below its start; the walk needs places on the stack

@@ -14,8 +14,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...runtime.automaton_format import (
+    CALL,
+    COUNT,
+    COUNT_CALL,
+    DEAD,
+    POP,
+)
 from ..jit import njit
-from ..machine.stack_automaton import CALL, COUNT, COUNT_CALL, DEAD, POP
 from .token_trie import MAX_QUOTE_FREE_BYTES, QUOTE
 from .unowned import unowned
 from .walks import Machine

@@ -209,7 +209,7 @@ class Routes:
         automaton = self._worked(Job(key, spec, DEADLINE_S, asked.tenant))
         assert isinstance(automaton, Automaton)
         if self._files:
-            self._files.put(key, automaton)
+            self._files.put(automaton)
         return automaton
 
     def _worked(self, job: Job) -> Result:

@@ -9,20 +9,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import GrammarError, TooLargeError
-from ..machine.stack_automaton import (
+from ...runtime.automaton_format import (
     ACTION_COLUMNS,
     CALL,
     CLOSE,
     COUNT,
     COUNT_CALL,
     DEAD,
-    MAX_DEPTH,
     OPEN,
     POP,
     PUSH,
-    StackAutomaton,
+    STACK_DEPTH,
 )
+from ..errors import GrammarError, TooLargeError
+from ..machine.stack_automaton import StackAutomaton
 from ..regex.dfa import distinct_columns
 
 MAX_CELLS = 8_000_000  # 32 MB
@@ -82,7 +82,7 @@ def linked_automaton(parts: Parts, start: int) -> StackAutomaton:
         accepting=np.append(tables.accepting, np.array(joined.accepting, np.bool_))[kept],
         body_of_state=bodies[kept],
         like_state=np.where(like == DEAD, np.arange(len(kept)), like).astype(np.int32),
-        max_depth=max([MAX_DEPTH, *(block.machine.max_depth for block in parts.blocks)]),
+        max_depth=max([STACK_DEPTH, *(block.machine.max_depth for block in parts.blocks)]),
     )
 
 

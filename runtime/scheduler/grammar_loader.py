@@ -89,7 +89,7 @@ class GrammarLoader:
             self._next_id += 1
             loaded = self._loaded[automaton.key] = _Loaded(self._next_id, automaton.nbytes)
             self._nbytes += loaded.nbytes
-            self._loads.append(_load_message(loaded.id, automaton))
+            self._loads.append(LoadGrammar(loaded.id, automaton.tables.packed()))
         self._bytes_in_use += 0 if loaded.users else loaded.nbytes
         loaded.users += 1
         constraint.grammar = loaded.id
@@ -121,24 +121,4 @@ def _too_large(nbytes: int) -> str:
     return (
         f"the grammar's tables take {nbytes:,} bytes, but the server has room for {DEVICE_BYTES:,}; "
         "make the grammar smaller"
-    )
-
-
-def _load_message(number: int, automaton: Automaton) -> LoadGrammar:
-    machine, masks, rows = automaton.machine, automaton.masks, automaton.rows
-    return LoadGrammar(
-        grammar=number,
-        class_of_byte=machine.class_of_byte.tobytes(),
-        row_starts=rows.row_starts.tobytes(),
-        default_state=rows.default_state.tobytes(),
-        entries=rows.entries.tobytes(),
-        owners=rows.owners.tobytes(),
-        mask_of_state=masks.mask_of_state.tobytes(),
-        masks=masks.masks.tobytes(),
-        lists_of_state=masks.lists_of_state.tobytes(),
-        list_offsets=masks.list_offsets.tobytes(),
-        list_tokens=masks.list_tokens.tobytes(),
-        opener_counts=masks.opener_counts.tobytes(),
-        actions=machine.actions.tobytes(),
-        returns=machine.returns.tobytes(),
     )

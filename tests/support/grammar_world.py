@@ -103,7 +103,7 @@ class Follower:
         self.state, self.stack = automaton.machine.start, list[int]()
 
     def allowed(self) -> set[int]:
-        mask = state_mask(self._automaton.masks, self.state)
+        mask = state_mask(self._automaton.tables, self.state)
         decided = mask.undecided | mask.openers
         return mask.allowed - decided | {token for token in decided if self._after(token)[0] >= 0}
 

@@ -46,7 +46,7 @@ def test_a_mask_allows_a_token_exactly_when_its_bytes_lead_somewhere(
             token for token in range(words.size) if _leads_on(automaton, state, words.token_bytes(token))
         }
         expected -= {CALL_TOKEN, EOS}
-        got = state_mask(automaton.masks, state).allowed
+        got = state_mask(automaton.tables, state).allowed
         assert got - {EOS} == expected
 
 
@@ -64,7 +64,7 @@ def test_the_end_is_allowed_exactly_where_the_text_may_end(grammars: GrammarComp
     state = automaton.machine.start
     ends = []
     for _ in range(4):
-        ends.append(EOS in state_mask(automaton.masks, state).allowed)
+        ends.append(EOS in state_mask(automaton.tables, state).allowed)
         state = int(automaton.machine.transitions[state, automaton.machine.class_of_byte[ord("a")]])
     assert ends == [False, False, True, True]
 
@@ -81,8 +81,8 @@ def test_tokens_are_spelled_as_automata_read_them(grammars: GrammarCompiler) -> 
 def test_equal_masks_are_kept_once(grammars: GrammarCompiler) -> None:
     automaton = compiled(grammars, "regex", "[a-z]{100}")
     assert isinstance(automaton, Automaton)
-    assert len(automaton.masks.masks) + len(automaton.masks.opener_counts) < 15
-    assert len(automaton.masks.mask_of_state) > 100
+    assert len(automaton.tables.masks) + len(automaton.tables.lists) < 15
+    assert len(automaton.tables.states) > 100
 
 
 def test_a_choice_is_one_of_its_strings(grammars: GrammarCompiler) -> None:
@@ -96,7 +96,7 @@ def test_a_choice_is_one_of_its_strings(grammars: GrammarCompiler) -> None:
                 if state >= 0
                 else -1
             )
-        accepts = state >= 0 and EOS in state_mask(automaton.masks, state).allowed
+        accepts = state >= 0 and EOS in state_mask(automaton.tables, state).allowed
         assert accepts == fits
 
 
@@ -289,7 +289,7 @@ def test_all_that_the_host_holds_of_an_automaton_counts_for_its_memory(grammars:
     plain, closing = (compiled(grammars, "json_schema", schema, closing=closing) for closing in (False, True))
     assert isinstance(plain, Automaton) and isinstance(closing, Automaton)
     machine = plain.machine
-    assert plain.host_nbytes > machine.nbytes + plain.masks.nbytes + plain.rows.nbytes
+    assert plain.host_nbytes > machine.nbytes + plain.tables.nbytes
     assert closing.host_nbytes > plain.host_nbytes
 
 

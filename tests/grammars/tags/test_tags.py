@@ -350,6 +350,6 @@ def test_the_strings_of_all_tools_share_their_masks(grammars: GrammarCompiler) -
     def masks(count: int) -> int:
         schemas = [{"type": "object", "properties": {f"key{i}": {"type": "string"}}} for i in range(count)]
         listed = [json_tag(f"<t>{i}", "</t>", schema) for i, schema in enumerate(schemas)]
-        return len(automaton(grammars, calls(triggers=["<t>"], tags=listed)).masks.masks)
+        return len(automaton(grammars, calls(triggers=["<t>"], tags=listed)).tables.masks)
 
     assert masks(60) == masks(30)
