@@ -15,8 +15,6 @@ DEAD = -1
 """the state after bytes that the grammar forbids: allows no token and never changes"""
 NO_AUTOMATON = -2
 """the state of a row without a grammar: allows every token and never changes"""
-FIRST_ACTION = -2
-"""the entry of action 0; action a has entry `FIRST_ACTION` - a"""
 NO_MASK = -1
 """in the place of a mask: no token is allowed"""
 
@@ -35,8 +33,8 @@ KIND, TARGET, OPERAND, RESERVE, NAMES = range(5)
 """columns of an action; the last `SET_WORDS` columns are a set of names"""
 ACTION_COLUMNS = NAMES + SET_WORDS
 WORDS, FULL_ROWS, FIRST_FULL = range(NAMES, NAMES + 3)
-"""columns of an OPEN action, in place of names: words of the set, the number of FULL rows, and the distance
-from the action to the first of them, in rows"""
+"""columns of an OPEN action, in place of names: places of the set, the number of FULL rows, and the distance
+from the action to the first of them, in rows; a SEE action has WORDS too"""
 
 ROW_START, DEFAULT, MASK, SHARED, OWN, DECIDED, STATE_COLUMNS = range(7)
 """columns of a state: the start of its entries; the state with its default entries; its mask; two lists of
@@ -54,7 +52,7 @@ class AutomatonTables(msgspec.Struct, frozen=True, array_like=True, eq=False):
     **Transitions.** The entry of a state for a byte is at place
     states[state, ROW_START] + class_of_byte[byte] if the state owns that place. Otherwise it is the entry of
     state states[state, DEFAULT], found in the same way, and DEAD if that state does not own its place either.
-    An entry is the next state, DEAD, or FIRST_ACTION - a for action a.
+    An entry is the next state, DEAD, or -2 - a for action a.
 
     **Actions** are (kind, target, operand, reserve, *names). An action leads to DEAD if the stack lacks the
     values that the action reads, or if its depth plus `reserve` exceeds STACK_DEPTH. The reserve is the

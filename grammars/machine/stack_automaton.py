@@ -15,7 +15,6 @@ from ...runtime.automaton_format import (
     COUNT_CALL,
     DEAD,
     DROP,
-    FIRST_ACTION,
     GO,
     NAMES,
     NEED,
@@ -98,7 +97,7 @@ class StackAutomaton:
         entry = int(self.transitions[state, self.class_of_byte[byte]])
         if entry >= DEAD:
             return entry
-        number = FIRST_ACTION - entry
+        number = -2 - entry
         kind, target, operand, reserve, *names = self.actions[number].tolist()
         if len(stack) + reserve > self.max_depth:
             return DEAD

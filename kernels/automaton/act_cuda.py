@@ -17,6 +17,9 @@ CLOSE = tl.constexpr(automaton_format.CLOSE)
 SEE = tl.constexpr(automaton_format.SEE)
 NEED = tl.constexpr(automaton_format.NEED)
 ACTION_COLUMNS = tl.constexpr(automaton_format.ACTION_COLUMNS)
+KIND = tl.constexpr(automaton_format.KIND)
+TARGET = tl.constexpr(automaton_format.TARGET)
+OPERAND = tl.constexpr(automaton_format.OPERAND)
 NAMES = tl.constexpr(automaton_format.NAMES)
 WORDS = tl.constexpr(automaton_format.WORDS)
 FULL_ROWS = tl.constexpr(automaton_format.FULL_ROWS)
@@ -26,7 +29,6 @@ SET_WORDS = tl.constexpr(automaton_format.SET_WORDS)
 WORD_NAMES = tl.constexpr(automaton_format.WORD_NAMES)
 GO = tl.constexpr(automaton_format.GO)
 DEAD = tl.constexpr(automaton_format.DEAD)
-FIRST_ACTION = tl.constexpr(automaton_format.FIRST_ACTION)
 STACK_DEPTH = tl.constexpr(automaton_format.STACK_DEPTH)
 STACK_PLACES = tl.constexpr(automaton_format.STACK_PLACES)
 
@@ -38,9 +40,10 @@ def act(acts, entry, depth, stack, actions, returns):
 
     entry, depth: int32 [lanes]; stack: int32 [lanes, STACK_PLACES], valid up to depth
     """
-    action = actions + ACTION_COLUMNS * (FIRST_ACTION - entry)
-    kind = tl.load(action, mask=acts, other=POP)
-    target, operand = tl.load(action + 1, mask=acts, other=0), tl.load(action + 2, mask=acts, other=0)
+    action = actions + ACTION_COLUMNS * (-2 - entry)
+    kind = tl.load(action + KIND, mask=acts, other=POP)
+    target = tl.load(action + TARGET, mask=acts, other=0)
+    operand = tl.load(action + OPERAND, mask=acts, other=0)
     reserve = tl.load(action + RESERVE, mask=acts, other=0)
     level = tl.arange(0, STACK_PLACES)[None, :]
     name = tl.where(kind == SEE, operand, 0)
@@ -76,7 +79,7 @@ def _at(stack, place):
 @triton.jit
 def _with_set(opens, words, entry, depth, stack, actions):
     """The stacks, with a new set above the base in lanes that open one: the names whose values do not fit."""
-    action = actions + ACTION_COLUMNS * (FIRST_ACTION - entry)
+    action = actions + ACTION_COLUMNS * (-2 - entry)
     level = tl.arange(0, STACK_PLACES)[None, :]
     for word in tl.static_range(SET_WORDS):
         names = _full_names(opens & (word < words), word, action, depth)

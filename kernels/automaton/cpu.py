@@ -11,7 +11,6 @@ from ...runtime.automaton_format import (
     DECIDED,
     DEFAULT,
     ENTRY,
-    FIRST_ACTION,
     MASK,
     NO_AUTOMATON,
     NO_MASK,
@@ -104,7 +103,7 @@ def _walk(
         if entry >= DEAD:
             state = entry
         else:
-            state, depth = act(actions, FIRST_ACTION - entry, depth, stack, returns)
+            state, depth = act(actions, -2 - entry, depth, stack, returns)
         taken += 1
     return state, depth, taken
 

@@ -70,7 +70,7 @@ def mask_kernel(slots, registers, tables, row_masks, words, index, LANES: tl.con
     state = tl.load(own)
     mask = row_masks + slot.to(tl.int64) * words
     if state == DEAD:
-        _copy(mask, _ints(tables, MASKS), slot * 0 + NO_TOKENS, words, TILE)
+        _copy(mask, _ints(tables, MASKS) + NO_TOKENS * words, words, TILE)
     if state >= 0:
         grammar = _grammar(own, tables)
         state_row = _ints(tables, STATES) + STATE_COLUMNS * (tl.load(grammar + STATE_0) + state)
@@ -78,7 +78,7 @@ def mask_kernel(slots, registers, tables, row_masks, words, index, LANES: tl.con
         list_tokens = _ints(tables, LIST_TOKENS) + tl.load(grammar + TOKEN_0)
         number = tl.load(state_row + MASK)
         number = tl.where(number == NO_MASK, NO_TOKENS, tl.load(grammar + MASK_0) + number)
-        _copy(mask, _ints(tables, MASKS), number, words, TILE)
+        _copy(mask, _ints(tables, MASKS) + number.to(tl.int64) * words, words, TILE)
         tl.debug_barrier()  # other threads flip bits than copied them
         _flip(mask, list_tokens, lists + LIST_COLUMNS * tl.load(state_row + SHARED), LANES)
         _flip(mask, list_tokens, lists + LIST_COLUMNS * tl.load(state_row + OWN), LANES)
@@ -113,9 +113,8 @@ def _grammar(own, tables):
 
 
 @triton.jit
-def _copy(mask, masks, number, words, TILE: tl.constexpr):
-    """Copies mask `number` of the pool."""
-    base = masks + number.to(tl.int64) * words
+def _copy(mask, base, words, TILE: tl.constexpr):
+    """Copies a mask."""
     for start in range(0, words, TILE):
         word = start + tl.arange(0, TILE)
         tl.store(mask + word, tl.load(base + word, mask=word < words), mask=word < words)
