@@ -76,7 +76,9 @@ class StackAutomaton:
 
     @property
     def nbytes(self) -> int:
-        return sum(field.nbytes for field in vars(self).values() if isinstance(field, np.ndarray))
+        """The bytes of the arrays that `AutomatonTables` does not share."""
+        own = (self.transitions, self.accepting, self.body_of_state, self.like_state)
+        return sum(array.nbytes for array in own)
 
     def forced(self) -> NDArray[np.int16]:
         """For each state its only next byte, `END` if nothing may follow, else `CHOICE`; int16 [states]."""
