@@ -6,11 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from ...runtime.automaton_format import (
-    DEAD,
-    DROP,
-    POP,
-)
+from ...runtime.automaton_format import DEAD, DROP, POP
 from .shortest_exits import ENDED, Exit, Parts, ShortestExits
 from .stack_automaton import StackAutomaton, names_of
 

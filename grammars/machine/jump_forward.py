@@ -14,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from ...runtime.automaton_format import (
-    DEAD,
-)
+from ...runtime.automaton_format import DEAD
 from .stack_automaton import CHOICE, END, StackAutomaton
 
 MAX_TEXT = 256  # bytes; a longer text comes in parts

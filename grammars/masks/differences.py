@@ -7,9 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...runtime.automaton_format import (
-    DEAD,
-)
+from ...runtime.automaton_format import DEAD
 from ..jit import njit
 from .configurations import ASKED, CONFIGURATIONS_FULL, OPENS, UNDECIDED
 from .token_trie import OTHER, QUOTE_FREE

@@ -11,9 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...runtime.automaton_format import (
-    DEAD,
-)
+from ...runtime.automaton_format import DEAD
 from ..jit import njit
 from .configurations import CONFIGURATIONS_FULL
 from .lists import code_of, longer, sum_of

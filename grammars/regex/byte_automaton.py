@@ -13,9 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from outlines_core import Index, Vocabulary
 
-from ...runtime.automaton_format import (
-    ACTION_COLUMNS,
-)
+from ...runtime.automaton_format import ACTION_COLUMNS
 from ..errors import GrammarError, TooLargeError
 from ..machine.stack_automaton import StackAutomaton
 

@@ -8,15 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ...runtime.automaton_format import (
-    DECIDED,
-    MASK,
-    NO_MASK,
-    OWN,
-    SHARED,
-    STACK_DEPTH,
-    AutomatonTables,
-)
+from ...runtime.automaton_format import DECIDED, MASK, NO_MASK, OWN, SHARED, STACK_DEPTH, AutomatonTables
 from ..errors import GrammarError
 from ..machine.closing import Closing
 from ..machine.stack_automaton import StackAutomaton

@@ -8,10 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...runtime.automaton_format import (
-    ACTION_COLUMNS,
-    DEAD,
-)
+from ...runtime.automaton_format import ACTION_COLUMNS, DEAD
 from ..machine.stack_automaton import StackAutomaton
 
 _START = 256  # a letter before the text's first byte

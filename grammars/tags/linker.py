@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ...runtime.automaton_format import (
-    DEAD,
-)
+from ...runtime.automaton_format import DEAD
 from ..errors import TooLargeError
 from ..machine.stack_automaton import StackAutomaton
 from .linking import Block, Parts, linked_automaton

@@ -7,15 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ....runtime.automaton_format import (
-    CLOSE,
-    NEED,
-    OPEN,
-    POP,
-    PUSH,
-    SEE,
-    STACK_DEPTH,
-)
+from ....runtime.automaton_format import CLOSE, NEED, OPEN, POP, PUSH, SEE, STACK_DEPTH
 from ...machine.stack_automaton import StackAutomaton, words_of
 from ...regex.dfa import REJECT, Dfa, alive_states, minimal
 from ..lexical.json_string_bytes import Block

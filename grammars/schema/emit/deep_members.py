@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ....runtime.automaton_format import (
-    STACK_DEPTH,
-)
+from ....runtime.automaton_format import STACK_DEPTH
 from ..solve.nodes import Container, Edge
 
 

@@ -11,17 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ....runtime.automaton_format import (
-    ACTION_COLUMNS,
-    CALL,
-    COUNT,
-    DEAD,
-    DROP,
-    GO,
-    OPEN,
-    POP,
-    SET_WORDS,
-)
+from ....runtime.automaton_format import ACTION_COLUMNS, CALL, COUNT, DEAD, DROP, GO, OPEN, POP, SET_WORDS
 from ...errors import TooLargeError
 from ...jit import njit
 from ...machine.depth_guard import Frames, with_depth_guard

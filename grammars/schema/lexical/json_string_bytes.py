@@ -14,10 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ....runtime.automaton_format import (
-    CALL,
-    COUNT_CALL,
-)
+from ....runtime.automaton_format import CALL, COUNT_CALL
 from ...errors import TooLargeError
 from ...jit import njit
 from ...machine.stack_automaton import TAIL

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from ....runtime.automaton_format import (
-    STACK_DEPTH,
-)
+from ....runtime.automaton_format import STACK_DEPTH
 from .nodes import Container, Value
 from .solver import Solver
 

@@ -12,9 +12,7 @@ from arbora.grammars.machine.closing import Closing
 from arbora.grammars.machine.stack_automaton import StackAutomaton
 from arbora.grammars.regex.byte_automaton import compile_regex
 from arbora.grammars.schema import SchemaCompiler
-from arbora.runtime.automaton_format import (
-    STACK_DEPTH,
-)
+from arbora.runtime.automaton_format import STACK_DEPTH
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from json_automata import steps, walked

@@ -13,9 +13,7 @@ from arbora.grammars.host.native import HostCompiler
 from arbora.grammars.machine.stack_automaton import CHOICE, END
 from arbora.grammars.schema import SchemaCompiler
 from arbora.grammars.service.automaton import Automaton
-from arbora.runtime.automaton_format import (
-    DEAD,
-)
+from arbora.runtime.automaton_format import DEAD
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from stack_automata import random_grammar, unmasked

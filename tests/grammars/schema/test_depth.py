@@ -13,9 +13,7 @@ import pytest
 from arbora.grammars.errors import GrammarError, TooLargeError
 from arbora.grammars.machine.stack_automaton import StackAutomaton
 from arbora.grammars.schema import SchemaCompiler
-from arbora.runtime.automaton_format import (
-    STACK_DEPTH,
-)
+from arbora.runtime.automaton_format import STACK_DEPTH
 from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
