@@ -1,4 +1,4 @@
-"""Random stack automata that use every action as a compiler would: the stack fits the state."""
+"""Random stack automata that use every action as the compiler does: the stack fits the state."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from arbora.runtime.automaton_format import (
 
 
 class Top(IntEnum):
-    """What stands on the stack in a state."""
+    """The kind of the stack's top values in a state."""
 
     BASE = 0
-    """a return address or nothing"""
+    """a return address, or an empty stack"""
     CALLED = 1
     """the return address of a call"""
     SET = 2
@@ -40,11 +40,11 @@ class Top(IntEnum):
 
 
 WORDS = {Top.SET: 1, Top.COUNT_ON_SET: 1, Top.WIDE_SET: 3}
-"""of the set that stands on a base"""
+"""places of the set above a return address"""
 NAMES = {Top.SET: (0, 1, 2, 3), Top.WIDE_SET: (0, 1, WORD_NAMES, 2 * WORD_NAMES)}
 VERDICTS = 3
 ROWS = 3
-"""of each action: those behind it are for names whose values do not fit"""
+"""rows for each action; those after the first are FULL rows"""
 
 
 class RandomMachine(NamedTuple):
@@ -52,7 +52,7 @@ class RandomMachine(NamedTuple):
     tops: list[Top]
     """of each state"""
     bases: list[list[int]]
-    """for each top the places of `returns` that lead to states with it"""
+    """for each kind of top, the places of `returns` that lead to states with it"""
 
     def stack(self, state: int, depth: int, rng: np.random.Generator) -> tuple[int, ...]:
         """A stack of about `depth` places that fits the state."""
@@ -84,7 +84,7 @@ class RandomMachine(NamedTuple):
 
 
 def random_machine(rng: np.random.Generator) -> RandomMachine:
-    """At least one state for each top, in any order; it begins with an empty stack."""
+    """A machine with at least one state for each kind of top. It begins with an empty stack."""
     extra = rng.integers(0, len(Top), int(rng.integers(0, 6))).tolist()
     tops = [Top.BASE, *(Top(top) for top in rng.permutation([*Top, *extra]).tolist())]
     returns, bases = list[int](), list[list[int]]()
@@ -128,7 +128,7 @@ def _state(rng: np.random.Generator, tops: list[Top], top: Top, dead: float = 0.
 
 
 def _rows(rng: np.random.Generator, action: list[int]) -> list[list[int]]:
-    """Reserves mostly the places that the action takes, sometimes more, as before deep values."""
+    """The action with its reserve, mostly the places that it takes, sometimes more, and its FULL rows."""
     kind, target, operand, *more = action
     reserve = least_reserve(kind, sum(more[:1])) + (0, 0, 0, 1, 4)[int(rng.integers(0, 5))]
     names = NAMES[Top.WIDE_SET if kind == OPEN and more[0] > 1 else Top.SET]
@@ -142,12 +142,12 @@ def _padded(action: list[int]) -> list[int]:
 
 
 def _names(top: Top, rng: np.random.Generator) -> int:
-    """A random set of them."""
+    """A random set of the names that a top can have."""
     return sum(1 << name for name in NAMES[top] if rng.integers(0, 2))
 
 
 def _action(rng: np.random.Generator, tops: list[Top], top: Top, bases: list[list[int]]) -> list[int]:
-    """Without its reserve."""
+    """A random action for states with this top, without its reserve."""
 
     def to(after: Top) -> int:
         return _state(rng, tops, after)

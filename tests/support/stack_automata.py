@@ -1,4 +1,4 @@
-"""Random byte automata with a stack, stepped in plain Python: what the kernels must compute."""
+"""Hand-made and random automata with a stack, and their steps by the reference, `StackAutomaton.step`."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ WORDS = -(-MODEL_VOCAB // 32)
 
 
 class Configuration(NamedTuple):
-    """`state` -1: the automaton is dead; its stack means nothing."""
+    """A state and a stack. In state `DEAD` the stack has no meaning."""
 
     state: int
     stack: tuple[int, ...] = ()
 
 
 def machine(tables: AutomatonTables) -> StackAutomaton:
-    """The same automaton as the compiler's, of which no test asks where it accepts."""
+    """The automaton of these tables, for the reference. No state accepts."""
     states = len(tables.states)
     return StackAutomaton(
         start=0,
@@ -69,7 +69,7 @@ def machine(tables: AutomatonTables) -> StackAutomaton:
 
 
 def automaton(key: str, tables: AutomatonTables) -> Automaton:
-    """As the compiler would hand it out."""
+    """The tables as the compiler returns them."""
     return Automaton(key, machine(tables), tables)
 
 
@@ -130,7 +130,7 @@ def transitions_of(tables: AutomatonTables) -> NDArray[np.int32]:
 
 
 def action_rows(*actions: Sequence[int]) -> NDArray[np.int32]:
-    """Actions of fewer columns, the others 0."""
+    """Actions with their missing columns as 0."""
     rows = np.zeros((len(actions), ACTION_COLUMNS), np.int32)
     for row, action in zip(rows, actions, strict=True):
         row[: len(action)] = action
@@ -138,12 +138,12 @@ def action_rows(*actions: Sequence[int]) -> NDArray[np.int32]:
 
 
 def load_message(number: int, tables: AutomatonTables) -> LoadGrammar:
-    """As the scheduler would send it."""
+    """The tables as the scheduler sends them."""
     return LoadGrammar(number, tables.packed())
 
 
 def after_text(automaton: Automaton, text: bytes) -> tuple[int, list[int]]:
-    """State and stack."""
+    """The state and the stack after a text."""
     stack: list[int] = []
     return automaton.machine.walk(automaton.machine.start, stack, text), stack
 
@@ -169,7 +169,7 @@ def tables_of(machine: StackAutomaton) -> AutomatonTables:
 class Grammar:
     tables: AutomatonTables
     made: RandomMachine | None = None
-    """where the stacks that fit a state are known"""
+    """the random machine, which knows the stacks that fit a state"""
     _stacks: dict[tuple[int, int, int], tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -236,7 +236,7 @@ def _read(kind: int) -> int:
 
 
 def random_grammar(seed: int, stack: bool = True) -> Grammar:
-    """A random automaton; masks and context lists that say just what it does."""
+    """A random automaton whose masks and lists agree with its transitions."""
     rng = np.random.default_rng(seed)
     if not stack:
         states, classes = int(rng.integers(1, 9)), int(rng.integers(1, 5))
@@ -252,7 +252,7 @@ def random_grammar(seed: int, stack: bool = True) -> Grammar:
 
 
 def _with_masks(grammar: Grammar, rng: np.random.Generator) -> Grammar:
-    """Random masks, and lists that set them right."""
+    """The grammar with random masks, and with lists that correct them."""
     states = len(grammar.tables.states)
     masks = rng.random((3, MODEL_VOCAB)) < rng.choice([0.1, 0.5, 0.9])
     mask_of_state = rng.integers(-1, len(masks), states)
@@ -282,7 +282,7 @@ def _with_masks(grammar: Grammar, rng: np.random.Generator) -> Grammar:
 
 
 def random_configurations(grammar: Grammar, seed: int, count: int) -> list[Configuration]:
-    """Any state with a stack that fits it, often a small or a full one."""
+    """Random states, each with a stack that fits it, often an empty or a full one."""
     rng = np.random.default_rng(seed)
     depths = rng.choice([0, 0, 1, 2, 5, *range(STACK_DEPTH - 3, STACK_DEPTH + 1)], count).tolist()
     states = rng.integers(0, len(grammar.tables.states), count).tolist()
