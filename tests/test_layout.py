@@ -210,8 +210,12 @@ def test_the_scheduler_process_loads_no_tensors_and_no_web_server(module: str) -
     assert loaded_by(f"import arbora.{module}", {"torch", "transformers", "starlette"}) == set()
 
 
+def test_the_automaton_format_loads_no_tensors_and_no_compiler() -> None:
+    assert loaded_by("import arbora.runtime.automaton_format", {"torch", "numba"}) == set()
+
+
 def test_the_supervisor_loads_no_tensors() -> None:
-    heavy = {"torch", "transformers", "numba", "starlette", "huggingface_hub", "tokenizers"}
+    heavy = {"torch", "transformers", "numpy", "numba", "starlette", "huggingface_hub", "tokenizers"}
     assert loaded_by("import arbora.frontend.cli", heavy) == set()
 
 
