@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ...runtime.errors import RequestError
-from ..http.body import FieldCheck
+from ..http.body_kind import FieldCheck
 from ..request.type_errors import SHOWN_CHARACTERS
 
 

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
-from ..request.validation import check_count
+from ..request.validation import check_count, missing_field
 
 MAX_DEPTH = 32
 MAX_FORMATS = 4096  # in one structural tag
@@ -103,7 +103,7 @@ def _elements(fields: Fields, where: str, depth: int) -> Fields:
 def _tag(fields: Fields, where: str, depth: int) -> Fields:
     begin = _text(fields, "begin", where)
     if fields.get("content") is None:
-        raise _missing(f"{where}.content")
+        raise missing_field(f"{where}.content")
     content = _format(fields["content"], f"{where}.content", depth + 1)
     return {"begin": begin, "content": content, "ends": _ends(fields, where)}
 
@@ -111,7 +111,7 @@ def _tag(fields: Fields, where: str, depth: int) -> Fields:
 def _ends(fields: Fields, where: str) -> list[Any]:
     end = fields.get("end")
     if end is None:
-        raise _missing(f"{where}.end")
+        raise missing_field(f"{where}.end")
     ends = end if isinstance(end, list) and end else [end]
     if not all(isinstance(each, str) for each in ends):
         raise _wrong(f"{where}.end", f"is {_shown(end)}, but must be a string or a list of strings")
@@ -185,7 +185,7 @@ def _counts(fields: Fields, where: str) -> Fields:
 
 def _schema(fields: Fields, name: str, where: str) -> Fields | bool:
     if fields.get(name) is None:
-        raise _missing(f"{where}.{name}")
+        raise missing_field(f"{where}.{name}")
     schema = fields[name]
     if not isinstance(schema, dict | bool):
         raise _wrong(f"{where}.{name}", "must be a JSON schema: an object")
@@ -194,7 +194,7 @@ def _schema(fields: Fields, name: str, where: str) -> Fields | bool:
 
 def _text(fields: Fields, name: str, where: str) -> str:
     if fields.get(name) is None:
-        raise _missing(f"{where}.{name}")
+        raise missing_field(f"{where}.{name}")
     if not isinstance(fields[name], str):
         raise _wrong(f"{where}.{name}", f"is {_shown(fields[name])}, but must be a string")
     return str(fields[name])
@@ -202,7 +202,7 @@ def _text(fields: Fields, name: str, where: str) -> str:
 
 def _list(fields: Fields, name: str, where: str) -> list[Any]:
     if fields.get(name) is None:
-        raise _missing(f"{where}.{name}")
+        raise missing_field(f"{where}.{name}")
     value = fields[name]
     if not isinstance(value, list) or not value:
         raise _wrong(f"{where}.{name}", "must be a list with at least one element")
@@ -222,7 +222,3 @@ def _shown(value: object) -> str:
 
 def _wrong(param: str, problem: str) -> RequestError:
     return RequestError(f"{param} {problem}.", param=param, code="invalid_value")
-
-
-def _missing(param: str) -> RequestError:
-    return RequestError(f"The required field {param} is missing.", param=param, code="missing_field")
