@@ -47,3 +47,7 @@ class BodyKind(Generic[T]):
     @cached_property
     def decoder(self) -> msgspec.json.Decoder[T]:
         return msgspec.json.Decoder(self.struct)
+
+    @cached_property
+    def required(self) -> list[str]:
+        return [each.name for each in msgspec.structs.fields(self.struct) if each.required]

@@ -44,7 +44,7 @@ class FieldNames:
             if advice is not None and self._may_warn(name):
                 log.warning("the request field %r has no effect. %s", name, advice)
         body = _Object("", {name: fields[name] for name in fields if name not in inert}, kind.struct)
-        _check_misplaced(body, kind.elsewhere)
+        _check_misplaced(fields, kind)
         for place, name in islice(_ignored_names(body, kind.binding), MOST_WARNINGS):
             self._warn(place, name)
 
@@ -110,14 +110,13 @@ def _check_unknown(place: _Object, name: str, meant: str | None, binding: Bindin
     raise RequestError(f"{param} is no known field. {advice}", param=param, code="unknown_parameter")
 
 
-def _check_misplaced(body: _Object, elsewhere: Mapping[str, str]) -> None:
+def _check_misplaced(fields: Mapping[str, Raw], kind: BodyKind[T]) -> None:
     """Raises `RequestError` for a request that has another endpoint's field and lacks one of its own."""
-    missing = [each.name for each in msgspec.structs.fields(body.kind) if each.required]
-    missing = [name for name in missing if name not in body.fields]
-    for name in body.unknown() if missing else ():
-        if name in elsewhere:
+    missing = [name for name in kind.required if name not in fields]
+    for name, path in kind.elsewhere.items() if missing else ():
+        if name in fields:
             raise RequestError(
-                f"The required field {missing[0]} is missing, and {name} is a field of {elsewhere[name]}: "
+                f"The required field {missing[0]} is missing, and {name} is a field of {path}: "
                 f"send the request there, or {missing[0]} here.",
                 param=missing[0],
                 code="missing_field",
