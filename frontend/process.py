@@ -21,6 +21,8 @@ from ..runtime.logs import write_log
 from ..runtime.messages import Alive, Drained, Failed, Message, Ready
 from ..runtime.processes.child import SIGN_OF_LIFE_S, ChildArguments, child_arguments
 from ..runtime.processes.sockets import ANY_EPOCH, Outbox, supervisor_address
+from .faces import FACES
+from .http.faces import Faces
 from .http.http_service import HttpService
 from .http_app import create_app
 from .ingress.connection import protocol_factory
@@ -75,13 +77,13 @@ async def _serve(
     engine.close()
 
 
-def http_server(http: HttpService, limits: Limits | None = None) -> uvicorn.Server:
+def http_server(http: HttpService, limits: Limits | None = None, faces: Faces = FACES) -> uvicorn.Server:
     limits = limits or limits_of_process()
     failed = http.metrics.failed
     return uvicorn.Server(
         uvicorn.Config(
-            create_app(http),
-            http=protocol_factory(limits, lambda status: failed.labels(status).inc()),
+            create_app(http, faces),
+            http=protocol_factory(limits, lambda status: failed.labels(status).inc(), faces.error_json),
             ws="none",
             lifespan="off",
             log_config=None,

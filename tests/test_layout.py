@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "frontend.request": REQUEST,
     "frontend.http": REQUEST | {"frontend.request"},
     "frontend.openai": REQUEST | {"frontend.request", "frontend.http"},
-    "frontend.ingress": SHARED_MODULES | {"frontend.openai"},
+    "frontend.ingress": SHARED_MODULES | {"frontend.http"},
     "runtime.scheduler": SHARED_MODULES | {"radix_cache", "grammars"},
     "runtime.model": SHARED_MODULES | {"kernels"},
     "runtime": SHARED_MODULES,

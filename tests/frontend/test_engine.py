@@ -159,7 +159,7 @@ def test_a_json_schema_is_followed(engine: arbora.Engine) -> None:
         ({"json_schema": ["a"]}, "json_schema is a list, but must be true or false or an object"),
         ({"logprobs": "5"}, 'logprobs is "5", but must be an integer'),
         ({"stop": [b"a", {1}]}, "stop[0] is "),
-        ({"choice": ["a", 5]}, "choice[1] is an integer, but must be a string"),
+        ({"choice": ["a", 5]}, "choice[1] is 5, but must be a string"),
         ({"property_order": "random"}, "property_order is 'random', but must be 'schema' or 'any'"),
         ({"unenforced": "allow", "regex": "a"}, "unenforced needs"),
     ],
