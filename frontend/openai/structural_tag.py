@@ -1,11 +1,11 @@
-"""Checks structural tags in the forms of xgrammar and vLLM, and brings them into one form.
+"""Checks structural tags in the forms of xgrammar and vLLM, and converts them to one form.
 
 `grammars.tags.format` defines the types.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,12 +13,27 @@ from msgspec import Raw
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
+from ..http.field_names import NOTES
 from ..request.validation import check_count, missing_field
 
 MAX_DEPTH = 32
 MAX_FORMATS = 4096  # in one structural tag
 MAX_TRIGGERS = 256
 SHOWN_CHARACTERS = 80
+_EXCLUDED = ("excludes", "excluded_str", "excluded_strs")
+_COUNTS = ("at_least_one", "stop_after_first")
+_NAMES: dict[str, tuple[str, ...]] = {
+    "const_string": ("value",),
+    "json_schema": ("json_schema", "style"),
+    "regex": ("pattern",),
+    "any_text": _EXCLUDED,
+    "sequence": ("elements",),
+    "or": ("elements",),
+    "tag": ("begin", "content", "end"),
+    "triggered_tags": ("triggers", "tags", *_COUNTS, *_EXCLUDED),
+    "tags_with_separator": ("tags", "separator", *_COUNTS),
+}
+"""the fields of each format besides `type`"""
 _PARTS = ("format", "content")
 _LISTS = ("structures", "elements", "tags")
 Fields = dict[str, Any]
@@ -32,6 +47,7 @@ def structural_tag(value: Raw, param: str) -> GrammarSpec:
     """
     fields = _decoded(value, param)
     _check_size(fields, param)
+    _check_names(fields, ("type", "format", "structures", "triggers"), param)
     if fields.get("format") is not None:
         format = _format(fields["format"], f"{param}.format", 0)
     else:
@@ -70,7 +86,16 @@ def _format(value: object, where: str, depth: int) -> Fields:
     if kind not in _READERS:
         known = ", ".join(_READERS)
         raise _wrong(f"{where}.type", f"is {kind!r}, but must be one of {known}")
+    _check_names(fields, ("type", *_NAMES[kind]), where)
     return {"type": kind, **_READERS[kind](fields, where, depth)}
+
+
+def _check_names(fields: Fields, known: Sequence[str], where: str) -> None:
+    """Every field of a format constrains the reply, so an unknown one with a value is refused."""
+    for name, value in fields.items():
+        if name not in known and name not in NOTES and value:
+            message = f"{where}.{name} is no known field. {where} may have {', '.join(known)}."
+            raise RequestError(message, param=f"{where}.{name}", code="unknown_parameter")
 
 
 def _const_string(fields: Fields, where: str, depth: int) -> Fields:
@@ -88,7 +113,7 @@ def _regex(fields: Fields, where: str, depth: int) -> Fields:
 
 
 def _any_text(fields: Fields, where: str, depth: int) -> Fields:
-    for name in ("excludes", "excluded_str", "excluded_strs"):
+    for name in _EXCLUDED:
         if fields.get(name):
             raise _wrong(f"{where}.{name}", "is not supported; remove it")
     return {}
@@ -149,12 +174,14 @@ def _tags(fields: Fields, where: str, depth: int) -> list[Fields]:
         tag = _object(value, at)
         if tag.get("type", "tag") != "tag":
             raise _wrong(f"{at}.type", f"is {_shown(tag['type'])}, but must be 'tag'")
+        _check_names(tag, ("type", *_NAMES["tag"]), at)
         found.append({"type": "tag", **_tag(tag, at, depth + 1)})
     return found
 
 
 def _structure(value: object, where: str) -> Fields:
     fields = _object(value, where)
+    _check_names(fields, ("begin", "schema", "end"), where)
     schema = {"type": "json_schema", "json_schema": _schema(fields, "schema", where)}
     begin, end = _text(fields, "begin", where), _text(fields, "end", where)
     return {"type": "tag", "begin": begin, "content": schema, "ends": [end]}
@@ -176,7 +203,7 @@ def _with_triggers(fields: Fields, where: str, tags: list[Fields]) -> Fields:
 
 
 def _counts(fields: Fields, where: str) -> Fields:
-    found = {name: fields.get(name) or False for name in ("at_least_one", "stop_after_first")}
+    found = {name: fields.get(name) or False for name in _COUNTS}
     for name, value in found.items():
         if not isinstance(value, bool):
             raise _wrong(f"{where}.{name}", f"is {_shown(value)}, but must be true or false")

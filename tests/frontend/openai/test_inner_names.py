@@ -138,6 +138,26 @@ async def test_a_schema_is_taken_where_other_servers_take_it(world: HttpWorld, f
     assert grammar is not None and json.loads(grammar.text) == SCHEMA
 
 
+@pytest.mark.parametrize(
+    ("tag", "param"),
+    [
+        ({**TAG, "contents": {"type": "any_text"}}, "response_format.format.contents"),
+        ({"type": "json_schema", "json_schema": {}, "shema": SCHEMA}, "response_format.format.shema"),
+        ({"type": "sequence", "elements": [{**TAG, "ends": "b"}]}, "response_format.format.elements[0].ends"),
+        (
+            {"type": "tags_with_separator", "separator": "", "tags": [TAG], "at_least_on": True},
+            "response_format.format.at_least_on",
+        ),
+    ],
+)
+async def test_a_structural_tag_with_an_unknown_name_is_refused(
+    world: HttpWorld, tag: Any, param: str
+) -> None:
+    error = await refused(world, CHAT, {"messages": HELLO, **format("structural_tag", format=tag)})
+    assert error["param"] == param
+    assert f"{param} is no known field. {param.rpartition('.')[0]} may have type, " in error["message"]
+
+
 async def test_two_schemas_of_a_response_format_must_be_the_same(world: HttpWorld) -> None:
     fields = format("json_schema", json_schema=NAMED, schema={"type": "null"})
     error = await refused(world, CHAT, {"messages": HELLO, **fields})
