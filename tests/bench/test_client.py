@@ -70,11 +70,11 @@ def test_what_goes_wrong_is_part_of_the_reply(url: str, model: str, said: str) -
     assert said in str(ask(url, model).error)
 
 
-def test_a_server_that_is_gone_is_part_of_the_reply() -> None:
+def test_the_reply_reports_a_server_that_has_ended() -> None:
     assert "ConnectError" in str(ask("http://127.0.0.1:1", "whole").error)
 
 
-def test_a_server_that_is_not_there_is_named_before_anything_is_asked() -> None:
+def test_a_missing_server_is_named_before_the_first_request() -> None:
     async def open_client() -> None:
         await Client("http://127.0.0.1:1").open()
 

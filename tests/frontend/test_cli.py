@@ -121,7 +121,7 @@ def test_a_server_that_was_given_no_key_in_so_many_words_does_not_start_open(
         configured(model, *flags, **environment)
 
 
-def test_keys_may_stand_in_a_file(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_may_be_in_a_file(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "keys"
     path.write_text("# of the team\none  # Ada's\n\ntwo\n")
     path.chmod(0o600)
@@ -258,7 +258,7 @@ def test_a_wrong_variable_is_refused_under_its_own_name(model: Path) -> None:
         configured(model, ARBORA_PAGE_SIZE="7")
 
 
-def test_a_model_that_is_not_there_is_refused() -> None:
+def test_a_missing_model_is_refused() -> None:
     with pytest.raises(ConfigError, match="MODEL /no/where: there is no such directory"):
         configured("/no/where")
 
@@ -303,7 +303,7 @@ def test_a_wrong_setting_ends_the_program_with_one_line(capsys: pytest.CaptureFi
     assert capsys.readouterr().err == "arbora: error: --port -1: expected a whole number from 0 to 65535.\n"
 
 
-def test_a_model_that_stands_where_names_do_is_refused_though_it_does_not_exist(model: Path) -> None:
+def test_a_model_among_the_served_names_is_refused_even_if_it_does_not_exist(model: Path) -> None:
     for names, fix in (
         (("one", "./nope"), "serve ./nope --served-model-name one`"),
         (("one", "two", "Qwen/Qwen3-0.6B"), "serve Qwen/Qwen3-0.6B --served-model-name one two`"),
@@ -376,7 +376,7 @@ def test_a_port_in_use_is_known_before_anything_starts(
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no such host"])
-def test_an_address_that_is_not_this_machine_s_is_what_is_wrong(
+def test_the_error_names_an_address_that_this_machine_does_not_have(
     model: Path, host: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", str(model), "--port", "0", "--host", host]) == 2

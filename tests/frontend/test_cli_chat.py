@@ -104,7 +104,7 @@ def test_a_chat_forgets_a_turn_that_failed(
     assert [turn["content"] for turn in server.requests[1]["messages"]] == ["ho"]
 
 
-def test_a_chat_forgets_a_turn_that_did_not_fit_and_says_how_to_go_on(
+def test_a_chat_forgets_a_turn_that_did_not_fit_and_says_how_to_continue(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     full = {"message": "the context is full", "code": "context_length_exceeded"}
@@ -126,7 +126,7 @@ def test_a_chat_without_a_server_says_how_to_start_one(capsys: pytest.CaptureFix
     assert "Start one with `arbora serve`" in capsys.readouterr().err
 
 
-def test_a_chat_that_lacks_the_key_is_told_how_to_give_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_chat_without_the_key_says_how_to_give_it(capsys: pytest.CaptureFixture[str]) -> None:
     with chat_server() as stub:
         stub.is_guarded = True
         assert main(["chat", "--url", stub.url]) == 2

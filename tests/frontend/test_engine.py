@@ -34,7 +34,7 @@ def engine(model: str) -> Iterator[arbora.Engine]:
         yield engine
 
 
-def test_a_completion_tells_its_tokens_and_how_it_ended(engine: arbora.Engine) -> None:
+def test_a_completion_has_its_tokens_and_how_it_ended(engine: arbora.Engine) -> None:
     completion = engine.generate("The quick brown fox", max_tokens=8, temperature=0, ignore_eos=True)
     assert len(completion.tokens) == 8
     assert completion.text
@@ -59,7 +59,7 @@ def test_a_list_of_prompts_gives_what_each_gives_alone(engine: arbora.Engine) ->
     assert [completion.text for completion in together] == [completion.text for completion in alone]
 
 
-def test_a_prompt_may_keep_out_of_the_cache(engine: arbora.Engine) -> None:
+def test_a_prompt_may_opt_out_of_the_cache(engine: arbora.Engine) -> None:
     prompt = "the dog sat on the mat " * 10
     kept_out = [engine.generate(prompt, max_tokens=1, cache_prompt=False) for _ in range(2)]
     assert [completion.usage.cached_tokens for completion in kept_out] == [0, 0]
@@ -82,7 +82,7 @@ def test_the_parts_of_a_stream_make_the_completion(engine: arbora.Engine) -> Non
     assert parts[-1].usage.completion_tokens == 10
 
 
-def test_a_stream_that_is_left_early_leaves_room_for_the_next(engine: arbora.Engine) -> None:
+def test_a_stream_that_is_left_early_frees_its_slot(engine: arbora.Engine) -> None:
     for _ in range(20):
         stream = engine.stream("the log", max_tokens=CONTEXT - 10, ignore_eos=True)
         next(stream)
@@ -223,7 +223,7 @@ def test_a_misspelt_option_is_a_type_error(engine: arbora.Engine) -> None:
         ("max_completion_tokens", "use max_tokens"),
     ],
 )
-def test_a_field_of_the_http_api_names_what_serves_here(
+def test_a_field_of_the_http_api_names_its_counterpart(
     engine: arbora.Engine, name: str, expected: str
 ) -> None:
     options: Any = {name: 1}
@@ -262,7 +262,7 @@ async def test_every_method_has_an_async_twin(engine: arbora.Engine) -> None:
     )
 
 
-async def test_requests_of_a_running_loop_go_on_at_the_same_time(engine: arbora.Engine) -> None:
+async def test_requests_of_a_running_loop_run_at_the_same_time(engine: arbora.Engine) -> None:
     prompts = ["one", "two", "three"]
     together = await asyncio.gather(*(engine.agenerate(prompt, max_tokens=3, seed=1) for prompt in prompts))
     assert [completion.text for completion in together] == [

@@ -124,7 +124,7 @@ UNKNOWN_FORMAT = {
 LEFT_OUT = [{"keyword": "format", "path": "#/properties/iban/format"}]
 
 
-def test_a_format_that_nobody_knows_is_told_or_refused_on_demand(served: Served) -> None:
+def test_an_unknown_format_is_reported_or_refused_on_demand(served: Served) -> None:
     asked = {"response_format": format_of(UNKNOWN_FORMAT)}
     with pytest.raises(openai.BadRequestError, match="'format' at #/properties/iban/format"):
         chat(served, **asked, extra_body={"unenforced": "refuse"})
@@ -182,7 +182,7 @@ def test_a_call_need_not_keep_what_was_left_out_of_its_parameters(served: Served
 
 
 @pytest.mark.parametrize("options", [None, {"include_usage": True}])
-def test_a_stream_tells_at_its_end_what_was_left_out(served: Served, options: Any) -> None:
+def test_a_stream_lists_unenforced_keywords_at_its_end(served: Served, options: Any) -> None:
     asked = {"response_format": format_of(UNKNOWN_FORMAT), "extra_body": {"unenforced": "allow"}}
     *chunks, last = chat(served, **asked, stream=True, stream_options=options)
     assert last.model_extra["unenforced"] == LEFT_OUT
@@ -361,10 +361,10 @@ def test_a_call_may_be_left_out(served: Served, choice: Any) -> None:
     assert completion.choices[0].message.content is not None
 
 
-def test_calls_and_their_results_may_be_told_in_the_conversation(served: Served) -> None:
+def test_a_conversation_may_have_calls_and_their_results(served: Served) -> None:
     first = chat(served, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
     message = first.choices[0].message
-    eventually(lambda: served.is_quiet)  # forced tokens at the end of a reply are computed behind it
+    eventually(lambda: served.is_quiet)  # forced tokens at the end of a reply are computed after it
     told: Any = [
         *HELLO,
         message.model_dump(exclude_none=True),
@@ -376,7 +376,7 @@ def test_calls_and_their_results_may_be_told_in_the_conversation(served: Served)
     assert reused >= first.usage.prompt_tokens + first.usage.completion_tokens - 2
 
 
-def test_two_calls_in_one_message_may_be_told(served: Served) -> None:
+def test_a_message_may_have_two_calls(served: Served) -> None:
     calls = [
         {"id": f"call_{name}", "type": "function", "function": {"name": name, "arguments": "{}"}}
         for name in ("weather", "traffic")
@@ -386,7 +386,7 @@ def test_two_calls_in_one_message_may_be_told(served: Served) -> None:
     assert chat(served, told, tools=TOOLS, max_tokens=4).choices
 
 
-def test_a_tool_that_is_not_there_is_refused(served: Served) -> None:
+def test_a_choice_of_a_missing_tool_is_refused(served: Served) -> None:
     with pytest.raises(openai.BadRequestError, match="nothing") as caught:
         chat(served, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "nothing"}})
     assert caught.value.param == "tool_choice"

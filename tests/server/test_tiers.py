@@ -57,7 +57,7 @@ def test_a_prefix_outlives_the_server_but_not_a_change_of_model(served_model: Pa
         assert other != text
 
 
-def test_what_was_evicted_comes_back_from_memory_and_after_a_crash_from_disk(
+def test_evicted_pages_are_restored_from_memory_and_after_a_crash_from_disk(
     served_model: Path, tmp_path: Path
 ) -> None:
     small = ("--disk-cache", str(tmp_path), "--max-model-len", "512", "--max-running", "1")

@@ -1,4 +1,4 @@
-"""What every answer must be, whatever was asked: a documented status, and an error that says where."""
+"""What every answer to any request must have: a documented status, and errors that name a field."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def documented_statuses() -> frozenset[int]:
 
 
 def fault_of(case: Case, answer: Answer, known_fields: frozenset[str]) -> str | None:
-    """What is wrong with an answer; None if all is well. `known_fields` are the API's names."""
+    """The fault of an answer, or None. `known_fields` are the API's names."""
     if answer.status >= 500 and answer.status != 503:
         return f"status {answer.status}"
     if answer.status != 200:

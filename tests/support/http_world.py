@@ -1,4 +1,4 @@
-"""A whole HTTP server in the test's own process, with a scripted scheduler behind it."""
+"""A whole HTTP server with a scripted scheduler, in the test's own process."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ SERVED = {
 
 
 async def calmly(world: HttpWorld, path: str, body: bytes) -> httpx.Response:
-    """The answer; fails if the event loop stood still in each of several attempts."""
+    """The answer; fails if the event loop was blocked in each of several attempts."""
     stalls = []
     for _ in range(ATTEMPTS):
         async with watched_loop() as watch:
@@ -238,7 +238,7 @@ async def test_a_client_that_leaves_has_nothing_tokenized_any_more(
     assert encoded == before < 3_000_000
 
 
-async def test_a_short_text_never_waits_behind_long_ones(
+async def test_a_short_text_never_waits_for_long_ones(
     world: HttpWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = Tokenizer.encode
@@ -283,7 +283,7 @@ def resident_bytes() -> int:
     return pages * 4096
 
 
-async def test_large_bodies_leave_nothing_behind(world: HttpWorld) -> None:
+async def test_large_bodies_leave_no_memory_allocated(world: HttpWorld) -> None:
     body = f'{{"messages":{listed(5_000, MESSAGE)}}}'.encode()
     text = (prompt("a" * 8_000_000)).encode()
 

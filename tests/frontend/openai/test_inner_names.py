@@ -164,7 +164,7 @@ async def test_two_schemas_of_a_response_format_must_be_the_same(world: HttpWorl
     assert "response_format.json_schema.schema and response_format.schema can't be used" in error["message"]
 
 
-async def test_a_misspelt_constraint_is_found_behind_many_unknown_names(world: HttpWorld) -> None:
+async def test_a_misspelt_constraint_is_found_among_many_unknown_names(world: HttpWorld) -> None:
     many = {f"a{number}": 1 for number in range(MOST_UNKNOWN - 1)}
     assert (await world.http.post(CHAT, json={"messages": HELLO, **many})).status_code == 200
     error = await refused(world, CHAT, {"messages": HELLO, **many, "regx": "a"})

@@ -1,4 +1,4 @@
-"""Requests that can't be served, and how the errors name what is wrong."""
+"""Requests that can't be served, and how the errors name the fields at fault."""
 
 from __future__ import annotations
 
@@ -217,7 +217,9 @@ async def test_a_value_of_the_wrong_type_is_named_by_its_path(
 
 
 @pytest.mark.parametrize("value", [b"1e999", b'"\xff"', b'"\\ud800"'])
-async def test_a_wrong_type_is_told_also_before_what_can_not_be_read(world: HttpWorld, value: bytes) -> None:
+async def test_a_wrong_type_is_named_before_a_field_that_cannot_be_read(
+    world: HttpWorld, value: bytes
+) -> None:
     body = b'{"messages": [{"role": 5, "content": %s}]}' % value
     response = await world.http.post("/v1/chat/completions", content=body)
     assert response.status_code == 400, response.text
@@ -323,7 +325,7 @@ async def test_one_refused_choice_refuses_the_request_and_aborts_the_others(worl
     assert world.engine.open_choices == 0
 
 
-async def test_fields_without_effect_and_unknown_ones_are_accepted(
+async def test_fields_without_effect_and_unknown_fields_are_accepted(
     world: HttpWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     fields = {"user": "a", "metadata": {"a": "b"}, "service_tier": "auto", "store": False, "whim": 1}
@@ -368,7 +370,7 @@ async def test_an_empty_model_is_the_one_that_is_served(world: HttpWorld, model:
         assert (await world.http.post(path, json=body)).status_code == 200
 
 
-async def test_of_a_long_unknown_name_only_the_beginning_is_looked_at(
+async def test_only_the_beginning_of_a_long_unknown_name_is_read(
     world: HttpWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     for end in "ab":

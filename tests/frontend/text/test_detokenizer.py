@@ -39,7 +39,7 @@ def random_tokens(data: st.DataObject, kind: str) -> list[int]:
 
 
 def first_stop(text: str, stops: list[str]) -> tuple[int, str] | None:
-    """The definition: the stop string that ends first; of those that end together the longest."""
+    """The definition: the stop string that ends first; the longest if several end together."""
     ends = [(text.find(stop) + len(stop), -len(stop), stop) for stop in stops if stop in text]
     return (min(ends)[0], min(ends)[2]) if ends else None
 

@@ -138,7 +138,7 @@ FRAGMENTS = TAGS + CALLS + OTHERS
 @pytest.mark.parametrize("dialect", get_args(Dialect))
 @settings(max_examples=80, deadline=None)
 @given(fragments=st.lists(st.sampled_from(FRAGMENTS), max_size=10), data=st.data())
-def test_what_is_found_in_any_text_does_not_depend_on_how_it_is_split(
+def test_calls_found_in_a_text_do_not_depend_on_how_it_is_split(
     dialect: Dialect, fragments: list[str], data: st.DataObject
 ) -> None:
     text = "".join(fragments)
@@ -205,7 +205,7 @@ def test_an_enforced_call_broken_off_in_its_arguments_keeps_what_there_is() -> N
     assert parse(live("llama_json"), ['{"name": "f", "parameters": {"a', '": 1']) == [("f", '{"a": 1')]
 
 
-def test_an_enforced_call_broken_off_behind_its_arguments_leaves_nothing_else() -> None:
+def test_an_enforced_call_cut_short_after_its_arguments_has_no_text() -> None:
     assert parse(live("hermes"), [f"<tool_call>\n{F}\n</tool_", ""]) == [("f", '{"a": 1}')]
 
 

@@ -166,7 +166,7 @@ def test_a_process_that_can_not_be_started_is_no_grammars_fault(
     grammars.close()
 
 
-def test_that_the_processes_compile_their_own_code_is_told_once_and_only_if_they_do(
+def test_the_log_says_once_that_processes_compile_their_own_code_and_only_if_they_do(
     grammars: GrammarCompiler, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert isinstance(compiled(grammars, "regex", "first"), Automaton)

@@ -78,7 +78,7 @@ def places(tables: PageTables, slots: list[int], positions: list[int]) -> list[i
     return found
 
 
-def test_tokens_stand_in_their_slots_pages_in_order() -> None:
+def test_tokens_are_in_their_slots_pages_in_order() -> None:
     tables = PageTables(slots=3, max_model_len=20, page_size=4)
     tables.append(2, np.array([9, 5], np.int32))
     tables.append(0, np.array([1], np.int32))

@@ -68,7 +68,7 @@ def test_a_chat_asks_only_for_what_the_user_said_before_or_gets_told_so() -> Non
             said += turn.user
 
 
-def test_an_answer_about_a_document_stands_in_the_document_or_is_refused() -> None:
+def test_an_answer_about_a_document_is_in_the_document_or_a_refusal() -> None:
     for seed in range(200):
         conversation = make_document_chat(words(seed), 20)
         prompt = conversation.system or ""
@@ -89,7 +89,7 @@ def test_json_replies_are_valid_and_follow_the_schema_order_without_spaces() -> 
             assert list(value) == list(conversation.schema["properties"])
 
 
-def test_json_strings_and_integers_stand_in_the_sentence() -> None:
+def test_json_strings_and_integers_are_in_the_sentence() -> None:
     for seed in range(100):
         for turn in make_extraction(words(seed)).turns:
             for value in json.loads(turn.reply).values():
@@ -213,7 +213,7 @@ def test_any_text_survives_the_tokenizer(fast_tokenizer: Tokenizer, text: str) -
     assert fast_tokenizer.decode(fast_tokenizer.encode(text).ids, skip_special_tokens=False) == text
 
 
-def test_a_name_has_the_same_tokens_wherever_it_stands(fast_tokenizer: Tokenizer) -> None:
+def test_a_name_has_the_same_tokens_at_every_position(fast_tokenizer: Tokenizer) -> None:
     name = fast_tokenizer.encode("Varkelou").ids
     for around in ("I am Varkelou.", '{"name":"Varkelou"}', "Varkelou, hello"):
         ids = fast_tokenizer.encode(around).ids
