@@ -72,7 +72,7 @@ async def show_cache(http: HttpService, request: Request) -> Response:
 
 
 async def drop_cache(http: HttpService, request: Request) -> Response:
-    """Drops cached pages that are not in use: those of one salt, which may be empty, or all that the key may
+    """Drops cached pages that are not in use: of one salt, which may be empty, or all that the key may
     use."""
     service = http.service
     model = service.engine.check_serving()

@@ -77,9 +77,9 @@ class Sampling(TypedDict, total=False):
     seed: with the same one the reply is the same
     stop: the reply ends before the first of these strings
     stop_token_ids: the reply ends with the first of these tokens
-    include_stop_str_in_output: it ends behind the string instead
+    include_stop_str_in_output: it ends after the string instead
     skip_special_tokens: false leaves special tokens in the text
-    ignore_eos: go on after the model's own end
+    ignore_eos: continue after the model's own end
     logprobs: how many alternatives to report with each token
     json_schema: the reply must match this schema, or with true be any JSON object
     regex: the reply must match it
@@ -139,7 +139,7 @@ _INSTEAD = {
     "prompt_logprobs": _HTTP_ONLY,
     "stream": "call `stream` or `stream_chat`",
 }
-"""by the name of a field that is no sampling option: what to do"""
+"""advice by the name of a field that is no sampling option"""
 
 
 def check_names(sampling: Mapping[str, object]) -> None:
@@ -279,7 +279,7 @@ def _raw(value: object) -> Raw:
     try:
         return Raw(msgspec.json.encode(value))
     except (TypeError, ValueError, OverflowError):
-        return Raw(b"")  # no JSON: an error tells its type alone
+        return Raw(b"")  # no JSON: an error shows its type alone
 
 
 def _grammar(sampling: Sampling) -> GrammarSpec | None:

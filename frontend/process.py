@@ -103,7 +103,7 @@ async def _show_life(supervisor: Outbox) -> None:
 
 
 async def _stop_when_drained(engine: EngineClient, server: uvicorn.Server) -> None:
-    """While requests are open, new ones are told that the server shuts down."""
+    """While requests are open, new ones are refused, as the server shuts down."""
     await engine.drain_requested.wait()
     if engine.open_requests:
         open_requests = f"{engine.open_requests} open request{'s' if engine.open_requests > 1 else ''}"

@@ -1,4 +1,4 @@
-"""What an endpoint knows about its bodies: their type, and which of their names matter in what way."""
+"""The kinds of request bodies: their types, and the names in them that have a check of their own."""
 
 from __future__ import annotations
 

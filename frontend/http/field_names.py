@@ -64,7 +64,7 @@ class FieldNames:
 
 
 class _Object(NamedTuple):
-    """An object in a body. `path` is what stands before its fields' names in errors."""
+    """An object in a body. `path` precedes its fields' names in errors."""
 
     path: str
     fields: Mapping[str, Raw]

@@ -52,7 +52,7 @@ def constraint(request: GenerationFields) -> GrammarSpec | None:
 
 
 def _response_format(wanted: ResponseFormat | None) -> Iterable[GrammarSpec | None]:
-    """All that it asks for: a schema may stand in two of its fields."""
+    """The constraints of its fields: two of them may have a schema."""
     if wanted is None:
         return ()
     check_word("response_format.type", wanted.type, tuple(_FIELDS_BY_TYPE))

@@ -68,7 +68,7 @@ def _decoded(value: Raw, param: str) -> Fields:
 
 
 def _check_size(fields: Fields, param: str) -> None:
-    """Counts before anything is read, as reading takes a few microseconds for each format."""
+    """Counts formats before they are read, which takes a few microseconds for each."""
     found: list[object] = [fields]
     for each in found:
         if isinstance(each, dict):

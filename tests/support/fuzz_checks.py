@@ -79,7 +79,7 @@ def _fault_of_stream(body: bytes) -> str | None:
         if not event.startswith("data: "):
             return f"an event that begins {event[:60]!r}"
         if event == "data: [DONE]":
-            return None if place == len(events) - 1 else "an event behind [DONE]"
+            return None if place == len(events) - 1 else "an event after [DONE]"
         found = _decoded(event.removeprefix("data: ").encode())
         if not isinstance(found, dict):
             return f"an event that is no JSON: {event[:60]!r}"
@@ -90,7 +90,7 @@ def _fault_of_stream(body: bytes) -> str | None:
 
 def _fault_of_event_error(found: dict[str, Any], *, is_last: bool) -> str | None:
     if not is_last:
-        return "an event behind an error"
+        return "an event after an error"
     status = 500 if found["error"].get("type") == "server_error" else 400
     if found["error"].get("code") == "internal_error":
         return f"an internal error in a stream: {found}"

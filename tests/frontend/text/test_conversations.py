@@ -21,7 +21,7 @@ each_template = pytest.mark.parametrize("template", list(TEMPLATES))
 
 class Turn(NamedTuple):
     """`before`: the tokens of the turn before with its reply. `new_text` is empty if they are rewritten,
-    else it is what comes behind their text, and `tail` is what the last prompt's last special token begins.
+    else it is what comes after their text, and `tail` is what the last prompt's last special token begins.
     """
 
     before: bytes

@@ -44,7 +44,7 @@ CASES = {
         f"Let me see. \n{hermes(F)}\n{hermes(G)}",
         ["Let me see.", ("f", '{"a": 1}'), ("get_weather", '{"city":"Köln </tool_call> }","n":[1, {}]}')],
     ),
-    "text behind a call": Case("hermes", f"{hermes(F)}\nDone.", [("f", '{"a": 1}'), "Done."]),
+    "text after a call": Case("hermes", f"{hermes(F)}\nDone.", [("f", '{"a": 1}'), "Done."]),
     "almost a tag": Case("hermes", "a <tool_cal> <tool", ["a <tool_cal> <tool"]),
     "an unknown tool": Case(
         "hermes", hermes('{"name": "g", "arguments": {}}'), [hermes('{"name": "g", "arguments": {}}')]
