@@ -160,6 +160,7 @@ def test_a_json_schema_is_followed(engine: arbora.Engine) -> None:
         ({"logprobs": "5"}, 'logprobs is "5", but must be an integer'),
         ({"stop": [b"a", {1}]}, "stop[0] is "),
         ({"choice": ["a", 5]}, "choice[1] is 5, but must be a string"),
+        ({"choice": []}, "choice must have at least one string, none of them empty"),
         ({"property_order": "random"}, "property_order is 'random', but must be 'schema' or 'any'"),
         ({"unenforced": "allow", "regex": "a"}, "unenforced needs"),
     ],
