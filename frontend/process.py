@@ -26,7 +26,7 @@ from .http.faces import Faces
 from .http.http_service import HttpService
 from .http_app import create_app
 from .ingress.connection import protocol_factory
-from .ingress.limits import Limits, limits_of_process
+from .ingress.limits import MOST_CONNECTIONS, Limits, limits_of_process
 from .model_tokenizer import load_tokenizer
 from .replica.engine_client import EngineClient
 from .request.service import Service
@@ -91,6 +91,7 @@ def http_server(http: HttpService, limits: Limits | None = None, faces: Faces = 
             access_log=False,
             server_header=False,
             timeout_keep_alive=limits.idle_seconds,
+            backlog=MOST_CONNECTIONS,
         )
     )
 
