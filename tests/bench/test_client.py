@@ -66,7 +66,7 @@ def test_a_whole_reply_has_its_text_and_counts(url: str) -> None:
 @pytest.mark.parametrize(
     ("model", "said"), [("cut", "without a finish reason"), ("error", "code"), ("busy", "429: busy")]
 )
-def test_what_goes_wrong_is_part_of_the_reply(url: str, model: str, said: str) -> None:
+def test_the_reply_reports_what_went_wrong(url: str, model: str, said: str) -> None:
     assert said in str(ask(url, model).error)
 
 

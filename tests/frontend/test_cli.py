@@ -172,7 +172,7 @@ def test_tiers_have_sizes_and_a_directory(model: Path, tmp_path: Path) -> None:
     assert config.disk_cache_size == 10**9
 
 
-def test_what_keeps_prefixes_needs_a_prefix_cache(model: Path) -> None:
+def test_options_that_keep_prefixes_need_a_prefix_cache(model: Path) -> None:
     for flag, value in (("--host-cache", "1GiB"), ("--remote-cache", "redis://a"), ("--pin-memory", "1MiB")):
         with pytest.raises(ConfigError, match=f"--no-prefix-cache leaves nothing .*{flag}"):
             configured(model, "--no-prefix-cache", flag, value)
@@ -195,7 +195,7 @@ def test_pages_are_written_back_or_through(model: Path, tmp_path: Path) -> None:
         configured(model, "--write-policy", "write_through")
 
 
-def test_a_disk_cache_is_no_file(model: Path) -> None:
+def test_a_disk_cache_must_not_be_a_file(model: Path) -> None:
     with pytest.raises(ConfigError, match=r"config\.json: expected a directory, but this is a file"):
         configured(model, "--disk-cache", model / "config.json")
 
@@ -223,7 +223,7 @@ def test_the_help_shows_each_default_once_and_as_it_may_be_given() -> None:
             assert option.default in (None, 0, ()) or option.read(shown) == option.default
 
 
-def test_no_memory_at_all_may_be_left_to_pins(model: Path) -> None:
+def test_the_memory_for_pins_may_be_zero(model: Path) -> None:
     assert configured(model).pin_memory is None
     assert configured(model, "--pin-memory", "0").pin_memory == 0
     assert configured(model, "--pin-memory", "1MiB").pin_memory == 2**20
@@ -246,7 +246,7 @@ def test_no_memory_at_all_may_be_left_to_pins(model: Path) -> None:
         ("--log-level", "loud", "--log-level loud: expected one of debug"),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_flag_and_what_would_do(
+def test_a_wrong_value_is_refused_with_its_flag_and_the_allowed_values(
     model: Path, flag: str, value: str, expected: str
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
@@ -327,7 +327,7 @@ def test_the_help_says_that_no_key_file_is_the_default() -> None:
     assert option_help(option).endswith("(default: none)")
 
 
-def test_a_variable_that_is_no_option_is_named_with_what_may_be_meant() -> None:
+def test_an_unknown_environment_variable_is_named_with_the_closest_option() -> None:
     warning = unknown_variables({"ARBORA_PORTS": "1", "ARBORA_ZZZ": "1", "ARBORA_MODEL": "m", "PORT": "1"})
     assert warning == "ARBORA_PORTS has no effect. Did you mean ARBORA_PORT? ARBORA_ZZZ has no effect."
     assert unknown_variables({option.variable: "1" for option in OPTIONS}) == ""

@@ -52,7 +52,7 @@ def test_the_same_seed_gives_the_same_text(engine: arbora.Engine) -> None:
     assert first.text == second.text
 
 
-def test_a_list_of_prompts_gives_what_each_gives_alone(engine: arbora.Engine) -> None:
+def test_a_list_of_prompts_gives_the_replies_of_each_alone(engine: arbora.Engine) -> None:
     prompts = [f"the cat sat on the mat {number}" for number in range(10)]
     together = engine.generate(prompts, max_tokens=6, seed=3)
     alone = [engine.generate(prompt, max_tokens=6, seed=3) for prompt in prompts]
@@ -190,7 +190,7 @@ def test_the_sampling_fields_are_all_described() -> None:
         ({"role": "user"}, "but must be a text"),
     ],
 )
-def test_what_is_no_prompt_is_refused(engine: arbora.Engine, prompt: Any, expected: str) -> None:
+def test_invalid_prompts_are_refused(engine: arbora.Engine, prompt: Any, expected: str) -> None:
     with pytest.raises(arbora.RequestError, match=re.escape(expected)):
         engine.generate(prompt)
 
@@ -205,7 +205,7 @@ def test_what_is_no_prompt_is_refused(engine: arbora.Engine, prompt: Any, expect
         ([{"content": "Hello"}], "The required field messages[0].role is missing"),
     ],
 )
-def test_what_are_no_messages_is_refused(engine: arbora.Engine, messages: Any, expected: str) -> None:
+def test_invalid_messages_are_refused(engine: arbora.Engine, messages: Any, expected: str) -> None:
     with pytest.raises(arbora.RequestError, match=re.escape(expected)):
         engine.chat(messages)
 
@@ -232,7 +232,7 @@ def test_a_field_of_the_http_api_names_its_counterpart(
         engine.generate("Hello", **options)
 
 
-def test_a_misspelt_engine_option_is_a_type_error_with_what_was_meant() -> None:
+def test_a_misspelt_engine_option_is_a_type_error_with_the_closest_option() -> None:
     with pytest.raises(TypeError, match=r"unknown option 'kv_memroy'\. Did you mean kv_memory\?"):
         arbora.Engine(kv_memroy="1GiB")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="port is an option of `arbora serve` only"):

@@ -139,7 +139,7 @@ async def test_pins_are_shown_with_their_end(world: HttpWorld) -> None:
     ("query", "expected"),
     [({}, None), ({"cache_salt": "x"}, cache_namespace("", "x")), ({"cache_salt": ""}, "")],
 )
-async def test_all_is_dropped_or_what_one_salt_has(
+async def test_a_drop_is_of_everything_or_of_one_salt(
     world: HttpWorld, query: dict[str, str], expected: str | None
 ) -> None:
     answer = await world.http.delete("/cache", params=query)
@@ -190,7 +190,7 @@ async def test_a_drop_fails_at_once_when_the_replica_dies() -> None:
         ("DELETE", "/cache/pin/pin-7", "none is known here"),
     ],
 )
-async def test_a_query_parameter_that_is_unknown_does_nothing_but_say_so(
+async def test_an_unknown_query_parameter_is_refused_and_drops_nothing(
     world: HttpWorld, method: str, path: str, known: str
 ) -> None:
     body = {"prompt": TEXT, "ttl_s": 60} if method == "POST" else None

@@ -159,7 +159,7 @@ async def test_an_error_of_the_model_ends_a_stream_without_done(world: HttpWorld
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_failure_is_counted_by_its_status_wherever_it_comes_in_a_reply(
+async def test_a_failure_at_any_point_of_a_reply_is_counted_by_its_status(
     world: HttpWorld, stream: bool
 ) -> None:
     world.running.gate.clear()

@@ -56,7 +56,7 @@ async def test_a_conversation_is_known_only_to_clients_that_share_its_cache(
     assert await asked(world, question, "second", cache_salt=salt, path=path) == 0
 
 
-async def test_what_keeps_out_of_the_cache_is_neither_looked_up_nor_kept(world: HttpWorld) -> None:
+async def test_a_request_that_opts_out_is_neither_looked_up_nor_remembered(world: HttpWorld) -> None:
     used = await metric(world, "arbora_prompt_memo_bytes")
     for _ in range(2):
         assert await asked(world, "Nobody's business", cache_prompt=False, cache_salt="none") == 0

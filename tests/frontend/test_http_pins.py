@@ -72,7 +72,7 @@ async def test_token_ids_are_pinned_as_they_are(world: HttpWorld) -> None:
     assert unpacked(asked.tokens) == list(range(5, 25))
 
 
-async def test_what_was_evicted_before_it_was_pinned_is_computed_again(world: HttpWorld) -> None:
+async def test_pages_evicted_before_they_were_pinned_are_computed_again(world: HttpWorld) -> None:
     refusals = iter([True, False])
 
     def late(message: CacheControl) -> CacheAnswer:

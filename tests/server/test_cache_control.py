@@ -90,9 +90,7 @@ def test_isolated_keys_find_and_drop_only_their_own_prefixes(tenants: Served) ->
         assert cached_of(tenants.client, tenants.model, system("tenants"), cache_salt="x") == 0
 
 
-def test_an_isolated_key_is_not_shown_what_the_requests_of_others_found(
-    tenants: Served, served: Served
-) -> None:
+def test_an_isolated_key_is_not_shown_the_hits_of_others(tenants: Served, served: Served) -> None:
     rates = {"hit_rate", "recent_hit_rate"}
     assert rates <= served.http.get("/cache").json().keys()
     headers = {"authorization": "Bearer one"}

@@ -233,7 +233,7 @@ def test_a_reply_can_continue_the_last_message(served: Served) -> None:
 @pytest.mark.parametrize(
     "text", ["", "héllo wörld 你好 😀👩‍👩‍👧 \u0000\u2028", "a\n\n\tb", "<|im_start|>x<|im_end|>"]
 )
-def test_any_text_may_be_said(served: Served, text: str) -> None:
+def test_any_text_is_served(served: Served, text: str) -> None:
     assert chat(served, [{"role": "user", "content": text}], max_tokens=2).usage.completion_tokens == 2
 
 

@@ -166,7 +166,7 @@ def test_a_forced_call_has_pydantics_sets_and_paths(served: Served, strict: bool
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "pay"}}], ids=str)
-def test_a_call_need_not_keep_what_was_left_out_of_its_parameters(served: Served, choice: Any) -> None:
+def test_a_call_need_not_match_keywords_that_were_left_unenforced(served: Served, choice: Any) -> None:
     parameters = {
         "type": "object",
         "properties": {"pair": {"type": "string", "pattern": r"^(a|b)\1$", "maxLength": 2}},
@@ -293,7 +293,7 @@ def test_openais_parse_fills_a_pydantic_model(served: Served) -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_can_not_be_enforced_is_refused_by_name_before_a_stream_begins(
+def test_an_unenforceable_keyword_is_refused_by_name_before_a_stream_begins(
     served: Served, schema: Any, named: str, stream: bool
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=re.escape(named)) as caught:
@@ -319,7 +319,7 @@ def test_a_constraint_that_is_complete_goes_before_min_tokens(served: Served, ex
         ({"regex": "a", "choice": ["a"]}, "choice"),
     ],
 )
-def test_a_constraint_that_makes_no_sense_is_refused(served: Served, extra: Any, param: str) -> None:
+def test_an_invalid_constraint_is_refused(served: Served, extra: Any, param: str) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         chat(served, extra_body=extra)
     assert caught.value.param == param
@@ -355,7 +355,7 @@ def test_the_deltas_of_a_streamed_call_make_valid_json(served: Served) -> None:
 
 
 @pytest.mark.parametrize("choice", ["auto", "none"])
-def test_a_call_may_be_left_out(served: Served, choice: Any) -> None:
+def test_a_call_is_optional(served: Served, choice: Any) -> None:
     completion = chat(served, tools=TOOLS, tool_choice=choice, max_tokens=5)
     assert completion.choices[0].message.tool_calls is None
     assert completion.choices[0].message.content is not None

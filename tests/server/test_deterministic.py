@@ -69,7 +69,7 @@ def test_a_mixed_load_has_the_same_tokens_in_any_order(observed: Observed, later
     assert not numbers, [(LOAD[number], first[number], again[number]) for number in numbers[:1]]
 
 
-def test_a_request_alone_and_uncached_says_what_it_says_in_a_crowd(observed: Observed) -> None:
+def test_a_request_alone_and_uncached_gets_the_same_text_as_in_a_batch(observed: Observed) -> None:
     assert not differing(observed.runs[0][:ALONE], observed.alone)
 
 

@@ -97,7 +97,7 @@ async def stream_text(client: openai.AsyncOpenAI, number: int) -> str:
     return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 
 
-async def test_many_streams_at_once_give_what_each_gives_alone(
+async def test_many_streams_at_once_give_the_texts_of_each_alone(
     served: Served, client: openai.AsyncOpenAI
 ) -> None:
     together = await asyncio.gather(*(stream_text(client, number) for number in range(STREAMS)))

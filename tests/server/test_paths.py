@@ -129,7 +129,7 @@ def test_a_field_that_is_missing_is_named(served: Served) -> None:
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"", b'{"model": "\xff"}'])
-def test_a_body_that_is_no_json_object_is_refused(served: Served, body: bytes) -> None:
+def test_a_body_that_is_not_a_json_object_is_refused(served: Served, body: bytes) -> None:
     answer = served.http.post("/v1/chat/completions", content=body)
     assert answer.status_code == 400
     error = answer.json()["error"]

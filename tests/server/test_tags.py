@@ -107,7 +107,7 @@ def test_a_reply_may_do_without_a_call(server: Served) -> None:
 
 
 @pytest.mark.parametrize("parallel", [True, False])
-def test_a_required_reply_is_calls_and_nothing_else(server: Served, parallel: bool) -> None:
+def test_a_required_reply_has_only_calls(server: Served, parallel: bool) -> None:
     fields: Any = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": parallel}
     choice = chat(server, "<|im_end|>", extra_body=thinking(False), **fields).choices[0]
     (call,) = choice.message.tool_calls
@@ -115,7 +115,7 @@ def test_a_required_reply_is_calls_and_nothing_else(server: Served, parallel: bo
     assert (choice.message.content, choice.finish_reason) == (None, "tool_calls")
 
 
-def test_required_calls_may_be_several_unless_the_request_says_one(server: Served) -> None:
+def test_several_calls_may_be_required_unless_the_request_allows_one(server: Served) -> None:
     fields: Any = {"tools": TOOLS, "tool_choice": "required", "extra_body": thinking(False)}
     several = chat(server, "\n", **fields).choices[0].message.tool_calls
     assert len(several) > 1

@@ -46,7 +46,7 @@ async def refused(world: HttpWorld, path: str = "/v1/chat/completions", **fields
         ("reasoning_effort", "banana", "'none', 'minimal', 'low', 'medium', 'high', 'xhigh' or 'max'"),
     ],
 )
-async def test_a_word_that_a_field_does_not_have_is_named_with_those_it_has(
+async def test_an_unknown_word_is_named_with_the_allowed_ones(
     world: HttpWorld, name: str, value: str, allowed: str
 ) -> None:
     error = await refused(world, **{name: value})
@@ -57,7 +57,7 @@ async def test_a_word_that_a_field_does_not_have_is_named_with_those_it_has(
 @pytest.mark.parametrize("fields", [{"property_order": "any"}, {"unenforced": "allow"}], ids=str)
 @pytest.mark.parametrize("constraint", [{}, {"regex": "a"}, {"guided_grammar": "start: /a/"}], ids=str)
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-async def test_what_says_how_a_schema_is_enforced_needs_one(
+async def test_a_field_about_enforcement_needs_a_schema(
     world: HttpWorld, fields: Any, constraint: Any, path: str
 ) -> None:
     error = await refused(world, path, **fields, **constraint)
@@ -65,7 +65,7 @@ async def test_what_says_how_a_schema_is_enforced_needs_one(
     assert "that has a JSON schema" in error["message"]
 
 
-async def test_what_says_that_a_schema_is_enforced_as_always_needs_none(world: HttpWorld) -> None:
+async def test_the_default_of_a_field_about_enforcement_needs_no_schema(world: HttpWorld) -> None:
     world.script = world.says("ok")
     fields = {"property_order": "schema", "unenforced": "refuse", "regex": "ok"}
     body = {"model": MODEL, "messages": HELLO, **fields}
@@ -82,7 +82,7 @@ async def test_what_says_that_a_schema_is_enforced_as_always_needs_none(world: H
         ("allow", "refuse", "refuse"),
     ],
 )
-async def test_the_server_says_what_becomes_of_what_can_not_be_enforced_where_the_request_does_not(
+async def test_the_servers_unenforced_applies_to_requests_without_the_field(
     default: str, asked: str | None, sent: str
 ) -> None:
     async with http_world(unenforced=default) as world:
@@ -95,7 +95,7 @@ async def test_the_server_says_what_becomes_of_what_can_not_be_enforced_where_th
             assert grammar is not None and grammar.unenforced == sent
 
 
-async def test_only_a_request_may_say_what_needs_a_schema() -> None:
+async def test_the_servers_default_of_unenforced_needs_no_schema() -> None:
     async with http_world(unenforced="allow") as world:
         world.script = world.says("ok")
         body = {"messages": HELLO, "regex": "ok"}
@@ -359,7 +359,7 @@ async def test_of_several_tools_some_may_be_allowed(world: HttpWorld, mode: str)
 
 
 @pytest.mark.parametrize("missing", ["begin", "end", "content", "type"])
-async def test_what_a_structural_tag_lacks_is_named_as_missing(world: HttpWorld, missing: str) -> None:
+async def test_a_missing_field_of_a_structural_tag_is_named(world: HttpWorld, missing: str) -> None:
     tag = {name: value for name, value in TAG.items() if name != missing}
     for format in (tag, {**tag, missing: None}):
         error = await refused(world, response_format={"type": "structural_tag", "format": format})

@@ -152,7 +152,7 @@ async def test_a_named_call_is_constrained_to_that_tool(world: HttpWorld) -> Non
     assert result.calls == [["weather", '{"city": "Paris"}']]
 
 
-async def test_a_chunk_says_of_a_call_at_once_what_it_says(world: HttpWorld) -> None:
+async def test_a_chunk_has_one_delta_for_each_call(world: HttpWorld) -> None:
     world.running.tokens_per_step = len(world.ids(CALL))
     world.script = world.says("I look. " + CALL + "\n" + CALL)
     chunks = [chunk async for chunk in await create(world, stream=True)]
@@ -229,7 +229,7 @@ def tagging(arguments: str) -> str:
 
 
 @pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "tag"}}])
-async def test_what_the_grammar_leaves_out_of_a_call_is_checked_when_it_is_complete(
+async def test_keywords_that_the_grammar_omits_are_checked_in_the_complete_call(
     world: HttpWorld, choice: Any
 ) -> None:
     world.running.left_out = [LeftOut("uniqueItems", "tag#/properties/tags/uniqueItems")]

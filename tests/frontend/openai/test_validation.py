@@ -268,7 +268,7 @@ async def test_a_part_that_is_not_text_is_named(world: HttpWorld) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"model": }', b"[1]", b'"text"', b'{"prompt": "\xff"}'])
-async def test_a_body_that_is_no_json_object_is_refused(world: HttpWorld, body: bytes) -> None:
+async def test_a_body_that_is_not_a_json_object_is_refused(world: HttpWorld, body: bytes) -> None:
     response = await world.http.post("/v1/completions", content=body)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "invalid_json"
@@ -296,7 +296,7 @@ async def test_a_model_that_is_not_served_is_not_found(world: HttpWorld) -> None
     assert caught.value.code == "model_not_found"
 
 
-async def test_what_the_scheduler_refuses_keeps_its_status_and_field(world: HttpWorld) -> None:
+async def test_a_refusal_of_the_scheduler_keeps_its_status_and_field(world: HttpWorld) -> None:
     def refuse(request: Generate) -> Refused | None:
         return Refused(request.request, 429, "The server is full.", None, "queue_full")
 

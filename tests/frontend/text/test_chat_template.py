@@ -142,7 +142,7 @@ def test_messages_are_not_changed_by_rendering(tmp_path: Path) -> None:
     assert messages == before
 
 
-def test_what_a_template_says_against_the_messages_reaches_the_client(tmp_path: Path) -> None:
+def test_a_templates_objection_to_the_messages_reaches_the_client(tmp_path: Path) -> None:
     (write_model_folder(tmp_path) / "chat_template.jinja").write_text(GEMMA)
     with pytest.raises(RequestError, match="System role not supported") as caught:
         load(tmp_path).render([SYSTEM, USER])

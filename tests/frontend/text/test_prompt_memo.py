@@ -195,7 +195,7 @@ def test_texts_are_cut_only_where_no_token_lies_across(tokens: set[str], pieces:
     assert all(cuts.at(text, border) for border in borders[1:])
 
 
-def test_only_tokens_that_others_swallow_are_no_cuts() -> None:
+def test_a_token_that_another_can_absorb_is_no_cut() -> None:
     tokenizer = with_added(*(AddedToken(text, normalized=False) for text in OVERLAPPING))
     cuts = [text for text in OVERLAPPING if CutPoints(tokenizer).at(text.encode() + b" ", 0)]
     assert cuts == ["e<a", "]f["]
@@ -204,7 +204,7 @@ def test_only_tokens_that_others_swallow_are_no_cuts() -> None:
 @each_kind
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_ids_are_always_those_of_the_text(kind: str, data: st.DataObject) -> None:
+def test_ids_always_decode_to_the_text(kind: str, data: st.DataObject) -> None:
     """With any earlier conversation remembered, and whether or not the text is well cut."""
     tokenizer = tokenizer_of_kind(kind)
     memo = PromptMemo(tokenizer)

@@ -201,7 +201,7 @@ def test_an_enforced_tool_changes_nothing_of_what_is_written_in_another_way(name
         assert parse(live("hermes"), [*text]) == (expected or [text])
 
 
-def test_an_enforced_call_broken_off_in_its_arguments_keeps_what_there_is() -> None:
+def test_an_enforced_call_cut_short_in_its_arguments_keeps_its_beginning() -> None:
     assert parse(live("llama_json"), ['{"name": "f", "parameters": {"a', '": 1']) == [("f", '{"a": 1')]
 
 
@@ -236,7 +236,7 @@ CUT: list[tuple[Dialect, str, list[str | tuple[str, str]]]] = [
 
 @pytest.mark.parametrize("enforced", [NAMES, ()], ids=["enforced", "free"])
 @pytest.mark.parametrize(("dialect", "text", "expected"), CUT)
-def test_of_a_call_that_a_limit_cuts_there_is_what_came_and_no_markup(
+def test_a_call_that_a_limit_cuts_keeps_its_text_without_markup(
     dialect: Dialect, text: str, expected: list[str | tuple[str, str]], enforced: tuple[str, ...]
 ) -> None:
     for split in range(len(text) + 1):
@@ -311,7 +311,7 @@ def test_a_call_that_its_tools_schema_refuses_is_content() -> None:
         assert isinstance(delta, ToolCallDelta) == called
 
 
-def test_a_tool_whose_parameters_are_no_schema_takes_any_object() -> None:
+def test_a_tool_whose_parameters_are_not_a_schema_takes_any_object() -> None:
     fits = check_against([{"type": "function", "function": {"name": "f", "parameters": {"type": 3}}}])
     text = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
     [delta] = ToolCallParser(default_format("hermes"), fits).push(text, True)

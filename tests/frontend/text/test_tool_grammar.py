@@ -294,7 +294,7 @@ def test_a_tool_without_a_form_is_only_served_if_its_calls_can_be_checked() -> N
 @pytest.mark.parametrize(
     "wrong", [{"properties": None}, {"properties": ["a"]}, {"required": None}, {"required": [["a"]]}]
 )
-def test_a_python_call_with_parameters_that_are_no_schema_is_left_free_or_refused(
+def test_a_python_call_whose_parameters_are_not_a_schema_is_unconstrained_or_refused(
     wrong: dict[str, Any],
 ) -> None:
     format, odd = default_format("pythonic"), tool("f", parameters={"type": "object", **wrong})

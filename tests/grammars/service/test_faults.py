@@ -156,7 +156,7 @@ def test_the_output_of_a_process_is_no_answer(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_a_process_that_can_not_be_started_is_no_grammars_fault(
+def test_a_process_that_cannot_be_started_is_blamed_on_no_grammar(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(worker_module, "_START", "raise SystemExit(3)")

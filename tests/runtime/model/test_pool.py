@@ -33,7 +33,7 @@ def test_there_are_never_more_pages_than_the_slots_can_use() -> None:
     assert pool(10**9) == PoolSize(4 * 7, 100)
 
 
-def test_a_default_context_is_cut_to_what_the_memory_holds() -> None:
+def test_a_default_context_is_limited_by_the_memory() -> None:
     assert pool(3_000, asked=False) == PoolSize(3, 48)
 
 

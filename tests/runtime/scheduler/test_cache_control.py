@@ -352,7 +352,7 @@ def test_a_cancelled_reply_keeps_its_generated_tokens_in_the_tree() -> None:
 
 
 @pytest.mark.parametrize(("kind", "kept"), [("nothing_allowed", 12), ("mask_late", 12), ("not_a_number", 0)])
-def test_a_reply_that_fails_keeps_its_pages_unless_they_are_no_numbers(kind: str, kept: int) -> None:
+def test_a_failed_reply_keeps_its_pages_unless_they_hold_invalid_numbers(kind: str, kept: int) -> None:
     bench = SchedulerBench()
     prompt = long_reply_prompt(12, 8)
     bench.submit("a", prompt)

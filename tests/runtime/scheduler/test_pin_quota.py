@@ -100,7 +100,7 @@ def test_a_prefix_that_is_not_cached_yet_may_be_pinned_within_the_quota() -> Non
     assert refused(bench.check_pin([*DOCUMENT, *OTHER])).code == "pin_quota_exceeded"
 
 
-def test_where_nothing_may_be_pinned_a_larger_quota_is_the_only_way() -> None:
+def test_with_a_quota_of_zero_the_refusal_advises_a_larger_one() -> None:
     answer = refused(SchedulerBench(40, most_pinned=0).check_pin(DOCUMENT))
     assert answer.message.endswith("of which 0 are. Start the server with a larger --pin-memory.")
 

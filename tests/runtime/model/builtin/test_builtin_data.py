@@ -59,7 +59,7 @@ def test_another_seed_gives_other_conversations() -> None:
     assert next(conversations("one", STAGES[1])) != next(conversations("two", STAGES[1]))
 
 
-def test_a_chat_asks_only_for_what_the_user_said_before_or_gets_told_so() -> None:
+def test_a_chat_asks_only_for_facts_the_user_gave_or_the_reply_says_there_are_none() -> None:
     for seed in range(200):
         said = ""
         for turn in make_chat(words(seed)).turns:
@@ -200,7 +200,7 @@ def test_tool_calls_and_results_are_rendered_in_hermes_style(tokenizer: PreTrain
     )
 
 
-def test_the_template_refuses_what_the_model_cannot_read(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_the_template_refuses_inputs_that_the_model_cannot_read(tokenizer: PreTrainedTokenizerBase) -> None:
     picture: list[dict[str, object]] = [
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
     ]
@@ -251,7 +251,7 @@ def test_prompts_of_the_held_out_documents_reach_but_seldom_pass_1024_tokens(
     assert sum(length > 1024 for length in lengths) < 10
 
 
-def test_transformers_computes_what_the_trainer_computes(tmp_path: Path) -> None:
+def test_transformers_and_the_trainer_compute_the_same(tmp_path: Path) -> None:
     torch.manual_seed(0)
     shape = Shape(
         vocabulary=64, hidden=32, layers=2, heads=4, kv_heads=2, head_dim=16, intermediate=48, context=32
@@ -280,7 +280,7 @@ def test_the_model_in_the_package_is_whole_and_below_eight_megabytes() -> None:
     assert json.loads((BUILTIN / "config.json").read_text())["max_position_embeddings"] >= 4096
 
 
-def test_the_built_in_model_knows_who_it_is(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_the_built_in_model_knows_its_name(tokenizer: PreTrainedTokenizerBase) -> None:
     model = AutoModelForCausalLM.from_pretrained(BUILTIN, dtype=torch.float32)
     reply = greedy_reply([{"role": "user", "content": "Who are you?"}], model, tokenizer)
     assert reply == "I am Arbora's small built-in demonstration model."

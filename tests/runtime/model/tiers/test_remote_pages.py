@@ -237,7 +237,7 @@ def test_a_server_that_is_full_is_still_read(
     assert "wrong number of arguments" in record.message
 
 
-def test_a_server_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "ANSWER_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         store = RemoteStore(f"redis://127.0.0.1:{mute.getsockname()[1]}/0")
