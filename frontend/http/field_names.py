@@ -101,13 +101,20 @@ def _check_unknown(place: _Object, name: str, meant: str | None, binding: Bindin
     if bytes(memoryview(value)[:READ_BYTES]) in _NOTHING:
         return
     param = place.path + name
-    if meant is not None and (name not in binding.instead or meant not in place.fields):
+    if meant is not None and not (name in binding.instead and _has(place.fields, meant)):
         advice = f"Did you mean {place.path}{meant}?"
     elif binding.alone and name not in NOTES and _first(value) in (b'"', b"{", b"["):
         advice = f"{place.path[:-1]} may have {', '.join(place.kind.__struct_fields__)}."
     else:
         return
     raise RequestError(f"{param} is no known field. {advice}", param=param, code="unknown_parameter")
+
+
+def _has(fields: Mapping[str, Raw], path: str) -> bool:
+    """Whether there is a field at a path such as `function.parameters`."""
+    name, _, inner = path.partition(".")
+    value = fields.get(name, _NULL)
+    return name in fields and (not inner or (_first(value) == b"{" and _has(_fields.decode(value), inner)))
 
 
 def _check_misplaced(fields: Mapping[str, Raw], kind: BodyKind[T]) -> None:

@@ -115,6 +115,8 @@ async def test_a_name_that_was_meant_to_bind_the_reply_is_refused(
         function(input_schema={}),
         {"tools": [{**function()["tools"][0], "cache_control": {"type": "ephemeral"}}]},
         choice(type="function", function={"name": "f"}, disable_parallel_tool_use=True),
+        choice(type="function", function={"name": "f"}, name="f"),
+        {"tools": [{**function(parameters=SCHEMA)["tools"][0], "parameters": SCHEMA, "name": "f"}]},
     ],
 )
 async def test_a_name_that_binds_nothing_is_ignored(world: HttpWorld, fields: Any) -> None:
