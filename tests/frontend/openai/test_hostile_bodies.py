@@ -18,6 +18,7 @@ from arbora.frontend.http.body_limits import (
     MAX_FIELDS,
     MAX_TEMPLATE_KWARGS_BYTES,
 )
+from arbora.frontend.http.field_names import MOST_UNKNOWN
 from arbora.frontend.openai import completion_answers, token_logprobs
 from arbora.frontend.openai.responses import CompletionLogprobs
 from arbora.frontend.request.conversation import MAX_MESSAGES, MAX_TOOLS
@@ -119,6 +120,11 @@ REFUSED = {
     "a long stop string": (CHAT, chat(f'"stop":["{"a" * 2_000}"]'), "at most 1024"),
     "long stop strings": (CHAT, chat(f'"stop":{listed(16, json.dumps("a" * 200_000))}'), "stop is"),
     "unknown fields": (CHAT, chat(unknown(200_000)), f"more than {MAX_FIELDS} fields"),
+    "unknown fields of a small body": (
+        CHAT,
+        chat(unknown(4_000)),
+        f"more than {MOST_UNKNOWN} unknown fields",
+    ),
     "values": (DETOKENIZE, f'{{"tokens":{listed(2_500_000, "7")}}}', "more than 2097152 values"),
     "ids": (DETOKENIZE, f'{{"tokens":{listed(1_100_000, "7")}}}', "tokens has 1100000 ids"),
     "biased tokens": (CHAT, chat(f'"logit_bias":{{{unknown(200_000)}}}'), "logit_bias is"),
@@ -165,6 +171,10 @@ SERVED = {
         said("Hello you " * 100_000),
     ),
     "unknown names": (CHAT, chat(",".join(f'"{"t" * 38}{n}":1' for n in range(100)))),
+    "names with a constraint's letters": (
+        CHAT,
+        chat(",".join(f'"stuptuo_derutcurts{n}":1' for n in range(MOST_UNKNOWN))),
+    ),
     "stop strings of every choice": (
         CHAT,
         chat(f'"n":128,"max_tokens":1,"stop":{listed(16, json.dumps("ab" * 500))}'),
