@@ -23,9 +23,13 @@ ErrorJson: TypeAlias = Callable[[str, RequestError], bytes]
 
 
 def protocol_factory(
-    limits: Limits, on_refused: Callable[[int], None], error_json: ErrorJson
+    limits: Limits,
+    on_refused: Callable[[int], None],
+    progress: Callable[[], None],
+    error_json: ErrorJson,
 ) -> type[asyncio.Protocol]:
-    """The factory that uvicorn takes for its `http`. `on_refused` gets the status of each refusal."""
+    """The factory that uvicorn takes for its `http`. `on_refused` gets the status of each refusal; `progress`
+    is called for each new connection and each piece of input."""
     connections = Connections(limits)
 
     def create(
@@ -34,8 +38,9 @@ def protocol_factory(
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> asyncio.Protocol:
+        progress()
         inner = HttpToolsProtocol(config, server_state, app_state, _loop)
-        return Connection(inner, limits, connections, on_refused, error_json)
+        return Connection(inner, limits, connections, on_refused, progress, error_json)
 
     return create  # type: ignore[return-value]  # uvicorn calls it only
 
@@ -52,12 +57,14 @@ class Connection(asyncio.Protocol):
         limits: Limits,
         connections: Connections,
         on_refused: Callable[[int], None],
+        progress: Callable[[], None],
         error_json: ErrorJson,
     ) -> None:
         self._inner = inner
         self._limits = limits
         self._connections = connections
         self._on_refused = on_refused
+        self._progress = progress
         self._error_json = error_json
         self._parser = MessageParser(inner, self._answered)
         inner.parser = self._parser  # type: ignore[assignment]
@@ -93,6 +100,7 @@ class Connection(asyncio.Protocol):
         self._wire.end_of_input()
 
     def data_received(self, data: bytes) -> None:
+        self._progress()
         if self._wire.is_closing():
             return
         if self._refusal is not None:
