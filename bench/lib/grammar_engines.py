@@ -115,7 +115,7 @@ class _ArboraGrammar:
         pool.enter(0, 1, self._automaton.machine.start)
         rows = pool.rows(np.zeros(1, np.int32))
         arrays = cpu.arrays(rows)
-        times = compiled_clock.scratch()
+        times = compiled_clock.buffer()
         for token in tokens:
             yield compiled_clock.mask_us(times, *arrays, pool._own_masks)
             cpu.advance(rows, torch.tensor([token], dtype=torch.int32))
@@ -244,7 +244,7 @@ class _OutlinesGrammar:
 
 
 def within(seconds: int, make: Callable[[], Any]) -> Any:
-    """What `make` returns in a process of its own; None if it fails or takes longer."""
+    """The result of `make` in a process of its own; None if it fails or takes longer."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -269,7 +269,7 @@ def is_installed(name: str) -> bool:
 
 
 def engines(name: str, words: Words) -> dict[str, Engine]:
-    """Ours comes in both orders of properties."""
+    """Ours is measured with both orders of properties."""
     match name:
         case "arbora":
             return {"arbora": Arbora(words, "schema"), "arbora, any order": Arbora(words, "any")}

@@ -47,7 +47,7 @@ def vocabulary() -> Vocabulary:
 
 
 def compiler(grace_s: float = math.inf, **options: object) -> GrammarCompiler:
-    """Whoever asks waits for an automaton, unless they have only so much grace."""
+    """Requests wait for an automaton, but no longer than their grace period."""
     words = vocabulary()
     spelled = words.for_automata()
     made = GrammarCompiler(

@@ -254,7 +254,7 @@ def test_llguidance_is_not_used_while_all_waiting_requests_are_reproducible(worl
     assert world.grammars.pending == 1
 
 
-def test_an_automaton_that_is_there_in_time_leaves_llguidance_unasked(
+def test_llguidance_is_not_asked_if_the_automaton_is_ready_in_time(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.let_go()
@@ -328,7 +328,7 @@ def test_an_automaton_without_waiting_requests_is_begun_only_when_one_asks_again
     assert isinstance(compiled(world.grammars, "json_schema", CITY), Automaton)
 
 
-def test_nothing_goes_on_when_the_compiler_is_closed(world: World) -> None:
+def test_nothing_runs_after_the_compiler_is_closed(world: World) -> None:
     for number in range(2 * THREADS):
         submit(world.grammars, f"{number}", "regex", f"[0-9]{number}", reproducible=number % 2 == 0)
     works = list(world.grammars._works.values())
