@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 
 import numpy as np
@@ -46,8 +45,7 @@ def vocabulary() -> Vocabulary:
     return build_vocabulary(tokens, special, (EOS,))
 
 
-def compiler(grace_s: float = math.inf, **options: object) -> GrammarCompiler:
-    """Whoever asks waits for an automaton, unless they have only so much grace."""
+def compiler(**options: object) -> GrammarCompiler:
     words = vocabulary()
     spelled = words.for_automata()
     made = GrammarCompiler(
@@ -59,7 +57,6 @@ def compiler(grace_s: float = math.inf, **options: object) -> GrammarCompiler:
         special_names=words.special_names,
         eos_tokens=words.eos,
         vocab_size=MODEL_VOCAB,
-        grace_s=grace_s,
         **options,  # type: ignore[arg-type]
     )
     made.start()
