@@ -5,6 +5,7 @@
 
 `streams`      so many streams at once: each must end whole, and a sample say what it says alone
 `overload`     rounds of a full server and of ten times as many arrivals: goodput, refusals, Retry-After
+`storm`        so many clients that ignore Retry-After: each sends its next request when it has an answer
 `slow_readers` streams beside clients that read a byte a second
 `connections`  so many idle connections, beside which streams go on
 
@@ -249,6 +250,27 @@ async def overload(load: Load) -> None:
     report(scenario="overload", median_ratio=round(statistics.median(ratios), 3))
 
 
+async def storm(load: Load) -> None:
+    """Every request must be answered, if only with a refusal."""
+    answers, end, before = Counter[str](), time.perf_counter() + load.seconds, cpu_seconds(load.pid)
+
+    async def client(number: int) -> None:
+        while time.perf_counter() < end:
+            answer = await load.stream(number)
+            answers["refused" if answer.status == 429 else answer.fault() or "whole"] += 1
+            number += load.streams
+
+    await asyncio.gather(*(client(number) for number in range(load.streams)))
+    after = cpu_seconds(load.pid)
+    report(
+        scenario="storm",
+        clients=load.streams,
+        answers=answers,
+        cpu_seconds={role: round(after[role] - before[role], 1) for role in after},
+        processes=processes(load.pid),
+    )
+
+
 async def _until_quiet(load: Load) -> None:
     for _ in range(240):
         text = (await ask(load.server, "GET", "/metrics")).body.decode()
@@ -347,12 +369,19 @@ async def _ask_again(load: Load, connection: Any) -> bool:
 async def _get_health(load: Load, connection: Any) -> bytes:
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(connection, load.server.request("GET", "/health", keep=True))
-    return await loop.sock_recv(connection, 4096)
+    answer = b""
+    while not answer.endswith(b"}"):  # head and body may come apart
+        part = await loop.sock_recv(connection, 4096)
+        if not part:
+            return b""
+        answer += part
+    return answer
 
 
 SCENARIOS: dict[str, Callable[[Load], Awaitable[None]]] = {
     "streams": streams,
     "overload": overload,
+    "storm": storm,
     "slow_readers": slow_readers,
     "connections": connections,
 }

@@ -62,6 +62,10 @@ class BodyKind(Generic[T]):
     def decoder(self) -> msgspec.json.Decoder[T]:
         return msgspec.json.Decoder(self.type)
 
+    @cached_property
+    def required(self) -> list[str]:
+        return [each.name for each in msgspec.structs.fields(self.type) if each.required]
+
 
 class BodyReader:
     """Reads bodies, large ones on other threads; remembers which unknown fields it has warned of."""
@@ -154,8 +158,7 @@ def _no_object(body: bytes, error: msgspec.ValidationError) -> RequestError:
 
 def _check_misplaced(unknown: Set[str], fields: Mapping[str, Raw], kind: BodyKind[T]) -> None:
     """Raises `RequestError` for a request that has another endpoint's field and lacks one of its own."""
-    missing = [each.name for each in msgspec.structs.fields(kind.type) if each.required]
-    missing = [name for name in missing if name not in fields]
+    missing = [name for name in kind.required if name not in fields]
     for name in sorted(unknown & kind.elsewhere.keys()) if missing else ():
         raise RequestError(
             f"The required field {missing[0]} is missing, and {name} is a field of {kind.elsewhere[name]}: "

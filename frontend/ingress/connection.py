@@ -19,8 +19,11 @@ from .refusal import refusal_bytes
 from .wire import Wire
 
 
-def protocol_factory(limits: Limits, on_refused: Callable[[int], None]) -> type[asyncio.Protocol]:
-    """The factory that uvicorn takes for its `http`. `on_refused` gets the status of each refusal."""
+def protocol_factory(
+    limits: Limits, on_refused: Callable[[int], None], progress: Callable[[], None]
+) -> type[asyncio.Protocol]:
+    """The factory that uvicorn takes for its `http`. `on_refused` gets the status of each refusal; `progress`
+    is called for each new connection and each piece of input."""
     connections = Connections(limits)
 
     def create(
@@ -29,8 +32,9 @@ def protocol_factory(limits: Limits, on_refused: Callable[[int], None]) -> type[
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> asyncio.Protocol:
+        progress()
         inner = HttpToolsProtocol(config, server_state, app_state, _loop)
-        return Connection(inner, limits, connections, on_refused)
+        return Connection(inner, limits, connections, on_refused, progress)
 
     return create  # type: ignore[return-value]  # uvicorn calls it only
 
@@ -47,11 +51,13 @@ class Connection(asyncio.Protocol):
         limits: Limits,
         connections: Connections,
         on_refused: Callable[[int], None],
+        progress: Callable[[], None],
     ) -> None:
         self._inner = inner
         self._limits = limits
         self._connections = connections
         self._on_refused = on_refused
+        self._progress = progress
         self._parser = MessageParser(inner, self._answered)
         inner.parser = self._parser  # type: ignore[assignment]
         self._head = HeadReader(limits)
@@ -86,6 +92,7 @@ class Connection(asyncio.Protocol):
         self._wire.end_of_input()
 
     def data_received(self, data: bytes) -> None:
+        self._progress()
         if self._wire.is_closing():
             return
         if self._refusal is not None:

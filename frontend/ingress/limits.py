@@ -8,7 +8,7 @@ import resource
 import msgspec
 
 KEPT_DESCRIPTORS = 64  # for files, threads and ipc sockets that this process opens later
-MOST_CONNECTIONS = 16_384
+MOST_CONNECTIONS = 16_384  # served, and waiting to be accepted (Linux: net.core.somaxconn at most)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

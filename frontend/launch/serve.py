@@ -20,7 +20,7 @@ from .supervisor import Supervisor
 from .watchdog import PATIENCE, Patience
 
 DRAIN_SECONDS = 30.0
-LISTEN_BACKLOG = 2048
+LISTEN_BACKLOG = 2048  # until the tokenizer process listens too, with its own
 _FIXES = {
     errno.EADDRINUSE: "Stop what uses the port or choose another one with --port.",
     errno.EACCES: "Choose a port from 1024 on with --port.",

@@ -22,7 +22,6 @@ from ..messages import Message
 
 ANY_EPOCH = 0
 MAX_IPC_PATH = 107
-MAX_RECEIVED = 1000  # messages from each peer
 _EPOCH = struct.Struct("<I")
 T = TypeVar("T")
 
@@ -54,21 +53,18 @@ def remove_ipc_file(address: str) -> None:
 class Outbox:
     """Sends to one peer. Never blocks and never drops: the peer's address may be bound later.
 
-    limit: messages that may wait here until the peer reads them (0: no limit)
+    Messages wait without limit until the peer reads them: the supervisor soon ends a peer that hangs.
     """
 
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], address: str, epoch: int, limit: int = 0
-    ) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, epoch: int) -> None:
         self._socket = context.socket(zmq.PUSH)
-        self._socket.setsockopt(zmq.SNDHWM, limit)
+        self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.LINGER, 500)
         self._socket.connect(address)
         self._header = _EPOCH.pack(epoch)
         self._encoder = msgspec.msgpack.Encoder()
 
     def send(self, message: Message) -> None:
-        """Raises zmq.Again beyond the limit."""
         frames = (self._header, self._encoder.encode(message))
         self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
 
@@ -135,14 +131,11 @@ class Inbox(Generic[T]):
 
 
 class AsyncInbox(Generic[T]):
-    """Receives on an asyncio loop. `epoch` changes when the peer starts again.
-
-    If the loop stops reading, messages soon stay in their senders' outboxes, which have limits.
-    """
+    """Receives on an asyncio loop. `epoch` changes when the peer starts again."""
 
     def __init__(self, context: zmq.asyncio.Context, address: str, kind: object, epoch: int) -> None:
         self._socket = context.socket(zmq.PULL)
-        self._socket.setsockopt(zmq.RCVHWM, MAX_RECEIVED)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.bind(address)
         self._decoder: _Decoder[T] = _Decoder(kind, epoch)
 

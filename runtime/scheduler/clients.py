@@ -1,15 +1,11 @@
-"""Sends to the tokenizer processes; a slow one neither blocks the loop nor fills the memory."""
+"""Sends to the tokenizer processes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import zmq
-
 from ..messages import Message
 from ..processes.sockets import Outbox
-
-MAX_UNREAD = 10_000  # messages, beside those that the peer's process has received
 
 
 class Clients:
@@ -19,21 +15,15 @@ class Clients:
         self._connect = connect
         self._outboxes: dict[int, Outbox] = {}
 
-    def send(self, messages: dict[int, list[Message]]) -> list[int]:
-        """Returns the clients that read no more; their unread messages are lost."""
-        stuck = []
+    def send(self, messages: dict[int, list[Message]]) -> None:
         for client, its_messages in messages.items():
             if client not in self._outboxes:
                 self._outboxes[client] = self._connect(client)
-            try:
-                for message in its_messages:
-                    self._outboxes[client].send(message)
-            except zmq.Again:
-                self.forget(client)
-                stuck.append(client)
-        return stuck
+            for message in its_messages:
+                self._outboxes[client].send(message)
 
     def forget(self, client: int) -> None:
+        """The client has died. Its unread messages are dropped."""
         outbox = self._outboxes.pop(client, None)
         if outbox is not None:
             outbox.close(linger_ms=0)

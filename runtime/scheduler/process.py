@@ -54,7 +54,7 @@ from ..processes.sockets import (
 )
 from ..vocabulary import FILE_NAME, TOKENIZER_NAME, Vocabulary, load_vocabulary
 from .budget import StepBudget
-from .clients import MAX_UNREAD, Clients
+from .clients import Clients
 from .grammar_loader import GrammarLoader
 from .refusals import Limits
 from .scheduler import Scheduler
@@ -175,13 +175,10 @@ class Loop:
             self._model.send(message)
         for message in self._scheduler.messages_to_store():
             self._page_store.send(message)
-        for client in self._clients.send(self._scheduler.messages_to_clients()):
-            log.error("tokenizer process %d left %d messages unread; its requests end", client, MAX_UNREAD)
-            self._scheduler.refuse_client(client, "The server could not deliver the reply; try again.")
+        self._clients.send(self._scheduler.messages_to_clients())
 
     def _connect_client(self, client: int) -> Outbox:
-        address = tokenizer_address(self._directory, client)
-        return Outbox(self._context, address, self._epoch, limit=MAX_UNREAD)
+        return self._outbox(tokenizer_address(self._directory, client))
 
     def _outbox(self, address: str) -> Outbox:
         return Outbox(self._context, address, self._epoch)

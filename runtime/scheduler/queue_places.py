@@ -8,6 +8,7 @@ from math import ceil, exp
 UNMEASURED_S = 5  # Retry-After before any reply has ended
 LONGEST_WAIT_S = 60  # OpenAI's clients ignore a longer Retry-After and try again at once
 MEMORY_S = 30.0  # time constant of the average rate of ended replies
+SPACING = 0.8  # between promised times, in the time that the server takes for a request: some clients give up
 SWEEP_FROM = 1024  # tenants, beyond twice those that the last sweep kept
 
 
@@ -65,8 +66,8 @@ class RetryTimes:
     """Tells refused requests when to try again, from the rate at which replies end while others wait.
 
     Each refused request of a tenant gets the time at which one more of the tenant's places should be free,
-    after the times of its earlier refusals, so clients that obey do not all come back at once. The time is
-    never longer than the queue lasts, so that the server does not run out of work.
+    after the times of its earlier refusals, so clients that obey do not all come back at once, and most come
+    back only once. The queue is the reserve for those that never do.
     """
 
     def __init__(self, places: QueuePlaces) -> None:
@@ -100,12 +101,11 @@ class RetryTimes:
         seconds_each = self._seconds / self._ended
         too_many = max(0, self._places.total - self._places.most)
         first = self._now + (too_many + 1) * seconds_each
-        next_own = self._promised.get(tenant, 0.0) + max(1, self._places.tenants) * seconds_each
-        latest = self._now + min(LONGEST_WAIT_S, self._places.total * seconds_each)
-        due = min(max(first, next_own), latest)
+        next_own = self._promised.get(tenant, 0.0) + SPACING * max(1, self._places.tenants) * seconds_each
+        due = min(max(first, next_own), self._now + LONGEST_WAIT_S)
         self._sweep()
         self._promised[tenant] = due
-        return max(1, min(LONGEST_WAIT_S, ceil(due - self._now)))
+        return max(1, ceil(due - self._now))
 
     def _sweep(self) -> None:
         """Forgets past times, at an amortized constant cost for each refusal."""

@@ -142,13 +142,6 @@ class Scheduler:
             self._requests.end(request)
         self._replies.drop_client(client)
 
-    def refuse_client(self, client: int, message: str) -> None:
-        """Ends the requests of a tokenizer process that reads no more. It learns so if it wakes up."""
-        requests = [request.id for request in self._requests.open if request.client == client]
-        self.drop_client(client)
-        for request in requests:
-            self._replies.add(client, Refused(request, 503, message, code="client_too_slow"))
-
     def query(self, client: int, query: int) -> None:
         self._replies.add(client, self.stats(query))
 

@@ -17,6 +17,7 @@ import pytest
 import pytest_asyncio
 import zmq
 import zmq.asyncio
+from arbora.frontend.launch.watchdog import PATIENCE as WATCHDOG_PATIENCE
 from arbora.frontend.model_tokenizer import load_tokenizer
 from arbora.runtime.config import ServeConfig
 from arbora.runtime.messages import Alive, Drained, Failed, Ready, SupervisorInbox
@@ -64,7 +65,8 @@ class World:
         async with asyncio.timeout(PATIENCE):
             while isinstance(message := await self.inbox.receive(), Alive):
                 assert self.process is not None
-                assert message == Alive(self.process.pid, stalled_s=0.0)
+                assert message.pid == self.process.pid
+                assert message.stalled_s < WATCHDOG_PATIENCE.stalled_s["tokenizer"]
             return message
 
     async def close(self) -> None:

@@ -115,6 +115,7 @@ async def http_world(
     max_waiting: int = 1024,
     limits: Limits | None = None,
     send_buffer: int | None = None,
+    progress: Callable[[], None] = lambda: None,
     **more: Any,
 ) -> AsyncIterator[HttpWorld]:
     """`send_buffer` is the SO_SNDBUF of connections, in bytes; `more` is the rest of the configuration."""
@@ -136,7 +137,7 @@ async def http_world(
         if send_buffer is not None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         http_service = HttpService.of(service)
-        server = http_server(http_service, limits)
+        server = http_server(http_service, limits, progress)
         tasks = [asyncio.create_task(engine.run()), asyncio.create_task(server.serve([listener]))]
         await eventually(lambda: server.started)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"

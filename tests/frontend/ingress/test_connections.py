@@ -262,3 +262,16 @@ def test_a_client_that_has_gone_makes_no_error_of_writing_to_it() -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(check())
+
+
+async def test_each_connection_input_and_request_counts_as_progress_of_the_process() -> None:
+    marks = 0
+
+    def progress() -> None:
+        nonlocal marks
+        marks += 1
+
+    async with http_world(progress=progress) as world:
+        for number in range(1, 6):
+            assert (await asked(world.url, VERSION)).status == 200
+            assert marks >= 3 * number

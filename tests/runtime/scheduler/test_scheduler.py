@@ -185,19 +185,6 @@ def test_a_dropped_client_takes_its_requests_along() -> None:
     assert bench.finish("b") == "length"
 
 
-def test_a_client_that_reads_no_more_learns_that_its_requests_ended() -> None:
-    bench = SchedulerBench()
-    bench.submit("a", long_reply_prompt(9, 20), max_tokens=20, client=1)
-    bench.submit("compiling", [1, 2], grammar="even", client=1)
-    bench.submit("b", long_reply_prompt(9, 5, salt=3), max_tokens=5, client=2)
-    bench.run(steps=3)
-    bench.scheduler.refuse_client(1, "too slow")
-    bench.run()
-    assert {name: refused.status for name, refused in bench.refused.items()} == {"a": 503, "compiling": 503}
-    assert bench.finish("b") == "length"
-    assert bench.scheduler.idle
-
-
 def test_a_grammar_is_accepted_once_compiled_and_binds_every_token() -> None:
     bench = SchedulerBench()
     bench.submit("a", [1, 2, 3], max_tokens=12, grammar="even", ignore_eos=True)
