@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...runtime.grammar_spec import GrammarSpec
+from ...runtime.vocabulary import Vocabulary
 from ..errors import BusyError, CompilerError, GrammarError, TooLargeError
 from ..host.client import HostServer
 from ..host.grammar import HostGrammar
@@ -42,10 +43,6 @@ log = logging.getLogger(__name__)
 class GrammarCompiler:
     """`submit` returns at once; `finished` returns the answers that are ready, in no particular order.
 
-    offsets, data: the bytes of token i are data[offsets[i]:offsets[i + 1]]; int32, uint8
-    special: [tokens], tokens that never match as text
-    spelled_offsets, spelled_data: the bytes as automata read them; no text has a special token's bytes
-    special_names: special tokens that a structural tag may name
     vocab_size: the model's number of logits, at least the number of tokens
     files: compiled grammars on disk, for the next start
     on_finished: called from any thread when `finished` may have new answers
@@ -53,31 +50,21 @@ class GrammarCompiler:
 
     def __init__(
         self,
-        *,
-        offsets: NDArray[np.int32],
-        data: NDArray[np.uint8],
-        special: NDArray[np.bool_],
-        spelled_offsets: NDArray[np.int32],
-        spelled_data: NDArray[np.uint8],
-        special_names: Mapping[str, int],
-        eos_tokens: tuple[int, ...],
+        vocabulary: Vocabulary,
         vocab_size: int,
+        *,
         files: GrammarFiles | None = None,
         on_finished: Callable[[], None] = lambda: None,
     ) -> None:
-        self._offsets = offsets
-        self._data = data
-        self._special = special
-        self._spelled_offsets = spelled_offsets
-        self._spelled_data = spelled_data
-        self._eos_tokens = eos_tokens
-        self._vocab_size = vocab_size
+        self._spelled = vocabulary.for_automata()
         self._on_finished = on_finished
         spending = Spending()
         self._threads = Lanes("grammars", THREADS, LARGE_THREADS, spending=spending)
-        self._host = HostJobs(HostServer(self._host_vocabulary()), eos_tokens, spending)
-        spellings = Spellings(spelled_offsets, spelled_data, eos_tokens, vocab_size)
-        special_bytes = {name: self.spelled(np.array([token])) for name, token in special_names.items()}
+        server = HostServer(_host_vocabulary(vocabulary, vocab_size))
+        self._host = HostJobs(server, vocabulary.eos, spending)
+        spellings = Spellings(self._spelled.offsets, self._spelled.data, vocabulary.eos, vocab_size)
+        names = vocabulary.special_names
+        special_bytes = {name: self._spelled.token_bytes(token) for name, token in names.items()}
         self._workers = AutomatonWorkers(spellings, SpecialTokens(special_bytes), WORKERS, spending)
         self._routes = Routes(self._workers, self._host, files)
         self._cache: GrammarCache[bytes, Compiled] = GrammarCache(CACHE_BYTES, on_finished)
@@ -115,8 +102,9 @@ class GrammarCompiler:
 
     def spelled(self, tokens: NDArray[np.int32]) -> bytes:
         """The bytes of tokens [n] as automata read them; an end-of-sequence token has none."""
-        starts, ends = self._spelled_offsets[tokens].tolist(), self._spelled_offsets[tokens + 1].tolist()
-        return b"".join(self._spelled_data.data[start:end] for start, end in zip(starts, ends, strict=True))
+        offsets, data = self._spelled.offsets, self._spelled.data.data
+        starts, ends = offsets[tokens].tolist(), offsets[tokens + 1].tolist()
+        return b"".join(data[start:end] for start, end in zip(starts, ends, strict=True))
 
     def close(self) -> None:
         self._threads.close()
@@ -163,10 +151,11 @@ class GrammarCompiler:
                 self._refused.note(digest, None if future.cancelled() else future.exception())
                 _log_fault(future)
 
-    def _host_vocabulary(self) -> HostVocabulary:
-        special = [*np.flatnonzero(self._special).tolist(), *range(len(self._special), self._vocab_size)]
-        offsets = self._offsets.astype(np.int32).tobytes()
-        return HostVocabulary(offsets, self._data.tobytes(), special, self._eos_tokens, self._vocab_size)
+
+def _host_vocabulary(vocabulary: Vocabulary, vocab_size: int) -> HostVocabulary:
+    special = [*np.flatnonzero(vocabulary.special).tolist(), *range(vocabulary.size, vocab_size)]
+    offsets = vocabulary.offsets.astype(np.int32).tobytes()
+    return HostVocabulary(offsets, vocabulary.data.tobytes(), special, vocabulary.eos, vocab_size)
 
 
 def _answer(made: Future[Compiled]) -> Answer:

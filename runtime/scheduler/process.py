@@ -195,16 +195,9 @@ def _wait_for_vocabulary(directory: Path) -> Vocabulary:
 
 
 def _compiler(vocabulary: Vocabulary, vocab_size: int, on_finished: Callable[[], None]) -> GrammarCompiler:
-    spelled = vocabulary.for_automata()
     return GrammarCompiler(
-        offsets=vocabulary.offsets,
-        data=vocabulary.data,
-        special=vocabulary.special,
-        spelled_offsets=spelled.offsets,
-        spelled_data=spelled.data,
-        special_names=vocabulary.special_names,
-        eos_tokens=vocabulary.eos,
-        vocab_size=vocab_size,
+        vocabulary,
+        vocab_size,
         files=GrammarFiles(default_directory(), f"{vocabulary.hash} {vocab_size}"),
         on_finished=on_finished,
     )

@@ -47,18 +47,7 @@ def vocabulary() -> Vocabulary:
 
 def compiler(**options: object) -> GrammarCompiler:
     words = vocabulary()
-    spelled = words.for_automata()
-    made = GrammarCompiler(
-        offsets=words.offsets,
-        data=words.data,
-        special=words.special,
-        spelled_offsets=spelled.offsets,
-        spelled_data=spelled.data,
-        special_names=words.special_names,
-        eos_tokens=words.eos,
-        vocab_size=MODEL_VOCAB,
-        **options,  # type: ignore[arg-type]
-    )
+    made = GrammarCompiler(words, MODEL_VOCAB, **options)  # type: ignore[arg-type]
     made.start()
     return made
 
