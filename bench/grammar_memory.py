@@ -60,7 +60,7 @@ def _compiler() -> GrammarCompiler:
 
 
 def _memory(process: psutil.Process) -> int:
-    """Bytes; of memory that several processes share, this one's part. 0 of a process that has ended."""
+    """Bytes, with this process's share of shared memory; 0 for a process that has ended."""
     try:
         return int(process.memory_full_info().pss)
     except psutil.Error:

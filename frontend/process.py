@@ -24,6 +24,8 @@ from ..runtime.messages import Drained, Failed, Message, Ready
 from ..runtime.processes.child import SIGN_OF_LIFE_S, ChildArguments, child_arguments
 from ..runtime.processes.heartbeat import Heartbeat
 from ..runtime.processes.sockets import ANY_EPOCH, Outbox, supervisor_address
+from .faces import FACES
+from .http.faces import Faces
 from .http.http_service import HttpService
 from .http_app import create_app
 from .ingress.connection import protocol_factory
@@ -85,7 +87,10 @@ async def _serve(
 
 
 def http_server(
-    http: HttpService, limits: Limits | None = None, progress: Callable[[], None] = lambda: None
+    http: HttpService,
+    limits: Limits | None = None,
+    progress: Callable[[], None] = lambda: None,
+    faces: Faces = FACES,
 ) -> uvicorn.Server:
     """`progress` is called as input arrives and as requests begin: when thousands of requests arrive at once,
     one pass of the event loop takes seconds."""
@@ -93,8 +98,10 @@ def http_server(
     failed = http.metrics.failed
     return uvicorn.Server(
         uvicorn.Config(
-            _reporting(create_app(http), progress),
-            http=protocol_factory(limits, lambda status: failed.labels(status).inc(), progress),
+            _reporting(create_app(http, faces), progress),
+            http=protocol_factory(
+                limits, lambda status: failed.labels(status).inc(), progress, faces.error_json
+            ),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -123,7 +130,7 @@ async def _show_life(heartbeat: Heartbeat) -> None:
 
 
 async def _stop_when_drained(engine: EngineClient, server: uvicorn.Server) -> None:
-    """While requests are open, new ones are told that the server shuts down."""
+    """While requests are open, new ones are refused, as the server shuts down."""
     await engine.drain_requested.wait()
     if engine.open_requests:
         open_requests = f"{engine.open_requests} open request{'s' if engine.open_requests > 1 else ''}"

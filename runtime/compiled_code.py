@@ -25,7 +25,8 @@ def version(folder: Path) -> str:
 
 
 def directory(folder: Path) -> str:
-    """Where numba keeps the folder's code: `NUMBA_CACHE_DIR`, else a directory for this version."""
+    """Where numba keeps the folder's code if it can write there: `NUMBA_CACHE_DIR`, else a directory for this
+    version."""
     return os.environ.get("NUMBA_CACHE_DIR") or str(_parent() / f"{folder.name}-{version(folder)}")
 
 

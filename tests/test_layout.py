@@ -1,4 +1,4 @@
-"""How the package is laid out: its folders, who may import whom, what an import may load."""
+"""How the package is laid out: its folders, which may import which, what an import may load."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "frontend.request": REQUEST,
     "frontend.http": REQUEST | {"frontend.request"},
     "frontend.openai": REQUEST | {"frontend.request", "frontend.http"},
-    "frontend.ingress": SHARED_MODULES | {"frontend.openai"},
+    "frontend.ingress": SHARED_MODULES | {"frontend.http"},
     "runtime.scheduler": SHARED_MODULES | {"radix_cache", "grammars"},
     "runtime.model": SHARED_MODULES | {"kernels"},
     "runtime": SHARED_MODULES,
@@ -108,7 +108,7 @@ def folder_of(module: str) -> str:
 
 
 def in_circles(imports: dict[str, set[str]]) -> list[str]:
-    """The names that reach themselves by imports, and those that reach such a name."""
+    """The names in a circle of imports, and the names that reach one."""
     left = {name: targets & imports.keys() - {name} for name, targets in imports.items()}
     while ends := {name for name, targets in left.items() if not targets & left.keys()}:
         left = {name: targets for name, targets in left.items() if name not in ends}
@@ -217,7 +217,7 @@ def test_the_package_loads_its_public_names_when_they_are_asked_for() -> None:
     assert loaded_by("import arbora", {"zmq", "msgspec", "numpy", "arbora.frontend"}) == set()
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     assert all(hasattr(arbora, name) for name in arbora.__all__)
 
 

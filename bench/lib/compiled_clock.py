@@ -26,5 +26,5 @@ def mask_us(times: Any, *parts: Any) -> float:
     return microseconds
 
 
-def room() -> np.ndarray[Any, np.dtype[np.int64]]:
+def buffer() -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.zeros((2, 2), np.int64)

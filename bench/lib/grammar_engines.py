@@ -118,7 +118,7 @@ class _ArboraGrammar:
         lists, words, masks = (
             arena.tensor.numpy() for arena in (pool._lists, pool._list_tokens, pool._masks)
         )
-        times = compiled_clock.room()
+        times = compiled_clock.buffer()
         for token in tokens:
             yield compiled_clock.mask_us(times, *arrays, lists, words, masks, pool._own_masks)
             cpu.advance(rows, torch.tensor([token], dtype=torch.int32))
@@ -266,7 +266,7 @@ class _OutlinesGrammar:
 
 
 def within(seconds: int, make: Callable[[], Any]) -> Any:
-    """What `make` returns in a process of its own; None if it fails or takes longer."""
+    """The result of `make` in a process of its own; None if it fails or takes longer."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -291,7 +291,7 @@ def is_installed(name: str) -> bool:
 
 
 def engines(name: str, words: Words) -> dict[str, Engine]:
-    """Ours comes in both orders of properties."""
+    """Ours is measured with both orders of properties."""
     match name:
         case "arbora":
             return {"arbora": Arbora(words, "schema"), "arbora, any order": Arbora(words, "any")}

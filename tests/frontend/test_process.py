@@ -146,7 +146,7 @@ async def test_it_writes_the_vocabulary_before_it_is_ready(world: World) -> None
 
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "config.json"])
-async def test_a_model_that_it_cannot_read_is_told_to_the_supervisor(world: World, file: str) -> None:
+async def test_the_supervisor_learns_of_an_unreadable_model(world: World, file: str) -> None:
     (world.model / file).write_text("nonsense")
     process = await world.start()
     failed = await world.receive()
@@ -155,7 +155,7 @@ async def test_a_model_that_it_cannot_read_is_told_to_the_supervisor(world: Worl
     assert await process.wait() == 1
 
 
-async def test_a_chat_template_that_cannot_be_read_is_told_to_the_supervisor(world: World) -> None:
+async def test_the_supervisor_learns_of_an_unreadable_chat_template(world: World) -> None:
     (world.model / "tokenizer_config.json").write_text('{"chat_template": "{% if %}"}')
     process = await world.start()
     failed = await world.receive()
@@ -164,7 +164,7 @@ async def test_a_chat_template_that_cannot_be_read_is_told_to_the_supervisor(wor
     assert await process.wait() == 1
 
 
-async def test_an_architecture_that_is_not_served_is_told_before_what_else_is_missing(world: World) -> None:
+async def test_an_unsupported_architecture_is_named_before_missing_files(world: World) -> None:
     (world.model / "tokenizer.json").unlink()
     (world.model / "config.json").write_text('{"architectures": ["GPT2LMHeadModel"], "n_embd": 768}')
     await world.start()
@@ -188,7 +188,7 @@ async def test_connections_wait_until_the_process_knows_whether_the_replica_is_u
     assert process.returncode is None
 
 
-async def test_running_out_of_descriptors_is_told_and_leaves_no_damage(world: World) -> None:
+async def test_running_out_of_descriptors_is_reported_and_does_no_damage(world: World) -> None:
     process = await world.start()
     await world.receive()
     text = load_tokenizer(world.model, world.directory).encode("the cat sat")

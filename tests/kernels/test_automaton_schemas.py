@@ -58,7 +58,7 @@ CASES = {
         (OPEN, SEE, NEED, CLOSE),
         "any",
     ),
-    "names without room": Case(
+    "names that do not fit": Case(
         {"properties": {"a": {"$ref": "#"}, "b": {"$ref": "#/$defs/deep"}, "aa": {"$ref": "#/$defs/deep"}}}
         | {"additionalProperties": False, "type": "object"}
         | {"$defs": {"deep": {"type": "object", "properties": {"a": {"type": "array"}}, "required": ["a"]}}},

@@ -302,7 +302,7 @@ TestLoadedGrammars = LoadedGrammars.TestCase
 TestLoadedGrammars.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
 
 
-def test_an_arena_reuses_what_was_freed_before_it_grows() -> None:
+def test_an_arena_reuses_freed_rows_before_it_grows() -> None:
     arena = Arena(8, (), torch.int32, torch.device("cpu"))
     first = arena.add(np.arange(5, dtype=np.int32))
     arena.add(np.arange(3, dtype=np.int32))

@@ -1,4 +1,4 @@
-"""Rows of the fake model that automata follow, stepped in plain Python from what the messages say."""
+"""Rows of the fake model that automata follow, stepped in plain Python by the messages."""
 
 from __future__ import annotations
 

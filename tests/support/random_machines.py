@@ -29,7 +29,7 @@ from arbora.grammars.machine.stack_automaton import (
 
 
 class Top(IntEnum):
-    """What stands on the stack in a state."""
+    """The words on the stack in a state."""
 
     BASE = 0
     """a return address or nothing"""
@@ -42,11 +42,11 @@ class Top(IntEnum):
 
 
 WORDS = {Top.SET: 1, Top.COUNT_ON_SET: 1, Top.WIDE_SET: 3}
-"""of the set that stands on a base"""
+"""of a set on top of a base"""
 NAMES = {Top.SET: (0, 1, 2, 3), Top.WIDE_SET: (0, 1, WORD_NAMES, 2 * WORD_NAMES)}
 VERDICTS = 3
 ROWS = 3
-"""of each action: those behind it are for names without room"""
+"""of each action: the ones after it are for names that do not fit"""
 
 
 class RandomMachine(NamedTuple):
@@ -59,12 +59,12 @@ class RandomMachine(NamedTuple):
     def stack(self, state: int, depth: int, rng: np.random.Generator) -> tuple[int, ...]:
         """A stack of about `depth` places that fits the state."""
         top = self.tops[state]
-        room = min(depth, MAX_DEPTH) - 1 - WORDS.get(top, 0)
+        free = min(depth, MAX_DEPTH) - 1 - WORDS.get(top, 0)
         stack, inner = list[int](), Top.BASE
-        while len(stack) < room:
+        while len(stack) < free:
             stack.append(self._base(inner, rng))
             inner = (Top.BASE, Top.SET, Top.WIDE_SET)[int(rng.integers(0, 3))]
-            if len(stack) + WORDS.get(inner, 0) > room:
+            if len(stack) + WORDS.get(inner, 0) > free:
                 inner = Top.BASE
             stack += self._set(inner, rng)
         if top in WORDS:
@@ -130,13 +130,13 @@ def _state(rng: np.random.Generator, tops: list[Top], top: Top, dead: float = 0.
 
 
 def _rows(rng: np.random.Generator, action: list[int]) -> list[list[int]]:
-    """Its room is mostly what it takes, sometimes more, as where it leads to what nests deep."""
+    """Its reserve is mostly what it takes, sometimes more, as for a deeply nested target."""
     kind, target, operand, *more = action
-    room = least_reserve(kind, sum(more[:1])) + (0, 0, 0, 1, 4)[int(rng.integers(0, 5))]
+    reserve = least_reserve(kind, sum(more[:1])) + (0, 0, 0, 1, 4)[int(rng.integers(0, 5))]
     names = NAMES[Top.WIDE_SET if kind == OPEN and more[0] > 1 else Top.SET]
     lacking = [words_of(1 << names[int(rng.integers(0, len(names)))]) for _ in range(ROWS - 1)]
     full = [[FULL, 0, 0, int(rng.integers(2, 12)), *words] for words in lacking]
-    return [_padded([kind, target, operand, room, *more]), *full]
+    return [_padded([kind, target, operand, reserve, *more]), *full]
 
 
 def _padded(action: list[int]) -> list[int]:
@@ -149,7 +149,7 @@ def _names(top: Top, rng: np.random.Generator) -> int:
 
 
 def _action(rng: np.random.Generator, tops: list[Top], top: Top, bases: list[list[int]]) -> list[int]:
-    """Without its room."""
+    """Without its reserve."""
 
     def to(after: Top) -> int:
         return _state(rng, tops, after)

@@ -204,7 +204,7 @@ class Grammar:
         return False
 
     def may_fill(self, state: int, token: int) -> bool:
-        """Whether a token needs room: what it pushes, and what its actions ask for, may be too much."""
+        """Whether a token's pushes, or its actions' demands, may exceed the free part of the stack."""
         most = max(STACK_DEPTH, len(self.stack_for(state, STACK_DEPTH)))  # a call or a count comes on top
         at = Configuration(state, self.stack_for(state, 4))
         below = len(at.stack)

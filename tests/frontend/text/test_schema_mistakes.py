@@ -1,4 +1,4 @@
-"""Mistakes in a schema are those that its meta-schema finds, and finding them is cheap."""
+"""The meta-schema's mistakes are found in a schema, cheaply."""
 
 from __future__ import annotations
 

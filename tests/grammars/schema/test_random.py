@@ -20,7 +20,7 @@ from json_automata import accepts_in_some_order, walked
 from llguidance_bytes import Peer
 
 COMPILER = SchemaCompiler()
-LONG_NUMBER = re.compile(rb"[\d.]{14}|[eE][+]?\d{3}")  # which a double rounds, or has no room for
+LONG_NUMBER = re.compile(rb"[\d.]{14}|[eE][+]?\d{3}")  # which a double rounds or cannot hold
 NAMES = ("a", "ab", "b")
 SLOW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -142,7 +142,7 @@ def test_a_slow_schema_holds_up_no_other() -> None:
     grammars.close()
 
 
-def test_a_small_schema_is_there_before_large_ones_that_came_first(
+def test_a_small_schema_is_ready_before_earlier_large_ones(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end, build = threading.Event(), grammars._workers.build
@@ -324,7 +324,7 @@ def test_all_that_the_host_holds_of_an_automaton_counts_for_its_memory(grammars:
     assert closing.host_nbytes > plain.host_nbytes
 
 
-def test_a_process_is_there_before_the_first_grammar() -> None:
+def test_a_process_is_started_before_the_first_grammar() -> None:
     grammars = compiler()
     deadline = time.monotonic() + PATIENCE_S
     while len(grammars._workers._idle) < WORKERS and time.monotonic() < deadline:

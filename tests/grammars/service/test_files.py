@@ -1,4 +1,4 @@
-"""Compiled grammars that outlive the process: what is kept, what is never used."""
+"""Compiled grammars that outlive the process: which are kept, and which files are never used."""
 
 from __future__ import annotations
 

@@ -414,7 +414,7 @@ def test_a_timeout_is_the_grammars_fault_only_if_it_had_the_processor(
     assert (known.reason(b"slow") is not None) == (kind is TooSlowError)
 
 
-def test_the_server_tells_how_much_processor_time_a_grammar_took(
+def test_the_server_reports_the_processor_time_of_a_grammar(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 0.02)

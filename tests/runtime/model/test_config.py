@@ -246,7 +246,7 @@ def test_the_expected_tensors_are_those_that_transformers_saves(tmp_path: Path) 
         assert expected_tensors(load_decoder_config(directory)) == stored
 
 
-def test_a_tied_head_that_is_stored_all_the_same_is_ignored(model: Path) -> None:
+def test_a_stored_copy_of_a_tied_head_is_ignored(model: Path) -> None:
     edit_config(model, tie_word_embeddings=True)
     config = load_decoder_config(model)
     assert "lm_head.weight" not in expected_tensors(config)

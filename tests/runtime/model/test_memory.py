@@ -42,7 +42,7 @@ def test_loading_takes_little_more_than_the_weights_and_a_tied_heads_packed_copy
     assert weights - PROCESS <= after <= peak <= 1.15 * weights + head + PROCESS
 
 
-def test_free_memory_is_within_what_the_machine_has() -> None:
+def test_free_memory_is_at_most_the_machines() -> None:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert 0 < free_memory(torch.device("cpu")) <= total
 

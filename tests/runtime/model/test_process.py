@@ -120,7 +120,7 @@ def mask_of(tokens: list[int]) -> bytes:
     return np.packbits(flags, bitorder="little").tobytes()
 
 
-def test_it_runs_queued_plans_in_order_until_it_is_told_to_stop(peers: Peers, model: Path) -> None:
+def test_queued_plans_run_in_order_until_a_stop_message(peers: Peers, model: Path) -> None:
     ready = peers.ready()
     assert (ready.slots, ready.page_size, ready.vocab_size, ready.device) == (8, 16, VOCAB_SIZE, "cpu")
     peers.model.send(StepPlan(1, [first_row()], [SlotSetup(0, GREEDY)]))

@@ -183,7 +183,7 @@ def load_nested(driver: StepDriver, grammar: int) -> Automaton:
     return automaton("nested", nested())
 
 
-def test_a_row_nests_as_deep_as_its_stack_and_comes_back(driver: StepDriver) -> None:
+def test_a_row_nests_as_deep_as_its_stack_and_returns(driver: StepDriver) -> None:
     load_nested(driver, 3)
     a, b = ord("a"), ord("b")
     deepest = SamplingParams(max_tokens=99, temperature=0.0, logit_bias={a: 50.0})

@@ -83,8 +83,8 @@ def test_compiler_and_kernels_agree_on_their_numbers() -> None:
 
 
 def test_a_thousand_grammars_in_flight_stay_within_the_devices_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = 5 * two_brackets().nbytes
-    monkeypatch.setattr(grammar_loader, "DEVICE_BYTES", room)
+    limit = 5 * two_brackets().nbytes
+    monkeypatch.setattr(grammar_loader, "DEVICE_BYTES", limit)
     compiler, rows = EvenTokens(two_brackets()), FollowedRows()
     bench = SchedulerBench(256, 4, slots=8, max_waiting=1000, compiler=compiler, automata=rows)
     for number in range(1000):
