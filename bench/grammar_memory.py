@@ -54,17 +54,7 @@ def _compiler() -> GrammarCompiler:
     words = build_vocabulary(
         [*(bytes([byte]) for byte in range(256)), b"<end>"], [False] * 256 + [True], (256,)
     )
-    spelled = words.for_automata()
-    made = GrammarCompiler(
-        offsets=words.offsets,
-        data=words.data,
-        special=words.special,
-        spelled_offsets=spelled.offsets,
-        spelled_data=spelled.data,
-        special_names=words.special_names,
-        eos_tokens=words.eos,
-        vocab_size=257,
-    )
+    made = GrammarCompiler(words, 257)
     made.start()
     return made
 

@@ -62,7 +62,7 @@ MAY_IMPORT = {
     "grammars.tags": SCHEMA | {"grammars.schema"},
     "grammars.processes": set[str](),
     "grammars.host": SCHEMA | {f"grammars.{name}" for name in ("schema", "tags", "processes")},
-    "grammars.service": {"grammars"} | SPEC | CODE | FORMAT,
+    "grammars.service": {"grammars", "runtime.vocabulary"} | SPEC | CODE | FORMAT,
     "kernels": CODE | FORMAT,
 }
 

@@ -102,17 +102,6 @@ async def test_the_servers_default_of_unenforced_needs_no_schema() -> None:
         assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
 
 
-@pytest.mark.parametrize("seed", [None, 0])
-async def test_a_reply_with_a_seed_waits_for_the_matcher_that_lasts(
-    world: HttpWorld, seed: int | None
-) -> None:
-    world.script = world.says("ok")
-    body = {"model": MODEL, "messages": HELLO, "regex": "ok", "seed": seed}
-    assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
-    grammar = last_generate(world).grammar
-    assert grammar is not None and grammar.reproducible == (seed is not None)
-
-
 @pytest.mark.parametrize("spelled", [{"type": "integer"}, '{"type": "integer"}'], ids=str)
 @pytest.mark.parametrize(
     "fields",

@@ -6,21 +6,21 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGrammar
 from arbora.grammars.errors import TooLargeError
+from arbora.grammars.host import client as host_client
 from arbora.grammars.host.client import GrammarProcess
 from arbora.grammars.host.messages import CompileJob, Outcome
 from arbora.grammars.machine.closing import Closing
 from arbora.grammars.machine.stack_automaton import StackAutomaton
 from arbora.grammars.service import automaton as automaton_module
-from arbora.grammars.service import compiler as compiler_module
 from arbora.grammars.service.compiler import MAX_TEXT, THREADS, WORKERS
 from arbora.grammars.service.jobs import Job, Result
 from arbora.grammars.service.lanes import LARGE
+from arbora.grammars.service.worker import AutomatonWorker
 from grammar_world import CALL_TOKEN, EOS, answer, compiled, compiler, random_output, submit, vocabulary
 from mask_tables import state_mask
 
@@ -177,7 +177,7 @@ def test_large_schemas_at_llguidance_hold_up_no_small_one(
 
     monkeypatch.setattr(GrammarProcess, "compile", held)
     monkeypatch.setattr(grammars._workers, "build", too_large)
-    submit_large(grammars)
+    submit_large(grammars, "at the host")
     submit(grammars, "small", "json_schema", '{"enum":["at the host"]}')
     assert isinstance(answer(grammars, "small"), HostGrammar)
     assert not end.is_set() and grammars.pending == 2 * THREADS
@@ -185,10 +185,10 @@ def test_large_schemas_at_llguidance_hold_up_no_small_one(
     end.set()
 
 
-def submit_large(grammars: GrammarCompiler) -> None:
+def submit_large(grammars: GrammarCompiler, title: str = "large") -> None:
     """More than there are threads."""
     for number in range(2 * THREADS):
-        schema = {**SLOW_SCHEMA, "title": f"large{number}"}
+        schema = {**SLOW_SCHEMA, "title": f"{title}{number}"}
         submit(grammars, f"large{number}", "json_schema", json.dumps(schema))
 
 
@@ -204,7 +204,7 @@ def test_a_cancelled_grammar_that_was_not_begun_never_is(monkeypatch: pytest.Mon
     submit_large(grammars)
     waiting = json.dumps({"enum": [1], "title": "a" * LARGE})
     submit(grammars, "first", "json_schema", waiting)
-    queued = grammars._tickets["first"].future
+    queued = grammars._tickets["first"]
     submit(grammars, "second", "json_schema", waiting)
     grammars.cancel("first")
     assert not queued.cancelled(), "the second waits for it"
@@ -236,6 +236,58 @@ def test_a_grammar_that_is_too_long_to_parse_is_refused_with_the_numbers(
     assert str(MAX_TEXT + 1) in str(result) and str(MAX_TEXT) in str(result)
 
 
+def test_a_request_waits_for_its_automaton_while_the_first_process_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    go, start = threading.Event(), AutomatonWorker.start
+
+    def held(worker: AutomatonWorker) -> None:
+        assert go.wait(PATIENCE_S)
+        start(worker)
+
+    monkeypatch.setattr(AutomatonWorker, "start", held)
+    grammars = compiler()
+    submit(grammars, "first", "regex", "[ab]")
+    assert grammars.finished() == []
+    go.set()
+    assert isinstance(answer(grammars, "first"), Automaton)
+    grammars.close()
+
+
+def test_no_grammar_is_blamed_for_the_start_time_of_llguidance(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(job: Job) -> Result:
+        raise TooLargeError("many states")
+
+    start = "import time; time.sleep(3); from arbora.grammars.host.server import main; main()"
+    monkeypatch.setattr(host_client, "_START", start)
+    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 1.0)
+    grammars = compiler()
+    monkeypatch.setattr(grammars._workers, "build", too_large)
+    assert isinstance(compiled(grammars, "regex", "[ab]"), HostGrammar)
+    grammars.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [("json_schema", "{"), ("regex", "("), ("choice", []), ("structural_tag", {"type": "no such"})],
+)
+def test_a_grammar_that_neither_engine_can_read_is_refused(
+    grammars: GrammarCompiler, kind: str, source: object
+) -> None:
+    assert isinstance(compiled(grammars, kind, source), GrammarError)
+
+
+def test_nothing_goes_on_when_the_compiler_is_closed() -> None:
+    before = set(threading.enumerate())
+    grammars = compiler()
+    for number in range(3 * THREADS):
+        submit(grammars, f"{number}", "regex", f"[0-9]{number}")
+    futures = list(grammars._tickets.values())
+    grammars.close()
+    assert all(future.done() for future in futures)
+    assert set(threading.enumerate()) <= before
+
+
 def test_the_owner_is_notified_when_a_grammar_is_ready() -> None:
     told = threading.Event()
     grammars = compiler(on_finished=told.set)
@@ -243,27 +295,6 @@ def test_the_owner_is_notified_when_a_grammar_is_ready() -> None:
     assert told.wait(PATIENCE_S)
     ((ticket, result),) = grammars.finished()
     assert ticket == "ticket" and isinstance(result, Automaton)
-    grammars.close()
-
-
-def test_a_grammar_that_is_made_as_its_grace_ends_is_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    is_made, go, hand_over = threading.Event(), threading.Event(), compiler_module._hand_over
-
-    def held(*futures: Any) -> None:
-        is_made.set()
-        assert go.wait(PATIENCE_S)
-        hand_over(*futures)
-
-    monkeypatch.setattr(compiler_module, "_hand_over", held)
-    grammars = compiler()
-    submit(grammars, "ticket", "regex", "made|late")
-    (future,) = grammars._in_grace
-    assert is_made.wait(PATIENCE_S)
-    assert grammars.finished() == []
-    grammars._in_grace[future] = 0.0
-    assert grammars.finished() == []
-    go.set()
-    assert not isinstance(answer(grammars, "ticket"), Exception)
     grammars.close()
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from arbora.grammars import Automaton, BusyError, CompilerError, GrammarError
-from arbora.grammars.service.jobs import Job, Result
 from arbora.runtime.automaton_format import ACTION_COLUMNS
 from arbora.runtime.automaton_format import unpacked as unpacked_tables
 from arbora.runtime.grammar_spec import GrammarKind
 from arbora.runtime.messages import DropGrammar, GrammarSpec, LoadGrammar
 from arbora.runtime.scheduler import grammar_loader
-from arbora.runtime.scheduler.constraint import AutomatonConstraint, Constraint, MatcherConstraint
+from arbora.runtime.scheduler.constraint import AutomatonConstraint, Constraint
 from arbora.runtime.scheduler.grammar_loader import GrammarLoader
 from grammar_world import compiler
 from msgspec import structs
@@ -143,46 +141,6 @@ def test_a_schema_travels_to_the_device_once_and_no_mask_after_it(kind: GrammarK
     assert isinstance(load, LoadGrammar)
     tables = unpacked_tables(load.tables)
     assert tables.actions.size and tables.list_tokens.size
-    grammars.close()
-
-
-def test_a_request_that_need_not_wait_is_followed_by_the_host_from_a_known_time_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    grammars = compiler(grace_s=0.01)
-    go, build = threading.Event(), grammars._workers.build
-    monkeypatch.setattr(grammars._workers, "build", lambda job: go.wait(60) and build(job))
-    loader = GrammarLoader(grammars)
-    assert loader.due_in() is None
-    for request, reproducible in (("at once", False), ("seeded", True)):
-        loader.submit(request, GrammarSpec("regex", "a+", "regex", reproducible=reproducible))
-    due = loader.due_in()
-    assert due is not None and due <= 0.01
-    ((first, constraint),) = finished(loader)
-    assert first == "at once" and isinstance(constraint, MatcherConstraint)
-    assert loader.due_in() is None
-    go.set()
-    ((second, constraint),) = finished(loader)
-    assert second == "seeded" and isinstance(constraint, AutomatonConstraint)
-    grammars.close()
-
-
-def test_a_reproducible_loader_lets_every_request_wait_for_the_automaton(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    grammars = compiler(grace_s=0.001)
-    build = grammars._workers.build
-
-    def slow(job: Job) -> Result:
-        time.sleep(0.2)
-        return build(job)
-
-    monkeypatch.setattr(grammars._workers, "build", slow)
-    loader = GrammarLoader(grammars, reproducible=True)
-    loader.submit("without a seed", GrammarSpec("regex", "a+b", "regex"))
-    assert loader.due_in() is None
-    ((_, constraint),) = finished(loader)
-    assert isinstance(constraint, AutomatonConstraint)
     grammars.close()
 
 
