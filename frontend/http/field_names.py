@@ -23,7 +23,7 @@ MOST_WARNINGS = 10  # of one request
 MOST_WARNED = 100  # fields in all
 NOTES = frozenset(("name", "title", "description", "id", "comment"))  # texts that constrain nothing
 NOTHING = (b"null", b"false", b'""', b"[]", b"{}")  # values that ask for nothing
-READ_BYTES = 8  # of a value: more than those that ask for nothing have
+READ_BYTES = 8  # of a value; each of NOTHING is shorter
 MOST_ELEMENTS = 1024  # of a list of objects whose names are checked, which takes 10 µs for each
 _NULL = Raw(b"null")
 _BINDS_NOTHING = Binding(())
@@ -105,7 +105,7 @@ def _check_unknown(place: _Object, name: str, meant: str | None, binding: Bindin
     param = place.path + name
     if meant is not None and not (name in binding.instead and _has(place.fields, meant)):
         advice = f"Did you mean {place.path}{meant}?"
-    elif binding.alone and name not in NOTES and _first(value) in (b'"', b"{", b"["):
+    elif binding.all_bind and name not in NOTES and _first(value) in (b'"', b"{", b"["):
         advice = f"{place.path[:-1]} may have {', '.join(place.kind.__struct_fields__)}."
     else:
         return
