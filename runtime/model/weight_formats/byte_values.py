@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from .checkpoint import FLOATS, Shape, TensorSpec
-from .expand import expand_rows, runs, scaled
+from .expand import expand_rows, groups_of, scaled
 from .weight_format import Projection, Stored
 
 
@@ -61,7 +61,7 @@ class ByteFormat:
     def expand_into(self, target: torch.Tensor, stored: Stored) -> None:
         weight, scales, zeros = stored["weight"], stored[self.scale], stored.get("weight_zero_point")
         inputs = target.shape[1]
-        groups = runs(inputs, self.grid.columns or inputs)
+        groups = groups_of(None, inputs, self.grid.columns)
 
         def rows(piece: slice) -> torch.Tensor:
             zero = None if zeros is None else self.grid.of_rows(zeros, piece)

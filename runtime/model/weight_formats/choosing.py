@@ -11,7 +11,7 @@ from ...errors import ConfigError
 from .byte_values import ByteFormat, ScaleGrid
 from .floats import FloatFormat
 from .group_quantized import AwqFormat, GptqFormat
-from .module_names import is_listed
+from .module_names import name_list
 from .weight_format import ChooseFormat, Projection, WeightFormat
 
 
@@ -67,8 +67,8 @@ def choose_gptq(settings: object, stored: Set[str]) -> ChooseFormat:
     choose = _unless_listed(quantized, [], "qweight", stored)
     if parsed.modules_in_block_to_quantize is None:
         return choose
-    listed = [name for names in parsed.modules_in_block_to_quantize for name in names]
-    return lambda projection: choose(projection) if is_listed(projection.name, listed) else FloatFormat()
+    is_listed = name_list(name for names in parsed.modules_in_block_to_quantize for name in names)
+    return lambda projection: choose(projection) if is_listed(projection.name) else FloatFormat()
 
 
 class _Awq(msgspec.Struct):
@@ -109,9 +109,10 @@ def _unless_listed(
 ) -> ChooseFormat:
     """Quantizes the decoder's layers; the head only if its `tensor` is stored, as few configs mention it."""
 
+    is_listed = name_list(unquantized)
+
     def choose(projection: Projection) -> WeightFormat:
-        listed = is_listed(projection.name, unquantized)
         included = projection.name.startswith("model.layers.") or f"{projection.name}.{tensor}" in stored
-        return quantized if included and not listed else FloatFormat()
+        return quantized if included and not is_listed(projection.name) else FloatFormat()
 
     return choose

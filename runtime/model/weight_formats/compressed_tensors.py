@@ -10,7 +10,7 @@ import msgspec
 from ...errors import ConfigError
 from .byte_values import ByteFormat, ScaleGrid
 from .floats import FloatFormat
-from .module_names import match_rank
+from .module_names import Target
 from .pack_quantized import PackQuantizedFormat
 from .weight_format import ChooseFormat, Projection, WeightFormat
 
@@ -57,20 +57,20 @@ def choose_compressed_tensors(settings: object, stored: Set[str]) -> ChooseForma
     if parsed.transform_config and parsed.transform_config.get("config_groups"):
         raise ConfigError("transform_config is not supported: use a checkpoint without transforms")
     groups = [
-        (group.targets, _format(group.format or parsed.format, group.weights))
+        ([Target(text) for text in group.targets], _format(group.format or parsed.format, group.weights))
         for group in parsed.config_groups.values()
         if group.weights is not None
     ]
-    ignore = parsed.ignore or []
+    ignore = [Target(text) for text in parsed.ignore or ()]
 
     def choose(projection: Projection) -> WeightFormat:
-        if any(match_rank(projection, entry) is not None for entry in ignore):
+        if any(target.rank(projection) is not None for target in ignore):
             return FloatFormat()
         ranked = [
             (rank, index)
             for index, (targets, _) in enumerate(groups)
             for target in targets
-            if (rank := match_rank(projection, target)) is not None
+            if (rank := target.rank(projection)) is not None
         ]
         return groups[min(ranked)[1]][1] if ranked else FloatFormat()
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from ...errors import ConfigError
+
 ALIGNMENT = 128
 """Pieces start at a multiple of this many outputs, so at a whole word and a whole block of scales."""
 
@@ -44,14 +46,24 @@ def scaled(
     return wide
 
 
-def runs(inputs: int, size: int) -> torch.Tensor | None:
-    """`groups` for `scaled`: runs of `size` inputs, of which the last may be shorter."""
-    return None if inputs % size == 0 else torch.arange(inputs) // size
+def groups_of(index: torch.Tensor | None, inputs: int, size: int | None) -> torch.Tensor | None:
+    """`groups` for `scaled`: as stored in `index`, or else runs of `size` inputs.
+
+    The last run may be shorter. size: None is all inputs.
+    """
+    in_order = torch.arange(inputs) // (size or inputs)
+    if index is not None and not torch.equal(index.long(), in_order):
+        most = int(in_order[-1])
+        if not 0 <= int(index.min()) <= int(index.max()) <= most:
+            raise ConfigError(f"its group index has values outside of 0 to {most}")
+        return index.long()
+    return None if inputs % (size or inputs) == 0 else in_order
 
 
 def unpack(words: torch.Tensor, bits: int) -> torch.Tensor:
     """uint8 [rows, 32 / bits * n] from int32 words [rows, n], from their lowest bits on; bits: 4 or 8."""
-    raw = words.contiguous().view(torch.uint8)
+    # Unlike `contiguous`, `clone` also sets the stride of a dimension of one element, which `view` needs.
+    raw = words.clone(memory_format=torch.contiguous_format).view(torch.uint8)
     if bits == 8:
         return raw
     return torch.stack((raw & 15, raw >> 4), dim=-1).flatten(1)

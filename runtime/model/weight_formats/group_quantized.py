@@ -8,7 +8,7 @@ import torch
 
 from ...errors import ConfigError
 from .checkpoint import FLOATS, TensorSpec
-from .expand import expand_rows, runs, scaled, unpack
+from .expand import expand_rows, groups_of, scaled, unpack
 from .weight_format import Projection, Stored
 
 AWQ_NIBBLES = [0, 4, 1, 5, 2, 6, 3, 7]
@@ -45,7 +45,7 @@ class GptqFormat:
             raise ConfigError("its bias is not zero, but this architecture has none here")
         qweight, qzeros, scales = stored["qweight"], stored["qzeros"], stored["scales"]
         inputs, each = target.shape[1], 32 // self.bits
-        groups = self._groups(stored.get("g_idx"), inputs, len(scales))
+        groups = groups_of(stored.get("g_idx"), inputs, self.group_size)
 
         def rows(piece: slice) -> torch.Tensor:
             values = unpack(qweight[:, piece].T, self.bits)[:, :inputs]
@@ -56,15 +56,6 @@ class GptqFormat:
             return scaled(values, zeros.T, scales[:, piece].T, groups)
 
         expand_rows(target, rows)
-
-    def _groups(self, stored: torch.Tensor | None, inputs: int, count: int) -> torch.Tensor | None:
-        """`groups` for `scaled`."""
-        size = self.group_size or inputs
-        if stored is None or torch.equal(stored.long(), torch.arange(inputs) // size):
-            return runs(inputs, size)
-        if not 0 <= int(stored.min()) <= int(stored.max()) < count:
-            raise ConfigError(f"g_idx has values outside of 0 to {count - 1}")
-        return stored.long()
 
 
 @dataclass(frozen=True)
@@ -86,7 +77,7 @@ class AwqFormat:
     def expand_into(self, target: torch.Tensor, stored: Stored) -> None:
         qweight, qzeros, scales = stored["qweight"], stored["qzeros"], stored["scales"]
         inputs = target.shape[1]
-        groups = runs(inputs, self.group_size or inputs)
+        groups = groups_of(None, inputs, self.group_size)
 
         def rows(piece: slice) -> torch.Tensor:
             words = slice(piece.start // 8, piece.stop // 8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ...errors import ConfigError
 from .weight_format import Projection
@@ -11,32 +11,42 @@ from .weight_format import Projection
 PATTERN = "re:"
 
 
-def is_listed(name: str, listed: Iterable[str]) -> bool:
-    """Whether a list such as `modules_to_not_convert` names the module.
+def name_list(entries: Iterable[str]) -> Callable[[str], bool]:
+    """Whether a list such as `modules_to_not_convert` has a module's name.
 
     An entry is a part of the name between dots, such as `mlp` or `layers.1`, the end of a name, a regex for
-    its start, or a regex after `re:`.
+    its start up to a dot, or a regex after `re:`.
     """
-    return any(
-        f".{entry}." in f".{name}."
-        or name.endswith(entry)
-        or _matches(name, entry.removeprefix(PATTERN), whole_parts=not entry.startswith(PATTERN))
-        for entry in listed
-    )
+    compiled = [(entry, _compile(entry)) for entry in entries]
+
+    def is_listed(name: str) -> bool:
+        return any(
+            f".{entry}." in f".{name}." or name.endswith(entry) or pattern.match(name)
+            for entry, pattern in compiled
+        )
+
+    return is_listed
 
 
-def match_rank(projection: Projection, target: str) -> int | None:
-    """How a target of compressed-tensors matches: 0 by name, 1 by regex, 2 by class, None if it does not."""
-    if target == projection.name:
-        return 0
-    if target.startswith(PATTERN):
-        return 1 if _matches(projection.name, target.removeprefix(PATTERN)) else None
-    return 2 if target == projection.kind else None
+class Target:
+    """A module name, regex or class name of compressed-tensors."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._pattern = _compile(text) if text.startswith(PATTERN) else None
+
+    def rank(self, projection: Projection) -> int | None:
+        """How it matches: 0 by name, 1 by regex, 2 by class; None: not at all."""
+        if self._text == projection.name:
+            return 0
+        if self._pattern is not None:
+            return 1 if self._pattern.match(projection.name) else None
+        return 2 if self._text == projection.kind else None
 
 
-def _matches(name: str, pattern: str, whole_parts: bool = False) -> bool:
-    """Whether the regex matches the name's start; whole_parts: up to a dot."""
+def _compile(entry: str) -> re.Pattern[str]:
+    source = entry.removeprefix(PATTERN)
     try:
-        return re.match(rf"(?:{pattern})(?:(?<=\.)|(?=\.|$))" if whole_parts else pattern, name) is not None
+        return re.compile(source if entry.startswith(PATTERN) else rf"(?:{source})(?:(?<=\.)|(?=\.|$))")
     except re.error as error:
-        raise ConfigError(f"{pattern!r} is not a valid regex: {error}") from None
+        raise ConfigError(f"{entry} is not a valid regex: {error}") from None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from .checkpoint import FLOATS, TensorSpec
-from .expand import expand_rows, runs, scaled, unpack
+from .expand import expand_rows, groups_of, scaled, unpack
 from .weight_format import Projection, Stored
 
 
@@ -43,7 +43,7 @@ class PackQuantizedFormat:
             stored.get("weight_zero_point"),
         )
         inputs, each = target.shape[1], 32 // self.bits
-        groups = stored["weight_g_idx"].long() if self.ordered else runs(inputs, self.group_size or inputs)
+        groups = groups_of(stored.get("weight_g_idx"), inputs, self.group_size)
 
         def rows(piece: slice) -> torch.Tensor:
             # Values and zero points are stored with the same offset.
