@@ -16,12 +16,20 @@ PIECE = 1 << 18
 
 
 def expand_rows(target: torch.Tensor, rows: Callable[[slice], torch.Tensor]) -> None:
-    """Writes `rows(piece)` [piece, inputs] to each piece of the target [outputs, inputs]."""
+    """Writes `rows(piece)` [piece, inputs] to each piece of the target [outputs, inputs].
+
+    It computes in one thread: pieces are so small that threads would mostly wait for each other.
+    """
     outputs, inputs = target.shape
     step = max(1, PIECE // (ALIGNMENT * inputs)) * ALIGNMENT
-    for begin in range(0, outputs, step):
-        piece = slice(begin, min(begin + step, outputs))
-        target[piece].copy_(rows(piece))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for begin in range(0, outputs, step):
+            piece = slice(begin, min(begin + step, outputs))
+            target[piece].copy_(rows(piece))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def scaled(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from arbora.runtime.model.weight_formats.byte_values import ByteFormat, ScaleGrid
-from arbora.runtime.model.weight_formats.expand import expand_rows, unpack, widened_fp8
+from arbora.runtime.model.weight_formats.expand import PIECE, expand_rows, unpack, widened_fp8
 from arbora.runtime.model.weight_formats.group_quantized import AwqFormat, GptqFormat
 from arbora.runtime.model.weight_formats.pack_quantized import PackQuantizedFormat
 from arbora.runtime.model.weight_formats.weight_format import WeightFormat
+from quantizers import Quantize, awq, fp8, gptq, pack_quantized
 
 UPWARDS = 0x76543210
 """nibbles 0 to 7 from the lowest on"""
@@ -124,3 +126,20 @@ def test_fp8_blocks_are_expanded_as_by_transformers() -> None:
     ByteFormat("F8_E4M3", ScaleGrid(128, 128)).expand_into(target, {"weight": weight, "weight_scale": scale})
     oracle = Fp8Dequantize(None)  # type: ignore[no-untyped-call]
     assert torch.equal(target, oracle._dequantize_one(weight, scale, torch.float32))
+
+
+@pytest.mark.parametrize(
+    ("quantize", "weight_format"),
+    [
+        (gptq(4, 16), GptqFormat(4, 16, ordered=False, zero_offset=1)),
+        (awq(16), AwqFormat(16)),
+        (pack_quantized(4, 16, symmetric=False), PackQuantizedFormat(4, 16, symmetric=False, ordered=False)),
+        (fp8(48, 16, "weight_scale"), ByteFormat("F8_E4M3", ScaleGrid(48, 16))),
+    ],
+)
+def test_the_last_piece_may_be_one_word_of_outputs(quantize: Quantize, weight_format: WeightFormat) -> None:
+    torch.manual_seed(0)
+    quantized = quantize(torch.randn(PIECE // 64 + 8, 64))
+    target = torch.empty(quantized.weight.shape)
+    weight_format.expand_into(target, quantized.tensors)
+    assert torch.equal(target, quantized.weight)
