@@ -21,15 +21,19 @@ TYPING := build/typing
 HAS_GPU := $(wildcard /dev/nvidiactl /dev/nvidia0 /dev/dxg)
 TORCH := $(if $(HAS_GPU),torch>=2.11,torch==2.13.0)
 
+# Named after the sources whose version runtime/compiled_code.py puts into the name of numba's cache.
+COMPILED := $(VENV)/.compiled-$(shell find grammars kernels -name '*.py' | LC_ALL=C sort | xargs sha256sum | \
+  sha256sum | cut -c 1-16)
+
 .PHONY: serve test lint bench sbom clean
 .DELETE_ON_ERROR:
 
-serve: $(VENV)/.installed
+serve: $(COMPILED)
 	@exec $(BIN)/arbora serve $(MODEL) $(ARGS)
 
 # A process of its own for each core, and each with one thread.
 test: export OMP_NUM_THREADS ?= 1
-test: lint
+test: lint $(COMPILED)
 	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.installed-for-tests $(TYPING)/arbora
@@ -38,7 +42,7 @@ lint: $(VENV)/.installed-for-tests $(TYPING)/arbora
 	MYPYPATH=$(TYPING) $(BIN)/mypy -p arbora
 	MYPYPATH=$(TYPING):tests/support:bench:bench/lib $(BIN)/mypy tests bench
 
-bench: $(VENV)/.installed-for-tests
+bench: $(VENV)/.installed-for-tests $(COMPILED)
 	$(BIN)/python bench/serve.py --url $(URL)
 	$(BIN)/python bench/radix.py
 	$(BIN)/python bench/memo.py
@@ -65,6 +69,9 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	@$(PIP) install "$(TORCH)"
 	@echo "set-up 2 of 3: installing Arbora and what it needs"
 	@$(PIP) install --editable .
+	@touch $@
+
+$(COMPILED): $(VENV)/.installed
 	@echo "set-up 3 of 3: compiling the CPU kernels and what compiles grammars, about two minutes"
 	-@PYTHONSAFEPATH=1 $(BIN)/python -m arbora.grammars.service.precompile & \
 	PYTHONSAFEPATH=1 $(BIN)/python -m arbora.kernels.precompile; wait

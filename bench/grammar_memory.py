@@ -54,23 +54,13 @@ def _compiler() -> GrammarCompiler:
     words = build_vocabulary(
         [*(bytes([byte]) for byte in range(256)), b"<end>"], [False] * 256 + [True], (256,)
     )
-    spelled = words.for_automata()
-    made = GrammarCompiler(
-        offsets=words.offsets,
-        data=words.data,
-        special=words.special,
-        spelled_offsets=spelled.offsets,
-        spelled_data=spelled.data,
-        special_names=words.special_names,
-        eos_tokens=words.eos,
-        vocab_size=257,
-    )
+    made = GrammarCompiler(words, 257)
     made.start()
     return made
 
 
 def _memory(process: psutil.Process) -> int:
-    """Bytes; of memory that several processes share, this one's part. 0 of a process that has ended."""
+    """Bytes, with this process's share of shared memory; 0 for a process that has ended."""
     try:
         return int(process.memory_full_info().pss)
     except psutil.Error:

@@ -41,7 +41,7 @@ PERCENTILES = (50, 90, 99, 99.9, 100)
 
 @dataclass
 class Tally:
-    """What one engine did with the corpus."""
+    """The results of one engine on the corpus."""
 
     schemas: int = 0
     compiled: int = 0

@@ -118,7 +118,7 @@ async def streams(load: Load) -> None:
 
 @dataclass
 class Tally:
-    """What clients got. `ends` has a time and a number of tokens for each whole reply.
+    """The clients' results. `ends` has a time and a number of tokens for each whole reply.
 
     `running` are how many requests the server says it runs, each second, with the time.
     """
@@ -281,7 +281,7 @@ async def _until_quiet(load: Load) -> None:
 
 
 async def slow_readers(load: Load) -> None:
-    """Half the rounds with slow readers beside the streams, half without."""
+    """Half of the rounds have slow readers beside the streams."""
     for number in range(load.rounds):
         for slow in (0, load.slow):
             readers = [asyncio.create_task(_read_slowly(load, n)) for n in range(slow)]
@@ -407,13 +407,15 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=200, help="streams at once (default: 200)")
     parser.add_argument("--tokens", type=int, default=64, help="tokens of each reply (default: 64)")
     parser.add_argument("--seconds", type=float, default=20.0, help="of a measurement (default: 20)")
-    parser.add_argument("--rounds", type=int, default=3, help="of what is compared (default: 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="of each comparison (default: 3)")
     parser.add_argument(
         "--in-flight", type=int, default=256, help="clients that fill the server (default: 256)"
     )
     parser.add_argument("--connections", type=int, default=5000, help="idle connections (default: 5000)")
     parser.add_argument("--slow", type=int, default=50, help="slow readers (default: 50)")
-    parser.add_argument("--rate", type=float, help="arrivals a second (default: ten times what is served)")
+    parser.add_argument(
+        "--rate", type=float, help="arrivals a second (default: ten times the server's capacity)"
+    )
     options = vars(parser.parse_args())
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -122,7 +122,7 @@ def byte_level(lines: list[str]) -> tokenizers.Tokenizer:
 
 
 def sentencepiece(lines: list[str]) -> tokenizers.Tokenizer:
-    """A metaspace before the first word only, and bytes for what has no token."""
+    """A metaspace before the first word only, and bytes for text without a token."""
     backend = tokenizers.Tokenizer(models.BPE(byte_fallback=True))
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]

@@ -29,6 +29,7 @@ from arbora.runtime.scheduler.fairness import OUTPUT_WEIGHT, USUAL_BOUNDS, Bound
 from arbora.runtime.scheduler.grammar_loader import GrammarLoader
 from arbora.runtime.scheduler.refusals import Limits
 from arbora.runtime.scheduler.scheduler import Scheduler
+from arbora.runtime.vocabulary import build_vocabulary
 
 sys.path.append(str(Path(__file__).parent / "lib"))
 from sim_workloads import FLOOD_DOCUMENT, Arrival, hostile, trace
@@ -64,16 +65,7 @@ class Machine:
 
     def scheduler(self, bounds: Bounds) -> Scheduler:
         limits = Limits(MAX_LENGTH, self.pages, self.page_size, self.slots, max_waiting=1 << 20)
-        compiler = GrammarCompiler(
-            offsets=np.zeros(1, np.int32),
-            data=np.zeros(0, np.uint8),
-            spelled_offsets=np.zeros(1, np.int32),
-            spelled_data=np.zeros(0, np.uint8),
-            special_names={},
-            special=np.zeros(0, np.bool_),
-            eos_tokens=(),
-            vocab_size=0,
-        )
+        compiler = GrammarCompiler(build_vocabulary([b"a"], [False], ()), 1)
         return Scheduler(
             limits,
             PrefixCache(self.pages, self.page_size),

@@ -45,7 +45,7 @@ def warm_up(engine: Engine, prompt: list[int], cached: bool) -> None:
 
 
 def measure(model: str | None, tokens: int, rounds: int, remote: str | None) -> Times:
-    """Milliseconds to the first token, by where the prefix comes from."""
+    """Milliseconds to the first token, by the tier of the prefix."""
     times: Times = defaultdict(list)
     with tempfile.TemporaryDirectory() as directory:
         options: Any = {"max_model_len": tokens + 64, "max_running": 1, "host_cache": "4GiB"}

@@ -8,9 +8,8 @@ from collections.abc import Collection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..runtime.errors import RequestError
-from .http.request_log import ERROR_CODE
+from .http.faces import Faces
 from .http.tenants import SENT_KEY
-from .openai.errors import error_response
 
 METRICS_PATH = "/metrics"
 OPEN_PATHS = frozenset(("/health", "/ping", "/version", METRICS_PATH))
@@ -23,8 +22,11 @@ class Guard:
     `SENT_KEY` has the key for the inner application.
     """
 
-    def __init__(self, app: ASGIApp, keys: tuple[str, ...], open_paths: Collection[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, faces: Faces, keys: tuple[str, ...], open_paths: Collection[str]
+    ) -> None:
         self._app = app
+        self._faces = faces
         self._keys = keys
         self._open_paths = open_paths
 
@@ -39,8 +41,7 @@ class Guard:
             status=401,
             code="invalid_api_key",
         )
-        scope[ERROR_CODE] = error.code
-        await error_response(error)(scope, receive, send)
+        await self._faces.error_response(scope, error)(scope, receive, send)
 
     def _key(self, scope: Scope) -> str | None:
         """The known key that was sent. All keys are compared, so that the time reveals nothing."""

@@ -88,7 +88,7 @@ class Tier(Struct):
 
 
 class Tiers(Struct):
-    """The tiers beside the KV cache. The size of a remote tier is known only to its server."""
+    """The tiers below the KV cache. The size of a remote tier is known only to its server."""
 
     host: Tier
     disk: Tier
@@ -111,7 +111,7 @@ class CacheStatus(Struct):
 
 
 class FreedPages(Struct):
-    """Pages of the tiers beside the KV cache. `disk` and `remote` are null after an error."""
+    """Pages of the tiers below the KV cache. `disk` and `remote` are null after an error."""
 
     host: int
     disk: int | None

@@ -31,7 +31,7 @@ from ..runtime.messages import (
 )
 from ..runtime.sampling_params import SamplingParams
 from .cache_answers import Freed, PinDeleted, amount, cache_status, freed_pages, shown_pin
-from .http.body import BodyKind
+from .http.body_kind import BodyKind
 from .http.http_service import HttpService
 from .http.tenants import cache_scope, caller_of, tenant_of
 from .openai.fixed_fields import INERT_FIELDS
@@ -72,7 +72,7 @@ async def show_cache(http: HttpService, request: Request) -> Response:
 
 
 async def drop_cache(http: HttpService, request: Request) -> Response:
-    """Drops cached pages that are not in use: those of one salt, which may be empty, or all that the key may
+    """Drops cached pages that are not in use: of one salt, which may be empty, or all that the key may
     use."""
     service = http.service
     model = service.engine.check_serving()

@@ -72,13 +72,13 @@ def _check_model_is_no_name(model: object, names: object) -> None:
     if last.startswith((".", "/", "~")) or (others and ("/" in last or Path(last).is_dir())):
         named = f" --served-model-name {' '.join(others)}" if others else ""
         raise ConfigError(
-            f"--served-model-name {' '.join(names)}: {last} looks like a model, but stands where names do. "
+            f"--served-model-name {' '.join(names)}: {last} looks like a model, but is among the names. "
             f"Write `{program_name()} serve {last}{named}`."
         )
 
 
 class _Parser(argparse.ArgumentParser):
-    """Takes whole option names only, and tells what is wrong in one line as everything else does."""
+    """Takes whole option names only, and reports an error in one line."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, allow_abbrev=False)

@@ -131,7 +131,7 @@ class Engine:
     def stream(
         self, prompt: Prompt, sampling_params: Sampling | None = None, **sampling: Unpack[Sampling]
     ) -> Iterator[CompletionPart]:
-        """The completion of a prompt in parts, as they come."""
+        """The completion of a prompt in parts, as they arrive."""
         return self._parts(_completion(prompt, merged(sampling_params, sampling)))
 
     def astream(
@@ -164,7 +164,7 @@ class Engine:
         sampling_params: Sampling | None = None,
         **sampling: Unpack[Sampling],
     ) -> Iterator[CompletionPart]:
-        """The reply to a conversation in parts, as they come."""
+        """The reply to a conversation in parts, as they arrive."""
         return self._parts(_chat(messages, merged(sampling_params, sampling)))
 
     def astream_chat(

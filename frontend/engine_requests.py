@@ -9,12 +9,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias, TypedDict, TypeVar
 
 import msgspec
+from msgspec import Raw
 
 from ..runtime.errors import RequestError
 from ..runtime.messages import GrammarSpec, ModelReady, Tokens
 from .request.constraint import enforced_as_asked
 from .request.conversation import render
 from .request.fields import SamplingFields
+from .request.grammar_fields import (
+    choice_spec,
+    grammar_spec,
+    object_spec,
+    one_spec,
+    regex_spec,
+    schema_spec,
+)
 from .request.messages import ChatMessage, Conversation
 from .request.prepare import (
     Chat,
@@ -37,7 +46,18 @@ Prompt: TypeAlias = str | Sequence[int]
 Prompts: TypeAlias = list[str] | list[list[int]]
 Message: TypeAlias = Mapping[str, object]
 T = TypeVar("T")
-CONSTRAINTS = ("json_schema", "regex", "choice", "grammar")
+
+
+class _ConstraintFields(msgspec.Struct, kw_only=True):
+    """The arguments that say what a reply must match."""
+
+    json_schema: dict[str, object] | bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+
+
+CONSTRAINTS = _ConstraintFields.__struct_fields__
 
 
 class Sampling(TypedDict, total=False):
@@ -57,9 +77,9 @@ class Sampling(TypedDict, total=False):
     seed: with the same one the reply is the same
     stop: the reply ends before the first of these strings
     stop_token_ids: the reply ends with the first of these tokens
-    include_stop_str_in_output: it ends behind the string instead
+    include_stop_str_in_output: it ends after the string instead
     skip_special_tokens: false leaves special tokens in the text
-    ignore_eos: go on after the model's own end
+    ignore_eos: continue after the model's own end
     logprobs: how many alternatives to report with each token
     json_schema: the reply must match this schema, or with true be any JSON object
     regex: the reply must match it
@@ -119,7 +139,7 @@ _INSTEAD = {
     "prompt_logprobs": _HTTP_ONLY,
     "stream": "call `stream` or `stream_chat`",
 }
-"""by the name of a field that is no sampling option: what to do"""
+"""advice by the name of a field that is no sampling option"""
 
 
 def check_names(sampling: Mapping[str, object]) -> None:
@@ -249,35 +269,31 @@ def _convert(value: object, kind: type[T], param: str) -> T:
         raise type_error(error, _as_json(value), param) from error
 
 
-def _as_json(value: object) -> Mapping[str, msgspec.Raw]:
+def _as_json(value: object) -> Mapping[str, Raw]:
     """The JSON of each field of a dict, or of the value itself under an empty name."""
     fields = value if isinstance(value, dict) else {"": value}
     return {str(name): _raw(each) for name, each in fields.items()}
 
 
-def _raw(value: object) -> msgspec.Raw:
+def _raw(value: object) -> Raw:
     try:
-        return msgspec.Raw(msgspec.json.encode(value))
+        return Raw(msgspec.json.encode(value))
     except (TypeError, ValueError, OverflowError):
-        return msgspec.Raw(b"")  # no JSON: an error tells its type alone
+        return Raw(b"")  # no JSON: an error shows its type alone
 
 
 def _grammar(sampling: Sampling) -> GrammarSpec | None:
-    given = [name for name in CONSTRAINTS if sampling.get(name) is not None]
-    if not given:
-        return None
-    if len(given) > 1:
-        message = f"{' and '.join(given)} can't be used together: give only one."
-        raise RequestError(message, param=given[1], code="invalid_value")
-    (name,) = given
-    if name == "regex":
-        return GrammarSpec("regex", _convert(sampling["regex"], str, name), name)
-    if name == "grammar":
-        return GrammarSpec("grammar", _convert(sampling["grammar"], str, name), name)
-    if name == "choice":
-        choices = _convert(sampling["choice"], list[str], name)
-        return GrammarSpec("choice", msgspec.json.encode(choices).decode(), name)
-    if sampling["json_schema"] is True:
-        return GrammarSpec("json_object", "", name)
-    schema: object = _convert(sampling["json_schema"], dict[str, object] | bool, name)  # type: ignore[arg-type]
-    return GrammarSpec("json_schema", msgspec.json.encode(schema).decode(), name)
+    given = {name: value for name, value in sampling.items() if name in CONSTRAINTS}
+    fields = _convert(given, _ConstraintFields, "")
+    if fields.json_schema is True:
+        schema = object_spec(True, "json_schema")
+    else:
+        schema = schema_spec(Raw(msgspec.json.encode(fields.json_schema)), "json_schema")
+    return one_spec(
+        (
+            schema,
+            regex_spec(fields.regex, "regex"),
+            choice_spec(fields.choice, "choice"),
+            grammar_spec(fields.grammar, "grammar"),
+        )
+    )

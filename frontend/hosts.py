@@ -16,8 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..runtime.config import ServeConfig
 from ..runtime.errors import RequestError
-from .http.request_log import ERROR_CODE
-from .openai.errors import error_response
+from .http.faces import Faces
 
 ANY_HOST = "*"
 MOST_SHOWN = 100  # characters of a name
@@ -27,16 +26,16 @@ class HostGuard:
     """An ASGI application that calls another one for requests to a known host that no foreign page has
     sent."""
 
-    def __init__(self, app: ASGIApp, hosts: KnownHosts) -> None:
+    def __init__(self, app: ASGIApp, faces: Faces, hosts: KnownHosts) -> None:
         self._app = app
+        self._faces = faces
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         error = refusal(headers, self._hosts)
-        if error is not None:
-            scope[ERROR_CODE] = error.code
-        await (self._app if error is None else error_response(error))(scope, receive, send)
+        answer = self._app if error is None else self._faces.error_response(scope, error)
+        await answer(scope, receive, send)
 
 
 class KnownHosts:

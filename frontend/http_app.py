@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -20,85 +19,42 @@ from .api_keys import METRICS_PATH, OPEN_PATHS, Guard
 from .cache_endpoints import drop_cache, pin_prefix, show_cache, unpin_prefix
 from .descriptors import check_descriptors
 from .hosts import HostGuard, hosts_to_check
-from .http.endpoint import GenerationEndpoint, internal_error
+from .http.endpoint import internal_error
+from .http.faces import Faces, route
 from .http.http_service import HttpService
-from .http.request_log import ERROR_CODE, RequestLog
-from .openai.chat import prepare_chat
-from .openai.completions import prepare_completion
-from .openai.errors import error_response
-from .openai.models import list_models, show_model
-from .openai.tokenize import detokenize, tokenize
+from .http.request_log import RequestLog
 from .request.service import VERSION
 from .request_ids import RequestIds
 from .text.close_names import close_name
 from .work.caller import ClientGoneError
 
-log = logging.getLogger(__name__)
-
 CLIENT_CLOSED_REQUEST = 499
-PATHS = (
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/models",
-    "/tokenize",
-    "/detokenize",
-    "/cache",
-    "/cache/pin",
-    "/health",
-    "/ping",
-    "/version",
-    METRICS_PATH,
-)
-"""as errors name them"""
-Handler = Callable[[HttpService, Request], Awaitable[Response]]
 
 
-def create_app(http: HttpService) -> ASGIApp:
-    def get(path: str, handler: Handler) -> Route:
-        return Route(path, _bound(http, handler), methods=["GET"])
-
-    def post(path: str, handler: Handler) -> Route:
-        return Route(path, _bound(http, handler), methods=["POST"])
-
-    def delete(path: str, handler: Handler) -> Route:
-        return Route(path, _bound(http, handler), methods=["DELETE"])
-
+def create_app(http: HttpService, faces: Faces) -> ASGIApp:
     routes = [
-        Route("/v1/chat/completions", GenerationEndpoint(http, prepare_chat), methods=["POST"]),
-        Route("/v1/completions", GenerationEndpoint(http, prepare_completion), methods=["POST"]),
-        get("/v1/models", list_models),
-        get("/v1/models/", list_models),
-        get("/v1/models/{model:path}", show_model),
-        post("/tokenize", tokenize),
-        post("/detokenize", detokenize),
-        get("/cache", show_cache),
-        delete("/cache", drop_cache),
-        post("/cache/pin", pin_prefix),
-        delete("/cache/pin/{id}", unpin_prefix),
-        get("/health", _health),
-        get("/ping", _health),
-        get("/version", _version),
-        get(METRICS_PATH, _metrics),
+        *faces.routes(http),
+        route("GET", "/cache", http, show_cache),
+        route("DELETE", "/cache", http, drop_cache),
+        route("POST", "/cache/pin", http, pin_prefix),
+        route("DELETE", "/cache/pin/{id}", http, unpin_prefix),
+        route("GET", "/health", http, _health),
+        route("GET", "/ping", http, _health),
+        route("GET", "/version", http, _version),
+        route("GET", METRICS_PATH, http, _metrics),
     ]
-    app = Starlette(routes=routes, exception_handlers=_failure_handlers(http))
+    app = Starlette(routes=routes, exception_handlers=_Failures(http, faces, _named_paths(routes)).handlers())
     app.router.redirect_slashes = False  # a redirect's target would come from the Host header
-    with_ids = RequestIds(_guarded(app, http.service.config))
+    with_ids = RequestIds(_guarded(app, faces, http.service.config))
     return RequestLog(with_ids) if http.service.config.log_requests else with_ids
 
 
-def _guarded(app: ASGIApp, config: ServeConfig) -> ASGIApp:
+def _guarded(app: ASGIApp, faces: Faces, config: ServeConfig) -> ASGIApp:
     if config.api_keys:
         open_paths = OPEN_PATHS - {METRICS_PATH} if config.protect_metrics else OPEN_PATHS
-        app = Guard(app, config.api_keys, open_paths)
+        app = Guard(app, faces, config.api_keys, open_paths)
     hosts = hosts_to_check(config)
-    return app if hosts is None else HostGuard(app, hosts)
-
-
-def _bound(http: HttpService, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-    async def handle(request: Request) -> Response:
-        return await handler(http, request)
-
-    return handle
+    return app if hosts is None else HostGuard(app, faces, hosts)
 
 
 async def _health(http: HttpService, request: Request) -> Response:
@@ -117,57 +73,65 @@ async def _metrics(http: HttpService, request: Request) -> Response:
     return Response(http.metrics.exposition(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
-def _other_path(path: str) -> str:
-    """What may have been meant by a path that isn't served."""
+def _named_paths(routes: Sequence[Route]) -> Sequence[str]:
+    """The paths as errors name them: each once, without those that a client completes."""
+    paths = [route.path for route in routes if "{" not in route.path and not route.path.endswith("/")]
+    return list(dict.fromkeys(paths))
+
+
+def _other_path(path: str, served: Sequence[str]) -> str:
+    """The path that may have been meant by one that isn't served, or all of them."""
     shorter = path.rstrip("/")
-    if f"/v1{shorter}" in PATHS:
+    if f"/v1{shorter}" in served:
         return f"Did you mean /v1{shorter}? A client's base_url ends with /v1."
-    near = shorter if shorter in PATHS else close_name(shorter, PATHS)
-    return f"It has {', '.join(PATHS)}." if near is None else f"Did you mean {near}?"
+    near = shorter if shorter in served else close_name(shorter, served)
+    return f"It has {', '.join(served)}." if near is None else f"Did you mean {near}?"
 
 
-def _failure_handlers(http: HttpService) -> dict[type[Exception], Callable[..., Awaitable[Response]]]:
-    failed = http.metrics.failed
+class _Failures:
+    """Answers requests whose handlers raise. `served` are the paths that errors name."""
 
-    async def refused(request: Request, error: RequestError) -> Response:
-        failed.labels(error.status).inc()
-        return _answer(request, error)
+    def __init__(self, http: HttpService, faces: Faces, served: Sequence[str]) -> None:
+        self._failed = http.metrics.failed
+        self._faces = faces
+        self._served = served
 
-    async def wrong_route(request: Request, error: HTTPException) -> Response:
+    def handlers(self) -> dict[type[Exception], Callable[..., Awaitable[Response]]]:
+        return {
+            RequestError: self._refused,
+            HTTPException: self._wrong_route,
+            ClientGoneError: self._gone,
+            RecursionError: self._too_deep,
+            Exception: self._crashed,
+        }
+
+    async def _refused(
+        self, request: Request, error: RequestError, headers: dict[str, str] | None = None
+    ) -> Response:
+        self._failed.labels(error.status).inc()
+        return self._faces.error_response(request.scope, error, headers)
+
+    async def _wrong_route(self, request: Request, error: HTTPException) -> Response:
+        path = request.url.path
         if error.status_code == 405:
-            message = f"{request.url.path} does not take {request.method} requests."
+            message, code = f"{path} does not take {request.method} requests.", "method_not_allowed"
         else:
-            message = f"There is no {request.url.path} on this server. {_other_path(request.url.path)}"
-        failed.labels(error.status_code).inc()
-        code = "method_not_allowed" if error.status_code == 405 else "not_found"
-        headers = dict(error.headers or {})
-        return _answer(request, RequestError(message, status=error.status_code, code=code), headers)
+            message = f"There is no {path} on this server. {_other_path(path, self._served)}"
+            code = "not_found"
+        refusal = RequestError(message, status=error.status_code, code=code)
+        return await self._refused(request, refusal, dict(error.headers or {}))
 
-    async def gone(request: Request, error: ClientGoneError) -> Response:
+    async def _gone(self, request: Request, error: ClientGoneError) -> Response:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
-    async def too_deep(request: Request, error: RecursionError) -> Response:
+    async def _too_deep(self, request: Request, error: RecursionError) -> Response:
         """The server recurses only over what the client sent."""
-        return await refused(
+        return await self._refused(
             request, RequestError("The request's JSON is nested too deeply.", code="invalid_json")
         )
 
-    async def crashed(request: Request, error: Exception) -> Response:
-        failed.labels(500).inc()
-        return _answer(request, internal_error())
-
-    return {
-        RequestError: refused,
-        HTTPException: wrong_route,
-        ClientGoneError: gone,
-        RecursionError: too_deep,
-        Exception: crashed,
-    }
-
-
-def _answer(request: Request, error: RequestError, headers: dict[str, str] | None = None) -> Response:
-    request.scope[ERROR_CODE] = error.code
-    return error_response(error, headers)
+    async def _crashed(self, request: Request, error: Exception) -> Response:
+        return await self._refused(request, internal_error())
 
 
 def _json(value: dict[str, str]) -> Response:

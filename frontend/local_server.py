@@ -39,7 +39,7 @@ class LocalServer:
 
     @classmethod
     async def start(cls, config: ServeConfig, commands: Commands) -> LocalServer:
-        """Raises ConfigError or ServerError, and then leaves nothing behind."""
+        """Raises ConfigError or ServerError, and then no process or file is left."""
         async with contextlib.AsyncExitStack() as stack:
             directory = PrivateDirectory.open()
             stack.callback(directory.close)

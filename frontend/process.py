@@ -10,17 +10,22 @@ import gc
 import os
 import socket
 import sys
+from collections.abc import Callable
 
 import uvicorn
 import uvloop
 import zmq
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..runtime.config import ServeConfig, load_config
 from ..runtime.errors import ConfigError
 from ..runtime.logs import write_log
-from ..runtime.messages import Alive, Drained, Failed, Message, Ready
+from ..runtime.messages import Drained, Failed, Message, Ready
 from ..runtime.processes.child import SIGN_OF_LIFE_S, ChildArguments, child_arguments
+from ..runtime.processes.heartbeat import Heartbeat
 from ..runtime.processes.sockets import ANY_EPOCH, Outbox, supervisor_address
+from .faces import FACES
+from .http.faces import Faces
 from .http.http_service import HttpService
 from .http_app import create_app
 from .ingress.connection import protocol_factory
@@ -41,8 +46,10 @@ def main() -> None:
     supervisor = Outbox(context, supervisor_address(arguments.directory), ANY_EPOCH)
     try:
         tokenizer = load_tokenizer(config.model, arguments.directory)
+        heartbeat = Heartbeat()
+        heartbeat.start(arguments)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(arguments, config, tokenizer, supervisor))
+            runner.run(_serve(arguments, config, tokenizer, supervisor, heartbeat))
     except ConfigError as error:
         _tell(context, supervisor, Failed("tokenizer", str(error)))
         sys.exit(1)
@@ -50,7 +57,11 @@ def main() -> None:
 
 
 async def _serve(
-    arguments: ChildArguments, config: ServeConfig, tokenizer: Tokenizer, supervisor: Outbox
+    arguments: ChildArguments,
+    config: ServeConfig,
+    tokenizer: Tokenizer,
+    supervisor: Outbox,
+    heartbeat: Heartbeat,
 ) -> None:
     """Serves until the supervisor asks to drain and the last answer is out.
 
@@ -60,10 +71,10 @@ async def _serve(
     engine = EngineClient(arguments.directory, arguments.client)
     http = HttpService.of(Service.load(config, engine, tokenizer))
     listener = socket.socket(fileno=int(os.environ[LISTEN_FD]))
-    server = http_server(http)
+    server = http_server(http, progress=heartbeat.progress)
     async with asyncio.TaskGroup() as tasks:
         receiving = tasks.create_task(engine.run())
-        living = tasks.create_task(_show_life(supervisor))
+        living = tasks.create_task(_show_life(heartbeat))
         stopping = tasks.create_task(_stop_when_drained(engine, server))
         await engine.informed.wait()
         supervisor.send(Ready("tokenizer", arguments.client))
@@ -75,13 +86,22 @@ async def _serve(
     engine.close()
 
 
-def http_server(http: HttpService, limits: Limits | None = None) -> uvicorn.Server:
+def http_server(
+    http: HttpService,
+    limits: Limits | None = None,
+    progress: Callable[[], None] = lambda: None,
+    faces: Faces = FACES,
+) -> uvicorn.Server:
+    """`progress` is called as input arrives and as requests begin: when thousands of requests arrive at once,
+    one pass of the event loop takes seconds."""
     limits = limits or limits_of_process()
     failed = http.metrics.failed
     return uvicorn.Server(
         uvicorn.Config(
-            create_app(http),
-            http=protocol_factory(limits, lambda status: failed.labels(status).inc()),
+            _reporting(create_app(http, faces), progress),
+            http=protocol_factory(
+                limits, lambda status: failed.labels(status).inc(), progress, faces.error_json
+            ),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -94,15 +114,23 @@ def http_server(http: HttpService, limits: Limits | None = None) -> uvicorn.Serv
     )
 
 
-async def _show_life(supervisor: Outbox) -> None:
-    """Reports as long as the event loop runs."""
+def _reporting(app: ASGIApp, progress: Callable[[], None]) -> ASGIApp:
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        progress()
+        await app(scope, receive, send)
+
+    return call
+
+
+async def _show_life(heartbeat: Heartbeat) -> None:
+    """Marks progress as long as the event loop runs."""
     while True:
-        supervisor.send(Alive(os.getpid(), stalled_s=0.0))
+        heartbeat.working()
         await asyncio.sleep(SIGN_OF_LIFE_S)
 
 
 async def _stop_when_drained(engine: EngineClient, server: uvicorn.Server) -> None:
-    """While requests are open, new ones are told that the server shuts down."""
+    """While requests are open, new ones are refused, as the server shuts down."""
     await engine.drain_requested.wait()
     if engine.open_requests:
         open_requests = f"{engine.open_requests} open request{'s' if engine.open_requests > 1 else ''}"

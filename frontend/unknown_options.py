@@ -59,7 +59,7 @@ ELSEWHERE = {
     "allowed-origins": "use --allowed-host",
     "seed": "give a seed in each request",
 }
-"""by the name of an option of vLLM or SGLang without its dashes: what to do here"""
+"""advice by the name of an option of vLLM or SGLang, without its dashes"""
 
 
 def unknown_arguments(unknown: Sequence[str], options: Iterable[str], elsewhere: Mapping[str, str]) -> str:

@@ -3,14 +3,13 @@
 from .errors import BusyError, CompilerError, GrammarError
 from .host.grammar import HostGrammar, HostMatcher
 from .machine.jump_forward import ForcedText, Segmenter, forced_text, load_segmenter
-from .machine.stack_automaton import CHOICE, DEAD
+from .machine.stack_automaton import CHOICE
 from .service.automaton import Automaton
 from .service.compiler import GrammarCompiler
 from .service.files import GrammarFiles, default_directory
 
 __all__ = [
     "CHOICE",
-    "DEAD",
     "Automaton",
     "BusyError",
     "CompilerError",

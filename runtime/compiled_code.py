@@ -13,19 +13,21 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+FORMAT = Path(__file__).with_name("automaton_format.py")  # its constants are part of grammars and kernels
 KEPT_S = 30 * 24 * 3600.0  # another checkout or a running server may use another version's code
 
 
 def version(folder: Path) -> str:
-    """A hash of the folder's sources, 16 hexadecimal digits."""
+    """A hash of the sources of the folder and of `FORMAT`, 16 hexadecimal digits."""
     digest = hashlib.sha256()
-    for source in sorted(folder.rglob("*.py")):
+    for source in (FORMAT, *sorted(folder.rglob("*.py"))):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
 
 def directory(folder: Path) -> str:
-    """Where numba keeps the folder's code: `NUMBA_CACHE_DIR`, else a directory for this version."""
+    """Where numba keeps the folder's code if it can write there: `NUMBA_CACHE_DIR`, else a directory for this
+    version."""
     return os.environ.get("NUMBA_CACHE_DIR") or str(_parent() / f"{folder.name}-{version(folder)}")
 
 

@@ -27,8 +27,6 @@ class GrammarSpec(msgspec.Struct, array_like=True, frozen=True):
     unenforced: Unenforced = "refuse"
     params: dict[str, str] = {}
     """The params of the functions whose parameters are in a structural tag."""
-    reproducible: bool = False
-    """The same request gets the same reply again, so it waits for the compiled grammar that lasts."""
     closing: bool = False
     """The scheduler will ask how a reply can be ended from any state."""
     scope: str = ""

@@ -39,7 +39,7 @@ def test_the_fields_that_are_not_served_are_known_by_name(title: str) -> None:
     assert row(title) - {"n"} <= {*FIXED_FIELDS, *WITHOUT_EFFECT, "best_of"}
 
 
-def test_the_metrics_that_stand_for_vllms_are_there(tmp_path: Path) -> None:
+def test_the_counterparts_of_vllms_metrics_exist(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(write_tiny_model(tmp_path / "model"))
     metrics = Metrics(PromptMemo(tokenizer))
     text = metrics.exposition().decode()

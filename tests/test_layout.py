@@ -1,4 +1,4 @@
-"""How the package is laid out: its folders, who may import whom, what an import may load."""
+"""How the package is laid out: its folders, which may import which, what an import may load."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(arbora.__file__).parent
 FOLDERS = ("frontend", "grammars", "kernels", "radix_cache", "runtime")
 SHARED = (
+    "automaton_format",
     "byte_sizes",
     "config",
     "errors",
@@ -29,7 +30,8 @@ SHARED = (
 SHARED_MODULES = {f"runtime.{name}" for name in SHARED}
 SPEC = {"runtime.grammar_spec"}
 CODE = {"runtime.compiled_code"}
-COMPILED = {"grammars.errors", "grammars.jit"}
+FORMAT = {"runtime.automaton_format"}
+COMPILED = {"grammars.errors", "grammars.jit"} | FORMAT
 SCHEMA = SPEC | COMPILED | {"grammars.machine", "grammars.regex", "grammars.schema.lexical"}
 REQUEST = SHARED_MODULES | {"frontend.work", "frontend.text", "frontend.replica"}
 MAY_IMPORT = {
@@ -41,7 +43,7 @@ MAY_IMPORT = {
     "frontend.request": REQUEST,
     "frontend.http": REQUEST | {"frontend.request"},
     "frontend.openai": REQUEST | {"frontend.request", "frontend.http"},
-    "frontend.ingress": SHARED_MODULES | {"frontend.openai"},
+    "frontend.ingress": SHARED_MODULES | {"frontend.http"},
     "runtime.scheduler": SHARED_MODULES | {"radix_cache", "grammars"},
     "runtime.model": SHARED_MODULES | {"kernels"},
     "runtime": SHARED_MODULES,
@@ -60,8 +62,8 @@ MAY_IMPORT = {
     "grammars.tags": SCHEMA | {"grammars.schema"},
     "grammars.processes": set[str](),
     "grammars.host": SCHEMA | {f"grammars.{name}" for name in ("schema", "tags", "processes")},
-    "grammars.service": {"grammars"} | SPEC | CODE,
-    "kernels": CODE,
+    "grammars.service": {"grammars", "runtime.vocabulary"} | SPEC | CODE | FORMAT,
+    "kernels": CODE | FORMAT,
 }
 
 
@@ -108,7 +110,7 @@ def folder_of(module: str) -> str:
 
 
 def in_circles(imports: dict[str, set[str]]) -> list[str]:
-    """The names that reach themselves by imports, and those that reach such a name."""
+    """The names in a circle of imports, and the names that reach one."""
     left = {name: targets & imports.keys() - {name} for name, targets in imports.items()}
     while ends := {name for name, targets in left.items() if not targets & left.keys()}:
         left = {name: targets for name, targets in left.items() if name not in ends}
@@ -208,8 +210,12 @@ def test_the_scheduler_process_loads_no_tensors_and_no_web_server(module: str) -
     assert loaded_by(f"import arbora.{module}", {"torch", "transformers", "starlette"}) == set()
 
 
+def test_the_automaton_format_loads_no_tensors_and_no_compiler() -> None:
+    assert loaded_by("import arbora.runtime.automaton_format", {"torch", "numba"}) == set()
+
+
 def test_the_supervisor_loads_no_tensors() -> None:
-    heavy = {"torch", "transformers", "numba", "starlette", "huggingface_hub", "tokenizers"}
+    heavy = {"torch", "transformers", "numpy", "numba", "starlette", "huggingface_hub", "tokenizers"}
     assert loaded_by("import arbora.frontend.cli", heavy) == set()
 
 
@@ -217,7 +223,7 @@ def test_the_package_loads_its_public_names_when_they_are_asked_for() -> None:
     assert loaded_by("import arbora", {"zmq", "msgspec", "numpy", "arbora.frontend"}) == set()
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     assert all(hasattr(arbora, name) for name in arbora.__all__)
 
 

@@ -25,18 +25,18 @@ def test_it_names_the_options_that_an_engine_has_not() -> None:
     assert set(re.findall(r"`(\w+)`", sentence.partition("except")[2])) == set(HTTP_ONLY)
 
 
-def test_every_target_of_make_it_names_is_there() -> None:
+def test_every_target_of_make_it_names_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"\bmake ([a-z]+)", README)) <= targets
 
 
 @pytest.mark.parametrize("name", re.findall(r"\barbora\.([A-Z]\w*)", README))
-def test_every_name_of_the_package_it_uses_is_there(name: str) -> None:
+def test_every_name_of_the_package_it_uses_exists(name: str) -> None:
     assert name in arbora.__all__ and getattr(arbora, name)
 
 
 @pytest.mark.parametrize("path", re.findall(r"\]\(((?!http)[^)#]+)", README))
-def test_every_file_it_links_to_is_there(path: str) -> None:
+def test_every_file_it_links_to_exists(path: str) -> None:
     assert (ROOT / path).exists()
 
 

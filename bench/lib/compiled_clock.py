@@ -18,7 +18,7 @@ _make_mask = cpu._mask
 
 @numba.njit
 def mask_us(times: Any, *parts: Any) -> float:
-    """Microseconds of one call of the sampling kernel's mask. `times`: scratch, int64 [2, 2]."""
+    """Microseconds of one call of the sampling kernel's mask. `times`: see `buffer`."""
     _clock(_MONOTONIC, times[0].ctypes)
     _make_mask(*parts)
     _clock(_MONOTONIC, times[1].ctypes)
@@ -26,5 +26,5 @@ def mask_us(times: Any, *parts: Any) -> float:
     return microseconds
 
 
-def room() -> np.ndarray[Any, np.dtype[np.int64]]:
+def buffer() -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.zeros((2, 2), np.int64)

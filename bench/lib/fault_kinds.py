@@ -21,7 +21,7 @@ Undo = Callable[[], None]
 
 @dataclass(frozen=True)
 class World:
-    """What faults act on. `disk` is the directory of the disk tier."""
+    """The target of faults. `disk` is the directory of the disk tier."""
 
     supervisor: int
     disk: Path

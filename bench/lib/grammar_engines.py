@@ -20,7 +20,7 @@ from arbora.grammars.masks.token_trie import Spellings, build_tries
 from arbora.grammars.service.automaton import Automaton
 from arbora.grammars.service.worker import Builder
 from arbora.grammars.tags.special_tokens import SpecialTokens
-from arbora.kernels.automaton import AutomatonPool, SlotRegisters, Tables, cpu
+from arbora.kernels.automaton import AutomatonPool, SlotRegisters, cpu
 from arbora.runtime.grammar_spec import GrammarSpec, PropertyOrder
 
 PIP_NAMES = {"xgrammar": "xgrammar", "outlines-core": "outlines-core", "llguidance": "llguidance"}
@@ -111,36 +111,14 @@ class _ArboraGrammar:
         spellings = self._words.spellings()
         registers = SlotRegisters(1, len(spellings.offsets) - 1, "cpu")
         pool = AutomatonPool("cpu", registers, spellings.offsets, spellings.data, [self._words.end])
-        pool.load(1, _tables(self._automaton))
+        pool.load(1, self._automaton.tables)
         pool.enter(0, 1, self._automaton.machine.start)
         rows = pool.rows(np.zeros(1, np.int32))
-        arrays = cpu._arrays(rows)
-        lists, words, masks = (
-            arena.tensor.numpy() for arena in (pool._lists, pool._list_tokens, pool._masks)
-        )
-        times = compiled_clock.room()
+        arrays = cpu.arrays(rows)
+        times = compiled_clock.buffer()
         for token in tokens:
-            yield compiled_clock.mask_us(times, *arrays, lists, words, masks, pool._own_masks)
+            yield compiled_clock.mask_us(times, *arrays, pool._own_masks)
             cpu.advance(rows, torch.tensor([token], dtype=torch.int32))
-
-
-def _tables(automaton: Automaton) -> Tables:
-    machine, masks, rows = automaton.machine, automaton.masks, automaton.rows
-    return Tables(
-        class_of_byte=machine.class_of_byte,
-        row_starts=rows.row_starts,
-        default_state=rows.default_state,
-        entries=rows.entries,
-        owners=rows.owners,
-        mask_of_state=masks.mask_of_state,
-        masks=masks.masks,
-        lists_of_state=masks.lists_of_state,
-        list_offsets=masks.list_offsets,
-        list_tokens=masks.list_tokens,
-        opener_counts=masks.opener_counts,
-        actions=machine.actions,
-        returns=machine.returns,
-    )
 
 
 class LlGuidance:
@@ -266,7 +244,7 @@ class _OutlinesGrammar:
 
 
 def within(seconds: int, make: Callable[[], Any]) -> Any:
-    """What `make` returns in a process of its own; None if it fails or takes longer."""
+    """The result of `make` in a process of its own; None if it fails or takes longer."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -291,7 +269,7 @@ def is_installed(name: str) -> bool:
 
 
 def engines(name: str, words: Words) -> dict[str, Engine]:
-    """Ours comes in both orders of properties."""
+    """Ours is measured with both orders of properties."""
     match name:
         case "arbora":
             return {"arbora": Arbora(words, "schema"), "arbora, any order": Arbora(words, "any")}

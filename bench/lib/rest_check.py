@@ -11,7 +11,7 @@ _HELD = ("arbora_requests_running", "arbora_requests_waiting", "arbora_kv_pages_
 
 
 def wrong_at_rest(url: str, patience_s: float = QUIET_WITHIN_S) -> list[str]:
-    """What is still held after `patience_s` seconds; returns early once nothing is."""
+    """The resources still held after `patience_s` seconds; returns early once there are none."""
     deadline = time.monotonic() + patience_s
     while True:
         try:

@@ -86,7 +86,7 @@ class SchemaOrder:
 
 
 def _declared(atoms: list[Atom]) -> list[str]:
-    """Names of properties, then those that are only required."""
+    """Names of properties, then names that are only required."""
     properties: list[str] = []
     required: list[str] = []
     for atom in atoms:

@@ -187,7 +187,7 @@ def tools(seed: int = 0, seconds: float = 3_600) -> Trace:
 
 
 def consumers(seed: int = 0, seconds: float = 1_800) -> Trace:
-    """Chats about nothing but text, about files, and with what a search found, which each turn replaces."""
+    """Chats about text alone, about files, and with results of a search, which each turn replaces."""
     service = Service(seed, 16)
     heads = [service.text(tokens) for tokens in (400, 900, 600)]
     kinds = (

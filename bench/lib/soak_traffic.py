@@ -25,7 +25,7 @@ MOST_KEPT_FAILURES = 200
 
 @dataclass
 class Tally:
-    """Counts since the last table row; `failures` are those of the whole run."""
+    """Counts since the last table row; `failures` are of the whole run."""
 
     requests: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
@@ -106,7 +106,7 @@ class Traffic:
         _check(answer["choices"][0]["finish_reason"] in FINISHED, answer)
 
     async def match_schema(self, rng: random.Random, key: str) -> None:
-        """Half of the schemas are new, half have come before."""
+        """Half of the schemas are new, half are repeated."""
         number = rng.randrange(KNOWN_SCHEMAS) if rng.random() < 0.5 else rng.randrange(1 << 40)
         wanted = schema(random.Random(number))
         body: Body = {
@@ -198,7 +198,7 @@ class Traffic:
             _check(answer.status_code == 200, (path, answer.status_code, answer.text))
 
     async def repeat_fixed(self, rng: random.Random, key: str) -> None:
-        """A request whose answer must equal its first answer, whatever else runs."""
+        """A request whose answer must equal its first answer under any load."""
         number = rng.randrange(len(FIXED))
         body = {"temperature": 0, **FIXED[number]}
         answer = await self._post(CHAT, body, key)

@@ -40,7 +40,7 @@ class Server(NamedTuple):
 
 @dataclass
 class Answer:
-    """What came back. Times in seconds since the request was sent; `error` says why the answer is not
+    """The answer. Times in seconds since the request was sent; `error` says why the answer is not
     whole."""
 
     status: int = 0

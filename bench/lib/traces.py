@@ -100,7 +100,7 @@ def _take_turn(
 
 
 def agents(source: Source) -> Iterator[Prompt]:
-    """Long tool prompts of skewed popularity; each task runs a few quick steps, then never comes back."""
+    """Long tool prompts of skewed popularity; each task runs a few quick steps and does not return."""
     tools = [source.fresh(source.length(12)) for _ in range(max(source.blocks // 8, 8))]
     tool = source.zipf(len(tools), 1.1)
     running: list[tuple[Prompt, int]] = []
@@ -183,7 +183,7 @@ def recency(source: Source) -> Iterator[Prompt]:
 
 
 def twice(source: Source) -> Iterator[Prompt]:
-    """Each prompt comes exactly twice, so prompts that were hit are worth nothing."""
+    """Each prompt is sent exactly twice, so a prompt that was hit has no further value."""
     waiting: list[Prompt] = []
     while True:
         prompt = source.fresh(8)
@@ -194,7 +194,7 @@ def twice(source: Source) -> Iterator[Prompt]:
 
 
 def betrayal(source: Source) -> Iterator[Prompt]:
-    """A hot set that nearly fills the cache and is then never used again, while new prompts come twice."""
+    """A hot set that nearly fills the cache and is then abandoned, and new prompts that are sent twice."""
     while True:
         hot = [source.fresh(8) for _ in range(max(source.blocks // 10, 1))]
         for _ in range(8 * len(hot)):
@@ -205,7 +205,7 @@ def betrayal(source: Source) -> Iterator[Prompt]:
 
 
 def uniform(source: Source) -> Iterator[Prompt]:
-    """Prompts drawn with equal chances from twice what fits: nothing can be learned."""
+    """Prompts drawn uniformly from twice the cache's size: there is nothing to learn."""
     library = [source.fresh(8) for _ in range(max(source.blocks // 4, 2))]
     while True:
         yield source.random.choice(library)

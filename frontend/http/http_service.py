@@ -1,4 +1,4 @@
-"""What HTTP endpoints work with: the service, the reader of bodies and the metrics of this process."""
+"""The state that HTTP endpoints share: the service, the reader of bodies and the metrics of this process."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class ShapeReader:
         shape.fields += int(np.count_nonzero(commas & (depths == 1)))
 
     def _escaped(self, data: NDArray[np.uint8]) -> NDArray[np.intp]:
-        """The positions behind an odd number of backslashes."""
+        """The positions after an odd number of backslashes."""
         backslashes = data == _BACKSLASH
         first_is_escaped, self._first_is_escaped = self._first_is_escaped, False
         if first_is_escaped:
@@ -71,12 +71,12 @@ class ShapeReader:
         places = np.flatnonzero(backslashes)
         begins = np.flatnonzero(np.diff(places, prepend=-2) != 1)
         lengths = np.diff(begins, append=len(places))
-        behind = places[begins] + lengths
-        behind = behind[lengths % 2 == 1]
-        if len(behind) and behind[-1] == len(data):
+        after = places[begins] + lengths
+        after = after[lengths % 2 == 1]
+        if len(after) and after[-1] == len(data):
             self._first_is_escaped = True
-            behind = behind[:-1]
-        return np.concatenate((np.zeros(1, np.intp), behind)) if first_is_escaped else behind
+            after = after[:-1]
+        return np.concatenate((np.zeros(1, np.intp), after)) if first_is_escaped else after
 
 
 def shape_of(text: bytes) -> Generator[JsonShape, None, JsonShape]:

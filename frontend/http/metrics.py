@@ -34,18 +34,18 @@ _STORE_GAUGES = {
 }
 _STORE_COUNTERS = {
     "saved_pages": ("arbora_pages_saved", "Pages copied from the KV cache to host memory."),
-    "lost_pages": ("arbora_pages_lost", "Pages not saved because host memory had no room at that time."),
+    "lost_pages": ("arbora_pages_lost", "Pages not saved because host memory was full at that time."),
     "host_hits": ("arbora_host_cache_hits", "Pages that prompts found in host memory."),
     "disk_hits": ("arbora_disk_cache_hits", "Pages that prompts found on disk."),
     "remote_hits": ("arbora_remote_cache_hits", "Pages that prompts found in the remote cache."),
-    "restored_pages": ("arbora_pages_restored", "Pages put back into the KV cache."),
+    "restored_pages": ("arbora_pages_restored", "Pages copied back into the KV cache."),
 }
 _COUNTERS = {
     "prompt_tokens_cached": ("arbora_prompt_tokens_cached", "Prompt tokens whose KV was in the cache."),
     "prompt_tokens_computed": ("arbora_prompt_tokens_computed", "Prompt tokens that were computed."),
     "output_tokens": ("arbora_output_tokens", "Tokens generated."),
     "forced_tokens": ("arbora_jump_forward_tokens", "Output tokens that a grammar left no choice about."),
-    "retractions": ("arbora_retractions", "Requests put back in the queue for want of pages."),
+    "retractions": ("arbora_retractions", "Requests returned to the queue for lack of pages."),
     "evicted_pages": ("arbora_evicted_pages", "Cached pages given up for others."),
     "steps": ("arbora_steps", "Steps of the model."),
 }
@@ -187,7 +187,7 @@ class RequestTimer:
             self._metrics.finished.labels(reason).inc()
 
     def reached(self, usage: Usage) -> None:
-        """What the request has so far, for the log: it may end early."""
+        """The request's figures so far, for the log: it may end early."""
         self._usage = usage
 
     def failed(self, error: RequestError) -> None:

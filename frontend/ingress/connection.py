@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -18,9 +18,18 @@ from .parser import MessageParser
 from .refusal import refusal_bytes
 from .wire import Wire
 
+ErrorJson: TypeAlias = Callable[[str, RequestError], bytes]
+"""Takes the path of a request, empty if it is unknown."""
 
-def protocol_factory(limits: Limits, on_refused: Callable[[int], None]) -> type[asyncio.Protocol]:
-    """The factory that uvicorn takes for its `http`. `on_refused` gets the status of each refusal."""
+
+def protocol_factory(
+    limits: Limits,
+    on_refused: Callable[[int], None],
+    progress: Callable[[], None],
+    error_json: ErrorJson,
+) -> type[asyncio.Protocol]:
+    """The factory that uvicorn takes for its `http`. `on_refused` gets the status of each refusal; `progress`
+    is called for each new connection and each piece of input."""
     connections = Connections(limits)
 
     def create(
@@ -29,8 +38,9 @@ def protocol_factory(limits: Limits, on_refused: Callable[[int], None]) -> type[
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> asyncio.Protocol:
+        progress()
         inner = HttpToolsProtocol(config, server_state, app_state, _loop)
-        return Connection(inner, limits, connections, on_refused)
+        return Connection(inner, limits, connections, on_refused, progress, error_json)
 
     return create  # type: ignore[return-value]  # uvicorn calls it only
 
@@ -47,11 +57,15 @@ class Connection(asyncio.Protocol):
         limits: Limits,
         connections: Connections,
         on_refused: Callable[[int], None],
+        progress: Callable[[], None],
+        error_json: ErrorJson,
     ) -> None:
         self._inner = inner
         self._limits = limits
         self._connections = connections
         self._on_refused = on_refused
+        self._progress = progress
+        self._error_json = error_json
         self._parser = MessageParser(inner, self._answered)
         inner.parser = self._parser  # type: ignore[assignment]
         self._head = HeadReader(limits)
@@ -86,6 +100,7 @@ class Connection(asyncio.Protocol):
         self._wire.end_of_input()
 
     def data_received(self, data: bytes) -> None:
+        self._progress()
         if self._wire.is_closing():
             return
         if self._refusal is not None:
@@ -199,6 +214,14 @@ class Connection(asyncio.Protocol):
         cycle = self._inner.cycle
         return cycle is not None and not cycle.response_complete
 
+    @property
+    def _path(self) -> str:
+        """The path of the request whose head or body is being read; empty if it is unknown."""
+        if self._body is not None:
+            path: str = self._inner.cycle.scope["path"]
+            return path
+        return self._head.path
+
     def _expects_input(self) -> bool:
         return self._body is not None or self._head.has_begun or self._refusal is not None
 
@@ -208,7 +231,7 @@ class Connection(asyncio.Protocol):
         cycle = self._inner.cycle
         if self._body is None or not cycle.response_started:
             self._on_refused(error.status)
-            self._wire.write(refusal_bytes(error))
+            self._wire.write(refusal_bytes(error, self._error_json(self._path, error)))
         self._wire.close()
         if self._is_answering:
             cycle.disconnected = True

@@ -35,6 +35,12 @@ class HeadReader:
     def has_begun(self) -> bool:
         return bool(self._bytes)
 
+    @property
+    def path(self) -> str:
+        """The path that the begun head asks for; empty if its request line does not have one yet."""
+        words = self._bytes.partition(b"\r\n")[0].split(b" ", 2)
+        return words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
+
     def add(self, data: bytes) -> tuple[Head, bytes] | None:
         """The head and the bytes behind it, or None while it is incomplete. Raises `RequestError`."""
         start = max(0, len(self._bytes) - len(END) + 1)

@@ -1,4 +1,4 @@
-"""The answer to input that is not a valid request: JSON as for other errors."""
+"""The answer to input that is not a valid request."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from email.utils import formatdate
 from http import HTTPStatus
 
 from ...runtime.errors import RequestError
-from ..openai.errors import error_headers, error_json
+from ..http.faces import error_headers
 
 
-def refusal_bytes(error: RequestError) -> bytes:
-    body = error_json(error)
+def refusal_bytes(error: RequestError, body: bytes) -> bytes:
+    """`body` is the error as JSON."""
     headers = {
         "date": formatdate(usegmt=True),
         "content-type": "application/json",

@@ -1,4 +1,4 @@
-"""The command that started this program, for messages that tell what to run."""
+"""The command that started this program, for messages with a command to run."""
 
 from __future__ import annotations
 

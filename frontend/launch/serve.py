@@ -95,7 +95,7 @@ def ready_line(config: ServeConfig, ready: ModelReady, url: str) -> str:
 
 
 def next_step(config: ServeConfig, url: str) -> str:
-    """Tells a new user what to do with the ready server."""
+    """Prints what a new user can do with the ready server."""
     key = " --api-key KEY" if config.api_keys else ""
     return (
         f"talk to it in another terminal with `{program_name()} chat --url {url}{key}`; its API is {url}/v1"

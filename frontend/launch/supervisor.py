@@ -1,4 +1,4 @@
-"""Starts the children of a server, tells them of each other, ends hung ones and replaces dead ones."""
+"""Starts the children of a server, informs them of each other, ends hung ones and replaces dead ones."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 _STOPPED = frozenset("Tt")
-_STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12  # fields of /proc/PID/stat behind the program's name
+_STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12  # fields of /proc/PID/stat after the program's name
 
 
 class Patience(NamedTuple):

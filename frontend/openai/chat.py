@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec, Tokens
-from ..http.body import BodyKind
+from ..http.body_kind import BodyKind
 from ..http.endpoint import Job
 from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, caller_of, tenant_of
@@ -21,10 +21,10 @@ from ..request.reply import Reply
 from ..request.service import Service
 from ..request.tools import ToolUse, tool_use
 from ..request.validation import MAX_LOGPROBS, check_choices, check_range, check_word
+from .binding_fields import IN_CHATS
 from .chat_answers import ChatContext, ChatStream, ChatWhole
 from .checks import check_generation
 from .chunks import ChunkWriter, Head
-from .constraint import FIELDS as CONSTRAINT_FIELDS
 from .constraint import constraint
 from .errors import error_event
 from .fixed_fields import INERT_FIELDS
@@ -33,8 +33,7 @@ from .tool_choice import calls_wanted, names_function
 
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
-_BINDING = (*CONSTRAINT_FIELDS, "tools", "tool_choice")
-_BODY = BodyKind(ChatRequest, INERT_FIELDS, _BINDING, {"prompt": "/v1/completions"})
+_BODY = BodyKind(ChatRequest, INERT_FIELDS, IN_CHATS, {"prompt": "/v1/completions"})
 
 
 async def prepare_chat(http: HttpService, http_request: Request) -> Job:

@@ -36,7 +36,7 @@ _OPENING = b'"delta":{"role":"assistant","content":""}'
 
 @dataclass(frozen=True)
 class ChatContext:
-    """The part of a chat request that all its answers need. `prompt` has its tokens."""
+    """What all answers to a chat request need of it. `prompt` has its tokens."""
 
     head: Head
     tokenizer: Tokenizer

@@ -30,7 +30,7 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True)
 class CompletionContext:
-    """The part of a completion request that all its answers need."""
+    """What all answers to a completion request need of it."""
 
     head: Head
     tokenizer: Tokenizer

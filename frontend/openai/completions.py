@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec, ModelReady
-from ..http.body import BodyKind
+from ..http.body_kind import BodyKind
 from ..http.endpoint import Job
 from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, caller_of, tenant_of
@@ -21,10 +21,10 @@ from ..request.reply import Reply
 from ..request.service import Service
 from ..request.validation import MAX_LOGPROBS, check_choices, check_range, check_token_ids
 from ..work.caller import Caller
+from .binding_fields import IN_COMPLETIONS
 from .checks import check_generation
 from .chunks import ChunkWriter, Head
 from .completion_answers import CompletionContext, CompletionStream, CompletionWhole, Prompt
-from .constraint import FIELDS as CONSTRAINT_FIELDS
 from .constraint import constraint
 from .errors import error_event
 from .fixed_fields import INERT_FIELDS
@@ -32,7 +32,7 @@ from .protocol import CompletionRequest
 
 DEFAULT_MAX_TOKENS = 16
 
-_BODY = BodyKind(CompletionRequest, INERT_FIELDS, CONSTRAINT_FIELDS, {"messages": "/v1/chat/completions"})
+_BODY = BodyKind(CompletionRequest, INERT_FIELDS, IN_COMPLETIONS, {"messages": "/v1/chat/completions"})
 
 
 async def prepare_completion(http: HttpService, http_request: Request) -> Job:

@@ -2,97 +2,98 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 from msgspec import Raw
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
-from .protocol import GenerationFields, ResponseFormat, StructuredOutputs
+from ..request.grammar_fields import (
+    choice_spec,
+    grammar_spec,
+    is_null,
+    object_spec,
+    one_spec,
+    regex_spec,
+    schema_spec,
+)
+from ..request.validation import check_word, missing_field
+from .protocol import GenerationFields, JsonSchemaFormat, ResponseFormat, StructuredOutputs
 from .structural_tag import structural_tag
 
-_ANY_OBJECT = '{"type":"object"}'
-
-
-def _number(text: str) -> float | int:
-    """1.0 and 1 are the same number in JSON."""
-    value = float(text)
-    return int(value) if value.is_integer() else value
-
-
-_schemas = msgspec.json.Decoder(float_hook=_number)
-
-
-FIELDS = (
-    "response_format",
-    "structured_outputs",
-    "regex",
-    "guided_regex",
-    "choice",
-    "guided_choice",
-    "json_schema",
-    "guided_json",
-    "grammar",
-    "guided_grammar",
-    "ebnf",
-)
-"""that say what a reply must match"""
+_SCHEMAS, _TAGS = ("json_schema", "schema"), ("format", "structures", "triggers")
+_FIELDS_BY_TYPE: dict[str, tuple[str, ...]] = {
+    "text": (),
+    "json_object": ("schema",),
+    "json_schema": _SCHEMAS,
+    "structural_tag": _TAGS,
+}
+_EMPTY = (Raw(b"null"), Raw(b"{}"), None, JsonSchemaFormat())
 
 
 def constraint(request: GenerationFields) -> GrammarSpec | None:
     """The constraint on the reply, or None. Raises `RequestError` if two fields ask for different ones."""
-    specs = [spec for spec in _asked(request) if spec is not None]
-    if len(specs) > 1 and not _all_same(specs):
-        names = " and ".join(spec.param for spec in specs)
-        raise RequestError(
-            f"{names} can't be used together: give only one, or the same value in each.",
-            param=specs[1].param,
-            code="invalid_value",
+    return one_spec(
+        (
+            *_response_format(request.response_format),
+            _structured_outputs(request.structured_outputs),
+            regex_spec(request.regex, "regex"),
+            regex_spec(request.guided_regex, "guided_regex"),
+            choice_spec(request.choice, "choice"),
+            choice_spec(request.guided_choice, "guided_choice"),
+            schema_spec(request.guided_json, "guided_json"),
+            grammar_spec(request.guided_grammar, "guided_grammar"),
+            schema_spec(request.json_schema, "json_schema"),
+            grammar_spec(request.grammar, "grammar"),
+            grammar_spec(request.ebnf, "ebnf"),
         )
-    return specs[0] if specs else None
-
-
-def _asked(request: GenerationFields) -> Sequence[GrammarSpec | None]:
-    return (
-        _response_format(request.response_format),
-        _structured_outputs(request.structured_outputs),
-        _regex(request.regex, "regex"),
-        _regex(request.guided_regex, "guided_regex"),
-        _choice(request.choice, "choice"),
-        _choice(request.guided_choice, "guided_choice"),
-        _guided_json(request.guided_json, "guided_json"),
-        _grammar(request.guided_grammar, "guided_grammar"),
-        _guided_json(request.json_schema, "json_schema"),
-        _grammar(request.grammar, "grammar"),
-        _grammar(request.ebnf, "ebnf"),
     )
 
 
-def _response_format(wanted: ResponseFormat | None) -> GrammarSpec | None:
-    if wanted is None or wanted.type == "text":
+def _response_format(wanted: ResponseFormat | None) -> Iterable[GrammarSpec | None]:
+    """The constraints of its fields: two of them may have a schema."""
+    if wanted is None:
+        return ()
+    check_word("response_format.type", wanted.type, tuple(_FIELDS_BY_TYPE))
+    _check_type(wanted)
+    schema = schema_spec(wanted.schema, "response_format.schema")
+    match wanted.type:
+        case "json_schema":
+            return _named_schema(wanted.json_schema, is_needed=schema is None), schema
+        case "json_object":
+            return (schema or object_spec(True, "response_format"),)
+        case "structural_tag":
+            parts = {name: getattr(wanted, name) for name in _TAGS}
+            return (structural_tag(Raw(msgspec.json.encode(parts)), "response_format"),)
+    return ()
+
+
+def _check_type(wanted: ResponseFormat) -> None:
+    """Raises `RequestError` for a constraint that the type leaves unused."""
+    for name in _SCHEMAS + _TAGS:
+        if name not in _FIELDS_BY_TYPE[wanted.type] and getattr(wanted, name) not in _EMPTY:
+            param = f"response_format.{name}"
+            right = "structural_tag" if name in _TAGS else "json_schema"
+            raise RequestError(
+                f"{param} has no effect, as response_format.type is {wanted.type!r}: make the type "
+                f"{right!r}, or leave {name} out.",
+                param=param,
+                code="invalid_value",
+            )
+
+
+def _named_schema(wanted: JsonSchemaFormat | None, *, is_needed: bool) -> GrammarSpec | None:
+    """OpenAI's form: a schema with a name."""
+    if wanted is None:
+        if is_needed:
+            raise missing_field("response_format.json_schema")
         return None
-    if wanted.type == "json_object":
-        schema = _guided_json(wanted.schema, "response_format.schema")
-        return schema or GrammarSpec("json_object", "", "response_format")
-    if wanted.type == "structural_tag":
-        parts = {"format": wanted.format, "structures": wanted.structures, "triggers": wanted.triggers}
-        return structural_tag(Raw(msgspec.json.encode(parts)), "response_format")
-    if wanted.type != "json_schema":
-        raise RequestError(
-            f"response_format.type is {wanted.type!r}, but must be 'text', 'json_object', 'json_schema' or "
-            "'structural_tag'.",
-            param="response_format.type",
-            code="invalid_value",
-        )
-    if wanted.json_schema is None:
-        raise _missing("response_format.json_schema")
-    if not wanted.json_schema.name:
-        raise _missing("response_format.json_schema.name")
-    schema = _guided_json(wanted.json_schema.schema, "response_format.json_schema.schema")
+    if not wanted.name:
+        raise missing_field("response_format.json_schema.name")
+    schema = schema_spec(wanted.schema, "response_format.json_schema.schema")
     if schema is None:
-        raise _missing("response_format.json_schema.schema")
+        raise missing_field("response_format.json_schema.schema")
     return schema
 
 
@@ -105,14 +106,15 @@ def _structured_outputs(wanted: StructuredOutputs | None) -> GrammarSpec | None:
             raise RequestError(
                 f"{param} is not supported: leave it out.", param=param, code="unsupported_parameter"
             )
-    found = [
-        _guided_json(wanted.json, "structured_outputs.json"),
-        _regex(wanted.regex, "structured_outputs.regex"),
-        _choice(wanted.choice, "structured_outputs.choice"),
-        _grammar(wanted.grammar, "structured_outputs.grammar"),
-        GrammarSpec("json_object", "", "structured_outputs.json_object") if wanted.json_object else None,
-        _structural_tag(wanted.structural_tag, "structured_outputs.structural_tag"),
-    ]
+    tag = wanted.structural_tag
+    found = (
+        schema_spec(wanted.json, "structured_outputs.json"),
+        regex_spec(wanted.regex, "structured_outputs.regex"),
+        choice_spec(wanted.choice, "structured_outputs.choice"),
+        grammar_spec(wanted.grammar, "structured_outputs.grammar"),
+        object_spec(wanted.json_object, "structured_outputs.json_object"),
+        None if is_null(tag) else structural_tag(tag, "structured_outputs.structural_tag"),
+    )
     specs = [spec for spec in found if spec is not None]
     if len(specs) != 1:
         raise RequestError(
@@ -122,71 +124,3 @@ def _structured_outputs(wanted: StructuredOutputs | None) -> GrammarSpec | None:
             code="invalid_value",
         )
     return specs[0]
-
-
-def _regex(pattern: str | None, param: str) -> GrammarSpec | None:
-    return None if pattern is None else GrammarSpec("regex", pattern, param)
-
-
-def _grammar(text: str | None, param: str) -> GrammarSpec | None:
-    """A context-free grammar, Lark or GBNF."""
-    return None if text is None else GrammarSpec("grammar", text, param)
-
-
-def _choice(options: list[str] | None, param: str) -> GrammarSpec | None:
-    if options is None:
-        return None
-    if not options or "" in options:
-        problem = f"{param} must have at least one string, none of them empty."
-        raise RequestError(problem, param=param, code="invalid_value")
-    return GrammarSpec("choice", msgspec.json.encode(options).decode(), param)
-
-
-def _structural_tag(value: Raw, param: str) -> GrammarSpec | None:
-    return None if _is_null(value) else structural_tag(value, param)
-
-
-def _guided_json(schema: Raw, param: str) -> GrammarSpec | None:
-    """A schema as an object or as a string that holds JSON."""
-    if _is_null(schema):
-        return None
-    return _json_schema(schema, param)
-
-
-def _json_schema(schema: Raw, param: str) -> GrammarSpec:
-    try:
-        if bytes(schema).lstrip().startswith(b'"'):
-            schema = Raw(msgspec.json.decode(schema, type=str).encode())
-        decoded = msgspec.json.decode(schema)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"{param} is not valid JSON: {error}", param=param, code="invalid_value") from None
-    if not isinstance(decoded, dict | bool):
-        raise RequestError(f"{param} must be a JSON schema: an object.", param=param, code="invalid_type")
-    return GrammarSpec("json_schema", bytes(schema).decode(), param)
-
-
-def _is_null(value: Raw) -> bool:
-    return bytes(value).strip() == b"null"
-
-
-def _missing(param: str) -> RequestError:
-    return RequestError(f"The required field {param} is missing.", param=param, code="missing_field")
-
-
-def _all_same(specs: Iterable[GrammarSpec]) -> bool:
-    return len(set(map(_meaning, specs))) <= 1
-
-
-def _meaning(spec: GrammarSpec) -> tuple[str, bytes]:
-    """Equal for specs whose texts show that they allow the same replies: JSON is compared by value, a choice
-    as a set of texts, all else letter by letter."""
-    match spec.kind:
-        case "json_object":
-            return "json_schema", _ANY_OBJECT.encode()
-        case "json_schema" | "structural_tag":
-            value = _schemas.decode(spec.text)
-            return spec.kind, json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-        case "choice":
-            texts: list[str] = msgspec.json.decode(spec.text, type=list[str])
-            return "choice", msgspec.json.encode(sorted(set(texts)))
-    return spec.kind, spec.text.encode()

@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ...runtime.errors import RequestError
-from ..http.body import FieldCheck
+from ..http.body_kind import FieldCheck
 from ..request.type_errors import SHOWN_CHARACTERS
 
 
@@ -61,7 +61,7 @@ FIXED_FIELDS = {
     "kv_transfer_params": FixedField(),
     "echo": FixedField(("false",), "Use /v1/completions, which has it."),
     "suffix": FixedField(
-        ('""',), "Write it into the prompt, in the model's own form for what is to be filled in."
+        ('""',), "Write it into the prompt, in the model's own form for filling in the middle."
     ),
     "thinking_token_budget": FixedField(("-1",), "Use reasoning_effort or max_tokens."),
     "repetition_detection": FixedField((), "Use repetition_penalty or frequency_penalty."),
@@ -79,7 +79,7 @@ HINTS = {
 """fields that a server may ignore; the log says so once"""
 
 
-# Ignoring these fields loses nothing, whatever their values.
+# Ignoring these fields changes no reply, with any value.
 WITHOUT_EFFECT = frozenset(
     (
         "metadata",

@@ -22,8 +22,8 @@ class JsonSchemaFormat(Struct, kw_only=True):
 
 
 class ResponseFormat(Struct, kw_only=True):
-    """`schema` beside json_object is llama.cpp's. `format`, `structures` and `triggers` belong to a
-    structural tag."""
+    """`schema` is llama.cpp's and Together's. `format`, `structures` and `triggers` belong to a structural
+    tag."""
 
     type: str
     json_schema: JsonSchemaFormat | None = None
@@ -33,7 +33,7 @@ class ResponseFormat(Struct, kw_only=True):
     triggers: Raw = NULL
 
 
-class StructuredOutputs(Struct, kw_only=True, forbid_unknown_fields=True):
+class StructuredOutputs(Struct, kw_only=True):
     """vLLM's form. JSON is always compact, and no other backend takes over."""
 
     json: Raw = NULL

@@ -1,11 +1,11 @@
-"""Checks structural tags in the forms of xgrammar and vLLM, and brings them into one form.
+"""Checks structural tags in the forms of xgrammar and vLLM, and converts them to one form.
 
 `grammars.tags.format` defines the types.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,12 +13,27 @@ from msgspec import Raw
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
-from ..request.validation import check_count
+from ..http.field_names import NOTES
+from ..request.validation import check_count, missing_field
 
 MAX_DEPTH = 32
 MAX_FORMATS = 4096  # in one structural tag
 MAX_TRIGGERS = 256
 SHOWN_CHARACTERS = 80
+_EXCLUDED = ("excludes", "excluded_str", "excluded_strs")
+_COUNTS = ("at_least_one", "stop_after_first")
+_NAMES: dict[str, tuple[str, ...]] = {
+    "const_string": ("value",),
+    "json_schema": ("json_schema", "style"),
+    "regex": ("pattern",),
+    "any_text": _EXCLUDED,
+    "sequence": ("elements",),
+    "or": ("elements",),
+    "tag": ("begin", "content", "end"),
+    "triggered_tags": ("triggers", "tags", *_COUNTS, *_EXCLUDED),
+    "tags_with_separator": ("tags", "separator", *_COUNTS),
+}
+"""the fields of each format besides `type`"""
 _PARTS = ("format", "content")
 _LISTS = ("structures", "elements", "tags")
 Fields = dict[str, Any]
@@ -32,6 +47,7 @@ def structural_tag(value: Raw, param: str) -> GrammarSpec:
     """
     fields = _decoded(value, param)
     _check_size(fields, param)
+    _check_names(fields, ("type", "format", "structures", "triggers"), param)
     if fields.get("format") is not None:
         format = _format(fields["format"], f"{param}.format", 0)
     else:
@@ -52,7 +68,7 @@ def _decoded(value: Raw, param: str) -> Fields:
 
 
 def _check_size(fields: Fields, param: str) -> None:
-    """Counts before anything is read, as reading takes a few microseconds for each format."""
+    """Counts formats before they are read, which takes a few microseconds for each."""
     found: list[object] = [fields]
     for each in found:
         if isinstance(each, dict):
@@ -70,7 +86,16 @@ def _format(value: object, where: str, depth: int) -> Fields:
     if kind not in _READERS:
         known = ", ".join(_READERS)
         raise _wrong(f"{where}.type", f"is {kind!r}, but must be one of {known}")
+    _check_names(fields, ("type", *_NAMES[kind]), where)
     return {"type": kind, **_READERS[kind](fields, where, depth)}
+
+
+def _check_names(fields: Fields, known: Sequence[str], where: str) -> None:
+    """Every field of a format constrains the reply, so an unknown one with a value is refused."""
+    for name, value in fields.items():
+        if name not in known and name not in NOTES and value:
+            message = f"{where}.{name} is no known field. {where} may have {', '.join(known)}."
+            raise RequestError(message, param=f"{where}.{name}", code="unknown_parameter")
 
 
 def _const_string(fields: Fields, where: str, depth: int) -> Fields:
@@ -88,7 +113,7 @@ def _regex(fields: Fields, where: str, depth: int) -> Fields:
 
 
 def _any_text(fields: Fields, where: str, depth: int) -> Fields:
-    for name in ("excludes", "excluded_str", "excluded_strs"):
+    for name in _EXCLUDED:
         if fields.get(name):
             raise _wrong(f"{where}.{name}", "is not supported; remove it")
     return {}
@@ -103,7 +128,7 @@ def _elements(fields: Fields, where: str, depth: int) -> Fields:
 def _tag(fields: Fields, where: str, depth: int) -> Fields:
     begin = _text(fields, "begin", where)
     if fields.get("content") is None:
-        raise _missing(f"{where}.content")
+        raise missing_field(f"{where}.content")
     content = _format(fields["content"], f"{where}.content", depth + 1)
     return {"begin": begin, "content": content, "ends": _ends(fields, where)}
 
@@ -111,7 +136,7 @@ def _tag(fields: Fields, where: str, depth: int) -> Fields:
 def _ends(fields: Fields, where: str) -> list[Any]:
     end = fields.get("end")
     if end is None:
-        raise _missing(f"{where}.end")
+        raise missing_field(f"{where}.end")
     ends = end if isinstance(end, list) and end else [end]
     if not all(isinstance(each, str) for each in ends):
         raise _wrong(f"{where}.end", f"is {_shown(end)}, but must be a string or a list of strings")
@@ -149,12 +174,14 @@ def _tags(fields: Fields, where: str, depth: int) -> list[Fields]:
         tag = _object(value, at)
         if tag.get("type", "tag") != "tag":
             raise _wrong(f"{at}.type", f"is {_shown(tag['type'])}, but must be 'tag'")
+        _check_names(tag, ("type", *_NAMES["tag"]), at)
         found.append({"type": "tag", **_tag(tag, at, depth + 1)})
     return found
 
 
 def _structure(value: object, where: str) -> Fields:
     fields = _object(value, where)
+    _check_names(fields, ("begin", "schema", "end"), where)
     schema = {"type": "json_schema", "json_schema": _schema(fields, "schema", where)}
     begin, end = _text(fields, "begin", where), _text(fields, "end", where)
     return {"type": "tag", "begin": begin, "content": schema, "ends": [end]}
@@ -176,7 +203,7 @@ def _with_triggers(fields: Fields, where: str, tags: list[Fields]) -> Fields:
 
 
 def _counts(fields: Fields, where: str) -> Fields:
-    found = {name: fields.get(name) or False for name in ("at_least_one", "stop_after_first")}
+    found = {name: fields.get(name) or False for name in _COUNTS}
     for name, value in found.items():
         if not isinstance(value, bool):
             raise _wrong(f"{where}.{name}", f"is {_shown(value)}, but must be true or false")
@@ -185,7 +212,7 @@ def _counts(fields: Fields, where: str) -> Fields:
 
 def _schema(fields: Fields, name: str, where: str) -> Fields | bool:
     if fields.get(name) is None:
-        raise _missing(f"{where}.{name}")
+        raise missing_field(f"{where}.{name}")
     schema = fields[name]
     if not isinstance(schema, dict | bool):
         raise _wrong(f"{where}.{name}", "must be a JSON schema: an object")
@@ -194,7 +221,7 @@ def _schema(fields: Fields, name: str, where: str) -> Fields | bool:
 
 def _text(fields: Fields, name: str, where: str) -> str:
     if fields.get(name) is None:
-        raise _missing(f"{where}.{name}")
+        raise missing_field(f"{where}.{name}")
     if not isinstance(fields[name], str):
         raise _wrong(f"{where}.{name}", f"is {_shown(fields[name])}, but must be a string")
     return str(fields[name])
@@ -202,7 +229,7 @@ def _text(fields: Fields, name: str, where: str) -> str:
 
 def _list(fields: Fields, name: str, where: str) -> list[Any]:
     if fields.get(name) is None:
-        raise _missing(f"{where}.{name}")
+        raise missing_field(f"{where}.{name}")
     value = fields[name]
     if not isinstance(value, list) or not value:
         raise _wrong(f"{where}.{name}", "must be a list with at least one element")
@@ -222,7 +249,3 @@ def _shown(value: object) -> str:
 
 def _wrong(param: str, problem: str) -> RequestError:
     return RequestError(f"{param} {problem}.", param=param, code="invalid_value")
-
-
-def _missing(param: str) -> RequestError:
-    return RequestError(f"The required field {param} is missing.", param=param, code="missing_field")

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady, Tokens
-from ..http.body import BodyKind
+from ..http.body_kind import BodyKind
 from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, caller_of
 from ..request.conversation import render, tool_definitions

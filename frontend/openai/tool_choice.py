@@ -6,7 +6,7 @@ from typing import Any
 
 from ...runtime.errors import RequestError
 from ..request.tools import CallsWanted
-from ..request.validation import check_word
+from ..request.validation import check_word, missing_field
 from .protocol import ChatRequest, ToolChoice
 
 CHOICES = ("none", "auto", "required")
@@ -42,7 +42,7 @@ def _allowed(choice: ToolChoice, tools: Tools) -> tuple[str, Tools]:
     """The mode and the tools of `allowed_tools`. The prompt still describes all tools."""
     allowed = choice.allowed_tools
     if allowed is None:
-        raise _missing("tool_choice.allowed_tools")
+        raise missing_field("tool_choice.allowed_tools")
     if not allowed.tools:
         raise _wrong_choice("allows no tools")
     check_word("tool_choice.allowed_tools.mode", allowed.mode, ("auto", "required"))
@@ -52,7 +52,7 @@ def _allowed(choice: ToolChoice, tools: Tools) -> tuple[str, Tools]:
 def _named(choice: ToolChoice, tools: Tools) -> dict[str, Any]:
     check_word("tool_choice.type", choice.type, ("function", "allowed_tools"))
     if choice.function is None:
-        raise _missing("tool_choice.function")
+        raise missing_field("tool_choice.function")
     return _with_name(choice.function.name, tools)
 
 
@@ -62,10 +62,6 @@ def _with_name(name: str, tools: Tools) -> dict[str, Any]:
             return tool
     known = ", ".join(tool["function"]["name"] for tool in tools)
     raise _wrong_choice(f'names the function "{name}", which is not among the tools ({known})')
-
-
-def _missing(param: str) -> RequestError:
-    return RequestError(f"The required field {param} is missing.", param=param, code="missing_field")
 
 
 def _wrong_choice(problem: str) -> RequestError:

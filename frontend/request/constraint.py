@@ -36,7 +36,6 @@ def enforced_as_asked(
         spec,
         property_order=cast(PropertyOrder, fields.property_order or "schema"),
         unenforced=_unenforced(fields.unenforced, default),
-        reproducible=fields.seed is not None,
     )
 
 

@@ -12,7 +12,7 @@ from ...runtime.errors import RequestError
 from ..text.chat_template import ChatTemplate
 from .legacy_calls import with_tool_calls
 from .messages import ChatMessage, ContentPart, Conversation, MessageToolCall, Tool
-from .validation import check_count
+from .validation import check_count, missing_field
 
 MAX_MESSAGES = 16_384
 MAX_TOOLS = 1024
@@ -127,11 +127,7 @@ def tool_definitions(tools: Sequence[Tool] | None) -> list[dict[str, Any]] | Non
                 code="unsupported_parameter",
             )
         if tool.function is None or not tool.function.name:
-            raise RequestError(
-                f"The required field tools[{index}].function.name is missing.",
-                param=f"tools[{index}].function.name",
-                code="missing_field",
-            )
+            raise missing_field(f"tools[{index}].function.name")
     _check_names([tool.function.name for tool in tools if tool.function is not None])
     for index, tool in enumerate(tools):
         parameters = tool.function.parameters if tool.function is not None else None

@@ -41,7 +41,7 @@ def with_tool_calls(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
 def _called(message: ChatMessage, new_id: str, where: str) -> ChatMessage:
     assert message.function_call is not None
     if message.role != "assistant" or message.tool_calls:
-        why = "tool_calls stands beside it" if message.tool_calls else f"the role is {message.role!r}"
+        why = "the message has tool_calls too" if message.tool_calls else f"the role is {message.role!r}"
         raise RequestError(
             f"{where}.function_call can't be used, as {why}: give an assistant's calls as tool_calls alone.",
             param=f"{where}.function_call",

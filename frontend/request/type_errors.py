@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from ...runtime.errors import RequestError
+from .validation import missing_field
 
 SHOWN_CHARACTERS = 60
 _WORDS = {
@@ -23,7 +24,6 @@ _WORDS = {
 _path = re.compile(r"^(?P<message>.*) - at `\$\.?(?P<path>[^`]*)`$", re.DOTALL)
 _step = re.compile(r"[^.\[\]]+")
 _missing = re.compile(r"missing required field `(?P<field>[^`]*)`")
-_unknown = re.compile(r"unknown field `(?P<field>[^`]*)`")
 _mismatch = re.compile(r"Expected `(?P<wanted>[^`]*)`, got `(?P<got>[^`]*)`")
 
 
@@ -35,11 +35,7 @@ def type_error(error: msgspec.ValidationError, fields: Mapping[str, Raw], whole:
     path = f"{whole}.{inner}".rstrip(".").replace(".[", "[") if whole else inner
     if missing := _missing.search(message):
         path = f"{path}.{missing['field']}" if path else missing["field"]
-        return RequestError(f"The required field {path} is missing.", param=path, code="missing_field")
-    if unknown := _unknown.search(message):
-        field = f"{path}.{unknown['field']}"
-        message = f"{field} is no known field: remove it or correct its name."
-        return RequestError(message, param=field, code="unknown_parameter")
+        return missing_field(path)
     if message == "Number out of range":
         message = f"{path} is too large a number."
     elif mismatch := _mismatch.search(message):

@@ -59,6 +59,10 @@ def check_count(name: str, values: Sized | None, most: int, what: str) -> None:
         )
 
 
+def missing_field(param: str) -> RequestError:
+    return RequestError(f"The required field {param} is missing.", param=param, code="missing_field")
+
+
 def check_fields(fields: SamplingFields) -> None:
     check_range("n", fields.n, 1, MAX_CHOICES)
     check_range("temperature", fields.temperature, 0, 2)

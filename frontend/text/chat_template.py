@@ -163,7 +163,7 @@ def _arguments(text: str) -> object:
 
 
 def _mark_end(chat: list[dict[str, Any]], add_generation_prompt: bool) -> None:
-    """Puts a mark behind the final message's text, to cut the rendered prompt there."""
+    """Puts a mark after the final message's text, to cut the rendered prompt there."""
     if add_generation_prompt:
         raise RequestError(
             "continue_final_message and add_generation_prompt exclude each other: set one to false.",

@@ -1,4 +1,4 @@
-"""Which known name a misspelt one may stand for."""
+"""Finds the known name that a misspelt one may mean."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class CutPoints:
         return offset == len(text) or self._pattern.match(text, offset) is not None
 
     def after(self, text: bytes, offset: int) -> int:
-        """The first cut behind `offset`, or the text's end."""
+        """The first cut after `offset`, or the text's end."""
         return next(self._found(text, offset + 1), len(text))
 
     def all(self, text: bytes) -> list[int]:
@@ -52,7 +52,7 @@ class CutPoints:
         return list(self._found(text, 0))
 
     def _found(self, text: bytes, start: int) -> Iterator[int]:
-        """The cuts at or behind `start`. Each search is short, because no other thread can run during it."""
+        """The cuts at or after `start`. Each search is short, because no other thread can run during it."""
         for window in range(start, len(text), _WINDOW):
             end = min(window + _WINDOW, len(text))
             for found in self._pattern.finditer(text, window, end + self._longest):

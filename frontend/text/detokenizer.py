@@ -34,7 +34,7 @@ class Detokenizer:
     With `continues_text` (a reply continues its prompt) the space that begins a SentencePiece token is kept
     at the start; without, the text is that of `Tokenizer.decode`. `shown_special` are special tokens whose
     text is kept although special tokens are skipped, as they mark tool calls or reasoning. Stop strings are
-    searched behind the first `min_tokens` tokens.
+    searched after the first `min_tokens` tokens.
     """
 
     def __init__(

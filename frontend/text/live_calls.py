@@ -36,7 +36,7 @@ class ArgumentsReader(Protocol):
 
 
 class LiveCalls:
-    """The body of one tag: a call, or several. `rest` is the text behind it, None while it goes on."""
+    """The body of one tag: a call, or several. `rest` is the text after it, None until the tag ends."""
 
     def __init__(self, format: ToolFormat, names: Collection[str], tag: str) -> None:
         """`tag` is the text before the body; it may be empty."""

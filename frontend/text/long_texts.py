@@ -44,7 +44,7 @@ class LongTexts:
 
     def steps(self, text: str, special: bool = False, most: int | None = None) -> Steps[Tokens]:
         """Raises `TooLongError` for a long text with more tokens than `most`. `special`: the tokenizer's own
-        special tokens stand around the text."""
+        special tokens are around the text."""
         if not is_long(text) or (special and self._around is None):
             return self._tokenizer.encode(text, special)
         yield from self.check(text, most)
@@ -62,7 +62,7 @@ class LongTexts:
 
 
 def _special_tokens_around(tokenizer: Tokenizer) -> tuple[Tokens, Tokens] | None:
-    """The tokens that the tokenizer puts before and behind a text; None if that is unknown."""
+    """The tokens that the tokenizer puts before and after a text; None if that is unknown."""
     plain = tokenizer.encode(_SAMPLE, add_special_tokens=False)
     before, found, after = tokenizer.encode(_SAMPLE, True).partition(plain)
     return (before, after) if found and len(before) % 4 == 0 else None

@@ -50,7 +50,7 @@ class Passage:
             [(start, min(end, offset)) for start, end in self.replies if start < offset],
         )
 
-    def behind(self, cut: Cut) -> Passage:
+    def after(self, cut: Cut) -> Passage:
         offset = cut.offset
         return Passage(
             self.text[offset:],

@@ -2,7 +2,7 @@
 tokens.
 
 Encoding a reply's text again may give other ids than the model sampled. The memo stores the sampled ids with
-the whole text before them, and tokenizes only the text behind the longest known beginning.
+the whole text before them, and tokenizes only the text after the longest known beginning.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class PromptMemo:
         with self._lock:
             self.tokens_remembered += known.tokens
             self.tokens_rewritten += len(rewritten) // 4 - common_length(rewritten, fresh) // 4
-            # The text behind the last cut prompts the reply, and is remembered with the reply.
+            # The text after the last cut prompts the reply, and is remembered with the reply.
             self._tree.insert(namespace, whole.before(whole.cuts[-1] if whole.cuts else known))
         return whole.tokens
 
@@ -130,7 +130,7 @@ class PromptMemo:
             self._tree.drop(concerned)
 
     def _tokenize(self, text: bytes, known: int, most: int | None = None) -> Steps[tuple[Tokens, list[Cut]]]:
-        """The ids and cuts of a text that is whole or begins with a cut. `known` ids stand before it."""
+        """The ids and cuts of a text that is whole or begins with a cut. `known` ids precede it."""
         try:
             left = None if most is None else most - known
             tokens = yield from self._long_texts.steps(text.decode(), most=left)
@@ -155,7 +155,7 @@ class PromptMemo:
     def _rewritten(self, place: Place, text: bytes) -> Tokens:
         """The ids of earlier turns that are lost because the text continues differently at `place`.
 
-        They are lost if the memo has a reply behind the place, and the text has the same prompt there, or at
+        They are lost if the memo has a reply after the place, and the text has the same prompt there, or at
         least at its end, but other text in that reply's place in a finished turn.
         """
         rest = text[place.end :]

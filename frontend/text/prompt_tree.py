@@ -90,7 +90,7 @@ class PromptTree:
         if place.end == len(whole.text) and place.tokens == whole.tokens:
             return
         node, cut, reached = self._fork(place, whole)
-        rest = whole.behind(reached)
+        rest = whole.after(reached)
         if rest.cost * _LARGEST_SHARE > self._max_bytes:
             return
         if namespace not in self._roots:
@@ -109,12 +109,12 @@ class PromptTree:
                 self.bytes_used -= node.cost
 
     def beyond(self, place: Place) -> Iterator[Passage]:
-        """The passage stored last that continues behind the place."""
+        """The passage stored last that continues after the place."""
         node: _Node = place.root
         if place.nodes:
             node = place.nodes[-1]
             if place.cut < node.passage.end:
-                yield node.passage.behind(place.cut)
+                yield node.passage.after(place.cut)
         while node.latest is not None:
             node = node.latest
             yield node.passage
@@ -200,7 +200,7 @@ class PromptTree:
         assert parent is not None
         self._remove(node)
         upper = _Node(node.passage.before(cut), parent)
-        node.passage, node.parent = node.passage.behind(cut), upper
+        node.passage, node.parent = node.passage.after(cut), upper
         self._add(node)
         self._add(upper)
         return upper

@@ -1,4 +1,4 @@
-"""Finds the text that a reply's tokens stand for in the conversation's next prompt."""
+"""Finds the text of a reply's tokens in the conversation's next prompt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .tokenizer import CONTROL_MARK, Tokenizer
 
 
 class ReplyText(NamedTuple):
-    """The first `tokens` ids of a reply stand for `text`, which can be cut at `cuts`."""
+    """The first `tokens` ids of a reply have the text `text`, which can be cut at `cuts`."""
 
     text: bytes
     tokens: int

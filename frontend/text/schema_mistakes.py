@@ -27,7 +27,8 @@ _SCHEMAS = frozenset(
 _SCHEMA_LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 _SCHEMA_MAPS = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
 _LATEST = "2020-12"
-_BOUNDS = ("exclusiveMaximum", "exclusiveMinimum")  # true or false in draft 4
+_BOUNDS = {"exclusiveMaximum": "maximum", "exclusiveMinimum": "minimum"}
+"""Keywords that draft 4 allows only beside another one, and that are true or false there."""
 
 
 class Mistake(NamedTuple):
@@ -40,12 +41,13 @@ class Mistake(NamedTuple):
 def find_mistake(schema: Any) -> Mistake | None:
     """A mistake in the schema, or None. References are not followed.
 
-    Drafts before 2020-12 also allow lists of `items` and have `additionalItems`; draft 4 allows true and
-    false as exclusive bounds.
+    Drafts before 2020-12 also allow lists of `items` and have `additionalItems`. In draft 4 exclusive bounds
+    are true or false, a list of names or values has a member, and `id` is a keyword.
     """
     named = schema.get("$schema") if isinstance(schema, dict) else None
     is_older = isinstance(named, str) and _LATEST not in named
     is_draft4 = isinstance(named, str) and "draft-04" in named
+    values = _VALUES_IN_DRAFT_4 if is_draft4 else _VALUES
     pending = [("", schema)]
     while pending:
         place, value = pending.pop()
@@ -72,12 +74,14 @@ def find_mistake(schema: Any) -> Mistake | None:
                 inner += (
                     (f"{place}/{name}/{key}", each) for key, each in said.items() if not _are_names(each)
                 )
-            elif name in _BOUNDS and is_draft4 and isinstance(said, bool):
-                continue
-            elif name in _VALUES and not _VALUES[name](said):
+            elif (name in values and not values[name](said)) or (is_draft4 and _lacks_bound(name, value)):
                 return Mistake(f"{place}/{name}", said)
         pending += reversed(inner)
     return None
+
+
+def _lacks_bound(name: str, schema: Mapping[str, Any]) -> bool:
+    return name in _BOUNDS and _BOUNDS[name] not in schema
 
 
 def _is_number(value: Any) -> bool:
@@ -133,3 +137,10 @@ def _rules() -> Iterator[tuple[tuple[str, ...], Callable[[Any], bool]]]:
 
 
 _VALUES: Mapping[str, Callable[[Any], bool]] = {name: rule for names, rule in _rules() for name in names}
+_VALUES_IN_DRAFT_4: Mapping[str, Callable[[Any], bool]] = {
+    **_VALUES,
+    **dict.fromkeys(_BOUNDS, _is_bool),
+    "id": _is_text,
+    "required": lambda names: _are_names(names) and names != [],
+    "enum": lambda values: _is_list(values) and values != [],
+}

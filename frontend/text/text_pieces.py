@@ -70,7 +70,7 @@ class TextPieces:
 
 
 def _seam(text: str, start: int) -> int | None:
-    """The first place at or behind `start` where the text can be cut."""
+    """The first place at or after `start` where the text can be cut."""
     for window in range(start, len(text), _WINDOW):
         found = _SEAM.search(text, window, min(window + _WINDOW + 1, len(text)))
         if found is not None:

@@ -90,7 +90,7 @@ def _keeps_characters(normalizer: dict[str, Any]) -> bool:
 
 
 def _steps(spec: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """A normalizer or pre-tokenizer with all its parts."""
+    """A normalizer or pre-tokenizer and all inside it."""
     found = [] if spec is None else [spec]
     for step in found:
         found += step.get("normalizers", ()) or step.get("pretokenizers", ())

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _BARE_BRACKET: dict[Dialect, str] = {"llama_json": "{", "pythonic": "["}
-SURELY_MARKUP = 3  # characters of a tag; a text that a limit cuts behind them was about to call
+SURELY_MARKUP = 3  # characters of a tag; a text that a limit cuts after them was about to begin a call
 _BETWEEN_CALLS = " \t\r\n;,"
 
 
@@ -78,7 +78,7 @@ class ToolCallParser:
         self._opening = ""  # the text before the body; it is content if there is no call
         self._body: list[str] = []
         self._held = ""
-        self._may_be_bare = True  # at the start and behind a call, a bracket alone begins a call
+        self._may_be_bare = True  # at the start and after a call, a bracket alone begins a call
         self.calls = 0
 
     def may_check(self, several: bool) -> bool:
@@ -132,7 +132,7 @@ class ToolCallParser:
         return ready
 
     def _lead(self) -> int:
-        """Length of the white space at the start; behind a call also of separators and closing tags."""
+        """Length of the white space at the start; after a call also of separators and closing tags."""
         if not self.calls:
             return len(self._held) - len(self._held.lstrip())
         rest = self._held.lstrip(_BETWEEN_CALLS)

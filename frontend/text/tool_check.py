@@ -46,7 +46,10 @@ def mistake_in(schema: Any) -> str | None:
     """
     mistake = find_mistake(schema)
     if mistake is not None:
-        return f"the value at #{mistake.place} makes no sense: {json.dumps(mistake.value)[:MOST_SHOWN]}"
+        is_bound = mistake.place.endswith(("/exclusiveMinimum", "/exclusiveMaximum"))
+        is_of_draft4 = is_bound and mistake.value is True and "$schema" not in schema
+        hint = ' (draft 4 allows it, if "$schema" names that)' if is_of_draft4 else ""
+        return f"the value at #{mistake.place} makes no sense: {json.dumps(mistake.value)[:MOST_SHOWN]}{hint}"
     if len(json.dumps(schema)) > MAX_WITH_REFERENCES:
         return None
     try:

@@ -162,7 +162,7 @@ def _from_last_tag(text: str, dialect: Dialect) -> str:
 
 
 def _suffix(text: str, dialect: Dialect, special: frozenset[str]) -> str:
-    """The text behind a call, up to its closing tag or the special token that ends the turn."""
+    """The text after a call, up to its closing tag or the special token that ends the turn."""
     call, closing_tag, _ = text.partition(CLOSING_TAGS.get(dialect, "\0"))
     specials = [text.find(token) for token in special if token in text]
     if closing_tag:

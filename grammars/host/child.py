@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from ..errors import CompilerError, GrammarError, TooLargeError, fault_of
 from ..processes.framing import receive, send
 from ..processes.limits import keep_to_limits, limit_memory, resident
-from .early_start import compiled_by_host, described, thinking_in_lark
 from .messages import (
     Advance,
     Compiled,
@@ -33,6 +32,7 @@ from .messages import (
     encode,
 )
 from .native import HostCompiler, NativeGrammar, NativeMatcher
+from .tasks import compiled_by_host, described
 
 STEP_CPU_S = 0.25  # of processor time for one token of one reply; usually 0.0001
 FOLLOW_BYTES = 256 << 20  # of address space to follow replies, beyond what compiling took
@@ -76,8 +76,8 @@ class _Child:
         try:
             if job.task == "describe":
                 return described(job.spec), None
-            grammar, may_begin = self._compiled(job)
-            return Compiled(grammar.left_out, may_begin, 0), grammar
+            grammar = compiled_by_host(job, self._compiler)
+            return Compiled(grammar.left_out, 0), grammar
         except (GrammarError, TooLargeError) as error:
             return Failed(fault_of(error)), None
         except MemoryError:
@@ -86,17 +86,6 @@ class _Child:
             return Failed(fault_of(TooLargeError("it is nested too deep"))), None
         except BaseException:  # llguidance's panics are BaseExceptions
             return Failed(fault_of(CompilerError(traceback.format_exc()[-4000:]))), None
-
-    def _compiled(self, job: CompileJob) -> tuple[NativeGrammar, bool]:
-        spec = job.spec
-        match job.task:
-            case "allow":
-                return self._compiler.json_schema(spec.schema, spec.separators, "allow"), False
-            case "lark":
-                return self._compiler.lark(job.lark), False
-            case "thinking":
-                return self._compiler.structural_tag(thinking_in_lark(spec, job.lark)), False
-        return compiled_by_host(spec, self._compiler)
 
     def _follow(self, grammar: NativeGrammar) -> None:
         mask = np.zeros(self._compiler.mask_words, np.int32)

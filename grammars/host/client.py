@@ -43,6 +43,7 @@ from .messages import (
 _START = "from arbora.grammars.host.server import main; main()"
 START_DEADLINE_S = 60.0
 END_DEADLINE_S = 2.0  # until the server reports how a process ended
+LOOP_WAIT_S = 0.1  # for the same report, while the scheduler's loop waits
 ANSWER_DEADLINE_S = (
     5.0  # until the server reports the end of a process that it had to kill; then the server is killed
 )
@@ -86,7 +87,7 @@ class GrammarProcess:
         except TimeoutError:
             fault = self._timed_out(job.deadline_s)
         except (ChannelClosedError, ValueError):
-            fault = self._reason(job.deadline_s)
+            fault = self._reason(job.deadline_s, END_DEADLINE_S)
         self.give_up(fault)
         raise bare_copy(fault)  # a raised error refers to the frame and so to this object; `fault` must not
 
@@ -100,20 +101,21 @@ class GrammarProcess:
         return CompilerError("the process that runs llguidance gave no answer")
 
     def fail(self, deadline_s: float) -> GrammarError | CompilerError:
-        """End the process, which gave no answer in time or a wrong one. Returns the error of its replies."""
+        """Ends the process, which gave no answer in time or a wrong one. Returns the error of its replies."""
         if self.fault is None:
-            self.give_up(self._reason(deadline_s))
+            self.give_up(self._reason(deadline_s, LOOP_WAIT_S))
         kind = CompilerError if isinstance(self.fault, CompilerError) else GrammarError
         return kind(f"the grammar can't be followed: {self.fault}")
 
     def give_up(self, fault: Exception) -> None:
-        """End the process, and remember why."""
+        """Ends the process, and remembers why."""
         self.fault = fault
         self.channel.close()
         self._server.tell(KILL, self.number)
 
-    def _reason(self, deadline_s: float) -> Exception:
-        end = self._server.end_of(self.number) if self.channel.is_closed else None
+    def _reason(self, deadline_s: float, within_s: float) -> Exception:
+        """Why the process gave no answer. Waits up to `within_s` for the server's report."""
+        end = self._server.end_of(self.number, within_s) if self.channel.is_closed else None
         status = None if end is None else end.status
         match status:
             case None if not self._server.is_alive:
@@ -256,7 +258,7 @@ class _Running:
         except OSError:
             return  # the server has ended
 
-    def end_of(self, number: int, within_s: float = END_DEADLINE_S) -> Ended | None:
+    def end_of(self, number: int, within_s: float) -> Ended | None:
         """How a process ended; None if it has not."""
         deadline = time.monotonic() + within_s
         with self._changed:

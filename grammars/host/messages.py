@@ -46,7 +46,6 @@ class Compiled(Struct, tag=True, array_like=True):
     """The grammar is compiled. `nbytes`: the memory that it took."""
 
     left_out: tuple[tuple[str, str], ...]
-    may_begin: bool
     nbytes: int
 
 

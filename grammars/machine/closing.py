@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from ...runtime.automaton_format import DEAD, DROP, POP
 from .shortest_exits import ENDED, Exit, Parts, ShortestExits
-from .stack_automaton import DEAD, DROP, POP, StackAutomaton, names_of
+from .stack_automaton import StackAutomaton, names_of
 
 KNOWN_ROUTES = 1024  # most bytes of a string leave state and stack as they are
 _END = Exit(ENDED, 0, 0)

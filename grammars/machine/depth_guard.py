@@ -17,9 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import TooLargeError
-from ..jit import njit
-from .stack_automaton import (
+from ...runtime.automaton_format import (
     ACTION_COLUMNS,
     CALL,
     CLOSE,
@@ -29,14 +27,15 @@ from .stack_automaton import (
     DROP,
     FULL,
     GO,
-    MAX_DEPTH,
     OPEN,
     POP,
     PUSH,
     SET_WORDS,
-    StackAutomaton,
-    words_of,
+    STACK_DEPTH,
 )
+from ..errors import TooLargeError
+from ..jit import njit
+from .stack_automaton import StackAutomaton, words_of
 
 _LAST_VERDICT = 63  # the highest bit of a word; it stands for all later verdicts too
 
@@ -88,12 +87,12 @@ class _Graph(NamedTuple):
 def with_depth_guard(automaton: StackAutomaton, frames: Frames) -> StackAutomaton:
     """The automaton without the steps after which the stack has too few free places.
 
-    Raises TooLargeError if the start needs more than `MAX_DEPTH`.
+    Raises TooLargeError if the start needs more than `STACK_DEPTH`.
     """
     ways = _ways(automaton, frames)
-    needs = _needs(automaton.transitions, automaton.accepting, frames.required, ways, MAX_DEPTH)
-    if needs[automaton.start] > MAX_DEPTH:
-        raise TooLargeError(f"it requires more than {MAX_DEPTH} levels of nesting")
+    needs = _needs(automaton.transitions, automaton.accepting, frames.required, ways, STACK_DEPTH)
+    if needs[automaton.start] > STACK_DEPTH:
+        raise TooLargeError(f"it requires more than {STACK_DEPTH} levels of nesting")
     needs_of_ways = _needs_of_ways(ways, frames.required, needs)
     reserves, rises = _guards(automaton.transitions, automaton.actions, needs, needs_of_ways)
     targets, which = np.unique(automaton.transitions[rises], return_inverse=True)
@@ -114,7 +113,7 @@ def _with_full_names(actions: NDArray[np.int32], names: Mapping[int, Mapping[int
     for number in np.flatnonzero(actions[:, 0] == OPEN).tolist():
         _, target, _, _, words, *_ = actions[number].tolist()
         full = [
-            [FULL, 0, 0, min(1 + words + need, MAX_DEPTH + 1), *words_of(lacking)]
+            [FULL, 0, 0, min(1 + words + need, STACK_DEPTH + 1), *words_of(lacking)]
             for need, lacking in names.get(target, {}).items()
         ]
         if full:

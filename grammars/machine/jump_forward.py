@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from .stack_automaton import CHOICE, DEAD, END, StackAutomaton
+from ...runtime.automaton_format import DEAD
+from .stack_automaton import CHOICE, END, StackAutomaton
 
 MAX_TEXT = 256  # bytes; a longer text comes in parts
 KNOWN_TEXTS = 4096

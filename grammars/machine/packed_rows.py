@@ -6,33 +6,23 @@ Rows overlap so that the entries of one row fill the holes of others, as in pars
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...runtime.automaton_format import DEAD, ENTRY, ENTRY_COLUMNS, OWNER
 from ..jit import njit
-from .stack_automaton import DEAD
 
 _FREE = -1
 
 
-@dataclass(frozen=True, eq=False)
-class PackedRows:
-    """The entry of a state for a class is `entries[row_starts[state] + class]` if the state owns that place.
-
-    Otherwise it is the entry of `default_state[state]`, found in the same way, or `DEAD`.
-    """
+class PackedRows(NamedTuple):
+    """The transitions of `automaton_format.AutomatonTables`."""
 
     row_starts: NDArray[np.int32]  # [states]
     default_state: NDArray[np.int32]  # [states]
-    entries: NDArray[np.int32]  # [places]
-    owners: NDArray[np.int32]  # [places], a state or -1
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of `entries` and `owners`."""
-        return self.entries.nbytes + self.owners.nbytes
+    entries: NDArray[np.int32]  # [places, ENTRY_COLUMNS]
 
 
 def packed(transitions: NDArray[np.int32], like_state: NDArray[np.int32]) -> PackedRows:
@@ -46,13 +36,14 @@ def _packed(transitions, like_state):  # type: ignore[no-untyped-def]
     default_state = _defaults(transitions, like_state)
     ends, columns = _kept(transitions, default_state)
     row_starts, places = _placed(ends, columns, transitions.shape[1])
-    entries = np.full(places, DEAD, np.int32)
-    owners = np.full(places, _FREE, np.int32)
+    entries = np.empty((places, ENTRY_COLUMNS), np.int32)
+    entries[:, ENTRY] = DEAD
+    entries[:, OWNER] = _FREE
     for state in range(len(ends)):
         for i in range(ends[state - 1] if state else 0, ends[state]):
-            entries[row_starts[state] + columns[i]] = transitions[state, columns[i]]
-            owners[row_starts[state] + columns[i]] = state
-    return row_starts, default_state, entries, owners
+            entries[row_starts[state] + columns[i], ENTRY] = transitions[state, columns[i]]
+            entries[row_starts[state] + columns[i], OWNER] = state
+    return row_starts, default_state, entries
 
 
 @njit(cache=True, nogil=True)

@@ -15,20 +15,22 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from .stack_automaton import (
+from ...runtime.automaton_format import (
     CALL,
     CLOSE,
     COUNT,
     COUNT_CALL,
     DEAD,
     DROP,
+    KIND,
+    NAMES,
     OPEN,
     POP,
     PUSH,
     SEE,
-    StackAutomaton,
-    names_of,
+    WORDS,
 )
+from .stack_automaton import StackAutomaton, names_of
 
 ENDED = -1  # no kind of action has this number
 EXIT_BYTES = 800  # of memory for each exit of a state; measured: 350 to 900
@@ -56,8 +58,8 @@ Parts: TypeAlias = tuple[tuple[int, Exit], ...]
 def _exit(action: Sequence[int]) -> Exit:
     kind, target, operand = action[:3]
     if kind == CLOSE:
-        return Exit(kind, 0, operand, names_of(action[4:]), words=target)
-    return Exit(kind, target, operand, words=action[4] if kind == SEE else 0)
+        return Exit(kind, 0, operand, names_of(action[NAMES:]), words=target)
+    return Exit(kind, target, operand, words=action[WORDS] if kind == SEE else 0)
 
 
 class _Way(NamedTuple):
@@ -90,8 +92,8 @@ class ShortestExits:
         self._closed: dict[tuple[int, int], int] = {}
         self._heap: list[tuple[int, int, int, Exit, _Way | None]] = []
         self._order = count()
-        closing = machine.actions[machine.actions[:, 0] == CLOSE]
-        self._needed = names_of(np.bitwise_or.reduce(closing[:, 4:], axis=0, initial=0).tolist())
+        closing = machine.actions[machine.actions[:, KIND] == CLOSE]
+        self._needed = names_of(np.bitwise_or.reduce(closing[:, NAMES:], axis=0, initial=0).tolist())
         for state, entries in enumerate(self._entries()):
             self._gather(state, entries)
         self._settle_all()

@@ -8,23 +8,37 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-DEAD = -1
+from ...runtime.automaton_format import (
+    CALL,
+    CLOSE,
+    COUNT,
+    COUNT_CALL,
+    DEAD,
+    DROP,
+    GO,
+    NAMES,
+    NEED,
+    OPEN,
+    POP,
+    PUSH,
+    SEE,
+    SET_WORDS,
+    STACK_DEPTH,
+    STACK_PLACES,
+    WORD_NAMES,
+)
+
 CHOICE, END = -1, 256
-PUSH, POP, CALL, COUNT, COUNT_CALL, DROP, OPEN, CLOSE, SEE, NEED, GO, FULL = range(12)
 TAIL = 32  # code points of a counted string that are states, after the count has reached 0
-MAX_DEPTH = 30  # the kernels keep two more places for each row
-WORD_NAMES = 31  # names of a set in one place of the stack, a bit for each
-SET_WORDS = 4
-MAX_SEEN = (
-    WORD_NAMES * SET_WORDS - 1
-)  # declared names of an unordered object; one more stands for all other names
-ACTION_COLUMNS = 4 + SET_WORDS
-NO_RESERVE = -2  # such an action may happen inside a code point, where the two more places are taken
+MAX_SEEN = WORD_NAMES * SET_WORDS - 1
+"""declared names of an unordered object; one more stands for all other names"""
+NO_RESERVE = STACK_DEPTH - STACK_PLACES
+"""of actions inside a code point, where the last two places may be taken"""
 _RESERVE = {PUSH: 1, CALL: -1, COUNT_CALL: -1}
 
 
 def least_reserve(kind: int, words: int) -> int:
-    """The number of free places that an action needs; `words` are the places of a set that it opens."""
+    """The number of free places that an action takes; `words` are the places of a set that it opens."""
     return 1 + words if kind == OPEN else _RESERVE.get(kind, NO_RESERVE)
 
 
@@ -40,36 +54,10 @@ def names_of(words: Sequence[int]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class StackAutomaton:
-    """`transitions[state, class_of_byte[byte]]` is the next state, `DEAD`, or -2 - action.
+    """An automaton as the compiler makes it and the host steps it: `step` defines what the kernels compute.
 
-    actions[a] = (kind, target, operand, reserve, …) is dead if the stack has fewer than `reserve` free places
-    below `max_depth`: those that the action takes, and those that the rest of the reply needs. Otherwise the
-    action does as its kind says; target and operand have the names of their meaning:
-
-    actions[a] = (PUSH, target, base): push `base` and go to `target`.
-    actions[a] = (POP, 0, verdict): pop `base` and go to `returns[base + verdict]`, which may be `DEAD`.
-    actions[a] = (CALL, target, value): push `value` and go to `target`, in a string: for the rest of a code
-    point, or for a count. The stack has two more places than `max_depth` for these.
-    actions[a] = (COUNT, target, last): take 1 from the top; go to `last` if it is 0 now, else to `target`.
-    actions[a] = (COUNT_CALL, target, base): take 1 from the top, push `base`, or `base` + 1 if the top is 0
-    now, and go to `target`.
-    actions[a] = (DROP, target, 0): pop a count and go to `target`.
-    actions[a] = (GO, target, 0): go to `target`.
-
-    An unordered object (its properties come in any order) has a base on the stack and above it the set of
-    names seen so far: name i is bit i % `WORD_NAMES` of word i // `WORD_NAMES`, and the first word is on the
-    top.
-    actions[a] = (OPEN, target, base, reserve, words, full, first): push `base` and an empty set of `words`
-    places, and go to `target`. A name counts as seen if too few places are free for its value: the names of
-    each of the `full` actions from a + `first` on, (FULL, 0, 0, reserve, *names), whose reserve is not free.
-    actions[a] = (SEE, target, name, reserve, words): dead if the name is in the set, else add it and go to
-    `target`.
-    actions[a] = (NEED, target, 0, reserve, *names): dead if the set holds all of `names`, else go to
-    `target`.
-    actions[a] = (CLOSE, words, verdict, reserve, *names): dead unless the set holds all of `names`; pop the
-    set, then as POP.
-
-    A text may end in an accepting state, which is reached with an empty stack only.
+    `transitions[state, class_of_byte[byte]]` is an entry; `AutomatonTables` describes entries, actions and
+    returns. A text may end in an accepting state, which is reached with an empty stack only.
 
     For shared masks: `body_of_state[s]` is not 0 if every further code point of a string leads back to `s`;
     it is the same for equal byte forms of code points. `like_state[s]` is such a state that differs from `s`
@@ -84,11 +72,13 @@ class StackAutomaton:
     accepting: NDArray[np.bool_]  # [states]
     body_of_state: NDArray[np.int8]  # [states]
     like_state: NDArray[np.int32]  # [states]
-    max_depth: int = MAX_DEPTH
+    max_depth: int = STACK_DEPTH
 
     @property
     def nbytes(self) -> int:
-        return self.transitions.nbytes + self.actions.nbytes + self.returns.nbytes
+        """The bytes of the arrays that `AutomatonTables` does not share."""
+        own = (self.transitions, self.accepting, self.body_of_state, self.like_state)
+        return sum(array.nbytes for array in own)
 
     def forced(self) -> NDArray[np.int16]:
         """For each state its only next byte, `END` if nothing may follow, else `CHOICE`; int16 [states]."""
@@ -133,7 +123,7 @@ class StackAutomaton:
 
     def _opened(self, number: int, depth: int) -> list[int]:
         """The words of a new set: the names for whose values too few places are free above `depth`."""
-        words, full, first = self.actions[number, 4:7].tolist()
+        words, full, first = self.actions[number, NAMES : NAMES + 3].tolist()
         opened = [0] * words
         for _, _, _, reserve, *names in self.actions[number + first : number + first + full].tolist():
             if depth + reserve > self.max_depth:

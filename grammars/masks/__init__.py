@@ -14,5 +14,5 @@
    bytes.
 7. `state_lists` puts the token lists of each state together, `lists` keeps equal lists once, and
    `list_sharing` replaces short undecided lists by longer ones.
-`stack` runs these steps for one automaton; its `MaskTables` are what the sampling kernel reads.
+`stack` runs these steps for one automaton and makes its `AutomatonTables`.
 """

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..jit import njit
-from ..machine.stack_automaton import (
+from ...runtime.automaton_format import (
     CALL,
     CLOSE,
     COUNT,
@@ -24,11 +23,13 @@ from ..machine.stack_automaton import (
     POP,
     PUSH,
     SEE,
-    TAIL,
+    WORDS,
 )
+from ..jit import njit
+from ..machine.stack_automaton import TAIL
 
 UNDECIDED, NOT_COMPUTED, CONFIGURATIONS_FULL = -2, -3, -4
-ASKED, OPENS = 1, 2  # marks: the walk asked a set below its start; the walk needs places on the stack
+ASKED, OPENS = 1, 2  # marks: the walk asked a set below its start; the walk needs free places on the stack
 _UNIT = 4  # in the marks: 1 taken from a count below the walk's start
 _IS_FRAME = -1
 _UNKNOWN = -1  # the value of a set of several words, whose names only the stack knows
@@ -120,7 +121,7 @@ def _configuration(machine, configurations, state, frame, marks):  # type: ignor
 def _act(machine, configurations, action, frame, marks):  # type: ignore[no-untyped-def]
     """The step of an action."""
     parts = configurations.parts
-    kind, target, operand, needed, words = machine.actions[action, :5].astype(np.int64)
+    kind, target, operand, reserve, words = machine.actions[action, : WORDS + 1].astype(np.int64)
     is_count = kind in (COUNT, COUNT_CALL)
     value = np.int64(parts[frame, 0]) if frame >= 0 else np.int64(_UNKNOWN)
     is_unknown = frame < 0 or (kind != POP and value == _UNKNOWN)
@@ -155,7 +156,7 @@ def _act(machine, configurations, action, frame, marks):  # type: ignore[no-unty
         operand = 0 if words == 1 else _UNKNOWN
     if kind in (PUSH, CALL, COUNT_CALL, OPEN):
         frame = _part(configurations, operand, frame, _IS_FRAME)
-    return _configuration(machine, configurations, target, frame, marks | OPENS if needed >= 0 else marks)
+    return _configuration(machine, configurations, target, frame, marks | OPENS if reserve >= 0 else marks)
 
 
 @njit(cache=True, nogil=True)

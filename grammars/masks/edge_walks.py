@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...runtime.automaton_format import DEAD
 from ..jit import njit
-from ..machine.stack_automaton import DEAD
 from .configurations import CONFIGURATIONS_FULL
 from .lists import code_of, longer, sum_of
 from .token_trie import OTHER, QUOTE_FREE, TokenTries

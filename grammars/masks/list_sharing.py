@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...runtime.automaton_format import LIST_COLUMNS, OPENERS, START, TOKENS
 from ..jit import njit
+from .lists import list_of
 
 _MIN_TOKENS = 64  # of a list for which a search pays
 _MAX_GROWTH = 4  # of a list's length by its replacement, as the stack's decision takes time for each token
@@ -50,8 +52,8 @@ def _are_marked(lists, number, marks):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def renumber(lists, lists_of_state):  # type: ignore[no-untyped-def]
-    """Offsets, tokens and opener counts of the lists that states use, and of list 0; renumbers
-    `lists_of_state` to match."""
+    """The lists that states use, and list 0: int32 [lists, LIST_COLUMNS] without `SAFE_DEPTH`, and their
+    tokens. Renumbers `lists_of_state` to match."""
     number = np.full(lists.used[0], -1, np.int32)
     number[0] = 0
     for state in range(len(lists_of_state)):
@@ -59,14 +61,17 @@ def renumber(lists, lists_of_state):  # type: ignore[no-untyped-def]
             number[lists_of_state[state, place]] = 0
     kept = np.flatnonzero(number == 0)
     number[kept] = np.arange(len(kept))
-    offsets = np.zeros(len(kept) + 1, np.int32)
+    sizes = lists.offsets[kept + 1] - lists.offsets[kept]
+    columns = np.zeros((len(kept), LIST_COLUMNS), np.int32)
+    tokens = np.empty(sizes.sum(), np.int32)
+    start = 0
     for i in range(len(kept)):
-        offsets[i + 1] = offsets[i] + lists.offsets[kept[i] + 1] - lists.offsets[kept[i]]
-    tokens = np.empty(offsets[-1], np.int32)
-    for i in range(len(kept)):
-        start = lists.offsets[kept[i]]
-        tokens[offsets[i] : offsets[i + 1]] = lists.tokens[start : lists.offsets[kept[i] + 1]]
+        tokens[start : start + sizes[i]] = list_of(lists, kept[i])
+        columns[i, START] = start
+        columns[i, TOKENS] = sizes[i] - lists.openers[kept[i]]
+        columns[i, OPENERS] = lists.openers[kept[i]]
+        start += sizes[i]
     for state in range(len(lists_of_state)):
         for place in range(3):
             lists_of_state[state, place] = number[lists_of_state[state, place]]
-    return offsets, tokens, lists.openers[kept]
+    return columns, tokens

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..jit import njit
 from .state_fingerprints import Fingerprinter, Fingerprints
 from .state_lists import Kinds, symmetric_difference
-from .token_trie import MAX_QUOTE_FREE_BYTES, TokenTries
+from .token_trie import MAX_QUOTE_FREE_BYTES, TokenTries, token_lengths
 from .unowned import unowned
 from .walker import Walker
 from .walks import Buffers, buffers_for
@@ -42,6 +42,7 @@ class VocabularyTables:
         self.max_differences = tries.mask_words // MAX_LIST_SHARE
         """tokens by which two states may differ that share a mask"""
         self.buffers: Buffers = buffers_for(len(tries.tokens) + len(tries.eos))
+        self.token_lengths = token_lengths(tries)
         self.marks = np.zeros(32 * tries.mask_words, np.bool_)
         """scratch, one for each token; all false between uses"""
         self.fingerprinter = Fingerprinter()

@@ -1,13 +1,25 @@
-"""Builds the token masks of all states of an automaton: see the package's docstring for the steps."""
+"""Builds the tables of an automaton: see the package's docstring for the steps."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...runtime.automaton_format import (
+    KIND,
+    NO_MASK,
+    OPEN,
+    OPENERS,
+    RESERVE,
+    SAFE_DEPTH,
+    STACK_DEPTH,
+    START,
+    TOKENS,
+    WORDS,
+    AutomatonTables,
+)
 from ..errors import TooLargeError
+from ..machine.packed_rows import packed
 from ..machine.stack_automaton import StackAutomaton
 from .edge_walks import Limits
 from .list_sharing import renumber, share_decided
@@ -20,55 +32,30 @@ from .walks import Machine
 
 MAX_MASK_BYTES = 16 << 20  # of one grammar
 MAX_NODES = 1024  # to visit for one state; beyond, computing its fingerprint is faster
-EMPTY = -1
-
-
-@dataclass(frozen=True, eq=False)
-class MaskTables:
-    """The mask of each state, in parts.
-
-    State s allows the tokens with a bit in `masks[mask_of_state[s]]` (bit i % 32 of word i // 32; -1: none).
-    Tokens in list `lists_of_state[s, 0]`, then those in list `[s, 1]`, switch between allowed and forbidden.
-    Last, the stack decides each token in list `[s, 2]` by walking its bytes; the last `opener_counts[list]`
-    of them only where the stack is nearly full, as they need free places on it.
-    List i is `list_tokens[list_offsets[i]:list_offsets[i + 1]]`; list 0 is empty. A state that accepts also
-    allows the end-of-sequence tokens.
-    """
-
-    mask_of_state: NDArray[np.int32]  # [states]
-    masks: NDArray[np.int32]  # [masks, ceil(vocab / 32)]
-    lists_of_state: NDArray[np.int32]  # [states, 3]
-    list_offsets: NDArray[np.int32]  # [lists + 1]
-    list_tokens: NDArray[np.int32]
-    opener_counts: NDArray[np.int32]  # [lists]
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of masks and lists, without the tables of states."""
-        return self.masks.nbytes + self.list_tokens.nbytes
 
 
 class StackMasks:
-    """Builds masks over one vocabulary."""
+    """Builds the tables of automata over one vocabulary."""
 
     def __init__(self, tries: TokenTries) -> None:
         self._vocabulary = VocabularyTables(tries)
 
-    def of(self, automaton: StackAutomaton) -> MaskTables:
-        """Raises TooLargeError if the masks take too much memory."""
+    def of(self, automaton: StackAutomaton) -> AutomatonTables:
+        """The automaton's tables. Raises TooLargeError if the masks take too much memory."""
         tables = _MaskBuilder(self._vocabulary, automaton).build()
         self._vocabulary.trim()
         return tables
 
 
 class _MaskBuilder:
-    """Builds the masks of one automaton."""
+    """Builds the masks of one automaton, and packs its transitions."""
 
     def __init__(self, vocabulary: VocabularyTables, automaton: StackAutomaton) -> None:
         self._vocabulary = vocabulary
         machine = Machine(
             automaton.transitions, automaton.class_of_byte, automaton.actions, automaton.returns
         )
+        self._automaton = automaton
         self._accepting = automaton.accepting
         self._bodies = automaton.body_of_state
         self._bases = automaton.like_state
@@ -77,13 +64,13 @@ class _MaskBuilder:
         self._limits = Limits(MAX_NODES, vocabulary.max_differences)
         self._lists: Lists = no_lists()
         states = len(self._bases)
-        self._tables = StateTables(np.zeros((states, 3), np.int32), np.full(states, EMPTY, np.int32))
+        self._tables = StateTables(np.zeros((states, 3), np.int32), np.full(states, NO_MASK, np.int32))
 
-    def build(self) -> MaskTables:
+    def build(self) -> AutomatonTables:
         """Bases come first, then the states whose base is not costly, then those based on costly ones."""
         has_base = self._bases != np.arange(len(self._bases))
         self._put_walked(~has_base)
-        based_on_costly = has_base & (self._tables.mask != EMPTY)[self._bases]
+        based_on_costly = has_base & (self._tables.mask != NO_MASK)[self._bases]
         self._put_walked(has_base & ~based_on_costly)
         self._put_based_on(np.flatnonzero(based_on_costly).astype(np.int32))
         return self._gathered()
@@ -121,15 +108,36 @@ class _MaskBuilder:
         """The tokens that all lists may hold beside the masks."""
         return (MAX_MASK_BYTES - sum(words.nbytes for words in self._quote_free.masks)) // 4
 
-    def _gathered(self) -> MaskTables:
-        share_decided(self._lists, self._tables.lists, self._vocabulary.marks)
-        offsets, tokens, openers = renumber(self._lists, self._tables.lists)
-        masks = np.array(self._quote_free.masks, np.uint32).reshape(-1, self._vocabulary.tries.mask_words)
-        return MaskTables(
-            mask_of_state=self._tables.mask,
+    def _gathered(self) -> AutomatonTables:
+        automaton, tables, vocabulary = self._automaton, self._tables, self._vocabulary
+        share_decided(self._lists, tables.lists, vocabulary.marks)
+        lists, tokens = renumber(self._lists, tables.lists)
+        lists[:, SAFE_DEPTH] = safe_depths(automaton.actions, lists, vocabulary.token_lengths[tokens])
+        masks = np.array(self._quote_free.masks, np.uint32).reshape(-1, vocabulary.tries.mask_words)
+        rows = packed(automaton.transitions, automaton.like_state)
+        return AutomatonTables(
+            class_of_byte=automaton.class_of_byte,
+            states=np.column_stack([rows.row_starts, rows.default_state, tables.mask, tables.lists]),
+            entries=rows.entries,
+            actions=automaton.actions,
+            returns=automaton.returns,
             masks=masks.view(np.int32),
-            lists_of_state=self._tables.lists,
-            list_offsets=offsets,
+            lists=lists,
             list_tokens=tokens,
-            opener_counts=openers,
         )
+
+
+def safe_depths(
+    actions: NDArray[np.int32], lists: NDArray[np.int32], lengths: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """The `SAFE_DEPTH` of each list. `lengths`: the bytes of each list's tokens, one list after the other."""
+    opens = actions[:, KIND] == OPEN
+    places = 1 + int(actions[opens, WORDS].max(initial=0))  # that one byte may fill
+    reserve = max(int(actions[:, RESERVE].max(initial=0)) - places, 0)
+    longest = np.zeros(len(lists), np.int32)
+    has_openers = lists[:, OPENERS] > 0
+    if has_openers.any():
+        first = (lists[:, START] + lists[:, TOKENS])[has_openers]
+        bounds = np.column_stack([first, first + lists[has_openers, OPENERS]]).ravel()
+        longest[has_openers] = np.maximum.reduceat(np.append(lengths, 0), bounds)[::2]
+    return STACK_DEPTH - reserve - places * longest

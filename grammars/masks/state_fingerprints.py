@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...runtime.automaton_format import CALL, COUNT, COUNT_CALL, DEAD, KIND, OPERAND, POP, RESERVE, TARGET
 from ..jit import njit
-from ..machine.stack_automaton import CALL, COUNT, COUNT_CALL, DEAD, POP
 from .token_trie import MAX_QUOTE_FREE_BYTES, QUOTE
 from .unowned import unowned
 from .walks import Machine
@@ -78,7 +78,7 @@ def _fingerprints(machine, states, weights, salt):  # type: ignore[no-untyped-de
         after = _after_verdicts(machine, calls, of_states[length], row, weights.roles)
         for action in met:
             if _is_call(machine, action, verdicts[action]):
-                called = row[machine.actions[action, 1]]
+                called = row[machine.actions[action, TARGET]]
                 total = after[calls.first[action] + verdicts[action] - 1]
                 of_actions[length, action] = _mixed(weights.roles[0] * of_states[length, called] + total)
             else:
@@ -100,11 +100,11 @@ def _mixed(number):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _of_action(machine, action, verdicts, of_states, row, roles, salt):  # type: ignore[no-untyped-def]
     """The fingerprint of an action. A counter whose outcome cannot matter is ignored."""
-    kind = machine.actions[action, 0]
-    target = machine.actions[action, 1]
-    operand = machine.actions[action, 2]
+    kind = machine.actions[action, KIND]
+    target = machine.actions[action, TARGET]
+    operand = machine.actions[action, OPERAND]
     unique = _mixed(salt + np.uint64(action))
-    if machine.actions[action, 3] >= 0:
+    if machine.actions[action, RESERVE] >= 0:
         return unique
     if kind == POP:
         return _mixed(roles[0] + np.uint64(operand))
@@ -137,8 +137,8 @@ class _Calls(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def _is_call(machine, action, verdicts):  # type: ignore[no-untyped-def]
-    needs_nothing = machine.actions[action, 3] < 0
-    return machine.actions[action, 0] == CALL and needs_nothing and 0 < verdicts <= _MAX_VERDICTS
+    needs_nothing = machine.actions[action, RESERVE] < 0
+    return machine.actions[action, KIND] == CALL and needs_nothing and 0 < verdicts <= _MAX_VERDICTS
 
 
 @njit(cache=True, nogil=True)
@@ -146,7 +146,7 @@ def _calls(machine, met, verdicts):  # type: ignore[no-untyped-def]
     width_of, first_of = np.zeros(len(machine.returns), np.int32), np.zeros(len(machine.returns), np.int64)
     for action in met:
         if _is_call(machine, action, verdicts[action]):
-            base = machine.actions[action, 2]
+            base = machine.actions[action, OPERAND]
             width_of[base] = max(width_of[base], verdicts[action])
     bases = np.flatnonzero(width_of).astype(np.int32)
     total = 0
@@ -156,7 +156,7 @@ def _calls(machine, met, verdicts):  # type: ignore[no-untyped-def]
     first = np.zeros(len(machine.actions), np.int64)
     for action in met:
         if _is_call(machine, action, verdicts[action]):
-            first[action] = first_of[machine.actions[action, 2]]
+            first[action] = first_of[machine.actions[action, OPERAND]]
     return _Calls(first, bases, width_of[bases])
 
 
@@ -255,9 +255,9 @@ def _reached(machine, columns, states, verdicts):  # type: ignore[no-untyped-def
             elif entry < DEAD and verdicts[-2 - entry] < 0:
                 action = -2 - entry
                 verdicts[action] = 0
-                kind = machine.actions[action, 0]
-                target = machine.actions[action, 1]
-                operand = machine.actions[action, 2]
+                kind = machine.actions[action, KIND]
+                target = machine.actions[action, TARGET]
+                operand = machine.actions[action, OPERAND]
                 if kind in (CALL, COUNT, COUNT_CALL):
                     count = _noted(target, row, pending, count)
                 if kind == COUNT:
@@ -294,8 +294,8 @@ def _verdicts_of(machine, target):  # type: ignore[no-untyped-def]
             if entry >= 0 and not seen[entry]:
                 seen[entry] = True
                 pending.append(entry)
-            elif entry < DEAD and machine.actions[-2 - entry, 0] == POP:
-                most = max(most, machine.actions[-2 - entry, 2] + 1)
+            elif entry < DEAD and machine.actions[-2 - entry, KIND] == POP:
+                most = max(most, machine.actions[-2 - entry, OPERAND] + 1)
     return most
 
 

@@ -13,7 +13,7 @@ from .unowned import unowned
 
 
 class StateTables(NamedTuple):
-    """The lists and the mask of each state: see `MaskTables`."""
+    """The lists and the mask of each state: see `AutomatonTables`."""
 
     lists: NDArray[np.int32]  # [all states, 3]
     mask: NDArray[np.int32]  # [all states]

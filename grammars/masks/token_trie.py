@@ -95,6 +95,13 @@ def tries_of(
     )
 
 
+def token_lengths(tries: TokenTries) -> NDArray[np.int32]:
+    """The number of bytes of each token, int32 [32 * mask_words]; 0 for end-of-sequence tokens."""
+    lengths = np.zeros(32 * tries.mask_words, np.int32)
+    lengths[tries.tokens] = np.repeat(tries.depth + 1, np.diff(tries.token_starts))
+    return lengths
+
+
 @njit(cache=True)
 def _nodes(data, offsets, second):  # type: ignore[no-untyped-def]
     """Byte, depth, end and first token of each node, for texts in order; text `second` begins the second

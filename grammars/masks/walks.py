@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...runtime.automaton_format import DEAD
 from ..jit import njit
-from ..machine.stack_automaton import DEAD
 from .configurations import ASKED, CONFIGURATIONS_FULL, NOT_COMPUTED, OPENS, UNDECIDED, Configurations, follow
 from .token_trie import OTHER, QUOTE_FREE, TokenTries
 from .unowned import unowned

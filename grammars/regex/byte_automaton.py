@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from outlines_core import Index, Vocabulary
 
+from ...runtime.automaton_format import ACTION_COLUMNS
 from ..errors import GrammarError, TooLargeError
-from ..machine.stack_automaton import ACTION_COLUMNS, StackAutomaton
+from ..machine.stack_automaton import StackAutomaton
 
 SENTINEL = "\U0010ffff"
 MAX_STATES = 20_000

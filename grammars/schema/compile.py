@@ -12,11 +12,9 @@ from ..machine.stack_automaton import StackAutomaton
 from ..regex.regex_dfa import MalformedError, RegexError
 from .emit.assemble import Assembler
 from .emit.deep_members import StrandingError
-from .read.document import SchemaDocument
 from .read.formulas import Formulas
 from .read.json_text import Json, parse_schema
 from .read.keywords import read_document
-from .read.one_sided import ONE_SIDED, OneSidedError, refuse_one_sided
 from .read.values import exact_number, is_number
 from .solve.nesting import Nesting
 from .solve.nodes import Value
@@ -70,31 +68,12 @@ class SchemaCompiler:
         `is_checked`: the whole value is checked against the schema later, which may enforce more keywords.
         """
         schema = parse_schema(text, Decimal)
-        allowed = unenforced == "allow"
-        any_order = property_order == "any"
-        without: frozenset[str] = frozenset()
-        while True:
-            document = read_document(
-                schema, Formulas(), unenforced=unenforced, is_checked=is_checked, without_formats=without
-            )
-            try:
-                return self._compiled(schema, document, separators, any_order)
-            except OneSidedError as error:
-                if not allowed:
-                    raise NotCoveredError("format", _path_of(error, document), str(error)) from None
-                without |= {error.name}
-
-    def _compiled(
-        self, schema: Json, document: SchemaDocument, separators: tuple[str, str], any_order: bool
-    ) -> CompiledSchema:
-        solver = Solver(ValueGraph(document, self._scalars, any_order=any_order))
+        document = read_document(schema, Formulas(), unenforced=unenforced, is_checked=is_checked)
+        solver = Solver(ValueGraph(document, self._scalars, any_order=property_order == "any"))
         try:
             value = solver.solved([document.whole])
-            known_in_part = document.paths_of_format.keys() & ONE_SIDED
-            if known_in_part:
-                refuse_one_sided(document)
             if not value.possible:
-                raise OneSidedError(min(known_in_part)) if known_in_part else _no_value(schema)
+                raise _no_value(schema)
             machine = _assembled(solver, separators, value)
         except RegexError as error:
             kind = WrongKeywordError if isinstance(error, MalformedError) else NotCoveredError
@@ -106,11 +85,6 @@ class SchemaCompiler:
             document.formulas.dissolve()
         left_out = tuple((keyword, path) for path, keyword in document.left_out.items())
         return CompiledSchema(machine, left_out)
-
-
-def _path_of(error: OneSidedError, document: SchemaDocument) -> str:
-    paths = document.paths_of_format[error.name]
-    return next((path for path in paths if path.startswith(f"{error.below}/")), paths[0])
 
 
 def _assembled(solver: Solver, separators: tuple[str, str], value: Value) -> StackAutomaton:

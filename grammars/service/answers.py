@@ -9,13 +9,12 @@ from __future__ import annotations
 import io
 import pickle
 
-from ..machine.packed_rows import PackedRows
+from ...runtime.automaton_format import AutomatonTables
 from ..machine.stack_automaton import StackAutomaton
-from ..masks.stack import MaskTables
 from .automaton import Automaton
 
 MAX_ANSWER = 1 << 30  # bytes
-_OURS = (Automaton, MaskTables, PackedRows, StackAutomaton)
+_OURS = (Automaton, AutomatonTables, StackAutomaton)
 _PACKAGE = __name__.removesuffix("service.answers")
 _NUMPY = {
     ("numpy", "dtype"),

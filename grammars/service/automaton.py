@@ -8,43 +8,33 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ...runtime.automaton_format import DECIDED, MASK, NO_MASK, OWN, SHARED, STACK_DEPTH, AutomatonTables
 from ..errors import GrammarError
 from ..machine.closing import Closing
-from ..machine.packed_rows import PackedRows, packed
-from ..machine.stack_automaton import MAX_DEPTH, StackAutomaton
-from ..masks.stack import EMPTY, MaskTables, StackMasks
-
-STATE_BYTES = 28  # of device memory for each state
-LIST_BYTES = 16  # of device memory for each list, without its tokens
+from ..machine.stack_automaton import StackAutomaton
+from ..masks.stack import StackMasks
 
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
-    """`machine` with the masks of its states, and with its transitions as the device has them (`rows`)."""
+    """`machine` for the host, and the same with token masks for the device (`tables`)."""
 
     key: str
     machine: StackAutomaton
-    masks: MaskTables
-    rows: PackedRows
+    tables: AutomatonTables
     left_out: tuple[tuple[str, str], ...] = ()
     """Keyword and path of each constraint that is not enforced."""
 
     @property
     def nbytes(self) -> int:
         """The bytes on the device."""
-        states, lists = len(self.masks.mask_of_state), len(self.masks.opener_counts)
-        actions = self.machine.actions.nbytes + self.machine.returns.nbytes
-        tables = self.masks.nbytes + self.rows.nbytes + actions
-        return tables + STATE_BYTES * states + LIST_BYTES * lists
+        return self.tables.nbytes
 
     @property
     def host_nbytes(self) -> int:
         """The bytes in the scheduler: every table, and the shortest exits if they were found."""
-        parts = (self.machine, self.masks, self.rows)
-        fields = [field for part in parts for field in vars(part).values()]
-        tables = sum(field.nbytes for field in fields if isinstance(field, np.ndarray))
         exits = self.closing.nbytes if "closing" in vars(self) else 0
-        return tables + self.forced.nbytes + exits
+        return self.machine.nbytes + self.tables.nbytes + self.forced.nbytes + exits
 
     @cached_property
     def forced(self) -> NDArray[np.int16]:
@@ -67,7 +57,8 @@ def with_masks(key: str, machine: StackAutomaton, masks: StackMasks) -> Automato
     Raises GrammarError if no token can begin a match, TooLargeError if the masks take too much memory.
     """
     tables = masks.of(machine)
-    if tables.mask_of_state[machine.start] == EMPTY and not tables.lists_of_state[machine.start].any():
+    start = tables.states[machine.start]
+    if start[MASK] == NO_MASK and not start[[SHARED, OWN, DECIDED]].any():
         raise GrammarError("no token of this model's vocabulary can begin a match")
-    machine = replace(machine, max_depth=min(machine.max_depth, MAX_DEPTH))
-    return Automaton(key, machine, tables, packed(machine.transitions, machine.like_state))
+    machine = replace(machine, max_depth=min(machine.max_depth, STACK_DEPTH))
+    return Automaton(key, machine, tables)

@@ -44,13 +44,6 @@ class GrammarCache(Generic[Source, Made]):
         self._futures.move_to_end(source)
         return future
 
-    def replace(self, source: Source, replaced: Future[Made], future: Future[Made]) -> None:
-        """Replaces the source's future by a completed one."""
-        if self._futures.get(source) is replaced:
-            self._nbytes -= self._sizes.pop(source, 0)
-            self._futures[source] = future
-            self._done.append((source, future))
-
     def forget(self, source: Source, future: Future[Made]) -> None:
         """Drops the source's future."""
         if self._futures.get(source) is future:

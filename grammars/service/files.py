@@ -12,44 +12,22 @@ import os
 import threading
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 
+from ...runtime.automaton_format import pack_array, unpack_array
 from ...runtime.compiled_code import version
-from ..machine.packed_rows import PackedRows
-from ..machine.stack_automaton import StackAutomaton
-from ..masks.stack import MaskTables
 from .automaton import Automaton
 
 MOST_BYTES = 256 << 20
 _DIGEST_BYTES = 32
-Part = TypeVar("Part", StackAutomaton, MaskTables, PackedRows)
 
 log = logging.getLogger("arbora.grammars")
 
 
-class _Array(msgspec.Struct, array_like=True):
-    dtype: str
-    shape: list[int]
-    data: bytes
-
-
-_Fields = dict[str, int | _Array]
-
-
-class _Content(msgspec.Struct, array_like=True):
-    key: str
-    machine: _Fields
-    masks: _Fields
-    rows: _Fields
-    left_out: tuple[tuple[str, str], ...]
-
-
-_decoder = msgspec.msgpack.Decoder(_Content)
+_encoder = msgspec.msgpack.Encoder(enc_hook=pack_array)
+_decoder = msgspec.msgpack.Decoder(Automaton, dec_hook=unpack_array)
 
 
 class GrammarFiles:
@@ -89,9 +67,9 @@ class GrammarFiles:
             log.warning("the compiled grammar in %s is not used: %s", path, error)
             return None
 
-    def put(self, key: str, automaton: Automaton) -> None:
-        path = self._path(key)
-        data = _encoded(key, automaton)
+    def put(self, automaton: Automaton) -> None:
+        path = self._path(automaton.key)
+        data = _encoded(automaton)
         unfinished = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
         try:
             unfinished.write_bytes(data)
@@ -121,9 +99,8 @@ def default_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "arbora" / "grammars"
 
 
-def _encoded(key: str, automaton: Automaton) -> bytes:
-    parts = (_packed(automaton.machine), _packed(automaton.masks), _packed(automaton.rows))
-    body = msgspec.msgpack.encode(_Content(key, *parts, automaton.left_out))
+def _encoded(automaton: Automaton) -> bytes:
+    body = _encoder.encode(automaton)
     return hashlib.sha256(body).digest() + body
 
 
@@ -132,31 +109,7 @@ def _decoded(data: bytes, key: str) -> Automaton:
     body = data[_DIGEST_BYTES:]
     if hashlib.sha256(body).digest() != data[:_DIGEST_BYTES]:
         raise ValueError("its checksum is wrong")
-    content = _decoder.decode(body)
-    if content.key != key:
+    automaton = _decoder.decode(body)
+    if automaton.key != key:
         raise ValueError("it is another grammar's")
-    return Automaton(
-        key,
-        _unpacked(StackAutomaton, content.machine),
-        _unpacked(MaskTables, content.masks),
-        _unpacked(PackedRows, content.rows),
-        content.left_out,
-    )
-
-
-def _packed(part: StackAutomaton | MaskTables | PackedRows) -> _Fields:
-    return {field.name: _value(getattr(part, field.name)) for field in fields(part)}
-
-
-def _value(value: Any) -> int | _Array:
-    return value if isinstance(value, int) else _Array(value.dtype.str, list(value.shape), value.tobytes())
-
-
-def _unpacked(kind: type[Part], values: _Fields) -> Part:
-    def array(packed: _Array) -> np.ndarray[Any, Any]:
-        return np.frombuffer(packed.data, packed.dtype).reshape(packed.shape)
-
-    unpacked: dict[str, Any] = {
-        name: array(value) if isinstance(value, _Array) else value for name, value in values.items()
-    }
-    return kind(**unpacked)
+    return automaton

@@ -10,7 +10,8 @@ from .lanes import LARGE
 
 
 class Job(NamedTuple):
-    """A grammar to build. `key` names its automaton; `tenant` pays for the time."""
+    """A grammar to build in `deadline_s` of processor time. `key` names its automaton; `tenant` pays for the
+    time."""
 
     key: str
     spec: GrammarSpec

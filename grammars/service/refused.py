@@ -1,4 +1,4 @@
-"""Grammars that ended a process or took too much of one; they are refused for some minutes."""
+"""Grammars that ended processes or took too much of one; they are refused for some minutes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from ..errors import ProcessEndedError, TooLargeError, TooSlowError, bare_copy
+from ..errors import ParserFailedError, ProcessEndedError, TooLargeError, TooSlowError, bare_copy
 
 REFUSED_S = 300.0
 SLOW_MACHINE_S = 10.0  # for a grammar that timed out with little processor time
 MOST_REFUSED = 4096
+PARSER_FAILURES = 3  # within `REFUSED_S`: a parser may fail at some of a grammar's texts only
 
 
 class Refused:
@@ -19,16 +20,30 @@ class Refused:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._reasons: OrderedDict[bytes, tuple[float, Exception]] = OrderedDict()
+        self._failures: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
+        """The parser's failures at a grammar: the time of the first, and how many since."""
 
     def note(self, digest: bytes, error: BaseException | None) -> None:
         """Remembers a grammar's error, if it cost a process."""
-        if not isinstance(error, ProcessEndedError | TooLargeError | TimeoutError):
+        if isinstance(error, ParserFailedError) and self._counted(digest) < PARSER_FAILURES:
+            return
+        if not isinstance(error, ParserFailedError | ProcessEndedError | TooLargeError | TimeoutError):
             return
         is_its_fault = isinstance(error, TooSlowError) or not isinstance(error, TimeoutError)
         lasts_s = REFUSED_S if is_its_fault else SLOW_MACHINE_S
         self._reasons[digest] = self._clock() + lasts_s, bare_copy(error)
         while len(self._reasons) > MOST_REFUSED:
             self._reasons.popitem(last=False)
+
+    def _counted(self, digest: bytes) -> int:
+        """The failures of the parser at this grammar in the last minutes, with a new one."""
+        first, count = self._failures.pop(digest, (self._clock(), 0))
+        if self._clock() > first + REFUSED_S:
+            first, count = self._clock(), 0
+        self._failures[digest] = first, count + 1
+        while len(self._failures) > MOST_REFUSED:
+            self._failures.popitem(last=False)
+        return count + 1
 
     def reason(self, digest: bytes) -> Exception | None:
         """Why the grammar is refused without another try; None if it is not."""

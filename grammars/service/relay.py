@@ -12,7 +12,7 @@ from typing import IO
 from ..processes.framing import read_frame, write_frame
 from ..processes.limits import die_with
 
-MARGIN_S = 5.0  # beyond a job's deadline; a running process keeps the deadline itself
+MARGIN_S = 20.0  # on the clock, beyond a job's processor time, which a running process keeps to itself
 
 NOTICE, RESULT, LAST_RESULT, END = b"N", b"R", b"L", b"E"
 """The first byte of a frame: a notice that the process compiles its own code, a job's result, a result

@@ -21,13 +21,12 @@ from ..errors import (
     TooLargeError,
     WrongKeywordError,
 )
-from ..host.early_start import is_for_host
 from ..host.grammar import HostGrammar
 from ..host.messages import CompileJob, Description, Task
 from .automaton import Automaton
 from .digest import digest_of
 from .files import GrammarFiles
-from .host_threads import HostAttempt, HostStart, HostThreads
+from .host_jobs import HostJobs
 from .jobs import Job, Result
 from .worker import AutomatonWorkers
 
@@ -42,35 +41,24 @@ log = logging.getLogger(__name__)
 
 
 class Asked(NamedTuple):
-    """A grammar to compile, the tenant that pays for it, and llguidance's attempt at it."""
+    """A grammar to compile, and the tenant that pays for it."""
 
     spec: GrammarSpec
     tenant: str
-    attempt: HostAttempt
 
 
 class Routes:
     """Thread-safe; calls wait. Only processes that may end read grammars."""
 
-    def __init__(self, workers: AutomatonWorkers, host: HostThreads, files: GrammarFiles | None) -> None:
+    def __init__(self, workers: AutomatonWorkers, host: HostJobs, files: GrammarFiles | None) -> None:
         self._workers = workers
         self._host = host
         self._files = files
 
     def compiled(self, asked: Asked) -> Compiled:
-        """The compiled grammar.
-
-        Raises GrammarError only if no request can have started with llguidance's attempt, so that the answer
-        does not depend on the time. Raises CompilerError if our compiler failed and llguidance doesn't cover
-        the grammar.
-        """
-        try:
-            compiled = self._matcher_of(asked)
-        except GrammarError:
-            start = self._outcome(asked) if is_for_host(asked.spec) else None
-            if start is None or not start.may_begin:
-                raise
-            return start.grammar
+        """The compiled grammar. Raises CompilerError if our compiler failed and llguidance doesn't cover the
+        grammar."""
+        compiled = self._matcher_of(asked)
         if asked.spec.closing and isinstance(compiled, Automaton):
             compiled.find_shortest_exits()
         return compiled
@@ -90,7 +78,7 @@ class Routes:
         """A schema. Keywords are left out, if that is allowed, once neither compiler can enforce them."""
 
         def enforced() -> HostGrammar:
-            return asked.attempt.begun().result().grammar
+            return self._by_host(asked, "enforce")
 
         def allowed() -> HostGrammar:
             return self._by_host(asked, "allow")
@@ -135,7 +123,7 @@ class Routes:
 
     def _regex(self, asked: Asked) -> Compiled:
         def by_host() -> HostGrammar:
-            return asked.attempt.begun().result().grammar
+            return self._by_host(asked, "enforce")
 
         try:
             return self._built(asked, asked.spec)
@@ -172,8 +160,8 @@ class Routes:
     def _tagged_otherwise(
         self, asked: Asked, description: Description, refusal: GrammarError | CompilerError
     ) -> Compiled:
-        """If every schema may be replaced, a tag that is too large becomes free text and no call is enforced,
-        whether llguidance has begun with it or not."""
+        """If every schema may be replaced, a tag that is too large becomes free text and no call is
+        enforced."""
         schemas = description.schemas
         if not schemas or any(otherwise == "refuse" for _, otherwise in schemas):
             return self._tagged_by_host(asked, description, refusal)
@@ -191,7 +179,7 @@ class Routes:
             return self._by_host(asked, "thinking", self._lark(asked, description.grammar))
 
         def by_host() -> HostGrammar:
-            return asked.attempt.begun().result().grammar
+            return self._by_host(asked, "enforce")
 
         if isinstance(refusal, CompilerError):
             return _despite(refusal, by_host)
@@ -209,7 +197,7 @@ class Routes:
         automaton = self._worked(Job(key, spec, DEADLINE_S, asked.tenant))
         assert isinstance(automaton, Automaton)
         if self._files:
-            self._files.put(key, automaton)
+            self._files.put(automaton)
         return automaton
 
     def _worked(self, job: Job) -> Result:
@@ -220,19 +208,13 @@ class Routes:
             raise
 
     def _described(self, asked: Asked) -> Description:
-        return self._host.described(host_job(asked.spec, "describe"), asked.tenant)
+        return self._host.described(_host_job(asked.spec, "describe"), asked.tenant)
 
     def _by_host(self, asked: Asked, task: Task, lark: str = "") -> HostGrammar:
-        return self._host.submit(host_job(asked.spec, task, lark), asked.tenant).result().grammar
-
-    def _outcome(self, asked: Asked) -> HostStart | None:
-        try:
-            return asked.attempt.begun().result()
-        except (GrammarError, TimeoutError, TooLargeError, CompilerError):
-            return None
+        return self._host.compiled(_host_job(asked.spec, task, lark), asked.tenant)
 
 
-def host_job(spec: GrammarSpec, task: Task, lark: str = "") -> CompileJob:
+def _host_job(spec: GrammarSpec, task: Task, lark: str = "") -> CompileJob:
     """llguidance's part of compiling a grammar."""
     return CompileJob(task, spec, DEADLINE_S, HOST_BYTES, lark)
 
@@ -244,7 +226,7 @@ def _for_automaton(spec: GrammarSpec) -> GrammarSpec:
             return GrammarSpec(spec.kind, spec.text, scope=spec.scope)
         case "json_object":
             spec = structs.replace(spec, kind="json_schema", text=spec.schema)
-    return structs.replace(spec, param="", params={}, reproducible=False, closing=False)
+    return structs.replace(spec, param="", params={}, closing=False)
 
 
 def _despite(fault: CompilerError, by_host: Callable[[], HostGrammar]) -> HostGrammar:

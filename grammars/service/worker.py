@@ -1,9 +1,10 @@
 """The processes that build automata. A hostile grammar ends one of them and delays only its own request.
 
 A worker loads everything and reads no grammar. It forks a child, which builds one grammar after another and
-caches what they share. An alarm without a handler ends the child if a job takes too long, even inside native
-code, and its memory is limited. Then the worker forks the next child, in milliseconds. Jobs come by the
-worker's standard input; it relays whole results only.
+caches what they share. A timer without a handler ends the child if a job takes too much processor time, even
+inside native code, and its memory is limited. Then the worker forks the next child, in milliseconds. Time on
+the clock ends no job, so a busy machine leads to the same automata. Jobs come by the worker's standard input;
+it relays whole results only.
 """
 
 from __future__ import annotations
@@ -197,8 +198,8 @@ class AutomatonWorker:
 def _death(job: Job, status: int) -> TooLargeError | CompilerError:
     """The error of a job whose process ended without a result."""
     match status:
-        case _ if status == -signal.SIGALRM:
-            return TooLargeError(f"it took more than {job.deadline_s:g} s")
+        case _ if status == -signal.SIGPROF:
+            return TooLargeError(f"it took more than {job.deadline_s:g} s of processor time")
         case _ if status == -signal.SIGSEGV:
             return TooLargeError("it is nested too deep")
         case _ if status == -signal.SIGABRT:
@@ -290,7 +291,7 @@ def _gbnf_fault(text: str, fault: str) -> str:
 
 
 def _answer(job: Job, builder: Builder) -> Result | Exception:
-    signal.setitimer(signal.ITIMER_REAL, job.deadline_s)
+    signal.setitimer(signal.ITIMER_PROF, job.deadline_s)
     try:
         return builder.build(job.key, job.spec)
     except (GrammarError, TooLargeError) as error:
@@ -302,7 +303,7 @@ def _answer(job: Job, builder: Builder) -> Result | Exception:
     except Exception:  # our fault; llguidance may do better
         return CompilerError(traceback.format_exc())
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 class _CompilationNotice(Listener):

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..machine.stack_automaton import ACTION_COLUMNS, DEAD, StackAutomaton
+from ...runtime.automaton_format import ACTION_COLUMNS, DEAD
+from ..machine.stack_automaton import StackAutomaton
 
 _START = 256  # a letter before the text's first byte
 _NONE = -1

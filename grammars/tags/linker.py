@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ...runtime.automaton_format import DEAD
 from ..errors import TooLargeError
-from ..machine.stack_automaton import DEAD, StackAutomaton
+from ..machine.stack_automaton import StackAutomaton
 from .linking import Block, Parts, linked_automaton
 
 MAX_STATES = 100_000

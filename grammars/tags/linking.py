@@ -9,20 +9,23 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import GrammarError, TooLargeError
-from ..machine.stack_automaton import (
+from ...runtime.automaton_format import (
     ACTION_COLUMNS,
     CALL,
     CLOSE,
     COUNT,
     COUNT_CALL,
     DEAD,
-    MAX_DEPTH,
+    KIND,
     OPEN,
+    OPERAND,
     POP,
     PUSH,
-    StackAutomaton,
+    STACK_DEPTH,
+    TARGET,
 )
+from ..errors import GrammarError, TooLargeError
+from ..machine.stack_automaton import StackAutomaton
 from ..regex.dfa import distinct_columns
 
 MAX_CELLS = 8_000_000  # 32 MB
@@ -58,10 +61,10 @@ def linked_automaton(parts: Parts, start: int) -> StackAutomaton:
     joined = _Joined(parts, tables)
     table = joined.everywhere(np.concatenate([tables.table, *joined.rows]))
     actions = tables.actions.copy()
-    going = ~np.isin(actions[:, 0], (POP, CLOSE))
-    actions[going, 1] = joined.everywhere(actions[going, 1])
-    counting = actions[:, 0] == COUNT
-    actions[counting, 2] = joined.everywhere(actions[counting, 2])
+    going = ~np.isin(actions[:, KIND], (POP, CLOSE))
+    actions[going, TARGET] = joined.everywhere(actions[going, TARGET])
+    counting = actions[:, KIND] == COUNT
+    actions[counting, OPERAND] = joined.everywhere(actions[counting, OPERAND])
     returns = joined.everywhere(tables.returns)
     bodies = np.append(tables.bodies, np.zeros(len(joined.rows), np.int8))
     likes = np.append(tables.likes, np.arange(parts.states, len(table), dtype=np.int32))
@@ -70,8 +73,8 @@ def linked_automaton(parts: Parts, start: int) -> StackAutomaton:
     number = np.full(len(table), DEAD, np.int32)
     number[kept] = np.arange(len(kept), dtype=np.int32)
     columns, inverse = distinct_columns(table[kept])
-    actions[going, 1] = number[actions[going, 1]]
-    actions[counting, 2] = number[actions[counting, 2]]
+    actions[going, TARGET] = number[actions[going, TARGET]]
+    actions[counting, OPERAND] = number[actions[counting, OPERAND]]
     like = number[likes[kept]]
     return StackAutomaton(
         start=int(number[first]),
@@ -82,7 +85,7 @@ def linked_automaton(parts: Parts, start: int) -> StackAutomaton:
         accepting=np.append(tables.accepting, np.array(joined.accepting, np.bool_))[kept],
         body_of_state=bodies[kept],
         like_state=np.where(like == DEAD, np.arange(len(kept)), like).astype(np.int32),
-        max_depth=max([MAX_DEPTH, *(block.machine.max_depth for block in parts.blocks)]),
+        max_depth=max([STACK_DEPTH, *(block.machine.max_depth for block in parts.blocks)]),
     )
 
 
@@ -203,22 +206,22 @@ def _classes(parts: Parts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def _actions(machine: StackAutomaton, own: NDArray[np.int32], first_return: int) -> NDArray[np.int32]:
     """The machine's actions; its returns stand behind the returns of the machines before it."""
     actions = machine.actions.copy()
-    kinds, targets = actions[:, 0], machine.actions[:, 1]
+    kinds, targets = actions[:, KIND], machine.actions[:, TARGET]
     returning = np.isin(kinds, (POP, CLOSE))
     pushing = np.isin(kinds, (PUSH, OPEN, COUNT_CALL))
     calls = kinds == CALL
     pushing[calls] = _pops(machine)[targets[calls]]
-    actions[pushing, 2] += first_return
-    actions[~returning, 1] = own[targets[~returning]]
+    actions[pushing, OPERAND] += first_return
+    actions[~returning, TARGET] = own[targets[~returning]]
     counting = kinds == COUNT
-    actions[counting, 2] = own[actions[counting, 2]]
+    actions[counting, OPERAND] = own[actions[counting, OPERAND]]
     return actions
 
 
 def _pops(machine: StackAutomaton) -> NDArray[np.bool_]:
     """The states that reach a pop on their own level, calls into code points excepted."""
     entries = machine.transitions
-    acts = np.flatnonzero(machine.actions[:, 0] == POP)
+    acts = np.flatnonzero(machine.actions[:, KIND] == POP)
     pops: NDArray[np.bool_] = np.logical_or.reduce(np.isin(-2 - entries, acts), axis=1)
     while True:
         leading = (entries >= 0) & pops[np.maximum(entries, 0)]
@@ -239,14 +242,14 @@ def _reached(
     """The states that the start reaches, and those to which a reached push may return."""
     reached = np.zeros(len(table), np.bool_)
     frontier = np.unique(np.append(returns[returns >= 0], start))
-    going = ~np.isin(actions[:, 0], (POP, CLOSE))
-    counting = actions[:, 0] == COUNT
+    going = ~np.isin(actions[:, KIND], (POP, CLOSE))
+    counting = actions[:, KIND] == COUNT
     while len(frontier):
         reached[frontier] = True
         entries = np.unique(table[frontier])
         used = np.zeros(len(actions), np.bool_)
         used[-2 - entries[entries < DEAD]] = True
-        targets = [entries[entries >= 0], actions[used & going, 1], actions[used & counting, 2]]
+        targets = [entries[entries >= 0], actions[used & going, TARGET], actions[used & counting, OPERAND]]
         found = np.unique(np.concatenate(targets))
         frontier = found[~reached[found]]
     return np.flatnonzero(reached)

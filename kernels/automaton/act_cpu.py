@@ -1,12 +1,11 @@
-"""The effect of an automaton's action on a row's stack, for numba. `Tables` defines the actions."""
+"""The effect of an automaton's action on a row's stack, for numba: see `AutomatonTables`."""
 
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.jit import inlined
-from .layout import (
+from ...runtime.automaton_format import (
     CALL,
     COUNT,
     COUNT_CALL,
@@ -22,7 +21,7 @@ from .layout import (
     OPERAND,
     POP,
     PUSH,
-    ROOM,
+    RESERVE,
     SEE,
     SET_WORDS,
     STACK_DEPTH,
@@ -30,6 +29,7 @@ from .layout import (
     WORD_NAMES,
     WORDS,
 )
+from ..common.jit import inlined
 
 Ints: TypeAlias = NDArray[np.int32]
 
@@ -39,7 +39,7 @@ def act(actions: Ints, number: int, depth: int, stack: Ints, returns: Ints) -> t
     """The state and depth after an action. Changes the stack in place."""
     action = actions[number]
     kind = action[KIND]
-    if depth + action[ROOM] > STACK_DEPTH:
+    if depth + action[RESERVE] > STACK_DEPTH:
         return DEAD, depth
     if kind == GO:
         return action[TARGET], depth
@@ -69,7 +69,7 @@ def _open(actions: Ints, number: int, depth: int, stack: Ints) -> tuple[int, int
         stack[depth + words - word] = 0
     first = number + actions[number, FIRST_FULL]
     for row in range(first, first + actions[number, FULL_ROWS]):
-        if depth + actions[row, ROOM] > STACK_DEPTH:
+        if depth + actions[row, RESERVE] > STACK_DEPTH:
             for word in range(words):
                 stack[depth + words - word] |= actions[row, NAMES + word]
     return actions[number, TARGET], depth + 1 + words

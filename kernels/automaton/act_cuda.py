@@ -1,33 +1,36 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
-"""The effect of automata's actions on the stacks of many lanes, on CUDA. `Tables` defines the actions."""
+"""The effect of automata's actions on the stacks of many lanes, on CUDA: see `AutomatonTables`."""
 
 import triton
 import triton.language as tl
 
-from . import layout
+from ...runtime import automaton_format
 
-PUSH = tl.constexpr(layout.PUSH)
-POP = tl.constexpr(layout.POP)
-CALL = tl.constexpr(layout.CALL)
-COUNT = tl.constexpr(layout.COUNT)
-COUNT_CALL = tl.constexpr(layout.COUNT_CALL)
-DROP = tl.constexpr(layout.DROP)
-OPEN = tl.constexpr(layout.OPEN)
-CLOSE = tl.constexpr(layout.CLOSE)
-SEE = tl.constexpr(layout.SEE)
-NEED = tl.constexpr(layout.NEED)
-ACTION_COLUMNS = tl.constexpr(layout.ACTION_COLUMNS)
-NAMES = tl.constexpr(layout.NAMES)
-WORDS = tl.constexpr(layout.WORDS)
-FULL_ROWS = tl.constexpr(layout.FULL_ROWS)
-FIRST_FULL = tl.constexpr(layout.FIRST_FULL)
-ROOM = tl.constexpr(layout.ROOM)
-SET_WORDS = tl.constexpr(layout.SET_WORDS)
-WORD_NAMES = tl.constexpr(layout.WORD_NAMES)
-GO = tl.constexpr(layout.GO)
-DEAD = tl.constexpr(layout.DEAD)
-STACK_DEPTH = tl.constexpr(layout.STACK_DEPTH)
-STACK_PLACES = tl.constexpr(layout.STACK_PLACES)
+PUSH = tl.constexpr(automaton_format.PUSH)
+POP = tl.constexpr(automaton_format.POP)
+CALL = tl.constexpr(automaton_format.CALL)
+COUNT = tl.constexpr(automaton_format.COUNT)
+COUNT_CALL = tl.constexpr(automaton_format.COUNT_CALL)
+DROP = tl.constexpr(automaton_format.DROP)
+OPEN = tl.constexpr(automaton_format.OPEN)
+CLOSE = tl.constexpr(automaton_format.CLOSE)
+SEE = tl.constexpr(automaton_format.SEE)
+NEED = tl.constexpr(automaton_format.NEED)
+ACTION_COLUMNS = tl.constexpr(automaton_format.ACTION_COLUMNS)
+KIND = tl.constexpr(automaton_format.KIND)
+TARGET = tl.constexpr(automaton_format.TARGET)
+OPERAND = tl.constexpr(automaton_format.OPERAND)
+NAMES = tl.constexpr(automaton_format.NAMES)
+WORDS = tl.constexpr(automaton_format.WORDS)
+FULL_ROWS = tl.constexpr(automaton_format.FULL_ROWS)
+FIRST_FULL = tl.constexpr(automaton_format.FIRST_FULL)
+RESERVE = tl.constexpr(automaton_format.RESERVE)
+SET_WORDS = tl.constexpr(automaton_format.SET_WORDS)
+WORD_NAMES = tl.constexpr(automaton_format.WORD_NAMES)
+GO = tl.constexpr(automaton_format.GO)
+DEAD = tl.constexpr(automaton_format.DEAD)
+STACK_DEPTH = tl.constexpr(automaton_format.STACK_DEPTH)
+STACK_PLACES = tl.constexpr(automaton_format.STACK_PLACES)
 
 
 @triton.jit
@@ -37,10 +40,11 @@ def act(acts, entry, depth, stack, actions, returns):
 
     entry, depth: int32 [lanes]; stack: int32 [lanes, STACK_PLACES], valid up to depth
     """
-    action = actions + ACTION_COLUMNS * (-1 - entry)
-    kind = tl.load(action, mask=acts, other=POP)
-    target, operand = tl.load(action + 1, mask=acts, other=0), tl.load(action + 2, mask=acts, other=0)
-    room = tl.load(action + ROOM, mask=acts, other=0)
+    action = actions + ACTION_COLUMNS * (-2 - entry)
+    kind = tl.load(action + KIND, mask=acts, other=POP)
+    target = tl.load(action + TARGET, mask=acts, other=0)
+    operand = tl.load(action + OPERAND, mask=acts, other=0)
+    reserve = tl.load(action + RESERVE, mask=acts, other=0)
     level = tl.arange(0, STACK_PLACES)[None, :]
     name = tl.where(kind == SEE, operand, 0)
     changed = depth - 1 - name // WORD_NAMES
@@ -49,7 +53,7 @@ def act(acts, entry, depth, stack, actions, returns):
     words = tl.load(action + WORDS, mask=opens, other=0)
     words = tl.where(closes, target, words)
     left = _place_after(kind, name, top)
-    alive = acts & (depth + room <= STACK_DEPTH) & (depth >= _read(kind, words))
+    alive = acts & (depth + reserve <= STACK_DEPTH) & (depth >= _read(kind, words))
     alive &= _set_allows(acts, kind, name, top, action, depth, stack)
 
     base = tl.where(closes, _at(stack, depth - 1 - words), top)
@@ -74,8 +78,8 @@ def _at(stack, place):
 
 @triton.jit
 def _with_set(opens, words, entry, depth, stack, actions):
-    """The stacks, with a new set above the base in lanes that open one. It holds the names without room."""
-    action = actions + ACTION_COLUMNS * (-1 - entry)
+    """The stacks, with a new set above the base in lanes that open one: the names whose values do not fit."""
+    action = actions + ACTION_COLUMNS * (-2 - entry)
     level = tl.arange(0, STACK_PLACES)[None, :]
     for word in tl.static_range(SET_WORDS):
         names = _full_names(opens & (word < words), word, action, depth)
@@ -92,7 +96,7 @@ def _full_names(opens, word, action, depth):
     names = tl.zeros_like(depth)
     for number in range(tl.max(rows)):
         lacks = opens & (number < rows)
-        lacks &= depth + tl.load(row + ROOM, mask=lacks, other=0) > STACK_DEPTH
+        lacks &= depth + tl.load(row + RESERVE, mask=lacks, other=0) > STACK_DEPTH
         names |= tl.load(row + NAMES + word, mask=lacks, other=0)
         row += ACTION_COLUMNS
     return names

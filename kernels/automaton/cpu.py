@@ -1,116 +1,157 @@
-"""Stepping of pooled automata on the CPU, for numba.
+"""Stepping of pooled automata on the CPU, for numba: see `AutomatonTables`."""
 
-`tables` are those of `AutomatonPool.tables`.
-"""
-
-from typing import Any, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..common.jit import compiled, inlined
-from .act_cpu import act
-from .layout import (
-    CLASS_MAP,
+from ...runtime.automaton_format import (
     DEAD,
     DECIDED,
     DEFAULT,
-    DEPTH,
+    ENTRY,
     MASK,
+    NO_AUTOMATON,
+    NO_MASK,
     OPENERS,
     OWN,
-    ROOMY_DEPTH,
-    ROW,
+    OWNER,
+    ROW_START,
+    SAFE_DEPTH,
     SHARED,
-    STACK,
     STACK_PLACES,
     START,
-    STATE,
     TOKENS,
 )
-from .rows import AutomatonRows
+from ..common.jit import compiled, inlined
+from .act_cpu import act
+from .layout import (
+    ACTION_0,
+    CLASS_MAP,
+    DEPTH,
+    ENTRY_0,
+    GRAMMAR,
+    LIST_0,
+    MASK_0,
+    NO_TOKENS,
+    RETURN_0,
+    STACK,
+    STATE,
+    STATE_0,
+    TOKEN_0,
+)
+from .rows import AutomatonRows, PoolTables
 
 Ints: TypeAlias = NDArray[np.int32]
-Tables: TypeAlias = tuple[NDArray[Any], ...]
+
+
+class Automaton(NamedTuple):
+    """The tables of one grammar that a step reads: those of the pool from the grammar's first rows on."""
+
+    class_of_byte: NDArray[np.uint8]
+    states: Ints
+    entries: Ints
+    actions: Ints
+    returns: Ints
 
 
 def advance(rows: AutomatonRows, tokens: torch.Tensor) -> torch.Tensor:
     """Step the registers over tokens, int32 [rows]. Returns the new states, int32 [rows]."""
-    return torch.from_numpy(_advance(*_arrays(rows), tokens.numpy()))
+    return torch.from_numpy(_advance(*arrays(rows), tokens.numpy()))
 
 
-def mask(
-    rows: AutomatonRows, lists: torch.Tensor, tokens: torch.Tensor, masks: torch.Tensor, own_masks: int
-) -> torch.Tensor:
+def mask(rows: AutomatonRows, own_masks: int) -> torch.Tensor:
     """See `AutomatonPool.mask`. Returns the index of each row's mask, int32 [rows]."""
-    return torch.from_numpy(_mask(*_arrays(rows), lists.numpy(), tokens.numpy(), masks.numpy(), own_masks))
+    return torch.from_numpy(_mask(*arrays(rows), own_masks))
 
 
-def _arrays(rows: AutomatonRows) -> tuple[Ints, Ints, Tables]:
-    return rows.slots.numpy(), rows.registers.numpy(), tuple(table.numpy() for table in rows.tables)
+def arrays(rows: AutomatonRows) -> tuple[Ints, Ints, PoolTables]:
+    """Slots, registers and tables."""
+    assert rows.tables is not None
+    return rows.slots.numpy(), rows.registers.numpy(), rows.tables
 
 
 @inlined
-def _walk(state: int, depth: int, stack: Ints, token: int, tables: Tables) -> tuple[int, int, int]:
-    """The state and depth after a token's bytes, and the number of bytes stepped: fewer than all if a byte is
-    dead.
+def _automaton(tables: PoolTables, grammar: Ints) -> Automaton:
+    return Automaton(
+        tables.class_maps[grammar[CLASS_MAP]],
+        tables.states[grammar[STATE_0] :],
+        tables.entries[grammar[ENTRY_0] :],
+        tables.actions[grammar[ACTION_0] :],
+        tables.returns[grammar[RETURN_0] :],
+    )
+
+
+@inlined
+def _walk(
+    state: int, depth: int, stack: Ints, text: NDArray[np.uint8], automaton: Automaton
+) -> tuple[int, int, int]:
+    """The state and depth after a text, and the number of bytes stepped: fewer than all if a byte is dead.
 
     Changes the stack in place."""
-    spans, token_bytes, state_rows, class_maps, entries, actions, returns = tables
-    at = spans[token, 0]
-    while at < spans[token, 1] and state != DEAD:
-        kind = class_maps[state_rows[state, CLASS_MAP], token_bytes[at]]
-        place = state_rows[state, ROW] + kind
-        entry = entries[place, 0]
-        if entries[place, 1] != state:
-            default = state_rows[state, DEFAULT]
-            place = state_rows[default, ROW] + kind
-            entry = entries[place, 0] if entries[place, 1] == default else DEAD
-        if entry >= 0:
+    class_of_byte, states, entries, actions, returns = automaton
+    taken = 0
+    while taken < len(text) and state != DEAD:
+        kind = class_of_byte[text[taken]]
+        place = states[state, ROW_START] + kind
+        entry = entries[place, ENTRY]
+        if entries[place, OWNER] != state:
+            default = states[state, DEFAULT]
+            place = states[default, ROW_START] + kind
+            entry = entries[place, ENTRY] if entries[place, OWNER] == default else DEAD
+        if entry >= DEAD:
             state = entry
         else:
-            state, depth = act(actions, -1 - entry, depth, stack, returns)
-        at += 1
-    return state, depth, at - spans[token, 0]
+            state, depth = act(actions, -2 - entry, depth, stack, returns)
+        taken += 1
+    return state, depth, taken
 
 
 @compiled
-def _advance(slots: Ints, registers: Ints, tables: Tables, tokens: Ints) -> Ints:
+def _advance(slots: Ints, registers: Ints, tables: PoolTables, tokens: Ints) -> Ints:
     states = np.empty(len(slots), np.int32)
     for row in range(len(slots)):
         own = registers[slots[row]]
         if own[STATE] >= 0:
-            own[STATE], own[DEPTH], _ = _walk(own[STATE], own[DEPTH], own[STACK:], tokens[row], tables)
+            automaton = _automaton(tables, tables.grammars[own[GRAMMAR]])
+            start, end = tables.spans[tokens[row]]
+            text = tables.token_bytes[start:end]
+            own[STATE], own[DEPTH], _ = _walk(own[STATE], own[DEPTH], own[STACK:], text, automaton)
         states[row] = own[STATE]
     return states
 
 
 @compiled
-def _mask(
-    slots: Ints, registers: Ints, tables: Tables, lists: Ints, tokens: Ints, masks: Ints, own_masks: int
-) -> NDArray[np.int32]:
-    state_rows = tables[2]
+def _mask(slots: Ints, registers: Ints, tables: PoolTables, own_masks: int) -> Ints:
+    masks = tables.masks
     index = np.full(len(slots), -1, np.int32)
     for row in range(len(slots)):
         own = registers[slots[row]]
-        if own[STATE] < 0:
+        if own[STATE] == NO_AUTOMATON:
             continue
-        state_row = state_rows[own[STATE]]
-        index[row] = state_row[MASK]
-        decided = lists[state_row[DECIDED]]
+        index[row] = NO_TOKENS
+        if own[STATE] == DEAD:
+            continue
+        grammar = tables.grammars[own[GRAMMAR]]
+        state = tables.states[grammar[STATE_0] + own[STATE]]
+        lists, tokens = tables.lists[grammar[LIST_0] :], tables.list_tokens[grammar[TOKEN_0] :]
+        if state[MASK] != NO_MASK:
+            index[row] = grammar[MASK_0] + state[MASK]
+        decided = lists[state[DECIDED]]
         count = decided[TOKENS]
-        if own[DEPTH] > decided[ROOMY_DEPTH]:
+        if own[DEPTH] > decided[SAFE_DEPTH]:
             count += decided[OPENERS]
-        shared, differing = lists[state_row[SHARED]], lists[state_row[OWN]]
+        shared, differing = lists[state[SHARED]], lists[state[OWN]]
         if shared[TOKENS] + differing[TOKENS] + count > 0:
+            words, whole = masks[own_masks + slots[row]], masks[index[row]]
             index[row] = own_masks + slots[row]
-            words, whole = masks[index[row]], masks[state_row[MASK]]
             for word in range(len(words)):  # a loop compiles to wider moves than a slice assignment
                 words[word] = whole[word]
             _flip(words, tokens[shared[START] : shared[START] + shared[TOKENS]])
             _flip(words, tokens[differing[START] : differing[START] + differing[TOKENS]])
-            _decide(own, tables, tokens[decided[START] : decided[START] + count], words)
+            some = tokens[decided[START] : decided[START] + count]
+            _decide(own, tables.spans, tables.token_bytes, _automaton(tables, grammar), some, words)
     return index
 
 
@@ -121,12 +162,18 @@ def _flip(words: Ints, tokens: Ints) -> None:
 
 
 @compiled
-def _decide(own: Ints, tables: Tables, tokens: Ints, words: Ints) -> None:
+def _decide(
+    own: Ints,
+    spans: Ints,
+    token_bytes: NDArray[np.uint8],
+    automaton: Automaton,
+    tokens: Ints,
+    words: Ints,
+) -> None:
     """Set the bits of the tokens that these registers accept and clear those of the others.
 
     Tokens are nearly sorted: one that shares the previous token's bytes up to its dead byte is dead too.
     """
-    spans, token_bytes = tables[0], tables[1]
     stack = np.empty(STACK_PLACES, np.int32)
     dead_start, dead_length = 0, 0
     for token in tokens:
@@ -141,6 +188,6 @@ def _decide(own: Ints, tables: Tables, tokens: Ints, words: Ints) -> None:
             continue
         for level in range(own[DEPTH]):
             stack[level] = own[STACK + level]
-        state, _, taken = _walk(own[STATE], own[DEPTH], stack, token, tables)
+        state, _, taken = _walk(own[STATE], own[DEPTH], stack, token_bytes[start:end], automaton)
         words[token >> 5] = words[token >> 5] & ~bit if state == DEAD else words[token >> 5] | bit
         dead_start, dead_length = start, taken if state == DEAD else 0

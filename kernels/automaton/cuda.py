@@ -5,41 +5,57 @@ import torch
 import triton
 import triton.language as tl
 
+from ...runtime import automaton_format
 from . import layout
 from .act_cuda import act
 from .rows import AutomatonRows
 
 LANES = 256
 TILE = 1024
-DEAD = tl.constexpr(layout.DEAD)
-NO_AUTOMATON = tl.constexpr(layout.NO_AUTOMATON)
-STACK_PLACES = tl.constexpr(layout.STACK_PLACES)
+DEAD = tl.constexpr(automaton_format.DEAD)
+NO_AUTOMATON = tl.constexpr(automaton_format.NO_AUTOMATON)
+NO_MASK = tl.constexpr(automaton_format.NO_MASK)
+STACK_PLACES = tl.constexpr(automaton_format.STACK_PLACES)
+STATE_COLUMNS = tl.constexpr(automaton_format.STATE_COLUMNS)
+ROW_START = tl.constexpr(automaton_format.ROW_START)
+DEFAULT = tl.constexpr(automaton_format.DEFAULT)
+MASK = tl.constexpr(automaton_format.MASK)
+SHARED = tl.constexpr(automaton_format.SHARED)
+OWN = tl.constexpr(automaton_format.OWN)
+DECIDED = tl.constexpr(automaton_format.DECIDED)
+ENTRY_COLUMNS = tl.constexpr(automaton_format.ENTRY_COLUMNS)
+OWNER = tl.constexpr(automaton_format.OWNER)
+ACTION_COLUMNS = tl.constexpr(automaton_format.ACTION_COLUMNS)
+LIST_COLUMNS = tl.constexpr(automaton_format.LIST_COLUMNS)
+START = tl.constexpr(automaton_format.START)
+TOKENS = tl.constexpr(automaton_format.TOKENS)
+OPENERS = tl.constexpr(automaton_format.OPENERS)
+SAFE_DEPTH = tl.constexpr(automaton_format.SAFE_DEPTH)
 REGISTERS = tl.constexpr(layout.REGISTERS)
-STATE_COLUMNS = tl.constexpr(layout.STATE_COLUMNS)
-ROW = tl.constexpr(layout.ROW)
-DEFAULT = tl.constexpr(layout.DEFAULT)
-CLASS_MAP = tl.constexpr(layout.CLASS_MAP)
-MASK = tl.constexpr(layout.MASK)
-SHARED = tl.constexpr(layout.SHARED)
-OWN = tl.constexpr(layout.OWN)
-DECIDED = tl.constexpr(layout.DECIDED)
-LIST_COLUMNS = tl.constexpr(layout.LIST_COLUMNS)
-START = tl.constexpr(layout.START)
-TOKENS = tl.constexpr(layout.TOKENS)
-OPENERS = tl.constexpr(layout.OPENERS)
-ROOMY_DEPTH = tl.constexpr(layout.ROOMY_DEPTH)
 DEPTH = tl.constexpr(layout.DEPTH)
+GRAMMAR = tl.constexpr(layout.GRAMMAR)
 STACK = tl.constexpr(layout.STACK)
+GRAMMAR_COLUMNS = tl.constexpr(layout.GRAMMAR_COLUMNS)
+CLASS_MAP = tl.constexpr(layout.CLASS_MAP)
+STATE_0 = tl.constexpr(layout.STATE_0)
+ENTRY_0 = tl.constexpr(layout.ENTRY_0)
+ACTION_0 = tl.constexpr(layout.ACTION_0)
+RETURN_0 = tl.constexpr(layout.RETURN_0)
+MASK_0 = tl.constexpr(layout.MASK_0)
+LIST_0 = tl.constexpr(layout.LIST_0)
+TOKEN_0 = tl.constexpr(layout.TOKEN_0)
+NO_TOKENS = tl.constexpr(layout.NO_TOKENS)
 SPANS = tl.constexpr(layout.SPANS)
 TOKEN_BYTES = tl.constexpr(layout.TOKEN_BYTES)
-STATE_ROWS = tl.constexpr(layout.STATE_ROWS)
+GRAMMARS = tl.constexpr(layout.GRAMMARS)
 CLASS_MAPS = tl.constexpr(layout.CLASS_MAPS)
+STATES = tl.constexpr(layout.STATES)
 ENTRIES = tl.constexpr(layout.ENTRIES)
 ACTIONS = tl.constexpr(layout.ACTIONS)
 RETURNS = tl.constexpr(layout.RETURNS)
+MASKS = tl.constexpr(layout.MASKS)
 LISTS = tl.constexpr(layout.LISTS)
 LIST_TOKENS = tl.constexpr(layout.LIST_TOKENS)
-MASKS = tl.constexpr(layout.MASKS)
 
 
 @triton.jit
@@ -52,23 +68,25 @@ def mask_kernel(slots, registers, tables, row_masks, words, index, LANES: tl.con
     slot = tl.load(slots + row)
     own = registers + slot * REGISTERS
     state = tl.load(own)
+    mask = row_masks + slot.to(tl.int64) * words
+    if state == DEAD:
+        _copy(mask, _ints(tables, MASKS) + NO_TOKENS * words, words, TILE)
     if state >= 0:
-        state_rows, lists = _ints(tables, STATE_ROWS), _ints(tables, LISTS)
-        list_tokens = _ints(tables, LIST_TOKENS)
-        state_row = state_rows + STATE_COLUMNS * state
-        decided = lists + LIST_COLUMNS * tl.load(state_row + DECIDED)
-        count = tl.load(decided + TOKENS)
-        if tl.load(own + DEPTH) > tl.load(decided + ROOMY_DEPTH):
-            count += tl.load(decided + OPENERS)
-        base = _ints(tables, MASKS) + tl.load(state_row + MASK).to(tl.int64) * words
-        mask = row_masks + slot.to(tl.int64) * words
-        for start in range(0, words, TILE):
-            word = start + tl.arange(0, TILE)
-            tl.store(mask + word, tl.load(base + word, mask=word < words), mask=word < words)
+        grammar = _grammar(own, tables)
+        state_row = _ints(tables, STATES) + STATE_COLUMNS * (tl.load(grammar + STATE_0) + state)
+        lists = _ints(tables, LISTS) + LIST_COLUMNS * tl.load(grammar + LIST_0)
+        list_tokens = _ints(tables, LIST_TOKENS) + tl.load(grammar + TOKEN_0)
+        number = tl.load(state_row + MASK)
+        number = tl.where(number == NO_MASK, NO_TOKENS, tl.load(grammar + MASK_0) + number)
+        _copy(mask, _ints(tables, MASKS) + number.to(tl.int64) * words, words, TILE)
         tl.debug_barrier()  # other threads flip bits than copied them
         _flip(mask, list_tokens, lists + LIST_COLUMNS * tl.load(state_row + SHARED), LANES)
         _flip(mask, list_tokens, lists + LIST_COLUMNS * tl.load(state_row + OWN), LANES)
         tl.debug_barrier()  # other threads set bits than flipped them
+        decided = lists + LIST_COLUMNS * tl.load(state_row + DECIDED)
+        count = tl.load(decided + TOKENS)
+        if tl.load(own + DEPTH) > tl.load(decided + SAFE_DEPTH):
+            count += tl.load(decided + OPENERS)
         tokens = list_tokens + tl.load(decided + START)
         level = tl.arange(0, STACK_PLACES)[None, :]
         for start in range(0, count, LANES):
@@ -80,12 +98,26 @@ def mask_kernel(slots, registers, tables, row_masks, words, index, LANES: tl.con
                 tl.full((LANES, STACK_PLACES), 0, tl.int32) + tl.load(own + STACK + level),
                 token,
                 tables,
-                tl.load(state_row + CLASS_MAP),
+                grammar,
             )
             word, bit = mask + (token >> 5), tl.full((LANES,), 1, tl.int32) << (token & 31)
-            tl.atomic_or(word, bit, mask=after > DEAD)
+            tl.atomic_or(word, bit, mask=after >= 0)
             tl.atomic_and(word, ~bit, mask=after == DEAD)
-    tl.store(index + row, tl.where(state < 0, -1, slot))
+    tl.store(index + row, tl.where(state == NO_AUTOMATON, -1, slot))
+
+
+@triton.jit
+def _grammar(own, tables):
+    """The columns of the grammar that a slot's registers name."""
+    return _ints(tables, GRAMMARS) + GRAMMAR_COLUMNS * tl.load(own + GRAMMAR)
+
+
+@triton.jit
+def _copy(mask, base, words, TILE: tl.constexpr):
+    """Copies a mask."""
+    for start in range(0, words, TILE):
+        word = start + tl.arange(0, TILE)
+        tl.store(mask + word, tl.load(base + word, mask=word < words), mask=word < words)
 
 
 @triton.jit
@@ -118,9 +150,9 @@ def advance(slot, token, registers, tables):
         own = registers + slot * REGISTERS + lane
         place = registers + slot * REGISTERS + STACK + tl.arange(0, STACK_PLACES)[None, :]
         state = tl.load(own)
-        class_map = tl.load(_ints(tables, STATE_ROWS) + STATE_COLUMNS * after + CLASS_MAP)
         depth, stack = tl.load(own + DEPTH), tl.load(place)
-        state, depth, stack = _walk(state, depth, stack, token + lane, tables, class_map)
+        grammar = _grammar(registers + slot * REGISTERS, tables)
+        state, depth, stack = _walk(state, depth, stack, token + lane, tables, grammar)
         tl.debug_barrier()  # wait until every warp has read the registers, as one warp now changes them
         tl.store(own, state)
         tl.store(own + DEPTH, depth)
@@ -130,19 +162,24 @@ def advance(slot, token, registers, tables):
 
 
 @triton.jit
-def _walk(state, depth, stack, token, tables, class_map):
-    """The state and depth, int32 [lanes], and the stack, int32 [lanes, depths], after each lane's token."""
+def _walk(state, depth, stack, token, tables, grammar):
+    """The state and depth, int32 [lanes], and the stack, int32 [lanes, depths], after each lane's token.
+
+    grammar: its columns in the pool's table; lanes with a state below 0 stay
+    """
     spans, token_bytes = _ints(tables, SPANS), _bytes(tables, TOKEN_BYTES)
-    class_of_byte = _bytes(tables, CLASS_MAPS) + 256 * class_map
-    state_rows, entries = _ints(tables, STATE_ROWS), _ints(tables, ENTRIES)
-    actions, returns = _ints(tables, ACTIONS), _ints(tables, RETURNS)
+    class_of_byte = _bytes(tables, CLASS_MAPS) + 256 * tl.load(grammar + CLASS_MAP)
+    states = _ints(tables, STATES) + STATE_COLUMNS * tl.load(grammar + STATE_0)
+    entries = _ints(tables, ENTRIES) + ENTRY_COLUMNS * tl.load(grammar + ENTRY_0)
+    actions = _ints(tables, ACTIONS) + ACTION_COLUMNS * tl.load(grammar + ACTION_0)
+    returns = _ints(tables, RETURNS) + tl.load(grammar + RETURN_0)
     at, end = tl.load(spans + 2 * token), tl.load(spans + 2 * token + 1)
     for offset in range(tl.max(end - at)):
-        live = (at + offset < end) & (state > DEAD)
+        live = (at + offset < end) & (state >= 0)
         byte = tl.load(token_bytes + at + offset, mask=live, other=0).to(tl.int32)
         kind = tl.load(class_of_byte + byte, mask=live, other=0).to(tl.int32)
-        entry = _entry(live, state, kind, state_rows, entries)
-        acts = live & (entry < 0)
+        entry = _entry(live, state, kind, states, entries)
+        acts = live & (entry < DEAD)
         state = tl.where(live, entry, state)
         if tl.max(acts.to(tl.int32)) > 0:
             state, depth, stack = act(acts, state, depth, stack, actions, returns)
@@ -150,14 +187,16 @@ def _walk(state, depth, stack, token, tables, class_map):
 
 
 @triton.jit
-def _entry(live, state, kind, state_rows, entries):
+def _entry(live, state, kind, states, entries):
     """The transition of each live lane by a byte class: the entry of its state, or of the state's default."""
-    place = entries + 2 * (tl.load(state_rows + STATE_COLUMNS * state + ROW, mask=live, other=0) + kind)
-    misses = live & (tl.load(place + 1, mask=live, other=0) != state)
+    row = tl.load(states + STATE_COLUMNS * state + ROW_START, mask=live, other=0)
+    place = entries + ENTRY_COLUMNS * (row + kind)
+    misses = live & (tl.load(place + OWNER, mask=live, other=0) != state)
     entry = tl.load(place, mask=live & (misses == 0), other=DEAD)
-    default = tl.load(state_rows + STATE_COLUMNS * state + DEFAULT, mask=misses, other=0)
-    place = entries + 2 * (tl.load(state_rows + STATE_COLUMNS * default + ROW, mask=misses, other=0) + kind)
-    found = misses & (tl.load(place + 1, mask=misses, other=0) == default)
+    default = tl.load(states + STATE_COLUMNS * state + DEFAULT, mask=misses, other=0)
+    row = tl.load(states + STATE_COLUMNS * default + ROW_START, mask=misses, other=0)
+    place = entries + ENTRY_COLUMNS * (row + kind)
+    found = misses & (tl.load(place + OWNER, mask=misses, other=0) == default)
     return tl.where(found, tl.load(place, mask=found, other=DEAD), entry)
 
 

@@ -3,27 +3,23 @@
 import numpy as np
 import torch
 
+from ...runtime.automaton_format import ACTION_COLUMNS, DEAD, LIST_COLUMNS, NO_MASK, AutomatonTables
 from .pool import AutomatonPool
 from .registers import SlotRegisters
-from .tables import Tables
 
 
 def smallest_pool(device: torch.device | str, vocab: int) -> AutomatonPool:
     """A pool of one grammar whose only state forbids all `vocab` tokens, none of which has bytes; slot 0 is
     in it."""
-    one = np.zeros(1, np.int32)
-    tables = Tables(
+    tables = AutomatonTables(
         class_of_byte=np.zeros(256, np.uint8),
-        row_starts=one,
-        default_state=one,
-        entries=one,
-        owners=one,
-        mask_of_state=one,
-        masks=np.zeros((1, -(-vocab // 32)), np.int32),
-        lists_of_state=np.zeros((1, 3), np.int32),
-        list_offsets=np.zeros(2, np.int32),
+        states=np.array([[0, 0, NO_MASK, 0, 0, 0]], np.int32),
+        entries=np.array([[DEAD, 0]], np.int32),
+        actions=np.zeros((0, ACTION_COLUMNS), np.int32),
+        returns=np.zeros(0, np.int32),
+        masks=np.zeros((0, -(-vocab // 32)), np.int32),
+        lists=np.zeros((1, LIST_COLUMNS), np.int32),
         list_tokens=np.zeros(0, np.int32),
-        opener_counts=one,
     )
     registers = SlotRegisters(1, vocab, device)
     pool = AutomatonPool(device, registers, np.zeros(vocab + 1, np.int32), np.zeros(1, np.uint8), [])

@@ -19,7 +19,7 @@ _STRICT: _Options = {"nogil": True, "fastmath": False, "error_model": "numpy"}
 
 
 def compiled(function: Function) -> Function:
-    """Compile without the GIL, and cache the result if the directory is writable."""
+    """Compile without the GIL, and cache the result if a directory for it is writable."""
     try:
         return numba.njit(cache=True, **_STRICT)(function)  # type: ignore[call-overload, no-any-return]
     except RuntimeError:  # no writable cache directory

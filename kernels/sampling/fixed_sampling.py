@@ -68,7 +68,7 @@ class FixedSampling:
 
     def _batch(self, rows: int, edited: bool) -> SamplingBatch:
         numbers = self._numbers.tensors
-        followed = AutomatonRows(numbers["slots"][:rows], self._registers.values, (), numbers["tables"])
+        followed = AutomatonRows(numbers["slots"][:rows], self._registers.values, None, numbers["tables"])
         own = self._registers.masks
         parts: Mapping[str, torch.Tensor] = {**numbers, **(self._edits.tensors if edited else {})}
         return assembled(

@@ -75,22 +75,8 @@ class StepMasks(Message):
 
 
 class LoadGrammar(Message):
-    """An automaton's tables: see `grammars.service.automaton.Automaton` and its parts."""
-
     grammar: int
-    class_of_byte: bytes  # uint8 [256]
-    row_starts: bytes  # int32 [states]
-    default_state: bytes  # int32 [states]
-    entries: bytes  # int32 [places]
-    owners: bytes  # int32 [places]
-    mask_of_state: bytes  # int32 [states]
-    masks: bytes  # int32 [masks, ceil(vocab / 32)]
-    lists_of_state: bytes  # int32 [states, 3]
-    list_offsets: bytes  # int32 [lists + 1]
-    list_tokens: bytes  # int32
-    opener_counts: bytes  # int32 [lists]
-    actions: bytes  # int32 [actions, ACTION_COLUMNS]
-    returns: bytes  # int32
+    tables: bytes  # `automaton_format.AutomatonTables`, packed
 
 
 class DropGrammar(Message):
@@ -137,7 +123,7 @@ class StepResult(Message):
     step: int
     slots: bytes  # int32 [rows]
     tokens: Tokens  # int32 [rows]
-    states: bytes  # int32 [rows]: automaton states after the token; -1: dead, or no automaton
+    states: bytes  # int32 [rows]: automaton states after the token; -1: dead; -2: no automaton
     forward_tokens: int
     elapsed_ms: float
     restored_ms: float = 0.0  # copying restored pages took; inside `elapsed_ms` or beside it

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ...kernels.common.upload import upload
 from ...kernels.pages import copy_pages
 from ...kernels.sampling import Sampled, TokenMask, sample
+from ..automaton_format import NO_AUTOMATON
 from ..messages import (
     DiscardPages,
     DropGrammar,
@@ -201,14 +202,14 @@ class Runner:
         wanted = self._states.logprobs[slots]
         choice = self._choose(rows, slots, hidden, masks)
         sampled = choice.sampled
-        states = sampled.tokens if sampled.states is None else sampled.states
-        tokens, bad, pooled = to_host([sampled.tokens, sampled.bad, states])
+        followed = sampled.tokens if sampled.states is None else sampled.states
+        tokens, bad, states = to_host([sampled.tokens, sampled.bad, followed])
         errors = [RowError(slot, "mask_late", MASK_LATE) for slot in choice.late]
         errors += [_error(int(slots[row]), choice.logits[row]) for row in np.flatnonzero(bad)]
         return _Outcome(
             slots=slots,
             tokens=tokens,
-            states=self._states.grammar_states(slots, pooled),
+            states=states if sampled.states is not None else np.full_like(states, NO_AUTOMATON),
             logprobs=[] if sampled.logprobs is None else _logprobs(slots, wanted, sampled),
             errors=errors,
             waited=choice.waited,

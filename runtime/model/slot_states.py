@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...kernels.automaton import ACTION_COLUMNS, AutomatonPool, SlotRegisters, Tables
+from ...kernels.automaton import AutomatonPool, SlotRegisters
 from ...kernels.automaton.layout import TABLES
 from ...kernels.sampling import SamplingBatch, TokenMask
 from ...kernels.sampling.state import SamplingState, SlotSettings
+from ..automaton_format import unpacked
 from ..messages import DropGrammar, LoadGrammar, SlotSetup
 from ..vocabulary import Vocabulary
 
@@ -40,22 +41,7 @@ class SlotStates:
     def load_grammar(self, message: LoadGrammar) -> None:
         if self._pool is None:
             self._pool = self._new_pool()
-        tables = Tables(
-            class_of_byte=np.frombuffer(message.class_of_byte, np.uint8),
-            row_starts=_ints(message.row_starts),
-            default_state=_ints(message.default_state),
-            entries=_ints(message.entries),
-            owners=_ints(message.owners),
-            mask_of_state=_ints(message.mask_of_state),
-            masks=_ints(message.masks).reshape(-1, -(-self._vocab_size // 32)),
-            lists_of_state=_ints(message.lists_of_state).reshape(-1, 3),
-            list_offsets=_ints(message.list_offsets),
-            list_tokens=_ints(message.list_tokens),
-            opener_counts=_ints(message.opener_counts),
-            actions=_ints(message.actions).reshape(-1, ACTION_COLUMNS),
-            returns=_ints(message.returns),
-        )
-        self._pool.load(message.grammar, tables)
+        self._pool.load(message.grammar, unpacked(message.tables))
 
     def drop_grammar(self, message: DropGrammar) -> None:
         assert self._pool is not None, "no grammar is loaded"
@@ -88,15 +74,6 @@ class SlotStates:
     def table_addresses(self) -> NDArray[np.int64]:
         """Addresses of the automata's tables; zeros before the first grammar, never read."""
         return np.zeros(TABLES, np.int64) if self._pool is None else self._pool.addresses
-
-    def grammar_states(self, slots: NDArray[np.int32], pooled: NDArray[np.int32]) -> NDArray[np.int32]:
-        """States as numbered by each slot's grammar, int32 [rows]; -1 for slots without one."""
-        states = np.full(len(slots), -1, np.int32)
-        constrained = np.flatnonzero(self._grammars[slots] != NO_GRAMMAR)
-        if self._pool is not None and len(constrained):
-            grammars = self._grammars[slots[constrained]].tolist()
-            states[constrained] = self._pool.grammar_states(grammars, pooled[constrained])
-        return states
 
     def _new_pool(self) -> AutomatonPool:
         vocabulary = self._load_vocabulary()

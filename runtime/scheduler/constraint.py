@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from ...grammars import (
     CHOICE,
-    DEAD,
     Automaton,
     CompilerError,
     ForcedText,
@@ -18,6 +17,7 @@ from ...grammars import (
     HostMatcher,
     forced_text,
 )
+from ..automaton_format import DEAD
 
 Spelled = Callable[[NDArray[np.int32]], bytes]
 """the bytes of tokens [n]"""

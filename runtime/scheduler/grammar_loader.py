@@ -26,15 +26,11 @@ class GrammarLoader:
     """Knows which automata the model process has, and how many requests use each.
 
     isolated: tenants share no compiled grammars, so no tenant learns from timing what others sent
-    reproducible: every request waits for the final automaton, as if it had asked for a reproducible reply
     """
 
-    def __init__(
-        self, compiler: GrammarCompiler, *, isolated: bool = False, reproducible: bool = False
-    ) -> None:
+    def __init__(self, compiler: GrammarCompiler, *, isolated: bool = False) -> None:
         self._compiler = compiler
         self._isolated = isolated
-        self._reproducible = reproducible
         self._loaded: OrderedDict[str, _Loaded] = (
             OrderedDict()
         )  # by the automaton's key, least recently used first
@@ -43,10 +39,6 @@ class GrammarLoader:
         self._next_id = 0
         self._loads: list[LoadGrammar | DropGrammar] = []
 
-    def due_in(self) -> float | None:
-        """Seconds until `finished` has something to do, even if no grammar is ready by then."""
-        return self._compiler.due_in()
-
     def take_loads(self) -> list[LoadGrammar | DropGrammar]:
         """Messages that the model process needs before the next step."""
         loads, self._loads = self._loads, []
@@ -54,12 +46,7 @@ class GrammarLoader:
 
     def submit(self, request: str, spec: GrammarSpec, closing: bool = False, tenant: str = "") -> None:
         """closing: the constraint must know closing texts. `tenant` is charged for compiling."""
-        spec = structs.replace(
-            spec,
-            closing=closing,
-            reproducible=self._reproducible or spec.reproducible,
-            scope=tenant if self._isolated else "",
-        )
+        spec = structs.replace(spec, closing=closing, scope=tenant if self._isolated else "")
         self._compiler.submit(request, spec, tenant=tenant)
 
     def cancel(self, request: str) -> None:
@@ -89,7 +76,7 @@ class GrammarLoader:
             self._next_id += 1
             loaded = self._loaded[automaton.key] = _Loaded(self._next_id, automaton.nbytes)
             self._nbytes += loaded.nbytes
-            self._loads.append(_load_message(loaded.id, automaton))
+            self._loads.append(LoadGrammar(loaded.id, automaton.tables.packed()))
         self._bytes_in_use += 0 if loaded.users else loaded.nbytes
         loaded.users += 1
         constraint.grammar = loaded.id
@@ -121,24 +108,4 @@ def _too_large(nbytes: int) -> str:
     return (
         f"the grammar's tables take {nbytes:,} bytes, but the server has room for {DEVICE_BYTES:,}; "
         "make the grammar smaller"
-    )
-
-
-def _load_message(number: int, automaton: Automaton) -> LoadGrammar:
-    machine, masks, rows = automaton.machine, automaton.masks, automaton.rows
-    return LoadGrammar(
-        grammar=number,
-        class_of_byte=machine.class_of_byte.tobytes(),
-        row_starts=rows.row_starts.tobytes(),
-        default_state=rows.default_state.tobytes(),
-        entries=rows.entries.tobytes(),
-        owners=rows.owners.tobytes(),
-        mask_of_state=masks.mask_of_state.tobytes(),
-        masks=masks.masks.tobytes(),
-        lists_of_state=masks.lists_of_state.tobytes(),
-        list_offsets=masks.list_offsets.tobytes(),
-        list_tokens=masks.list_tokens.tobytes(),
-        opener_counts=masks.opener_counts.tobytes(),
-        actions=machine.actions.tobytes(),
-        returns=machine.returns.tobytes(),
     )

@@ -134,11 +134,9 @@ class Loop:
             self._handle(message)
 
     def _timeout_ms(self) -> int | None:
-        """Milliseconds until there is something to do even without a message; None: nothing."""
-        expiry, grammars = self._scheduler.next_expiry, self._scheduler.grammars_due_in()
-        pins = None if expiry is None else expiry - time.time()
-        soonest = min((seconds for seconds in (pins, grammars) if seconds is not None), default=None)
-        return None if soonest is None else max(0, math.ceil(soonest * 1000))
+        """Milliseconds until the next pin expires; None without one."""
+        expiry = self._scheduler.next_expiry
+        return None if expiry is None else max(0, math.ceil((expiry - time.time()) * 1000))
 
     def _handle(self, message: SchedulerInbox) -> None:
         match message:
@@ -197,16 +195,9 @@ def _wait_for_vocabulary(directory: Path) -> Vocabulary:
 
 
 def _compiler(vocabulary: Vocabulary, vocab_size: int, on_finished: Callable[[], None]) -> GrammarCompiler:
-    spelled = vocabulary.for_automata()
     return GrammarCompiler(
-        offsets=vocabulary.offsets,
-        data=vocabulary.data,
-        special=vocabulary.special,
-        spelled_offsets=spelled.offsets,
-        spelled_data=spelled.data,
-        special_names=vocabulary.special_names,
-        eos_tokens=vocabulary.eos,
-        vocab_size=vocab_size,
+        vocabulary,
+        vocab_size,
         files=GrammarFiles(default_directory(), f"{vocabulary.hash} {vocab_size}"),
         on_finished=on_finished,
     )
@@ -246,7 +237,7 @@ def _scheduler(
         limits,
         cache,
         StepBudget(config.step_ms),
-        GrammarLoader(compiler, isolated=config.isolate_keys, reproducible=config.deterministic),
+        GrammarLoader(compiler, isolated=config.isolate_keys),
         ready.vocab_size,
         vocabulary.eos,
         segmenter,

@@ -130,10 +130,6 @@ class Scheduler:
                 refused = self._completion.refusal(request)
                 self._accept(request) if refused is None else self._refuse(request, refused)
 
-    def grammars_due_in(self) -> float | None:
-        """Seconds until `take_grammars` has something to do, even if no grammar is ready by then."""
-        return self._grammars.due_in()
-
     def drop(self, request_id: str) -> None:
         """Ends a request without a reply: a stop string completed it, or its client is gone."""
         request = self._requests.find(request_id)

@@ -47,7 +47,7 @@ def test_in_a_cache_of_a_dozen_prompts_it_keeps_up_with_lru(kind: str) -> None:
     assert mean(replay(trace, BLOCKS, GittinsPolicy(BLOCKS, PAGE)) for trace in traces) > lru - 0.01
 
 
-def test_belady_keeps_what_is_asked_for_first() -> None:
+def test_belady_keeps_the_prefix_that_is_requested_soonest() -> None:
     trace = [Request([block], 0) for block in (1, 2, 3, 1, 2, 4, 1)]
     assert belady(trace, 2) == pytest.approx(2 / 7)
 

@@ -66,15 +66,15 @@ def test_a_whole_reply_has_its_text_and_counts(url: str) -> None:
 @pytest.mark.parametrize(
     ("model", "said"), [("cut", "without a finish reason"), ("error", "code"), ("busy", "429: busy")]
 )
-def test_what_goes_wrong_is_part_of_the_reply(url: str, model: str, said: str) -> None:
+def test_the_reply_reports_what_went_wrong(url: str, model: str, said: str) -> None:
     assert said in str(ask(url, model).error)
 
 
-def test_a_server_that_is_gone_is_part_of_the_reply() -> None:
+def test_the_reply_reports_a_server_that_has_ended() -> None:
     assert "ConnectError" in str(ask("http://127.0.0.1:1", "whole").error)
 
 
-def test_a_server_that_is_not_there_is_named_before_anything_is_asked() -> None:
+def test_a_missing_server_is_named_before_the_first_request() -> None:
     async def open_client() -> None:
         await Client("http://127.0.0.1:1").open()
 

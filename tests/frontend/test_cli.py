@@ -121,7 +121,7 @@ def test_a_server_that_was_given_no_key_in_so_many_words_does_not_start_open(
         configured(model, *flags, **environment)
 
 
-def test_keys_may_stand_in_a_file(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_may_be_in_a_file(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "keys"
     path.write_text("# of the team\none  # Ada's\n\ntwo\n")
     path.chmod(0o600)
@@ -172,7 +172,7 @@ def test_tiers_have_sizes_and_a_directory(model: Path, tmp_path: Path) -> None:
     assert config.disk_cache_size == 10**9
 
 
-def test_what_keeps_prefixes_needs_a_prefix_cache(model: Path) -> None:
+def test_options_that_keep_prefixes_need_a_prefix_cache(model: Path) -> None:
     for flag, value in (("--host-cache", "1GiB"), ("--remote-cache", "redis://a"), ("--pin-memory", "1MiB")):
         with pytest.raises(ConfigError, match=f"--no-prefix-cache leaves nothing .*{flag}"):
             configured(model, "--no-prefix-cache", flag, value)
@@ -195,7 +195,7 @@ def test_pages_are_written_back_or_through(model: Path, tmp_path: Path) -> None:
         configured(model, "--write-policy", "write_through")
 
 
-def test_a_disk_cache_is_no_file(model: Path) -> None:
+def test_a_disk_cache_must_not_be_a_file(model: Path) -> None:
     with pytest.raises(ConfigError, match=r"config\.json: expected a directory, but this is a file"):
         configured(model, "--disk-cache", model / "config.json")
 
@@ -223,7 +223,7 @@ def test_the_help_shows_each_default_once_and_as_it_may_be_given() -> None:
             assert option.default in (None, 0, ()) or option.read(shown) == option.default
 
 
-def test_no_memory_at_all_may_be_left_to_pins(model: Path) -> None:
+def test_the_memory_for_pins_may_be_zero(model: Path) -> None:
     assert configured(model).pin_memory is None
     assert configured(model, "--pin-memory", "0").pin_memory == 0
     assert configured(model, "--pin-memory", "1MiB").pin_memory == 2**20
@@ -246,7 +246,7 @@ def test_no_memory_at_all_may_be_left_to_pins(model: Path) -> None:
         ("--log-level", "loud", "--log-level loud: expected one of debug"),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_flag_and_what_would_do(
+def test_a_wrong_value_is_refused_with_its_flag_and_the_allowed_values(
     model: Path, flag: str, value: str, expected: str
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
@@ -258,7 +258,7 @@ def test_a_wrong_variable_is_refused_under_its_own_name(model: Path) -> None:
         configured(model, ARBORA_PAGE_SIZE="7")
 
 
-def test_a_model_that_is_not_there_is_refused() -> None:
+def test_a_missing_model_is_refused() -> None:
     with pytest.raises(ConfigError, match="MODEL /no/where: there is no such directory"):
         configured("/no/where")
 
@@ -303,7 +303,7 @@ def test_a_wrong_setting_ends_the_program_with_one_line(capsys: pytest.CaptureFi
     assert capsys.readouterr().err == "arbora: error: --port -1: expected a whole number from 0 to 65535.\n"
 
 
-def test_a_model_that_stands_where_names_do_is_refused_though_it_does_not_exist(model: Path) -> None:
+def test_a_model_among_the_served_names_is_refused_even_if_it_does_not_exist(model: Path) -> None:
     for names, fix in (
         (("one", "./nope"), "serve ./nope --served-model-name one`"),
         (("one", "two", "Qwen/Qwen3-0.6B"), "serve Qwen/Qwen3-0.6B --served-model-name one two`"),
@@ -327,7 +327,7 @@ def test_the_help_says_that_no_key_file_is_the_default() -> None:
     assert option_help(option).endswith("(default: none)")
 
 
-def test_a_variable_that_is_no_option_is_named_with_what_may_be_meant() -> None:
+def test_an_unknown_environment_variable_is_named_with_the_closest_option() -> None:
     warning = unknown_variables({"ARBORA_PORTS": "1", "ARBORA_ZZZ": "1", "ARBORA_MODEL": "m", "PORT": "1"})
     assert warning == "ARBORA_PORTS has no effect. Did you mean ARBORA_PORT? ARBORA_ZZZ has no effect."
     assert unknown_variables({option.variable: "1" for option in OPTIONS}) == ""
@@ -376,7 +376,7 @@ def test_a_port_in_use_is_known_before_anything_starts(
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no such host"])
-def test_an_address_that_is_not_this_machine_s_is_what_is_wrong(
+def test_the_error_names_an_address_that_this_machine_does_not_have(
     model: Path, host: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", str(model), "--port", "0", "--host", host]) == 2

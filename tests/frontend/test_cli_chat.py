@@ -31,7 +31,7 @@ def test_a_chat_sends_the_whole_conversation_each_turn(
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
-def test_a_chat_shows_what_the_model_thinks_and_sends_only_what_it_says(
+def test_a_chat_shows_the_reasoning_and_sends_only_the_answer_back(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     opening = {"delta": {"role": "assistant", "content": ""}}
@@ -43,7 +43,7 @@ def test_a_chat_shows_what_the_model_thinks_and_sends_only_what_it_says(
     assert [turn["content"] for turn in server.requests[1]["messages"]] == ["hi", "It is fine.", "sure?"]
 
 
-def test_a_chat_on_a_terminal_dims_what_the_model_thinks(
+def test_a_chat_on_a_terminal_dims_the_reasoning(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reply: list[Piece] = [{"delta": {"reasoning_content": "Hm."}}, "Fine."]
@@ -59,7 +59,7 @@ def test_a_chat_on_a_terminal_dims_what_the_model_thinks(
         assert ("Hm.\n\nFine." if no_color else "\x1b[2mHm.\x1b[22m\n\nFine.") in said
 
 
-def test_what_the_model_thinks_is_on_the_screen_before_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reasoning_is_on_the_screen_before_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     monkeypatch.setattr("builtins.print", lambda *texts, **_: shown.append("".join(texts)))
     with chat_server([{"delta": {"reasoning_content": text}} for text in ("Hm", "…")]) as server:
@@ -104,7 +104,7 @@ def test_a_chat_forgets_a_turn_that_failed(
     assert [turn["content"] for turn in server.requests[1]["messages"]] == ["ho"]
 
 
-def test_a_chat_forgets_a_turn_that_did_not_fit_and_says_how_to_go_on(
+def test_a_chat_forgets_a_turn_that_did_not_fit_and_says_how_to_continue(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     full = {"message": "the context is full", "code": "context_length_exceeded"}
@@ -126,7 +126,7 @@ def test_a_chat_without_a_server_says_how_to_start_one(capsys: pytest.CaptureFix
     assert "Start one with `arbora serve`" in capsys.readouterr().err
 
 
-def test_a_chat_that_lacks_the_key_is_told_how_to_give_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_chat_without_the_key_says_how_to_give_it(capsys: pytest.CaptureFixture[str]) -> None:
     with chat_server() as stub:
         stub.is_guarded = True
         assert main(["chat", "--url", stub.url]) == 2

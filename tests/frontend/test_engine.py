@@ -34,7 +34,7 @@ def engine(model: str) -> Iterator[arbora.Engine]:
         yield engine
 
 
-def test_a_completion_tells_its_tokens_and_how_it_ended(engine: arbora.Engine) -> None:
+def test_a_completion_has_its_tokens_and_how_it_ended(engine: arbora.Engine) -> None:
     completion = engine.generate("The quick brown fox", max_tokens=8, temperature=0, ignore_eos=True)
     assert len(completion.tokens) == 8
     assert completion.text
@@ -52,14 +52,14 @@ def test_the_same_seed_gives_the_same_text(engine: arbora.Engine) -> None:
     assert first.text == second.text
 
 
-def test_a_list_of_prompts_gives_what_each_gives_alone(engine: arbora.Engine) -> None:
+def test_a_list_of_prompts_gives_the_replies_of_each_alone(engine: arbora.Engine) -> None:
     prompts = [f"the cat sat on the mat {number}" for number in range(10)]
     together = engine.generate(prompts, max_tokens=6, seed=3)
     alone = [engine.generate(prompt, max_tokens=6, seed=3) for prompt in prompts]
     assert [completion.text for completion in together] == [completion.text for completion in alone]
 
 
-def test_a_prompt_may_keep_out_of_the_cache(engine: arbora.Engine) -> None:
+def test_a_prompt_may_opt_out_of_the_cache(engine: arbora.Engine) -> None:
     prompt = "the dog sat on the mat " * 10
     kept_out = [engine.generate(prompt, max_tokens=1, cache_prompt=False) for _ in range(2)]
     assert [completion.usage.cached_tokens for completion in kept_out] == [0, 0]
@@ -82,7 +82,7 @@ def test_the_parts_of_a_stream_make_the_completion(engine: arbora.Engine) -> Non
     assert parts[-1].usage.completion_tokens == 10
 
 
-def test_a_stream_that_is_left_early_leaves_room_for_the_next(engine: arbora.Engine) -> None:
+def test_a_stream_that_is_left_early_frees_its_slot(engine: arbora.Engine) -> None:
     for _ in range(20):
         stream = engine.stream("the log", max_tokens=CONTEXT - 10, ignore_eos=True)
         next(stream)
@@ -159,7 +159,8 @@ def test_a_json_schema_is_followed(engine: arbora.Engine) -> None:
         ({"json_schema": ["a"]}, "json_schema is a list, but must be true or false or an object"),
         ({"logprobs": "5"}, 'logprobs is "5", but must be an integer'),
         ({"stop": [b"a", {1}]}, "stop[0] is "),
-        ({"choice": ["a", 5]}, "choice[1] is an integer, but must be a string"),
+        ({"choice": ["a", 5]}, "choice[1] is 5, but must be a string"),
+        ({"choice": []}, "choice must have at least one string, none of them empty"),
         ({"property_order": "random"}, "property_order is 'random', but must be 'schema' or 'any'"),
         ({"unenforced": "allow", "regex": "a"}, "unenforced needs"),
     ],
@@ -189,7 +190,7 @@ def test_the_sampling_fields_are_all_described() -> None:
         ({"role": "user"}, "but must be a text"),
     ],
 )
-def test_what_is_no_prompt_is_refused(engine: arbora.Engine, prompt: Any, expected: str) -> None:
+def test_invalid_prompts_are_refused(engine: arbora.Engine, prompt: Any, expected: str) -> None:
     with pytest.raises(arbora.RequestError, match=re.escape(expected)):
         engine.generate(prompt)
 
@@ -204,7 +205,7 @@ def test_what_is_no_prompt_is_refused(engine: arbora.Engine, prompt: Any, expect
         ([{"content": "Hello"}], "The required field messages[0].role is missing"),
     ],
 )
-def test_what_are_no_messages_is_refused(engine: arbora.Engine, messages: Any, expected: str) -> None:
+def test_invalid_messages_are_refused(engine: arbora.Engine, messages: Any, expected: str) -> None:
     with pytest.raises(arbora.RequestError, match=re.escape(expected)):
         engine.chat(messages)
 
@@ -223,7 +224,7 @@ def test_a_misspelt_option_is_a_type_error(engine: arbora.Engine) -> None:
         ("max_completion_tokens", "use max_tokens"),
     ],
 )
-def test_a_field_of_the_http_api_names_what_serves_here(
+def test_a_field_of_the_http_api_names_its_counterpart(
     engine: arbora.Engine, name: str, expected: str
 ) -> None:
     options: Any = {name: 1}
@@ -231,7 +232,7 @@ def test_a_field_of_the_http_api_names_what_serves_here(
         engine.generate("Hello", **options)
 
 
-def test_a_misspelt_engine_option_is_a_type_error_with_what_was_meant() -> None:
+def test_a_misspelt_engine_option_is_a_type_error_with_the_closest_option() -> None:
     with pytest.raises(TypeError, match=r"unknown option 'kv_memroy'\. Did you mean kv_memory\?"):
         arbora.Engine(kv_memroy="1GiB")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="port is an option of `arbora serve` only"):
@@ -262,7 +263,7 @@ async def test_every_method_has_an_async_twin(engine: arbora.Engine) -> None:
     )
 
 
-async def test_requests_of_a_running_loop_go_on_at_the_same_time(engine: arbora.Engine) -> None:
+async def test_requests_of_a_running_loop_run_at_the_same_time(engine: arbora.Engine) -> None:
     prompts = ["one", "two", "three"]
     together = await asyncio.gather(*(engine.agenerate(prompt, max_tokens=3, seed=1) for prompt in prompts))
     assert [completion.text for completion in together] == [

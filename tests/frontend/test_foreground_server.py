@@ -71,7 +71,7 @@ def test_a_ready_server_prints_one_line_with_its_address(short_directory: Path) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_drains_the_server_which_says_so_and_leaves_nothing(
+def test_a_signal_drains_the_server_which_says_so_and_leaves_no_process(
     short_directory: Path, number: signal.Signals
 ) -> None:
     server = Process(short_directory)
@@ -122,7 +122,7 @@ def test_children_do_not_outlive_a_killed_server_and_the_next_start_tidies_up(sh
     following.finish()
 
 
-def test_a_server_that_can_not_start_says_why_and_leaves_nothing(short_directory: Path) -> None:
+def test_a_server_that_cannot_start_says_why_and_leaves_no_process(short_directory: Path) -> None:
     server = Process(short_directory, "work", "refuse")
     returncode, errors = server.finish()
     assert returncode == 1

@@ -1,4 +1,4 @@
-"""Which hosts and web pages a server answers to, what browsers may send, and ids that come back."""
+"""Which hosts and web pages a server answers, what browsers may send, and returned request ids."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_pages_of_other_addresses_may_not_send_requests(origin: str, allowed: bo
     assert error is None or error.code == "origin_not_allowed"
 
 
-async def test_a_server_with_keys_answers_to_all_names_unless_it_is_told_its_own() -> None:
+async def test_a_server_with_keys_answers_to_all_host_names_unless_some_are_given() -> None:
     key = "Authorization: Bearer key"
     async with http_world(api_keys=("key",)) as world:
         assert (await got(world, "proxy.example", key, "Origin: https://page.example")).status == 200
@@ -154,13 +154,13 @@ async def test_a_server_with_keys_answers_to_all_names_unless_it_is_told_its_own
 
 @on_module_loop
 @pytest.mark.parametrize("path", ["/v1/completions", "/nothing"])
-async def test_the_clients_request_id_comes_back(world: HttpWorld, path: str) -> None:
+async def test_the_clients_request_id_is_returned(world: HttpWorld, path: str) -> None:
     data = request("POST", path, "X-Request-Id: req_1-a.b:c", body=BODY)
     assert (await asked(world.url, data)).headers["x-request-id"] == "req_1-a.b:c"
 
 
 @on_module_loop
-async def test_a_request_id_comes_back_clean_and_short(world: HttpWorld) -> None:
+async def test_a_request_id_is_returned_clean_and_short(world: HttpWorld) -> None:
     data = request("GET", "/version", "X-Request-Id: <b>[31m id\t\xff" + "a" * 1000)
     answer = (await asked(world.url, data)).headers["x-request-id"]
     assert answer == ("b31mid" + "a" * 1000)[:MOST_CHARACTERS]

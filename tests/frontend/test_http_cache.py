@@ -1,4 +1,4 @@
-"""What the HTTP server makes of requests that concern the cache, with a scripted scheduler behind it."""
+"""Requests that concern the cache, over HTTP with a scripted scheduler."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_a_cache_that_was_never_asked_has_no_hit_rate(world: HttpWorld) ->
     assert (await world.http.get("/cache")).json()["hit_rate"]["rate"] is None
 
 
-async def test_namespaces_are_shown_by_a_name_that_does_not_tell_the_salt(world: HttpWorld) -> None:
+async def test_namespaces_are_shown_by_a_name_that_does_not_reveal_the_salt(world: HttpWorld) -> None:
     world.running.cache = lambda message: report(
         message.query, namespaces={"": 3, cache_namespace("", "secret"): 7}
     )
@@ -97,7 +97,7 @@ async def test_namespaces_are_shown_by_a_name_that_does_not_tell_the_salt(world:
     assert "secret" not in answer.text
 
 
-async def test_texts_are_shown_to_those_who_share_them_alone(world: HttpWorld) -> None:
+async def test_texts_are_shown_only_to_clients_that_share_them(world: HttpWorld) -> None:
     head, tail = packed(world.ids(TEXT * 3)), packed(world.ids("And so on. " * 9 + TEXT))
     prefixes = [
         CachedPrefix(cache_namespace("", "mine"), head, tail, 90, 7, 12),
@@ -139,7 +139,7 @@ async def test_pins_are_shown_with_their_end(world: HttpWorld) -> None:
     ("query", "expected"),
     [({}, None), ({"cache_salt": "x"}, cache_namespace("", "x")), ({"cache_salt": ""}, "")],
 )
-async def test_all_is_dropped_or_what_one_salt_has(
+async def test_a_drop_is_of_everything_or_of_one_salt(
     world: HttpWorld, query: dict[str, str], expected: str | None
 ) -> None:
     answer = await world.http.delete("/cache", params=query)
@@ -151,7 +151,7 @@ async def test_all_is_dropped_or_what_one_salt_has(
     assert (asked.scope, asked.namespace) == ("", expected)
 
 
-async def test_a_remote_cache_that_could_not_be_reached_is_told_beside_what_was_dropped(
+async def test_a_drop_reports_an_unreachable_remote_cache(
     world: HttpWorld,
 ) -> None:
     world.running.cache = lambda message: CacheDropped(message.query, 3, 47, 1, 2, None)
@@ -162,14 +162,14 @@ async def test_a_remote_cache_that_could_not_be_reached_is_told_beside_what_was_
     assert "can't be reached" in error
 
 
-async def test_a_disk_cache_that_failed_is_told_beside_what_was_dropped(world: HttpWorld) -> None:
+async def test_a_drop_reports_a_failed_disk_cache(world: HttpWorld) -> None:
     world.running.cache = lambda message: CacheDropped(message.query, 3, 47, 1, None, 4)
     tiers = (await world.http.delete("/cache")).json()["tiers"]
     assert "may still have some" in tiers.pop("disk_error")
     assert tiers == {"host": 1, "disk": None, "remote": 4}
 
 
-async def test_who_drops_a_cache_is_told_at_once_when_the_replica_dies() -> None:
+async def test_a_drop_fails_at_once_when_the_replica_dies() -> None:
     async with http_world() as world:
         world.running.cache = lambda message: CacheDropped(message.query + 1, 0, 0)  # to someone else
         dropping = asyncio.create_task(world.http.delete("/cache"))
@@ -190,7 +190,7 @@ async def test_who_drops_a_cache_is_told_at_once_when_the_replica_dies() -> None
         ("DELETE", "/cache/pin/pin-7", "none is known here"),
     ],
 )
-async def test_a_query_parameter_that_is_unknown_does_nothing_but_say_so(
+async def test_an_unknown_query_parameter_is_refused_and_drops_nothing(
     world: HttpWorld, method: str, path: str, known: str
 ) -> None:
     body = {"prompt": TEXT, "ttl_s": 60} if method == "POST" else None
@@ -209,7 +209,7 @@ async def test_a_query_parameter_may_be_given_once(world: HttpWorld) -> None:
     assert world.running.received == []
 
 
-# Who sees what
+# Which client sees which prefixes
 
 
 async def test_without_isolation_the_salt_alone_is_the_namespace(world: HttpWorld) -> None:
@@ -217,11 +217,11 @@ async def test_without_isolation_the_salt_alone_is_the_namespace(world: HttpWorl
     assert await namespace(world, cache_salt="x") == cache_namespace("", "x")
 
 
-async def test_a_namespace_does_not_tell_the_salt(world: HttpWorld) -> None:
+async def test_a_namespace_does_not_reveal_the_salt(world: HttpWorld) -> None:
     assert "sesame" not in (await namespace(world, cache_salt="sesame") or "")
 
 
-async def test_a_request_may_keep_out_of_the_cache(world: HttpWorld) -> None:
+async def test_a_request_may_opt_out_of_the_cache(world: HttpWorld) -> None:
     assert await namespace(world, cache_prompt=False, cache_salt="x") is None
     assert await namespace(world, cache_prompt=True, cache_salt="x") == cache_namespace("", "x")
 
@@ -256,7 +256,7 @@ async def test_isolated_keys_look_at_drop_and_unpin_nothing_but_their_own(isolat
     ("method", "path"),
     [("GET", "/cache"), ("DELETE", "/cache"), ("POST", "/cache/pin"), ("DELETE", "/cache/pin/1")],
 )
-async def test_the_cache_is_behind_the_key(isolated: HttpWorld, method: str, path: str) -> None:
+async def test_the_cache_endpoints_need_the_key(isolated: HttpWorld, method: str, path: str) -> None:
     assert (await isolated.http.request(method, path)).status_code == 401
 
 

@@ -159,7 +159,7 @@ async def test_an_error_of_the_model_ends_a_stream_without_done(world: HttpWorld
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_failure_is_counted_by_its_status_wherever_it_comes_in_a_reply(
+async def test_a_failure_at_any_point_of_a_reply_is_counted_by_its_status(
     world: HttpWorld, stream: bool
 ) -> None:
     world.running.gate.clear()
@@ -183,7 +183,7 @@ async def test_an_error_in_one_choice_aborts_the_others(world: HttpWorld) -> Non
     await eventually(lambda: [abort.request for abort in world.running.of_kind(Abort)] == [other])
 
 
-async def test_draining_finishes_what_is_open_and_takes_nothing_new(world: HttpWorld) -> None:
+async def test_draining_finishes_open_requests_and_refuses_new_ones(world: HttpWorld) -> None:
     world.running.gate.clear()
     request = asyncio.create_task(world.http.post(CHAT, json=BODY))
     await eventually(lambda: bool(world.running.rows))
@@ -196,7 +196,7 @@ async def test_draining_finishes_what_is_open_and_takes_nothing_new(world: HttpW
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_is_open_when_the_time_to_drain_is_over_fails_and_is_aborted(
+async def test_requests_open_at_the_end_of_the_drain_fail_and_are_aborted(
     world: HttpWorld, stream: bool
 ) -> None:
     world.running.gate.clear()

@@ -1,4 +1,4 @@
-"""Who gets the ids of whose conversations, with a scripted scheduler behind the HTTP server."""
+"""Which clients share the ids of their conversations, over HTTP with a scripted scheduler."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def metric(world: HttpWorld, name: str) -> float:
 
 
 @pytest.mark.parametrize("path", [CHAT, TOKENIZE])
-async def test_a_conversation_is_known_to_those_who_share_its_cache_alone(
+async def test_a_conversation_is_known_only_to_clients_that_share_its_cache(
     world: HttpWorld, path: str
 ) -> None:
     question, salt = "Which cat?", f"{path} first"
@@ -56,7 +56,7 @@ async def test_a_conversation_is_known_to_those_who_share_its_cache_alone(
     assert await asked(world, question, "second", cache_salt=salt, path=path) == 0
 
 
-async def test_what_keeps_out_of_the_cache_is_neither_looked_up_nor_kept(world: HttpWorld) -> None:
+async def test_a_request_that_opts_out_is_neither_looked_up_nor_remembered(world: HttpWorld) -> None:
     used = await metric(world, "arbora_prompt_memo_bytes")
     for _ in range(2):
         assert await asked(world, "Nobody's business", cache_prompt=False, cache_salt="none") == 0
@@ -65,7 +65,7 @@ async def test_what_keeps_out_of_the_cache_is_neither_looked_up_nor_kept(world: 
 
 
 @pytest.mark.parametrize("query", ["", "?cache_salt=dropped"])
-async def test_what_is_dropped_is_forgotten(world: HttpWorld, query: str) -> None:
+async def test_dropped_conversations_are_forgotten(world: HttpWorld, query: str) -> None:
     question = f"Gone {query}?"
     for key in ("first", "second"):
         await asked(world, question, key, cache_salt="dropped")
@@ -75,7 +75,7 @@ async def test_what_is_dropped_is_forgotten(world: HttpWorld, query: str) -> Non
     assert await asked(world, question, "second", cache_salt="dropped") > 0
 
 
-async def test_what_is_to_be_dropped_is_forgotten_though_the_scheduler_does_not_answer(
+async def test_a_drop_forgets_conversations_even_if_the_scheduler_does_not_answer(
     world: HttpWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await asked(world, "Gone?", cache_salt="unanswered")

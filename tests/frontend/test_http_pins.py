@@ -1,4 +1,4 @@
-"""What the HTTP server makes of requests to pin a prefix, with a scripted scheduler behind it."""
+"""Requests to pin a prefix, over HTTP with a scripted scheduler."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_token_ids_are_pinned_as_they_are(world: HttpWorld) -> None:
     assert unpacked(asked.tokens) == list(range(5, 25))
 
 
-async def test_what_was_evicted_before_it_was_pinned_is_computed_again(world: HttpWorld) -> None:
+async def test_pages_evicted_before_they_were_pinned_are_computed_again(world: HttpWorld) -> None:
     refusals = iter([True, False])
 
     def late(message: CacheControl) -> CacheAnswer:
@@ -85,7 +85,7 @@ async def test_what_was_evicted_before_it_was_pinned_is_computed_again(world: Ht
     assert len(world.running.of_kind(Generate)) == 2
 
 
-async def test_what_is_evicted_again_and_again_is_given_up(world: HttpWorld) -> None:
+async def test_a_pin_whose_pages_are_evicted_repeatedly_fails(world: HttpWorld) -> None:
     not_cached = partial(QueryRefused, status=503, message="1 of 2", param=None, code="prefix_not_cached")
     world.running.cache = lambda message: (
         not_cached(message.query) if isinstance(message, PinPrefix) else well(message)
@@ -156,7 +156,7 @@ async def test_a_time_that_no_number_can_hold_is_called_too_large(world: HttpWor
     assert error["message"] == "ttl_s is too large a number."
 
 
-async def test_a_prefix_of_less_than_a_page_is_told_how_long_it_must_be(world: HttpWorld) -> None:
+async def test_the_refusal_of_a_short_prefix_names_the_least_length(world: HttpWorld) -> None:
     error = (await pin(world, prompt=[1, 2, 3])).json()["error"]
     assert (error["param"], error["code"]) == ("prompt", "prefix_too_short")
     assert error["message"] == (

@@ -17,6 +17,7 @@ import pytest
 import pytest_asyncio
 import zmq
 import zmq.asyncio
+from arbora.frontend.launch.watchdog import PATIENCE as WATCHDOG_PATIENCE
 from arbora.frontend.model_tokenizer import load_tokenizer
 from arbora.runtime.config import ServeConfig
 from arbora.runtime.messages import Alive, Drained, Failed, Ready, SupervisorInbox
@@ -64,7 +65,8 @@ class World:
         async with asyncio.timeout(PATIENCE):
             while isinstance(message := await self.inbox.receive(), Alive):
                 assert self.process is not None
-                assert message == Alive(self.process.pid, stalled_s=0.0)
+                assert message.pid == self.process.pid
+                assert message.stalled_s < WATCHDOG_PATIENCE.stalled_s["tokenizer"]
             return message
 
     async def close(self) -> None:
@@ -144,7 +146,7 @@ async def test_it_writes_the_vocabulary_before_it_is_ready(world: World) -> None
 
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "config.json"])
-async def test_a_model_that_it_cannot_read_is_told_to_the_supervisor(world: World, file: str) -> None:
+async def test_the_supervisor_learns_of_an_unreadable_model(world: World, file: str) -> None:
     (world.model / file).write_text("nonsense")
     process = await world.start()
     failed = await world.receive()
@@ -153,7 +155,7 @@ async def test_a_model_that_it_cannot_read_is_told_to_the_supervisor(world: Worl
     assert await process.wait() == 1
 
 
-async def test_a_chat_template_that_cannot_be_read_is_told_to_the_supervisor(world: World) -> None:
+async def test_the_supervisor_learns_of_an_unreadable_chat_template(world: World) -> None:
     (world.model / "tokenizer_config.json").write_text('{"chat_template": "{% if %}"}')
     process = await world.start()
     failed = await world.receive()
@@ -162,7 +164,7 @@ async def test_a_chat_template_that_cannot_be_read_is_told_to_the_supervisor(wor
     assert await process.wait() == 1
 
 
-async def test_an_architecture_that_is_not_served_is_told_before_what_else_is_missing(world: World) -> None:
+async def test_an_unsupported_architecture_is_named_before_missing_files(world: World) -> None:
     (world.model / "tokenizer.json").unlink()
     (world.model / "config.json").write_text('{"architectures": ["GPT2LMHeadModel"], "n_embd": 768}')
     await world.start()
@@ -186,7 +188,7 @@ async def test_connections_wait_until_the_process_knows_whether_the_replica_is_u
     assert process.returncode is None
 
 
-async def test_running_out_of_descriptors_is_told_and_leaves_no_damage(world: World) -> None:
+async def test_running_out_of_descriptors_is_reported_and_does_no_damage(world: World) -> None:
     process = await world.start()
     await world.receive()
     text = load_tokenizer(world.model, world.directory).encode("the cat sat")

@@ -50,7 +50,7 @@ from arbora.frontend.unknown_options import ELSEWHERE
         (("chat", "hello"), "there is an argument too many"),
     ],
 )
-def test_an_unknown_argument_is_refused_in_one_line_with_what_may_be_meant(
+def test_an_unknown_argument_is_refused_in_one_line_with_the_closest_option(
     arguments: Sequence[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):

@@ -237,7 +237,7 @@ def test_log_probabilities_are_of_the_raw_logits(sampler: Sampler) -> None:
     torch.testing.assert_close(sampled.top_logprobs, values, atol=3e-6, rtol=0)
 
 
-def test_equal_top_log_probabilities_stand_by_rising_id(sampler: Sampler) -> None:
+def test_equal_top_log_probabilities_are_in_order_of_id(sampler: Sampler) -> None:
     logits = torch.zeros(1, 300)
     logits[0, 200] = 1.0
     top_ids = sampler(logits, batch(), 4).top_ids

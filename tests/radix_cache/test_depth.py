@@ -15,7 +15,7 @@ DEPTH = 400
 
 @pytest.fixture(autouse=True)
 def short_stack() -> Iterator[None]:
-    """Room for a quarter of the tree's depth."""
+    """Pages for a quarter of the tree's depth."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(len(inspect.stack()) + DEPTH // 4)
     yield

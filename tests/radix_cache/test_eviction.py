@@ -13,7 +13,7 @@ def leaf(last_use: int) -> Node:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99)), max_size=60))
-def test_leaves_leave_by_last_use_whatever_was_discarded_in_between(steps: list[tuple[int, int]]) -> None:
+def test_leaves_are_evicted_by_last_use_also_after_discards(steps: list[tuple[int, int]]) -> None:
     queue = LeastRecentlyUsed()
     queued: list[Node] = []
     for action, number in steps:

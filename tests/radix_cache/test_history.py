@@ -34,7 +34,7 @@ def test_a_ghost_becomes_the_same_node_with_one_hit_more() -> None:
     assert match(cache, DOCUMENT) == 12
 
 
-def test_a_memory_holds_no_page_and_is_no_match() -> None:
+def test_a_ghost_holds_no_page_and_matches_nothing() -> None:
     cache = new_cache(num_pages=3)
     serve(cache, DOCUMENT)
     serve(cache, OTHER)

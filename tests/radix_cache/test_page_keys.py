@@ -38,7 +38,7 @@ def serve(cache: PrefixCache, namespace: str, tokens: list[int]) -> dict[int, li
 
 @given(sequences=SEQUENCES, pages=st.integers(6, 20))
 @settings(deadline=None)
-def test_whatever_is_evicted_has_the_key_of_its_tokens(sequences: list[list[int]], pages: int) -> None:
+def test_every_evicted_page_has_the_key_of_its_tokens(sequences: list[list[int]], pages: int) -> None:
     cache = PrefixCache(pages, PAGE, check_invariants=True, model=b"model")
     contents: dict[int, list[int]] = {}
     for tokens in sequences:

@@ -31,7 +31,7 @@ def test_a_page_that_the_tree_has_already_stays_its_requests_own() -> None:
     assert cache.acquire("", pack((*DOCUMENT, 1)), 12).pages == first_pages
 
 
-def test_pages_past_the_last_computed_token_come_back() -> None:
+def test_pages_past_the_last_computed_token_are_freed() -> None:
     cache = new_cache()
     lease, pages = start(cache, (*DOCUMENT, *DOCUMENT), commit=False)
     cache.release(lease, pack(DOCUMENT[:5]), pages)
@@ -256,7 +256,7 @@ def test_statistics_count_each_page_once() -> None:
     assert (stats.free, stats.held, stats.evictable, stats.locked) == (27, 1, 1, 3)
 
 
-def test_statistics_tell_the_tokens_asked_for_and_found() -> None:
+def test_statistics_count_the_tokens_requested_and_found() -> None:
     cache = new_cache()
     serve(cache, DOCUMENT)
     serve(cache, (*DOCUMENT, 1, 2))

@@ -108,7 +108,7 @@ def test_an_adopted_leaf_is_out_of_reach_until_its_page_is_committed() -> None:
     assert match(cache, conversation) == 16
 
 
-def test_undoing_an_adoption_puts_the_leaf_back() -> None:
+def test_undoing_an_adoption_restores_the_leaf() -> None:
     cache = new_cache()
     serve(cache, (*DOCUMENT, 1, 2))
     before = cache.stats()

@@ -97,7 +97,7 @@ def test_little_evidence_changes_little() -> None:
     assert kind.rates[0] == pytest.approx(before, rel=0.1)
 
 
-def test_a_few_nodes_tell_little_however_long_they_are() -> None:
+def test_a_few_nodes_are_little_evidence_however_long_they_are() -> None:
     rates = []
     for nodes in (2, 2000):
         table = ReuseTable(WIDTHS, weight=10, half_life=1e9)

@@ -39,7 +39,7 @@ def test_tails_are_evicted_first_if_requests_differ_in_them() -> None:
     assert left_of_21_prompts(cache, lacking=12) == {8: 12, 10: 9}
 
 
-def test_pages_that_are_not_full_go_with_their_leaf_if_requests_go_on_from_them() -> None:
+def test_partial_pages_are_evicted_only_with_their_leaf_if_requests_extend_them() -> None:
     cache = new_cache(64)
     teach(cache, shared=10)
     assert left_of_21_prompts(cache, lacking=12) == {0: 4, 10: 17}
@@ -53,7 +53,7 @@ def test_after_all_tails_whole_leaves_are_evicted() -> None:
     assert left[10] <= 2
 
 
-def test_it_is_learned_anew_when_requests_begin_to_go_on_from_them() -> None:
+def test_a_change_in_how_often_partial_pages_are_extended_is_learned() -> None:
     cache = new_cache(64)
     teach(cache, shared=8)
     teach(cache, shared=10, times=300)

@@ -49,7 +49,7 @@ def test_only_old_code_of_other_versions_of_the_same_folder_is_removed(folder: P
     assert current.stat().st_mtime > long_ago + compiled_code.KEPT_S
 
 
-def test_the_grammars_keep_their_code_by_their_version_whatever_else_is_compiled() -> None:
+def test_the_grammars_code_depends_on_their_sources_alone() -> None:
     grammars = compiled_code.directory(Path(walks.__file__).parents[1])
     caches = [each._cache for each in vars(walks).values() if hasattr(each, "_cache")]
     paths = [cache.cache_path for cache in caches if cache.cache_path is not None]

@@ -20,7 +20,7 @@ def system(topic: str) -> list[dict[str, str]]:
 
 
 def cached_of(client: openai.OpenAI, model: str, messages: list[dict[str, str]], **extra: Any) -> int:
-    """Asks a question behind the messages, and tells how many tokens were cached."""
+    """Adds a question to the messages, and returns how many tokens were cached."""
     asked: Any = [*messages, {"role": "user", "content": "Hello?"}]
     reply = client.chat.completions.create(model=model, messages=asked, max_tokens=1, extra_body=extra)
     assert reply.usage is not None and reply.usage.prompt_tokens_details is not None
@@ -40,7 +40,7 @@ def tenants(served_model: Path) -> Iterator[Served]:
         yield server
 
 
-def test_a_pinned_conversation_outlives_what_is_dropped(served: Served) -> None:
+def test_a_pinned_conversation_outlives_a_drop(served: Served) -> None:
     pinned = pin(served, messages=system("pins"))
     cached_of(served.client, served.model, system("drops"))
     freed = served.http.delete("/cache").json()["freed"]
@@ -80,7 +80,7 @@ def test_the_most_used_prefix_is_shown_with_its_text(served: Served) -> None:
     assert served.http.get("/cache").json()["prefixes"][0]["text"] is None
 
 
-def test_keys_that_are_isolated_find_and_drop_only_what_is_theirs(tenants: Served) -> None:
+def test_isolated_keys_find_and_drop_only_their_own_prefixes(tenants: Served) -> None:
     with openai.OpenAI(base_url=f"{tenants.url}/v1", api_key="two", max_retries=0) as two:
         assert cached_of(tenants.client, tenants.model, system("tenants")) == 0
         assert cached_of(two, tenants.model, system("tenants")) == 0
@@ -90,9 +90,7 @@ def test_keys_that_are_isolated_find_and_drop_only_what_is_theirs(tenants: Serve
         assert cached_of(tenants.client, tenants.model, system("tenants"), cache_salt="x") == 0
 
 
-def test_an_isolated_key_is_not_shown_what_the_requests_of_others_found(
-    tenants: Served, served: Served
-) -> None:
+def test_an_isolated_key_is_not_shown_the_hits_of_others(tenants: Served, served: Served) -> None:
     rates = {"hit_rate", "recent_hit_rate"}
     assert rates <= served.http.get("/cache").json().keys()
     headers = {"authorization": "Bearer one"}
@@ -122,5 +120,5 @@ def test_more_than_the_share_is_not_pinned(tenants: Served) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "pin_quota_exceeded")
     pinnable = tenants.http.get("/cache", headers=headers).json()["sizes"]["pinnable"]
     assert 0 < pinnable["bytes"] <= 20_000
-    room = f"{pinnable['pages']:,} pages ({pinnable['tokens']:,} tokens) may be pinned with your API key"
-    assert room in answer.json()["error"]["message"]
+    left = f"{pinnable['pages']:,} pages ({pinnable['tokens']:,} tokens) may be pinned with your API key"
+    assert left in answer.json()["error"]["message"]

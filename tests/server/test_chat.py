@@ -121,7 +121,7 @@ def test_the_model_ends_its_turn(served: Served) -> None:
     assert completion.usage.completion_tokens == 1
 
 
-def test_min_tokens_puts_off_the_end(served: Served) -> None:
+def test_min_tokens_delays_the_end(served: Served) -> None:
     completion = chat(
         served, extra={"ignore_eos": False, "min_tokens": 6}, logit_bias={"2": 100}, max_tokens=9
     )
@@ -181,7 +181,7 @@ def test_log_probabilities_are_those_of_the_tokens_and_their_rivals(served: Serv
     assert data.decode("utf-8", "replace") == text_of(completion)
 
 
-def test_a_stream_brings_the_same_log_probabilities(served: Served) -> None:
+def test_a_stream_has_the_same_log_probabilities(served: Served) -> None:
     asked: Any = {"max_tokens": 6, "temperature": 0, "logprobs": True, "top_logprobs": 2}
     whole = chat(served, **asked).choices[0].logprobs.content
     streamed = [
@@ -218,7 +218,7 @@ def test_a_penalty_makes_repetition_rarer(served: Served, penalty: Any) -> None:
     assert kinds(**penalty) > kinds()
 
 
-def test_a_reply_can_go_on_with_the_last_message(served: Served) -> None:
+def test_a_reply_can_continue_the_last_message(served: Served) -> None:
     opened: Any = [*HELLO, {"role": "assistant", "content": "the quick brown"}]
     go_on = {"continue_final_message": True, "add_generation_prompt": False}
     continued = chat(served, opened, extra=go_on, max_tokens=4, temperature=0)
@@ -233,7 +233,7 @@ def test_a_reply_can_go_on_with_the_last_message(served: Served) -> None:
 @pytest.mark.parametrize(
     "text", ["", "héllo wörld 你好 😀👩‍👩‍👧 \u0000\u2028", "a\n\n\tb", "<|im_start|>x<|im_end|>"]
 )
-def test_any_text_may_be_said(served: Served, text: str) -> None:
+def test_any_text_is_served(served: Served, text: str) -> None:
     assert chat(served, [{"role": "user", "content": text}], max_tokens=2).usage.completion_tokens == 2
 
 

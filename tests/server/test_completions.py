@@ -135,7 +135,7 @@ def chosen_ids(served: Served, ids: list[int], count: int) -> list[int]:
     return chosen
 
 
-def test_prompt_log_probabilities_stand_at_every_position_but_the_first(served: Served) -> None:
+def test_prompt_log_probabilities_are_at_every_position_but_the_first(served: Served) -> None:
     completion = complete(served, max_tokens=1, extra={"prompt_logprobs": 2})
     positions = completion.choices[0].model_dump()["prompt_logprobs"]
     ids = served.token_ids(PROMPT)
@@ -159,7 +159,7 @@ def test_best_of_may_be_n(served: Served) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"suffix": "the end"}, {"best_of": 3}], ids=str)
-def test_what_is_not_supported_is_named(served: Served, fields: Any) -> None:
+def test_unsupported_fields_are_named(served: Served, fields: Any) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         complete(served, **fields)
     assert caught.value.param == next(iter(fields))

@@ -124,7 +124,7 @@ UNKNOWN_FORMAT = {
 LEFT_OUT = [{"keyword": "format", "path": "#/properties/iban/format"}]
 
 
-def test_a_format_that_nobody_knows_is_told_or_refused_on_demand(served: Served) -> None:
+def test_an_unknown_format_is_reported_or_refused_on_demand(served: Served) -> None:
     asked = {"response_format": format_of(UNKNOWN_FORMAT)}
     with pytest.raises(openai.BadRequestError, match="'format' at #/properties/iban/format"):
         chat(served, **asked, extra_body={"unenforced": "refuse"})
@@ -166,7 +166,7 @@ def test_a_forced_call_has_pydantics_sets_and_paths(served: Served, strict: bool
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "pay"}}], ids=str)
-def test_a_call_need_not_keep_what_was_left_out_of_its_parameters(served: Served, choice: Any) -> None:
+def test_a_call_need_not_match_keywords_that_were_left_unenforced(served: Served, choice: Any) -> None:
     parameters = {
         "type": "object",
         "properties": {"pair": {"type": "string", "pattern": r"^(a|b)\1$", "maxLength": 2}},
@@ -182,7 +182,7 @@ def test_a_call_need_not_keep_what_was_left_out_of_its_parameters(served: Served
 
 
 @pytest.mark.parametrize("options", [None, {"include_usage": True}])
-def test_a_stream_tells_at_its_end_what_was_left_out(served: Served, options: Any) -> None:
+def test_a_stream_lists_unenforced_keywords_at_its_end(served: Served, options: Any) -> None:
     asked = {"response_format": format_of(UNKNOWN_FORMAT), "extra_body": {"unenforced": "allow"}}
     *chunks, last = chat(served, **asked, stream=True, stream_options=options)
     assert last.model_extra["unenforced"] == LEFT_OUT
@@ -293,7 +293,7 @@ def test_openais_parse_fills_a_pydantic_model(served: Served) -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_can_not_be_enforced_is_refused_by_name_before_a_stream_begins(
+def test_an_unenforceable_keyword_is_refused_by_name_before_a_stream_begins(
     served: Served, schema: Any, named: str, stream: bool
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=re.escape(named)) as caught:
@@ -319,7 +319,7 @@ def test_a_constraint_that_is_complete_goes_before_min_tokens(served: Served, ex
         ({"regex": "a", "choice": ["a"]}, "choice"),
     ],
 )
-def test_a_constraint_that_makes_no_sense_is_refused(served: Served, extra: Any, param: str) -> None:
+def test_an_invalid_constraint_is_refused(served: Served, extra: Any, param: str) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         chat(served, extra_body=extra)
     assert caught.value.param == param
@@ -355,16 +355,16 @@ def test_the_deltas_of_a_streamed_call_make_valid_json(served: Served) -> None:
 
 
 @pytest.mark.parametrize("choice", ["auto", "none"])
-def test_a_call_may_be_left_out(served: Served, choice: Any) -> None:
+def test_a_call_is_optional(served: Served, choice: Any) -> None:
     completion = chat(served, tools=TOOLS, tool_choice=choice, max_tokens=5)
     assert completion.choices[0].message.tool_calls is None
     assert completion.choices[0].message.content is not None
 
 
-def test_calls_and_their_results_may_be_told_in_the_conversation(served: Served) -> None:
+def test_a_conversation_may_have_calls_and_their_results(served: Served) -> None:
     first = chat(served, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
     message = first.choices[0].message
-    eventually(lambda: served.is_quiet)  # forced tokens at the end of a reply are computed behind it
+    eventually(lambda: served.is_quiet)  # forced tokens at the end of a reply are computed after it
     told: Any = [
         *HELLO,
         message.model_dump(exclude_none=True),
@@ -376,7 +376,7 @@ def test_calls_and_their_results_may_be_told_in_the_conversation(served: Served)
     assert reused >= first.usage.prompt_tokens + first.usage.completion_tokens - 2
 
 
-def test_two_calls_in_one_message_may_be_told(served: Served) -> None:
+def test_a_message_may_have_two_calls(served: Served) -> None:
     calls = [
         {"id": f"call_{name}", "type": "function", "function": {"name": name, "arguments": "{}"}}
         for name in ("weather", "traffic")
@@ -386,7 +386,7 @@ def test_two_calls_in_one_message_may_be_told(served: Served) -> None:
     assert chat(served, told, tools=TOOLS, max_tokens=4).choices
 
 
-def test_a_tool_that_is_not_there_is_refused(served: Served) -> None:
+def test_a_choice_of_a_missing_tool_is_refused(served: Served) -> None:
     with pytest.raises(openai.BadRequestError, match="nothing") as caught:
         chat(served, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "nothing"}})
     assert caught.value.param == "tool_choice"

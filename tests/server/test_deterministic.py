@@ -30,7 +30,7 @@ OPTIONS: dict[str, Any] = {
     "host_cache": "8MiB",
     "write_policy": "write_through",
 }
-"""Memory for a few requests at a time, so that pages come back from lower tiers."""
+"""Memory for a few requests at a time, so that pages are restored from lower tiers."""
 
 
 class Observed(NamedTuple):
@@ -69,14 +69,14 @@ def test_a_mixed_load_has_the_same_tokens_in_any_order(observed: Observed, later
     assert not numbers, [(LOAD[number], first[number], again[number]) for number in numbers[:1]]
 
 
-def test_a_request_alone_and_uncached_says_what_it_says_in_a_crowd(observed: Observed) -> None:
+def test_a_request_alone_and_uncached_gets_the_same_text_as_in_a_batch(observed: Observed) -> None:
     assert not differing(observed.runs[0][:ALONE], observed.alone)
 
 
 def test_a_next_turn_has_the_same_tokens_where_the_server_gave_the_reply_before_it(
     observed: Observed,
 ) -> None:
-    """What was sampled is often not what the tokenizer makes of its text, and is forgotten at a restart."""
+    """Sampled tokens often differ from the tokenizer's for the same text; a restart forgets them."""
     knows, knows_not = observed.turns
     assert knows.usage.prompt_tokens == knows_not.usage.prompt_tokens
     assert knows.tokens == knows_not.tokens

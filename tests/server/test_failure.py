@@ -1,4 +1,4 @@
-"""What users see when processes die or are told to end, and that nothing is left behind."""
+"""What users see when processes die or get a signal, and that no process or file is left."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_when_a_replica_dies_streams_end_with_an_error_and_the_rest_is_answered(
     eventually(lambda: not any(map(is_alive, replaced)))
 
 
-def test_while_the_replica_starts_again_requests_are_told_to_come_back(victim: Served) -> None:
+def test_requests_are_refused_with_retry_after_while_the_replica_restarts(victim: Served) -> None:
     os.kill(victim.children["model"], signal.SIGKILL)
     eventually(lambda: not victim.is_healthy)
     victim.process.send_signal(signal.SIGSTOP)  # so that it doesn't say meanwhile that the next is ready
@@ -77,7 +77,7 @@ def test_when_the_tokenizer_process_dies_another_takes_over(victim: Served) -> N
 
 
 @pytest.mark.parametrize("role", ["scheduler", "model"])
-def test_a_replica_ends_by_the_signal_itself_whatever_its_threads_do(victim: Served, role: str) -> None:
+def test_a_signal_ends_a_replica_even_if_its_threads_are_busy(victim: Served, role: str) -> None:
     pid = victim.children[role]
     os.kill(pid, signal.SIGTERM)
     end = f"the {role} process (pid {pid}) was killed by signal 15"
@@ -103,13 +103,13 @@ def test_an_idle_server_uses_no_processor_time(victim: Served) -> None:
         time.sleep(2)
         return ticks() - before <= 0.02 * 2 * os.sysconf("SC_CLK_TCK")
 
-    eventually(is_idle, 300)  # what compiles grammars may first have to compile itself
+    eventually(is_idle, 300)  # the grammars' process may first have to compile its own code
 
 
 FINISHING = "arbora: finishing 1 open request; Ctrl-C again ends at once\n"
 
 
-def test_a_signal_lets_open_streams_end_and_leaves_nothing_behind(roomy_model: Path, home: Path) -> None:
+def test_a_signal_lets_open_streams_end_and_leaves_no_process(roomy_model: Path, home: Path) -> None:
     with serve(roomy_model, "--kv-memory", "16MiB", home=home) as server:
         pids = descendants_of(server.process.pid)
         asking = Asking(server, max_tokens=2000)

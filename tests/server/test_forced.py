@@ -90,7 +90,7 @@ def test_a_stop_string_inside_forced_text_ends_the_reply_there(served: Served) -
     assert completion.choices[0].finish_reason == "stop"
 
 
-def test_a_stream_counts_forced_tokens_where_they_come(served: Served) -> None:
+def test_a_stream_counts_forced_tokens_in_their_own_chunk(served: Served) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     chunks = list(fill_in(served, stream=True, stream_options=options))
     counts = [chunk.usage.completion_tokens for chunk in chunks if chunk.usage]

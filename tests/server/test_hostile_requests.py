@@ -24,7 +24,7 @@ def target(roomy_model: Path) -> Iterator[Served]:
         yield server
 
 
-def test_hostile_requests_are_answered_while_others_go_on_and_no_process_ends(target: Served) -> None:
+def test_hostile_requests_are_answered_while_others_continue_and_no_process_ends(target: Served) -> None:
     pids = {"supervisor": target.process.pid, **target.children}
     with Canary(target.url) as canary:
         answered = asyncio.run(send_corpus(target.url, corpus(SHARE, DEPTHS), 4, ANSWERED_WITHIN_S))

@@ -1,4 +1,4 @@
-"""What users see when a process hangs, stopped or in a loop: the health check tells, another takes over."""
+"""What users see when a process hangs, stopped or in a loop: /health reports it, another replaces it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_new_connections_are_all_answered_while_the_tokenizer_process_is_replace
     assert statuses == [200] * 40
 
 
-def test_a_supervisor_that_was_stopped_itself_ends_nobody(hanging: Served) -> None:
+def test_a_supervisor_that_was_stopped_itself_ends_no_child(hanging: Served) -> None:
     children, before = hanging.children, len(hanging.log)
     hanging.process.send_signal(signal.SIGSTOP)
     time.sleep(IMPATIENT.silent_s + 2)
@@ -103,7 +103,7 @@ def test_a_supervisor_that_was_stopped_itself_ends_nobody(hanging: Served) -> No
     assert "no sign of life" not in log_of(hanging, before)
 
 
-def test_a_server_whose_replica_is_stopped_ends_when_it_is_told_to(roomy_model: Path) -> None:
+def test_a_server_with_a_stopped_replica_ends_on_a_signal(roomy_model: Path) -> None:
     with serve(roomy_model, "--kv-memory", "16MiB") as server:
         for role in ("model", "scheduler"):
             os.kill(server.children[role], signal.SIGSTOP)

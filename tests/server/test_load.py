@@ -38,7 +38,7 @@ SCHEMA = {
 
 @pytest.fixture(scope="module")
 def roomy(roomy_model: Path) -> Iterator[Served]:
-    """A server that reads prompts of many times what a step may take."""
+    """A server with prompts many times as long as a step's budget."""
     with serve(roomy_model, "--kv-memory", "24MiB") as server:
         yield server
 
@@ -56,7 +56,7 @@ async def client(served: Served) -> AsyncIterator[openai.AsyncOpenAI]:
 
 
 def asked(number: int) -> dict[str, Any]:
-    """Requests of every kind, told apart by their number."""
+    """Requests of every kind, which their numbers distinguish."""
     fields: dict[str, Any] = {"temperature": 0, "max_tokens": 16, "extra_body": {"ignore_eos": True}}
     match number % 4:
         case 1:
@@ -76,7 +76,7 @@ def small(served_model: Path) -> Iterator[Served]:
         yield server
 
 
-async def test_requests_that_had_to_make_room_are_answered_as_if_alone(small: Served) -> None:
+async def test_retracted_requests_are_answered_as_if_alone(small: Served) -> None:
     async def reply(number: int) -> Any:
         sampling: Any = {"temperature": 1, "seed": number, "frequency_penalty": 0.4, "max_tokens": 150}
         extra: Any = {"regex": "([a-z]{2,5} ){40,50}"} if number % 2 else {"ignore_eos": True}
@@ -97,7 +97,7 @@ async def stream_text(client: openai.AsyncOpenAI, number: int) -> str:
     return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 
 
-async def test_many_streams_at_once_give_what_each_gives_alone(
+async def test_many_streams_at_once_give_the_texts_of_each_alone(
     served: Served, client: openai.AsyncOpenAI
 ) -> None:
     together = await asyncio.gather(*(stream_text(client, number) for number in range(STREAMS)))
@@ -138,7 +138,7 @@ async def test_a_client_that_goes_away_leaves_nothing_running(
     await asyncio.to_thread(eventually, lambda: roomy.is_quiet)
 
 
-async def test_a_stream_goes_on_while_a_grammar_is_compiled(
+async def test_a_stream_continues_while_a_grammar_is_compiled(
     roomy: Served, roomy_client: openai.AsyncOpenAI
 ) -> None:
     stream = await roomy_client.completions.create(prompt="Once", **FOLLOWED)
@@ -156,7 +156,7 @@ async def test_a_stream_goes_on_while_a_grammar_is_compiled(
     await stream.close()
 
 
-async def test_a_stream_goes_on_while_a_long_prompt_is_read(
+async def test_a_stream_continues_during_the_prefill_of_a_long_prompt(
     roomy: Served, roomy_client: openai.AsyncOpenAI
 ) -> None:
     stream = await roomy_client.completions.create(prompt="Once", **FOLLOWED)

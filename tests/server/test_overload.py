@@ -1,4 +1,4 @@
-"""More requests than a whole server can take: which ones it takes, and what it tells the rest."""
+"""More requests than a whole server can take: which it accepts, and how it refuses the others."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_a_keys_own_worse_priority_gets_its_turn_under_a_flood_of_better_ones() 
     assert batch in world.started
 
 
-def test_a_priority_whose_turn_has_come_gets_no_start_of_another_key() -> None:
+def test_a_starved_priority_gets_no_start_of_another_key() -> None:
     world = QueueWorld(own_priorities=True)
     for _ in range(60):
         world.add("a", priority=0, tokens=150)
@@ -65,7 +65,7 @@ def test_all_are_tried_however_many_wait() -> None:
 
 
 @given(costs=st.lists(st.tuples(st.sampled_from(TENANTS), PRIORITIES, COSTS), min_size=20, max_size=120))
-def test_keys_with_a_backlog_are_served_alike_whatever_priorities_they_send(
+def test_keys_with_a_backlog_are_served_alike_regardless_of_their_priorities(
     costs: list[tuple[str, int, tuple[int, int]]],
 ) -> None:
     world = QueueWorld(own_priorities=True)
@@ -89,7 +89,7 @@ def test_a_keys_interactive_prompt_is_computed_before_the_rest_of_its_batch_prom
     assert bench.finish("batch") is None
 
 
-def test_a_prompt_that_is_begun_is_not_put_back_for_another_keys_priority() -> None:
+def test_a_prompt_in_prefill_is_not_preempted_for_another_keys_priority() -> None:
     bench = SchedulerBench(num_pages=4000, page_size=4, keys=2)
     bench.submit("begun", long_reply_prompt(900, 1), max_tokens=1, priority=1, tenant="a")
     bench.run(steps=2)

@@ -129,7 +129,7 @@ def test_a_field_that_is_missing_is_named(served: Served) -> None:
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"", b'{"model": "\xff"}'])
-def test_a_body_that_is_no_json_object_is_refused(served: Served, body: bytes) -> None:
+def test_a_body_that_is_not_a_json_object_is_refused(served: Served, body: bytes) -> None:
     answer = served.http.post("/v1/chat/completions", content=body)
     assert answer.status_code == 400
     error = answer.json()["error"]
@@ -152,7 +152,7 @@ def test_more_than_the_context_is_refused_with_the_numbers(served: Served, strea
     assert caught.value.code == "context_length_exceeded"
 
 
-def test_unknown_paths_and_methods_are_told_so(served: Served) -> None:
+def test_unknown_paths_and_methods_are_named(served: Served) -> None:
     lost, wrong = served.http.get("/v1/nothing"), served.http.get("/v1/chat/completions")
     assert (lost.status_code, wrong.status_code) == (404, 405)
     assert lost.json()["error"]["message"]

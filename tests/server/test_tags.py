@@ -82,7 +82,7 @@ def test_a_call_that_the_model_begins_is_finished_as_its_tool_wants(server: Serv
     assert (choice.message.content, choice.finish_reason) == (None, "tool_calls")
 
 
-def test_calls_go_on_while_the_model_begins_more(server: Served) -> None:
+def test_calls_continue_while_the_model_begins_more(server: Served) -> None:
     choice = chat(server, "<tool_call>", tools=TOOLS, max_tokens=200).choices[0]
     *whole, _ = choice.message.tool_calls
     assert len(whole) > 1 and len({call.id for call in whole}) == len(whole)
@@ -91,7 +91,7 @@ def test_calls_go_on_while_the_model_begins_more(server: Served) -> None:
     assert choice.finish_reason == "length"
 
 
-def test_text_and_calls_stream_with_the_arguments_as_they_come(server: Served) -> None:
+def test_text_and_calls_stream_with_their_arguments(server: Served) -> None:
     chunks = list(chat(server, "<tool_call>", tools=TOOLS, parallel_tool_calls=False, stream=True))
     deltas = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
     assert deltas[0].id and deltas[0].function.name in ("weather", "traffic")
@@ -107,7 +107,7 @@ def test_a_reply_may_do_without_a_call(server: Served) -> None:
 
 
 @pytest.mark.parametrize("parallel", [True, False])
-def test_a_required_reply_is_calls_and_nothing_else(server: Served, parallel: bool) -> None:
+def test_a_required_reply_has_only_calls(server: Served, parallel: bool) -> None:
     fields: Any = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": parallel}
     choice = chat(server, "<|im_end|>", extra_body=thinking(False), **fields).choices[0]
     (call,) = choice.message.tool_calls
@@ -115,7 +115,7 @@ def test_a_required_reply_is_calls_and_nothing_else(server: Served, parallel: bo
     assert (choice.message.content, choice.finish_reason) == (None, "tool_calls")
 
 
-def test_required_calls_may_be_several_unless_the_request_says_one(server: Served) -> None:
+def test_several_calls_may_be_required_unless_the_request_allows_one(server: Served) -> None:
     fields: Any = {"tools": TOOLS, "tool_choice": "required", "extra_body": thinking(False)}
     several = chat(server, "\n", **fields).choices[0].message.tool_calls
     assert len(several) > 1
@@ -193,7 +193,7 @@ def test_openais_parser_reads_both_calls_and_answers(server: Served) -> None:
         assert isinstance(called[0] if likely == "<tool_call>" else message.parsed, Place)
 
 
-def test_an_answer_beside_tools_may_come_behind_reasoning(server: Served) -> None:
+def test_an_answer_with_tools_may_follow_reasoning(server: Served) -> None:
     for likely, begins in (('"', "content"), ("<tool_call>", "tool_calls")):
         message = (
             chat(server, "</think>", likely, tools=TOOLS, response_format=ANSWER, extra_body=thinking(True))
@@ -273,7 +273,7 @@ NEWER: Any = {
     ],
     ids=["older", "newer", "vllm", "vllm-text"],
 )
-def test_structural_tags_hold_what_stands_between_their_ends(server: Served, fields: Any) -> None:
+def test_structural_tags_constrain_the_text_between_their_ends(server: Served, fields: Any) -> None:
     extra = {"skip_special_tokens": False, **fields.pop("extra_body", {})}
     choice = chat(server, "<tool_call>", extra_body=extra, **fields, max_tokens=40).choices[0]
     inside = re.findall("<tool_call>(.*?)</tool_call>", choice.message.content, re.DOTALL)
@@ -297,7 +297,7 @@ def thinking(wanted: bool) -> Any:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_json_comes_behind_the_reasoning_that_the_prompt_began(server: Served, stream: bool) -> None:
+def test_json_follows_the_reasoning_that_the_prompt_began(server: Served, stream: bool) -> None:
     reply = chat(
         server, response_format=ANSWER, extra_body=thinking(True), stream=stream, logit_bias=ending(server)
     )
@@ -342,13 +342,13 @@ def test_a_model_that_may_reason_decides_so_itself(server: Served) -> None:
 @pytest.mark.parametrize(
     "extra", [{"regex": "[ab]{3}"}, {"choice": ["aab", "b"]}, {"guided_grammar": 'start: "aab"'}]
 )
-def test_every_constraint_comes_behind_reasoning(server: Served, extra: Any) -> None:
+def test_every_constraint_begins_after_the_reasoning(server: Served, extra: Any) -> None:
     fields: Any = {"extra_body": {**thinking(True), **extra}, "logit_bias": ending(server)}
     message = chat(server, **fields).choices[0].message
     assert message.reasoning_content and re.fullmatch("[ab]{3}|b", message.content)
 
 
-def test_calls_within_reasoning_are_not_made_and_those_behind_it_are(server: Served) -> None:
+def test_calls_within_reasoning_are_ignored_and_calls_after_it_are_made(server: Served) -> None:
     bias = ending(server) | {str(server.token_ids("<tool_call>")[0]): 2}
     fields: Any = {"extra_body": thinking(True), "logit_bias": bias, "parallel_tool_calls": False}
     choice = chat(server, tools=TOOLS, tool_choice="required", **fields).choices[0]

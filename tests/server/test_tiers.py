@@ -57,7 +57,7 @@ def test_a_prefix_outlives_the_server_but_not_a_change_of_model(served_model: Pa
         assert other != text
 
 
-def test_what_was_evicted_comes_back_from_memory_and_after_a_crash_from_disk(
+def test_evicted_pages_are_restored_from_memory_and_after_a_crash_from_disk(
     served_model: Path, tmp_path: Path
 ) -> None:
     small = ("--disk-cache", str(tmp_path), "--max-model-len", "512", "--max-running", "1")
@@ -76,9 +76,7 @@ def test_what_was_evicted_comes_back_from_memory_and_after_a_crash_from_disk(
         assert ask(server) == (text, whole_pages(tokens), tokens)
 
 
-def test_with_write_through_a_killed_server_leaves_what_it_computed(
-    served_model: Path, tmp_path: Path
-) -> None:
+def test_with_write_through_a_killed_server_leaves_its_pages(served_model: Path, tmp_path: Path) -> None:
     disk = ("--disk-cache", str(tmp_path), "--write-policy", "write_through")
     with serve(served_model, *disk) as server:
         text, cached, tokens = ask(server, extra_body={"ignore_eos": True})
@@ -91,7 +89,7 @@ def test_with_write_through_a_killed_server_leaves_what_it_computed(
         assert again == (text, whole_pages(tokens), tokens)
 
 
-def test_an_engine_finds_what_the_one_before_it_left(served_model: Path, tmp_path: Path) -> None:
+def test_an_engine_finds_the_pages_of_the_one_before(served_model: Path, tmp_path: Path) -> None:
     options: Any = {"dtype": "float32", "disk_cache": str(tmp_path)}
     with Engine(str(served_model), **options) as engine:
         first = engine.generate(STORY, max_tokens=24, temperature=0)

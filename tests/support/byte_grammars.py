@@ -1,11 +1,10 @@
 """A vocabulary of single bytes, and grammars over it that are made by hand."""
 
 import numpy as np
-from arbora.kernels.automaton import Tables
-from arbora.kernels.automaton.layout import POP, PUSH
+from arbora.runtime.automaton_format import POP, PUSH, AutomatonTables
 from arbora.runtime.vocabulary import Vocabulary, build_vocabulary
 from checkpoints import VOCAB_SIZE
-from stack_automata import action_rows, lists, rows_of
+from stack_automata import Lists, tables
 
 WORDS = -(-VOCAB_SIZE // 32)
 EOS = 257
@@ -23,17 +22,17 @@ def bits(allowed: list[int]) -> bytes:
     return np.packbits(flags, bitorder="little").tobytes()
 
 
-def nested() -> Tables:
+def nested() -> AutomatonTables:
     """As many b as there were a, and never more; which of them are allowed, the stack decides."""
     classes = np.zeros(256, np.uint8)
     classes[ord("a")], classes[ord("b")] = 1, 2
     masks = np.frombuffer(bits([ord("a")]) + bits([EOS]), np.int32).reshape(2, WORDS)
-    return Tables(
-        class_of_byte=classes,
-        **rows_of(np.array([[-1, -2, -1], [-1, -3, -4], [-1, -1, -1]])),
-        mask_of_state=np.array([0, 0, 1], np.int32),
-        masks=masks,
-        actions=action_rows((PUSH, 1, 0, 1), (PUSH, 1, 1, 1), (POP, 0, 0, -2)),
-        returns=np.array([2, 1], np.int32),
-        **lists([(0, 0, 1), (0, 0, 2), (0, 0, 0)], ([], [ord("a")]), ([ord("b")], [ord("a")])),
+    return tables(
+        classes,
+        np.array([[-1, -2, -1], [-1, -3, -4], [-1, -1, -1]]),
+        [0, 0, 1],
+        masks,
+        actions=[(PUSH, 1, 0, 1), (PUSH, 1, 1, 1), (POP, 0, 0, -2)],
+        returns=[2, 1],
+        lists=Lists([(0, 0, 1), (0, 0, 2), (0, 0, 0)], [([], [ord("a")]), ([ord("b")], [ord("a")])]),
     )

@@ -1,4 +1,4 @@
-"""What a scripted scheduler answers to questions about the cache."""
+"""The answers of a scripted scheduler to questions about the cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAGE_BYTES = 1024
 
 
 def well(message: CacheControl) -> CacheAnswer:
-    """Does what is asked."""
+    """Answers as if everything succeeded."""
     match message:
         case QueryCache():
             return report(message.query)

@@ -1,4 +1,4 @@
-"""A stream and a ping that go on beside other requests, and the longest time that either was silent."""
+"""A stream and a ping that run beside other requests, and the longest silence of either."""
 
 from __future__ import annotations
 

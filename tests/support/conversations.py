@@ -113,7 +113,7 @@ class Conversation:
         return self.prompt
 
     def answer(self, produced: bytes, stop: str = "") -> str:
-        """What the client is told."""
+        """The reply as the client gets it."""
         shown = self._tokenizer.special_tokens
         detokenizer = Detokenizer(
             self._tokenizer, [stop] if stop else [], continues_text=False, shown_special=shown

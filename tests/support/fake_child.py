@@ -1,4 +1,4 @@
-"""A child of the supervisor that speaks the protocol and does what the test asks of it.
+"""A child of the supervisor that speaks the protocol and behaves as the test asks.
 
     python fake_child.py ROLE BEHAVIOUR DIRECTORY EPOCH CLIENT SUPERVISOR_PID
 

@@ -33,7 +33,7 @@ def next_token(tokens: list[int], seed: int = 0) -> int:
 
 
 def reply_alone(prompt: list[int], max_tokens: int, seed: int = 0) -> list[int]:
-    """What a request must get whatever runs beside it."""
+    """The tokens that a request must get in any batch."""
     tokens = list(prompt)
     for _ in range(max_tokens):
         tokens.append(next_token(tokens, seed))
@@ -68,7 +68,7 @@ class _Slot:
 
 
 class Automata(Protocol):
-    """Rows that automata follow: told what the model process is told."""
+    """Rows that automata follow, with the messages of the model process."""
 
     def load(self, message: LoadGrammar) -> None: ...
 
@@ -79,7 +79,7 @@ class Automata(Protocol):
 
 
 class FakeModel:
-    """Carries out steps in order, as the model process would, and checks what it is told."""
+    """Carries out steps in order, as the model process would, and checks its messages."""
 
     def __init__(
         self, num_pages: int, page_size: int, automata: Automata | None = None, most_stored: int = 0
@@ -90,10 +90,10 @@ class FakeModel:
         self.store = FakeStore(self.contents, most_stored)
         self.slots: dict[int, _Slot] = {}
         self.plans: list[StepPlan] = []
-        self.saves_after: dict[int, list[SavedPages]] = {}  # by the step that they come behind
+        self.saves_after: dict[int, list[SavedPages]] = {}  # by the step that they follow
         self.masks: dict[int, StepMasks] = {}
         self.loaded: list[int] = []  # grammars, each time that one was
-        self.grammars: dict[int, LoadGrammar] = {}  # those that are there
+        self.grammars: dict[int, LoadGrammar] = {}  # loaded ones
 
     def receive(self, messages: list[Message]) -> None:
         for message in messages:

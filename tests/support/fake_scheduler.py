@@ -74,7 +74,7 @@ def ready(vocab_size: int, context_length: int) -> ModelReady:
 
 @dataclass
 class Row:
-    """One sequence that generates. `tokens` is what its script still has to say."""
+    """One request in decode. `tokens` are the rest of its script."""
 
     request: Generate
     tokens: list[int]

@@ -1,4 +1,4 @@
-"""What every answer must be, whatever was asked: a documented status, and an error that says where."""
+"""What every answer to any request must have: a documented status, and errors that name a field."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def documented_statuses() -> frozenset[int]:
 
 
 def fault_of(case: Case, answer: Answer, known_fields: frozenset[str]) -> str | None:
-    """What is wrong with an answer; None if all is well. `known_fields` are the API's names."""
+    """The fault of an answer, or None. `known_fields` are the API's names."""
     if answer.status >= 500 and answer.status != 503:
         return f"status {answer.status}"
     if answer.status != 200:
@@ -79,7 +79,7 @@ def _fault_of_stream(body: bytes) -> str | None:
         if not event.startswith("data: "):
             return f"an event that begins {event[:60]!r}"
         if event == "data: [DONE]":
-            return None if place == len(events) - 1 else "an event behind [DONE]"
+            return None if place == len(events) - 1 else "an event after [DONE]"
         found = _decoded(event.removeprefix("data: ").encode())
         if not isinstance(found, dict):
             return f"an event that is no JSON: {event[:60]!r}"
@@ -90,7 +90,7 @@ def _fault_of_stream(body: bytes) -> str | None:
 
 def _fault_of_event_error(found: dict[str, Any], *, is_last: bool) -> str | None:
     if not is_last:
-        return "an event behind an error"
+        return "an event after an error"
     status = 500 if found["error"].get("type") == "server_error" else 400
     if found["error"].get("code") == "internal_error":
         return f"an internal error in a stream: {found}"

@@ -98,7 +98,7 @@ def _wrap(rng: random.Random, holder: Any, name: Any) -> None:
 
 
 def _repeat(rng: random.Random, holder: Any, name: Any) -> None:
-    """Copies share what they hold, so that later changes inside them are in all copies."""
+    """Copies are shallow, so that later changes inside one are in all of them."""
     times = 600 if len(str(holder[name])) < _LONG else 2
     holder[name] = [holder[name]] * rng.choice((2, 20, times))
 

@@ -148,7 +148,7 @@ def generation_fields(rng: random.Random) -> Body:
 
 
 def constraint(rng: random.Random) -> Body:
-    """One way to say what the reply must match."""
+    """One way to constrain the reply."""
     wanted = schema(rng)
     ways: list[Callable[[], Body]] = [
         lambda: {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": wanted}}},

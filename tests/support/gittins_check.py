@@ -24,7 +24,7 @@ def check(cache: PrefixCache) -> None:
 def _check_marks(policy: GittinsPolicy, nodes: list[Node]) -> None:
     packed: Counter[Group] = Counter()
     for node in nodes:
-        assert node.mark is not None or node.locks, "what is out of use has an age"
+        assert node.mark is not None or node.locks, "an unlocked node has an age"
         if isinstance(node.mark, Group):
             packed[node.mark] += len(node.tokens)
     for groups in policy._groups:

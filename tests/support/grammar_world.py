@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 
 import numpy as np
@@ -46,22 +45,9 @@ def vocabulary() -> Vocabulary:
     return build_vocabulary(tokens, special, (EOS,))
 
 
-def compiler(grace_s: float = math.inf, **options: object) -> GrammarCompiler:
-    """Whoever asks waits for an automaton, unless they have only so much grace."""
+def compiler(**options: object) -> GrammarCompiler:
     words = vocabulary()
-    spelled = words.for_automata()
-    made = GrammarCompiler(
-        offsets=words.offsets,
-        data=words.data,
-        special=words.special,
-        spelled_offsets=spelled.offsets,
-        spelled_data=spelled.data,
-        special_names=words.special_names,
-        eos_tokens=words.eos,
-        vocab_size=MODEL_VOCAB,
-        grace_s=grace_s,
-        **options,  # type: ignore[arg-type]
-    )
+    made = GrammarCompiler(words, MODEL_VOCAB, **options)  # type: ignore[arg-type]
     made.start()
     return made
 
@@ -103,7 +89,7 @@ class Follower:
         self.state, self.stack = automaton.machine.start, list[int]()
 
     def allowed(self) -> set[int]:
-        mask = state_mask(self._automaton.masks, self.state)
+        mask = state_mask(self._automaton.tables, self.state)
         decided = mask.undecided | mask.openers
         return mask.allowed - decided | {token for token in decided if self._after(token)[0] >= 0}
 

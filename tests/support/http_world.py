@@ -1,4 +1,4 @@
-"""A whole HTTP server in the test's own process, with a scripted scheduler behind it."""
+"""A whole HTTP server with a scripted scheduler, in the test's own process."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 
 import httpx
 import openai
+from arbora.frontend.faces import FACES
+from arbora.frontend.http.faces import Faces
 from arbora.frontend.http.http_service import HttpService
 from arbora.frontend.ingress.limits import Limits
 from arbora.frontend.process import http_server
@@ -115,6 +117,8 @@ async def http_world(
     max_waiting: int = 1024,
     limits: Limits | None = None,
     send_buffer: int | None = None,
+    progress: Callable[[], None] = lambda: None,
+    faces: Faces = FACES,
     **more: Any,
 ) -> AsyncIterator[HttpWorld]:
     """`send_buffer` is the SO_SNDBUF of connections, in bytes; `more` is the rest of the configuration."""
@@ -136,7 +140,7 @@ async def http_world(
         if send_buffer is not None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         http_service = HttpService.of(service)
-        server = http_server(http_service, limits)
+        server = http_server(http_service, limits, progress, faces)
         tasks = [asyncio.create_task(engine.run()), asyncio.create_task(server.serve([listener]))]
         await eventually(lambda: server.started)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"

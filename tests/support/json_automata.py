@@ -49,7 +49,7 @@ def walked(automaton: StackAutomaton, chance: random.Random, length: int) -> byt
 
 
 def steps(automaton: StackAutomaton, state: int, stack: list[int]) -> dict[int, tuple[int, list[int]]]:
-    """What each allowed byte leads to."""
+    """The next state for each allowed byte."""
     found = {}
     for byte in range(256):
         after = list(stack)
@@ -60,7 +60,7 @@ def steps(automaton: StackAutomaton, state: int, stack: list[int]) -> dict[int, 
 
 
 def chosen(allowed: Mapping[int, object], chance: random.Random, ending: bool) -> int:
-    """Any byte, or one that tends to end what is open."""
+    """Any byte, or one that tends to close an open bracket or string."""
     closing = [byte for byte in b'"]}' if byte in allowed]
     if ending and closing and chance.random() < 0.8:
         return chance.choice(closing)

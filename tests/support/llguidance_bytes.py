@@ -42,7 +42,7 @@ class Peer:
         return self._matcher.try_consume_tokens(list(text)) == len(text) and self._matcher.is_accepting()
 
     def walked(self, chance: random.Random, length: int) -> bytes | None:
-        """A random text, which it begins to end after `length` bytes; None if it comes to no end."""
+        """A random text that begins to close after `length` bytes; None if it does not end."""
         self._matcher.reset()
         text = bytearray()
         while len(text) < 20 * (length + 20):

@@ -64,7 +64,7 @@ def allow_no_huge_pages() -> None:
 
 
 def pack_once() -> None:
-    """The library behind packing takes memory of its own when it is first used."""
+    """The library that packs weights allocates memory of its own when it is first used."""
     Linear.pack(torch.zeros(64, 64, dtype=torch.bfloat16), None)
 
 

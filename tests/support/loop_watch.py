@@ -1,4 +1,4 @@
-"""How long a test's event loop stood still."""
+"""How long a test's event loop was blocked."""
 
 from __future__ import annotations
 

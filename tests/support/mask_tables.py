@@ -1,11 +1,11 @@
-"""Mask tables read as plain sets."""
+"""The masks of tables read as plain sets."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import numpy as np
-from arbora.grammars.masks.stack import EMPTY, MaskTables
+from arbora.runtime.automaton_format import DECIDED, MASK, NO_MASK, OWN, SHARED, AutomatonTables
 
 
 class StateMask(NamedTuple):
@@ -16,24 +16,26 @@ class StateMask(NamedTuple):
     openers: set[int]
 
 
-def state_mask(masks: MaskTables, state: int) -> StateMask:
-    shared, own, decided = masks.lists_of_state[state].tolist()
-    tokens = mask_bits(masks, state)
-    for tokens_apart in (listed(masks, shared), listed(masks, own)):
-        assert len(set(tokens_apart)) == len(tokens_apart)
-        tokens ^= set(tokens_apart)
-    by_stack = listed(masks, decided)
-    undecided = set(by_stack[: len(by_stack) - int(masks.opener_counts[decided])])
-    return StateMask(tokens - undecided, undecided, set(by_stack) - undecided)
+def state_mask(tables: AutomatonTables, state: int) -> StateMask:
+    columns = tables.states[state]
+    allowed = mask_bits(tables, state)
+    for number in columns[[SHARED, OWN]]:
+        tokens, openers = listed(tables, number)
+        assert not openers and len(set(tokens)) == len(tokens)
+        allowed ^= set(tokens)
+    undecided, openers = listed(tables, columns[DECIDED])
+    return StateMask(allowed - set(undecided), set(undecided), set(openers))
 
 
-def mask_bits(masks: MaskTables, state: int) -> set[int]:
-    number = int(masks.mask_of_state[state])
-    if number == EMPTY:
+def mask_bits(tables: AutomatonTables, state: int) -> set[int]:
+    number = tables.states[state, MASK]
+    if number == NO_MASK:
         return set()
-    return set(np.flatnonzero(np.unpackbits(masks.masks[number].view(np.uint8), bitorder="little")).tolist())
+    return set(np.flatnonzero(np.unpackbits(tables.masks[number].view(np.uint8), bitorder="little")).tolist())
 
 
-def listed(masks: MaskTables, number: int) -> list[int]:
-    tokens = masks.list_tokens[masks.list_offsets[number] : masks.list_offsets[number + 1]]
-    return [int(token) for token in tokens]
+def listed(tables: AutomatonTables, number: int) -> tuple[list[int], list[int]]:
+    """The tokens of a list before its openers, and the openers."""
+    start, tokens, openers, _ = tables.lists[number].tolist()
+    both = tables.list_tokens[start : start + tokens + openers].tolist()
+    return both[:tokens], both[tokens:]

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator,type-var,call-arg,call-overload"
-"""What the Philox and the noise of the CPU give."""
+"""Prints random numbers of the CPU's Philox and its noise."""
 
 import numba
 import numpy as np

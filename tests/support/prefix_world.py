@@ -52,7 +52,7 @@ class Step:
 
 @dataclass
 class World:
-    """Each method is one thing that the engine does, and checks what must hold just after it."""
+    """Each method is one operation of the engine, and checks the invariants after it."""
 
     cache: PrefixCache
     num_pages: int

@@ -9,7 +9,7 @@ _GONE = (FileNotFoundError, ProcessLookupError)
 
 
 def children_of(pid: int) -> set[int]:
-    """Every process that `pid` started, those that nobody has waited for too.
+    """Every process that `pid` started, including zombies.
 
     Not from /proc/PID/task/*/children: the kernel may leave out siblings of a child that just ended.
     """
@@ -40,7 +40,7 @@ def command_line(pid: int) -> list[str]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields from the state on; none of a process that is gone."""
+    """The fields from the state on; none for a process that has ended."""
     with contextlib.suppress(*_GONE):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return []

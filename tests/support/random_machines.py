@@ -1,4 +1,4 @@
-"""Random stack automata that use every action as a compiler would: the stack fits the state."""
+"""Random stack automata that use every action as the compiler does: the stack fits the state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
-from arbora.grammars.machine.stack_automaton import (
+from arbora.grammars.machine.stack_automaton import StackAutomaton, least_reserve, words_of
+from arbora.runtime.automaton_format import (
     ACTION_COLUMNS,
     CALL,
     CLOSE,
@@ -15,24 +16,21 @@ from arbora.grammars.machine.stack_automaton import (
     DROP,
     FULL,
     GO,
-    MAX_DEPTH,
     NEED,
     OPEN,
     POP,
     PUSH,
     SEE,
+    STACK_DEPTH,
     WORD_NAMES,
-    StackAutomaton,
-    least_reserve,
-    words_of,
 )
 
 
 class Top(IntEnum):
-    """What stands on the stack in a state."""
+    """The kind of the stack's top values in a state."""
 
     BASE = 0
-    """a return address or nothing"""
+    """a return address, or an empty stack"""
     CALLED = 1
     """the return address of a call"""
     SET = 2
@@ -42,11 +40,11 @@ class Top(IntEnum):
 
 
 WORDS = {Top.SET: 1, Top.COUNT_ON_SET: 1, Top.WIDE_SET: 3}
-"""of the set that stands on a base"""
+"""places of the set above a return address"""
 NAMES = {Top.SET: (0, 1, 2, 3), Top.WIDE_SET: (0, 1, WORD_NAMES, 2 * WORD_NAMES)}
 VERDICTS = 3
 ROWS = 3
-"""of each action: those behind it are for names without room"""
+"""rows for each action; those after the first are FULL rows"""
 
 
 class RandomMachine(NamedTuple):
@@ -54,22 +52,22 @@ class RandomMachine(NamedTuple):
     tops: list[Top]
     """of each state"""
     bases: list[list[int]]
-    """for each top the places of `returns` that lead to states with it"""
+    """for each kind of top, the places of `returns` that lead to states with it"""
 
     def stack(self, state: int, depth: int, rng: np.random.Generator) -> tuple[int, ...]:
         """A stack of about `depth` places that fits the state."""
         top = self.tops[state]
-        room = min(depth, MAX_DEPTH) - 1 - WORDS.get(top, 0)
+        places = min(depth, STACK_DEPTH) - 1 - WORDS.get(top, 0)
         stack, inner = list[int](), Top.BASE
-        while len(stack) < room:
+        while len(stack) < places:
             stack.append(self._base(inner, rng))
             inner = (Top.BASE, Top.SET, Top.WIDE_SET)[int(rng.integers(0, 3))]
-            if len(stack) + WORDS.get(inner, 0) > room:
+            if len(stack) + WORDS.get(inner, 0) > places:
                 inner = Top.BASE
             stack += self._set(inner, rng)
         if top in WORDS:
             stack += [self._base(inner, rng), *self._set(Top.WIDE_SET if WORDS[top] > 1 else Top.SET, rng)]
-        elif len(stack) < min(depth, MAX_DEPTH):
+        elif len(stack) < min(depth, STACK_DEPTH):
             stack.append(self._base(inner, rng))
         if top in (Top.COUNT_ON_BASE, Top.COUNT_ON_SET):
             stack.append(int(rng.integers(1, 5)))
@@ -86,7 +84,7 @@ class RandomMachine(NamedTuple):
 
 
 def random_machine(rng: np.random.Generator) -> RandomMachine:
-    """At least one state for each top, in any order; it begins with an empty stack."""
+    """A machine with at least one state for each kind of top. It begins with an empty stack."""
     extra = rng.integers(0, len(Top), int(rng.integers(0, 6))).tolist()
     tops = [Top.BASE, *(Top(top) for top in rng.permutation([*Top, *extra]).tolist())]
     returns, bases = list[int](), list[list[int]]()
@@ -130,13 +128,13 @@ def _state(rng: np.random.Generator, tops: list[Top], top: Top, dead: float = 0.
 
 
 def _rows(rng: np.random.Generator, action: list[int]) -> list[list[int]]:
-    """Its room is mostly what it takes, sometimes more, as where it leads to what nests deep."""
+    """The action with its reserve, mostly the places that it takes, sometimes more, and its FULL rows."""
     kind, target, operand, *more = action
-    room = least_reserve(kind, sum(more[:1])) + (0, 0, 0, 1, 4)[int(rng.integers(0, 5))]
+    reserve = least_reserve(kind, sum(more[:1])) + (0, 0, 0, 1, 4)[int(rng.integers(0, 5))]
     names = NAMES[Top.WIDE_SET if kind == OPEN and more[0] > 1 else Top.SET]
     lacking = [words_of(1 << names[int(rng.integers(0, len(names)))]) for _ in range(ROWS - 1)]
     full = [[FULL, 0, 0, int(rng.integers(2, 12)), *words] for words in lacking]
-    return [_padded([kind, target, operand, room, *more]), *full]
+    return [_padded([kind, target, operand, reserve, *more]), *full]
 
 
 def _padded(action: list[int]) -> list[int]:
@@ -144,12 +142,12 @@ def _padded(action: list[int]) -> list[int]:
 
 
 def _names(top: Top, rng: np.random.Generator) -> int:
-    """A random set of them."""
+    """A random set of the names that a top can have."""
     return sum(1 << name for name in NAMES[top] if rng.integers(0, 2))
 
 
 def _action(rng: np.random.Generator, tops: list[Top], top: Top, bases: list[list[int]]) -> list[int]:
-    """Without its room."""
+    """A random action for states with this top, without its reserve."""
 
     def to(after: Top) -> int:
         return _state(rng, tops, after)

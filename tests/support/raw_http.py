@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 client that sends what it is told to, right or wrong, and reads the answers."""
+"""A small HTTP/1.1 client that sends any bytes, valid or not, and reads the answers."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class KeptConnection:
         if self._reader is None or self._writer is None:
             self._reader, self._writer = await asyncio.open_connection(*self._address)
         self._writer.write(request)
-        with contextlib.suppress(ConnectionError):  # an answer may come before all is sent
+        with contextlib.suppress(ConnectionError):  # an answer may arrive before all is sent
             await self._writer.drain()
         answer = await read_answer(self._reader, has_body=has_body)
         while answer.status == 100:

@@ -31,7 +31,7 @@ def packed(*tokens: int) -> bytes:
 
 
 def spelled_out(tokenizer: Tokenizer, text: str) -> bytes:
-    """The text in tokens of one byte each: never what the tokenizer itself would choose."""
+    """The text in tokens of one byte each, which the tokenizer itself would never choose."""
     single = {tokenizer.token_bytes(token): token for token in range(tokenizer.vocab_size)}
     return packed(*(single[bytes([byte])] for byte in text.encode()))
 

@@ -176,7 +176,7 @@ class SchedulerBench:
                 self.scheduler.forgotten(self.model.store.forgotten.pop())
                 self.deliver()
             else:
-                self.step()  # a drop waits for who ended with a step in flight
+                self.step()  # a drop waits for requests that ended with a step in flight
         return self.answers.pop()
 
     def pin(
@@ -203,7 +203,7 @@ class SchedulerBench:
         self.deliver()
 
     def answer_fetches(self, rounds: int = 10) -> None:
-        """The page store answers what it was asked, and what it is asked then."""
+        """The page store answers all questions, also those that follow from an answer."""
         for _ in range(rounds):
             for answer in self.model.store.answer():
                 if isinstance(answer, Found):

@@ -75,7 +75,7 @@ class Served:
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing runs or waits, and nobody holds a page."""
+        """Whether no request runs or waits, and none holds a page."""
         metrics = self.metrics()
         names = ("arbora_requests_running", "arbora_requests_waiting", "arbora_kv_pages_used")
         return all(metrics.get(name) == 0 for name in names)
@@ -92,7 +92,7 @@ class Served:
 
 
 def text_of(completion: Any) -> str:
-    """What a chat completion says."""
+    """The text of a chat completion."""
     text: str = completion.choices[0].message.content
     return text
 

@@ -1,4 +1,4 @@
-"""Random byte automata with a stack, stepped in plain Python: what the kernels must compute."""
+"""Hand-made and random automata with a stack, and their steps by the reference, `StackAutomaton.step`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import numpy as np
 from arbora.grammars import Automaton
-from arbora.grammars.machine.packed_rows import PackedRows, packed
-from arbora.grammars.machine.stack_automaton import CALL, CLOSE, GO, OPEN, PUSH, StackAutomaton
-from arbora.grammars.masks.stack import MaskTables
-from arbora.kernels.automaton import ACTION_COLUMNS, STACK_DEPTH, Tables
+from arbora.grammars.machine.packed_rows import packed
+from arbora.grammars.machine.stack_automaton import StackAutomaton
+from arbora.grammars.masks.stack import safe_depths
+from arbora.runtime.automaton_format import (
+    ACTION_COLUMNS,
+    CALL,
+    CLOSE,
+    DEAD,
+    DECIDED,
+    DEFAULT,
+    GO,
+    MASK,
+    OPEN,
+    OWN,
+    PUSH,
+    RESERVE,
+    ROW_START,
+    SAFE_DEPTH,
+    SHARED,
+    STACK_DEPTH,
+    AutomatonTables,
+)
 from arbora.runtime.messages import LoadGrammar
+from msgspec import structs
 from numpy.typing import NDArray
 from random_machines import RandomMachine, random_machine
 
@@ -28,15 +47,15 @@ WORDS = -(-MODEL_VOCAB // 32)
 
 
 class Configuration(NamedTuple):
-    """`state` -1: the automaton is dead; its stack means nothing."""
+    """A state and a stack. In state `DEAD` the stack has no meaning."""
 
     state: int
     stack: tuple[int, ...] = ()
 
 
-def machine(tables: Tables) -> StackAutomaton:
-    """The same automaton as the compiler's, of which no test asks where it accepts."""
-    states = len(tables.row_starts)
+def machine(tables: AutomatonTables) -> StackAutomaton:
+    """The automaton of these tables, for the reference. No state accepts."""
+    states = len(tables.states)
     return StackAutomaton(
         start=0,
         class_of_byte=tables.class_of_byte,
@@ -46,101 +65,85 @@ def machine(tables: Tables) -> StackAutomaton:
         accepting=np.zeros(states, np.bool_),
         body_of_state=np.zeros(states, np.int8),
         like_state=np.arange(states, dtype=np.int32),
-        max_depth=STACK_DEPTH,
     )
 
 
-def automaton(key: str, tables: Tables) -> Automaton:
-    """As the compiler would hand it out."""
-    return Automaton(
-        key=key,
-        machine=machine(tables),
-        masks=MaskTables(
-            mask_of_state=tables.mask_of_state,
-            masks=tables.masks,
-            lists_of_state=tables.lists_of_state,
-            list_offsets=tables.list_offsets,
-            list_tokens=tables.list_tokens,
-            opener_counts=tables.opener_counts,
-        ),
-        rows=PackedRows(tables.row_starts, tables.default_state, tables.entries, tables.owners),
-    )
+def automaton(key: str, tables: AutomatonTables) -> Automaton:
+    """The tables as the compiler returns them."""
+    return Automaton(key, machine(tables), tables)
 
 
-class Rows(TypedDict):
-    """Fields of `Tables`."""
+class Lists(NamedTuple):
+    """Lists of tokens, numbered from 1, each as its tokens and its openers."""
 
-    row_starts: NDArray[np.int32]
-    default_state: NDArray[np.int32]
-    entries: NDArray[np.int32]
-    owners: NDArray[np.int32]
+    of_state: Sequence[Sequence[int]]
+    """the lists SHARED, OWN and DECIDED of each state"""
+    lists: Sequence[tuple[Sequence[int], Sequence[int]]]
 
 
-def rows_of(transitions: NDArray[np.integer[Any]], like_state: Sequence[int] | None = None) -> Rows:
-    """Transitions [states, classes] as the compiler packs them."""
-    like = np.arange(len(transitions)) if like_state is None else np.array(like_state)
-    rows = packed(transitions.astype(np.int32), like.astype(np.int32))
-    return Rows(
-        row_starts=rows.row_starts,
-        default_state=rows.default_state,
+def tables(
+    class_of_byte: NDArray[np.uint8],
+    transitions: NDArray[np.integer[Any]],
+    mask_of_state: Sequence[int],
+    masks: NDArray[np.int32],
+    *,
+    actions: Sequence[Sequence[int]] = (),
+    returns: Sequence[int] = (),
+    lists: Lists | None = None,
+) -> AutomatonTables:
+    """Tables of transitions [states, classes]; the stack decides on openers at every depth."""
+    states = len(transitions)
+    rows = packed(transitions.astype(np.int32), np.arange(states, dtype=np.int32))
+    lists = lists or Lists([(0, 0, 0)] * states, ())
+    columns = [rows.row_starts, rows.default_state, np.array(mask_of_state), np.array(lists.of_state)]
+    return AutomatonTables(
+        class_of_byte=class_of_byte,
+        states=np.column_stack(columns).astype(np.int32),
         entries=rows.entries,
-        owners=rows.owners,
+        actions=action_rows(*actions),
+        returns=np.array(returns, np.int32),
+        masks=masks,
+        **token_lists(lists),
     )
 
 
-def transitions_of(tables: Tables) -> NDArray[np.int32]:
-    """What `Tables` says that they are, int32 [states, classes]."""
-    states, classes = len(tables.row_starts), int(tables.class_of_byte.max()) + 1
-    transitions = np.full((states, classes), -1, np.int32)
+def token_lists(lists: Lists) -> dict[str, NDArray[np.int32]]:
+    """Fields of `AutomatonTables`."""
+    rows, tokens = [(0, 0, 0, -1)], list[int]()
+    for some, openers in lists.lists:
+        rows.append((len(tokens), len(some), len(openers), -1))
+        tokens += [*some, *openers]
+    return {"lists": np.array(rows, np.int32), "list_tokens": np.array(tokens, np.int32)}
+
+
+def transitions_of(tables: AutomatonTables) -> NDArray[np.int32]:
+    """The transitions as `AutomatonTables` describes them, int32 [states, classes]."""
+    states, classes = len(tables.states), int(tables.class_of_byte.max()) + 1
+    transitions = np.full((states, classes), DEAD, np.int32)
     for state, column in product(range(states), range(classes)):
-        for owner in (state, int(tables.default_state[state])):
-            place = tables.row_starts[owner] + column
-            if tables.owners[place] == owner:
-                transitions[state, column] = tables.entries[place]
+        for owner in (state, int(tables.states[state, DEFAULT])):
+            entry, owned_by = tables.entries[tables.states[owner, ROW_START] + column]
+            if owned_by == owner:
+                transitions[state, column] = entry
                 break
     return transitions
 
 
 def action_rows(*actions: Sequence[int]) -> NDArray[np.int32]:
-    """Actions of fewer columns, the others 0."""
+    """Actions with their missing columns as 0."""
     rows = np.zeros((len(actions), ACTION_COLUMNS), np.int32)
     for row, action in zip(rows, actions, strict=True):
         row[: len(action)] = action
     return rows
 
 
-class TokenLists(TypedDict):
-    """Fields of `Tables`."""
-
-    lists_of_state: NDArray[np.int32]
-    list_offsets: NDArray[np.int32]
-    list_tokens: NDArray[np.int32]
-    opener_counts: NDArray[np.int32]
-
-
-def lists(of_state: Sequence[Sequence[int]], *lists: tuple[Sequence[int], Sequence[int]]) -> TokenLists:
-    """The lists, numbered from 1, each in two parts of which the second are openers."""
-    tokens = [[*part, *openers] for part, openers in lists]
-    return TokenLists(
-        lists_of_state=np.array(of_state, np.int32),
-        list_offsets=np.cumsum([0, 0, *map(len, tokens)]).astype(np.int32),
-        list_tokens=np.array([token for part in tokens for token in part], np.int32),
-        opener_counts=np.array([0, *(len(openers) for _, openers in lists)], np.int32),
-    )
-
-
-def no_lists(states: int) -> TokenLists:
-    return lists([(0, 0, 0)] * states)
-
-
-def load_message(number: int, tables: Tables) -> LoadGrammar:
-    """As the scheduler would send it."""
-    fields = [name for name in LoadGrammar.__struct_fields__ if name != "grammar"]
-    return LoadGrammar(number, **{name: getattr(tables, name).tobytes() for name in fields})
+def load_message(number: int, tables: AutomatonTables) -> LoadGrammar:
+    """The tables as the scheduler sends them."""
+    return LoadGrammar(number, tables.packed())
 
 
 def after_text(automaton: Automaton, text: bytes) -> tuple[int, list[int]]:
-    """State and stack."""
+    """The state and the stack after a text."""
     stack: list[int] = []
     return automaton.machine.walk(automaton.machine.start, stack, text), stack
 
@@ -149,25 +152,24 @@ def unmasked(machine: StackAutomaton, key: str = "unmasked") -> Automaton:
     return replace(automaton(key, tables_of(machine)), machine=machine)
 
 
-def tables_of(machine: StackAutomaton) -> Tables:
+def tables_of(machine: StackAutomaton) -> AutomatonTables:
     """Tables with a mask for each state, all empty."""
     states = len(machine.transitions)
-    return Tables(
-        class_of_byte=machine.class_of_byte,
-        **rows_of(machine.transitions),
-        mask_of_state=np.arange(states, dtype=np.int32),
-        masks=np.zeros((states, WORDS), np.int32),
-        actions=machine.actions,
-        returns=machine.returns,
-        **no_lists(states),
+    return tables(
+        machine.class_of_byte,
+        machine.transitions,
+        range(states),
+        np.zeros((states, WORDS), np.int32),
+        actions=machine.actions.tolist(),
+        returns=machine.returns.tolist(),
     )
 
 
 @dataclass
 class Grammar:
-    tables: Tables
+    tables: AutomatonTables
     made: RandomMachine | None = None
-    """where the stacks that fit a state are known"""
+    """the random machine, which knows the stacks that fit a state"""
     _stacks: dict[tuple[int, int, int], tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -204,14 +206,14 @@ class Grammar:
         return False
 
     def may_fill(self, state: int, token: int) -> bool:
-        """Whether a token needs room: what it pushes, and what its actions ask for, may be too much."""
+        """Whether a token needs free places: those that it fills, or those that its actions reserve."""
         most = max(STACK_DEPTH, len(self.stack_for(state, STACK_DEPTH)))  # a call or a count comes on top
         at = Configuration(state, self.stack_for(state, 4))
         below = len(at.stack)
         for byte in b"" if token == EOS else VOCABULARY[token]:
             entry = int(self.machine.transitions[at.state, self.machine.class_of_byte[byte]])
             height = len(at.stack) - below
-            if entry < -1 and most + height + self.tables.actions[-2 - entry, 3] > STACK_DEPTH:
+            if entry < -1 and most + height + self.tables.actions[-2 - entry, RESERVE] > STACK_DEPTH:
                 return True
             at = self.after_byte(at, byte)
             if at.state < 0:
@@ -234,16 +236,15 @@ def _read(kind: int) -> int:
 
 
 def random_grammar(seed: int, stack: bool = True) -> Grammar:
-    """A random automaton; masks and context lists that say just what it does."""
+    """A random automaton whose masks and lists agree with its transitions."""
     rng = np.random.default_rng(seed)
     if not stack:
         states, classes = int(rng.integers(1, 9)), int(rng.integers(1, 5))
-        plain = Tables(
-            class_of_byte=rng.integers(0, classes, 256).astype(np.uint8),
-            **rows_of(rng.integers(-1, states, (states, classes))),
-            mask_of_state=np.arange(states, dtype=np.int32),
-            masks=np.zeros((states, WORDS), np.int32),
-            **no_lists(states),
+        plain = tables(
+            rng.integers(0, classes, 256).astype(np.uint8),
+            rng.integers(-1, states, (states, classes)),
+            range(states),
+            np.zeros((states, WORDS), np.int32),
         )
         return _with_masks(Grammar(plain), rng)
     made = random_machine(rng)
@@ -251,8 +252,8 @@ def random_grammar(seed: int, stack: bool = True) -> Grammar:
 
 
 def _with_masks(grammar: Grammar, rng: np.random.Generator) -> Grammar:
-    """Random masks, and lists that set them right."""
-    states = len(grammar.tables.row_starts)
+    """The grammar with random masks, and with lists that correct them."""
+    states = len(grammar.tables.states)
     masks = rng.random((3, MODEL_VOCAB)) < rng.choice([0.1, 0.5, 0.9])
     mask_of_state = rng.integers(-1, len(masks), states)
     numbers: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {((), ()): 0}
@@ -269,20 +270,22 @@ def _with_masks(grammar: Grammar, rng: np.random.Generator) -> Grammar:
         parts = ((tuple(sorted(shared)), ()), (tuple(sorted(wrong ^ shared)), ()), (undecided, openers))
         lists_of_state.append([numbers.setdefault(part, len(numbers)) for part in parts])
     packed = np.packbits(np.pad(masks, ((0, 0), (0, 32 * WORDS - MODEL_VOCAB))), axis=1, bitorder="little")
-    tables = replace(
-        grammar.tables,
-        mask_of_state=mask_of_state.astype(np.int32),
-        masks=packed.view(np.int32),
-        **lists(lists_of_state, *list(numbers)[1:]),
-    )
-    return Grammar(tables, grammar.made)
+    columns = grammar.tables.states.copy()
+    columns[:, MASK] = mask_of_state
+    columns[:, [SHARED, OWN, DECIDED]] = lists_of_state
+    fields = token_lists(Lists((), list(numbers)[1:]))
+    lengths = np.array([len(text) for text in VOCABULARY] + [0] * (MODEL_VOCAB - len(VOCABULARY)), np.int32)
+    depths = safe_depths(grammar.tables.actions, fields["lists"], lengths[fields["list_tokens"]])
+    fields["lists"][:, SAFE_DEPTH] = depths
+    masked = structs.replace(grammar.tables, states=columns, masks=packed.view(np.int32), **fields)
+    return Grammar(masked, grammar.made)
 
 
 def random_configurations(grammar: Grammar, seed: int, count: int) -> list[Configuration]:
-    """Any state with a stack that fits it, often a small or a full one."""
+    """Random states, each with a stack that fits it, often an empty or a full one."""
     rng = np.random.default_rng(seed)
     depths = rng.choice([0, 0, 1, 2, 5, *range(STACK_DEPTH - 3, STACK_DEPTH + 1)], count).tolist()
-    states = rng.integers(0, len(grammar.tables.row_starts), count).tolist()
+    states = rng.integers(0, len(grammar.tables.states), count).tolist()
     return [
         Configuration(state, grammar.stack_for(state, depth, int(rng.integers(0, 9999))))
         for state, depth in zip(states, depths, strict=True)

@@ -124,7 +124,7 @@ class StepDriver:
         return unpacked(self.run([self.row(slot) for slot in slots], groups).tokens)
 
     def prompt_logprobs(self, slot: int, tokens: Sequence[int], chunk: int) -> torch.Tensor:
-        """float32 [n - 1, vocab]: of what follows each token but the last. The slot reports every token."""
+        """float32 [n - 1, vocab], of the tokens after the first. The slot reports every token."""
         parts = []
         for at in range(0, len(tokens), chunk):
             targets = packed(tokens[at + 1 : at + chunk + 1])

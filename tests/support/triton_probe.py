@@ -1,5 +1,5 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
-"""What Triton's Philox and our noise give."""
+"""Prints random numbers of Triton's Philox and our noise."""
 
 import torch
 import triton

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...machine.stack_automaton import CLOSE, MAX_DEPTH, NEED, OPEN, POP, PUSH, SEE, StackAutomaton, words_of
+from ....runtime.automaton_format import CLOSE, NEED, OPEN, POP, PUSH, SEE, STACK_DEPTH
+from ...machine.stack_automaton import StackAutomaton, words_of
 from ...regex.dfa import REJECT, Dfa, alive_states, minimal
 from ..lexical.json_string_bytes import Block
 from ..solve.nodes import Container, Edge, Node, UndeclaredNames, Value
@@ -51,7 +52,7 @@ class Assembler:
             self._fill(container, node, state, is_start)
         return tables.automaton(
             start,
-            MAX_DEPTH * (2 if self._solver.graph.any_order else 1),
+            STACK_DEPTH * (2 if self._solver.graph.any_order else 1),
             self._deep_members if guarded else None,
         )
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ...machine.stack_automaton import MAX_DEPTH
+from ....runtime.automaton_format import STACK_DEPTH
 from ..solve.nodes import Container, Edge
 
 
@@ -48,7 +48,7 @@ class DeepMembers:
         `needs`: for each state the least number of free places with which the reply can end. Raises
         StrandingError.
         """
-        ending = {container: at for container, at in self._starts.items() if needs[at] <= MAX_DEPTH}
+        ending = {container: at for container, at in self._starts.items() if needs[at] <= STACK_DEPTH}
         full = {container: self._full_in(container, needs) for container in ending}
         stranding = [container for container, names in full.items() if names is None]
         if stranding:
@@ -66,7 +66,7 @@ class DeepMembers:
         full: dict[int, int] = {}
         for number, need in members.need_of_name.items():
             if need > always:
-                least = next((reserve for reserve in enough if reserve >= need), MAX_DEPTH + 1)
+                least = next((reserve for reserve in enough if reserve >= need), STACK_DEPTH + 1)
                 full[least] = full.get(least, 0) | 1 << number
         return full
 

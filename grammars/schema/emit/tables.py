@@ -11,22 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ....runtime.automaton_format import ACTION_COLUMNS, CALL, COUNT, DEAD, DROP, GO, OPEN, POP, SET_WORDS
 from ...errors import TooLargeError
 from ...jit import njit
 from ...machine.depth_guard import Frames, with_depth_guard
-from ...machine.stack_automaton import (
-    ACTION_COLUMNS,
-    CALL,
-    COUNT,
-    DEAD,
-    DROP,
-    GO,
-    OPEN,
-    POP,
-    SET_WORDS,
-    StackAutomaton,
-    least_reserve,
-)
+from ...machine.stack_automaton import StackAutomaton, least_reserve
 from ...regex.dfa import distinct_columns, first_of_each, spread
 from ..lexical.json_string_bytes import PUSHES, Block
 from .deep_members import DeepMembers

@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ....runtime.automaton_format import CALL, COUNT_CALL
 from ...errors import TooLargeError
 from ...jit import njit
-from ...machine.stack_automaton import CALL, COUNT_CALL, TAIL
+from ...machine.stack_automaton import TAIL
 from ...regex.dfa import DEAD, Dfa, alive_states, first_of_each, minimal_table, spread
 from .code_points import Escapes, code_point_graph
 from .pruning import distinct, pruned

@@ -27,7 +27,7 @@ class SchemaDocument:
     A keyword without an automaton raises NotCoveredError or is left out, with its path in `left_out`. Any
     such keyword is left out if `unenforced` is "allow"; the `CHECKED` ones if the whole value `is_checked`
     later. A keyword with a meaningless value always raises. An unknown format is an annotation unless
-    `unenforced` is "refuse". The formats in `without_formats` count as formats without an automaton.
+    `unenforced` is "refuse".
     """
 
     def __init__(
@@ -38,7 +38,6 @@ class SchemaDocument:
         *,
         unenforced: Unenforced,
         is_checked: bool,
-        without_formats: frozenset[str],
     ) -> None:
         self.formulas = formulas
         self.references = References(root)
@@ -49,10 +48,8 @@ class SchemaDocument:
         self._opened: dict[int, Formula | None] = {}
         self._unenforced = unenforced
         self._is_checked = is_checked and unenforced != "refuse"
-        self.without_formats = without_formats
         self.left_out: dict[str, str] = {}
         self.path_of_pattern: dict[str, tuple[str, str]] = {}
-        self.paths_of_format: dict[str, list[str]] = {}
         self.whole = self.schema(root, "#", "")
 
     def expanded(self, formula: Formula) -> Formula:

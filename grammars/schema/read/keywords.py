@@ -37,7 +37,6 @@ from .formula import (
 from .formulas import Formulas
 from .json_text import Json
 from .object_keywords import DEPENDENCIES, OBJECTS
-from .one_sided import OneSidedError
 from .place import Fields, Place
 from .references import is_uri
 from .values import exact_number, is_listed, is_number, one_of_values
@@ -104,9 +103,6 @@ def _format(document: SchemaDocument, place: Place) -> Iterator[Formula]:
         if "string" not in (types if isinstance(types, list) else [types]):
             return
         return document.leave_out_format(place, name)
-    if name in document.without_formats:
-        raise place.refusal("format", str(OneSidedError(name)))
-    document.paths_of_format.setdefault(name, []).append(f"{place.path}/format")
     yield document.formulas.atom(Format(name))
 
 
@@ -264,14 +260,6 @@ def read_document(
     *,
     unenforced: Unenforced = "refuse",
     is_checked: bool = False,
-    without_formats: frozenset[str] = frozenset(),
 ) -> SchemaDocument:
     """The schema document `root`; the options are those of `SchemaDocument`."""
-    return SchemaDocument(
-        root,
-        formulas,
-        _READERS,
-        unenforced=unenforced,
-        is_checked=is_checked,
-        without_formats=without_formats,
-    )
+    return SchemaDocument(root, formulas, _READERS, unenforced=unenforced, is_checked=is_checked)

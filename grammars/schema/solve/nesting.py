@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...machine.stack_automaton import MAX_DEPTH
+from ....runtime.automaton_format import STACK_DEPTH
 from .nodes import Container, Value
 from .solver import Solver
 
@@ -44,7 +44,7 @@ class Nesting:
             outer = pending.pop()
             for inner, is_needed in self._inside[outer].items():
                 level = levels[outer] + _places(inner)
-                if level > MAX_DEPTH:
+                if level > STACK_DEPTH:
                     if is_needed:
                         return True
                 elif level > levels.get(inner, 0):

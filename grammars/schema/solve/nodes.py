@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ...machine.stack_automaton import WORD_NAMES
+from ....runtime.automaton_format import WORD_NAMES
 from ...regex.dfa import Dfa
 from ..read.formula import ARRAY
 from .outcomes import Goal

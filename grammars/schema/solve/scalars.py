@@ -47,7 +47,6 @@ from ..read.formula import (
     Pattern,
     Strings,
 )
-from ..read.one_sided import ONE_SIDED, OneSidedError
 
 MAX_JOINT_ATOMS = 8
 CACHED = 500
@@ -241,11 +240,7 @@ def _string_satisfies(text: str, atom: Atom) -> bool:
             return text in values
         case MinLength(count):
             return len(text) >= count
-    found = _string_atom(atom.fact).label(text) >= 0
-    match atom.fact:
-        case Format(name) if not found and name in ONE_SIDED:
-            raise OneSidedError(name)
-    return found
+    return _string_atom(atom.fact).label(text) >= 0
 
 
 def _without_lists(formula: Formula) -> Formula:

@@ -16,7 +16,7 @@ def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def line(world: HttpWorld, caplog: pytest.LogCaptureFixture) -> str:
-    """The line that comes when the server is done with a request, after the client has the answer."""
+    """The line that is logged when a request has ended, after the client has the answer."""
     await world.until(lambda: bool(lines_of(caplog)))
     (only,) = lines_of(caplog)
     return only

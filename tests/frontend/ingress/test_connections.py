@@ -137,7 +137,7 @@ async def test_a_large_body_may_not_be_held_by_small_parts(world: HttpWorld) -> 
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_body_may_not_go_on_for_long_behind_its_answer(world: HttpWorld) -> None:
+async def test_a_body_must_end_soon_after_its_answer(world: HttpWorld) -> None:
     async with connection(world.url) as raw:
         await raw.send(request("POST", "/nothing", body=b" " * 400_000)[:-300_000])
         assert (await raw.answer()).status == 404
@@ -165,7 +165,9 @@ async def test_silent_connections_do_not_lock_others_out(crowded: HttpWorld) -> 
 
 @pytest.mark.parametrize("part", [VERSION[:30], request("POST", "/tokenize", body=BODY)[:-3]])
 @pytest.mark.asyncio(loop_scope="module")
-async def test_the_oldest_unfinished_request_makes_room(crowded: HttpWorld, part: bytes) -> None:
+async def test_the_oldest_unfinished_request_is_ended_for_a_new_connection(
+    crowded: HttpWorld, part: bytes
+) -> None:
     async with AsyncExitStack() as stack:
         raws = await opened(stack, crowded, FEW.connections, part)
         await asyncio.sleep(0.1)
@@ -176,7 +178,7 @@ async def test_the_oldest_unfinished_request_makes_room(crowded: HttpWorld, part
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_an_idle_connection_makes_room_before_a_younger_one(crowded: HttpWorld) -> None:
+async def test_the_connection_that_has_been_idle_longest_is_closed_for_a_new_one(crowded: HttpWorld) -> None:
     async with AsyncExitStack() as stack:
         first, second, *_ = await opened(stack, crowded, FEW.connections, VERSION)
         await first.answer()
@@ -236,7 +238,7 @@ async def test_a_client_that_reads_its_stream_slowly_gets_it_whole() -> None:
     assert b"data: [DONE]" in received
 
 
-def test_a_client_that_has_gone_makes_no_error_of_writing_to_it() -> None:
+def test_writing_to_a_client_that_has_left_is_no_error() -> None:
     async def check() -> None:
         class Server(asyncio.Protocol):
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -262,3 +264,16 @@ def test_a_client_that_has_gone_makes_no_error_of_writing_to_it() -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(check())
+
+
+async def test_each_connection_input_and_request_counts_as_progress_of_the_process() -> None:
+    marks = 0
+
+    def progress() -> None:
+        nonlocal marks
+        marks += 1
+
+    async with http_world(progress=progress) as world:
+        for number in range(1, 6):
+            assert (await asked(world.url, VERSION)).status == 200
+            assert marks >= 3 * number

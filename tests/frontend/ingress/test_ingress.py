@@ -1,4 +1,4 @@
-"""What is refused before it reaches the application: sizes, malformed HTTP, other protocols."""
+"""Input that is refused before the application sees it: too large, malformed, of other protocols."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_headers_beyond_the_limit_are_refused_while_they_arrive(world: Htt
         assert await raw.ends()
 
 
-async def test_a_refusal_is_read_whole_although_the_client_goes_on_sending(world: HttpWorld) -> None:
+async def test_a_client_that_continues_to_send_reads_the_whole_refusal(world: HttpWorld) -> None:
     async with connection(world.url) as raw:
         await raw.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 8_000_000)
         assert (await raw.answer()).status == 431
@@ -160,7 +160,7 @@ async def test_a_trailer_is_no_header() -> None:
         assert (await asked(guarded.url, head + trailers)).status == 401
 
 
-async def test_a_client_that_asks_first_is_told_to_go_on(world: HttpWorld) -> None:
+async def test_a_client_that_expects_100_continue_gets_it(world: HttpWorld) -> None:
     whole = request("POST", "/v1/completions", "Expect: 100-continue", body=BODY)
     async with connection(world.url) as raw:
         await raw.send(whole[: -len(BODY)])
@@ -179,7 +179,7 @@ async def test_requests_ahead_of_their_turn_are_answered_in_order(world: HttpWor
     assert answers[0].body.endswith(b"data: [DONE]\n\n")
 
 
-async def test_a_request_behind_a_body_in_chunks_waits_for_a_new_connection(world: HttpWorld) -> None:
+async def test_a_request_after_a_body_in_chunks_needs_a_new_connection(world: HttpWorld) -> None:
     head = request("POST", "/v1/completions", "Transfer-Encoding: chunked", "Content-Type: application/json")
     before = len(world.running.of_kind(Generate))
     async with connection(world.url) as raw:
@@ -190,7 +190,7 @@ async def test_a_request_behind_a_body_in_chunks_waits_for_a_new_connection(worl
     assert len(world.running.of_kind(Generate)) == before + 1
 
 
-async def test_what_is_sent_ahead_is_not_kept_without_bound(world: HttpWorld) -> None:
+async def test_bytes_sent_ahead_are_kept_up_to_a_limit(world: HttpWorld) -> None:
     world.running.gate.clear()
     async with connection(world.url) as raw:
         await raw.send(request("POST", "/v1/completions", body=BODY))
@@ -233,7 +233,7 @@ async def test_trailers_and_chunk_extensions_have_a_bound(world: HttpWorld, fram
         assert await raw.ends(5)
 
 
-async def test_trailers_behind_an_early_answer_have_a_bound(world: HttpWorld) -> None:
+async def test_trailers_after_an_early_answer_are_limited(world: HttpWorld) -> None:
     async with connection(world.url) as raw:
         await raw.send(request("POST", "/nothing", "Transfer-Encoding: chunked") + b"0\r\nX: ")
         assert (await raw.answer(5)).status == 404
@@ -310,6 +310,6 @@ async def test_clients_that_leave_at_any_time_leave_no_traceback(
 
 
 @pytest.mark.parametrize("text", [b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: h2c\r\n x: y", b"G" * 9000])
-async def test_no_header_hides_behind_one_that_is_left_out(text: bytes) -> None:
+async def test_removing_a_header_reveals_no_other(text: bytes) -> None:
     with pytest.raises(RequestError):
         HeadReader(LIMITS).add(text + b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""What the supervisor of a server promises about its children, with children that only speak the protocol."""
+"""What a supervisor does with its children, which only speak the protocol here."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def events(directory: Path) -> list[str]:
 
 
 def tokenizer_events(directory: Path) -> list[str]:
-    """Of the tokenizer that was started last: that it listens, and what it was told since."""
+    """What the tokenizer process that was started last reports: that it listens, and each message since."""
     told = [event for event in events(directory) if event.startswith("tokenizer ")]
     starts = [at for at, event in enumerate(told) if event.startswith("tokenizer listens")]
     return told[starts[-1] :] if starts else []

@@ -44,14 +44,14 @@ def test_a_silent_process_does_not_respond_and_then_is_hung(watchdog: Watchdog) 
     assert found[11].hung == "has given no sign of life for 11 s"
 
 
-def test_a_process_that_comes_back_in_time_is_fine(watchdog: Watchdog) -> None:
+def test_a_process_that_reports_again_in_time_is_healthy(watchdog: Watchdog) -> None:
     assert not watchdog.look("model", PID, STOPPED, 9).responds
     watchdog.heard(PID, 0.0, 9.5)
     assert watchdog.look("model", PID, IDLE, 10) == FINE
 
 
 @pytest.mark.parametrize(("role", "bound"), [("model", 120), ("scheduler", 30), ("tokenizer", 10)])
-def test_a_process_that_computes_without_reports_is_hung_when_its_role_s_bound_for_progress_is_over(
+def test_a_process_that_computes_without_reports_is_hung_after_its_roles_limit_for_progress(
     watchdog: Watchdog, role: str, bound: int
 ) -> None:
     found = [watchdog.look(role, PID, Reading(False, 100 + second), second) for second in range(bound + 2)]
@@ -76,7 +76,7 @@ def test_a_process_that_starts_may_wait_without_a_report_but_not_be_stopped() ->
     assert watchdog.look("model", PID, STOPPED, 1010).hung
 
 
-def test_reports_alone_count_where_the_system_tells_nothing() -> None:
+def test_only_reports_count_where_the_system_has_no_processor_time() -> None:
     watchdog = Watchdog(PATIENCE)
     watchdog.begin(PID, 0)
     assert watchdog.look("model", PID, None, 0) == watchdog.look("model", PID, None, 100) == FINE
@@ -120,7 +120,7 @@ def test_a_stopped_process_is_read_as_such() -> None:
     assert read_process(child.pid) is None
 
 
-def test_processor_time_is_read_whatever_the_program_is_called(tmp_path: Path) -> None:
+def test_processor_time_is_read_for_any_program_name(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "stat").write_text("7 (a) b (c)) T 1 7 7 0 -1 4194560 1 0 0 0 31 11 0 0 20 0 1 0")
     assert read_process(7, tmp_path) == Reading(stopped=True, ticks=42)
@@ -133,7 +133,7 @@ class Seconds:
         self.now = 1000.0
 
     def pass_with_reports(self, heartbeat: Heartbeat, seconds: int) -> float:
-        """Returns what the last report says."""
+        """Returns the last report."""
         stalled_s = 0.0
         for _ in range(seconds):
             self.now += 1.0
@@ -141,7 +141,7 @@ class Seconds:
         return stalled_s
 
 
-def test_a_heartbeat_tells_how_long_the_main_loop_has_made_no_progress() -> None:
+def test_a_heartbeat_reports_how_long_the_main_loop_has_made_no_progress() -> None:
     seconds = Seconds()
     heartbeat = Heartbeat(clock=lambda: seconds.now)
     seconds.pass_with_reports(heartbeat, 500)

@@ -78,7 +78,7 @@ async def test_usage_counts_the_prompt_the_reply_and_what_was_cached(world: Http
     assert usage.prompt_tokens_details.cached_tokens == 7
 
 
-async def test_cached_tokens_are_there_when_nothing_was_cached(world: HttpWorld) -> None:
+async def test_usage_has_cached_tokens_even_if_there_are_none(world: HttpWorld) -> None:
     assert (await create(world)).usage.prompt_tokens_details.cached_tokens == 0
 
 
@@ -109,7 +109,7 @@ async def test_a_stream_ends_with_usage_on_demand(world: HttpWorld) -> None:
     assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
 
 
-async def test_usage_may_be_told_all_along(world: HttpWorld) -> None:
+async def test_usage_may_be_in_every_chunk(world: HttpWorld) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     _, *chunks, _ = await events(world, stream_options=options)
     counts = [json.loads(chunk)["usage"]["completion_tokens"] for chunk in chunks]
@@ -177,7 +177,7 @@ async def test_a_stop_string_ends_the_reply_before_it(world: HttpWorld, streams:
     assert (text, reason) == ("one two ", "stop")
 
 
-async def test_a_stop_string_tells_the_scheduler_how_much_was_kept(world: HttpWorld) -> None:
+async def test_the_scheduler_learns_how_many_tokens_a_stop_string_kept(world: HttpWorld) -> None:
     world.script = world.says("one two three four and more")
     world.running.tokens_per_step = len(world.ids("one two three four"))
     world.running.pauses = True

@@ -49,7 +49,7 @@ async def test_sixteen_tokens_are_the_default(world: HttpWorld) -> None:
     assert last_generate(world).sampling.max_tokens == 16
 
 
-async def test_the_default_length_shrinks_to_the_room_that_is_left(world: HttpWorld) -> None:
+async def test_the_default_length_shrinks_to_what_the_prompt_leaves_of_the_context(world: HttpWorld) -> None:
     await create(world, prompt=[5] * 250)
     assert last_generate(world).sampling.max_tokens == 6
 

@@ -1,4 +1,4 @@
-"""What clients of OpenAI's and vLLM's servers expect beside the completions themselves."""
+"""What clients of OpenAI's and vLLM's servers expect besides the completions themselves."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ async def test_no_alternatives_may_be_asked_for_without_log_probabilities(world:
         ("functions", [{"name": "f"}]),
     ],
 )
-async def test_what_is_not_done_is_refused_and_not_ignored(world: HttpWorld, field: str, value: Any) -> None:
+async def test_unsupported_fields_are_refused_not_ignored(world: HttpWorld, field: str, value: Any) -> None:
     response = await world.http.post(CHAT, json={"messages": HELLO, field: value})
     assert response.status_code == 400
     error = response.json()["error"]
@@ -186,7 +186,7 @@ async def test_what_is_not_done_is_refused_and_not_ignored(world: HttpWorld, fie
         ),
     ],
 )
-async def test_what_is_refused_is_named_with_its_value_and_what_to_use(
+async def test_a_refused_field_is_named_with_its_value_and_a_replacement(
     world: HttpWorld, field: str, value: Any, message: str
 ) -> None:
     response = await world.http.post(CHAT, json={"messages": HELLO, field: value})

@@ -1,4 +1,4 @@
-"""What fields say together, and how errors name the words that a field may have."""
+"""What fields mean together, and how errors name the words that a field may have."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def refused(world: HttpWorld, path: str = "/v1/chat/completions", **fields
         ("reasoning_effort", "banana", "'none', 'minimal', 'low', 'medium', 'high', 'xhigh' or 'max'"),
     ],
 )
-async def test_a_word_that_a_field_does_not_have_is_named_with_those_it_has(
+async def test_an_unknown_word_is_named_with_the_allowed_ones(
     world: HttpWorld, name: str, value: str, allowed: str
 ) -> None:
     error = await refused(world, **{name: value})
@@ -57,7 +57,7 @@ async def test_a_word_that_a_field_does_not_have_is_named_with_those_it_has(
 @pytest.mark.parametrize("fields", [{"property_order": "any"}, {"unenforced": "allow"}], ids=str)
 @pytest.mark.parametrize("constraint", [{}, {"regex": "a"}, {"guided_grammar": "start: /a/"}], ids=str)
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-async def test_what_says_how_a_schema_is_enforced_needs_one(
+async def test_a_field_about_enforcement_needs_a_schema(
     world: HttpWorld, fields: Any, constraint: Any, path: str
 ) -> None:
     error = await refused(world, path, **fields, **constraint)
@@ -65,7 +65,7 @@ async def test_what_says_how_a_schema_is_enforced_needs_one(
     assert "that has a JSON schema" in error["message"]
 
 
-async def test_what_says_that_a_schema_is_enforced_as_always_needs_none(world: HttpWorld) -> None:
+async def test_the_default_of_a_field_about_enforcement_needs_no_schema(world: HttpWorld) -> None:
     world.script = world.says("ok")
     fields = {"property_order": "schema", "unenforced": "refuse", "regex": "ok"}
     body = {"model": MODEL, "messages": HELLO, **fields}
@@ -82,7 +82,7 @@ async def test_what_says_that_a_schema_is_enforced_as_always_needs_none(world: H
         ("allow", "refuse", "refuse"),
     ],
 )
-async def test_the_server_says_what_becomes_of_what_can_not_be_enforced_where_the_request_does_not(
+async def test_the_servers_unenforced_applies_to_requests_without_the_field(
     default: str, asked: str | None, sent: str
 ) -> None:
     async with http_world(unenforced=default) as world:
@@ -95,22 +95,11 @@ async def test_the_server_says_what_becomes_of_what_can_not_be_enforced_where_th
             assert grammar is not None and grammar.unenforced == sent
 
 
-async def test_only_a_request_may_say_what_needs_a_schema() -> None:
+async def test_the_servers_default_of_unenforced_needs_no_schema() -> None:
     async with http_world(unenforced="allow") as world:
         world.script = world.says("ok")
         body = {"messages": HELLO, "regex": "ok"}
         assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
-
-
-@pytest.mark.parametrize("seed", [None, 0])
-async def test_a_reply_with_a_seed_waits_for_the_matcher_that_lasts(
-    world: HttpWorld, seed: int | None
-) -> None:
-    world.script = world.says("ok")
-    body = {"model": MODEL, "messages": HELLO, "regex": "ok", "seed": seed}
-    assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
-    grammar = last_generate(world).grammar
-    assert grammar is not None and grammar.reproducible == (seed is not None)
 
 
 @pytest.mark.parametrize("spelled", [{"type": "integer"}, '{"type": "integer"}'], ids=str)
@@ -179,16 +168,14 @@ async def test_constraints_that_differ_are_refused_by_their_names(world: HttpWor
 
 
 @pytest.mark.parametrize("limit", [{}, {"max_tokens": 5}, {"max_completion_tokens": 5}], ids=str)
-async def test_a_conversation_that_is_too_long_by_itself_is_what_is_wrong(
-    world: HttpWorld, limit: Any
-) -> None:
+async def test_the_error_names_messages_if_they_alone_are_too_long(world: HttpWorld, limit: Any) -> None:
     error = await refused(world, messages=[{"role": "user", "content": "Hello " * 2000}], **limit)
     assert (error["param"], error["code"]) == ("messages", "context_length_exceeded")
     assert "maximum context length is 1024 tokens" in error["message"]
     assert "max_" not in error["message"]
 
 
-async def test_a_prompt_that_is_too_long_by_itself_is_what_is_wrong(world: HttpWorld) -> None:
+async def test_the_error_names_the_prompt_if_it_alone_is_too_long(world: HttpWorld) -> None:
     for limit in ({}, {"max_tokens": 5}):
         error = await refused(world, "/v1/completions", prompt=[5] * 1025, **limit)
         assert (error["param"], error["code"]) == ("prompt", "context_length_exceeded")
@@ -217,7 +204,7 @@ async def test_a_reply_ends_with_the_context_where_its_limit_goes_beyond(
     assert f"{name} is 1025" in error["message"] and "1024 tokens" in error["message"]
 
 
-async def test_each_prompt_has_its_own_room_for_a_reply(world: HttpWorld) -> None:
+async def test_each_prompt_of_a_list_has_its_own_limit_for_a_reply(world: HttpWorld) -> None:
     world.script = lambda request: [5] * 2000
     body = {"prompt": [[5] * 1020, [5] * 1000, [5]], "max_tokens": 30, "n": 2, "seed": 1}
     usage = (await world.http.post("/v1/completions", json=body)).json()["usage"]
@@ -225,14 +212,14 @@ async def test_each_prompt_has_its_own_room_for_a_reply(world: HttpWorld) -> Non
 
 
 @pytest.mark.parametrize("limit", [{}, {"max_tokens": 950}], ids=str)
-async def test_more_least_tokens_than_there_is_room_for_are_refused(world: HttpWorld, limit: Any) -> None:
+async def test_a_min_tokens_above_the_possible_length_is_refused(world: HttpWorld, limit: Any) -> None:
     messages = [{"role": "user", "content": "cat " * 150}]
     error = await refused(world, messages=messages, min_tokens=900, **limit)
     assert error["param"] == "min_tokens"
     assert "min_tokens is 900" in error["message"] and "what the prompt leaves" in error["message"]
 
 
-async def test_a_short_context_leaves_the_default_of_completions_room() -> None:
+async def test_the_default_length_of_a_completion_fits_a_short_context() -> None:
     async with http_world(context_length=8) as small:
         small.script = lambda request: [5] * 99
         answer = (await small.http.post("/v1/completions", json={"prompt": [5, 6, 7]})).json()
@@ -255,7 +242,7 @@ async def test_a_short_context_leaves_the_default_of_completions_room() -> None:
         ),
     ],
 )
-async def test_a_value_of_another_type_is_told_with_the_types_that_may_be(
+async def test_a_value_of_a_wrong_type_is_named_with_the_right_types(
     world: HttpWorld, fields: Any, param: str, says: str
 ) -> None:
     error = await refused(world, **fields)
@@ -280,7 +267,7 @@ async def test_a_value_of_another_type_is_told_with_the_types_that_may_be(
         (b'{"prompt": "a", "json_schema": "\xed\xa0\x80"}', "not valid UTF-8: it has the byte 0xed"),
     ],
 )
-async def test_a_body_that_is_no_text_is_told_as_such(world: HttpWorld, body: bytes, says: str) -> None:
+async def test_a_body_that_is_not_utf8_is_refused_as_such(world: HttpWorld, body: bytes, says: str) -> None:
     response = await world.http.post("/v1/completions", content=body)
     assert response.status_code == 400
     assert says in response.json()["error"]["message"]
@@ -311,9 +298,7 @@ async def test_a_tools_parameters_are_of_an_object(world: HttpWorld, kind: Any) 
 
 
 @pytest.mark.parametrize("choice", ["auto", "required", function("go"), allowed("auto", "go")], ids=str)
-async def test_where_a_tools_parameters_stand_is_known_to_whoever_reads_them(
-    world: HttpWorld, choice: Any
-) -> None:
+async def test_a_grammar_knows_the_field_of_each_tools_parameters(world: HttpWorld, choice: Any) -> None:
     world.script = world.says("Hm.")
     body = {"messages": HELLO, "tools": [function("look"), function("go")], "tool_choice": choice}
     assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
@@ -342,7 +327,7 @@ async def test_a_tool_that_has_no_form_in_the_models_language_is_named_by_its_pl
         ("any", "tool_choice"),
     ],
 )
-async def test_a_choice_of_tools_that_says_nothing_names_what_is_wrong(
+async def test_an_incomplete_tool_choice_names_the_missing_field(
     world: HttpWorld, choice: Any, param: str
 ) -> None:
     error = await refused(world, tools=[function("look")], tool_choice=choice)
@@ -363,7 +348,7 @@ async def test_of_several_tools_some_may_be_allowed(world: HttpWorld, mode: str)
 
 
 @pytest.mark.parametrize("missing", ["begin", "end", "content", "type"])
-async def test_what_a_structural_tag_lacks_is_named_as_missing(world: HttpWorld, missing: str) -> None:
+async def test_a_missing_field_of_a_structural_tag_is_named(world: HttpWorld, missing: str) -> None:
     tag = {name: value for name, value in TAG.items() if name != missing}
     for format in (tag, {**tag, missing: None}):
         error = await refused(world, response_format={"type": "structural_tag", "format": format})
@@ -372,7 +357,7 @@ async def test_what_a_structural_tag_lacks_is_named_as_missing(world: HttpWorld,
         assert error["message"] == f"The required field {param} is missing."
 
 
-async def test_what_is_wrong_in_a_structural_tag_is_shown_as_it_was_sent(world: HttpWorld) -> None:
+async def test_a_mistake_in_a_structural_tag_is_shown_as_it_was_sent(world: HttpWorld) -> None:
     format = {**TAG, "end": {"a": None, "b": True}}
     error = await refused(world, response_format={"type": "structural_tag", "format": format})
     assert '{"a":null,"b":true}' in error["message"]
@@ -382,7 +367,7 @@ async def test_what_is_wrong_in_a_structural_tag_is_shown_as_it_was_sent(world: 
     "asked",
     [{"guided_grammar": "start: /a/"}, {"response_format": {"type": "structural_tag", "format": TAG}}],
 )
-async def test_what_can_not_stand_beside_tools_is_refused_unless_none_may_be_called(
+async def test_constraints_that_exclude_tools_are_refused_unless_no_tool_may_be_called(
     world: HttpWorld, asked: Any
 ) -> None:
     error = await refused(world, tools=[function("look")], **asked)
@@ -393,7 +378,7 @@ async def test_what_can_not_stand_beside_tools_is_refused_unless_none_may_be_cal
     assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
 
 
-async def test_where_calls_are_json_tools_and_a_schema_can_not_stand_together() -> None:
+async def test_tools_and_a_schema_exclude_each_other_where_calls_are_json() -> None:
     template = CHATML + "{# <|python_tag|> #}{% if tools %}{{ tools | tojson }}{% endif %}"
     async with http_world(template, context_length=1024) as llama:
         error = await refused(llama, tools=[function("look")], response_format=SCHEMA)
@@ -405,7 +390,7 @@ async def test_where_calls_are_json_tools_and_a_schema_can_not_stand_together() 
 
 
 @pytest.mark.parametrize("choice", ["required", function("look"), allowed("required", "look")], ids=str)
-async def test_a_call_that_must_be_leaves_no_room_for_a_schema(world: HttpWorld, choice: Any) -> None:
+async def test_a_required_call_excludes_a_schema(world: HttpWorld, choice: Any) -> None:
     error = await refused(world, tools=[function("look")], tool_choice=choice, response_format=SCHEMA)
     assert error["param"] == "tool_choice"
     assert "to 'auto', or leave one of them out" in error["message"]

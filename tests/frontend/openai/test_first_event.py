@@ -1,4 +1,4 @@
-"""When a stream's first event leaves, and what it says: clients take it for the first token."""
+"""When a stream's first event is sent, and what it has: clients take it for the first token."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_the_first_delta_of_a_call_has_the_role_and_no_content(world: Http
     assert not any("role" in delta or "content" in delta for delta in others)
 
 
-async def test_a_call_behind_text_has_no_role_of_its_own(world: HttpWorld) -> None:
+async def test_a_call_after_text_has_no_role_of_its_own(world: HttpWorld) -> None:
     world.script = world.says("I look. " + CALL)
     first, *others = await deltas(world, tools=TOOLS)
     assert first == OPENING

@@ -18,6 +18,7 @@ from arbora.frontend.http.body_limits import (
     MAX_FIELDS,
     MAX_TEMPLATE_KWARGS_BYTES,
 )
+from arbora.frontend.http.field_names import MOST_UNKNOWN
 from arbora.frontend.openai import completion_answers, token_logprobs
 from arbora.frontend.openai.responses import CompletionLogprobs
 from arbora.frontend.request.conversation import MAX_MESSAGES, MAX_TOOLS
@@ -119,6 +120,11 @@ REFUSED = {
     "a long stop string": (CHAT, chat(f'"stop":["{"a" * 2_000}"]'), "at most 1024"),
     "long stop strings": (CHAT, chat(f'"stop":{listed(16, json.dumps("a" * 200_000))}'), "stop is"),
     "unknown fields": (CHAT, chat(unknown(200_000)), f"more than {MAX_FIELDS} fields"),
+    "unknown fields of a small body": (
+        CHAT,
+        chat(unknown(4_000)),
+        f"more than {MOST_UNKNOWN} unknown fields",
+    ),
     "values": (DETOKENIZE, f'{{"tokens":{listed(2_500_000, "7")}}}', "more than 2097152 values"),
     "ids": (DETOKENIZE, f'{{"tokens":{listed(1_100_000, "7")}}}', "tokens has 1100000 ids"),
     "biased tokens": (CHAT, chat(f'"logit_bias":{{{unknown(200_000)}}}'), "logit_bias is"),
@@ -165,6 +171,10 @@ SERVED = {
         said("Hello you " * 100_000),
     ),
     "unknown names": (CHAT, chat(",".join(f'"{"t" * 38}{n}":1' for n in range(100)))),
+    "names with a constraint's letters": (
+        CHAT,
+        chat(",".join(f'"stuptuo_derutcurts{n}":1' for n in range(MOST_UNKNOWN))),
+    ),
     "stop strings of every choice": (
         CHAT,
         chat(f'"n":128,"max_tokens":1,"stop":{listed(16, json.dumps("ab" * 500))}'),
@@ -173,7 +183,7 @@ SERVED = {
 
 
 async def calmly(world: HttpWorld, path: str, body: bytes) -> httpx.Response:
-    """The answer; fails if the event loop stood still in each of several attempts."""
+    """The answer; fails if the event loop was blocked in each of several attempts."""
     stalls = []
     for _ in range(ATTEMPTS):
         async with watched_loop() as watch:
@@ -238,7 +248,7 @@ async def test_a_client_that_leaves_has_nothing_tokenized_any_more(
     assert encoded == before < 3_000_000
 
 
-async def test_a_short_text_never_waits_behind_long_ones(
+async def test_a_short_text_never_waits_for_long_ones(
     world: HttpWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = Tokenizer.encode
@@ -283,7 +293,7 @@ def resident_bytes() -> int:
     return pages * 4096
 
 
-async def test_large_bodies_leave_nothing_behind(world: HttpWorld) -> None:
+async def test_large_bodies_leave_no_memory_allocated(world: HttpWorld) -> None:
     body = f'{{"messages":{listed(5_000, MESSAGE)}}}'.encode()
     text = (prompt("a" * 8_000_000)).encode()
 

@@ -66,7 +66,7 @@ async def test_a_field_of_the_other_endpoint_names_it(world: HttpWorld) -> None:
     ("body", "shown"),
     [([], "[]"), ("hi", '"hi"'), (5, "5"), (True, "true"), (["a" * 200], "a list")],
 )
-async def test_a_body_that_is_no_object_is_shown(world: HttpWorld, body: object, shown: str) -> None:
+async def test_a_body_that_is_not_an_object_is_shown(world: HttpWorld, body: object, shown: str) -> None:
     error = await refused(world, CHAT, body)
     assert error["message"] == f"The request's body is {shown}, but must be a JSON object."
 
@@ -101,7 +101,7 @@ async def test_a_prompt_that_is_too_long_names_the_limit_once_and_what_to_do(wor
         assert message.endswith(fix) and "maximum context length is 256" in message
 
 
-async def test_one_token_is_no_plural(world: HttpWorld) -> None:
+async def test_one_token_is_singular(world: HttpWorld) -> None:
     error = await refused(world, COMPLETIONS, {"prompt": "Hello", "max_tokens": 1, "min_tokens": 2})
     assert "the reply can have at most 1 token:" in error["message"]
 

@@ -59,7 +59,7 @@ async def create(world: HttpWorld, **fields: Any) -> Any:
 
 
 class Streamed:
-    """A stream's first choice put together again."""
+    """The message that a stream's first choice adds up to."""
 
     def __init__(self) -> None:
         self.content = ""
@@ -152,7 +152,7 @@ async def test_a_named_call_is_constrained_to_that_tool(world: HttpWorld) -> Non
     assert result.calls == [["weather", '{"city": "Paris"}']]
 
 
-async def test_a_chunk_says_of_a_call_at_once_what_it_says(world: HttpWorld) -> None:
+async def test_a_chunk_has_one_delta_for_each_call(world: HttpWorld) -> None:
     world.running.tokens_per_step = len(world.ids(CALL))
     world.script = world.says("I look. " + CALL + "\n" + CALL)
     chunks = [chunk async for chunk in await create(world, stream=True)]
@@ -229,7 +229,7 @@ def tagging(arguments: str) -> str:
 
 
 @pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "tag"}}])
-async def test_what_the_grammar_leaves_out_of_a_call_is_checked_when_it_is_complete(
+async def test_keywords_that_the_grammar_omits_are_checked_in_the_complete_call(
     world: HttpWorld, choice: Any
 ) -> None:
     world.running.left_out = [LeftOut("uniqueItems", "tag#/properties/tags/uniqueItems")]
@@ -248,7 +248,7 @@ async def test_what_the_grammar_leaves_out_of_a_call_is_checked_when_it_is_compl
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
-async def test_a_call_with_a_format_that_nobody_knows_streams_and_the_reply_names_it(
+async def test_a_call_with_an_unknown_format_streams_and_the_reply_names_it(
     world: HttpWorld, choice: str
 ) -> None:
     world.running.left_out = [LeftOut("format", "weather#/properties/city/format")]
@@ -279,7 +279,7 @@ async def test_a_tool_without_properties_is_called_with_an_empty_object(
     assert '"properties": {}' in world.text(unpacked(sent.prompt))
 
 
-async def test_reasoning_is_told_apart_from_content(world: HttpWorld) -> None:
+async def test_reasoning_is_separated_from_content(world: HttpWorld) -> None:
     world.script = world.says("<think>\nLet me see.\n</think>\n\nIt is fine.")
     message = (await create(world, tools=[])).choices[0].message
     assert (message.reasoning_content, message.content) == ("Let me see.", "It is fine.")
@@ -312,7 +312,7 @@ async def test_a_call_is_checked_on_another_thread(
     is_valid, receive = BoundedValidator.is_valid, Generation.next
 
     async def late(generation: Generation) -> list[Arrival]:
-        await asyncio.sleep(delay_s)  # outputs come together where the loop is slower than the model
+        await asyncio.sleep(delay_s)  # outputs arrive together where the loop is slower than the model
         return await receive(generation)
 
     def watched(validator: BoundedValidator, value: object) -> bool:

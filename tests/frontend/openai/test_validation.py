@@ -1,4 +1,4 @@
-"""Requests that can't be served, and how the errors name what is wrong."""
+"""Requests that can't be served, and how the errors name the fields at fault."""
 
 from __future__ import annotations
 
@@ -217,7 +217,9 @@ async def test_a_value_of_the_wrong_type_is_named_by_its_path(
 
 
 @pytest.mark.parametrize("value", [b"1e999", b'"\xff"', b'"\\ud800"'])
-async def test_a_wrong_type_is_told_also_before_what_can_not_be_read(world: HttpWorld, value: bytes) -> None:
+async def test_a_wrong_type_is_named_before_a_field_that_cannot_be_read(
+    world: HttpWorld, value: bytes
+) -> None:
     body = b'{"messages": [{"role": 5, "content": %s}]}' % value
     response = await world.http.post("/v1/chat/completions", content=body)
     assert response.status_code == 400, response.text
@@ -266,7 +268,7 @@ async def test_a_part_that_is_not_text_is_named(world: HttpWorld) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"model": }', b"[1]", b'"text"', b'{"prompt": "\xff"}'])
-async def test_a_body_that_is_no_json_object_is_refused(world: HttpWorld, body: bytes) -> None:
+async def test_a_body_that_is_not_a_json_object_is_refused(world: HttpWorld, body: bytes) -> None:
     response = await world.http.post("/v1/completions", content=body)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "invalid_json"
@@ -294,7 +296,7 @@ async def test_a_model_that_is_not_served_is_not_found(world: HttpWorld) -> None
     assert caught.value.code == "model_not_found"
 
 
-async def test_what_the_scheduler_refuses_keeps_its_status_and_field(world: HttpWorld) -> None:
+async def test_a_refusal_of_the_scheduler_keeps_its_status_and_field(world: HttpWorld) -> None:
     def refuse(request: Generate) -> Refused | None:
         return Refused(request.request, 429, "The server is full.", None, "queue_full")
 
@@ -323,7 +325,7 @@ async def test_one_refused_choice_refuses_the_request_and_aborts_the_others(worl
     assert world.engine.open_choices == 0
 
 
-async def test_fields_without_effect_and_unknown_ones_are_accepted(
+async def test_fields_without_effect_and_unknown_fields_are_accepted(
     world: HttpWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     fields = {"user": "a", "metadata": {"a": "b"}, "service_tier": "auto", "store": False, "whim": 1}
@@ -332,7 +334,9 @@ async def test_fields_without_effect_and_unknown_ones_are_accepted(
         format = {"type": "json_schema", "json_schema": schema, "whim": 1}
         more = {**fields, "temprature": 0.5, "response_format": format}
         await world.client.chat.completions.create(model=MODEL, messages=HELLO, extra_body=more)
-    assert sorted(record.getMessage() for record in caplog.records if record.name.endswith(".body")) == [
+    assert sorted(
+        record.getMessage() for record in caplog.records if record.name.endswith(".field_names")
+    ) == [
         "ignoring the unknown request field 'response_format.json_schema.strickt': did you mean "
         "response_format.json_schema.strict?",
         "ignoring the unknown request field 'response_format.whim'",
@@ -350,7 +354,9 @@ async def test_hints_are_accepted_and_the_log_says_once_that_they_have_no_effect
         {"store": True, "service_tier": "priority", "verbosity": "high"},
     ):
         await world.client.chat.completions.create(model=MODEL, messages=HELLO, extra_body=hints)
-    assert sorted(record.getMessage() for record in caplog.records if record.name.endswith(".body")) == [
+    assert sorted(
+        record.getMessage() for record in caplog.records if record.name.endswith(".field_names")
+    ) == [
         "the request field 'service_tier' has no effect. All requests are served alike but for priority.",
         "the request field 'store' has no effect. Replies are not kept.",
         "the request field 'verbosity' has no effect. Ask for it in a message.",
@@ -364,13 +370,13 @@ async def test_an_empty_model_is_the_one_that_is_served(world: HttpWorld, model:
         assert (await world.http.post(path, json=body)).status_code == 200
 
 
-async def test_of_a_long_unknown_name_only_the_beginning_is_looked_at(
+async def test_only_the_beginning_of_a_long_unknown_name_is_read(
     world: HttpWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     for end in "ab":
         extra = {"whim" * 100_000 + end: 1}
         await world.client.chat.completions.create(model=MODEL, messages=HELLO, extra_body=extra)
-    (message,) = [record.getMessage() for record in caplog.records if record.name.endswith(".body")]
+    (message,) = [record.getMessage() for record in caplog.records if record.name.endswith(".field_names")]
     assert len(message) < 200
 
 

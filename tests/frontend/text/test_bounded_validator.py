@@ -1,4 +1,4 @@
-"""Checks of calls end, whatever a schema and a model's text are, and look at nothing outside of a schema."""
+"""A check of a call ends for any schema and any text, and reads nothing outside of the schema."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def doubling(levels: int, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("schema", SCHEMAS, ids=str)
 @given(value=VALUES)
 @settings(max_examples=30, deadline=None)
-def test_what_is_valid_is_what_jsonschema_says(schema: dict[str, Any], value: Any) -> None:
+def test_validity_agrees_with_jsonschema(schema: dict[str, Any], value: Any) -> None:
     plain = jsonschema.validators.validator_for(schema)(schema)
     assert BoundedValidator(schema).is_valid(value) == plain.is_valid(value)
 

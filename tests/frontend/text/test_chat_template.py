@@ -142,7 +142,7 @@ def test_messages_are_not_changed_by_rendering(tmp_path: Path) -> None:
     assert messages == before
 
 
-def test_what_a_template_says_against_the_messages_reaches_the_client(tmp_path: Path) -> None:
+def test_a_templates_objection_to_the_messages_reaches_the_client(tmp_path: Path) -> None:
     (write_model_folder(tmp_path) / "chat_template.jinja").write_text(GEMMA)
     with pytest.raises(RequestError, match="System role not supported") as caught:
         load(tmp_path).render([SYSTEM, USER])
@@ -155,7 +155,7 @@ def test_a_continued_message_excludes_a_generation_prompt(tmp_path: Path) -> Non
         load(tmp_path).render([USER, ANSWER], continue_final_message=True)
 
 
-def test_the_template_may_stand_in_the_tokenizers_config(tmp_path: Path) -> None:
+def test_the_template_may_be_in_the_tokenizers_config(tmp_path: Path) -> None:
     template = load(write_model_folder(tmp_path, config={"chat_template": CHATML}))
     assert template.source() == CHATML
 
@@ -167,7 +167,7 @@ def test_requests_with_tools_use_the_template_for_tools(tmp_path: Path) -> None:
     assert template.render([USER], tools=TOOLS) == "tools"
 
 
-def test_further_templates_may_stand_in_files(tmp_path: Path) -> None:
+def test_further_templates_may_be_in_files(tmp_path: Path) -> None:
     folder = write_model_folder(tmp_path)
     (folder / "chat_template.jinja").write_text("plain")
     (folder / "additional_chat_templates").mkdir()

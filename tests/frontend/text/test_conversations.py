@@ -1,4 +1,4 @@
-"""What a long conversation's prompts are made of: the tokens of its earlier turns, and little new."""
+"""The prompts of a long conversation consist of the tokens of its earlier turns and few new ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ each_template = pytest.mark.parametrize("template", list(TEMPLATES))
 
 class Turn(NamedTuple):
     """`before`: the tokens of the turn before with its reply. `new_text` is empty if they are rewritten,
-    else it is what comes behind their text, and `tail` is what the last prompt's last special token begins.
+    else it is what comes after their text, and `tail` is what the last prompt's last special token begins.
     """
 
     before: bytes
@@ -63,7 +63,7 @@ def test_a_hundred_turns_of_random_text_begin_with_the_tokens_before(kind: str, 
 @each_kind
 @each_template
 def test_a_turn_tokenizes_only_its_new_text(kind: str, template: str) -> None:
-    """And once more what prompted the reply, to see where that begins."""
+    """Also repeats the text that prompted the reply, to see where the reply begins."""
     kept = [turn for turn in hold(kind, TEMPLATES[template], seed=2) if turn.new_text]
     assert [turn.characters for turn in kept] == [len(turn.tail + turn.new_text) for turn in kept]
 
@@ -78,7 +78,7 @@ def test_a_space_that_the_template_puts_before_a_reply_is_the_one_that_was_produ
 
 @each_kind
 def test_conversations_that_take_turns_keep_their_own_tokens(kind: str) -> None:
-    """All ask the same and are told the same, in tokens of their own."""
+    """All have the same question and the same reply, in tokens of their own."""
     tokenizer, chance = chat_tokenizer(kind), random.Random(4)
     memo = PromptMemo(tokenizer)
     conversations = [Conversation(memo, tokenizer, CHATML, f"You are number {n}.") for n in range(12)]
@@ -119,7 +119,7 @@ def test_replies_that_begin_with_the_same_text_keep_their_own_tokens() -> None:
         assert conversation.ask("And?").startswith(prompt + reply)
 
 
-def test_of_replies_with_the_same_text_the_last_is_the_one_that_goes_on() -> None:
+def test_of_replies_with_the_same_text_the_last_is_continued() -> None:
     tokenizer, chance = chat_tokenizer("byte-level"), random.Random(7)
     memo = PromptMemo(tokenizer)
     conversation = Conversation(memo, tokenizer, CHATML)
@@ -203,7 +203,7 @@ def test_reasoning_that_the_template_strips_is_counted_as_lost_once() -> None:
     assert memo.tokens_rewritten == len(first) // 4
 
 
-def test_turns_behind_a_stripped_reply_are_lost_with_it() -> None:
+def test_turns_after_a_stripped_reply_are_lost_with_it() -> None:
     """Reasoning stays as long as tools are called, and goes when the user speaks again."""
     tokenizer = chat_tokenizer("byte-level")
     memo = PromptMemo(tokenizer)

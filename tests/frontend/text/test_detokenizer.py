@@ -39,7 +39,7 @@ def random_tokens(data: st.DataObject, kind: str) -> list[int]:
 
 
 def first_stop(text: str, stops: list[str]) -> tuple[int, str] | None:
-    """The definition: the stop string that ends first; of those that end together the longest."""
+    """The definition: the stop string that ends first; the longest if several end together."""
     ends = [(text.find(stop) + len(stop), -len(stop), stop) for stop in stops if stop in text]
     return (min(ends)[0], min(ends)[2]) if ends else None
 
@@ -82,7 +82,7 @@ def test_text_is_cut_at_the_first_stop_string_however_it_is_chunked(kind: str, d
 @each_kind
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
-def test_what_was_sent_stays_true_and_all_that_is_certain_was_sent(kind: str, data: st.DataObject) -> None:
+def test_sent_text_is_never_revised_and_certain_text_is_sent_at_once(kind: str, data: st.DataObject) -> None:
     """After each push the text sent is the text so far, less the longest end that may become a stop."""
     tokenizer = tokenizer_of_kind(kind)
     tokens = random_tokens(data, kind)

@@ -214,7 +214,7 @@ def test_a_prompt_that_the_memo_could_not_keep_is_not_tokenized_again() -> None:
     assert counting.characters == len("fox")
 
 
-def test_ids_in_pieces_are_those_of_numpys_dtype() -> None:
+def test_ids_of_a_long_text_are_little_endian_int32() -> None:
     text = "The quick brown fox " * 8000
     ids = np.frombuffer(run_now(LongTexts(tokenizer("byte-level")).steps(text)), "<i4")
     assert tokenizer("byte-level").decode(ids.tobytes()) == text

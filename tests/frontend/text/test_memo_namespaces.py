@@ -1,4 +1,4 @@
-"""What is remembered in one namespace is found in that alone."""
+"""A conversation that was remembered in one namespace is found in no other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NEXT = QUESTION + "the fox<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n"
 
 
 def said(memo: PromptMemo, namespace: str | None) -> bytes:
-    """The ids of a next turn, behind a reply in tokens that the tokenizer would not choose."""
+    """The ids of a next turn, after a reply in tokens that the tokenizer would not choose."""
     tokenizer = tokenizer_of_kind("byte-level")
     reply = spelled_out(tokenizer, "the fox")
     prompt = memo.encode(namespace, QUESTION)
@@ -49,7 +49,7 @@ def test_namespaces_that_are_dropped_leave_nothing() -> None:
     assert not memo.encode("a/x", NEXT).startswith(kept)
 
 
-def test_all_namespaces_share_the_room() -> None:
+def test_all_namespaces_share_the_memory_limit() -> None:
     memo = PromptMemo(tokenizer_of_kind("byte-level"), max_bytes=40_000)
     for number in range(300):
         begun = said(memo, f"n{number}")

@@ -47,7 +47,7 @@ def test_a_text_cut_short_is_tokenized_as_the_tokenizer_does(kind: str) -> None:
 @each_kind
 @settings(max_examples=30, deadline=None)
 @given(reply=st.text(st.sampled_from("The fox é你\n \"'"), min_size=1, max_size=12))
-def test_without_replies_a_text_has_the_same_ids_whatever_was_sampled_before(kind: str, reply: str) -> None:
+def test_without_replies_a_texts_ids_do_not_depend_on_earlier_samples(kind: str, reply: str) -> None:
     tokenizer = tokenizer_of_kind(kind)
     memo = PromptMemo(tokenizer, keeps_replies=False)
     prompt_text = turn([("user", "Hello")]) + "<|im_start|>assistant\n"
@@ -131,7 +131,7 @@ def with_added(*tokens: AddedToken) -> Tokenizer:
 
 @settings(max_examples=80, deadline=None)
 @given(text=rendered_text, pieces=st.lists(st.sampled_from(["<|end|>", "  ", "x", "<|e", "<|end|>x"])))
-def test_tokens_that_eat_spaces_are_no_cuts_but_may_stand_between_them(text: str, pieces: list[str]) -> None:
+def test_tokens_that_absorb_spaces_are_no_cuts_but_may_be_between_them(text: str, pieces: list[str]) -> None:
     eating = AddedToken("<|end|>", rstrip=True, lstrip=True, normalized=False, special=True)
     tokenizer = with_added(eating, AddedToken("<|end|>x", normalized=False, special=True))
     memo = PromptMemo(tokenizer)
@@ -195,7 +195,7 @@ def test_texts_are_cut_only_where_no_token_lies_across(tokens: set[str], pieces:
     assert all(cuts.at(text, border) for border in borders[1:])
 
 
-def test_only_tokens_that_others_swallow_are_no_cuts() -> None:
+def test_a_token_that_another_can_absorb_is_no_cut() -> None:
     tokenizer = with_added(*(AddedToken(text, normalized=False) for text in OVERLAPPING))
     cuts = [text for text in OVERLAPPING if CutPoints(tokenizer).at(text.encode() + b" ", 0)]
     assert cuts == ["e<a", "]f["]
@@ -204,8 +204,8 @@ def test_only_tokens_that_others_swallow_are_no_cuts() -> None:
 @each_kind
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_ids_are_always_those_of_the_text(kind: str, data: st.DataObject) -> None:
-    """Whatever was remembered before, and whether or not the text is well cut."""
+def test_ids_always_decode_to_the_text(kind: str, data: st.DataObject) -> None:
+    """With any earlier conversation remembered, and whether or not the text is well cut."""
     tokenizer = tokenizer_of_kind(kind)
     memo = PromptMemo(tokenizer)
     texts = [""]

@@ -1,4 +1,4 @@
-"""Reasoning and answer are told apart."""
+"""Reasoning and answer are separated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", list(CASES))
-def test_text_is_told_apart_wherever_the_stream_is_split(name: str) -> None:
+def test_reasoning_is_separated_wherever_the_stream_is_split(name: str) -> None:
     inside, text, reasoning, content = CASES[name]
     for first in range(len(text) + 1):
         for second in range(first, len(text) + 1):

@@ -1,4 +1,4 @@
-"""What clients send never becomes a special token, whatever the chat template does with it."""
+"""Text of a client never becomes a special token, in any chat template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes in a schema are those that its meta-schema finds, and finding them is cheap."""
+"""The meta-schema's mistakes are found in a schema, cheaply."""
 
 from __future__ import annotations
 
@@ -111,7 +111,13 @@ def test_older_drafts_have_their_own_forms() -> None:
         {"enum": True},
         {"minLength": True},
         {"maximum": 3, "exclusiveMaximum": True},
+        {"maximum": 3, "exclusiveMaximum": 2},
+        {"properties": {"a": {"exclusiveMinimum": True}}},
+        {"exclusiveMinimum": 2},
+        {"exclusiveMinimum": "2", "minimum": 1},
         {"items": [{}], "required": ["a"]},
+        {"definitions": {"a": {"type": "strng"}}},
+        {"definitions": []},
     ],
 )
 def test_an_older_draft_has_the_mistakes_of_its_meta_schema(draft: str, schema: dict[str, Any]) -> None:
@@ -122,7 +128,29 @@ def test_an_older_draft_has_the_mistakes_of_its_meta_schema(draft: str, schema: 
     assert (mistake_in(named) is None) == is_schema
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"id": 5},
+        {"id": "http://a.b/c"},
+        {"properties": {"id": {"type": "string"}}},
+        {"definitions": {"a": {"id": True}}},
+        {"required": []},
+        {"enum": []},
+    ],
+)
+def test_draft_4_has_the_mistakes_of_its_meta_schema(schema: dict[str, Any]) -> None:
+    named = {"$schema": "http://json-schema.org/draft-04/schema#", **schema}
+    kind = validator_for(named)
+    assert (find_mistake(named) is None) == kind(kind.META_SCHEMA).is_valid(named)
+
+
 @pytest.mark.parametrize("draft", ["04", "06", "07"])
 def test_the_id_of_a_schema_is_text_in_every_draft(draft: str) -> None:
     named = f"http://json-schema.org/draft-{draft}/schema#"
     assert find_mistake({"$schema": named, "$id": True}) == ("/$id", True)
+
+
+def test_a_bound_of_draft_4_is_refused_with_a_hint() -> None:
+    assert "draft 4 allows it" in str(mistake_in({"minimum": 1, "exclusiveMinimum": True}))
+    assert "draft 4" not in str(mistake_in({"minimum": True}))

@@ -39,7 +39,7 @@ def test_encoding_is_that_of_the_library(kind: str, text: str) -> None:
 @each_kind
 @settings(max_examples=80, deadline=None)
 @given(text=plain_text)
-def test_what_was_encoded_decodes_as_the_library_decodes_it(kind: str, text: str) -> None:
+def test_encoded_text_decodes_as_the_library_decodes_it(kind: str, text: str) -> None:
     tokenizer = tokenizer_of_kind(kind)
     backend = tokenizers.Tokenizer.from_str(KINDS[kind]())
     tokens = tokenizer.encode(text, False)

@@ -44,7 +44,7 @@ CASES = {
         f"Let me see. \n{hermes(F)}\n{hermes(G)}",
         ["Let me see.", ("f", '{"a": 1}'), ("get_weather", '{"city":"Köln </tool_call> }","n":[1, {}]}')],
     ),
-    "text behind a call": Case("hermes", f"{hermes(F)}\nDone.", [("f", '{"a": 1}'), "Done."]),
+    "text after a call": Case("hermes", f"{hermes(F)}\nDone.", [("f", '{"a": 1}'), "Done."]),
     "almost a tag": Case("hermes", "a <tool_cal> <tool", ["a <tool_cal> <tool"]),
     "an unknown tool": Case(
         "hermes", hermes('{"name": "g", "arguments": {}}'), [hermes('{"name": "g", "arguments": {}}')]
@@ -138,7 +138,7 @@ FRAGMENTS = TAGS + CALLS + OTHERS
 @pytest.mark.parametrize("dialect", get_args(Dialect))
 @settings(max_examples=80, deadline=None)
 @given(fragments=st.lists(st.sampled_from(FRAGMENTS), max_size=10), data=st.data())
-def test_what_is_found_in_any_text_does_not_depend_on_how_it_is_split(
+def test_calls_found_in_a_text_do_not_depend_on_how_it_is_split(
     dialect: Dialect, fragments: list[str], data: st.DataObject
 ) -> None:
     text = "".join(fragments)
@@ -201,11 +201,11 @@ def test_an_enforced_tool_changes_nothing_of_what_is_written_in_another_way(name
         assert parse(live("hermes"), [*text]) == (expected or [text])
 
 
-def test_an_enforced_call_broken_off_in_its_arguments_keeps_what_there_is() -> None:
+def test_an_enforced_call_cut_short_in_its_arguments_keeps_its_beginning() -> None:
     assert parse(live("llama_json"), ['{"name": "f", "parameters": {"a', '": 1']) == [("f", '{"a": 1')]
 
 
-def test_an_enforced_call_broken_off_behind_its_arguments_leaves_nothing_else() -> None:
+def test_an_enforced_call_cut_short_after_its_arguments_has_no_text() -> None:
     assert parse(live("hermes"), [f"<tool_call>\n{F}\n</tool_", ""]) == [("f", '{"a": 1}')]
 
 
@@ -236,7 +236,7 @@ CUT: list[tuple[Dialect, str, list[str | tuple[str, str]]]] = [
 
 @pytest.mark.parametrize("enforced", [NAMES, ()], ids=["enforced", "free"])
 @pytest.mark.parametrize(("dialect", "text", "expected"), CUT)
-def test_of_a_call_that_a_limit_cuts_there_is_what_came_and_no_markup(
+def test_a_call_that_a_limit_cuts_keeps_its_text_without_markup(
     dialect: Dialect, text: str, expected: list[str | tuple[str, str]], enforced: tuple[str, ...]
 ) -> None:
     for split in range(len(text) + 1):
@@ -311,7 +311,7 @@ def test_a_call_that_its_tools_schema_refuses_is_content() -> None:
         assert isinstance(delta, ToolCallDelta) == called
 
 
-def test_a_tool_whose_parameters_are_no_schema_takes_any_object() -> None:
+def test_a_tool_whose_parameters_are_not_a_schema_takes_any_object() -> None:
     fits = check_against([{"type": "function", "function": {"name": "f", "parameters": {"type": 3}}}])
     text = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
     [delta] = ToolCallParser(default_format("hermes"), fits).push(text, True)

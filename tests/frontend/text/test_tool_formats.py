@@ -66,7 +66,7 @@ def test_marks_that_are_special_tokens_are_part_of_the_format(tmp_path: Path) ->
     assert load(tmp_path, QWEN3, ("<tool_call>", "</tool_call>"))[1] == default_format("hermes")
 
 
-def test_hermes_is_what_a_model_without_tools_of_its_own_gets(tmp_path: Path) -> None:
+def test_a_model_without_a_tool_format_gets_hermes(tmp_path: Path) -> None:
     assert detect_format(None) == default_format("hermes")
     assert load(tmp_path, CHATML)[1] == default_format("hermes")
 

@@ -107,7 +107,7 @@ def test_an_optional_call_is_free_text_or_a_whole_call(dialect: Dialect) -> None
 
 
 @pytest.mark.parametrize("dialect", ["hermes", "mistral", "mistral_named"])
-def test_a_tag_begins_a_call_behind_any_text(dialect: Dialect) -> None:
+def test_a_tag_begins_a_call_after_any_text(dialect: Dialect) -> None:
     weather, _ = CALLS[dialect]
     wanted = optional_calls(default_format(dialect), TOOLS, several=True)
     assert accepts(wanted, f"I look. {weather}", f"I look. {weather[:-4]}") == [True, False]
@@ -133,12 +133,12 @@ def test_other_json_may_begin_a_reply_of_a_model_that_writes_calls_as_json() -> 
         ("pythonic", f"Yes. <|python_start|>{BOTH['pythonic']}<|python_end|>"),
     ],
 )
-def test_a_tag_that_a_model_may_leave_out_counts_where_it_stands(dialect: Dialect, text: str) -> None:
+def test_an_optional_tag_counts_where_the_model_writes_it(dialect: Dialect, text: str) -> None:
     wanted = optional_calls(default_format(dialect), TOOLS, several=True)
     assert accepts(wanted, text, text.replace('"Oslo"', "5")) == [True, False]
 
 
-def test_a_python_call_may_leave_out_what_is_not_required() -> None:
+def test_a_python_call_may_omit_optional_arguments() -> None:
     properties = {"a": {"type": "integer"}, "b": {"type": "boolean"}, "c": {"$ref": "#/$defs/d"}}
     parameters = taking(properties, "b", **{"$defs": {"d": {"enum": ["x"]}}})
     wanted = required_calls(default_format("pythonic"), [tool("f", parameters=parameters)], several=False)
@@ -176,7 +176,7 @@ def test_arguments_that_can_not_be_enforced_are_any_object_unless_the_tool_is_st
     ],
 )
 @pytest.mark.parametrize("dialect", get_args(Dialect))
-def test_what_is_wrong_in_a_schema_is_refused_even_where_nobody_enforces_it(
+def test_a_mistake_in_a_schema_is_refused_even_where_it_is_not_enforced(
     dialect: Dialect, wrong: dict[str, Any], path: str
 ) -> None:
     uncovered = UNCOVERED["function"]["parameters"]["properties"]
@@ -222,7 +222,7 @@ def test_of_parameters_that_allow_other_values_too_arguments_are_an_object() -> 
         assert accepts(wanted, *texts) == [True, False]
 
 
-def test_what_is_not_enforced_of_a_python_call_is_named_by_its_parameter() -> None:
+def test_an_unenforced_keyword_of_a_python_call_is_named_by_its_parameter() -> None:
     format = optional_calls(default_format("pythonic"), [UNCOVERED], several=True)
     assert compiled(format).left_out == (("parameters", "f#/properties/a"),)
 
@@ -248,7 +248,7 @@ def hermes_call(arguments: str) -> str:
     ],
     ids=["unique", "path"],
 )
-def test_of_a_calls_arguments_all_is_enforced_but_what_is_checked_or_an_annotation(
+def test_all_of_a_calls_arguments_is_enforced_except_checked_keywords_and_annotations(
     make: Any, strict: bool, parameters: Any, left_out: tuple[str, str], call: str
 ) -> None:
     wanted = make(default_format("hermes"), [tool("f", parameters=parameters, strict=strict)], several=False)
@@ -259,7 +259,7 @@ def test_of_a_calls_arguments_all_is_enforced_but_what_is_checked_or_an_annotati
 
 
 @pytest.mark.parametrize("parameters", [TAGGED, A_FILE], ids=["unique", "path"])
-def test_who_asks_for_all_to_be_enforced_is_refused_what_is_not(parameters: Any) -> None:
+def test_a_request_to_enforce_everything_is_refused_if_a_keyword_cannot_be_enforced(parameters: Any) -> None:
     wanted = required_calls(default_format("hermes"), [tool("f", parameters=parameters)], several=False)
     with pytest.raises(NotCoveredError, match="of the function 'f' can't be enforced"):
         compiled(wanted, unenforced="refuse")
@@ -294,7 +294,7 @@ def test_a_tool_without_a_form_is_only_served_if_its_calls_can_be_checked() -> N
 @pytest.mark.parametrize(
     "wrong", [{"properties": None}, {"properties": ["a"]}, {"required": None}, {"required": [["a"]]}]
 )
-def test_a_python_call_with_parameters_that_are_no_schema_is_left_free_or_refused(
+def test_a_python_call_whose_parameters_are_not_a_schema_is_unconstrained_or_refused(
     wrong: dict[str, Any],
 ) -> None:
     format, odd = default_format("pythonic"), tool("f", parameters={"type": "object", **wrong})

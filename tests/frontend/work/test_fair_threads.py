@@ -37,7 +37,7 @@ async def test_an_error_reaches_the_caller() -> None:
 
 
 class PanicError(BaseException):
-    """Like what a library raises that is written in Rust."""
+    """Like the exceptions of libraries that are written in Rust."""
 
 
 async def test_a_panic_is_an_error_and_leaves_the_threads_working() -> None:
@@ -145,7 +145,7 @@ async def test_work_that_is_cancelled_ends() -> None:
     assert len(log) < 1_000_000
 
 
-async def test_threads_end_with_the_work_and_come_again() -> None:
+async def test_threads_end_with_the_work_and_start_again() -> None:
     work = FairThreads()
     for _ in range(3):
         await work.run(Caller("a"), counted(2, [], "done"))

@@ -82,7 +82,7 @@ def test_silent_processes_that_were_asked_together_share_one_deadline() -> None:
     assert silent.server.told == list(range(12))
 
 
-def test_an_answer_that_is_there_counts_although_it_is_awaited_late() -> None:
+def test_an_answer_in_time_counts_even_if_it_is_read_late() -> None:
     silent = SilentGrammars(1)
     matcher = silent.grammars[0].matcher()
     silent.answer(0)

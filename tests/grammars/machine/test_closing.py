@@ -9,9 +9,10 @@ from typing import Any
 import jsonschema
 import pytest
 from arbora.grammars.machine.closing import Closing
-from arbora.grammars.machine.stack_automaton import MAX_DEPTH, StackAutomaton
+from arbora.grammars.machine.stack_automaton import StackAutomaton
 from arbora.grammars.regex.byte_automaton import compile_regex
 from arbora.grammars.schema import SchemaCompiler
+from arbora.runtime.automaton_format import STACK_DEPTH
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from json_automata import steps, walked
@@ -161,4 +162,4 @@ def test_it_is_not_known_where_nothing_fits_on_the_stack_any_more() -> None:
         nested = {"type": "array", "items": nested, "minItems": 1}
     machine = SchemaCompiler().compile(json.dumps(nested), separators=(",", ":"))
     assert Closing(machine).text(machine.start, []) == b"[[[[1]]]]"
-    assert Closing(machine).text(machine.start, [0] * MAX_DEPTH) is None
+    assert Closing(machine).text(machine.start, [0] * STACK_DEPTH) is None

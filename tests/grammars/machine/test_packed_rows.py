@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 from arbora.grammars.machine.packed_rows import PackedRows, packed
+from arbora.runtime.automaton_format import OWNER
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
 def entry(rows: PackedRows, state: int, column: int) -> int:
     for owner in (state, int(rows.default_state[state])):
-        place = rows.row_starts[owner] + column
-        if rows.owners[place] == owner:
-            return int(rows.entries[place])
+        found, owned_by = rows.entries[rows.row_starts[owner] + column].tolist()
+        if owned_by == owner:
+            return int(found)
     return -1
 
 
@@ -41,4 +42,4 @@ def test_a_row_that_is_like_another_keeps_only_the_differences() -> None:
     table[1:] = table[0]
     table[np.arange(1, 100), 5] = -1
     rows = packed(table, np.zeros(100, np.int32))
-    assert (rows.owners >= 0).sum() == 40 + 99
+    assert (rows.entries[:, OWNER] >= 0).sum() == 40 + 99

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,13 +24,13 @@ from arbora.grammars.masks.token_trie import (
 from arbora.grammars.masks.walker import Walker
 from arbora.grammars.masks.walks import Machine, buffers_for
 from arbora.grammars.schema import SchemaCompiler
+from arbora.runtime.automaton_format import AutomatonTables
 from arbora.runtime.grammar_spec import PropertyOrder
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from json_automata import steps
 from mask_tables import state_mask
 from numpy.typing import NDArray
-from stack_automata import EOS, MODEL_VOCAB, VOCABULARY, Configuration, random_grammar
 
 COMPILER = SchemaCompiler()
 END = 0
@@ -186,9 +185,13 @@ def test_declared_names_beside_free_ones_cost_only_their_differences(masks: Stac
         )
         for count in (20, 40)
     )
-    states = len(many.mask_of_state) - len(few.mask_of_state)
+    states = len(many.states) - len(few.states)
     assert states > 40
-    assert many.nbytes - few.nbytes < 200 * states
+    assert mask_bytes(many) - mask_bytes(few) < 200 * states
+
+
+def mask_bytes(tables: AutomatonTables) -> int:
+    return tables.masks.nbytes + tables.list_tokens.nbytes
 
 
 def texts_of(tries: TokenTries, which: int) -> dict[int, bytes]:
@@ -217,11 +220,6 @@ def test_a_vocabularys_tries_spell_each_token_once(texts: list[bytes]) -> None:
     assert all(len(text) <= MAX_QUOTE_FREE_BYTES and QUOTE not in text for text in quote_free.values())
 
 
-SMALL = StackMasks(
-    tries_of([(t, i) for i, t in enumerate(VOCABULARY) if t and i != EOS], (EOS,), MODEL_VOCAB)
-)
-
-
 def tables_of(walker: Walker, walked: WalkedStates) -> list[NDArray[np.generic]]:
     """The used parts of the tables."""
     edges, tokens, *_ = walker.edges.used.tolist()
@@ -247,20 +245,3 @@ def test_walks_that_run_out_of_capacity_find_the_same_with_more() -> None:
     assert len(one[1])
     for table, same in zip(one, other, strict=True):
         assert np.array_equal(table, same)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.integers(0, 9999), st.booleans())
-def test_random_machines_have_the_masks_of_their_bytes(seed: int, stack: bool) -> None:
-    grammar = random_grammar(seed, stack)
-    states = len(grammar.machine.accepting)
-    like = np.random.default_rng(seed).integers(0, states, states).astype(np.int32)
-    like = np.where(like[like] == like, like, np.arange(states, dtype=np.int32))
-    tables = SMALL.of(replace(grammar.machine, like_state=like))
-    for state in range(states):
-        mask = state_mask(tables, state)
-        at = Configuration(state, grammar.stack_for(state, 6, seed))
-        settled = [t for t in range(len(VOCABULARY)) if t != EOS and not grammar.looks_below(state, t)]
-        for token in settled:
-            if VOCABULARY[token] and token not in mask.undecided | mask.openers:
-                assert (token in mask.allowed) == grammar.allows(at, token), (state, token)

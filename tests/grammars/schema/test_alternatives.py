@@ -110,7 +110,7 @@ def test_properties_that_depend_on_none_of_too_many_others_may_come_in_any_order
 
 
 @pytest.mark.parametrize("order", ["schema", "any"])
-def test_many_objects_of_many_places_are_no_more_than_fits(order: PropertyOrder) -> None:
+def test_many_objects_of_many_properties_stay_within_the_limit(order: PropertyOrder) -> None:
     def kind(number: int) -> dict[str, Any]:
         names = [f"property {number} {place}" for place in range(8)]
         pairs = {name: [other] for name, other in zip(names[::2], names[1::2], strict=True)}

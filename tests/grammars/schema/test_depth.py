@@ -11,8 +11,9 @@ import jsonschema
 import numpy as np
 import pytest
 from arbora.grammars.errors import GrammarError, TooLargeError
-from arbora.grammars.machine.stack_automaton import MAX_DEPTH, StackAutomaton
+from arbora.grammars.machine.stack_automaton import StackAutomaton
 from arbora.grammars.schema import SchemaCompiler
+from arbora.runtime.automaton_format import STACK_DEPTH
 from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -149,7 +150,7 @@ def ended(automaton: StackAutomaton, text: bytes, at: Place, chance: random.Rand
 def test_every_value_that_can_begin_can_end(name: str, order: PropertyOrder) -> None:
     down, schema = RECURSIVE[name]
     machine = COMPILER.compile(json.dumps(schema), property_order=order)
-    automaton = replace(machine, max_depth=MAX_DEPTH)
+    automaton = replace(machine, max_depth=STACK_DEPTH)
     chance = random.Random(name)
     begun, at = bytearray(), (automaton.start, list[int]())
     while True:
@@ -159,11 +160,11 @@ def test_every_value_that_can_begin_can_end(name: str, order: PropertyOrder) -> 
             break
         at = state, stack
         begun.append(down[len(begun) % len(down)])
-        if len(stack) > MAX_DEPTH - 9:
+        if len(stack) > STACK_DEPTH - 9:
             text = ended(automaton, bytes(begun), at, chance)
             assert automaton.accepts(text)
             jsonschema.Draft202012Validator(schema).validate(json.loads(text))
-    assert len(at[1]) > MAX_DEPTH - 9
+    assert len(at[1]) > STACK_DEPTH - 9
 
 
 DEEP = st.sampled_from([AGAIN, needed(1), needed(3), {"type": "array", "items": AGAIN, "minItems": 1}])
@@ -191,7 +192,7 @@ def test_no_way_into_the_depth_gets_stuck(schema: dict[str, Any], seed: int, ord
         machine = COMPILER.compile(json.dumps(schema), property_order=order)
     except (GrammarError, TooLargeError):
         assume(False)
-    automaton, chance = replace(machine, max_depth=MAX_DEPTH), random.Random(seed)
+    automaton, chance = replace(machine, max_depth=STACK_DEPTH), random.Random(seed)
     at: Place = (automaton.start, [])
     for _ in range(500):
         allowed = steps(automaton, at)
@@ -206,7 +207,7 @@ def test_no_way_into_the_depth_gets_stuck(schema: dict[str, Any], seed: int, ord
 @pytest.mark.parametrize("order", ["schema", "any"])
 def test_a_schema_that_needs_more_levels_than_the_stack_has_is_too_large(order: PropertyOrder) -> None:
     with pytest.raises(TooLargeError, match="more than 30 levels"):
-        COMPILER.compile(json.dumps(needed(MAX_DEPTH + 1)), property_order=order)
-    assert COMPILER.compile(json.dumps(needed(MAX_DEPTH))).accepts(
-        b'{"n":' * MAX_DEPTH + b"null" + b"}" * MAX_DEPTH
+        COMPILER.compile(json.dumps(needed(STACK_DEPTH + 1)), property_order=order)
+    assert COMPILER.compile(json.dumps(needed(STACK_DEPTH))).accepts(
+        b'{"n":' * STACK_DEPTH + b"null" + b"}" * STACK_DEPTH
     )

@@ -342,7 +342,7 @@ def test_lists_that_have_no_string_in_common_leave_their_other_values() -> None:
 
 
 @pytest.mark.parametrize("order", ["xy", "yx"])
-def test_a_property_with_the_name_of_an_annotation_tells_schemas_apart(order: str) -> None:
+def test_schemas_differ_by_a_property_named_like_an_annotation(order: str) -> None:
     values = {"x": {"dependentRequired": {"title": ["a"]}}, "y": {"dependentRequired": {}}}
     schema = {"type": "object", "properties": {name: values[name] for name in order}}
     automaton = COMPILER.compile(json.dumps(schema))

@@ -7,8 +7,8 @@ import random
 from typing import Any
 
 import pytest
-from arbora.grammars.machine.stack_automaton import DEAD
 from arbora.grammars.schema import SchemaCompiler
+from arbora.runtime.automaton_format import DEAD
 from arbora.runtime.grammar_spec import PropertyOrder
 from json_automata import walked
 

@@ -180,7 +180,7 @@ def test_listed_numbers_have_no_fraction_where_the_type_is_integer(
     assert [text for text in texts if automaton.accepts(text.encode())] == spelled_ways
 
 
-def test_listed_numbers_that_tell_objects_apart_are_spelled_like_others() -> None:
+def test_enumerated_numbers_that_distinguish_objects_are_spelled_like_others() -> None:
     kinds = [{"const": 1}, {"type": "integer", "const": 2}]
     others = [{"type": "string"}, {"type": "null"}]
     objects = [

@@ -100,6 +100,6 @@ def test_items_of_many_values_are_refused(said: dict[str, Any]) -> None:
     assert caught.value.path == "#/uniqueItems" and "at most 9 values" in str(caught.value)
 
 
-def test_more_items_than_there_are_values_are_no_value() -> None:
+def test_an_array_of_more_items_than_distinct_values_matches_nothing() -> None:
     with pytest.raises(GrammarError, match="allows no value"):
         COMPILER.compile(json.dumps({**UNIQUE, "items": COLORS, "minItems": 4}))

@@ -87,26 +87,3 @@ def test_refusals_and_cancelled_ones_count_too() -> None:
     world.made("a")
     world.made("wrong")
     assert world.begun == ["wrong", "gone", "a", "wrong"]
-
-
-def test_a_grammar_that_takes_anothers_place_counts_instead_of_it() -> None:
-    world = World(3)
-    first = world.made("a", 2 * ENTRY_BYTES)
-    better: Future[Grammar] = Future()
-    better.set_result(Grammar(100))
-    world.cache.replace("a", first, better)
-    for source in "bc":
-        world.made(source)
-    assert world.future("a") is better
-    world.made("d")
-    assert world.future("b") is not better and world.begun == [*"abcd", "b"]
-
-
-def test_only_a_future_that_is_still_cached_is_replaced() -> None:
-    world = World(2)
-    first = world.made("a")
-    world.cache.forget("a", first)
-    better: Future[Grammar] = Future()
-    better.set_result(Grammar(100))
-    world.cache.replace("a", first, better)
-    assert world.future("a") is not better

@@ -6,21 +6,21 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGrammar
 from arbora.grammars.errors import TooLargeError
+from arbora.grammars.host import client as host_client
 from arbora.grammars.host.client import GrammarProcess
 from arbora.grammars.host.messages import CompileJob, Outcome
 from arbora.grammars.machine.closing import Closing
 from arbora.grammars.machine.stack_automaton import StackAutomaton
 from arbora.grammars.service import automaton as automaton_module
-from arbora.grammars.service import compiler as compiler_module
 from arbora.grammars.service.compiler import MAX_TEXT, THREADS, WORKERS
 from arbora.grammars.service.jobs import Job, Result
 from arbora.grammars.service.lanes import LARGE
+from arbora.grammars.service.worker import AutomatonWorker
 from grammar_world import CALL_TOKEN, EOS, answer, compiled, compiler, random_output, submit, vocabulary
 from mask_tables import state_mask
 
@@ -46,7 +46,7 @@ def test_a_mask_allows_a_token_exactly_when_its_bytes_lead_somewhere(
             token for token in range(words.size) if _leads_on(automaton, state, words.token_bytes(token))
         }
         expected -= {CALL_TOKEN, EOS}
-        got = state_mask(automaton.masks, state).allowed
+        got = state_mask(automaton.tables, state).allowed
         assert got - {EOS} == expected
 
 
@@ -64,7 +64,7 @@ def test_the_end_is_allowed_exactly_where_the_text_may_end(grammars: GrammarComp
     state = automaton.machine.start
     ends = []
     for _ in range(4):
-        ends.append(EOS in state_mask(automaton.masks, state).allowed)
+        ends.append(EOS in state_mask(automaton.tables, state).allowed)
         state = int(automaton.machine.transitions[state, automaton.machine.class_of_byte[ord("a")]])
     assert ends == [False, False, True, True]
 
@@ -81,8 +81,8 @@ def test_tokens_are_spelled_as_automata_read_them(grammars: GrammarCompiler) -> 
 def test_equal_masks_are_kept_once(grammars: GrammarCompiler) -> None:
     automaton = compiled(grammars, "regex", "[a-z]{100}")
     assert isinstance(automaton, Automaton)
-    assert len(automaton.masks.masks) + len(automaton.masks.opener_counts) < 15
-    assert len(automaton.masks.mask_of_state) > 100
+    assert len(automaton.tables.masks) + len(automaton.tables.lists) < 15
+    assert len(automaton.tables.states) > 100
 
 
 def test_a_choice_is_one_of_its_strings(grammars: GrammarCompiler) -> None:
@@ -96,7 +96,7 @@ def test_a_choice_is_one_of_its_strings(grammars: GrammarCompiler) -> None:
                 if state >= 0
                 else -1
             )
-        accepts = state >= 0 and EOS in state_mask(automaton.masks, state).allowed
+        accepts = state >= 0 and EOS in state_mask(automaton.tables, state).allowed
         assert accepts == fits
 
 
@@ -142,7 +142,7 @@ def test_a_slow_schema_holds_up_no_other() -> None:
     grammars.close()
 
 
-def test_a_small_schema_is_there_before_large_ones_that_came_first(
+def test_a_small_schema_is_ready_before_earlier_large_ones(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end, build = threading.Event(), grammars._workers.build
@@ -177,7 +177,7 @@ def test_large_schemas_at_llguidance_hold_up_no_small_one(
 
     monkeypatch.setattr(GrammarProcess, "compile", held)
     monkeypatch.setattr(grammars._workers, "build", too_large)
-    submit_large(grammars)
+    submit_large(grammars, "at the host")
     submit(grammars, "small", "json_schema", '{"enum":["at the host"]}')
     assert isinstance(answer(grammars, "small"), HostGrammar)
     assert not end.is_set() and grammars.pending == 2 * THREADS
@@ -185,10 +185,10 @@ def test_large_schemas_at_llguidance_hold_up_no_small_one(
     end.set()
 
 
-def submit_large(grammars: GrammarCompiler) -> None:
+def submit_large(grammars: GrammarCompiler, title: str = "large") -> None:
     """More than there are threads."""
     for number in range(2 * THREADS):
-        schema = {**SLOW_SCHEMA, "title": f"large{number}"}
+        schema = {**SLOW_SCHEMA, "title": f"{title}{number}"}
         submit(grammars, f"large{number}", "json_schema", json.dumps(schema))
 
 
@@ -204,7 +204,7 @@ def test_a_cancelled_grammar_that_was_not_begun_never_is(monkeypatch: pytest.Mon
     submit_large(grammars)
     waiting = json.dumps({"enum": [1], "title": "a" * LARGE})
     submit(grammars, "first", "json_schema", waiting)
-    queued = grammars._tickets["first"].future
+    queued = grammars._tickets["first"]
     submit(grammars, "second", "json_schema", waiting)
     grammars.cancel("first")
     assert not queued.cancelled(), "the second waits for it"
@@ -236,6 +236,58 @@ def test_a_grammar_that_is_too_long_to_parse_is_refused_with_the_numbers(
     assert str(MAX_TEXT + 1) in str(result) and str(MAX_TEXT) in str(result)
 
 
+def test_a_request_waits_for_its_automaton_while_the_first_process_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    go, start = threading.Event(), AutomatonWorker.start
+
+    def held(worker: AutomatonWorker) -> None:
+        assert go.wait(PATIENCE_S)
+        start(worker)
+
+    monkeypatch.setattr(AutomatonWorker, "start", held)
+    grammars = compiler()
+    submit(grammars, "first", "regex", "[ab]")
+    assert grammars.finished() == []
+    go.set()
+    assert isinstance(answer(grammars, "first"), Automaton)
+    grammars.close()
+
+
+def test_no_grammar_is_blamed_for_the_start_time_of_llguidance(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(job: Job) -> Result:
+        raise TooLargeError("many states")
+
+    start = "import time; time.sleep(3); from arbora.grammars.host.server import main; main()"
+    monkeypatch.setattr(host_client, "_START", start)
+    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 1.0)
+    grammars = compiler()
+    monkeypatch.setattr(grammars._workers, "build", too_large)
+    assert isinstance(compiled(grammars, "regex", "[ab]"), HostGrammar)
+    grammars.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [("json_schema", "{"), ("regex", "("), ("choice", []), ("structural_tag", {"type": "no such"})],
+)
+def test_a_grammar_that_neither_engine_can_read_is_refused(
+    grammars: GrammarCompiler, kind: str, source: object
+) -> None:
+    assert isinstance(compiled(grammars, kind, source), GrammarError)
+
+
+def test_nothing_goes_on_when_the_compiler_is_closed() -> None:
+    before = set(threading.enumerate())
+    grammars = compiler()
+    for number in range(3 * THREADS):
+        submit(grammars, f"{number}", "regex", f"[0-9]{number}")
+    futures = list(grammars._tickets.values())
+    grammars.close()
+    assert all(future.done() for future in futures)
+    assert set(threading.enumerate()) <= before
+
+
 def test_the_owner_is_notified_when_a_grammar_is_ready() -> None:
     told = threading.Event()
     grammars = compiler(on_finished=told.set)
@@ -243,27 +295,6 @@ def test_the_owner_is_notified_when_a_grammar_is_ready() -> None:
     assert told.wait(PATIENCE_S)
     ((ticket, result),) = grammars.finished()
     assert ticket == "ticket" and isinstance(result, Automaton)
-    grammars.close()
-
-
-def test_a_grammar_that_is_made_as_its_grace_ends_is_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    is_made, go, hand_over = threading.Event(), threading.Event(), compiler_module._hand_over
-
-    def held(*futures: Any) -> None:
-        is_made.set()
-        assert go.wait(PATIENCE_S)
-        hand_over(*futures)
-
-    monkeypatch.setattr(compiler_module, "_hand_over", held)
-    grammars = compiler()
-    submit(grammars, "ticket", "regex", "made|late")
-    (future,) = grammars._in_grace
-    assert is_made.wait(PATIENCE_S)
-    assert grammars.finished() == []
-    grammars._in_grace[future] = 0.0
-    assert grammars.finished() == []
-    go.set()
-    assert not isinstance(answer(grammars, "ticket"), Exception)
     grammars.close()
 
 
@@ -289,11 +320,11 @@ def test_all_that_the_host_holds_of_an_automaton_counts_for_its_memory(grammars:
     plain, closing = (compiled(grammars, "json_schema", schema, closing=closing) for closing in (False, True))
     assert isinstance(plain, Automaton) and isinstance(closing, Automaton)
     machine = plain.machine
-    assert plain.host_nbytes > machine.nbytes + plain.masks.nbytes + plain.rows.nbytes
+    assert plain.host_nbytes > machine.nbytes + plain.tables.nbytes
     assert closing.host_nbytes > plain.host_nbytes
 
 
-def test_a_process_is_there_before_the_first_grammar() -> None:
+def test_a_process_is_started_before_the_first_grammar() -> None:
     grammars = compiler()
     deadline = time.monotonic() + PATIENCE_S
     while len(grammars._workers._idle) < WORKERS and time.monotonic() < deadline:

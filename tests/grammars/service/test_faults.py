@@ -156,7 +156,7 @@ def test_the_output_of_a_process_is_no_answer(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_a_process_that_can_not_be_started_is_no_grammars_fault(
+def test_a_process_that_cannot_be_started_is_blamed_on_no_grammar(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(worker_module, "_START", "raise SystemExit(3)")
@@ -166,7 +166,7 @@ def test_a_process_that_can_not_be_started_is_no_grammars_fault(
     grammars.close()
 
 
-def test_that_the_processes_compile_their_own_code_is_told_once_and_only_if_they_do(
+def test_the_log_says_once_that_processes_compile_their_own_code_and_only_if_they_do(
     grammars: GrammarCompiler, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert isinstance(compiled(grammars, "regex", "first"), Automaton)

@@ -20,7 +20,7 @@ from arbora.grammars import (
     GrammarError,
     HostGrammar,
 )
-from arbora.grammars.errors import TooSlowError
+from arbora.grammars.errors import ParserFailedError, TooSlowError
 from arbora.grammars.host import client as host_client
 from arbora.grammars.host.messages import KILL, Ended, HostVocabulary
 from arbora.grammars.service import refused
@@ -193,6 +193,36 @@ def test_a_grammar_that_llguidance_fails_at_is_to_blame_for_the_end_of_its_repli
     assert again.matcher().consume(ord("b")) is None
 
 
+def test_a_grammar_at_which_llguidance_always_fails_is_refused_after_a_few_processes(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = 'start: C+ %json {}\nC: "b" | "c"\n%ignore / /'
+    for _ in range(refused.PARSER_FAILURES):
+        matcher = followed(grammars, text).matcher()
+        matcher.append([ord("b"), ord(" ")])
+        assert isinstance(matcher.consume(ord("b")), GrammarError)
+    forks = grammars._host._server._next_number
+    assert "llguidance fails at it" in str(compiled(grammars, "grammar", text))
+    assert grammars._host._server._next_number == forks, "no process was started for it"
+    monkeypatch.setattr(grammars._refused, "_clock", lambda: time.monotonic() + refused.REFUSED_S + 1)
+    assert followed(grammars, text).matcher().consume(ord("b")) is None
+
+
+def test_failures_of_the_parser_are_forgotten_in_time_and_for_the_oldest_grammars(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(refused, "MOST_REFUSED", 10)
+    now = 0.0
+    known = refused.Refused(lambda: now)
+    for _ in range(5):
+        known.note(b"rare", ParserFailedError("panic"))
+        now += refused.REFUSED_S
+    assert known.reason(b"rare") is None
+    for number in range(100):
+        known.note(b"%d" % number, ParserFailedError("panic"))
+    assert len(known._failures) == 10
+
+
 def test_the_process_of_a_grammar_ends_when_nothing_refers_to_it(grammars: GrammarCompiler) -> None:
     live = grammars._host._server.live
     matcher = followed(grammars, 'start: "kept" /[a-z]+/').matcher()
@@ -334,6 +364,34 @@ def test_a_server_that_is_stopped_is_ended_and_the_next_grammar_has_a_new_one(
     made.close()
 
 
+def test_a_stopped_server_hardly_delays_the_replies_whose_process_died() -> None:
+    made = compiler()
+    matcher = followed(made, 'start: "stopped" /[a-z]+/').matcher()
+    server = made._host._server.pid
+    assert server is not None and matcher.consume(ord("s")) is None
+    (process,) = children_of(server)
+    os.kill(server, signal.SIGSTOP)
+    os.kill(process, signal.SIGKILL)
+    began = time.monotonic()
+    assert isinstance(matcher.consume(ord("t")), CompilerError), "no grammar is blamed"
+    assert time.monotonic() - began < 5 * host_client.LOOP_WAIT_S < host_client.END_DEADLINE_S
+    os.kill(server, signal.SIGCONT)
+    made.close()
+
+
+def test_a_job_may_wait_for_the_processor_as_long_as_it_takes_little_of_it(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 0.3)
+    compiled(grammars, "regex", "warm again")
+    (builder,) = [child for pid in workers(grammars) for child in children_of(pid)][-1:]
+    os.kill(builder, signal.SIGSTOP)
+    submit(grammars, "paused", "regex", "paused")
+    time.sleep(0.6)
+    os.kill(builder, signal.SIGCONT)
+    assert isinstance(answer(grammars, "paused"), Automaton)
+
+
 def test_a_stopped_server_never_delays_its_senders() -> None:
     server = host_client.HostServer(HostVocabulary(bytes(8), b"", [0], (0,), 1))
     running = host_client._Running(server._vocabulary)
@@ -356,7 +414,7 @@ def test_a_timeout_is_the_grammars_fault_only_if_it_had_the_processor(
     assert (known.reason(b"slow") is not None) == (kind is TooSlowError)
 
 
-def test_the_server_tells_how_much_processor_time_a_grammar_took(
+def test_the_server_reports_the_processor_time_of_a_grammar(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 0.02)

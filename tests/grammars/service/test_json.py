@@ -53,7 +53,7 @@ def is_compact(text: bytes) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_is_drawn_from_the_masks_fits_the_schema(grammars: GrammarCompiler, seed: int) -> None:
+def test_every_text_drawn_from_the_masks_fits_the_schema(grammars: GrammarCompiler, seed: int) -> None:
     grammar = compiled(grammars, "json_schema", SCHEMA)
     assert isinstance(grammar, Automaton)
     text = random_output(grammar, seed)

@@ -90,7 +90,7 @@ def test_the_smaller_waiting_task_begins_first(narrow: World) -> None:
     assert narrow.began == ["first", "shorter", "longer"]
 
 
-def test_nothing_waits_for_ever_while_smaller_ones_come(narrow: World) -> None:
+def test_no_job_waits_for_ever_while_smaller_ones_arrive(narrow: World) -> None:
     narrow.submit("first", 30)
     narrow.submit("huge", 1000 * LARGE)
     narrow.now = LONGEST_LEAD_S - 1

@@ -1,4 +1,4 @@
-"""What is said of a grammar that is neither Lark nor GBNF, or wrong GBNF."""
+"""The errors for a grammar that is neither Lark nor GBNF, or is wrong GBNF."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def word_tag(begin: str, end: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("at_least_one", [False, True])
 @pytest.mark.parametrize("stop_after_first", [False, True])
-def test_only_the_separator_stands_between_tags(at_least_one: bool, stop_after_first: bool) -> None:
+def test_only_the_separator_is_between_tags(at_least_one: bool, stop_after_first: bool) -> None:
     listed = [{"type": "tag", **word_tag("a", "")}, {"type": "tag", **word_tag("b", "b")}]
     format = {"type": "tags_with_separator", "tags": listed, "separator": "b"}
     options = {"at_least_one": at_least_one, "stop_after_first": stop_after_first}
@@ -128,7 +128,7 @@ def test_any_text_in_a_tag_goes_up_to_the_first_of_its_ends() -> None:
     assert accepted(format, TEXTS) == [text for text in TEXTS if re.fullmatch(regex, text)]
 
 
-def test_a_tag_at_the_start_counts_there_and_behind_another() -> None:
+def test_a_tag_at_the_start_counts_there_and_after_another_tag() -> None:
     format = {"type": "triggered_tags", "triggers": [], "tags": [], "at_start": [json_tag("{", "}", False)]}
     format["at_start"] = [{"type": "tag", **word_tag("ab", "")}]
     regex = r"(?:aba)*(?!ab).*"
@@ -328,7 +328,7 @@ def test_a_schema_that_neither_engine_can_follow_is_refused_with_keyword_and_pat
         assert isinstance(refused, GrammarError) and "uniqueItems" in str(refused)
 
 
-def test_a_grammar_behind_reasoning_that_is_none_is_refused_in_its_readers_words(
+def test_an_invalid_grammar_after_reasoning_is_refused_with_its_own_message(
     grammars: GrammarCompiler,
 ) -> None:
     format = THINKING | {"is_open": True, "content": {"type": "grammar", "grammar": "pair = a"}}
@@ -350,6 +350,6 @@ def test_the_strings_of_all_tools_share_their_masks(grammars: GrammarCompiler) -
     def masks(count: int) -> int:
         schemas = [{"type": "object", "properties": {f"key{i}": {"type": "string"}}} for i in range(count)]
         listed = [json_tag(f"<t>{i}", "</t>", schema) for i, schema in enumerate(schemas)]
-        return len(automaton(grammars, calls(triggers=["<t>"], tags=listed)).masks.masks)
+        return len(automaton(grammars, calls(triggers=["<t>"], tags=listed)).tables.masks)
 
     assert masks(60) == masks(30)

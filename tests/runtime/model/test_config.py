@@ -247,7 +247,7 @@ def test_the_expected_tensors_are_those_that_transformers_saves(tmp_path: Path) 
         assert {name: spec.shapes for name, spec in expected.items()} == stored
 
 
-def test_a_tied_head_that_is_stored_all_the_same_is_ignored(model: Path) -> None:
+def test_a_stored_copy_of_a_tied_head_is_ignored(model: Path) -> None:
     edit_config(model, tie_word_embeddings=True)
     config = load_decoder_config(model)
     expected = expected_tensors(config, formats(model).choose)

@@ -92,7 +92,7 @@ def loaded(model: Path) -> tuple[int, int]:
     return peak, after
 
 
-def test_free_memory_is_within_what_the_machine_has() -> None:
+def test_free_memory_is_at_most_the_machines() -> None:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert 0 < free_memory(torch.device("cpu")) <= total
 

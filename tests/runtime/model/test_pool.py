@@ -33,7 +33,7 @@ def test_there_are_never_more_pages_than_the_slots_can_use() -> None:
     assert pool(10**9) == PoolSize(4 * 7, 100)
 
 
-def test_a_default_context_is_cut_to_what_the_memory_holds() -> None:
+def test_a_default_context_is_limited_by_the_memory() -> None:
     assert pool(3_000, asked=False) == PoolSize(3, 48)
 
 
@@ -78,7 +78,7 @@ def places(tables: PageTables, slots: list[int], positions: list[int]) -> list[i
     return found
 
 
-def test_tokens_stand_in_their_slots_pages_in_order() -> None:
+def test_tokens_are_in_their_slots_pages_in_order() -> None:
     tables = PageTables(slots=3, max_model_len=20, page_size=4)
     tables.append(2, np.array([9, 5], np.int32))
     tables.append(0, np.array([1], np.int32))

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 import pytest
 import zmq
-from arbora.kernels.automaton import Tables
 from arbora.runtime.messages import (
     Alive,
     Failed,
@@ -36,7 +35,7 @@ from arbora.runtime.processes import sockets
 from arbora.runtime.processes.heartbeat import Heartbeat
 from arbora.runtime.vocabulary import build_vocabulary, save_vocabulary
 from checkpoints import VOCAB_SIZE, edit_config, random_model, save_model
-from stack_automata import load_message, no_lists, rows_of
+from stack_automata import load_message, tables
 from step_driver import GREEDY, StepDriver, packed, serve_config, unpacked
 
 EPOCH = 3
@@ -120,7 +119,7 @@ def mask_of(tokens: list[int]) -> bytes:
     return np.packbits(flags, bitorder="little").tobytes()
 
 
-def test_it_runs_queued_plans_in_order_until_it_is_told_to_stop(peers: Peers, model: Path) -> None:
+def test_queued_plans_run_in_order_until_a_stop_message(peers: Peers, model: Path) -> None:
     ready = peers.ready()
     assert (ready.slots, ready.page_size, ready.vocab_size, ready.device) == (8, 16, VOCAB_SIZE, "cpu")
     peers.model.send(StepPlan(1, [first_row()], [SlotSetup(0, GREEDY)]))
@@ -160,14 +159,7 @@ def test_a_grammar_uses_the_vocabulary_file(peers: Peers, directory: Path) -> No
     classes[ord("a")], classes[ord("b")] = 1, 2
     transitions = np.array([[-1, 1, -1], [-1, -1, 2], [-1, -1, -1]], np.int32)
     masks = np.frombuffer(mask_of([200]) + mask_of([257]), np.int32).reshape(2, -1)
-    tables = Tables(
-        class_of_byte=classes,
-        mask_of_state=np.array([0, 1, 1], np.int32),
-        masks=masks,
-        **rows_of(transitions),
-        **no_lists(3),
-    )
-    peers.model.send(load_message(5, tables))
+    peers.model.send(load_message(5, tables(classes, transitions, [0, 1, 1], masks)))
     peers.model.send(StepPlan(1, [first_row()], [SlotSetup(0, GREEDY, grammar=5)]))
     result = peers.result()
     assert (unpacked(result.tokens), unpacked(result.states)) == ([200], [2])

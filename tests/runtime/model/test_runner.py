@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from arbora.grammars import Automaton
-from arbora.kernels.automaton import STACK_DEPTH, Tables
+from arbora.runtime.automaton_format import NO_AUTOMATON, STACK_DEPTH
 from arbora.runtime.messages import (
     DropGrammar,
     Logprobs,
@@ -24,7 +24,7 @@ from arbora.runtime.model.loading import load_model
 from arbora.runtime.sampling_params import SamplingParams
 from byte_grammars import EOS, WORDS, bits, byte_vocabulary, nested
 from checkpoints import VOCAB_SIZE, random_model, save_model
-from stack_automata import after_text, automaton, load_message, no_lists, rows_of
+from stack_automata import after_text, automaton, load_message, tables
 from step_driver import GREEDY, StepDriver, full_logprobs, no_masks, packed, serve_config, unpacked
 
 NAN_TOKEN = 7
@@ -63,7 +63,7 @@ def test_only_rows_that_sample_are_in_the_result_in_the_plans_order(driver: Step
     result = driver.run([driver.row(4), driver.row(2), driver.row(6, PROMPT, sample=False)])
     assert unpacked(result.slots) == [4, 2]
     assert len(unpacked(result.tokens)) == 2
-    assert unpacked(result.states) == [-1, -1]
+    assert unpacked(result.states) == [NO_AUTOMATON, NO_AUTOMATON]
     assert result.forward_tokens == 2 + len(PROMPT)
     assert result.elapsed_ms > 0
 
@@ -145,14 +145,7 @@ def load_ab_grammar(driver: StepDriver, grammar: int) -> None:
     classes[ord("a")], classes[ord("b")] = 1, 2
     transitions = np.array([[-1, 1, -1], [-1, -1, 1]], np.int32)
     masks = np.frombuffer(bits([ord("a")]) + bits([ord("b"), EOS]), np.int32).reshape(2, WORDS)
-    tables = Tables(
-        class_of_byte=classes,
-        mask_of_state=np.arange(2, dtype=np.int32),
-        masks=masks,
-        **rows_of(transitions),
-        **no_lists(2),
-    )
-    driver.runner.load_grammar(load_message(grammar, tables))
+    driver.runner.load_grammar(load_message(grammar, tables(classes, transitions, [0, 1], masks)))
 
 
 def test_a_grammar_constrains_its_rows_and_reports_their_states(driver: StepDriver) -> None:
@@ -162,10 +155,10 @@ def test_a_grammar_constrains_its_rows_and_reports_their_states(driver: StepDriv
     driver.start(1)
     first = driver.run([driver.row(0, PROMPT), driver.row(1, PROMPT)])
     assert unpacked(first.tokens) == [ord("a"), free[0]]
-    assert unpacked(first.states) == [1, -1]
+    assert unpacked(first.states) == [1, NO_AUTOMATON]
     second = driver.run([driver.row(0), driver.row(1)])
     assert unpacked(second.tokens)[0] in (ord("b"), EOS)
-    assert unpacked(second.states) == [1, -1]
+    assert unpacked(second.states) == [1, NO_AUTOMATON]
 
 
 def test_a_slot_forgets_its_grammar_when_set_up_anew(driver: StepDriver) -> None:
@@ -183,7 +176,7 @@ def load_nested(driver: StepDriver, grammar: int) -> Automaton:
     return automaton("nested", nested())
 
 
-def test_a_row_nests_as_deep_as_its_stack_and_comes_back(driver: StepDriver) -> None:
+def test_a_row_nests_as_deep_as_its_stack_and_returns(driver: StepDriver) -> None:
     load_nested(driver, 3)
     a, b = ord("a"), ord("b")
     deepest = SamplingParams(max_tokens=99, temperature=0.0, logit_bias={a: 50.0})
@@ -219,7 +212,7 @@ def test_rows_with_and_without_a_stack_share_a_step(driver: StepDriver) -> None:
     result = driver.run([driver.row(slot, PROMPT) for slot in (0, 3, 5)])
     first, second, third = unpacked(result.tokens)
     assert (first, second) == (ord("a"), free[0]) and third in (ord("a"), ord("b"))
-    assert unpacked(result.states) == [1, -1, 1 if third == ord("a") else 2]
+    assert unpacked(result.states) == [1, NO_AUTOMATON, 1 if third == ord("a") else 2]
 
 
 def test_each_row_gets_as_many_logprobs_as_it_asked_for(driver: StepDriver) -> None:

@@ -97,7 +97,7 @@ def test_a_thread_can_end_a_wait_that_no_message_ends(
     assert inbox.receive(1) is None, "one call ends one wait"
 
 
-def test_a_wake_up_that_comes_too_early_or_too_often_is_one(
+def test_early_or_repeated_wake_ups_count_once(
     context: zmq.Context[zmq.Socket[bytes]], directory: Path
 ) -> None:
     inbox: Inbox[Abort] = Inbox(context, tokenizer_address(directory, 0), Abort, epoch=1)

@@ -5,32 +5,29 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from arbora.grammars import Automaton, CompilerError
-from arbora.grammars.machine import stack_automaton as compiler
-from arbora.kernels.automaton import Tables, layout
-from arbora.kernels.automaton.layout import POP, PUSH
+from arbora.runtime.automaton_format import POP, PUSH
 from arbora.runtime.scheduler import grammar_loader
 from arbora.runtime.scheduler.constraint import AutomatonConstraint, DeviceState
 from arbora.runtime.scheduler.fairness import MAX_OVERTAKEN
 from fake_model import VOCAB, pack
 from followed_rows import FollowedRows
 from scheduler_bench import EvenTokens, SchedulerBench
-from stack_automata import action_rows, automaton, no_lists, rows_of
+from stack_automata import automaton, tables
 
 
 def two_brackets() -> Automaton:
     """Tokens 4n + 1 and 4n + 2 open two kinds of bracket, 4n + 3 closes either; 4n is not allowed directly
     inside the second kind."""
-    pushes = [[PUSH, target, operand, 1] for target, operand in ((0, 0), (0, 1), (1, 0), (1, 1))]
-    tables = Tables(
-        class_of_byte=(np.arange(256) % 4).astype(np.uint8),
-        **rows_of(np.array([[0, -2, -4, -6], [-1, -3, -5, -6]])),
-        mask_of_state=np.zeros(2, np.int32),
-        masks=np.zeros((1, VOCAB // 32), np.int32),
-        actions=action_rows(*pushes, (POP, 0, 0, -2)),
-        returns=np.array([0, 1], np.int32),
-        **no_lists(2),
+    pushes = [(PUSH, target, operand, 1) for target, operand in ((0, 0), (0, 1), (1, 0), (1, 1))]
+    made = tables(
+        (np.arange(256) % 4).astype(np.uint8),
+        np.array([[0, -2, -4, -6], [-1, -3, -5, -6]]),
+        [0, 0],
+        np.zeros((1, VOCAB // 32), np.int32),
+        actions=[*pushes, (POP, 0, 0, -2)],
+        returns=[0, 1],
     )
-    return automaton("brackets", tables)
+    return automaton("brackets", made)
 
 
 def bench_with_brackets(num_pages: int) -> SchedulerBench:
@@ -74,17 +71,9 @@ def test_a_token_that_left_the_grammar_is_an_error() -> None:
     assert isinstance(error, CompilerError) and "left its grammar" in str(error)
 
 
-def test_compiler_and_kernels_agree_on_their_numbers() -> None:
-    kinds = ["PUSH", "POP", "CALL", "COUNT", "COUNT_CALL", "DROP", "OPEN", "CLOSE", "SEE", "NEED", "GO"]
-    for name in (*kinds, "FULL", "SET_WORDS", "WORD_NAMES", "ACTION_COLUMNS"):
-        assert getattr(compiler, name) == getattr(layout, name)
-    assert compiler.MAX_DEPTH == layout.STACK_DEPTH
-    assert compiler.WORD_NAMES < 32, "a place of the stack is an int32"
-
-
 def test_a_thousand_grammars_in_flight_stay_within_the_devices_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = 5 * two_brackets().nbytes
-    monkeypatch.setattr(grammar_loader, "DEVICE_BYTES", room)
+    limit = 5 * two_brackets().nbytes
+    monkeypatch.setattr(grammar_loader, "DEVICE_BYTES", limit)
     compiler, rows = EvenTokens(two_brackets()), FollowedRows()
     bench = SchedulerBench(256, 4, slots=8, max_waiting=1000, compiler=compiler, automata=rows)
     for number in range(1000):

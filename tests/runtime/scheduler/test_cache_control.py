@@ -111,7 +111,7 @@ def test_more_pages_than_the_quota_are_not_pinned() -> None:
     assert isinstance(bench.pin(DOCUMENT[:36]), PrefixPinned)
 
 
-def test_a_request_that_others_pins_leave_no_pages_for_is_told_to_unpin_them() -> None:
+def test_a_pin_that_others_leave_no_pages_for_is_refused_with_how_to_end_them() -> None:
     bench = pinned_bench()
     served(bench, OTHER[:8])
     answer = bench.pin(OTHER[:8], name="another")
@@ -319,7 +319,7 @@ def test_a_request_that_opts_out_loses_nothing_when_it_is_retracted() -> None:
     assert bench.report().pages_free == 16
 
 
-# What is cut short
+# Queries that are cut short
 
 
 def test_a_cancelled_prompt_keeps_the_chunks_that_were_computed() -> None:
@@ -352,7 +352,7 @@ def test_a_cancelled_reply_keeps_its_generated_tokens_in_the_tree() -> None:
 
 
 @pytest.mark.parametrize(("kind", "kept"), [("nothing_allowed", 12), ("mask_late", 12), ("not_a_number", 0)])
-def test_a_reply_that_fails_keeps_its_pages_unless_they_are_no_numbers(kind: str, kept: int) -> None:
+def test_a_failed_reply_keeps_its_pages_unless_they_hold_invalid_numbers(kind: str, kept: int) -> None:
     bench = SchedulerBench()
     prompt = long_reply_prompt(12, 8)
     bench.submit("a", prompt)
@@ -368,7 +368,7 @@ def test_a_reply_that_fails_keeps_its_pages_unless_they_are_no_numbers(kind: str
     assert bench.cached("again") == kept
 
 
-def test_pages_that_are_no_numbers_stay_so_whatever_the_step_behind_fails_at() -> None:
+def test_pages_with_invalid_numbers_stay_invalid_if_the_next_step_fails() -> None:
     bench = SchedulerBench()
     prompt = long_reply_prompt(12, 8)
     bench.submit("a", prompt)

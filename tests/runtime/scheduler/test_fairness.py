@@ -49,7 +49,7 @@ def test_every_shared_prefix_is_computed_once(
 
 @given(paths=st.lists(PATHS, min_size=2, max_size=8), steps=st.integers(0, 6), planned=st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_a_prefix_whose_request_is_cancelled_is_taken_over_where_it_stands(
+def test_a_cancelled_requests_prefix_is_continued_from_its_last_chunk(
     paths: list[list[int]], steps: int, planned: bool
 ) -> None:
     bench = SchedulerBench(num_pages=1000, page_size=PAGE)
@@ -64,7 +64,7 @@ def test_a_prefix_whose_request_is_cancelled_is_taken_over_where_it_stands(
     assert bench.scheduler.idle
 
 
-def test_a_prefix_whose_request_is_retracted_is_taken_over_where_it_stands() -> None:
+def test_a_retracted_requests_prefix_is_continued_from_its_last_chunk() -> None:
     bench = SchedulerBench(num_pages=186, page_size=PAGE)
     bench.submit("old", [1, 2, 3], max_tokens=150, ignore_eos=True, priority=-1)
     bench.run(steps=64)
@@ -78,7 +78,7 @@ def test_a_prefix_whose_request_is_retracted_is_taken_over_where_it_stands() -> 
     assert bench.tokens("waits") == reply_alone([*document, 52], 1)
 
 
-def test_requests_that_share_nothing_dont_wait_behind_many_that_share_a_prefix() -> None:
+def test_requests_that_share_nothing_are_not_delayed_by_many_that_share_a_prefix() -> None:
     bench = SchedulerBench(num_pages=2000, page_size=PAGE, slots=200, max_waiting=200)
     bench.run()
     document = [1 + i % 50 for i in range(200)]

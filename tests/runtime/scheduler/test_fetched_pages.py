@@ -41,7 +41,7 @@ def test_pages_that_the_tree_lost_meanwhile_are_looked_up_too() -> None:
     assert not bench.model.store.held
 
 
-def test_an_answer_that_comes_after_the_end_is_given_back() -> None:
+def test_pages_fetched_after_the_end_are_freed() -> None:
     bench = with_evicted_prompt()
     bench.submit("again", PROMPT, max_tokens=1)
     bench.scheduler.drop("again")
@@ -50,7 +50,7 @@ def test_an_answer_that_comes_after_the_end_is_given_back() -> None:
     assert not bench.model.store.held
 
 
-def test_a_request_that_is_refused_leaves_nothing_behind() -> None:
+def test_a_refused_request_leaves_no_state() -> None:
     bench = with_evicted_prompt()
     bench.submit("again", PROMPT, max_tokens=1, grammar="bad")
     bench.answer_fetches()

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from arbora.grammars import Automaton, ForcedText
-from arbora.grammars.machine.stack_automaton import DEAD, StackAutomaton
+from arbora.grammars.machine.stack_automaton import StackAutomaton
+from arbora.runtime.automaton_format import DEAD
 from arbora.runtime.messages import StepPlan
 from fake_model import EOS, VOCAB, next_token, pack, unpack
 from followed_rows import FollowedRows

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from arbora.grammars import Automaton, BusyError, CompilerError, GrammarError
-from arbora.grammars.service.automaton import LIST_BYTES
-from arbora.grammars.service.jobs import Job, Result
-from arbora.kernels.automaton import ACTION_COLUMNS, Tables
+from arbora.runtime.automaton_format import ACTION_COLUMNS
+from arbora.runtime.automaton_format import unpacked as unpacked_tables
 from arbora.runtime.grammar_spec import GrammarKind
 from arbora.runtime.messages import DropGrammar, GrammarSpec, LoadGrammar
 from arbora.runtime.scheduler import grammar_loader
-from arbora.runtime.scheduler.constraint import AutomatonConstraint, Constraint, MatcherConstraint
+from arbora.runtime.scheduler.constraint import AutomatonConstraint, Constraint
 from arbora.runtime.scheduler.grammar_loader import GrammarLoader
 from grammar_world import compiler
-from stack_automata import automaton, lists, no_lists, rows_of
+from msgspec import structs
+from stack_automata import automaton, tables
 
 
 class Ready:
@@ -29,16 +28,9 @@ class Ready:
         self.done: list[tuple[str, Automaton]] = []
 
     def submit(self, ticket: str, spec: GrammarSpec, **_: object) -> None:
-        zero = np.zeros(1, np.int32)
         masks = np.broadcast_to(np.int32(-1), (1, self.mask_bytes // 4))
-        tables = Tables(
-            class_of_byte=np.zeros(256, np.uint8),
-            mask_of_state=zero,
-            masks=masks,
-            **rows_of(np.zeros((1, 1), np.int32)),
-            **no_lists(1),
-        )
-        self.done.append((ticket, automaton(spec.text, tables)))
+        made = tables(np.zeros(256, np.uint8), np.zeros((1, 1), np.int32), [0], masks)
+        self.done.append((ticket, automaton(spec.text, made)))
 
     def spelled(self, tokens: np.ndarray) -> bytes:
         return b""
@@ -91,22 +83,15 @@ def test_the_tables_of_the_stack_are_loaded_with_the_automaton() -> None:
     compiler.submit("request", GrammarSpec("regex", "a"))
     ((ticket, plain),) = compiler.finished()
     numbers = np.arange(ACTION_COLUMNS, dtype=np.int32)
-    stacked = replace(
-        plain,
-        machine=replace(plain.machine, actions=numbers[None], returns=numbers[:1]),
-        masks=replace(plain.masks, **lists([(1, 0, 2)], ([5, 6], []), ([7], [8]))),
-    )
-    compiler.done = [(ticket, stacked)]
-    assert stacked.nbytes == plain.nbytes + 4 * (ACTION_COLUMNS + 5) + 2 * LIST_BYTES
+    stacked = structs.replace(plain.tables, actions=numbers[None], returns=numbers[:1])
+    compiler.done = [(ticket, replace(plain, tables=stacked))]
     ((_, constraint),) = loader.finished()
     assert not isinstance(constraint, Exception)
     assert loader.load(constraint)
     (load,) = loader.take_loads()
     assert isinstance(load, LoadGrammar)
-    sent = (load.actions, load.returns, load.lists_of_state, load.list_offsets, load.list_tokens)
-    expected = [numbers.tolist(), [0], [1, 0, 2], [0, 0, 2, 4], [5, 6, 7, 8]]
-    assert [np.frombuffer(part, np.int32).tolist() for part in sent] == expected
-    assert np.frombuffer(load.opener_counts, np.int32).tolist() == [0, 0, 1]
+    sent = unpacked_tables(load.tables)
+    assert (sent.actions.tolist(), sent.returns.tolist()) == ([numbers.tolist()], [0])
 
 
 def test_the_least_recently_used_automata_are_dropped_when_memory_lacks(four_fit: GrammarLoader) -> None:
@@ -154,47 +139,8 @@ def test_a_schema_travels_to_the_device_once_and_no_mask_after_it(kind: GrammarK
     assert loader.load(constraint)
     (load,) = loader.take_loads()
     assert isinstance(load, LoadGrammar)
-    assert load.actions and load.list_tokens
-    grammars.close()
-
-
-def test_a_request_that_need_not_wait_is_followed_by_the_host_from_a_known_time_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    grammars = compiler(grace_s=0.01)
-    go, build = threading.Event(), grammars._workers.build
-    monkeypatch.setattr(grammars._workers, "build", lambda job: go.wait(60) and build(job))
-    loader = GrammarLoader(grammars)
-    assert loader.due_in() is None
-    for request, reproducible in (("at once", False), ("seeded", True)):
-        loader.submit(request, GrammarSpec("regex", "a+", "regex", reproducible=reproducible))
-    due = loader.due_in()
-    assert due is not None and due <= 0.01
-    ((first, constraint),) = finished(loader)
-    assert first == "at once" and isinstance(constraint, MatcherConstraint)
-    assert loader.due_in() is None
-    go.set()
-    ((second, constraint),) = finished(loader)
-    assert second == "seeded" and isinstance(constraint, AutomatonConstraint)
-    grammars.close()
-
-
-def test_a_reproducible_loader_lets_every_request_wait_for_the_automaton(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    grammars = compiler(grace_s=0.001)
-    build = grammars._workers.build
-
-    def slow(job: Job) -> Result:
-        time.sleep(0.2)
-        return build(job)
-
-    monkeypatch.setattr(grammars._workers, "build", slow)
-    loader = GrammarLoader(grammars, reproducible=True)
-    loader.submit("without a seed", GrammarSpec("regex", "a+b", "regex"))
-    assert loader.due_in() is None
-    ((_, constraint),) = finished(loader)
-    assert isinstance(constraint, AutomatonConstraint)
+    tables = unpacked_tables(load.tables)
+    assert tables.actions.size and tables.list_tokens.size
     grammars.close()
 
 

@@ -100,7 +100,7 @@ def test_a_prefix_that_is_not_cached_yet_may_be_pinned_within_the_quota() -> Non
     assert refused(bench.check_pin([*DOCUMENT, *OTHER])).code == "pin_quota_exceeded"
 
 
-def test_where_nothing_may_be_pinned_a_larger_quota_is_the_only_way() -> None:
+def test_with_a_quota_of_zero_the_refusal_advises_a_larger_one() -> None:
     answer = refused(SchedulerBench(40, most_pinned=0).check_pin(DOCUMENT))
     assert answer.message.endswith("of which 0 are. Start the server with a larger --pin-memory.")
 
@@ -120,7 +120,7 @@ def test_pages_that_are_pinned_already_count_once() -> None:
 # What pins take from requests
 
 
-def test_a_request_that_pins_leave_no_pages_for_is_told_to_end_them() -> None:
+def test_the_refusal_of_a_request_that_pins_leave_no_pages_for_says_to_end_them() -> None:
     bench = bench_with(DOCUMENT)
     bench.submit("a", OTHER, max_tokens=90)
     refusal = bench.refused["a"]
@@ -129,7 +129,7 @@ def test_a_request_that_pins_leave_no_pages_for_is_told_to_end_them() -> None:
     assert "Lower max_tokens, end pins (GET /cache lists them" in refusal.message
 
 
-def test_a_request_that_would_not_fit_without_pins_either_is_not_told_of_them() -> None:
+def test_the_refusal_of_a_request_that_is_too_large_even_without_pins_omits_them() -> None:
     bench = bench_with(DOCUMENT)
     bench.submit("a", OTHER, max_tokens=200)
     refusal = bench.refused["a"]

@@ -19,7 +19,7 @@ def test_the_second_turn_starts_where_the_first_ended() -> None:
     assert bench.tokens("2") == reply_alone([*conversation, 5, 6, 7], 3)
 
 
-def test_a_turn_that_comes_while_the_last_step_of_the_one_before_runs_finds_all_of_it() -> None:
+def test_a_turn_that_arrives_during_the_last_step_of_the_turn_before_finds_all_of_it() -> None:
     bench = SchedulerBench(page_size=16)
     first = long_reply_prompt(21, 12)
     bench.submit("1", first, max_tokens=12)
@@ -159,7 +159,7 @@ def test_pages_of_a_failed_row_are_never_used_again() -> None:
     assert bench.tokens("b") == reply_alone(prompt, 10)
 
 
-def test_rows_that_share_pages_stand_together_as_a_group() -> None:
+def test_rows_that_share_pages_are_adjacent_as_a_group() -> None:
     bench = SchedulerBench(page_size=16, num_pages=64)
     document = long_reply_prompt(160, 20)
     for tail in (3, 4, 5):

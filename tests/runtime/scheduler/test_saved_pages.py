@@ -134,7 +134,7 @@ def test_without_write_through_nothing_is_saved_before_it_is_evicted() -> None:
     assert not bench.model.store.pages
 
 
-def test_at_the_end_the_store_gets_all_that_the_cache_holds_in_an_order_it_can_use() -> None:
+def test_at_the_end_the_store_gets_all_cached_pages_in_a_usable_order() -> None:
     bench = SchedulerBench(num_pages=32, page_size=4, most_stored=1000)
     bench.submit("first", PROMPT, max_tokens=4)
     bench.run()

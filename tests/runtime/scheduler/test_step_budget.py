@@ -43,7 +43,7 @@ def test_where_decoding_alone_takes_the_time_prompts_get_a_multiple_of_it() -> N
     assert 0.75 * 200 <= tokens <= 200
 
 
-def test_a_short_prompt_alone_says_nothing_about_long_ones() -> None:
+def test_a_short_prompt_is_no_evidence_about_long_ones() -> None:
     budget = settled(base_ms=60.0, token_ms=1.0)
     before = budget.prefill_tokens(4)
     for _ in range(20):
@@ -67,7 +67,7 @@ def test_restoring_takes_half_of_a_step_at_most_and_leaves_that_much_less_for_co
     assert 0.75 * 140 <= budget.prefill_tokens(4, restored_tokens=1400) <= 140
 
 
-def test_some_is_restored_however_slow_that_is_and_a_little_says_nothing() -> None:
+def test_slow_restores_continue_and_small_ones_are_no_evidence() -> None:
     budget = settled(base_ms=20.0, token_ms=1.0)
     budget.observe_restore(1000, 1e6)
     assert budget.restored_tokens(decode_rows=4) == MIN_RESTORE

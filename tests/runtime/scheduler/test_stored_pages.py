@@ -27,7 +27,7 @@ def restored_pages(bench: SchedulerBench) -> list[int]:
     return [sum(len(unpack(part.pages)) for part in plan.restores) for plan in bench.model.plans]
 
 
-def test_a_long_prefix_is_restored_over_several_steps_while_streams_go_on() -> None:
+def test_a_long_prefix_is_restored_over_several_steps_while_streams_continue() -> None:
     bench = with_long_evicted_prompt()
     bench.submit("stream", [1, 2, 3], max_tokens=20, namespace=None)
     bench.plan()
@@ -57,7 +57,7 @@ def test_pages_that_a_running_request_restores_are_not_restored_for_another() ->
     assert not bench.model.store.held
 
 
-def test_a_request_that_ends_while_it_is_restored_leaves_nothing_behind() -> None:
+def test_a_request_that_ends_during_its_restore_leaves_no_state() -> None:
     bench = with_long_evicted_prompt()
     bench.submit("again", LONG, max_tokens=1)
     bench.answer_fetches()
@@ -96,7 +96,7 @@ def test_restored_pages_are_in_the_tree_for_the_next_request() -> None:
     assert bench.model.store.restored == 9
 
 
-def test_a_request_that_ends_before_its_first_step_leaves_nothing_behind() -> None:
+def test_a_request_that_ends_before_its_first_step_leaves_no_state() -> None:
     bench = with_evicted_prompt()
     bench.submit("again", PROMPT, max_tokens=1)
     bench.answer_fetches()

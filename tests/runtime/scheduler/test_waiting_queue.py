@@ -91,7 +91,7 @@ def test_no_request_of_one_tenant_is_overtaken_more_often_than_the_bound(
 
 
 @given(costs=st.lists(st.tuples(st.sampled_from(TENANTS), COSTS), min_size=20, max_size=120))
-def test_tenants_with_a_backlog_are_served_alike_whatever_they_match(
+def test_tenants_with_a_backlog_are_served_alike_regardless_of_their_matches(
     costs: list[tuple[str, tuple[int, int]]],
 ) -> None:
     world = QueueWorld()
@@ -133,7 +133,7 @@ def test_every_priority_gets_its_turn_under_a_flood_of_better_ones(priorities: l
     assert batch in world.started
 
 
-def test_a_priority_whose_turn_has_come_gets_one_start_not_all() -> None:
+def test_a_starved_priority_gets_one_start_not_all() -> None:
     world = QueueWorld()
     for _ in range(50):
         world.add(priority=1)

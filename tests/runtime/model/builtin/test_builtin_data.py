@@ -59,7 +59,7 @@ def test_another_seed_gives_other_conversations() -> None:
     assert next(conversations("one", STAGES[1])) != next(conversations("two", STAGES[1]))
 
 
-def test_a_chat_asks_only_for_what_the_user_said_before_or_gets_told_so() -> None:
+def test_a_chat_asks_only_for_facts_the_user_gave_or_the_reply_says_there_are_none() -> None:
     for seed in range(200):
         said = ""
         for turn in make_chat(words(seed)).turns:
@@ -68,7 +68,7 @@ def test_a_chat_asks_only_for_what_the_user_said_before_or_gets_told_so() -> Non
             said += turn.user
 
 
-def test_an_answer_about_a_document_stands_in_the_document_or_is_refused() -> None:
+def test_an_answer_about_a_document_is_in_the_document_or_a_refusal() -> None:
     for seed in range(200):
         conversation = make_document_chat(words(seed), 20)
         prompt = conversation.system or ""
@@ -89,7 +89,7 @@ def test_json_replies_are_valid_and_follow_the_schema_order_without_spaces() -> 
             assert list(value) == list(conversation.schema["properties"])
 
 
-def test_json_strings_and_integers_stand_in_the_sentence() -> None:
+def test_json_strings_and_integers_are_in_the_sentence() -> None:
     for seed in range(100):
         for turn in make_extraction(words(seed)).turns:
             for value in json.loads(turn.reply).values():
@@ -200,7 +200,7 @@ def test_tool_calls_and_results_are_rendered_in_hermes_style(tokenizer: PreTrain
     )
 
 
-def test_the_template_refuses_what_the_model_cannot_read(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_the_template_refuses_inputs_that_the_model_cannot_read(tokenizer: PreTrainedTokenizerBase) -> None:
     picture: list[dict[str, object]] = [
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
     ]
@@ -213,7 +213,7 @@ def test_any_text_survives_the_tokenizer(fast_tokenizer: Tokenizer, text: str) -
     assert fast_tokenizer.decode(fast_tokenizer.encode(text).ids, skip_special_tokens=False) == text
 
 
-def test_a_name_has_the_same_tokens_wherever_it_stands(fast_tokenizer: Tokenizer) -> None:
+def test_a_name_has_the_same_tokens_at_every_position(fast_tokenizer: Tokenizer) -> None:
     name = fast_tokenizer.encode("Varkelou").ids
     for around in ("I am Varkelou.", '{"name":"Varkelou"}', "Varkelou, hello"):
         ids = fast_tokenizer.encode(around).ids
@@ -251,7 +251,7 @@ def test_prompts_of_the_held_out_documents_reach_but_seldom_pass_1024_tokens(
     assert sum(length > 1024 for length in lengths) < 10
 
 
-def test_transformers_computes_what_the_trainer_computes(tmp_path: Path) -> None:
+def test_transformers_and_the_trainer_compute_the_same(tmp_path: Path) -> None:
     torch.manual_seed(0)
     shape = Shape(
         vocabulary=64, hidden=32, layers=2, heads=4, kv_heads=2, head_dim=16, intermediate=48, context=32
@@ -280,7 +280,7 @@ def test_the_model_in_the_package_is_whole_and_below_eight_megabytes() -> None:
     assert json.loads((BUILTIN / "config.json").read_text())["max_position_embeddings"] >= 4096
 
 
-def test_the_built_in_model_knows_who_it_is(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_the_built_in_model_knows_its_name(tokenizer: PreTrainedTokenizerBase) -> None:
     model = AutoModelForCausalLM.from_pretrained(BUILTIN, dtype=torch.float32)
     reply = greedy_reply([{"role": "user", "content": "Who are you?"}], model, tokenizer)
     assert reply == "I am Arbora's small built-in demonstration model."

@@ -32,7 +32,7 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     yield World(tmp_path, places=8, disk=request.param)
 
 
-def test_a_page_comes_back_as_it_was_saved(world: World) -> None:
+def test_a_restored_page_equals_the_saved_one(world: World) -> None:
     expected = [world.content(page) for page in (3, 7)]
     world.save([1, 2], [3, 7])
     for kv in world.kvs:

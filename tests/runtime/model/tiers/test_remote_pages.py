@@ -126,7 +126,7 @@ def test_pages_are_read_counted_and_written_in_few_round_trips(
 
     monkeypatch.setattr(redis.connection.AbstractConnection, "send_packed_command", spy)
     store.write([page(number) for number in range(8)])
-    assert len(sent) == 2  # what is there, then what isn't
+    assert len(sent) == 2  # a page that exists, then one that doesn't
     places = {key(number): memoryview(bytearray(SIZE)) for number in range(8)}
     assert store.read("", places) == {key(number) for number in range(8)}
     assert all(bytes(places[key(number)]) == content(number) for number in range(8))
@@ -213,7 +213,7 @@ def test_a_server_that_fails_is_left_in_peace_for_a_while(
     assert not read(store, 1)
     assert not caplog.records
     assert store.forget("", "a") is None
-    assert len(caplog.records) == 1  # what is to be forgotten is tried all the same
+    assert len(caplog.records) == 1  # forgetting is tried all the same
     monkeypatch.setattr(time, "monotonic", lambda: 1e9)
     assert not read(store, 1)
     assert len(caplog.records) == 2
@@ -237,7 +237,7 @@ def test_a_server_that_is_full_is_still_read(
     assert "wrong number of arguments" in record.message
 
 
-def test_a_server_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "ANSWER_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         store = RemoteStore(f"redis://127.0.0.1:{mute.getsockname()[1]}/0")
@@ -262,7 +262,7 @@ def test_a_flush_stores_the_missing_pages_and_another_server_finds_all(url: str,
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_a_server_that_comes_back_is_used_again(
+def test_a_server_that_is_reachable_again_is_used(
     kind: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,0 +1,8 @@
+"""The faces of this server. Errors on a path without a face have OpenAI's form."""
+
+from __future__ import annotations
+
+from .http.faces import Faces
+from .openai.face import OPENAI
+
+FACES = Faces(OPENAI)

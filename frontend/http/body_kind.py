@@ -1,0 +1,53 @@
+"""The kinds of request bodies: their types, and the names in them that have a check of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+FieldCheck: TypeAlias = Callable[[bytes], str | None]
+"""Takes the JSON of a field that has no effect. Returns what to log once, or raises `RequestError`."""
+
+
+class Binding(NamedTuple):
+    """The fields of an object that a request relies on. Ignoring a misspelt one would change the reply.
+
+    `instead` maps other servers' names to the fields that mean the same here. `alone`: the object has nothing
+    but such fields, so every unknown text, list or object in it may be one.
+    """
+
+    names: Collection[str]
+    instead: Mapping[str, str] = MappingProxyType({})
+    alone: bool = False
+
+
+Bindings: TypeAlias = Mapping[type[msgspec.Struct], Binding]
+"""by the types of a body and of the objects in it"""
+
+
+@dataclass(frozen=True)
+class BodyKind(Generic[T]):
+    """The type of an endpoint's bodies. `inert` has a check for each known field without effect.
+
+    `elsewhere` has the paths that other names are fields of.
+    """
+
+    struct: type[T]
+    inert: Mapping[str, FieldCheck]
+    binding: Bindings = field(default_factory=dict)
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def decoder(self) -> msgspec.json.Decoder[T]:
+        return msgspec.json.Decoder(self.struct)
+
+    @cached_property
+    def required(self) -> list[str]:
+        return [each.name for each in msgspec.structs.fields(self.struct) if each.required]

@@ -1,0 +1,68 @@
+"""The APIs that a server speaks. Each has paths of its own, and errors in a form of its own on them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Scope
+
+from ...runtime.errors import RequestError
+from .http_service import HttpService
+from .request_log import ERROR_CODE
+
+RETRY_AFTER_SECONDS = 5
+Handler: TypeAlias = Callable[[HttpService, Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True)
+class Face:
+    """One API. `error_json` is the form of its errors, on paths that are one of `prefixes` or below it."""
+
+    routes: Callable[[HttpService], Sequence[Route]]
+    error_json: Callable[[RequestError], bytes]
+    prefixes: tuple[str, ...] = ()
+
+    def has(self, path: str) -> bool:
+        return any(path == prefix or path.startswith(f"{prefix}/") for prefix in self.prefixes)
+
+
+@dataclass(frozen=True)
+class Faces:
+    """All APIs of a server. `default` has the form of the errors on all paths without a face."""
+
+    default: Face
+    others: Sequence[Face] = ()
+
+    def routes(self, http: HttpService) -> list[Route]:
+        return [route for face in (self.default, *self.others) for route in face.routes(http)]
+
+    def error_json(self, path: str, error: RequestError) -> bytes:
+        face = next((face for face in self.others if face.has(path)), self.default)
+        return face.error_json(error)
+
+    def error_response(
+        self, scope: Scope, error: RequestError, headers: dict[str, str] | None = None
+    ) -> Response:
+        """The answer to a refused request, in the form of its path. The log gets the error's code."""
+        scope[ERROR_CODE] = error.code
+        body = self.error_json(scope["path"], error)
+        return Response(body, error.status, {**(headers or {}), **error_headers(error)}, "application/json")
+
+
+def error_headers(error: RequestError) -> dict[str, str]:
+    """429 and 503 say when to try again, 401 how to authenticate."""
+    if error.status in (429, 503):
+        return {"retry-after": str(error.retry_after or RETRY_AFTER_SECONDS)}
+    return {"www-authenticate": "Bearer"} if error.status == 401 else {}
+
+
+def route(method: str, path: str, http: HttpService, handler: Handler) -> Route:
+    async def handle(request: Request) -> Response:
+        return await handler(http, request)
+
+    return Route(path, handle, methods=[method])

@@ -1,0 +1,57 @@
+"""The fields that a reply is bound by: ignoring a misspelt one would give a reply that matches nothing."""
+
+from __future__ import annotations
+
+from ..http.body_kind import Binding, Bindings
+from ..request.messages import FunctionDefinition, Tool
+from .protocol import (
+    AllowedTool,
+    AllowedTools,
+    ChatRequest,
+    CompletionRequest,
+    FunctionName,
+    JsonSchemaFormat,
+    ResponseFormat,
+    StructuredOutputs,
+    ToolChoice,
+)
+
+CONSTRAINTS = (
+    "response_format",
+    "structured_outputs",
+    "regex",
+    "guided_regex",
+    "choice",
+    "guided_choice",
+    "json_schema",
+    "guided_json",
+    "grammar",
+    "guided_grammar",
+    "ebnf",
+)
+
+_PARAMETERS = ("input_schema", "inputSchema", "params", "args", "arguments", "schema", "json_schema")
+
+_FORMATS: Bindings = {
+    ResponseFormat: Binding(ResponseFormat.__struct_fields__, alone=True),
+    JsonSchemaFormat: Binding(
+        ("schema",), {"type": "schema.type", "properties": "schema.properties"}, alone=True
+    ),
+    StructuredOutputs: Binding(
+        StructuredOutputs.__struct_fields__, {"json_schema": "json", "ebnf": "grammar"}, alone=True
+    ),
+}
+_TOOLS: Bindings = {
+    Tool: Binding(Tool.__struct_fields__, {"parameters": "function.parameters"}),
+    FunctionDefinition: Binding(("parameters", "strict"), dict.fromkeys(_PARAMETERS, "parameters")),
+    ToolChoice: Binding(
+        ToolChoice.__struct_fields__,
+        {"name": "function.name", "mode": "allowed_tools.mode", "tools": "allowed_tools.tools"},
+    ),
+    AllowedTools: Binding(AllowedTools.__struct_fields__),
+    AllowedTool: Binding(AllowedTool.__struct_fields__),
+    FunctionName: Binding(FunctionName.__struct_fields__),
+}
+
+IN_COMPLETIONS: Bindings = {CompletionRequest: Binding(CONSTRAINTS), **_FORMATS}
+IN_CHATS: Bindings = {ChatRequest: Binding((*CONSTRAINTS, "tools", "tool_choice")), **_FORMATS, **_TOOLS}

@@ -1,0 +1,93 @@
+"""Turns the values of fields that constrain a reply into one `GrammarSpec`, in every wire format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Raw
+
+from ...runtime.errors import RequestError
+from ...runtime.messages import GrammarSpec
+
+_ANY_OBJECT = '{"type":"object"}'
+
+
+def _number(text: str) -> float | int:
+    """1.0 and 1 are the same number in JSON."""
+    value = float(text)
+    return int(value) if value.is_integer() else value
+
+
+_schemas = msgspec.json.Decoder(float_hook=_number)
+
+
+def regex_spec(pattern: str | None, param: str) -> GrammarSpec | None:
+    return None if pattern is None else GrammarSpec("regex", pattern, param)
+
+
+def grammar_spec(text: str | None, param: str) -> GrammarSpec | None:
+    """A context-free grammar, Lark or GBNF."""
+    return None if text is None else GrammarSpec("grammar", text, param)
+
+
+def choice_spec(options: list[str] | None, param: str) -> GrammarSpec | None:
+    if options is None:
+        return None
+    if not options or "" in options:
+        problem = f"{param} must have at least one string, none of them empty."
+        raise RequestError(problem, param=param, code="invalid_value")
+    return GrammarSpec("choice", msgspec.json.encode(options).decode(), param)
+
+
+def object_spec(is_wanted: bool | None, param: str) -> GrammarSpec | None:
+    """Any JSON object."""
+    return GrammarSpec("json_object", "", param) if is_wanted else None
+
+
+def schema_spec(schema: Raw, param: str) -> GrammarSpec | None:
+    """A schema as an object or as a string that holds JSON; None for null."""
+    if is_null(schema):
+        return None
+    try:
+        if bytes(schema).lstrip().startswith(b'"'):
+            schema = Raw(msgspec.json.decode(schema, type=str).encode())
+        decoded = msgspec.json.decode(schema)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"{param} is not valid JSON: {error}", param=param, code="invalid_value") from None
+    if not isinstance(decoded, dict | bool):
+        raise RequestError(f"{param} must be a JSON schema: an object.", param=param, code="invalid_type")
+    return GrammarSpec("json_schema", bytes(schema).decode(), param)
+
+
+def is_null(value: Raw) -> bool:
+    return bytes(value).strip() == b"null"
+
+
+def one_spec(found: Iterable[GrammarSpec | None]) -> GrammarSpec | None:
+    """The constraint on the reply, or None. Raises `RequestError` if two fields ask for different ones."""
+    specs = [spec for spec in found if spec is not None]
+    if len(specs) > 1 and len(set(map(_meaning, specs))) > 1:
+        names = " and ".join(spec.param for spec in specs)
+        raise RequestError(
+            f"{names} can't be used together: give only one, or the same value in each.",
+            param=specs[1].param,
+            code="invalid_value",
+        )
+    return specs[0] if specs else None
+
+
+def _meaning(spec: GrammarSpec) -> tuple[str, bytes]:
+    """Equal for specs whose texts show that they allow the same replies: JSON is compared by value, a choice
+    as a set of texts, all else letter by letter."""
+    match spec.kind:
+        case "json_object":
+            return "json_schema", _ANY_OBJECT.encode()
+        case "json_schema" | "structural_tag":
+            value = _schemas.decode(spec.text)
+            return spec.kind, json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+        case "choice":
+            texts: list[str] = msgspec.json.decode(spec.text, type=list[str])
+            return "choice", msgspec.json.encode(sorted(set(texts)))
+    return spec.kind, spec.text.encode()

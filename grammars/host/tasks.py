@@ -1,0 +1,48 @@
+"""The tasks of a grammar's process: compile the grammar with llguidance, or describe a structural tag."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ...runtime.grammar_spec import GrammarSpec
+from ..regex.of_spec import regex_of
+from ..tags.format import Format, Grammar, Thinking, json_schemas, read_format
+from .messages import CompileJob, Description
+
+if TYPE_CHECKING:  # the scheduler must not load llguidance
+    from .native import HostCompiler, NativeGrammar
+
+
+def compiled_by_host(job: CompileJob, host: HostCompiler) -> NativeGrammar:
+    """llguidance's grammar. Raises GrammarError."""
+    spec = job.spec
+    match job.task:
+        case "allow":
+            return host.json_schema(spec.schema, spec.separators, "allow")
+        case "lark":
+            return host.lark(job.lark)
+        case "thinking":
+            return host.structural_tag(_thinking_in_lark(spec, job.lark))
+    match spec.kind:
+        case "regex" | "choice":
+            return host.regex(regex_of(spec))
+        case "structural_tag":
+            return host.structural_tag(read_format(spec.text))
+    return host.json_schema(spec.schema, spec.separators)
+
+
+def described(spec: GrammarSpec) -> Description:
+    """The facts about a structural tag that the scheduler needs. Raises GrammarError."""
+    format = read_format(spec.text)
+    schemas = [(schema.function, schema.otherwise) for schema in json_schemas(format)]
+    thought = format.content if isinstance(format, Thinking) else None
+    return Description(schemas, thought.grammar if isinstance(thought, Grammar) else None)
+
+
+def _thinking_in_lark(spec: GrammarSpec, lark: str) -> Format:
+    """The format of a thought and a grammar; `lark` is the grammar in Lark."""
+    format = read_format(spec.text)
+    assert isinstance(format, Thinking), "only a thought has a grammar behind it"
+    return msgspec.structs.replace(format, content=Grammar(lark))

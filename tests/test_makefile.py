@@ -1,0 +1,77 @@
+"""When `make` compiles: once for each version of the compiled sources, without installing again."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import arbora
+import pytest
+
+ROOT = Path(arbora.__file__).parent
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A directory in which everything is installed and compiled."""
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    for folder in ("grammars/masks", "kernels", ".venv/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name in ("grammars/masks/walks.py", "kernels/cpu.py", ".venv/bin/python", ".venv/.installed"):
+        (tmp_path / name).write_text("")
+    finish(tmp_path)
+    return tmp_path
+
+
+def planned(checkout: Path, target: str = "serve") -> str:
+    """The commands that make would run."""
+    command = ["make", "--dry-run", target]
+    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=True).stdout
+
+
+def finish(checkout: Path) -> None:
+    """Leaves the marks of set-up steps that make would leave."""
+    for mark in re.findall(r"^touch (.*)$", planned(checkout), re.MULTILINE):
+        (checkout / mark).touch()
+
+
+def test_nothing_is_compiled_twice(checkout: Path) -> None:
+    assert planned(checkout).split() == ["exec", ".venv/bin/arbora", "serve"]
+
+
+@pytest.mark.parametrize("target", ["serve", "test", "bench"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: (root / "kernels/cpu.py").write_text("A = 1"),
+        lambda root: (root / "grammars/masks/walks.py").write_text("A = 1"),
+        lambda root: (root / "grammars/masks/more.py").write_text(""),
+        lambda root: (root / "kernels/cpu.py").unlink(),
+    ],
+)
+def test_changed_sources_are_compiled_and_nothing_is_installed(
+    checkout: Path, change: Callable[[Path], object], target: str
+) -> None:
+    (checkout / ".venv/.installed-for-tests").write_text("")
+    change(checkout)
+    commands = planned(checkout, target)
+    assert commands.count("precompile") == 2
+    assert "pip" not in commands
+
+
+def test_sources_that_were_compiled_before_are_not_compiled_again(checkout: Path) -> None:
+    source = checkout / "kernels/cpu.py"
+    source.write_text("A = 1")
+    finish(checkout)
+    source.write_text("")
+    assert "precompile" not in planned(checkout)
+
+
+def test_a_new_list_of_packages_is_installed_and_compiled(checkout: Path) -> None:
+    (checkout / ".venv/.installed").unlink()
+    commands = planned(checkout)
+    assert commands.index("install") < commands.index("precompile")
