@@ -12,8 +12,8 @@ BUILTIN_NAME = "arbora-builtin"
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
 TOKENIZER_FILES = ["tokenizer.json", "*.model", "*.tiktoken", "tekken.json", "vocab.json", "vocab.txt"]
 GGUF_INSTEAD = (
-    "GGUF is not supported: use the model's safetensors checkpoint, in 16 bits or quantized as FP8, GPTQ, AWQ "
-    "or by compressed-tensors."
+    "GGUF is not supported: use the model's safetensors checkpoint, in 16 bits or quantized as FP8, GPTQ, "
+    "AWQ or by compressed-tensors."
 )
 _PATH_STARTS = ("/", "./", "../", "~")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
