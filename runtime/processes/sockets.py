@@ -23,6 +23,7 @@ from ..messages import Message
 
 ANY_EPOCH = 0
 MAX_IPC_PATH = 107
+MOST_IN_A_ROW = 64
 _EPOCH = struct.Struct("<I")
 T = TypeVar("T")
 
@@ -139,14 +140,21 @@ class AsyncInbox(Generic[T]):
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.bind(address)
         self._decoder: _Decoder[T] = _Decoder(kind, epoch)
+        self._in_a_row = 0
 
     def move_to(self, epoch: int) -> None:
         self._decoder.epoch = epoch
 
     async def receive(self) -> T:
-        """The next message. Other tasks of the loop run first, so many messages in a row don't stop them."""
+        """The next message. Other tasks of the loop run after every `MOST_IN_A_ROW` messages, so that a long
+        backlog does not stop them."""
         while True:
-            await asyncio.sleep(0)  # receiving does not wait for the loop if a message has arrived
+            self._in_a_row += 1
+            if (
+                self._in_a_row > MOST_IN_A_ROW
+            ):  # receiving does not wait for the loop if a message has arrived
+                self._in_a_row = 1
+                await asyncio.sleep(0)
             message = self._decoder.decode(await self._socket.recv_multipart())
             if message is not None:
                 return message
