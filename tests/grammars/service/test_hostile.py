@@ -193,6 +193,16 @@ def test_a_grammar_that_llguidance_fails_at_is_to_blame_for_the_end_of_its_repli
     assert again.matcher().consume(ord("b")) is None
 
 
+def test_a_grammar_that_needs_too_many_items_of_the_parser_is_to_blame_for_the_end_of_its_replies(
+    grammars: GrammarCompiler,
+) -> None:
+    rules = [f"r{i}" for i in range(2_100)]
+    texts = "\n".join(f'{rule}: "{rule}"' for rule in rules)
+    error = followed(grammars, f"start: /[a-z]/ ({' | '.join(rules)})\n{texts}").matcher().consume(ord("b"))
+    assert isinstance(error, GrammarError), error
+    assert "can't be followed" in str(error) and "the most is 2,000" in str(error)
+
+
 def test_a_grammar_at_which_llguidance_always_fails_is_refused_after_a_few_processes(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
