@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from arbora.runtime.model.decoder_config import load_decoder_config
+from arbora.runtime.model.weight_formats import load_weight_formats
 from arbora.runtime.model.weights import expected_tensors
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
@@ -134,8 +135,9 @@ def write_tokenizer(directory: Path) -> None:
 
 def write_weights(directory: Path) -> None:
     torch.manual_seed(0)
-    expected = expected_tensors(load_decoder_config(directory))
-    tensors = {name: random_tensor(shape) for name, shape in expected.items()}
+    unquantized = load_weight_formats(directory, frozenset())
+    expected = expected_tensors(load_decoder_config(directory), unquantized.choose)
+    tensors = {name: random_tensor(spec.shapes[0]) for name, spec in expected.items()}
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
 
 

@@ -11,6 +11,10 @@ from ..runtime.errors import ConfigError
 BUILTIN_NAME = "arbora-builtin"
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
 TOKENIZER_FILES = ["tokenizer.json", "*.model", "*.tiktoken", "tekken.json", "vocab.json", "vocab.txt"]
+GGUF_INSTEAD = (
+    "GGUF is not supported: use the model's safetensors checkpoint, in 16 bits or quantized as FP8, GPTQ, "
+    "AWQ or by compressed-tensors."
+)
 _PATH_STARTS = ("/", "./", "../", "~")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -33,7 +37,8 @@ def find_model(model: str | None) -> Path:
     if path.is_dir():
         return _checked(path.resolve(), f"MODEL {model}")
     if path.exists():
-        raise ConfigError(f"MODEL {model} is a file. Name the directory that holds config.json.")
+        instead = GGUF_INSTEAD if path.suffix == ".gguf" else "Name the directory that holds config.json."
+        raise ConfigError(f"MODEL {model} is a file. {instead}")
     if model.startswith(_PATH_STARTS):
         raise ConfigError(f"MODEL {model}: there is no such directory ({path.absolute()}).")
     if not _HUB_ID.fullmatch(model):
@@ -47,7 +52,10 @@ def _checked(directory: Path, what: str) -> Path:
     if not (directory / "config.json").is_file():
         raise ConfigError(f"{what}: {directory} has no config.json. Name the directory of a model.")
     if not any(directory.glob("*.safetensors")):
-        raise ConfigError(f"{what}: {directory} has no *.safetensors file; other formats are not read.")
+        instead = f" {GGUF_INSTEAD}" if any(directory.glob("*.gguf")) else ""
+        raise ConfigError(
+            f"{what}: {directory} has no *.safetensors file; other formats are not read.{instead}"
+        )
     if not any(any(directory.glob(pattern)) for pattern in TOKENIZER_FILES):
         raise ConfigError(
             f"{what}: {directory} has no tokenizer. Copy the model's tokenizer.json (or tokenizer.model, "

@@ -44,7 +44,7 @@ ELSEWHERE = {
     "tool-call-parser": _FROM_MODEL,
     "reasoning-parser": _FROM_MODEL,
     "trust-remote-code": "leave it out: no code of a model is run",
-    "quantization": "leave it out: weights are not quantized",
+    "quantization": "leave it out: the model's config.json says how its weights are quantized",
     "context-length": "use --max-model-len",
     "max-seq-len": "use --max-model-len",
     "block-size": "use --page-size",

@@ -19,9 +19,12 @@ def checkout(tmp_path: Path) -> Path:
     """A directory in which everything is installed and compiled."""
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
-    for folder in ("grammars/masks", "kernels", ".venv/bin"):
+    for folder in ("grammars/masks", "kernels", "runtime", ".venv/bin"):
         (tmp_path / folder).mkdir(parents=True)
-    for name in ("grammars/masks/walks.py", "kernels/cpu.py", ".venv/bin/python", ".venv/.installed"):
+    for name in (
+        *("grammars/masks/walks.py", "kernels/cpu.py", "runtime/automaton_format.py"),
+        *(".venv/bin/python", ".venv/.installed"),
+    ):
         (tmp_path / name).write_text("")
     finish(tmp_path)
     return tmp_path
@@ -51,6 +54,7 @@ def test_nothing_is_compiled_twice(checkout: Path) -> None:
         lambda root: (root / "grammars/masks/walks.py").write_text("A = 1"),
         lambda root: (root / "grammars/masks/more.py").write_text(""),
         lambda root: (root / "kernels/cpu.py").unlink(),
+        lambda root: (root / "runtime/automaton_format.py").write_text("A = 1"),
     ],
 )
 def test_changed_sources_are_compiled_and_nothing_is_installed(

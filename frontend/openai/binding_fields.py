@@ -28,7 +28,21 @@ CONSTRAINTS = (
     "grammar",
     "guided_grammar",
     "ebnf",
+    "complete_json",
+    "property_order",
+    "unenforced",
 )
+_OF_OTHER_SERVERS = {
+    "guided_schema": "json_schema",
+    "schema": "json_schema",
+    "json": "json_schema",
+    "output_format": "response_format",
+    "pattern": "regex",
+    "regular_expression": "regex",
+    "enum": "choice",
+    "lark": "grammar",
+    "gbnf": "grammar",
+}
 
 _PARAMETERS = ("input_schema", "inputSchema", "params", "args", "arguments", "schema", "json_schema")
 
@@ -53,5 +67,9 @@ _TOOLS: Bindings = {
     FunctionName: Binding(FunctionName.__struct_fields__),
 }
 
-IN_COMPLETIONS: Bindings = {CompletionRequest: Binding(CONSTRAINTS), **_FORMATS}
-IN_CHATS: Bindings = {ChatRequest: Binding((*CONSTRAINTS, "tools", "tool_choice")), **_FORMATS, **_TOOLS}
+IN_COMPLETIONS: Bindings = {CompletionRequest: Binding(CONSTRAINTS, _OF_OTHER_SERVERS), **_FORMATS}
+IN_CHATS: Bindings = {
+    ChatRequest: Binding((*CONSTRAINTS, "tools", "tool_choice"), _OF_OTHER_SERVERS),
+    **_FORMATS,
+    **_TOOLS,
+}

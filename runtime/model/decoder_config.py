@@ -67,7 +67,6 @@ class _ConfigFile(msgspec.Struct, kw_only=True):
     rope_scaling: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
     partial_rotary_factor: float | None = None
-    quantization_config: dict[str, Any] | None = None
     dtype: str | None = None
     torch_dtype: str | None = None
 
@@ -115,11 +114,8 @@ def load_decoder_config(model: Path) -> DecoderConfig:
 
 def _check(path: Path, file: _ConfigFile) -> None:
     heads, kv_heads = file.num_attention_heads, file.num_key_value_heads or file.num_attention_heads
-    quantization = (file.quantization_config or {}).get("quant_method")
     refusals = {
         f"hidden_act {file.hidden_act} is not supported, only silu": file.hidden_act != "silu",
-        f"quantization_config (quant_method {quantization}) is not supported: "
-        "use the checkpoint in bfloat16, float16 or float32": file.quantization_config is not None,
         f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}": bool(
             heads % kv_heads
         ),

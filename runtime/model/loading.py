@@ -14,7 +14,6 @@ from ..config import ServeConfig
 from ..errors import ConfigError
 from ..messages import ModelReady
 from ..vocabulary import Vocabulary
-from .checkpoint import Checkpoint
 from .decoder import Decoder
 from .decoder_config import DecoderConfig, load_decoder_config
 from .devices import choose_device, choose_dtype, free_memory
@@ -25,7 +24,8 @@ from .runner import Runner
 from .slot_states import SlotStates
 from .tiers import PageStore, Transfers, host_bytes, open_page_store, page_model
 from .warm_up import warm_up
-from .weights import EMBEDDING, expected_tensors, load_weights
+from .weight_formats import Checkpoint, load_weight_formats
+from .weights import EMBEDDING, FINAL_NORM, expanded_bytes, expected_tensors, load_weights
 
 MOST_PAGE_SIZE = 256
 log = logging.getLogger(__name__)
@@ -49,10 +49,18 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     shape = load_decoder_config(config.model)
     context = context_length(shape, config.max_model_len)
     checkpoint = Checkpoint(config.model)
-    checkpoint.check(expected_tensors(shape))
-    dtype = choose_dtype(config.dtype, shape.dtype, checkpoint.dtype(EMBEDDING))
-    log.info("loading %.2f GB of weights as %s onto %s", *_weights_told(checkpoint, dtype, device))
-    weights = load_weights(checkpoint, shape, dtype, device, config.deterministic)
+    formats = load_weight_formats(config.model, checkpoint.names)
+    checkpoint.check(expected_tensors(shape, formats.choose))
+    dtype = choose_dtype(config.dtype, shape.dtype, checkpoint.float_dtype([EMBEDDING, FINAL_NORM]))
+    log.info(
+        "loading %.2f GB of %s weights as %.2f GB of %s onto %s",
+        sum(file.stat().st_size for file in checkpoint.files) / 1e9,
+        formats.method,
+        expanded_bytes(shape, dtype) / 1e9,
+        str(dtype).removeprefix("torch."),
+        device,
+    )
+    weights = load_weights(checkpoint, formats.choose, shape, dtype, device, config.deterministic)
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
     graphs = None
     if device.type == "cuda" and not config.enforce_eager:
@@ -93,13 +101,6 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         ready.page_model = page_model(store, described, dtype, cos_sin, checkpoint.files)
         ready.host_pages = store.pool.places
     return LoadedModel(runner, ready, store)
-
-
-def _weights_told(
-    checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device
-) -> tuple[float, str, torch.device]:
-    stored = sum(file.stat().st_size for file in checkpoint.files)
-    return stored / 1e9, str(dtype).removeprefix("torch."), device
 
 
 def _size_pool(

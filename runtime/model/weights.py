@@ -6,18 +6,29 @@ soon as it is packed, so that the weights never stand twice in memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
 from ...kernels.linear import Linear
 from ...kernels.rotary import HeadNorms
-from .checkpoint import Checkpoint, Shape
 from .decoder_config import DecoderConfig
+from .weight_formats import (
+    Checkpoint,
+    ChooseFormat,
+    Projection,
+    ProjectionLoader,
+    TensorSpec,
+    projection_tensors,
+)
 
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
-HEAD = "lm_head.weight"
+INPUT_NORM = "input_layernorm.weight"
+POST_ATTENTION_NORM = "post_attention_layernorm.weight"
+Q_NORM = "self_attn.q_norm.weight"
+K_NORM = "self_attn.k_norm.weight"
 
 
 @dataclass(frozen=True)
@@ -45,113 +56,113 @@ class DecoderWeights:
     """hidden → vocab"""
 
 
-def expected_tensors(config: DecoderConfig) -> dict[str, Shape]:
-    """The name and shape of every tensor in a checkpoint of this decoder."""
-    hidden = config.hidden_size
-    expected: dict[str, Shape] = {EMBEDDING: (config.vocab_size, hidden), FINAL_NORM: (hidden,)}
-    if not config.tied_embeddings:
-        expected[HEAD] = (config.vocab_size, hidden)
-    for layer in range(config.layers):
-        prefix = f"model.layers.{layer}."
-        expected |= {prefix + name: shape for name, shape in _layer_tensors(config).items()}
-    return expected
+@dataclass(frozen=True)
+class LayerProjections:
+    """The projections of one layer, as checkpoints store them; those in one tuple read the same input."""
+
+    qkv: tuple[Projection, Projection, Projection]
+    output: Projection
+    gate_up: tuple[Projection, Projection]
+    down: Projection
+
+    def all(self) -> tuple[Projection, ...]:
+        return (*self.qkv, self.output, *self.gate_up, self.down)
 
 
-def _layer_tensors(config: DecoderConfig) -> dict[str, Shape]:
+def layer_projections(config: DecoderConfig, layer: int) -> LayerProjections:
     hidden, inner = config.hidden_size, config.intermediate_size
     q_size, kv_size = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    expected: dict[str, Shape] = {
-        "input_layernorm.weight": (hidden,),
-        "post_attention_layernorm.weight": (hidden,),
-    }
-    if config.qk_norm:
-        expected |= {
-            "self_attn.q_norm.weight": (config.head_dim,),
-            "self_attn.k_norm.weight": (config.head_dim,),
-        }
-    for name, out_size, in_size, bias in (
-        ("self_attn.q_proj", q_size, hidden, config.qkv_bias),
-        ("self_attn.k_proj", kv_size, hidden, config.qkv_bias),
-        ("self_attn.v_proj", kv_size, hidden, config.qkv_bias),
-        ("self_attn.o_proj", hidden, q_size, config.output_bias),
-        ("mlp.gate_proj", inner, hidden, config.mlp_bias),
-        ("mlp.up_proj", inner, hidden, config.mlp_bias),
-        ("mlp.down_proj", hidden, inner, config.mlp_bias),
-    ):
-        expected[name + ".weight"] = (out_size, in_size)
-        if bias:
-            expected[name + ".bias"] = (out_size,)
+    attention, mlp = f"model.layers.{layer}.self_attn.", f"model.layers.{layer}.mlp."
+    return LayerProjections(
+        qkv=(
+            Projection(attention + "q_proj", q_size, hidden, config.qkv_bias),
+            Projection(attention + "k_proj", kv_size, hidden, config.qkv_bias),
+            Projection(attention + "v_proj", kv_size, hidden, config.qkv_bias),
+        ),
+        output=Projection(attention + "o_proj", hidden, q_size, config.output_bias),
+        gate_up=(
+            Projection(mlp + "gate_proj", inner, hidden, config.mlp_bias),
+            Projection(mlp + "up_proj", inner, hidden, config.mlp_bias),
+        ),
+        down=Projection(mlp + "down_proj", hidden, inner, config.mlp_bias),
+    )
+
+
+def _embedding(config: DecoderConfig) -> Projection:
+    return Projection(
+        EMBEDDING.removesuffix(".weight"), config.vocab_size, config.hidden_size, kind="Embedding"
+    )
+
+
+def _head(config: DecoderConfig) -> Projection:
+    return Projection("lm_head", config.vocab_size, config.hidden_size)
+
+
+def _projections(config: DecoderConfig) -> Iterator[Projection]:
+    yield _embedding(config)
+    if not config.tied_embeddings:
+        yield _head(config)
+    for layer in range(config.layers):
+        yield from layer_projections(config, layer).all()
+
+
+def _norm_sizes(config: DecoderConfig) -> dict[str, int]:
+    sizes = {FINAL_NORM: config.hidden_size}
+    for layer in range(config.layers):
+        prefix = f"model.layers.{layer}."
+        sizes |= {prefix + INPUT_NORM: config.hidden_size, prefix + POST_ATTENTION_NORM: config.hidden_size}
+        if config.qk_norm:
+            sizes |= {prefix + Q_NORM: config.head_dim, prefix + K_NORM: config.head_dim}
+    return sizes
+
+
+def expected_tensors(config: DecoderConfig, choose: ChooseFormat) -> dict[str, TensorSpec]:
+    """The tensors of a checkpoint of this decoder, by name."""
+    expected = {name: TensorSpec(((size,),)) for name, size in _norm_sizes(config).items()}
+    for projection in _projections(config):
+        expected |= projection_tensors(projection, choose)
     return expected
+
+
+def expanded_bytes(config: DecoderConfig, dtype: torch.dtype) -> int:
+    """The bytes of all projections in this dtype."""
+    return sum(each.outputs * each.inputs for each in _projections(config)) * dtype.itemsize
 
 
 def load_weights(
     checkpoint: Checkpoint,
+    choose: ChooseFormat,
     config: DecoderConfig,
     dtype: torch.dtype,
     device: torch.device,
     batch_invariant: bool = False,
 ) -> DecoderWeights:
     """`checkpoint` was checked to have the expected tensors. batch_invariant: see `Linear.pack`."""
-    loader = _Loader(checkpoint, expected_tensors(config), dtype, device, batch_invariant)
+    loader = ProjectionLoader(checkpoint, choose, dtype, device, batch_invariant)
     if config.tied_embeddings:
-        loader.find_sizes([EMBEDDING])
-    embedding = loader.joined([EMBEDDING])
-    layers = tuple(_load_layer(loader, f"model.layers.{layer}.", config) for layer in range(config.layers))
+        loader.find_sizes(_embedding(config))
+    embedding = loader.weight(_embedding(config))
+    layers = tuple(_load_layer(loader, config, layer) for layer in range(config.layers))
     head = (
         Linear.pack(embedding, None, batch_invariant)
         if config.tied_embeddings
-        else loader.linear([HEAD.removesuffix(".weight")])
+        else loader.linear(_head(config))
     )
-    return DecoderWeights(embedding, layers, loader.joined([FINAL_NORM]), head)
+    return DecoderWeights(embedding, layers, loader.vector(FINAL_NORM), head)
 
 
-def _load_layer(loader: _Loader, prefix: str, config: DecoderConfig) -> LayerWeights:
-    attention, mlp = prefix + "self_attn.", prefix + "mlp."
+def _load_layer(loader: ProjectionLoader, config: DecoderConfig, layer: int) -> LayerWeights:
+    prefix, projections = f"model.layers.{layer}.", layer_projections(config, layer)
     return LayerWeights(
-        input_norm=loader.joined([prefix + "input_layernorm.weight"]),
-        qkv=loader.linear([attention + "q_proj", attention + "k_proj", attention + "v_proj"]),
+        input_norm=loader.vector(prefix + INPUT_NORM),
+        qkv=loader.linear(*projections.qkv),
         head_norms=HeadNorms(
-            loader.joined([attention + "q_norm.weight"]),
-            loader.joined([attention + "k_norm.weight"]),
-            config.rms_norm_eps,
+            loader.vector(prefix + Q_NORM), loader.vector(prefix + K_NORM), config.rms_norm_eps
         )
         if config.qk_norm
         else None,
-        output=loader.linear([attention + "o_proj"]),
-        post_attention_norm=loader.joined([prefix + "post_attention_layernorm.weight"]),
-        gate_up=loader.linear([mlp + "gate_proj", mlp + "up_proj"]),
-        down=loader.linear([mlp + "down_proj"]),
+        output=loader.linear(projections.output),
+        post_attention_norm=loader.vector(prefix + POST_ATTENTION_NORM),
+        gate_up=loader.linear(*projections.gate_up),
+        down=loader.linear(projections.down),
     )
-
-
-@dataclass(frozen=True)
-class _Loader:
-    checkpoint: Checkpoint
-    expected: dict[str, Shape]
-    dtype: torch.dtype
-    device: torch.device
-    batch_invariant: bool
-
-    def linear(self, names: list[str]) -> Linear:
-        """The named projections as one with concatenated outputs."""
-        weights, biases = [name + ".weight" for name in names], [name + ".bias" for name in names]
-        has_bias = biases[0] in self.expected
-        self.find_sizes(weights, has_bias)
-        weight = self.joined(weights)
-        bias = self.joined(biases) if has_bias else None
-        return Linear.pack(weight, bias, self.batch_invariant)
-
-    def find_sizes(self, weights: list[str], biased: bool = False) -> None:
-        """Sizes of their joined product, found before the weights are read, as the trial takes memory."""
-        if self.batch_invariant:
-            outputs = sum(self.expected[name][0] for name in weights)
-            Linear.find_sizes(outputs, self.expected[weights[0]][1], self.dtype, self.device, biased)
-
-    def joined(self, names: list[str]) -> torch.Tensor:
-        """The named tensors, joined along their first dimension."""
-        sizes = [self.expected[name][0] for name in names]
-        shape = (sum(sizes), *self.expected[names[0]][1:])
-        joined = torch.empty(shape, dtype=self.dtype, device=self.device)
-        for part, name in zip(torch.split(joined, sizes), names, strict=True):
-            self.checkpoint.read_into(part, name)
-        return joined

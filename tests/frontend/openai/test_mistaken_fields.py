@@ -39,6 +39,18 @@ async def refused(world: HttpWorld, path: str, body: object) -> dict[str, Any]:
         ("responseFormat", "response_format"),
         ("structured_output", "structured_outputs"),
         ("gramar", "grammar"),
+        ("complete_jsn", "complete_json"),
+        ("property_ordr", "property_order"),
+        ("unenforce", "unenforced"),
+        ("guided_schema", "json_schema"),
+        ("schema", "json_schema"),
+        ("json", "json_schema"),
+        ("output_format", "response_format"),
+        ("pattern", "regex"),
+        ("regular_expression", "regex"),
+        ("enum", "choice"),
+        ("lark", "grammar"),
+        ("gbnf", "grammar"),
     ],
 )
 async def test_a_misspelt_constraint_is_refused(world: HttpWorld, name: str, meant: str) -> None:

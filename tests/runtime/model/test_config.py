@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 from arbora.runtime.errors import ConfigError
-from arbora.runtime.model.checkpoint import Checkpoint
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.devices import choose_device, choose_dtype
 from arbora.runtime.model.loading import load_model
+from arbora.runtime.model.weight_formats import Checkpoint, WeightFormats, load_weight_formats
 from arbora.runtime.model.weights import expected_tensors
 from checkpoints import edit_config, random_model, save_model
 from safetensors.torch import load_file, save_file
@@ -126,7 +126,6 @@ def test_a_window_is_only_used_where_the_family_says_so(tmp_path: Path) -> None:
         ({"architectures": ["GemmaForCausalLM"]}, ["GemmaForCausalLM", "Qwen3ForCausalLM"]),
         ({"architectures": None, "model_type": "t5"}, ["t5", "LlamaForCausalLM"]),
         ({"hidden_act": "gelu"}, ["gelu", "silu"]),
-        ({"quantization_config": {"quant_method": "gptq"}}, ["gptq", "bfloat16"]),
         ({"num_attention_heads": 6, "num_key_value_heads": 4}, ["6", "num_key_value_heads 4"]),
         ({"head_dim": 15}, ["head_dim 15"]),
         ({"hidden_size": "big"}, ["hidden_size", "str"]),
@@ -182,7 +181,7 @@ def test_a_truncated_file_is_refused(model: Path) -> None:
 )
 def test_a_missing_tensor_is_named_with_its_shape(model: Path, name: str, shape: str) -> None:
     change_tensors(model, {name: None})
-    assert f"tensor {name} {shape} is missing" in refusal(model)
+    assert f"tensor {name} {shape} of F32, F16, BF16 is missing" in refusal(model)
 
 
 def test_a_misshapen_tensor_is_named_with_both_shapes(model: Path) -> None:
@@ -241,16 +240,23 @@ def test_the_expected_tensors_are_those_that_transformers_saves(tmp_path: Path) 
     for family in ("llama", "mistral", "qwen2", "qwen3"):
         directory = save_model(random_model(family), tmp_path / family)
         stored = {
-            name: tuple(tensor.shape) for name, tensor in load_file(directory / "model.safetensors").items()
+            name: (tuple(tensor.shape),)
+            for name, tensor in load_file(directory / "model.safetensors").items()
         }
-        assert expected_tensors(load_decoder_config(directory)) == stored
+        expected = expected_tensors(load_decoder_config(directory), formats(directory).choose)
+        assert {name: spec.shapes for name, spec in expected.items()} == stored
 
 
 def test_a_stored_copy_of_a_tied_head_is_ignored(model: Path) -> None:
     edit_config(model, tie_word_embeddings=True)
     config = load_decoder_config(model)
-    assert "lm_head.weight" not in expected_tensors(config)
-    Checkpoint(model).check(expected_tensors(config))
+    expected = expected_tensors(config, formats(model).choose)
+    assert "lm_head.weight" not in expected
+    Checkpoint(model).check(expected)
+
+
+def formats(model: Path) -> WeightFormats:
+    return load_weight_formats(model, Checkpoint(model).names)
 
 
 def change_tensors(model: Path, changes: dict[str, torch.Tensor | None]) -> None:

@@ -11,10 +11,10 @@ from arbora.kernels.linear import Linear
 from arbora.kernels.linear.invariant import invariant_sizes
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.messages import RowGroup
-from arbora.runtime.model.checkpoint import Checkpoint
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.devices import choose_device
 from arbora.runtime.model.loading import load_model
+from arbora.runtime.model.weight_formats import Checkpoint, load_weight_formats
 from arbora.runtime.model.weights import load_weights
 from arbora.runtime.sampling_params import SamplingParams
 from checkpoints import random_model, save_model
@@ -220,6 +220,8 @@ def test_no_trial_weight_is_made_while_the_weight_itself_is_in_memory(
     monkeypatch.setattr(Linear, "pack", staticmethod(noted))
     invariant_sizes.cache_clear()
     config = load_decoder_config(directory)
-    load_weights(Checkpoint(directory), config, torch.float32, torch.device("cpu"), batch_invariant=True)
+    checkpoint = Checkpoint(directory)
+    choose = load_weight_formats(directory, checkpoint.names).choose
+    load_weights(checkpoint, choose, config, torch.float32, torch.device("cpu"), batch_invariant=True)
     assert trials_while_packing == [0] * 5
     assert invariant_sizes.cache_info().misses > 0

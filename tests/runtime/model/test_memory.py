@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import loaded_memory
 import pytest
@@ -17,11 +18,15 @@ from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.devices import free_memory, physical_cores
 from arbora.runtime.model.graphs import DecodeGraphs
 from arbora.runtime.model.kv_pool import GRAPH_LAUNCH_BYTES, default_budget, page_bytes
-from checkpoints import random_model, save_model
+from arbora.runtime.model.weight_formats import TensorSpec, load_weight_formats
+from arbora.runtime.model.weights import expected_tensors
+from checkpoints import edit_config, random_model, save_model
+from safetensors.torch import save_file
 from step_driver import serve_config
 
 PROCESS = 2 << 20  # bytes: what any process allocates or frees beside
 SHAPE = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, "vocab_size": 16_000}
+HEAD = 16_000 * 512 * 2  # bytes of a tied head's packed copy
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -29,9 +34,54 @@ def test_loading_takes_little_more_than_the_weights_and_a_tied_heads_packed_copy
     model = random_model("qwen2", tie_word_embeddings=True, **SHAPE).bfloat16()
     save_model(model, tmp_path)
     weights = (tmp_path / "model.safetensors").stat().st_size
-    head = model.get_input_embeddings().get_parameter("weight").numel() * 2
+    peak, after = loaded(tmp_path)
+    assert weights - PROCESS <= after <= peak <= 1.15 * weights + HEAD + PROCESS
+
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "fp8": {"weight_block_size": [128, 128]},
+    "gptq": {"bits": 4, "group_size": 128, "desc_act": True},
+    "awq": {"bits": 4, "group_size": 128},
+    "compressed-tensors": {
+        "format": "pack-quantized",
+        "config_groups": {
+            "all": {"targets": ["Linear"], "weights": {"num_bits": 4, "group_size": 128, "symmetric": False}}
+        },
+    },
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("method", CONFIGS)
+def test_loading_a_quantized_checkpoint_takes_no_more_than_its_expanded_weights_do(
+    tmp_path: Path, method: str
+) -> None:
+    save_model(random_model("qwen2", tie_word_embeddings=True, **SHAPE).bfloat16(), tmp_path)
+    weights = (tmp_path / "model.safetensors").stat().st_size
+    edit_config(tmp_path, quantization_config={"quant_method": method, **CONFIGS[method]})
+    choose = load_weight_formats(tmp_path, frozenset()).choose
+    expected = expected_tensors(load_decoder_config(tmp_path), choose)
+    tensors = {name: random_tensor(spec) for name, spec in expected.items() if not spec.optional}
+    save_file(tensors, tmp_path / "model.safetensors")
+    peak, after = loaded(tmp_path)
+    assert weights - PROCESS <= after <= peak <= 1.15 * weights + HEAD + PROCESS
+
+
+def random_tensor(spec: TensorSpec) -> torch.Tensor:
+    """Random bits, within what a group's index and an FP8 value may be."""
+    size = {"I32": 4, "I64": 8, "I8": 1, "F8_E4M3": 1}.get(spec.dtypes[0], 2)
+    *rest, last = spec.shapes[0]
+    if spec.dtypes == ("I32", "I64"):  # g_idx
+        return torch.randperm(last).int() // 128
+    raw = torch.randint(0, 100, (*rest, last * size), dtype=torch.uint8)
+    dtypes = {"I32": torch.int32, "I64": torch.int64, "F8_E4M3": torch.float8_e4m3fn}
+    return raw.view(dtypes.get(spec.dtypes[0], torch.bfloat16))
+
+
+def loaded(model: Path) -> tuple[int, int]:
+    """The bytes that loading takes: at the peak, at the end."""
     result = subprocess.run(
-        [sys.executable, loaded_memory.__file__, str(tmp_path)],
+        [sys.executable, loaded_memory.__file__, str(model)],
         # A fixed threshold: glibc's own grows with use, and then it keeps up to 14 MB of freed tensors.
         env={**os.environ, "PYTHONSAFEPATH": "1", "MALLOC_MMAP_THRESHOLD_": "131072"},
         capture_output=True,
@@ -39,7 +89,7 @@ def test_loading_takes_little_more_than_the_weights_and_a_tied_heads_packed_copy
         check=True,
     )
     peak, after = map(int, result.stdout.split())
-    assert weights - PROCESS <= after <= peak <= 1.15 * weights + head + PROCESS
+    return peak, after
 
 
 def test_free_memory_is_at_most_the_machines() -> None:

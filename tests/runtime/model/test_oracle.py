@@ -8,12 +8,17 @@ from typing import Any
 import pytest
 import torch
 from arbora.runtime.messages import RowGroup
-from arbora.runtime.sampling_params import SamplingParams
 from checkpoints import VOCAB_SIZE, edit_config, random_model, save_model
-from step_driver import StepDriver, full_logprobs, tokens_of
+from step_driver import StepDriver, full_logprobs
 from transformers import PreTrainedModel
+from transformers_oracle import (
+    EVERY_LOGPROB,
+    assert_close,
+    expected_greedy,
+    expected_logprobs,
+    random_tokens,
+)
 
-TOLERANCE = 1e-4
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -64,11 +69,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-EVERY_LOGPROB = SamplingParams(
-    max_tokens=64, temperature=0.0, logprobs=VOCAB_SIZE, prompt_logprobs=VOCAB_SIZE
-)
-
-
 Pair = tuple[PreTrainedModel, Path]
 """a model of transformers and its checkpoint"""
 
@@ -78,34 +78,6 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     family, fields = CASES[request.param]
     model = random_model(family, **fields)
     return model, save_model(model, tmp_path_factory.mktemp("model"))
-
-
-def random_tokens(count: int, seed: int = 0) -> list[int]:
-    return torch.randint(VOCAB_SIZE, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
-
-
-@torch.no_grad()
-def expected_logprobs(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
-    return torch.log_softmax(model(torch.tensor([tokens])).logits[0].float(), dim=-1)
-
-
-@torch.no_grad()
-def expected_greedy(model: PreTrainedModel, prompt: list[int], count: int) -> list[int]:
-    output: torch.Tensor = model.generate(  # type: ignore[operator]
-        torch.tensor([prompt]),
-        attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-        do_sample=False,
-        min_new_tokens=count,
-        max_new_tokens=count,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    return tokens_of(output[0, len(prompt) :])
-
-
-def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
-    assert got.shape == expected.shape
-    assert (got - expected).abs().max() < TOLERANCE
 
 
 @pytest.mark.parametrize("chunk", [150, 37])

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 
-from ..errors import ConfigError
+from ...errors import ConfigError
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -19,6 +19,18 @@ SUPERFLUOUS = ("rotary_emb.inv_freq", "lm_head.weight")
 """name endings of unused tensors in some checkpoints; a tied head is one"""
 
 Shape = tuple[int, ...]
+
+
+class TensorSpec(NamedTuple):
+    """What a checkpoint must hold under a name: one of these shapes, of one of these dtypes."""
+
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[str, ...] = tuple(FLOATS)
+    """as safetensors names them, such as `I32`"""
+    optional: bool = False
+
+    def __str__(self) -> str:
+        return f"{' or '.join(str(list(shape)) for shape in self.shapes)} of {', '.join(self.dtypes)}"
 
 
 class _Index(msgspec.Struct):
@@ -39,27 +51,35 @@ class Checkpoint:
     def files(self) -> list[Path]:
         return list(self._files)
 
-    def check(self, expected: Mapping[str, Shape]) -> None:
-        """Raises ConfigError unless the tensors have the expected names and shapes, and a float dtype."""
-        for name, shape in expected.items():
+    @property
+    def names(self) -> Set[str]:
+        return self._file_of.keys()
+
+    def check(self, expected: Mapping[str, TensorSpec]) -> None:
+        """Raises ConfigError unless the tensors have the expected names, shapes and dtypes."""
+        for name, spec in expected.items():
             if name not in self._file_of:
-                raise ConfigError(f"{self._place}: tensor {name} {list(shape)} is missing.")
+                if spec.optional:
+                    continue
+                raise ConfigError(f"{self._place}: tensor {name} {spec} is missing.")
             found, dtype = self._describe(name)
-            if found != shape or dtype not in FLOATS:
+            if found not in spec.shapes or dtype not in spec.dtypes:
                 raise ConfigError(
-                    f"{self._file_of[name]}: tensor {name}: expected {list(shape)} of {', '.join(FLOATS)}, "
-                    f"got {list(found)} of {dtype}."
+                    f"{self._file_of[name]}: tensor {name}: expected {spec}, got {list(found)} of {dtype}."
                 )
         for name in sorted(self._file_of.keys() - expected.keys()):
             if not name.endswith(SUPERFLUOUS):
                 raise ConfigError(f"{self._file_of[name]}: tensor {name} has no place in this architecture.")
 
-    def dtype(self, name: str) -> torch.dtype:
-        return FLOATS[self._describe(name)[1]]
+    def float_dtype(self, names: Sequence[str]) -> torch.dtype:
+        """The dtype of the first of these tensors that is not quantized."""
+        dtypes = (self._describe(name)[1] for name in names)
+        return next(FLOATS[dtype] for dtype in dtypes if dtype in FLOATS)
 
-    def read_into(self, target: torch.Tensor, name: str) -> None:
-        """Copies a tensor, converting it to the target's dtype."""
-        target.copy_(self._files[self._file_of[name]].get_tensor(name))
+    def read(self, name: str) -> torch.Tensor:
+        """The tensor as stored. It is mapped from the file, so it takes no memory of the process."""
+        tensor: torch.Tensor = self._files[self._file_of[name]].get_tensor(name)
+        return tensor
 
     @property
     def _place(self) -> Path:

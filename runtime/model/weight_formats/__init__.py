@@ -1,0 +1,17 @@
+"""The formats in which checkpoints store the decoder's projections, and the loader of their products."""
+
+from .checkpoint import Checkpoint, TensorSpec
+from .loader import ProjectionLoader, projection_tensors
+from .quantization_config import WeightFormats, load_weight_formats
+from .weight_format import ChooseFormat, Projection
+
+__all__ = [
+    "Checkpoint",
+    "ChooseFormat",
+    "Projection",
+    "ProjectionLoader",
+    "TensorSpec",
+    "WeightFormats",
+    "load_weight_formats",
+    "projection_tensors",
+]

@@ -1,0 +1,77 @@
+"""Weights of one byte each, int8 or FP8 E4M3, with a grid of scales."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+
+from .checkpoint import FLOATS, Shape, TensorSpec
+from .expand import expand_rows, groups_of, scaled
+from .weight_format import Projection, Stored
+
+
+class ScaleGrid(NamedTuple):
+    """One scale for each block of `rows` outputs by `columns` inputs; None: all of them."""
+
+    rows: int | None
+    columns: int | None
+
+    def shapes(self, outputs: int, inputs: int) -> tuple[Shape, ...]:
+        """The shapes in which checkpoints store the scales."""
+        height = 1 if self.rows is None else -(-outputs // self.rows)
+        width = 1 if self.columns is None else -(-inputs // self.columns)
+        if (self.rows, self.columns) == (None, None):
+            return (1,), (), (1, 1)
+        return ((height, width), (height,)) if self.columns is None else ((height, width),)
+
+    def of_rows(self, grid: torch.Tensor, piece: slice) -> torch.Tensor:
+        """[n or 1, groups] from the whole grid as stored."""
+        if self.rows is None:
+            return grid.reshape(1, -1)
+        grid = grid.reshape(len(grid), -1)
+        if self.rows == 1:
+            return grid[piece]
+        blocks = grid[piece.start // self.rows : -(-piece.stop // self.rows)]
+        skipped = piece.start % self.rows
+        return blocks.repeat_interleave(self.rows, 0)[skipped : skipped + piece.stop - piece.start]
+
+
+@dataclass(frozen=True)
+class ByteFormat:
+    """`weight` with the tensor `scale`, and with `weight_zero_point` if asymmetric."""
+
+    dtype: Literal["I8", "F8_E4M3"]
+    grid: ScaleGrid
+    scale: str = "weight_scale"
+    symmetric: bool = True
+
+    def tensors(self, projection: Projection) -> dict[str, TensorSpec]:
+        outputs, inputs = projection.outputs, projection.inputs
+        shapes = self.grid.shapes(outputs, inputs)
+        described = {
+            "weight": TensorSpec(((outputs, inputs),), (self.dtype,)),
+            self.scale: TensorSpec(shapes, tuple(FLOATS)),
+        }
+        if not self.symmetric:
+            described["weight_zero_point"] = TensorSpec(shapes, ("I8",))
+        return described | OF_ACTIVATIONS
+
+    def expand_into(self, target: torch.Tensor, stored: Stored) -> None:
+        weight, scales, zeros = stored["weight"], stored[self.scale], stored.get("weight_zero_point")
+        inputs = target.shape[1]
+        groups = groups_of(None, inputs, self.grid.columns)
+
+        def rows(piece: slice) -> torch.Tensor:
+            zero = None if zeros is None else self.grid.of_rows(zeros, piece)
+            return scaled(weight[piece], zero, self.grid.of_rows(scales, piece), groups)
+
+        expand_rows(target, rows)
+
+
+OF_ACTIVATIONS = {
+    name: TensorSpec(((), (1,)), (*FLOATS, "I8"), optional=True)
+    for name in ("input_scale", "input_zero_point", "activation_scale")
+}
+"""Quantized activations are not supported, and not necessary: these tensors are not read."""

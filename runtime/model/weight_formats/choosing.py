@@ -1,0 +1,118 @@
+"""The quantization configs of FP8, GPTQ and AWQ checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Any
+
+import msgspec
+
+from ...errors import ConfigError
+from .byte_values import ByteFormat, ScaleGrid
+from .floats import FloatFormat
+from .group_quantized import AwqFormat, GptqFormat
+from .module_names import name_list
+from .weight_format import ChooseFormat, Projection, WeightFormat
+
+
+class _Fp8(msgspec.Struct):
+    weight_block_size: tuple[int, int] | None = None
+    modules_to_not_convert: list[str] | None = None
+    ignored_layers: list[str] | None = None
+    modules_to_convert: list[str] | None = None
+    fmt: str = "e4m3"
+    scale_fmt: str = "float"
+
+
+def choose_fp8(settings: object, stored: Set[str]) -> ChooseFormat:
+    """Scales are for blocks, or for each output or the whole weight without `weight_block_size`."""
+    parsed = msgspec.convert(settings, _Fp8)
+    _only("fmt", parsed.fmt, "e4m3")
+    _only("scale_fmt", parsed.scale_fmt, "float")
+    _only("modules_to_convert", parsed.modules_to_convert or None, None)
+    inverse = any(name.endswith(".weight_scale_inv") for name in stored)
+    block = parsed.weight_block_size
+    if block is not None and min(block) < 1:
+        raise ConfigError(f"weight_block_size {list(block)} must be two positive numbers")
+    quantized = ByteFormat(
+        "F8_E4M3",
+        ScaleGrid(None, None) if block is None else ScaleGrid(*block),
+        "weight_scale_inv" if inverse or block is not None else "weight_scale",
+    )
+    unquantized = [*(parsed.modules_to_not_convert or ()), *(parsed.ignored_layers or ())]
+    return _unless_listed(quantized, unquantized, quantized.scale, stored)
+
+
+class _Gptq(msgspec.Struct):
+    bits: int
+    group_size: int = 128
+    desc_act: bool = False
+    checkpoint_format: str | None = None
+    format: str | None = None
+    pack_dtype: str = "int32"
+    dynamic: dict[str, Any] | None = None
+    modules_in_block_to_quantize: list[list[str]] | None = None
+
+
+def choose_gptq(settings: object, stored: Set[str]) -> ChooseFormat:
+    parsed = msgspec.convert(settings, _Gptq)
+    version = (parsed.checkpoint_format or parsed.format or "gptq").lower()
+    _only("bits", parsed.bits, 4, 8)
+    _only("checkpoint_format", version, "gptq", "gptq_v2")
+    _only("pack_dtype", parsed.pack_dtype, "int32")
+    _only("dynamic", parsed.dynamic or None, None)
+    quantized = GptqFormat(
+        parsed.bits, _group_size(parsed.group_size), parsed.desc_act, 1 if version == "gptq" else 0
+    )
+    choose = _unless_listed(quantized, [], "qweight", stored)
+    if parsed.modules_in_block_to_quantize is None:
+        return choose
+    is_listed = name_list(name for names in parsed.modules_in_block_to_quantize for name in names)
+    return lambda projection: choose(projection) if is_listed(projection.name) else FloatFormat()
+
+
+class _Awq(msgspec.Struct):
+    bits: int | None = None
+    w_bit: int | None = None
+    group_size: int | None = None
+    q_group_size: int | None = None
+    zero_point: bool = True
+    version: str | None = None
+    checkpoint_format: str | None = None
+    format: str | None = None
+    modules_to_not_convert: list[str] | None = None
+
+
+def choose_awq(settings: object, stored: Set[str]) -> ChooseFormat:
+    parsed = msgspec.convert(settings, _Awq)
+    _only("bits", parsed.bits or parsed.w_bit or 4, 4)
+    _only("version", (parsed.version or parsed.checkpoint_format or parsed.format or "gemm").lower(), "gemm")
+    _only("zero_point", parsed.zero_point, True)
+    quantized = AwqFormat(_group_size(parsed.group_size or parsed.q_group_size or 128))
+    return _unless_listed(quantized, parsed.modules_to_not_convert or [], "qweight", stored)
+
+
+def _only(field: str, value: object, *supported: object) -> None:
+    if value not in supported:
+        raise ConfigError(f"{field} {value} is not supported, only {' and '.join(map(str, supported))}")
+
+
+def _group_size(stated: int) -> int | None:
+    """-1 in a config is one group of all inputs."""
+    if stated < 1 and stated != -1:
+        raise ConfigError(f"group_size {stated} must be positive or -1")
+    return None if stated == -1 else stated
+
+
+def _unless_listed(
+    quantized: WeightFormat, unquantized: list[str], tensor: str, stored: Set[str]
+) -> ChooseFormat:
+    """Quantizes the decoder's layers; the head only if its `tensor` is stored, as few configs mention it."""
+
+    is_listed = name_list(unquantized)
+
+    def choose(projection: Projection) -> WeightFormat:
+        included = projection.name.startswith("model.layers.") or f"{projection.name}.{tensor}" in stored
+        return quantized if included and not is_listed(projection.name) else FloatFormat()
+
+    return choose

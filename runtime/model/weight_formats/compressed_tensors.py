@@ -1,0 +1,140 @@
+"""The quantization config of compressed-tensors: groups of targets, each with a scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Any
+
+import msgspec
+
+from ...errors import ConfigError
+from .byte_values import ByteFormat, ScaleGrid
+from .floats import FloatFormat
+from .module_names import Target
+from .pack_quantized import PackQuantizedFormat
+from .weight_format import ChooseFormat, Projection, WeightFormat
+
+BYTES = ("int-quantized", "float-quantized", "naive-quantized")
+PACKED = "pack-quantized"
+
+
+class _Scheme(msgspec.Struct):
+    """`QuantizationArgs` of the weights"""
+
+    num_bits: int = 8
+    type: str = "int"
+    symmetric: bool = True
+    strategy: str | None = None
+    group_size: int | None = None
+    block_structure: tuple[int, int] | str | None = None
+    actorder: str | bool | None = None
+
+
+class _Group(msgspec.Struct):
+    targets: list[str]
+    weights: _Scheme | None = None
+    format: str | None = None
+
+
+class _Settings(msgspec.Struct):
+    config_groups: dict[str, _Group]
+    format: str = "dense"
+    ignore: list[str] | None = None
+    kv_cache_scheme: dict[str, Any] | None = None
+    sparsity_config: dict[str, Any] | None = None
+    transform_config: dict[str, Any] | None = None
+
+
+def choose_compressed_tensors(settings: object, stored: Set[str]) -> ChooseFormat:
+    del stored  # the config says all
+    parsed = msgspec.convert(settings, _Settings)
+    if parsed.kv_cache_scheme:
+        raise ConfigError(
+            "kv_cache_scheme is not supported: use a checkpoint whose KV cache is not quantized"
+        )
+    if (sparsity := (parsed.sparsity_config or {}).get("format", "dense")) != "dense":
+        raise ConfigError(f"sparsity_config of the format {sparsity} is not supported, only dense")
+    if parsed.transform_config and parsed.transform_config.get("config_groups"):
+        raise ConfigError("transform_config is not supported: use a checkpoint without transforms")
+    groups = [
+        ([Target(text) for text in group.targets], _format(group.format or parsed.format, group.weights))
+        for group in parsed.config_groups.values()
+        if group.weights is not None
+    ]
+    ignore = [Target(text) for text in parsed.ignore or ()]
+
+    def choose(projection: Projection) -> WeightFormat:
+        if any(target.rank(projection) is not None for target in ignore):
+            return FloatFormat()
+        ranked = [
+            (rank, index)
+            for index, (targets, _) in enumerate(groups)
+            for target in targets
+            if (rank := target.rank(projection)) is not None
+        ]
+        return groups[min(ranked)[1]][1] if ranked else FloatFormat()
+
+    return choose
+
+
+def _format(name: str, scheme: _Scheme) -> WeightFormat:
+    strategy = scheme.strategy or _strategy_of_group_size(scheme.group_size)
+    if name in BYTES and scheme.num_bits == 8 and scheme.type in ("int", "float"):
+        grid = _grid(strategy, scheme)
+        return ByteFormat("I8" if scheme.type == "int" else "F8_E4M3", grid, symmetric=scheme.symmetric)
+    if name == PACKED and scheme.num_bits in (4, 8) and scheme.type == "int":
+        if strategy not in ("channel", "group"):
+            raise ConfigError(f"strategy {strategy} of {PACKED} is not supported, only channel and group")
+        size = _group_size(scheme) if strategy == "group" else None
+        return PackQuantizedFormat(scheme.num_bits, size, scheme.symmetric, _is_ordered(scheme))
+    raise ConfigError(
+        f"format {name} with {scheme.num_bits} bits of type {scheme.type} is not supported, only {PACKED} "
+        f"with int of 4 or 8 bits, and {', '.join(BYTES)} with int or float of 8 bits"
+    )
+
+
+def _strategy_of_group_size(size: int | None) -> str:
+    """compressed-tensors' default."""
+    if size is None:
+        return "tensor"
+    return "channel" if size == -1 else "group"
+
+
+def _grid(strategy: str, scheme: _Scheme) -> ScaleGrid:
+    if _is_ordered(scheme):
+        raise ConfigError(f"actorder {scheme.actorder} is only supported with {PACKED}")
+    match strategy:
+        case "tensor":
+            return ScaleGrid(None, None)
+        case "channel":
+            return ScaleGrid(1, None)
+        case "group":
+            return ScaleGrid(1, _group_size(scheme))
+        case "block":
+            return ScaleGrid(*_block(scheme.block_structure))
+    raise ConfigError(f"strategy {strategy} is not supported, only tensor, channel, group and block")
+
+
+def _block(stated: tuple[int, int] | str | None) -> tuple[int, int]:
+    """Older configs say "128x128"."""
+    sizes = (
+        tuple(int(size) for size in stated.split("x") if size.isdecimal())
+        if isinstance(stated, str)
+        else stated
+    )
+    if sizes is None or len(sizes) != 2 or min(sizes) < 1:
+        raise ConfigError(f"block_structure {stated} must be two positive numbers")
+    return sizes[0], sizes[1]
+
+
+def _group_size(scheme: _Scheme) -> int:
+    if scheme.group_size is None or scheme.group_size < 1:
+        raise ConfigError(f"group_size {scheme.group_size} must be positive for the strategy group")
+    return scheme.group_size
+
+
+def _is_ordered(scheme: _Scheme) -> bool:
+    """Whether each input's group is stored. "weight" orders the inputs only while it calibrates."""
+    if scheme.actorder not in (None, False, True, "weight", "static", "group", "dynamic"):
+        raise ConfigError(f"actorder {scheme.actorder} is not supported, only weight and group")
+    return scheme.actorder in (True, "group", "dynamic")

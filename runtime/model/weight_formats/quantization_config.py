@@ -1,0 +1,66 @@
+"""Reads from config.json how a checkpoint's weights are quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ...errors import ConfigError
+from ...families import CONFIG_FILE, config_text
+from .choosing import choose_awq, choose_fp8, choose_gptq
+from .compressed_tensors import choose_compressed_tensors
+from .floats import FloatFormat
+from .weight_format import ChooseFormat
+
+METHODS: dict[str, Callable[[object, Set[str]], ChooseFormat]] = {
+    "awq": choose_awq,
+    "compressed-tensors": choose_compressed_tensors,
+    "fp8": choose_fp8,
+    "gptq": choose_gptq,
+}
+"""by `quant_method`; the arguments are the config and the names of the stored tensors"""
+
+FLOATS_INSTEAD = "Otherwise use the checkpoint in bfloat16, float16 or float32"
+
+
+class WeightFormats(NamedTuple):
+    method: str
+    """`quant_method`, or "unquantized"; for people"""
+    choose: ChooseFormat
+
+
+class _ConfigFile(msgspec.Struct):
+    quantization_config: dict[str, Any] | None = None
+    compression_config: dict[str, Any] | None = None
+    """its name in old checkpoints of compressed-tensors"""
+
+
+def load_weight_formats(model: Path, stored: Set[str]) -> WeightFormats:
+    """`stored`: the names of the checkpoint's tensors. Raises ConfigError for what is not supported."""
+    path = model / CONFIG_FILE
+    try:
+        file = msgspec.json.decode(config_text(model), type=_ConfigFile)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    settings = file.quantization_config or file.compression_config
+    if not settings:
+        return WeightFormats("unquantized", lambda projection: FloatFormat())
+    method = str(settings.get("quant_method") or _unnamed_method(settings))
+    if method not in METHODS:
+        raise ConfigError(
+            f"{path}: quantization_config: quant_method {method} is not supported. Use a checkpoint "
+            f"quantized with {', '.join(METHODS)}. {FLOATS_INSTEAD}."
+        )
+    try:
+        return WeightFormats(method, METHODS[method](settings, stored))
+    except (ConfigError, msgspec.ValidationError) as error:
+        raise ConfigError(f"{path}: quantization_config ({method}): {error}. {FLOATS_INSTEAD}.") from None
+
+
+def _unnamed_method(settings: dict[str, Any]) -> str:
+    if "config_groups" in settings:
+        return "compressed-tensors"
+    return "bitsandbytes" if settings.get("load_in_4bit") or settings.get("load_in_8bit") else "missing"
