@@ -282,13 +282,21 @@ def _raw(value: object) -> Raw:
         return Raw(b"")  # no JSON: an error shows its type alone
 
 
+def _json_of(value: object, param: str) -> Raw:
+    try:
+        return Raw(msgspec.json.encode(value))
+    except (TypeError, ValueError, OverflowError) as error:
+        message = f"{param} can't be written as JSON: {error}."
+        raise RequestError(message, param=param, code="invalid_value") from None
+
+
 def _grammar(sampling: Sampling) -> GrammarSpec | None:
     given = {name: value for name, value in sampling.items() if name in CONSTRAINTS}
     fields = _convert(given, _ConstraintFields, "")
     if fields.json_schema is True:
         schema = object_spec(True, "json_schema")
     else:
-        schema = schema_spec(Raw(msgspec.json.encode(fields.json_schema)), "json_schema")
+        schema = schema_spec(_json_of(fields.json_schema, "json_schema"), "json_schema")
     return one_spec(
         (
             schema,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import arbora
 import pytest
+from arbora.runtime.compiled_code import FORMAT
 
 ROOT = Path(arbora.__file__).parent
 
@@ -21,10 +22,8 @@ def checkout(tmp_path: Path) -> Path:
         shutil.copy(ROOT / name, tmp_path)
     for folder in ("grammars/masks", "kernels", "runtime", ".venv/bin"):
         (tmp_path / folder).mkdir(parents=True)
-    for name in (
-        *("grammars/masks/walks.py", "kernels/cpu.py", "runtime/automaton_format.py"),
-        *(".venv/bin/python", ".venv/.installed"),
-    ):
+    sources = ("grammars/masks/walks.py", "kernels/cpu.py", str(FORMAT.relative_to(ROOT)))
+    for name in (*sources, ".venv/bin/python", ".venv/.installed"):
         (tmp_path / name).write_text("")
     finish(tmp_path)
     return tmp_path
@@ -54,7 +53,7 @@ def test_nothing_is_compiled_twice(checkout: Path) -> None:
         lambda root: (root / "grammars/masks/walks.py").write_text("A = 1"),
         lambda root: (root / "grammars/masks/more.py").write_text(""),
         lambda root: (root / "kernels/cpu.py").unlink(),
-        lambda root: (root / "runtime/automaton_format.py").write_text("A = 1"),
+        lambda root: (root / FORMAT.relative_to(ROOT)).write_text("DEAD = 0"),
     ],
 )
 def test_changed_sources_are_compiled_and_nothing_is_installed(

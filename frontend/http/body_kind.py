@@ -19,13 +19,13 @@ FieldCheck: TypeAlias = Callable[[bytes], str | None]
 class Binding(NamedTuple):
     """The fields of an object that a request relies on. Ignoring a misspelt one would change the reply.
 
-    `instead` maps other servers' names to the fields that mean the same here. `alone`: the object has nothing
-    but such fields, so every unknown text, list or object in it may be one.
+    `instead` maps other servers' names to the fields that mean the same here. `all_bind`: the request relies
+    on every field of the object, so every unknown text, list or object in it may be one of them.
     """
 
     names: Collection[str]
     instead: Mapping[str, str] = MappingProxyType({})
-    alone: bool = False
+    all_bind: bool = False
 
 
 Bindings: TypeAlias = Mapping[type[msgspec.Struct], Binding]

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ...runtime.errors import RequestError
+from ..request.validation import check_count
 from ..text.close_names import close_name
 from .body_kind import Binding, Bindings, BodyKind, T
 
@@ -21,8 +22,9 @@ MOST_SHOWN = 100  # characters of a name, which may be as long as the body
 MOST_WARNINGS = 10  # of one request
 MOST_WARNED = 100  # fields in all
 NOTES = frozenset(("name", "title", "description", "id", "comment"))  # texts that constrain nothing
-_NOTHING = (b"null", b"false", b'""', b"[]", b"{}")  # values that ask for nothing
-READ_BYTES = 8  # of a value: more than those that ask for nothing have
+NOTHING = (b"null", b"false", b'""', b"[]", b"{}")  # values that ask for nothing
+READ_BYTES = 8  # of a value; each of NOTHING is shorter
+MOST_ELEMENTS = 1024  # of a list of objects whose names are checked, which takes 10 µs for each
 _NULL = Raw(b"null")
 _BINDS_NOTHING = Binding(())
 _fields = msgspec.json.Decoder(dict[str, Raw])
@@ -98,12 +100,12 @@ def _ignored_names(body: _Object, bindings: Bindings) -> Iterable[tuple[_Object,
 def _check_unknown(place: _Object, name: str, meant: str | None, binding: Binding) -> None:
     """Raises `RequestError` if ignoring the name could give a reply that matches nothing."""
     value = place.fields[name]
-    if bytes(memoryview(value)[:READ_BYTES]) in _NOTHING:
+    if bytes(memoryview(value)[:READ_BYTES]) in NOTHING:
         return
     param = place.path + name
     if meant is not None and not (name in binding.instead and _has(place.fields, meant)):
         advice = f"Did you mean {place.path}{meant}?"
-    elif binding.alone and name not in NOTES and _first(value) in (b'"', b"{", b"["):
+    elif binding.all_bind and name not in NOTES and _first(value) in (b'"', b"{", b"["):
         advice = f"{place.path[:-1]} may have {', '.join(place.kind.__struct_fields__)}."
     else:
         return
@@ -138,7 +140,9 @@ def _with_inner(place: _Object, bindings: Bindings) -> Iterator[_Object]:
         if _first(value) == b"{":
             yield from _with_inner(_Object(f"{place.path}{name}.", _fields.decode(value), kind), bindings)
         elif _first(value) == b"[" and kind in bindings:
-            for index, each in enumerate(_list.decode(value)):
+            elements = _list.decode(value)
+            check_count(f"{place.path}{name}", elements, MOST_ELEMENTS, "elements")
+            for index, each in enumerate(elements):
                 if _first(each) == b"{":
                     inner = _Object(f"{place.path}{name}[{index}].", _fields.decode(each), kind)
                     yield from _with_inner(inner, bindings)

@@ -12,7 +12,7 @@ from uvicorn.server import ServerState
 
 from ...runtime.errors import RequestError
 from .connections import Connections, too_many_connections
-from .head import HeadReader, malformed
+from .head import HeadReader, malformed, requested_path
 from .limits import Limits
 from .parser import MessageParser
 from .refusal import refusal_bytes
@@ -161,7 +161,7 @@ class Connection(asyncio.Protocol):
         self._parser.begin()
         self._inner.data_received(head.text)
         if self._parser.error is not None:
-            self._refuse(malformed(str(self._parser.error)))
+            self._refuse(malformed(str(self._parser.error)), requested_path(head.text))
         elif self._parser.is_complete:
             self._connections.has_request(self)
         else:
@@ -225,13 +225,17 @@ class Connection(asyncio.Protocol):
     def _expects_input(self) -> bool:
         return self._body is not None or self._head.has_begun or self._refusal is not None
 
-    def _refuse(self, error: RequestError) -> None:
-        """Sends the refusal, unless the request has an answer already, and closes the connection."""
+    def _refuse(self, error: RequestError, path: str | None = None) -> None:
+        """Sends the refusal, unless the request has an answer already, and closes the connection.
+
+        `path` is the request's, if it is no longer being read.
+        """
         self._refusal = error
         cycle = self._inner.cycle
         if self._body is None or not cycle.response_started:
             self._on_refused(error.status)
-            self._wire.write(refusal_bytes(error, self._error_json(self._path, error)))
+            body = self._error_json(self._path if path is None else path, error)
+            self._wire.write(refusal_bytes(error, body))
         self._wire.close()
         if self._is_answering:
             cycle.disconnected = True

@@ -38,8 +38,7 @@ class HeadReader:
     @property
     def path(self) -> str:
         """The path that the begun head asks for; empty if its request line does not have one yet."""
-        words = self._bytes.partition(b"\r\n")[0].split(b" ", 2)
-        return words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
+        return requested_path(self._bytes)
 
     def add(self, data: bytes) -> tuple[Head, bytes] | None:
         """The head and the bytes behind it, or None while it is incomplete. Raises `RequestError`."""
@@ -76,6 +75,11 @@ class HeadReader:
         self._line_ends = end >= 0
         if (len(self._bytes) if end < 0 else end) > self._limits.target_bytes + 32:  # method and version too
             raise _target_too_long(self._limits)
+
+
+def requested_path(head: bytes | bytearray) -> str:
+    words = head.partition(b"\r\n")[0].split(b" ", 2)
+    return words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
 
 
 def checked_head(text: bytes, limits: Limits) -> Head:

@@ -1,4 +1,4 @@
-"""The fields that a reply is bound by: ignoring a misspelt one would give a reply that matches nothing."""
+"""The fields that bind a reply. If a misspelt one were ignored, the reply would not match it."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ _OF_OTHER_SERVERS = {
 _PARAMETERS = ("input_schema", "inputSchema", "params", "args", "arguments", "schema", "json_schema")
 
 _FORMATS: Bindings = {
-    ResponseFormat: Binding(ResponseFormat.__struct_fields__, alone=True),
+    ResponseFormat: Binding(ResponseFormat.__struct_fields__, all_bind=True),
     JsonSchemaFormat: Binding(
-        ("schema",), {"type": "schema.type", "properties": "schema.properties"}, alone=True
+        ("schema",), {"type": "schema.type", "properties": "schema.properties"}, all_bind=True
     ),
     StructuredOutputs: Binding(
-        StructuredOutputs.__struct_fields__, {"json_schema": "json", "ebnf": "grammar"}, alone=True
+        StructuredOutputs.__struct_fields__, {"json_schema": "json", "ebnf": "grammar"}, all_bind=True
     ),
 }
 _TOOLS: Bindings = {

@@ -9,6 +9,7 @@ from msgspec import Raw
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
+from ..http.field_names import NOTHING
 from ..request.grammar_fields import (
     choice_spec,
     grammar_spec,
@@ -29,7 +30,7 @@ _FIELDS_BY_TYPE: dict[str, tuple[str, ...]] = {
     "json_schema": _SCHEMAS,
     "structural_tag": _TAGS,
 }
-_EMPTY = (Raw(b"null"), Raw(b"{}"), None, JsonSchemaFormat())
+_EMPTY = (*map(Raw, NOTHING), None, JsonSchemaFormat())
 
 
 def constraint(request: GenerationFields) -> GrammarSpec | None:

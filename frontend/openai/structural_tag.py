@@ -49,6 +49,9 @@ def structural_tag(value: Raw, param: str) -> GrammarSpec:
     _check_size(fields, param)
     _check_names(fields, ("type", "format", "structures", "triggers"), param)
     if fields.get("format") is not None:
+        for name in ("structures", "triggers"):
+            if fields.get(name):
+                raise _wrong(f"{param}.{name}", f"can't be used with {param}.format: give only one")
         format = _format(fields["format"], f"{param}.format", 0)
     else:
         tags = _list(fields, "structures", param)

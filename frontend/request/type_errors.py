@@ -21,7 +21,7 @@ _WORDS = {
     "object": "an object",
     "str": "a string",
 }
-_path = re.compile(r"^(?P<message>.*) - at `\$\.?(?P<path>[^`]*)`$", re.DOTALL)
+_path = re.compile(r"^(?P<message>.*) - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`$", re.DOTALL)
 _step = re.compile(r"[^.\[\]]+")
 _missing = re.compile(r"missing required field `(?P<field>[^`]*)`")
 _mismatch = re.compile(r"Expected `(?P<wanted>[^`]*)`, got `(?P<got>[^`]*)`")
@@ -39,8 +39,10 @@ def type_error(error: msgspec.ValidationError, fields: Mapping[str, Raw], whole:
     if message == "Number out of range":
         message = f"{path} is too large a number."
     elif mismatch := _mismatch.search(message):
-        value = _shown(inner, fields) or in_words(mismatch["got"])
-        message = f"{path} is {value}, but must be {in_words(mismatch['wanted'])}."
+        is_key = found is not None and found["key"] is not None
+        subject = f"A key of {path}" if is_key else path
+        value = (None if is_key else _shown(inner, fields)) or in_words(mismatch["got"])
+        message = f"{subject} is {value}, but must be {in_words(mismatch['wanted'])}."
     else:
         message = f"{path or 'body'}: {message[:1].lower() + message[1:]}."
     return RequestError(message, param=path or None, code="invalid_type")

@@ -12,7 +12,7 @@ from typing import IO
 from ..processes.framing import read_frame, write_frame
 from ..processes.limits import die_with
 
-MARGIN_S = 20.0  # on the clock, beyond a job's processor time, which a running process keeps to itself
+MARGIN_S = 20.0  # on the clock, beyond a job's limit of processor time; then its process counts as hung
 
 NOTICE, RESULT, LAST_RESULT, END = b"N", b"R", b"L", b"E"
 """The first byte of a frame: a notice that the process compiles its own code, a job's result, a result

@@ -2,9 +2,9 @@
 
 A worker loads everything and reads no grammar. It forks a child, which builds one grammar after another and
 caches what they share. A timer without a handler ends the child if a job takes too much processor time, even
-inside native code, and its memory is limited. Then the worker forks the next child, in milliseconds. Time on
-the clock ends no job, so a busy machine leads to the same automata. Jobs come by the worker's standard input;
-it relays whole results only.
+inside native code, and its memory is limited. Then the worker forks the next child, in milliseconds. The
+clock ends only jobs that hang, so a busy machine leads to the same automata. Jobs come by the worker's
+standard input; it relays whole results only.
 """
 
 from __future__ import annotations

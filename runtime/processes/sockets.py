@@ -7,6 +7,7 @@ The supervisor outlives every epoch and sends with `ANY_EPOCH`.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import struct
 from collections.abc import Iterator
@@ -143,7 +144,9 @@ class AsyncInbox(Generic[T]):
         self._decoder.epoch = epoch
 
     async def receive(self) -> T:
+        """The next message. Other tasks of the loop run first, so many messages in a row don't stop them."""
         while True:
+            await asyncio.sleep(0)  # receiving does not wait for the loop if a message has arrived
             message = self._decoder.decode(await self._socket.recv_multipart())
             if message is not None:
                 return message

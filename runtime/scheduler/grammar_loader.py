@@ -106,6 +106,6 @@ class GrammarLoader:
 
 def _too_large(nbytes: int) -> str:
     return (
-        f"the grammar's tables take {nbytes:,} bytes, but the server has room for {DEVICE_BYTES:,}; "
+        f"the grammar's tables take {nbytes:,} bytes, but may take at most {DEVICE_BYTES:,}; "
         "make the grammar smaller"
     )

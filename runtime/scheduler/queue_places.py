@@ -8,7 +8,7 @@ from math import ceil, exp
 UNMEASURED_S = 5  # Retry-After before any reply has ended
 LONGEST_WAIT_S = 60  # OpenAI's clients ignore a longer Retry-After and try again at once
 MEMORY_S = 30.0  # time constant of the average rate of ended replies
-SPACING = 0.8  # between promised times, in the time that the server takes for a request: some clients give up
+SPACING = 0.8  # of the server's time for a request, between promised times; below 1, as some clients give up
 SWEEP_FROM = 1024  # tenants, beyond twice those that the last sweep kept
 
 
@@ -67,7 +67,7 @@ class RetryTimes:
 
     Each refused request of a tenant gets the time at which one more of the tenant's places should be free,
     after the times of its earlier refusals, so clients that obey do not all come back at once, and most come
-    back only once. The queue is the reserve for those that never do.
+    back only once. While clients stay away, the waiting requests keep the server busy.
     """
 
     def __init__(self, places: QueuePlaces) -> None:

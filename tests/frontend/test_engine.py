@@ -157,6 +157,8 @@ def test_a_json_schema_is_followed(engine: arbora.Engine) -> None:
         ({"regex": 5}, "regex is 5, but must be a string"),
         ({"choice": "yes"}, 'choice is "yes", but must be a list'),
         ({"json_schema": ["a"]}, "json_schema is a list, but must be true or false or an object"),
+        ({"json_schema": {5: 5}}, "A key of json_schema is an integer, but must be a string"),
+        ({"json_schema": {"const": object()}}, "json_schema can't be written as JSON"),
         ({"logprobs": "5"}, 'logprobs is "5", but must be an integer'),
         ({"stop": [b"a", {1}]}, "stop[0] is "),
         ({"choice": ["a", 5]}, "choice[1] is 5, but must be a string"),

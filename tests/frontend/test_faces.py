@@ -105,6 +105,8 @@ async def test_a_foreign_host_is_refused_in_the_form_of_the_path(world: HttpWorl
 @pytest.mark.parametrize(
     ("rest", "code"),
     [
+        ("X: a\x01b\r\n\r\n", "invalid_http"),
+        ("Content-Length: 5x\r\n\r\n", "invalid_http"),
         (f"X: {'a' * 2000}\r\n\r\n", "headers_too_large"),
         ("Transfer-Encoding: chunked\r\n\r\nno chunk\r\n", "invalid_http"),
     ],

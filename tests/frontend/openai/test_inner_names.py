@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from arbora.frontend.http.field_names import MOST_UNKNOWN
+from arbora.frontend.http.field_names import MOST_ELEMENTS, MOST_UNKNOWN
 from http_world import HttpWorld, http_world, last_generate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -107,9 +107,11 @@ async def test_a_name_that_was_meant_to_bind_the_reply_is_refused(
     [
         format("text", json_schema=None, schema={}, whim=1),
         format("text", json_schema={}, name="a", description="nothing"),
+        format("text", schema=False, structures=[], triggers=[], format=""),
         format("json_object", shema=None, strict=True),
         format("json_schema", json_schema={**NAMED, "strickt": True, "title": "a"}),
         {"structured_outputs": {"regex": ".*", "whim": 5, "_backend": None}},
+        format("structural_tag", format=TAG, structures=[], triggers=[]),
         function(parameters=SCHEMA, **{"return": SCHEMA}),
         function(parameters=SCHEMA, input_schema=SCHEMA, cache_control={"type": "ephemeral"}),
         function(input_schema={}),
@@ -164,6 +166,25 @@ async def test_two_schemas_of_a_response_format_must_be_the_same(world: HttpWorl
     fields = format("json_schema", json_schema=NAMED, schema={"type": "null"})
     error = await refused(world, CHAT, {"messages": HELLO, **fields})
     assert "response_format.json_schema.schema and response_format.schema can't be used" in error["message"]
+
+
+@pytest.mark.parametrize("name", ["structures", "triggers"])
+async def test_a_structural_tag_has_one_of_its_two_forms(world: HttpWorld, name: str) -> None:
+    parts = {"structures": [{"begin": "<b>", "schema": {}, "end": "</b>"}], "triggers": ["<b"]}
+    fields = {"format": TAG, name: parts[name]}
+    for place in (format("structural_tag", **fields), {"structured_outputs": {"structural_tag": fields}}):
+        error = await refused(world, CHAT, {"messages": HELLO, **place})
+        assert error["param"].endswith(f".{name}")
+        assert ".format: give only one." in error["message"]
+
+
+async def test_the_names_of_a_limited_number_of_tools_are_checked(world: HttpWorld) -> None:
+    named = {"type": "function", "function": {"name": "f"}}
+    allowed = {"mode": "auto", "tools": [named] * (MOST_ELEMENTS + 1)}
+    fields = choice(type="allowed_tools", allowed_tools=allowed)
+    error = await refused(world, CHAT, {"messages": HELLO, **fields})
+    assert error["param"] == "tool_choice.allowed_tools.tools"
+    assert error["message"].endswith("has 1025 elements, but may have at most 1024.")
 
 
 async def test_a_misspelt_constraint_is_found_among_many_unknown_names(world: HttpWorld) -> None:

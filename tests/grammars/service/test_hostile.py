@@ -26,7 +26,7 @@ from arbora.grammars.host.messages import KILL, Ended, HostVocabulary
 from arbora.grammars.service import refused
 from grammar_world import EOS, MODEL_VOCAB, allowed, answer, compiled, compiler, submit
 from hostile_grammars import DEEP, EXPLODING, Hostile, nested_repetitions, reference_chain
-from processes import children_of, descendants_of
+from processes import children_of, descendants_of, processor_ticks
 
 BOUND_S = 60.0  # two seconds at each engine, and what a loaded machine adds
 TOO_MANY_STATES = "(a|b)*a(a|b){12}"
@@ -393,13 +393,17 @@ def test_a_stopped_server_hardly_delays_the_replies_whose_process_died() -> None
 def test_a_job_may_wait_for_the_processor_as_long_as_it_takes_little_of_it(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 0.3)
+    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 1.0)
     compiled(grammars, "regex", "warm again")
-    (builder,) = [child for pid in workers(grammars) for child in children_of(pid)][-1:]
-    os.kill(builder, signal.SIGSTOP)
-    submit(grammars, "paused", "regex", "paused")
-    time.sleep(0.6)
-    os.kill(builder, signal.SIGCONT)
+    builders = [child for pid in workers(grammars) for child in children_of(pid)]
+    before = {builder: processor_ticks(builder) for builder in builders}
+    numbers = {f"p{low}": {"type": "integer", "minimum": low, "maximum": 10**9 + low} for low in range(200)}
+    submit(grammars, "paused", "json_schema", json.dumps({"properties": numbers}))
+    while not (running := [each for each in builders if processor_ticks(each) > before[each] + 2]):
+        time.sleep(0.005)
+    os.kill(running[0], signal.SIGSTOP)
+    time.sleep(1.2)
+    os.kill(running[0], signal.SIGCONT)
     assert isinstance(answer(grammars, "paused"), Automaton)
 
 

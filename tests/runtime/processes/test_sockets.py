@@ -86,6 +86,36 @@ def test_a_loop_that_reads_late_gets_every_message(directory: Path) -> None:
     assert asyncio.run(received()) == [Accepted(str(number)) for number in range(MANY)]
 
 
+def test_a_loop_does_other_work_between_messages(directory: Path) -> None:
+    async def turns_at_messages(messages: int) -> list[int]:
+        plain: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        context, address = zmq.asyncio.Context(plain), tokenizer_address(directory, 0)
+        inbox: AsyncInbox[TokenizerInbox] = AsyncInbox(context, address, TokenizerInbox, epoch=1)
+        outbox = Outbox(plain, address, epoch=1)
+        for number in range(messages):
+            outbox.send(Accepted(str(number)))
+        turns, found = 0, []
+
+        async def work() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        working = asyncio.create_task(work())
+        for _ in range(messages):
+            await inbox.receive()
+            found.append(turns)
+        working.cancel()
+        outbox.close(linger_ms=0)
+        inbox.close()
+        context.term()
+        return found
+
+    turns = asyncio.run(turns_at_messages(100))
+    assert turns == sorted(set(turns)), "some between any two messages"
+
+
 def test_a_thread_can_end_a_wait_that_no_message_ends(
     context: zmq.Context[zmq.Socket[bytes]], directory: Path
 ) -> None:
