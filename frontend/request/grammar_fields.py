@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
+from .conversation import MAX_SCHEMA_DEPTH
 
 _ANY_OBJECT = '{"type":"object"}'
 
@@ -54,6 +55,10 @@ def schema_spec(schema: Raw, param: str) -> GrammarSpec | None:
         if bytes(schema).lstrip().startswith(b'"'):
             schema = Raw(msgspec.json.decode(schema, type=str).encode())
         decoded = msgspec.json.decode(schema)
+    except RecursionError:
+        raise RequestError(
+            f"{param} is nested more than {MAX_SCHEMA_DEPTH} levels deep.", param=param, code="invalid_value"
+        ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"{param} is not valid JSON: {error}", param=param, code="invalid_value") from None
     if not isinstance(decoded, dict | bool):

@@ -85,6 +85,13 @@ class ChatTemplate:
             )
         except RequestError:
             raise
+        except RecursionError:
+            raise RequestError(
+                "The messages are nested too deep for the model's chat template: shorten the arguments of "
+                "their tool calls.",
+                param="messages",
+                code="invalid_value",
+            ) from None
         except Exception as error:  # a template is a program, which can fail in any way
             raise RequestError(
                 f"The model's chat template can't render these messages: {error}",

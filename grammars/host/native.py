@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -21,6 +22,7 @@ from .json_schema import check_references, explain, remove_culprit, with_options
 
 _SPECIAL_TOKEN = b"\xff"  # precedes a special token's name in llguidance's texts
 _PANIC = "panic: "  # begins the error of a matcher whose parser failed
+_TOO_WIDE = re.compile(r"Current row has (\d+) items; max is (\d+)")
 MAX_STEP_ITEMS = 10_000  # of the parser for each token; an ambiguous grammar ends its own request
 
 
@@ -44,9 +46,10 @@ class NativeMatcher:
             return None
         if self._matcher.consume_token(token):
             return None
-        if self._matcher.get_error().startswith(_PANIC):
+        error = self._matcher.get_error()
+        if error.startswith(_PANIC) or _TOO_WIDE.search(error):
             return self._not_followed()
-        return CompilerError(f"the output left its grammar: {_in_plain_words(self._matcher.get_error())}")
+        return CompilerError(f"the output left its grammar: {_in_plain_words(error)}")
 
     def _not_followed(self) -> GrammarError:
         error = self._matcher.get_error()
@@ -179,6 +182,9 @@ def _in_plain_words(error: str) -> str:
         return "allows no value, or none that ends"
     if "Too many items" in error:
         return f"is too large: the parser needs more than {MAX_STEP_ITEMS:,} steps for a token"
+    if found := _TOO_WIDE.search(error):
+        needed, most = map(int, found.groups())
+        return f"is too large: the parser needs {needed:,} items for a byte; the most is {most:,}"
     return error.removesuffix("\n<non-verbose/>")
 
 

@@ -45,6 +45,7 @@ _NO_PROPERTIES = (
     r"has a Unicode property \p, which is not supported: "
     "write its characters as a class, such as [A-Za-zÀ-ÖØ-öø-ɏ]"
 )
+_TOO_DEEP = "has groups that are nested too deep: leave out those that it does not need"
 _SHOWN = 200  # characters of a pattern in a message
 _FLAGS = re.IGNORECASE | re.DOTALL | re.VERBOSE | re.ASCII
 Item = tuple[Any, Any]
@@ -73,7 +74,7 @@ def without_anchors(pattern: str) -> str:
         parsed = parser.parse(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         property_named = isinstance(error, re.error) and error.msg in (r"bad escape \p", r"bad escape \P")
-        reason = _NO_PROPERTIES if property_named else f"is not a regex: {error}"
+        reason = _NO_PROPERTIES if property_named else parse_fault(error)
         raise GrammarError(f"{shortened(pattern)} {reason}") from None
     if (length := _length(parsed)) > MAX_LENGTH:
         raise GrammarError(
@@ -83,6 +84,11 @@ def without_anchors(pattern: str) -> str:
     if flags & ~_FLAGS:
         raise GrammarError(f"{shortened(pattern)} uses a flag that is not supported; (?i), (?s) and (?x) are")
     return _Writer(pattern).sequence(list(parsed), flags, at_start=True, at_end=True)
+
+
+def parse_fault(error: Exception) -> str:
+    """What the parser's error says about a pattern, in words that follow it."""
+    return _TOO_DEEP if isinstance(error, RecursionError) else f"is not a regex: {error}"
 
 
 def shortened(pattern: str) -> str:

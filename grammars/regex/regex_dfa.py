@@ -24,7 +24,7 @@ from .dfa import (
     intersection,
     minimal,
 )
-from .pattern import is_malformed
+from .pattern import is_malformed, parse_fault, shortened
 from .ranges import CATEGORIES, EVERYTHING, LINE_ENDS, Ranges, inverted, merged, other_case
 from .subsets import Edges, Moves, closures, edges, subsets
 
@@ -47,7 +47,7 @@ class RegexError(GrammarError):
     """A pattern that is no regex, is not regular, or is not supported."""
 
     def __init__(self, pattern: str, reason: str) -> None:
-        super().__init__(f"'{pattern}' {reason}")
+        super().__init__(f"{shortened(pattern)} {reason}")
         self.pattern = pattern
         self.reason = reason
 
@@ -77,7 +77,7 @@ def _compiled(pattern: str, *, anywhere: bool) -> Dfa:
         parsed = parser.parse(_in_python(pattern, properties))
     except (re.error, RecursionError, OverflowError) as error:
         kind = MalformedError if is_malformed(error) else RegexError
-        raise kind(pattern, f"is not a regex: {error}") from None
+        raise kind(pattern, parse_fault(error)) from None
     flags = parsed.state.flags & ~re.UNICODE
     if flags & ~(re.IGNORECASE | re.DOTALL | re.ASCII):
         raise RegexError(pattern, "uses a flag that is not supported; (?i) and (?s) are")

@@ -273,6 +273,8 @@ class Builder:
 def _in_lark(text: str) -> str:
     try:
         return gbnf_to_lark(_START_RULE.sub(lambda found: found[1] or "start-rule", text))
+    except RecursionError:
+        raise GrammarError("its groups are nested too deep: name the inner ones as rules") from None
     except Exception as error:  # the converter raises plain Exceptions
         raise GrammarError(_gbnf_fault(text, str(error))) from None
 

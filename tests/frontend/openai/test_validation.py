@@ -444,3 +444,10 @@ async def test_a_format_nested_without_end_is_refused(world: HttpWorld) -> None:
         format = {"type": "sequence", "elements": [format]}
     error = await chat_error(world, response_format={"type": "structural_tag", "format": format})
     assert "nested" in error["message"]
+
+
+@pytest.mark.parametrize("field", ["json_schema", "guided_json"])
+async def test_a_schema_in_a_string_nested_without_end_is_refused(world: HttpWorld, field: str) -> None:
+    error = await chat_error(world, **{field: '{"items":' * 3_000 + "{}" + "}" * 3_000})
+    assert error["param"] == field
+    assert error["message"] == f"{field} is nested more than 200 levels deep."

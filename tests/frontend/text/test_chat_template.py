@@ -200,6 +200,16 @@ def test_a_template_stays_in_its_sandbox(tmp_path: Path, attempt: str) -> None:
         template.render([USER])
 
 
+@pytest.mark.parametrize("levels", [700, 5_000])
+def test_arguments_nested_too_deep_for_a_template_are_named(tmp_path: Path, levels: int) -> None:
+    (write_model_folder(tmp_path) / "chat_template.jinja").write_text(QWEN3)
+    function = {"name": "f", "arguments": '{"a":' * levels + "1" + "}" * levels}
+    call = {"role": "assistant", "tool_calls": [{"type": "function", "function": function}]}
+    with pytest.raises(RequestError, match="the arguments of their tool calls") as caught:
+        load(tmp_path).render([USER, call])
+    assert caught.value.param == "messages"
+
+
 def test_messages_nested_too_deep_for_python_are_refused(tmp_path: Path) -> None:
     nested: dict[str, Any] = {}
     for _ in range(3000):

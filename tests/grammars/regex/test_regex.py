@@ -97,6 +97,7 @@ def test_a_literal_matches_itself_alone(text: str) -> None:
         (r"a[\P{Lu}]", "write its characters as a class, such as [A-Za-z"),
         ("a{20000}", "repetition"),
         ("(a", "not a regex"),
+        ("(" * 2_500 + "a" + ")" * 2_500, "groups that are nested too deep"),
     ],
 )
 def test_constructs_that_are_not_regular_are_refused_by_name(pattern: str, named: str) -> None:

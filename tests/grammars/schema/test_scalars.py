@@ -98,11 +98,13 @@ def test_patterns_have_the_meaning_of_ecma_262(pattern: str, text: str, found: b
         ("a(?=b)", "look-around"),
         ("(?>a)", "atomic"),
         ("(", "not a regex"),
+        ("(" * 2_500 + "a" + ")" * 2_500, "groups that are nested too deep"),
     ],
 )
 def test_constructs_that_are_not_regular_are_refused_by_name(pattern: str, named: str) -> None:
-    with pytest.raises(GrammarError, match=named):
+    with pytest.raises(GrammarError, match=named) as refused:
         searching(pattern)
+    assert len(str(refused.value)) < 400
 
 
 @settings(deadline=None)

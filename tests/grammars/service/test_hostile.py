@@ -193,6 +193,16 @@ def test_a_grammar_that_llguidance_fails_at_is_to_blame_for_the_end_of_its_repli
     assert again.matcher().consume(ord("b")) is None
 
 
+def test_a_grammar_that_needs_too_many_items_of_the_parser_is_to_blame_for_the_end_of_its_replies(
+    grammars: GrammarCompiler,
+) -> None:
+    rules = [f"r{i}" for i in range(2_100)]
+    texts = "\n".join(f'{rule}: "{rule}"' for rule in rules)
+    error = followed(grammars, f"start: /[a-z]/ ({' | '.join(rules)})\n{texts}").matcher().consume(ord("b"))
+    assert isinstance(error, GrammarError), error
+    assert "can't be followed" in str(error) and "the most is 2,000" in str(error)
+
+
 def test_a_grammar_at_which_llguidance_always_fails_is_refused_after_a_few_processes(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,15 +234,16 @@ def test_failures_of_the_parser_are_forgotten_in_time_and_for_the_oldest_grammar
 
 
 def test_the_process_of_a_grammar_ends_when_nothing_refers_to_it(grammars: GrammarCompiler) -> None:
-    live = grammars._host._server.live
-    matcher = followed(grammars, 'start: "kept" /[a-z]+/').matcher()
+    grammar = followed(grammars, 'start: "kept" /[a-z]+/')
+    matcher, process = grammar.matcher(), grammar.process
     digest = next(reversed(grammars._cache._futures))
     grammars._cache.forget(digest, grammars._cache._futures[digest])
+    del grammar
     error = matcher.consume(ord("k"))
     assert error is None
-    assert grammars._host._server.live == live + 1
+    assert process in grammars._host._server._tenants
     del matcher
-    assert grammars._host._server.live == live
+    assert process not in grammars._host._server._tenants
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from arbora.grammars.service.worker import _in_lark
             "the grammar is wrong GBNF in line 1: expected ')' after 'root ::= \"a\" (', where ",
         ),
         ("root ::= ) a", "the grammar is wrong GBNF in line 1: expected "),
+        (f'root ::= {"(" * 2_500}"a"{")" * 2_500}', "its groups are nested too deep: name "),
     ],
 )
 def test_wrong_gbnf_is_refused_in_one_readable_line(grammar: str, said: str) -> None:
