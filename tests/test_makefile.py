@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -32,7 +33,8 @@ def checkout(tmp_path: Path) -> Path:
 def planned(checkout: Path, target: str = "serve") -> str:
     """The commands that make would run."""
     command = ["make", "--dry-run", target]
-    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=True).stdout
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    return subprocess.run(command, cwd=checkout, env=alone, capture_output=True, text=True, check=True).stdout
 
 
 def finish(checkout: Path) -> None:

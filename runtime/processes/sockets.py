@@ -150,11 +150,9 @@ class AsyncInbox(Generic[T]):
         backlog does not stop them."""
         while True:
             self._in_a_row += 1
-            if (
-                self._in_a_row > MOST_IN_A_ROW
-            ):  # receiving does not wait for the loop if a message has arrived
+            if self._in_a_row > MOST_IN_A_ROW:
                 self._in_a_row = 1
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # to receive a message that has arrived gives the loop no turn
             message = self._decoder.decode(await self._socket.recv_multipart())
             if message is not None:
                 return message

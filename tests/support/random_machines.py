@@ -128,11 +128,16 @@ def _state(rng: np.random.Generator, tops: list[Top], top: Top, dead: float = 0.
 
 
 def _rows(rng: np.random.Generator, action: list[int]) -> list[list[int]]:
-    """The action with its reserve, mostly the places that it takes, sometimes more, and its FULL rows."""
+    """The action with its reserve, mostly the places that it takes, sometimes more, and its FULL rows.
+
+    As in a compiler's automata, a larger reserve is never negative: it is what the rest of the reply needs.
+    And no FULL row has a name that a CLOSE needs: the reserve of the OPEN would cover its value.
+    """
     kind, target, operand, *more = action
-    reserve = least_reserve(kind, sum(more[:1])) + (0, 0, 0, 1, 4)[int(rng.integers(0, 5))]
+    least, added = least_reserve(kind, sum(more[:1])), (0, 0, 0, 1, 4)[int(rng.integers(0, 5))]
+    reserve = max(least + added, 0) if added else least
     names = NAMES[Top.WIDE_SET if kind == OPEN and more[0] > 1 else Top.SET]
-    lacking = [words_of(1 << names[int(rng.integers(0, len(names)))]) for _ in range(ROWS - 1)]
+    lacking = [words_of(1 << names[int(rng.integers(2, len(names)))]) for _ in range(ROWS - 1)]
     full = [[FULL, 0, 0, int(rng.integers(2, 12)), *words] for words in lacking]
     return [_padded([kind, target, operand, reserve, *more]), *full]
 
@@ -178,5 +183,5 @@ def _on_set(rng: np.random.Generator, top: Top, target: int, verdict: int) -> li
     return [
         [SEE, target, NAMES[top][int(rng.integers(0, 4))], WORDS[top]],
         [NEED, target, 0, *words_of(_names(top, rng))],
-        [CLOSE, WORDS[top], verdict, *words_of(_names(top, rng))],
+        [CLOSE, WORDS[top], verdict, *words_of(_names(top, rng) & sum(1 << name for name in NAMES[top][:2]))],
     ]
