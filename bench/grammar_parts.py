@@ -1,4 +1,4 @@
-"""What two parts of the grammar compiler are worth: the depth guard, and the two compilers of regexes.
+"""The value of two parts of the grammar compiler: the depth guard, and the two compilers of regexes.
 
 Run: PYTHONSAFEPATH=1 python bench/grammar_parts.py --corpus DIR
 
@@ -36,7 +36,7 @@ TOO_LONG = r"^(?:\S+\s+){0,99}\S+$"  # takes each compiler more than a minute
 
 
 def timed(make: Callable[[], Any]) -> tuple[Any, float]:
-    """What `make` returns, or None if it fails, and the least processor time of three calls in ms."""
+    """The result of `make`, or None if it fails, and the least processor time of three calls in ms."""
     times = []
     for _ in range(3):
         began = time.process_time()

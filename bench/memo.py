@@ -1,4 +1,4 @@
-"""What a chat's turns cost the tokenizer process, and how much of each prompt the cache can reuse.
+"""The tokenizer process's time for each turn of a chat, and how much of each prompt the cache can reuse.
 
 Conversations with replies of random tokens take turns; columns are medians over the conversations.
 Reusable is the share of the turn before, prompt and reply, with which the prompt begins.

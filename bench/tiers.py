@@ -1,4 +1,4 @@
-"""What a prompt's first token costs when its prefix is computed, cached, or restored from a slower tier.
+"""The time to a prompt's first token when its prefix is computed, cached, or restored from a slower tier.
 
     PYTHONSAFEPATH=1 python bench/tiers.py [MODEL] --tokens 1500 --rounds 3 [--remote-cache URL]
 

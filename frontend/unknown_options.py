@@ -1,4 +1,4 @@
-"""What to write in place of arguments that the command line does not know."""
+"""Finds the options that were meant by arguments that the command line does not know."""
 
 from __future__ import annotations
 

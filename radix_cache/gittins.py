@@ -216,7 +216,7 @@ def _traits(node: Node, generated: int) -> Traits:
 
 
 def _ancestry(node: Node) -> int:
-    """What a node without hits extends: -1 the root, 0 a parent without hits, 1 a parent with one hit.
+    """The parent of a node without hits: -1 the root, 0 a parent without hits, 1 a parent with one hit.
 
     2 to 6: a shared parent, by the share of its hits that went on into a child or ghost.
     """

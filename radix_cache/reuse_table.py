@@ -18,7 +18,7 @@ LARGEST_SCALE = 1e60
 
 
 class Traits(NamedTuple):
-    """What distinguishes kinds of nodes, each on a coarse scale."""
+    """The features that distinguish kinds of nodes, each on a coarse scale."""
 
     hits: int
     ancestry: int

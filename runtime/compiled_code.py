@@ -18,7 +18,7 @@ KEPT_S = 30 * 24 * 3600.0  # another checkout or a running server may use anothe
 
 
 def version(folder: Path) -> str:
-    """A hash of the sources of the folder and of `FORMAT`, 16 hexadecimal digits."""
+    """A hash of the folder's sources and of the file `FORMAT`: 16 hexadecimal digits."""
     digest = hashlib.sha256()
     for source in (FORMAT, *sorted(folder.rglob("*.py"))):
         digest.update(source.read_bytes())

@@ -9,11 +9,11 @@ import msgspec
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 PropertyOrder = Literal["schema", "any"]
 Unenforced = Literal["refuse", "annotations", "allow"]
-"""What may be left out of a schema: nothing, unknown formats, or every keyword without an automaton."""
+"""Schema keywords that may be left unenforced: none, unknown formats, or all without an automaton."""
 
 
 class GrammarSpec(msgspec.Struct, array_like=True, frozen=True):
-    """What an output must match."""
+    """The constraint on an output."""
 
     kind: GrammarKind
     text: str

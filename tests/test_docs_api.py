@@ -1,4 +1,4 @@
-"""What docs/api.md says of fields and metrics is what the code does."""
+"""docs/api.md describes the fields and metrics as the code has them."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def may_import(part: str, target: str) -> bool:
 
 
 def imports_of_ours(module: str, path: Path) -> Iterator[str]:
-    """What a module imports from the package, from its root on: `runtime.messages`."""
+    """The modules of the package that a module imports, such as `runtime.messages`."""
     existing = {name for name, _ in modules()}
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text())):

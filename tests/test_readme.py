@@ -1,4 +1,4 @@
-"""What the README names exists."""
+"""The names in the README exist."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class FieldNames:
 
 
 class _Object(NamedTuple):
-    """An object in a body. `path` precedes its fields' names in errors."""
+    """A JSON object in a request's body. `path`, such as `tools[0].`, begins its fields' names in errors."""
 
     path: str
     fields: Mapping[str, Raw]

@@ -36,7 +36,7 @@ _OPENING = b'"delta":{"role":"assistant","content":""}'
 
 @dataclass(frozen=True)
 class ChatContext:
-    """What all answers to a chat request need of it. `prompt` has its tokens."""
+    """The facts about a chat request that its answer needs, streamed or whole. `prompt` is in tokens."""
 
     head: Head
     tokenizer: Tokenizer

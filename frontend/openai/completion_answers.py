@@ -30,7 +30,7 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True)
 class CompletionContext:
-    """What all answers to a completion request need of it."""
+    """The facts about a completion request that its answer needs, streamed or whole."""
 
     head: Head
     tokenizer: Tokenizer

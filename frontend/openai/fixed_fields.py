@@ -103,7 +103,7 @@ WITHOUT_EFFECT = frozenset(
 
 
 def check_hint(name: str, value: bytes) -> str | None:
-    """What to use instead, if the hint asks for more than the server's usual behaviour."""
+    """The advice to log if the hint asks for more than the server's usual behaviour."""
     hint = HINTS[name]
     return None if _text(value) in ("null", *hint.values) else hint.instead
 

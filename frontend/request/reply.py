@@ -33,7 +33,7 @@ class UnenforcedKeyword(msgspec.Struct):
 
 
 class Piece(NamedTuple):
-    """What an output added to choice number `choice`. The last piece has the `finish` reason."""
+    """The addition of one output to choice number `choice`. The last piece has the `finish` reason."""
 
     choice: int
     content: str

@@ -228,7 +228,7 @@ def tokens_in_words(count: int) -> str:
 
 
 def shorten(param: str) -> str:
-    """What to do about a prompt that is too long."""
+    """The advice in errors about a prompt that is too long."""
     return "shorten it or drop earlier turns" if param == "messages" else "shorten it"
 
 

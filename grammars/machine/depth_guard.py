@@ -55,7 +55,7 @@ class Frames(NamedTuple):
 
 
 class _Ways(NamedTuple):
-    """What entries do. Way a is action a; way actions + s is the plain step to state s.
+    """The effects of entries. Way a is action a; way actions + s is the plain step to state s.
 
     Way w leads to the states `after[first[w]:first[w] + counts[w]]` on the same level, without those that are
     `DEAD`. A push or call leads to one of them for each verdict, any other way to any of them.

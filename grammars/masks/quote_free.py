@@ -35,7 +35,7 @@ class QuoteFreeMask(NamedTuple):
 
 
 class VocabularyTables:
-    """What the masks of all automata over one vocabulary share."""
+    """The data that the masks of all automata over one vocabulary share."""
 
     def __init__(self, tries: TokenTries) -> None:
         self.tries = tries

@@ -87,7 +87,7 @@ def without_anchors(pattern: str) -> str:
 
 
 def parse_fault(error: Exception) -> str:
-    """What the parser's error says about a pattern, in words that follow it."""
+    """The parser's error about a pattern, as words that follow the pattern."""
     return _TOO_DEEP if isinstance(error, RecursionError) else f"is not a regex: {error}"
 
 

@@ -280,7 +280,7 @@ def _in_lark(text: str) -> str:
 
 
 def _gbnf_fault(text: str, fault: str) -> str:
-    """What is wrong with a grammar that is not Lark, from the words of the converter."""
+    """The error of a grammar that is not Lark, from the converter's message."""
     if "::=" not in text:
         return 'the grammar is neither Lark nor GBNF: it has no rule, such as `start: "a"` or `root ::= "a"`'
     if undefined := re.fullmatch(r"Rule '(.*)' not found", fault):

@@ -20,7 +20,7 @@ class Part(msgspec.Struct, array_like=True):
 
 
 class StoreCounts(Part):
-    """What the page store holds now, and counters since the start of the epoch."""
+    """The present contents of the page store, and its counters since the start of the epoch."""
 
     host_pages: int = 0
     host_bytes: int = 0

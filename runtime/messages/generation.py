@@ -79,7 +79,7 @@ class ReplyError(Part):
 
 
 class Output(Part):
-    """What one request gained in a step. Its last output has `finish`."""
+    """The tokens that one request got in a step. Its last output has `finish`."""
 
     request: str
     tokens: Tokens = b""

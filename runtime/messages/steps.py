@@ -118,7 +118,7 @@ class RowLogprobs(Part):
 
 
 class StepResult(Message):
-    """What a step sampled, for its rows with `sample`, in the plan's order."""
+    """The tokens that a step sampled, for its rows with `sample`, in the plan's order."""
 
     step: int
     slots: bytes  # int32 [rows]

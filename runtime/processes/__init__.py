@@ -1,1 +1,1 @@
-"""What every process needs: its start, its sockets, its signs of life."""
+"""Modules that all processes use: their start, sockets and signs of life."""

@@ -23,7 +23,7 @@ class _Attempt(Enum):
 
 @dataclass(slots=True)
 class _Round:
-    """What one step has tokens for, and what was tried for it so far."""
+    """The tokens that are left for one step, and the requests that were tried for it so far."""
 
     tokens: int  # prompt tokens that the step computes
     restored_tokens: int  # tokens that the step restores

@@ -1,4 +1,4 @@
-"""What a request holds while it has a slot: pages, locks, and how far its tokens are computed.
+"""The allocation of a request with a slot: pages, locks, and how far its tokens are computed.
 
 The positions of a request's tokens, as half-open ranges:
 

@@ -1,4 +1,4 @@
-"""What the scheduler has counted since it started."""
+"""The scheduler's counters since its start."""
 
 from __future__ import annotations
 

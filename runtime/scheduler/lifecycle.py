@@ -35,7 +35,7 @@ from .waiting_queue import WaitingQueue
 
 
 class Start(Enum):
-    """What became of an attempt to start a request."""
+    """The outcome of an attempt to start a request."""
 
     STARTED = auto()
     NO_GRAMMAR_MEMORY = auto()

@@ -14,7 +14,7 @@ MOST_CHARACTERS = 2000  # of a message about a grammar, which may quote it
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one replica can hold."""
+    """The capacity of one replica."""
 
     max_model_len: int  # tokens
     num_pages: int

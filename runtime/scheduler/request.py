@@ -103,7 +103,7 @@ class Request:
 
     @property
     def allocation(self) -> Allocation:
-        """What it holds; only for a request with a slot."""
+        """Its allocation; only for a request with a slot."""
         assert self.held is not None, f"{self.id} has no slot"
         return self.held
 

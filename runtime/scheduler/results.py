@@ -1,4 +1,4 @@
-"""What a step's result means for its requests: tokens, forced runs, errors, complete replies."""
+"""Applies a step's result to its requests: tokens, forced runs, errors, complete replies."""
 
 from __future__ import annotations
 

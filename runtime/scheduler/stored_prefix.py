@@ -1,4 +1,4 @@
-"""What the page store has of one request's tokens, as far as the scheduler has asked."""
+"""The part of one request's tokens that the page store is known to have."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Fetch:
 
 @dataclass(slots=True)
 class StoreLookup:
-    """What the tree had of a request's tokens when the page store was asked for the rest."""
+    """The part of a request's tokens that was in the tree when the page store was asked for the rest."""
 
     first: int  # full pages in the tree
     missing: list[bytes]  # keys of the other full pages; empty once the store has answered

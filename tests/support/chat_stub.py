@@ -14,7 +14,7 @@ Reply = Sequence[Piece] | str | dict[str, str]
 
 
 class ChatStub:
-    """What was asked of the server. A reply is a list of pieces, each a text or a choice with its `delta`;
+    """The server's requests. A reply is a list of pieces, each a text or a choice with its `delta`;
     or the text of an error event; or the error of an answer with status 400. With `is_guarded` every
     request is refused with 401."""
 

@@ -231,7 +231,7 @@ class World:
             self.cache.release(self.cache.acquire("", b"", 0), b"", pages)
 
     def sequences(self) -> list[tuple[str | None, tuple[int, ...], list[int]]]:
-        """What the tree holds: namespace, tokens and pages down to each node."""
+        """The contents of the tree: namespace, tokens and pages down to each node."""
         return [
             (node.namespace, unpack(node.sequence()), [p for n in [*node.path()][::-1] for p in n.pages])
             for root in self.cache._tree.roots.values()

@@ -40,7 +40,7 @@ def command_line(pid: int) -> list[str]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields from the state on; none for a process that has ended."""
+    """The fields of /proc/PID/stat from the state on; empty if the process has ended."""
     with contextlib.suppress(*_GONE):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return []

@@ -37,7 +37,8 @@ class Integers(NamedTuple):
 def integers(
     weight: torch.Tensor, bits: int, groups: torch.Tensor, dtype: torch.dtype, symmetric: bool = False
 ) -> Integers:
-    """`groups`: each input's group. `dtype` is of the scales."""
+    """The weight as integers of `bits` bits with a scale for each group. groups: the group of each input;
+    dtype: of the scales"""
     most, zeros, scales = (1 << bits) - 1, [], []
     for group in range(int(groups.max()) + 1):
         part = weight[:, groups == group]

@@ -54,7 +54,7 @@ class Configuration(NamedTuple):
 
 
 def machine(tables: AutomatonTables) -> StackAutomaton:
-    """The automaton of these tables, for the reference. No state accepts."""
+    """The automaton with these tables, to be stepped in plain Python. It accepts no text."""
     states = len(tables.states)
     return StackAutomaton(
         start=0,

@@ -129,7 +129,7 @@ class Assembler:
         return self._tables.action(CLOSE, container.set_words, node.verdict, words_of(names))
 
     def _guarded(self, container: Container, node: Node, target: int) -> int:
-        """What a comma leads to: dead if every name was seen and no other name may come."""
+        """The entry for a comma: dead if every name was seen and no other name may come."""
         has_others = self._undeclared(container, node).block is not None
         if not container.is_unordered or (has_others and not container.has_deep_others):
             return target
@@ -179,7 +179,7 @@ class Assembler:
         return materialized(trie, names.states, names.new_state)
 
     def _seen(self, container: Container, name: str, target: int) -> int:
-        """What a declared name's closing quote leads to."""
+        """The entry for the closing quote of a declared name."""
         if not container.is_unordered:
             return target
         return self._tables.action(SEE, target, container.names[name], (container.set_words,))

@@ -32,7 +32,7 @@ _TAIL = rf"(?:{_GROUP}:{_GROUP}|{_IPV4})"
 
 
 def _ipv6(left_out: int) -> str:
-    """A regex for IPv6 addresses in which a `::` replaces at least `left_out` groups."""
+    """A regex for IPv6 addresses with `::` in place of `left_out` or more groups."""
     most = 8 - left_out
     ways = [rf"(?:{_GROUP}:){{6}}{_TAIL}"]
     for before in range(most + 1):

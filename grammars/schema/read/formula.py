@@ -1,4 +1,4 @@
-"""What a JSON schema says of one value, as boolean formulas over facts.
+"""The constraints of a JSON schema on one value, as boolean formulas over facts.
 
 A fact speaks of values of one JSON type and holds for all others, as JSON schema's keywords do.
 """
@@ -19,7 +19,7 @@ EVERY_KIND = 15
 
 
 class Fact(msgspec.Struct, frozen=True):
-    """What an atom says. `types` are the JSON types that it speaks of."""
+    """One fact about a value. `types` are the JSON types that it constrains."""
 
     types: ClassVar[int] = EVERY_TYPE
     kind: ClassVar[int] = OTHER

@@ -1,4 +1,4 @@
-"""Weights of one byte each, int8 or FP8 E4M3, with a grid of scales."""
+"""Weights stored in one byte each (int8 or FP8 E4M3), with one scale for each block of the matrix."""
 
 from __future__ import annotations
 

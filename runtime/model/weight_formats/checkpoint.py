@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 
 
 class TensorSpec(NamedTuple):
-    """What a checkpoint must hold under a name: one of these shapes, of one of these dtypes."""
+    """The shapes and dtypes that a tensor may have in a checkpoint."""
 
     shapes: tuple[Shape, ...]
     dtypes: tuple[str, ...] = tuple(FLOATS)

@@ -24,7 +24,7 @@ class GptqFormat:
     ordered: bool
     """Whether the groups are not runs of inputs, so that `g_idx` is necessary."""
     zero_offset: int
-    """What to add to a stored zero point: 1 in version 1, 0 in version 2."""
+    """Added to each stored zero point: 1 in version 1, 0 in version 2."""
 
     def tensors(self, projection: Projection) -> dict[str, TensorSpec]:
         outputs, inputs = projection.outputs, projection.inputs

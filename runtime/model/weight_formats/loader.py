@@ -31,7 +31,7 @@ class ProjectionLoader:
     batch_invariant: bool
 
     def linear(self, *projections: Projection) -> Linear:
-        """The product of projections of one input, with concatenated outputs."""
+        """One product for projections that have the same input; their outputs are concatenated."""
         self.find_sizes(*projections)
         weight = self.weight(*projections)
         bias = self.vector(*(f"{each.name}.bias" for each in projections)) if projections[0].biased else None

@@ -1,4 +1,4 @@
-"""What a weight format is."""
+"""The interface of weight formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a supervisor does with its children, which only speak the protocol here."""
+"""A supervisor and its children, which are stand-ins that only speak the protocol."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def events(directory: Path) -> list[str]:
 
 
 def tokenizer_events(directory: Path) -> list[str]:
-    """What the tokenizer process that was started last reports: that it listens, and each message since."""
+    """The reports of the tokenizer process that was started last: that it listens, and each message since."""
     told = [event for event in events(directory) if event.startswith("tokenizer ")]
     starts = [at for at, event in enumerate(told) if event.startswith("tokenizer listens")]
     return told[starts[-1] :] if starts else []

@@ -1,4 +1,4 @@
-"""What fields mean together, and how errors name the words that a field may have."""
+"""Combinations of fields, and errors that name the values that a field may have."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ from arbora.runtime.messages import Generate, Refused
 from http_world import MODEL, HttpWorld, http_world
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from refusals import HELLO, chat_error, completion_error, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-HELLO: Any = [{"role": "user", "content": "Hello"}]
 NAMES = st.sampled_from(["type", "function", "name", "role", "content", "json_schema", "schema", "5"])
 JSON = (
     st.none()
@@ -31,24 +31,6 @@ TOOL = {"type": "function", "function": {"name": "look"}}
 async def world() -> AsyncIterator[HttpWorld]:
     async with http_world() as world:
         yield world
-
-
-async def chat_error(world: HttpWorld, **fields: Any) -> Any:
-    body = {"model": MODEL, "messages": HELLO, **fields}
-    return await error_of(world, "/v1/chat/completions", body)
-
-
-async def completion_error(world: HttpWorld, **fields: Any) -> Any:
-    return await error_of(world, "/v1/completions", {"model": MODEL, "prompt": "Hello", **fields})
-
-
-async def error_of(world: HttpWorld, path: str, body: Any) -> Any:
-    response = await world.http.post(path, json=body)
-    assert response.status_code == 400, response.text
-    error = response.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    assert error["type"] == "invalid_request_error"
-    return error
 
 
 @pytest.mark.parametrize(
@@ -378,72 +360,6 @@ async def test_only_the_beginning_of_a_long_unknown_name_is_read(
         await world.client.chat.completions.create(model=MODEL, messages=HELLO, extra_body=extra)
     (message,) = [record.getMessage() for record in caplog.records if record.name.endswith(".field_names")]
     assert len(message) < 200
-
-
-TAG: Any = {"begin": "<a>", "content": {"type": "any_text"}, "end": "</a>"}
-
-
-@pytest.mark.parametrize(
-    ("format", "field", "says"),
-    [
-        (5, "", "must be an object"),
-        ({"type": "qwen_xml_parameter"}, ".type", "must be one of const_string, json_schema"),
-        ({"type": "const_string"}, ".value", "missing"),
-        ({"type": "const_string", "value": 1}, ".value", "must be a string"),
-        ({"type": "json_schema", "json_schema": []}, ".json_schema", "must be a JSON schema"),
-        ({"type": "json_schema", "json_schema": {}, "style": "qwen_xml"}, ".style", "must be 'json'"),
-        ({"type": "any_text", "excluded_str": ["x"]}, ".excluded_str", "not supported"),
-        ({"type": "sequence", "elements": []}, ".elements", "at least one"),
-        ({"type": "or", "elements": []}, ".elements", "at least one"),
-        ({"type": "or", "elements": [{"type": "any_text"}, {}]}, ".elements[1].type", "missing"),
-        ({"type": "tag", **TAG, "end": 3}, ".end", "a string or a list"),
-        ({"type": "tag", **TAG, "end": []}, ".end", "a string or a list"),
-        ({"type": "tag", "begin": "a", "end": "b"}, ".content", "missing"),
-        ({"type": "triggered_tags", "tags": [TAG], "triggers": [""]}, ".triggers[0]", "not empty"),
-        ({"type": "triggered_tags", "tags": [TAG], "triggers": ["<b"]}, ".triggers", "'<a>'"),
-        (
-            {"type": "triggered_tags", "tags": [TAG], "triggers": ["<a"], "at_least_one": 1},
-            ".at_least_one",
-            "true or false",
-        ),
-        ({"type": "tags_with_separator", "tags": [TAG]}, ".separator", "missing"),
-        (
-            {"type": "tags_with_separator", "tags": [{"type": "or"}], "separator": ""},
-            ".tags[0].type",
-            "'tag'",
-        ),
-    ],
-)
-async def test_a_structural_tag_that_cannot_be_read_names_the_field_of_its_format(
-    world: HttpWorld, format: Any, field: str, says: str
-) -> None:
-    error = await chat_error(world, response_format={"type": "structural_tag", "format": format})
-    assert error["param"] == f"response_format.format{field}"
-    assert says in error["message"]
-
-
-@pytest.mark.parametrize(
-    ("changed", "param"),
-    [
-        ({"triggers": None}, "triggers"),
-        ({"structures": [{"begin": "<a>", "schema": {}}]}, "structures[0].end"),
-        ({"structures": [{"begin": "b", "schema": {}, "end": ""}]}, "triggers"),
-    ],
-)
-async def test_the_older_form_of_structural_tags_is_checked_too(
-    world: HttpWorld, changed: Any, param: str
-) -> None:
-    structures = [{"begin": "<a>", "schema": {}, "end": "</a>"}]
-    fields = {"type": "structural_tag", "structures": structures, "triggers": ["<a"], **changed}
-    assert (await chat_error(world, response_format=fields))["param"] == f"response_format.{param}"
-
-
-async def test_a_format_nested_without_end_is_refused(world: HttpWorld) -> None:
-    format: Any = {"type": "any_text"}
-    for _ in range(40):
-        format = {"type": "sequence", "elements": [format]}
-    error = await chat_error(world, response_format={"type": "structural_tag", "format": format})
-    assert "nested" in error["message"]
 
 
 @pytest.mark.parametrize("field", ["json_schema", "guided_json"])

@@ -120,7 +120,7 @@ Place = tuple[int, list[int]]
 
 
 def steps(automaton: StackAutomaton, at: Place) -> dict[int, Place]:
-    """What the allowed bytes lead to, one byte of each class."""
+    """The states after the allowed bytes, one byte of each class."""
     found = {}
     for byte in np.unique(automaton.class_of_byte, return_index=True)[1].tolist():
         stack = list(at[1])

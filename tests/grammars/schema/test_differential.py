@@ -126,7 +126,7 @@ def varied(value: Any, chance: random.Random) -> Any:
 
 
 def texts(automaton: StackAutomaton, peer: Peer, chance: random.Random) -> Iterator[bytes]:
-    """What either allows, and the like."""
+    """Texts that either engine allows, and similar ones."""
     for length in (0, 8, 25):
         text = walked(automaton, chance, length)
         yield from (text, mutated(text, chance), compact(varied(json.loads(text), chance)))

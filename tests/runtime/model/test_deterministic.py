@@ -49,7 +49,7 @@ def prompt(length: int, seed: int = 0) -> list[int]:
 
 
 def step(driver: StepDriver, chunks: dict[int, list[int]], groups: tuple[RowGroup, ...] = ()) -> Reply:
-    """What slot 0 samples of a step with these chunks, none for a row that decodes."""
+    """The token that slot 0 samples in a step with these chunks; a row in decode has no chunk."""
     rows = [driver.row(slot, tokens) for slot, tokens in chunks.items()]
     result = driver.run(rows, groups)
     at = unpacked(result.slots).index(0)

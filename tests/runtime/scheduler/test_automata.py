@@ -36,7 +36,7 @@ def bench_with_brackets(num_pages: int) -> SchedulerBench:
 
 
 def replies(num_pages: int, names: str) -> tuple[list[list[int]], int]:
-    """What requests of one seed each get, and how often one was retracted."""
+    """The replies of requests with one seed each, and the number of retractions."""
     bench = bench_with_brackets(num_pages)
     for name in names:
         bench.submit(name, [1, 2, ord(name)], 40, "automaton", seed=ord(name), min_tokens=0)

@@ -66,7 +66,7 @@ def ask(bench: SchedulerBench, name: str, prompt: list[int], max_tokens: int, **
 
 @dataclass
 class Alone:
-    """What a request gets, by the letter: forced are two tokens or more, or what leads to the end."""
+    """The tokens of a request, one by one: two or more in a row, or those up to the end, are forced."""
 
     automaton: Automaton
     seed: int = 0

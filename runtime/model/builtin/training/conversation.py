@@ -1,4 +1,4 @@
-"""What a generator makes: a conversation with the facts its replies must contain."""
+"""A generated conversation, with the facts that its replies must contain."""
 
 from __future__ import annotations
 

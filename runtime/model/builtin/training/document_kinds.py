@@ -1,4 +1,4 @@
-"""What the invented documents talk about: kinds of things, their attributes, and how sentences put them."""
+"""The subjects of the invented documents: kinds of things, their attributes, and sentences about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sentences of the JSON task tell: subjects, their fields, and how a predicate puts each value."""
+"""The subjects of the JSON task's sentences, their fields, and the predicates that express each value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a chat says besides facts: greetings, who the model is, and plain repetition."""
+"""The parts of chats without facts: greetings, questions about the model, plain repetition."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def test_of_uses_that_the_disk_does_not_know_of_the_last_are_kept() -> None:
 
 
 def keys_by_use(directory: Path, last: int) -> list[bytes]:
-    """Those used last first, once that is page `last`."""
+    """The pages, the most recently used first, once the first is `last`."""
     for _ in range(3000):
         with sqlite3.connect(directory / FILE_NAME) as database:
             keys = [key for (key,) in database.execute("SELECT key FROM pages ORDER BY used DESC")]
