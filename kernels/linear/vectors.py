@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-call"
 """LLVM vectors of 16 lanes, in which numba intrinsics are written."""
 
 from llvmlite import ir
