@@ -1,11 +1,12 @@
 """Time of each CPU kernel at the shapes of a 0.6B Qwen3 in bfloat16, beside the machine's limit.
 
-Run: PYTHONSAFEPATH=1 python bench/kernels.py [--threads 2] [attention | linear | elementwise …]
+Run: PYTHONSAFEPATH=1 python bench/kernels.py [--threads 2] [attention | linear | quantized | elementwise …]
 Every figure is the best of many runs. The floor is the larger of the bytes that must be read at the bandwidth
 measured here and the arithmetic at the rate of a large bfloat16 product. Working sets exceed the caches.
 """
 
 import argparse
+import copy
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from arbora.kernels.activation import silu_and_mul
 from arbora.kernels.attention import AttentionBatch, paged_attention
-from arbora.kernels.linear import Linear
+from arbora.kernels.linear import Linear, QuantizedPacker, QuantizedShape
 from arbora.kernels.norm import add_rms_norm, rms_norm
 from arbora.kernels.pages import copy_pages
 from arbora.kernels.rotary import HeadNorms, rotary_write_kv
@@ -106,6 +107,50 @@ def linear_cases() -> Iterator[Case]:
             )
 
 
+FORMATS = {
+    "int8": (8, 0, 128),
+    "int4 by 128": (4, 128, 8),
+    "int4 by 32": (4, 32, 8),
+    "int4 by 32, offsets": (4, 32, None),
+}
+"""bits, inputs of a group (0: all) and zero"""
+
+
+def filled_packer(outputs: int, inputs: int, bits: int, group: int, zero: int | None) -> QuantizedPacker:
+    packer = QuantizedPacker(QuantizedShape(outputs, inputs, bits, group, zero))
+    codes = torch.randint(0, 1 << bits, (outputs, inputs), dtype=torch.uint8)
+    scales = torch.rand(outputs, inputs // group)
+    packer.write(0, codes, scales, -8 * scales if zero is None else None)
+    return packer
+
+
+def quantized_cases() -> Iterator[Case]:
+    """The bfloat16 product of each shape, then the quantized ones."""
+    shapes = {"qkv": (4096, HIDDEN), "o": (HIDDEN, 2048), "gate_up": (2 * INTERMEDIATE, HIDDEN)}
+    shapes |= {"down": (HIDDEN, INTERMEDIATE), "head": (32_000, HIDDEN)}
+    for name, (outputs, inputs) in shapes.items():
+        plain = torch.randn(outputs, inputs).bfloat16()
+        copies = max(1, WORKING_SET // plain.nbytes)
+        formats = {"bfloat16": ([Linear.pack(plain, None) for _ in range(copies)], plain.nbytes)}
+        for label, (bits, group, zero) in FORMATS.items():
+            packer = filled_packer(outputs, inputs, bits, group or inputs, zero)
+            read = packer.product(None).nbytes
+            copies = max(1, WORKING_SET // read)
+            formats[label] = (
+                [Linear.quantized(copy.deepcopy(packer).product(None)) for _ in range(copies)],
+                read,
+            )
+        for rows in (1, 8, 16, 64, 256):
+            x = torch.randn(rows, inputs).bfloat16()
+            for label, (weights, read) in formats.items():
+                yield Case(
+                    f"{name}, {label}, {rows} rows",
+                    lambda turn, x=x, weights=weights: weights[turn % len(weights)](x),  # type: ignore[misc]
+                    read=read,
+                    flops=2 * rows * outputs * inputs,
+                )
+
+
 def elementwise_cases() -> Iterator[Case]:
     weight = torch.rand(HIDDEN).bfloat16()
     norms = HeadNorms(torch.rand(HEAD_DIM).bfloat16(), torch.rand(HEAD_DIM).bfloat16(), 1e-6)
@@ -136,7 +181,12 @@ def elementwise_cases() -> Iterator[Case]:
     yield Case("copy_pages, 1 page, 28 layers", lambda turn: copy_pages(kvs, [1], [2 + turn % 60]), read=page)
 
 
-GROUPS = {"attention": attention_cases, "linear": linear_cases, "elementwise": elementwise_cases}
+GROUPS = {
+    "attention": attention_cases,
+    "linear": linear_cases,
+    "quantized": quantized_cases,
+    "elementwise": elementwise_cases,
+}
 
 
 def main() -> None:

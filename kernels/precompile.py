@@ -11,7 +11,7 @@ from .activation import cpu as activation_cpu
 from .attention import AttentionBatch, blend, items, paged_attention, tile_product, tiles
 from .automaton import cpu as automaton_cpu
 from .automaton.smallest import smallest_pool
-from .linear import dot_cpu
+from .linear import QuantizedPacker, QuantizedShape, dot_cpu, takes
 from .linear.widened import HALVES
 from .norm import cpu as norm_cpu
 from .pages import cpu as pages_cpu
@@ -53,6 +53,18 @@ def _products() -> None:
     for half in set(DTYPES) & set(HALVES):
         dot_cpu.products(half)
         dot_cpu.widenings(half)
+    for bits in (4, 8):
+        for zero in (0, None):
+            _quantized_product(QuantizedShape(1, 16, bits, 16, zero))
+
+
+def _quantized_product(shape: QuantizedShape) -> None:
+    if takes(shape, torch.device("cpu")):
+        packer = QuantizedPacker(shape)
+        one = torch.ones(1, 1)
+        packer.write(0, torch.zeros(1, 16, dtype=torch.uint8), one, one if shape.zero is None else None)
+        product = packer.product(None)
+        product(product.rows(torch.zeros(1, dtype=torch.int64)))
 
 
 def _small_kernels() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -104,6 +105,18 @@ def fetch_add(typing, counter, amount):
         return builder.atomic_rmw("add", arguments[0], arguments[1], "seq_cst")
 
     return types.int64(types.CPointer(types.int64), types.int64), generate
+
+
+@intrinsic
+def yield_core(typing):
+    """Lets another thread run on this core, if one waits."""
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.IntType(32), [])
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
 
 
 @intrinsic

@@ -7,6 +7,7 @@ of a vector of codes belongs to one output and holds its codes of 4 inputs. 8 bi
 then one for 16–31. 4 bits: one vector, with outputs 0–15 in the low halves of its bytes.
 """
 
+import platform
 from functools import cache
 
 from llvmlite import ir
@@ -38,13 +39,22 @@ VECTOR = 64  # bytes
 
 
 @cache
-def _dot_width() -> int:
-    """Bits of the widest vector whose bytes the processor multiplies and adds in one instruction, or 0."""
+def _features() -> frozenset[str]:
+    """The features of the processor that numba compiles for."""
     _, _, features = cpu_target.target_context.codegen().magic_tuple()
-    names = features.split(",")
-    if "+avx512vnni" in names:
+    return frozenset(name[1:] for name in features.split(",") if name.startswith("+"))
+
+
+def available() -> bool:
+    """Whether the processor has what no numba library emulates: conversions of float16."""
+    return platform.machine() not in ("x86_64", "AMD64") or {"f16c", "fma"} <= _features()
+
+
+def dot_width() -> int:
+    """Bits of the widest vector whose bytes the processor multiplies and adds in one instruction, or 0."""
+    if "avx512vnni" in _features():
         return 512
-    return 256 if "+avxvnni" in names else 0
+    return 256 if "avxvnni" in _features() else 0
 
 
 def tile_products(rows: int):
@@ -220,7 +230,7 @@ class _TileProducts:
 
 def _dot(builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, activations: ir.Value) -> ir.Value:
     """Adds to each lane the 4 products of its unsigned codes and its signed activations."""
-    width = _dot_width()
+    width = dot_width()
     if width == 0:
         return _dot_of_pairs(builder, total, codes, activations)
     kind = ir.VectorType(I32, width // 32)

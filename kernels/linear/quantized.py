@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from . import quantized_cpu, quantized_tiles
-from .byte_dots import TILE, VECTOR
+from .byte_dots import TILE, VECTOR, available
 
 LARGEST_GROUP = 128
 """inputs that share a stored scale, or a scale of activations, at most"""
@@ -36,7 +36,7 @@ class QuantizedShape(NamedTuple):
 
 def takes(shape: QuantizedShape, device: torch.device) -> bool:
     """Whether the device has a product for the shape. Otherwise the caller expands the weight."""
-    if device.type != "cpu" or shape.bits not in (4, 8) or shape.outputs < 1:
+    if device.type != "cpu" or not available() or shape.bits not in (4, 8) or shape.outputs < 1:
         return False
     return shape.group >= 16 and shape.group % 16 == 0 and shape.inputs % shape.group == 0
 
@@ -75,17 +75,18 @@ class QuantizedPacker:
         assert codes.shape == (n, shape.inputs) and codes.dtype == torch.uint8, (codes.shape, codes.dtype)
         assert scales.shape == (n, groups), (scales.shape, (n, groups))
         assert (offsets is None) == (shape.zero is not None)
-        quantized_tiles.pack_codes(
-            self._tiles.numpy(), begin, codes.numpy(), self._group, VECTOR * self._tables, shape.bits
-        )
+        words = codes.contiguous().view(torch.uint32).numpy()
+        stored = self._tiles.view(torch.uint32).numpy()
+        head = VECTOR * self._tables // 4
+        quantized_tiles.pack_codes(stored, begin, words, self._group, head, shape.bits)
         tables = torch.stack([scales] if offsets is None else [scales, offsets]).float()
         factors = _factors(tables)
         self._factors[begin : begin + n] = factors
-        stored = (tables / factors[:, None]).half().repeat_interleave(shape.group // self._group, dim=2)
+        rounded = (tables / factors[:, None]).half().repeat_interleave(shape.group // self._group, dim=2)
         at = torch.arange(begin, begin + n)
         heads = self._tiles[:, :, : VECTOR * self._tables].view(torch.float16)
         heads = heads.view(len(self._tiles), -1, self._tables, TILE)
-        heads[at // TILE, :, :, at % TILE] = stored.permute(1, 2, 0)
+        heads[at // TILE, :, :, at % TILE] = rounded.permute(1, 2, 0)
 
     def product(self, bias: torch.Tensor | None) -> QuantizedProduct:
         """The product with all written outputs. Nothing may be written afterwards."""
@@ -107,11 +108,17 @@ class QuantizedProduct:
         bias: torch.Tensor | None,
         input_order: torch.Tensor | None,
     ) -> None:
-        self._shape, self._group, self._parts = shape, group, groups_of_activations(shape)
+        self._shape, self._group = shape, group
         self._tiles, self._factors = tiles, factors
         self._bias = None if bias is None else F.pad(bias.float(), (0, len(factors) - len(bias)))
         self._input_order = input_order
         self._run = quantized_cpu.products(shape.bits, shape.zero is None).run
+        parts = groups_of_activations(shape)
+        self._sizes = (shape.outputs, shape.inputs, group, parts, shape.zero or 0)
+        bias_address = 0 if self._bias is None else self._bias.data_ptr()
+        self._weight = (tiles.data_ptr(), factors.data_ptr(), bias_address)
+        self._tables = 8 * (shape.inputs // group)
+        """bytes of a row's scales and sums, at most"""
         self._rows = max(quantized_cpu.ROWS, min(MOST_ROWS, SCRATCH // shape.inputs))
         """that are multiplied at a time"""
 
@@ -132,52 +139,44 @@ class QuantizedProduct:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x: [rows, inputs], float32, bfloat16 or float16 → [rows, outputs], same dtype."""
         x = x.contiguous() if self._input_order is None else x.index_select(1, self._input_order)
-        y = torch.empty(len(x), self._shape.outputs, dtype=x.dtype)
-        for begin in range(0, len(x), self._rows):
-            self._multiply(x[begin : begin + self._rows], y[begin : begin + self._rows])
+        rows = len(x)
+        y = torch.empty(rows, self._shape.outputs, dtype=x.dtype)
+        if rows <= self._rows:
+            self._multiply(x, y, rows)
+            return y
+        for part, results in zip(x.split(self._rows), y.split(self._rows), strict=True):
+            self._multiply(part, results, len(part))
         return y
 
-    def _multiply(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        outputs, inputs = self._shape.outputs, self._shape.inputs
+    def _multiply(self, x: torch.Tensor, y: torch.Tensor, count: int) -> None:
         threads = torch.get_num_threads()
-        rows = len(x) + quantized_cpu.ROWS  # the kernel reads beyond the last row
-        groups = inputs // self._group
-        totals = quantized_cpu.totals_bytes(len(x))
-        scratch = torch.empty(VECTOR + threads * totals + rows * (inputs + 8 * groups), dtype=torch.int8)
+        rows = count + quantized_cpu.ROWS  # the kernel reads beyond the last row
+        totals = threads * quantized_cpu.TOTALS_BYTES * rows
+        inputs, tables = self._shape.inputs, self._tables
+        scratch = torch.empty(VECTOR + totals + rows * (inputs + tables), dtype=torch.int8)
         memory = -(-scratch.data_ptr() // VECTOR) * VECTOR
-        codes = memory + threads * totals
+        codes = memory + totals
         scales = codes + rows * inputs
-        sums = scales + rows * groups * 4
-        bias = 0 if self._bias is None else self._bias.data_ptr()
-        sizes = (len(x), outputs, inputs, self._group, self._parts, self._shape.zero or 0)
-        weight = (self._tiles.data_ptr(), self._factors.data_ptr(), bias)
-        kind = quantized_cpu.KINDS[x.dtype]
-        addresses = (x.data_ptr(), codes, scales, sums, *weight, y.data_ptr(), memory)
-        self._run((0, 0, kind, *sizes, *addresses, 0), threads)
+        sums = scales + rows * tables // 2
+        addresses = (x.data_ptr(), codes, scales, sums, *self._weight, y.data_ptr(), memory)
+        self._run((0, 0, quantized_cpu.KINDS[x.dtype], count, *self._sizes, *addresses, 0), threads)
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         """The stored weights of these outputs, float32 [n, inputs], in the order of x."""
         shape = self._shape
-        codes = torch.empty(len(ids), shape.inputs, dtype=torch.uint8)
-        tables = 2 if shape.zero is None else 1
-        quantized_tiles.read_codes(
-            self._tiles.numpy(), ids.numpy(), self._group, VECTOR * tables, shape.bits, codes.numpy()
+        weights = torch.empty(len(ids), shape.inputs)
+        order = torch.arange(shape.inputs) if self._input_order is None else self._input_order
+        quantized_tiles.expand_rows(
+            self._tiles.numpy(),
+            self._factors.numpy(),
+            ids.numpy(),
+            order.numpy(),
+            self._group,
+            shape.zero or 0,
+            shape.zero is None,
+            shape.bits,
+            weights.numpy(),
         )
-        heads = self._tiles[:, :, : VECTOR * tables].view(torch.float16)
-        heads = heads.view(len(self._tiles), -1, tables, TILE)
-        stored = heads[ids // TILE, :, :, ids % TILE].float() * self._factors[ids, None, None]
-        values = codes.view(len(ids), -1, self._group).float()
-        scales = stored[:, :, 0, None]
-        expanded = (
-            (values - shape.zero) * scales
-            if shape.zero is not None
-            else values * scales + stored[:, :, 1, None]
-        )
-        expanded = expanded.view(len(ids), shape.inputs)
-        if self._input_order is None:
-            return expanded
-        weights = torch.empty_like(expanded)
-        weights[:, self._input_order] = expanded
         return weights
 
 
@@ -199,4 +198,4 @@ def _factors(tables: torch.Tensor) -> torch.Tensor:
     tables: float32 [tables, n, groups]
     """
     _, exponents = torch.frexp(tables.abs().amax(dim=(0, 2)))
-    return torch.ldexp(torch.ones(tables.shape[1]), exponents - 15)
+    return torch.ldexp(torch.ones(tables.shape[1]), (exponents - 15).clamp(min=-126))

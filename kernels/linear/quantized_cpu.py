@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from ..common.jit import compiled
-from ..common.numba_tools import fetch_add, pointer, shifted
+from ..common.numba_tools import fetch_add, pointer, shifted, yield_core
 from ..common.threads import Callback
 from .byte_dots import TILE, VECTOR, tile_products, write_results
 from .quantized_rows import quantize_groups
@@ -18,6 +18,9 @@ ROWS = 6
 FEW_ROWS = 16
 """Up to this many rows, a product is limited by reading the weight."""
 
+TOTALS_BYTES = 4 * TILE
+"""Memory for the results of a tile and one row."""
+
 PIECE = 1024
 """Inputs of a row that a thread quantizes at a time, approximately."""
 
@@ -26,6 +29,9 @@ BLOCK = 65_536
 
 AHEAD = 4096
 """Bytes between multiplying and prefetching, for few rows."""
+
+SPINS = 1000
+"""Times that a thread looks whether the others have quantized, before it lets other processes run."""
 
 FLOAT32, BFLOAT16, FLOAT16 = range(3)
 KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
@@ -79,8 +85,11 @@ def _quantize(arguments, has_offsets):
             half = shifted(pointer(x, np.int16(0)), at)
             quantize_groups(half, count, parts, group, out[0], out[1], out[2], zero, has_offsets)
         fetch_add(done, 1)
+    turns = 0
     while fetch_add(done, 0) < rows * pieces:
-        pass
+        turns += 1
+        if turns > SPINS:
+            yield_core()
 
 
 @compiled
@@ -114,12 +123,6 @@ def _store(arguments, totals, rows, output, y, kind):
 
 
 @compiled
-def totals_bytes(rows):
-    """Memory that a thread needs for the results of a tile, and of rows that are multiplied for nothing."""
-    return 4 * TILE * (rows + ROWS)
-
-
-@compiled
 def _multiply_tile(arguments, address, group_bytes, ahead, four_codes, sum_kind, totals):
     """Multiplies all rows with one tile; `group_bytes` is the size of its groups.
 
@@ -150,14 +153,14 @@ def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
     """Arguments: the counters of blocks of tiles, of pieces to quantize and of quantized pieces; the kind of
     x and y, rows, outputs, inputs, group of weights, such groups that share a scale of activations, zero; the
     addresses of x, its codes, scales and sums, the tiles, the outputs' factors, the bias or 0, y, and
-    `totals_bytes` for each thread; the counter of threads."""
+    memory for TOTALS_BYTES × (rows + ROWS) of each thread; the counter of threads."""
     _quantize(arguments, has_offsets)
     rows, outputs, inputs, group = arguments[4], arguments[5], arguments[6], arguments[7]
     groups, steps = inputs // group, group // 4
     group_bytes = VECTOR * (2 if has_offsets else 1) + steps * VECTOR * bits // 4
     tiles, tile_bytes = (outputs + TILE - 1) // TILE, groups * group_bytes
     block = max(1, BLOCK // tile_bytes)
-    totals = arguments[18] + fetch_add(shifted(arguments, 19), 1) * totals_bytes(rows)
+    totals = arguments[18] + fetch_add(shifted(arguments, 19), 1) * TOTALS_BYTES * (rows + ROWS)
     while True:
         begin = fetch_add(arguments, 1) * block
         if begin >= tiles:

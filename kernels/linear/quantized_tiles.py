@@ -4,39 +4,52 @@
 import numpy as np
 
 from ..common.jit import compiled
+from ..common.numba_tools import load, pointer
 from .byte_dots import TILE, VECTOR
 
+_HALF = TILE // 2
+_VECTOR_WORDS = VECTOR // 4
+
 
 @compiled
-def pack_codes(tiles, begin, codes, group, head, bits):
-    """Write codes [n, inputs] of outputs from `begin` on into tiles [tiles, groups, bytes], uint8, where the
-    codes' bytes are 0."""
-    outputs, inputs = codes.shape
-    for row in range(outputs):
-        tile, lane = divmod(begin + row, TILE)
-        half, lane = divmod(lane, TILE // 2)
-        for column in range(inputs):
-            index, place = divmod(column, group)
-            step, byte = divmod(place, 4)
+def pack_codes(tiles, begin, codes, group, head_words, bits):
+    """Write codes of outputs from `begin` on into tiles, where they are 0.
+
+    tiles: uint32 [tiles, groups, words of a group]; codes: uint32 [n, inputs / 4], a byte for each code
+    """
+    groups, steps = tiles.shape[1], group // 4
+    for row in range(len(codes)):
+        output = begin + row
+        half, lane = output % TILE // _HALF, output % _HALF
+        for index in range(groups):
+            target, source = tiles[output // TILE, index], codes[row, index * steps : (index + 1) * steps]
             if bits == 8:
-                tiles[tile, index, head + (2 * step + half) * VECTOR + 4 * lane + byte] = codes[row, column]
+                for step in range(steps):
+                    target[head_words + (2 * step + half) * _VECTOR_WORDS + lane] = source[step]
             else:
-                shifted = np.uint8(codes[row, column] << np.uint8(4 * half))
-                tiles[tile, index, head + step * VECTOR + 4 * lane + byte] |= shifted
+                for step in range(steps):
+                    target[head_words + step * _VECTOR_WORDS + lane] |= source[step] << np.uint32(4 * half)
 
 
 @compiled
-def read_codes(tiles, outputs, group, head, bits, codes):
-    """Write the codes of the outputs [n] into `codes` [n, inputs], uint8."""
-    inputs = codes.shape[1]
+def expand_rows(tiles, factors, outputs, order, group, zero, has_offsets, bits, weights):
+    """Write the weights of the outputs [n] into `weights`, float32 [n, inputs].
+
+    tiles: uint8 [tiles, groups, bytes of a group]; order: int64 [inputs], the columns of the stored weights
+    """
+    head = VECTOR * (2 if has_offsets else 1)
     for row in range(len(outputs)):
-        tile, lane = divmod(outputs[row], TILE)
-        half, lane = divmod(lane, TILE // 2)
-        for column in range(inputs):
-            index, place = divmod(column, group)
-            step, byte = divmod(place, 4)
-            if bits == 8:
-                codes[row, column] = tiles[tile, index, head + (2 * step + half) * VECTOR + 4 * lane + byte]
-            else:
-                both = tiles[tile, index, head + step * VECTOR + 4 * lane + byte]
-                codes[row, column] = (both >> np.uint8(4 * half)) & np.uint8(15)
+        output = outputs[row]
+        half, lane, factor = output % TILE // _HALF, output % _HALF, factors[output]
+        for index in range(tiles.shape[1]):
+            source = tiles[output // TILE, index]
+            tables = pointer(np.int64(source.ctypes.data), np.int16(0))
+            scale = load(tables, output % TILE) * factor
+            offset = load(tables, TILE + output % TILE) * factor if has_offsets else np.float32(0)
+            for place in range(group):
+                step, byte = place // 4, place % 4
+                if bits == 8:
+                    code = np.int32(source[head + (2 * step + half) * VECTOR + 4 * lane + byte])
+                else:
+                    code = np.int32(source[head + step * VECTOR + 4 * lane + byte]) >> (4 * half) & 15
+                weights[row, order[index * group + place]] = np.float32(code - zero) * scale + offset

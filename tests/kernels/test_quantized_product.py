@@ -1,6 +1,11 @@
 """Quantized products against float64, and the independence of a row's bits."""
 
+import json
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,8 +13,12 @@ from arbora.kernels.linear import Linear, QuantizedPacker, QuantizedProduct, Qua
 from arbora.kernels.linear.quantized import groups_of_activations, stored_group
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantized_probe import digest
 
 CPU = torch.device("cpu")
+PROBE = Path(__file__).parents[1] / "support" / "quantized_probe.py"
+AVX2 = "+64bit,+avx,+avx2,+bmi,+bmi2,+cmov,+cx16,+cx8,+f16c,+fma,+fxsr,+lzcnt,+mmx,+movbe,+popcnt,+sse,+sse2"
+AVX2 += ",+sse3,+sse4.1,+sse4.2,+ssse3,+xsave"
 ONE_ROUNDING = {torch.float32: 2**-23, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 
 
@@ -116,6 +125,31 @@ def test_a_rows_bits_depend_neither_on_other_rows_nor_on_threads(
         assert torch.equal(product(x[begin:end]), y[begin:end])
     finally:
         torch.set_num_threads(before)
+
+
+def flags_of_this_processor() -> set[str]:
+    try:
+        return set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        return set()
+
+
+@pytest.mark.parametrize(
+    "features, flag, width", [(AVX2, "avx2", 0), (AVX2 + ",+avxvnni", "avx_vnni", 256)], ids=["AVX2", "VNNI"]
+)
+def test_code_for_other_processors_gives_the_same_bits(features: str, flag: str, width: int) -> None:
+    if not {"f16c", "fma", flag} <= flags_of_this_processor():
+        pytest.skip(f"this processor lacks {flag}")
+    chosen = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": features, "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, str(PROBE)],
+        env={**os.environ, **chosen},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [width, digest()]
 
 
 @pytest.mark.parametrize("bits", [4, 8])
