@@ -24,7 +24,7 @@ from .runner import Runner
 from .slot_states import SlotStates
 from .tiers import PageStore, Transfers, host_bytes, open_page_store, page_model
 from .warm_up import warm_up
-from .weight_formats import Checkpoint, load_weight_formats
+from .weight_formats import Checkpoint, checkpoint_formats
 from .weights import EMBEDDING, FINAL_NORM, expanded_bytes, expected_tensors, load_weights
 
 MOST_PAGE_SIZE = 256
@@ -49,7 +49,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     shape = load_decoder_config(config.model)
     context = context_length(shape, config.max_model_len)
     checkpoint = Checkpoint(config.model)
-    formats = load_weight_formats(config.model, checkpoint.names)
+    formats = checkpoint_formats(config.model, checkpoint)
     checkpoint.check(expected_tensors(shape, formats.choose))
     dtype = choose_dtype(config.dtype, shape.dtype, checkpoint.float_dtype([EMBEDDING, FINAL_NORM]))
     log.info(

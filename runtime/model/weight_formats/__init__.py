@@ -1,8 +1,9 @@
 """The formats in which checkpoints store the decoder's projections, and the loader of their products."""
 
-from .checkpoint import Checkpoint, TensorSpec
+from .checkpoint import Checkpoint
 from .loader import ProjectionLoader, projection_tensors
-from .quantization_config import WeightFormats, load_weight_formats
+from .quantization_config import WeightFormats, checkpoint_formats, load_weight_formats
+from .tensor_spec import TensorSpec
 from .weight_format import ChooseFormat, Projection
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "ProjectionLoader",
     "TensorSpec",
     "WeightFormats",
+    "checkpoint_formats",
     "load_weight_formats",
     "projection_tensors",
 ]

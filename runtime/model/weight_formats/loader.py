@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
 from ....kernels.linear import Linear
 from ...errors import ConfigError
-from .checkpoint import FLOATS, Checkpoint, TensorSpec
-from .weight_format import ChooseFormat, Projection
+from .checkpoint import Checkpoint
+from .expand import expand_into
+from .tensor_spec import FLOATS, TensorSpec
+from .weight_format import ChooseFormat, CodedWeight, Projection
 
 
 def projection_tensors(projection: Projection, choose: ChooseFormat) -> dict[str, TensorSpec]:
@@ -49,20 +53,27 @@ class ProjectionLoader:
         sizes = [each.outputs for each in projections]
         joined = torch.empty((sum(sizes), projections[0].inputs), dtype=self.dtype, device=self.device)
         for part, projection in zip(torch.split(joined, sizes), projections, strict=True):
-            self._expand_into(part, projection)
+            with _naming(projection):
+                expand_into(part, self._read(projection))
         return joined
 
     def vector(self, *names: str) -> torch.Tensor:
         """The named vectors, concatenated."""
         return torch.cat([self.checkpoint.read(name).to(self.device, self.dtype) for name in names])
 
-    def _expand_into(self, target: torch.Tensor, projection: Projection) -> None:
+    def _read(self, projection: Projection) -> torch.Tensor | CodedWeight:
         weight_format = self.choose(projection)
         names = {name: f"{projection.name}.{name}" for name in weight_format.tensors(projection)}
         stored = {
             name: self.checkpoint.read(full) for name, full in names.items() if full in self.checkpoint.names
         }
-        try:
-            weight_format.expand_into(target, stored)
-        except ConfigError as error:
-            raise ConfigError(f"{projection.name}: {error}.") from None
+        return weight_format.read(stored, projection.outputs, projection.inputs)
+
+
+@contextmanager
+def _naming(projection: Projection) -> Iterator[None]:
+    """Puts the projection's name before a ConfigError's message."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{projection.name}: {error}.") from None
