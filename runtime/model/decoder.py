@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 
 from ...kernels.activation import silu_and_mul
 from ...kernels.attention import paged_attention
@@ -51,7 +50,7 @@ class Decoder:
         Returns [output tokens, hidden], normalised for the head.
         """
         layers, eps = self._weights.layers, self._config.rms_norm_eps
-        residual = F.embedding(batch.tokens, self._weights.embedding)
+        residual = self._weights.embedding(batch.tokens)
         normal = rms_norm(residual, layers[0].input_norm, eps)
         for index, layer in enumerate(layers):
             if arrive is not None:

@@ -58,6 +58,7 @@ def assert_same_logprobs(model: PreTrainedModel, directory: Path) -> None:
     assert_close(driver.prompt_logprobs(0, tokens, 37), expected_logprobs(model, tokens)[:-1])
 
 
+@pytest.mark.usefixtures("expanded")
 @pytest.mark.parametrize("case", CASES)
 def test_a_prompt_has_the_same_logprobs(tmp_path: Path, case: str) -> None:
     family, type_of, fields = CASES[case]
