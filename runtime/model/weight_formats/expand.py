@@ -85,8 +85,11 @@ def unpack(words: torch.Tensor, bits: int) -> torch.Tensor:
     """uint8 [rows, 32 / bits * n] from int32 words [rows, n], from their lowest bits on; bits: 4 or 8."""
     # Unlike `contiguous`, `clone` also sets the stride of a dimension of one element, which `view` needs.
     raw = words.clone(memory_format=torch.contiguous_format).view(torch.uint8)
-    if bits == 8:
-        return raw
+    return raw if bits == 8 else nibbles(raw)
+
+
+def nibbles(raw: torch.Tensor) -> torch.Tensor:
+    """uint8 [rows, 2 * n], the low halves of the bytes [rows, n] first"""
     return torch.stack((raw & 15, raw >> 4), dim=-1).flatten(1)
 
 

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from . import mxfp4
 from .tensor_spec import TensorSpec
 from .weight_format import CodedRows, CodedWeight, Groups, Projection, Stored
 
@@ -115,12 +116,6 @@ def _q6_k(raw: torch.Tensor) -> Block:
     return Block(low | (high << 4), scales * _half(raw, 208))
 
 
-FP4_ZERO = 12
-FP4_CODES = torch.tensor(
-    [FP4_ZERO + value for value in (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)],
-    dtype=torch.uint8,
-)
-"""twice the value of each FP4 E2M1, as an unsigned code"""
 IQ4_ZERO = 127
 IQ4_CODES = torch.tensor(
     [
@@ -131,14 +126,8 @@ IQ4_CODES = torch.tensor(
 )
 
 
-def half_power(exponents: torch.Tensor) -> torch.Tensor:
-    """float32 2 ** (exponent - 128), of bytes; the first two are subnormal"""
-    wide = exponents.int()
-    return torch.where(wide < 2, 1 << (21 + wide.clamp(max=1)), (wide - 1) << 23).view(torch.float32)
-
-
 def _mxfp4(raw: torch.Tensor) -> Block:
-    return Block(FP4_CODES[_nibbles(raw[..., 1:], 16).int()], half_power(raw[..., :1]))
+    return Block(mxfp4.CODES[_nibbles(raw[..., 1:], 16).int()], mxfp4.half_power(raw[..., :1]))
 
 
 def _iq4_nl(raw: torch.Tensor) -> Block:
@@ -155,5 +144,5 @@ BLOCK_TYPES = {
     "Q5_K": BlockType(256, 8, 32, None, _q5_k),
     "Q6_K": BlockType(256, 8, 16, 32, _q6_k),
     "IQ4_NL": BlockType(32, 8, 32, IQ4_ZERO, _iq4_nl),
-    "MXFP4": BlockType(32, 8, 32, FP4_ZERO, _mxfp4),
+    "MXFP4": BlockType(32, 8, 32, mxfp4.ZERO, _mxfp4),
 }
