@@ -6,12 +6,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from . import quantized_cpu, quantized_tiles
 from .byte_dots import TILE, VECTOR
 
-ACTIVATION_GROUP = 128
-"""inputs that share a scale of activations, at most"""
+LARGEST_GROUP = 128
+"""inputs that share a stored scale, or a scale of activations, at most"""
 
 SCRATCH = 1 << 19
 """Codes of activations that are multiplied at a time, approximately: they should stay in a core's cache."""
@@ -53,7 +54,7 @@ class QuantizedPacker:
         assert takes(shape, torch.device("cpu")), shape
         self._shape = shape
         self._input_order = input_order
-        self._group = activation_group(shape.group)
+        self._group = stored_group(shape.group)
         self._tables = 1 if shape.zero is not None else 2
         group_bytes = VECTOR * self._tables + TILE * self._group * shape.bits // 8
         tiles = -(-shape.outputs // TILE)
@@ -106,12 +107,12 @@ class QuantizedProduct:
         bias: torch.Tensor | None,
         input_order: torch.Tensor | None,
     ) -> None:
-        self._shape, self._group = shape, group
+        self._shape, self._group, self._parts = shape, group, groups_of_activations(shape)
         self._tiles, self._factors = tiles, factors
-        self._bias = None if bias is None else bias.float().contiguous()
+        self._bias = None if bias is None else F.pad(bias.float(), (0, len(factors) - len(bias)))
         self._input_order = input_order
         self._run = quantized_cpu.products(shape.bits, shape.zero is None).run
-        self._rows = max(quantized_cpu.ROWS, min(MOST_ROWS, SCRATCH // shape.inputs // 8 * 8))
+        self._rows = max(quantized_cpu.ROWS, min(MOST_ROWS, SCRATCH // shape.inputs))
         """that are multiplied at a time"""
 
     @property
@@ -138,26 +139,21 @@ class QuantizedProduct:
 
     def _multiply(self, x: torch.Tensor, y: torch.Tensor) -> None:
         outputs, inputs = self._shape.outputs, self._shape.inputs
-        rows = -(-len(x) // quantized_cpu.ROWS) * quantized_cpu.ROWS
+        threads = torch.get_num_threads()
+        rows = len(x) + quantized_cpu.ROWS  # the kernel reads beyond the last row
         groups = inputs // self._group
-        scratch = torch.empty(rows * (inputs + 8 * groups), dtype=torch.int8)
-        codes = scratch.data_ptr()
+        totals = quantized_cpu.totals_bytes(len(x))
+        scratch = torch.empty(VECTOR + threads * totals + rows * (inputs + 8 * groups), dtype=torch.int8)
+        memory = -(-scratch.data_ptr() // VECTOR) * VECTOR
+        codes = memory + threads * totals
         scales = codes + rows * inputs
         sums = scales + rows * groups * 4
         bias = 0 if self._bias is None else self._bias.data_ptr()
-        sizes = (len(x), outputs, inputs, self._group, self._shape.zero or 0)
-        addresses = (
-            x.data_ptr(),
-            codes,
-            scales,
-            sums,
-            self._tiles.data_ptr(),
-            self._factors.data_ptr(),
-            bias,
-            y.data_ptr(),
-        )
+        sizes = (len(x), outputs, inputs, self._group, self._parts, self._shape.zero or 0)
+        weight = (self._tiles.data_ptr(), self._factors.data_ptr(), bias)
         kind = quantized_cpu.KINDS[x.dtype]
-        self._run((0, 0, kind, *sizes, *addresses), torch.get_num_threads())
+        addresses = (x.data_ptr(), codes, scales, sums, *weight, y.data_ptr(), memory)
+        self._run((0, 0, kind, *sizes, *addresses, 0), threads)
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         """The stored weights of these outputs, float32 [n, inputs], in the order of x."""
@@ -185,10 +181,16 @@ class QuantizedProduct:
         return weights
 
 
-def activation_group(group: int) -> int:
-    """Inputs that share a scale of activations: the largest multiple of 16 up to 128 that divides the
-    weight's group."""
-    return max(size for size in range(16, ACTIVATION_GROUP + 1, 16) if group % size == 0)
+def stored_group(group: int) -> int:
+    """Inputs that share a stored scale: the largest multiple of 16 up to 128 that divides the given group."""
+    return max(size for size in range(16, LARGEST_GROUP + 1, 16) if group % size == 0)
+
+
+def groups_of_activations(shape: QuantizedShape) -> int:
+    """Stored groups that share a scale of activations: as many as make up to 128 inputs and divide all."""
+    group = stored_group(shape.group)
+    groups = shape.inputs // group
+    return max(parts for parts in range(1, LARGEST_GROUP // group + 1) if groups % parts == 0)
 
 
 def _factors(tables: torch.Tensor) -> torch.Tensor:

@@ -7,16 +7,16 @@ import numpy as np
 import torch
 
 from ..common.jit import compiled
-from ..common.numba_tools import fetch_add, pointer, shifted, store
+from ..common.numba_tools import fetch_add, pointer, shifted
 from ..common.threads import Callback
-from .byte_dots import TILE, VECTOR, tile_products
+from .byte_dots import TILE, VECTOR, tile_products, write_results
 from .quantized_rows import quantize_groups
 
-ROWS = 8
+ROWS = 6
 """Rows that are multiplied with a tile at a time, at most."""
 
-DIRECT_ROWS = 16
-"""Up to this many rows, 4-bit codes are unpacked in registers; for more, once into memory."""
+FEW_ROWS = 16
+"""Up to this many rows, a product is limited by reading the weight."""
 
 PIECE = 1024
 """Inputs of a row that a thread quantizes at a time, approximately."""
@@ -24,142 +24,151 @@ PIECE = 1024
 BLOCK = 65_536
 """Bytes of the weight that a thread takes at a time, approximately."""
 
+AHEAD = 4096
+"""Bytes between multiplying and prefetching, for few rows."""
+
 FLOAT32, BFLOAT16, FLOAT16 = range(3)
 KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 
-_one, _two, _four, _eight = (tile_products(rows) for rows in (1, 2, 4, ROWS))
+_one, _two, _four, _six = (tile_products(rows) for rows in (1, 2, 4, ROWS))
 
 
 @compiled
-def _multiply_rows(rows, groups, steps, codes, x, x_row, scales, sums, out):
-    """Up to ROWS rows; tables may hold more rows than that are used."""
+def _multiply_rows(rows, groups, parts, steps, codes, x, scales, sums, row, out, ahead, step):
+    """Up to ROWS rows; the tables may hold more rows than are used. row: inputs of a row of x"""
+    table = row // (4 * steps * parts)
+    wide = table * parts
     if rows == 1:
-        _one(groups, steps, codes, x, x_row, scales, sums, groups, out)
+        _one(groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead, step)
     elif rows == 2:
-        _two(groups, steps, codes, x, x_row, scales, sums, groups, out)
+        _two(groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead, step)
     elif rows <= 4:
-        _four(groups, steps, codes, x, x_row, scales, sums, groups, out)
+        _four(groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead, step)
     else:
-        _eight(groups, steps, codes, x, x_row, scales, sums, groups, out)
+        _six(groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead, step)
 
 
 @compiled
 def _quantize(arguments, has_offsets):
     """Quantizes rows together with the other threads, and waits until all are quantized."""
-    kind, rows, inputs, group, x = arguments[3], arguments[4], arguments[6], arguments[7], arguments[9]
-    codes = pointer(arguments[10], np.int8(0))
-    scales = pointer(arguments[11], np.float32(0))
-    sums = pointer(arguments[12], np.float32(0))
-    zero = np.int32(arguments[8])
-    groups = inputs // group
-    step = max(1, PIECE // group)
-    parts = (groups + step - 1) // step
+    rows, inputs, group, parts, x = arguments[4], arguments[6], arguments[7], arguments[8], arguments[10]
+    zero = np.int32(arguments[9])
+    codes = pointer(arguments[11], np.int8(0))
+    scales = pointer(arguments[12], np.float32(0))
+    sums = pointer(arguments[13], np.float32(0))
+    groups = inputs // (group * parts)
+    step = max(1, PIECE // (group * parts))
+    pieces = (groups + step - 1) // step
     done = shifted(arguments, 2)
     while True:
         piece = fetch_add(shifted(arguments, 1), 1)
-        if piece >= rows * parts:
+        if piece >= rows * pieces:
             break
-        row, first = piece // parts, piece % parts * step
+        row, first = piece // pieces, piece % pieces * step
         count = min(step, groups - first)
-        target = shifted(codes, row * inputs)
-        tables = shifted(scales, row * groups), shifted(sums, row * groups)
-        if kind == FLOAT32:
-            source = shifted(pointer(x, np.float32(0)), row * inputs)
-            quantize_groups(source, first, count, group, target, tables[0], tables[1], zero, has_offsets)
-        elif kind == BFLOAT16:
-            half = shifted(pointer(x, np.uint16(0)), row * inputs)
-            quantize_groups(half, first, count, group, target, tables[0], tables[1], zero, has_offsets)
+        start = row * groups + first
+        at = start * parts * group
+        out = shifted(codes, at), shifted(scales, start), shifted(sums, start * parts)
+        if arguments[3] == FLOAT32:
+            wide = shifted(pointer(x, np.float32(0)), at)
+            quantize_groups(wide, count, parts, group, out[0], out[1], out[2], zero, has_offsets)
+        elif arguments[3] == BFLOAT16:
+            brain = shifted(pointer(x, np.uint16(0)), at)
+            quantize_groups(brain, count, parts, group, out[0], out[1], out[2], zero, has_offsets)
         else:
-            other = shifted(pointer(x, np.int16(0)), row * inputs)
-            quantize_groups(other, first, count, group, target, tables[0], tables[1], zero, has_offsets)
+            half = shifted(pointer(x, np.int16(0)), at)
+            quantize_groups(half, count, parts, group, out[0], out[1], out[2], zero, has_offsets)
         fetch_add(done, 1)
-    while fetch_add(done, 0) < rows * parts:
+    while fetch_add(done, 0) < rows * pieces:
         pass
 
 
 @compiled
-def _unpack(source, target, groups, steps, has_offsets):
-    """Copies a 4-bit tile as an 8-bit one."""
-    head = VECTOR * (2 if has_offsets else 1)
-    for _ in range(groups):
-        for i in range(head):
-            target[i] = source[i]
-        source, target = shifted(source, head), shifted(target, head)
-        for _ in range(steps):
-            for i in range(VECTOR):
-                target[i] = source[i] & np.int8(15)
-                target[VECTOR + i] = (source[i] >> np.int8(4)) & np.int8(15)
-            source, target = shifted(source, VECTOR), shifted(target, 2 * VECTOR)
-
-
-@compiled
-def _store(totals, factors, bias, biased, count, y):
-    """Writes the results of one row and `count` outputs."""
-    for i in range(count):
-        value = totals[i] * factors[i]
-        store(y, i, value + bias[i] if biased else value)
-
-
-@compiled
 def _store_rows(arguments, totals, rows, output):
+    """Writes the results of one tile, whose first output is `output`. Overwrites 32 totals after `rows`."""
+    y = arguments[17]
+    if arguments[3] == FLOAT32:
+        _store(arguments, totals, rows, output, y, np.float32(0))
+    elif arguments[3] == BFLOAT16:
+        _store(arguments, totals, rows, output, y, np.uint16(0))
+    else:
+        _store(arguments, totals, rows, output, y, np.int16(0))
+
+
+@compiled
+def _store(arguments, totals, rows, output, y, kind):
     outputs = arguments[5]
-    factors = shifted(pointer(arguments[14], np.float32(0)), output)
-    biased = arguments[15] != 0
-    bias = shifted(pointer(arguments[15], np.float32(0)), output)
     count = min(TILE, outputs - output)
+    factors = shifted(pointer(arguments[15], np.float32(0)), output)
+    bias = shifted(pointer(arguments[16], np.float32(0)), output)
+    whole = pointer(totals + 4 * rows * TILE, kind)
     for row in range(rows):
-        total, at = shifted(totals, row * TILE), row * outputs + output
-        if arguments[3] == FLOAT32:
-            _store(total, factors, bias, biased, count, shifted(pointer(arguments[16], np.float32(0)), at))
-        elif arguments[3] == BFLOAT16:
-            _store(total, factors, bias, biased, count, shifted(pointer(arguments[16], np.uint16(0)), at))
+        total = pointer(totals + 4 * row * TILE, np.float32(0))
+        target = shifted(pointer(y, kind), row * outputs + output)
+        if count == TILE:
+            write_results(total, factors, bias, arguments[16] != 0, target)
         else:
-            _store(total, factors, bias, biased, count, shifted(pointer(arguments[16], np.int16(0)), at))
+            write_results(total, factors, bias, arguments[16] != 0, whole)
+            for i in range(count):
+                target[i] = whole[i]
+
+
+@compiled
+def totals_bytes(rows):
+    """Memory that a thread needs for the results of a tile, and of rows that are multiplied for nothing."""
+    return 4 * TILE * (rows + ROWS)
+
+
+@compiled
+def _multiply_tile(arguments, address, group_bytes, ahead, four_codes, sum_kind, totals):
+    """Multiplies all rows with one tile; `group_bytes` is the size of its groups.
+
+    For few rows a span of inputs is multiplied with all of them before the next span, so that the weight is
+    read evenly.
+    """
+    rows, inputs, group, parts = arguments[4], arguments[6], arguments[7], arguments[8]
+    groups, steps = inputs // (group * parts), group // 4
+    passes = (rows + ROWS - 1) // ROWS
+    span = 1 if passes > 1 and rows <= FEW_ROWS else groups
+    ahead_step = (group_bytes + steps - 1) // (steps * passes)
+    for first in range(0, groups, span):
+        codes = pointer(address + first * parts * group_bytes, four_codes)
+        for number in range(passes):
+            row = number * ROWS
+            x = shifted(pointer(arguments[11], np.int8(0)), row * inputs + first * parts * group)
+            scales = shifted(pointer(arguments[12], np.float32(0)), row * groups + first)
+            sums = shifted(pointer(arguments[13], sum_kind), (row * groups + first) * parts)
+            out = pointer(totals + 4 * row * TILE, np.float32(0))
+            place = ahead + first * parts * group_bytes + number * ahead_step * span * parts * steps
+            line = pointer(place, np.int8(0))
+            some = min(ROWS, rows - row)
+            _multiply_rows(some, span, parts, steps, codes, x, scales, sums, inputs, out, line, ahead_step)
 
 
 @compiled
 def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
     """Arguments: the counters of blocks of tiles, of pieces to quantize and of quantized pieces; the kind of
-    x and y, rows, outputs, inputs, group, zero; the addresses of x, its codes, scales and sums, the tiles,
-    the outputs' factors, the bias or 0, and y."""
+    x and y, rows, outputs, inputs, group of weights, such groups that share a scale of activations, zero; the
+    addresses of x, its codes, scales and sums, the tiles, the outputs' factors, the bias or 0, y, and
+    `totals_bytes` for each thread; the counter of threads."""
     _quantize(arguments, has_offsets)
     rows, outputs, inputs, group = arguments[4], arguments[5], arguments[6], arguments[7]
-    x = pointer(arguments[10], np.int8(0))
-    scales = pointer(arguments[11], np.float32(0))
-    sums = pointer(arguments[12], sum_kind)
     groups, steps = inputs // group, group // 4
-    head = VECTOR * (2 if has_offsets else 1)
-    tile_bytes = groups * (head + steps * VECTOR * bits // 4)
-    tiles = (outputs + TILE - 1) // TILE
+    group_bytes = VECTOR * (2 if has_offsets else 1) + steps * VECTOR * bits // 4
+    tiles, tile_bytes = (outputs + TILE - 1) // TILE, groups * group_bytes
     block = max(1, BLOCK // tile_bytes)
-    unpacked = bits == 4 and rows > DIRECT_ROWS
-    buffer = np.empty((groups * (head + steps * 2 * VECTOR) if unpacked else 0) + VECTOR, np.int8)
-    scratch = (np.int64(buffer.ctypes.data) + VECTOR - 1) // VECTOR * VECTOR
-    memory = np.empty((rows + ROWS - 1) // ROWS * ROWS * TILE + TILE, np.float32)
-    totals = pointer((np.int64(memory.ctypes.data) + VECTOR - 1) // VECTOR * VECTOR, np.float32(0))
+    totals = arguments[18] + fetch_add(shifted(arguments, 19), 1) * totals_bytes(rows)
     while True:
         begin = fetch_add(arguments, 1) * block
         if begin >= tiles:
             break
         for tile in range(begin, min(tiles, begin + block)):
-            address = arguments[13] + tile * tile_bytes
+            sums = pointer(totals, np.float32(0))
             for i in range(rows * TILE):
-                totals[i] = np.float32(0)
-            if unpacked:
-                _unpack(
-                    pointer(address, np.int8(0)), pointer(scratch, np.int8(0)), groups, steps, has_offsets
-                )
-            for row in range(0, rows, ROWS):
-                some = min(ROWS, rows - row)
-                row_x, at = shifted(x, row * inputs), row * groups
-                row_scales, row_sums = shifted(scales, at), shifted(sums, at)
-                out = shifted(totals, row * TILE)
-                if unpacked:
-                    codes = pointer(scratch, np.uint32(0))
-                    _multiply_rows(some, groups, steps, codes, row_x, inputs, row_scales, row_sums, out)
-                else:
-                    stored = pointer(address, four_codes)
-                    _multiply_rows(some, groups, steps, stored, row_x, inputs, row_scales, row_sums, out)
+                sums[i] = np.float32(0)
+            address = arguments[14] + tile * tile_bytes
+            ahead = address + (AHEAD if rows <= FEW_ROWS else tile_bytes)
+            _multiply_tile(arguments, address, group_bytes, ahead, four_codes, sum_kind, totals)
             _store_rows(arguments, totals, rows, tile * TILE)
 
 

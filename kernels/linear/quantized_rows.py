@@ -8,26 +8,62 @@ whose magnitudes are all below 2 ** -100 count as 0. NaN or infinity makes the g
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..common.jit import compiled
-from ..common.numba_tools import load, shifted
+from ..common.numba_tools import shifted
+from .vectors import FLOATS, LANES, WORDS, read_floats, reduced, size, splat, words, write
 
 _INFINITY = np.int32(0x7F800000)
 _SMALL = np.int32((127 - 100) << 23)
 """the bits of 2 ** -100"""
-_ROUNDING = np.float32(3 << 22)
+_ROUNDING = 3 << 22
 """A float32 whose last bit counts 1: adding it rounds to an integer."""
+_ROUNDING_BITS = 0x4B400000
 
 
 @intrinsic
-def _bits(typing, value):
-    """The bits of a float32 as int32."""
+def _largest(typing, x, vectors):
+    """The bits of the largest magnitude of 16 × vectors values, as int32: NaN exceeds infinity."""
 
     def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.IntType(32))
+        start, count = arguments
+        largest = cgutils.alloca_once_value(builder, ir.Constant(WORDS, None))
+        with cgutils.for_range(builder, count) as loop:
+            bits = builder.bitcast(_values(builder, start, loop.index, x.dtype), WORDS)
+            magnitudes = builder.and_(bits, words(0x7FFFFFFF))
+            before = builder.load(largest)
+            above = builder.icmp_signed(">", magnitudes, before)
+            builder.store(builder.select(above, magnitudes, before), largest)
+        return reduced(builder, "smax", builder.load(largest))
 
-    return types.int32(types.float32), generate
+    return types.int32(x, types.int64), generate
+
+
+@intrinsic
+def _write_codes(typing, x, vectors, inverse, codes):
+    """Writes 16 × vectors values times `inverse`, rounded; returns their sum."""
+
+    def generate(context, builder, signature, arguments):
+        start, count, inverse, codes = arguments
+        factor = splat(builder, inverse, FLOATS)
+        rounding = ir.Constant(FLOATS, [float(_ROUNDING)] * LANES)
+        total = cgutils.alloca_once_value(builder, ir.Constant(WORDS, None))
+        with cgutils.for_range(builder, count) as loop:
+            values = builder.fmul(_values(builder, start, loop.index, x.dtype), factor)
+            bits = builder.bitcast(builder.fadd(values, rounding), WORDS)
+            rounded = builder.sub(bits, words(_ROUNDING_BITS))
+            builder.store(builder.add(builder.load(total), rounded), total)
+            place = builder.gep(codes, [builder.mul(loop.index, size(LANES))])
+            write(builder, builder.trunc(rounded, ir.VectorType(ir.IntType(8), LANES)), place)
+        return reduced(builder, "add", builder.load(total))
+
+    return types.int32(x, types.int64, types.float32, codes), generate
+
+
+def _values(builder: ir.IRBuilder, start: ir.Value, vector: ir.Value, stored: types.Type) -> ir.Value:
+    return read_floats(builder, builder.gep(start, [builder.mul(vector, size(LANES))]), stored)
 
 
 @intrinsic
@@ -41,32 +77,24 @@ def _float(typing, bits):
 
 
 @compiled
-def quantize_groups(x, first, count, group, codes, scales, sums, zero, has_offsets):
-    """Quantize `count` groups of a row from group `first` on.
+def quantize_groups(x, count, parts, group, codes, scales, sums, zero, has_offsets):
+    """Quantize `count` × `parts` groups; `parts` groups share a scale.
 
-    x, codes, scales and sums point to the row; see `byte_dots.tile_products` for sums.
+    See `byte_dots.tile_products` for scales and sums; sums of int32 are stored by their bits.
     """
-    for index in range(first, first + count):
-        source, target = shifted(x, index * group), shifted(codes, index * group)
-        largest = np.int32(0)
-        for i in range(group):
-            largest = max(largest, _bits(load(source, i)) & np.int32(0x7FFFFFFF))
-        total, scale = np.int32(0), np.float32(0)
+    for index in range(count):
+        source = shifted(x, index * parts * group)
+        largest = _largest(source, parts * group // LANES)
+        scale = inverse = np.float32(0)
         if largest >= _INFINITY:
             scale = np.float32(np.nan)
         elif largest >= _SMALL:
-            scale = _float(largest) / np.float32(127)
-        if largest < _SMALL or largest >= _INFINITY:
-            for i in range(group):
-                target[i] = np.int8(0)
-        else:
-            inverse = np.float32(127) / _float(largest)
-            for i in range(group):
-                code = np.int8(_bits(load(source, i) * inverse + _ROUNDING))
-                target[i] = code
-                total += np.int32(code)
+            scale, inverse = _float(largest) / np.float32(127), np.float32(127) / _float(largest)
         scales[index] = scale
-        if has_offsets:
-            sums[index] = scale * np.float32(total)
-        else:
-            sums[index] = _float(np.int32(-zero * total))
+        for part in range(parts):
+            at = (index * parts + part) * group
+            total = _write_codes(shifted(x, at), group // LANES, inverse, shifted(codes, at))
+            if has_offsets:
+                sums[index * parts + part] = np.float32(total)
+            else:
+                sums[index * parts + part] = _float(np.int32(-zero * total))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from arbora.kernels.linear import Linear, QuantizedPacker, QuantizedProduct, QuantizedShape, takes
-from arbora.kernels.linear.quantized import activation_group
+from arbora.kernels.linear.quantized import groups_of_activations, stored_group
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,7 +77,7 @@ def test_a_product_agrees_with_float64(
     case = make_case(shape, seed, biased)
     x = activations(rows, shape.inputs, seed, dtype)
     weight = case.product.rows(torch.arange(shape.outputs)).double()
-    codes = quantized(x, activation_group(shape.group))
+    codes = quantized(x, stored_group(shape.group) * groups_of_activations(shape))
     expected = codes @ weight.T
     offsets = case.offsets.repeat_interleave(shape.group, 1).double().abs()
     magnitude = codes.abs() @ (weight.abs() + 2 * offsets).T  # the codes and the offsets are multiplied apart
