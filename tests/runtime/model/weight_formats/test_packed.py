@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -38,10 +39,10 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return directory
 
 
-def loader_of(directory: Path) -> ProjectionLoader:
+def loader_of(directory: Path, dtype: torch.dtype = torch.float32) -> ProjectionLoader:
     checkpoint = Checkpoint(directory)
     choose = checkpoint_formats(directory, checkpoint).choose
-    return ProjectionLoader(checkpoint, choose, torch.float32, CPU, batch_invariant=False)
+    return ProjectionLoader(checkpoint, choose, dtype, CPU, batch_invariant=False)
 
 
 def joined(directory: Path) -> list[tuple[Projection, ...]]:
@@ -88,9 +89,12 @@ def test_a_tied_embedding_is_stored_once_with_the_head(tmp_path: Path) -> None:
     loader = loader_of(tmp_path)
     rows, head = loader.rows_and_head(Projection("model.embed_tokens", 300, 256, kind="Embedding"))
     assert isinstance(head._product, QuantizedProduct)
-    assert rows.__self__ is head._product  # type: ignore[attr-defined]
+    assert isinstance(rows, partial) and rows.args[0] is head._product
     expected = loader.weight(Projection("model.embed_tokens", 300, 256))
-    assert torch.equal(rows(torch.tensor([3, 299, 3], dtype=torch.int32)), expected[[3, 299, 3]])
+    ids = torch.tensor([3, 299, 3], dtype=torch.int32)
+    assert torch.equal(rows(ids), expected[[3, 299, 3]])
+    half = loader_of(tmp_path, torch.bfloat16).rows(Projection("model.embed_tokens", 300, 256))
+    assert torch.equal(half(ids), expected[[3, 299, 3]].bfloat16())
 
 
 def test_projections_of_several_types_become_several_products_of_one_input(tmp_path: Path) -> None:
