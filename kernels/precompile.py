@@ -11,7 +11,7 @@ from .activation import cpu as activation_cpu
 from .attention import AttentionBatch, blend, items, paged_attention, tile_product, tiles
 from .automaton import cpu as automaton_cpu
 from .automaton.smallest import smallest_pool
-from .linear import dot_cpu
+from .linear import dot_cpu, streamed
 from .linear.widened import HALVES
 from .norm import cpu as norm_cpu
 from .pages import cpu as pages_cpu
@@ -50,6 +50,8 @@ def _attention() -> None:
 
 
 def _products() -> None:
+    if streamed.streams(torch.bfloat16):
+        streamed.callback()
     for half in set(DTYPES) & set(HALVES):
         dot_cpu.products(half)
         dot_cpu.widenings(half)
