@@ -7,8 +7,8 @@ import torch.nn.functional as F
 
 from .invariant import InvariantProduct, Make, Product, invariant_sizes
 from .packed import PackedProduct, packs
-from .widened import WidenedProduct, widens
 from .streamed import StreamedProduct, streams
+from .widened import WidenedProduct, widens
 from .widened_once import WidenedOnceProduct
 
 

@@ -1,4 +1,4 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Matrix products of bfloat16 whose weights are stored in the order in which the kernel reads them.
 
 A strip holds the weights of some outputs, from the first to the last pair of inputs, so that a thread reads
