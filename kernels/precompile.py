@@ -11,6 +11,7 @@ from .activation import cpu as activation_cpu
 from .attention import AttentionBatch, blend, items, paged_attention, tile_product, tiles
 from .automaton import cpu as automaton_cpu
 from .automaton.smallest import smallest_pool
+from .common import program
 from .linear import dot_cpu, streamed
 from .linear.widened import HALVES
 from .norm import cpu as norm_cpu
@@ -58,6 +59,7 @@ def _products() -> None:
 
 
 def _small_kernels() -> None:
+    program.callback()
     for dtype in DTYPES:
         for module in (activation_cpu, norm_cpu, rotary_cpu):
             module.callback(dtype)

@@ -53,7 +53,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """time budget of a step while streams are open"""
     prefix_cache: bool = True
     enforce_eager: bool = False
-    """no CUDA graphs"""
+    """no CUDA graphs, and no programs of CPU kernels"""
     deterministic: bool = False
     """a reply's tokens depend on the request alone"""
     api_keys: tuple[str, ...] = ()

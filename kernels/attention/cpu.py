@@ -5,7 +5,7 @@ import numpy as np
 import torch
 
 from ..common.numba_tools import float_bits
-from ..common.threads import thread_count
+from ..common.threads import Callback, is_recording, thread_count
 from . import items as column
 from . import tile_product, tiles
 from .batch import AttentionBatch, Group
@@ -31,6 +31,19 @@ INVARIANT_SPLIT = 512
 """Keys of an item where results must not depend on the batch: a multiple of both kernels' blocks. Fewer keys
 mean more merges, more keys mean idle threads."""
 
+OF_STEP = (
+    column.ITEMS,
+    column.ITEM_COUNT,
+    column.ITEM_RUNS,
+    column.RUNS,
+    column.PARTIAL_OUT,
+    column.PARTIAL_SUM,
+    column.WINDOW,
+    column.MERGES,
+    column.MERGE_COUNT,
+)
+"""Arguments that differ between the steps of one number of rows."""
+
 THREADED_BYTES = 200_000
 """Bytes of keys and values from which several threads are faster than one."""
 
@@ -44,6 +57,13 @@ def paged_attention(
     batch_invariant: bool,
 ) -> torch.Tensor:
     """See `attention.paged_attention`."""
+    return plan_attention(q, kv, batch, window, batch_invariant).run(q, kv, scale)
+
+
+def plan_attention(
+    q: torch.Tensor, kv: torch.Tensor, batch: AttentionBatch, window: int | None, batch_invariant: bool
+) -> "CpuAttention":
+    """The batch's plan for layers of this shape, made at the first call. Of q, only shape and dtype count."""
     if window is not None and window >= int(batch.kv_lengths.max(initial=0)):
         window = None
     key = (q.shape[1], kv.shape[1], q.shape[2], q.dtype, window, batch_invariant)
@@ -51,7 +71,7 @@ def paged_attention(
     if plan is None:
         plan = batch.plans[key] = CpuAttention(batch, q, kv, window, batch_invariant)
     assert isinstance(plan, CpuAttention)
-    return plan.run(q, kv, scale)
+    return plan
 
 
 class CpuAttention:
@@ -115,6 +135,16 @@ class CpuAttention:
         arguments[column.FEWEST_TILED] = 0 if self._invariant else tiles.FEW_QUERIES
         return arguments
 
+    @property
+    def kernels(self) -> set[Callback]:
+        return {self._attend, self._merge}
+
+    def step_arguments(self) -> dict[int, int] | None:
+        """The arguments of `kernels` that differ between steps; None if they don't do all of the work."""
+        if self._shared or self._chunks:
+            return None
+        return {index: self._arguments[index] for index in OF_STEP}
+
     def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
         assert scale >= 0, "tiles look for the largest score before they scale"
         out = torch.empty(q.shape, dtype=q.dtype)
@@ -135,7 +165,7 @@ class CpuAttention:
         arguments[column.VALUES] = kv.data_ptr() + kv.stride(0) * kv.element_size()
         arguments[column.OUT] = out.data_ptr()
         self._attend.run(arguments[1:], self._threads)
-        if len(self._items.merges):
+        if len(self._items.merges) or is_recording():
             self._merge.run(arguments[1:], self._threads)
 
 

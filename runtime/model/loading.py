@@ -14,6 +14,7 @@ from ..config import ServeConfig
 from ..errors import ConfigError
 from ..messages import ModelReady
 from ..vocabulary import Vocabulary
+from .decode_programs import DecodePrograms
 from .decoder import Decoder
 from .decoder_config import DecoderConfig, load_decoder_config
 from .devices import choose_device, choose_dtype, free_memory
@@ -82,6 +83,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         Transfers(kvs, store) if store is not None else None,
     )
     log.info("KV cache: %s tokens; running a test step", f"{pool.num_pages * config.page_size:,}")
+    if device.type == "cpu" and not config.enforce_eager:
+        runner.replay_with(DecodePrograms(shape, decoder, kvs, config.deterministic).forward)
     warm_up(runner, shape, pool, config)
     if graphs is not None:
         graphs.replay_in(runner, decoder, kvs)
