@@ -179,7 +179,7 @@ OPTIONS = (
     ),
     Option(
         "enforce_eager",
-        "on a GPU: no CUDA graphs; starts sooner, decodes more slowly",
+        "run kernels one by one, without CUDA graphs or CPU programs; decodes more slowly",
         truth,
         False,
         switch=True,
