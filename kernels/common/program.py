@@ -27,11 +27,13 @@ class Program:
 
     def __init__(self, calls: Sequence[Call]) -> None:
         sizes = [1 + len(arguments) for _, arguments in calls]
-        starts = np.cumsum([0, *sizes])
-        self._counters = starts[:-1]
-        self._words = np.array([word for _, arguments in calls for word in (0, *arguments)], np.int64)
+        self._starts = np.cumsum([0, *sizes])[:-1]
+        words = [word for _, arguments in calls for word in (0, *arguments)]
+        self._arguments = np.array(words, np.int64)
+        self._passed = self._arguments.copy()
+        """what kernels get; they count in it"""
         self._functions = np.array([callback.address for callback, _ in calls], np.int64)
-        self._places = self._words.ctypes.data + 8 * self._counters
+        self._places = self._passed.ctypes.data + 8 * self._starts
         self._callbacks = [callback for callback, _ in calls]
 
     def calls_of(self, kernel: Callback) -> list[int]:
@@ -40,12 +42,12 @@ class Program:
 
     def change(self, calls: Sequence[int], arguments: dict[int, int]) -> None:
         """Give these calls other arguments: values by index, with the counter at 0."""
-        places = self._counters[list(calls)]
+        starts = self._starts[list(calls)]
         for index, value in arguments.items():
-            self._words[places + index] = value
+            self._arguments[starts + index] = value
 
     def run(self) -> None:
-        self._words[self._counters] = 0
+        self._passed[:] = self._arguments
         addresses = (self._functions.ctypes.data, self._places.ctypes.data)
         callback().run((len(self._functions), *addresses, *_library_addresses()), thread_count())
 

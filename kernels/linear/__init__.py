@@ -7,9 +7,12 @@ import torch.nn.functional as F
 
 from .invariant import InvariantProduct, Make, Product, invariant_sizes
 from .packed import PackedProduct, packs
+from .quantized import QuantizedPacker, QuantizedProduct, QuantizedShape, takes
 from .streamed import StreamedProduct, streams
 from .widened import WidenedProduct, widens
 from .widened_once import WidenedOnceProduct
+
+__all__ = ["Linear", "QuantizedPacker", "QuantizedProduct", "QuantizedShape", "takes"]
 
 
 class Linear:
@@ -34,6 +37,11 @@ class Linear:
         )
         product = _make(weight.device, weight.dtype, batch_invariant)(weight, bias)
         return Linear(InvariantProduct(product, sizes), *weight.shape)
+
+    @staticmethod
+    def quantized(product: QuantizedProduct) -> "Linear":
+        """Batch-invariant."""
+        return Linear(product, product.outputs, product.inputs)
 
     @staticmethod
     def find_sizes(
