@@ -4,16 +4,18 @@
 LLVM would vectorise one key at a time, and then spend as long on the sums across lanes as on the products.
 """
 
-from llvmlite import binding, ir
+from collections.abc import Iterable
+
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ..common.numba_tools import widened
+from ..common.numba_tools import has_feature, widened
 from ..pages.cells_cpu import scales_of
 from .lanes import read
 
-WIDTH = 16 if binding.get_host_cpu_features().get("avx512f") else 8
+WIDTH = 16 if has_feature("avx512f") else 8
 """lanes of a vector register"""
 
 KEYS = 4
@@ -75,8 +77,9 @@ def _halved(builder: ir.IRBuilder, one: ir.Value, other: ir.Value | None, lanes:
     return builder.fadd(_shuffled(builder, one, other, first), _shuffled(builder, one, other, second))
 
 
-def _shuffled(builder: ir.IRBuilder, one: ir.Value, other: ir.Value, lanes: "range | list[int]") -> ir.Value:
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes))
+def _shuffled(builder: ir.IRBuilder, one: ir.Value, other: ir.Value, lanes: Iterable[int]) -> ir.Value:
+    order = list(lanes)
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order)
     return builder.shuffle_vector(one, other, mask)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from llvmlite import ir
 from numba import njit, types
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -23,6 +24,12 @@ FAST = {"reassoc", "nsz", "contract", "arcp", "afn"}
 
 KIND = {torch.bfloat16: np.uint16(0), torch.float16: np.int16(0), torch.float32: np.float32(0)}
 """A value whose type tells a kernel how the elements of a tensor are stored."""
+
+
+def has_feature(name: str) -> bool:
+    """Whether the processor that numba compiles for has a feature, by LLVM's name."""
+    _, _, features = cpu_target.target_context.codegen().magic_tuple()
+    return f"+{name}" in features.split(",")
 
 
 def compiled(function: Function) -> Function:
