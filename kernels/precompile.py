@@ -39,11 +39,11 @@ def compile_kernels() -> None:
 def _attention() -> None:
     pages_cpu.callback()
     for dtype in DTYPES:
-        items.run_callback(dtype)
+        items.run_callback(dtype, dtype)
         items.merge_callback(dtype)
         blend.callback(dtype)
     if tile_product.available():
-        tiles.callback()
+        tiles.callback(torch.bfloat16)
     # A step with a group, for the functions that plan it.
     tables = [np.zeros(2, np.int32)] * 2
     batch = AttentionBatch.build([1, 1], [2, 2], tables, 1, torch.device("cpu"), [(0, 2, 1)])
@@ -61,8 +61,9 @@ def _products() -> None:
 def _small_kernels() -> None:
     program.callback()
     for dtype in DTYPES:
-        for module in (activation_cpu, norm_cpu, rotary_cpu):
-            module.callback(dtype)
+        activation_cpu.callback(dtype)
+        norm_cpu.callback(dtype)
+        rotary_cpu.callback(dtype, dtype)
 
 
 def _sampling() -> None:

@@ -6,6 +6,7 @@ import torch
 
 from ..common.numba_tools import float_bits
 from ..common.threads import Callback, is_recording, thread_count
+from ..pages.cells import CellFormat
 from . import items as column
 from . import tile_product, tiles
 from .batch import AttentionBatch, Group
@@ -66,7 +67,7 @@ def plan_attention(
     """The batch's plan for layers of this shape, made at the first call. Of q, only shape and dtype count."""
     if window is not None and window >= int(batch.kv_lengths.max(initial=0)):
         window = None
-    key = (q.shape[1], kv.shape[1], q.shape[2], q.dtype, window, batch_invariant)
+    key = (q.shape[1], kv.shape[1], q.shape[2], q.dtype, kv.dtype, window, batch_invariant)
     plan = batch.plans.get(key)
     if plan is None:
         plan = batch.plans[key] = CpuAttention(batch, q, kv, window, batch_invariant)
@@ -87,6 +88,8 @@ class CpuAttention:
     ) -> None:
         heads, head_dim = q.shape[1:]
         kv_heads = kv.shape[1]
+        cells = CellFormat(kv.dtype)
+        assert kv.dtype in (q.dtype, torch.int8) and kv.shape[4] == cells.elements(head_dim)
         repeat = heads // kv_heads
         self._invariant = batch_invariant
         # A window hides a different part of the shared keys from each row, so few keys are shared.
@@ -110,13 +113,13 @@ class CpuAttention:
         self._partial = torch.empty(self._items.partials, heads, head_dim)
         self._partial_sum = torch.empty(self._items.partials, heads)
         keys_read = int((self._items.items[:, END] - self._items.items[:, BEGIN]).sum())
-        threaded = keys_read * kv_heads * head_dim * 2 * q.element_size() >= THREADED_BYTES
+        threaded = keys_read * kv_heads * 2 * cells.bytes(head_dim) >= THREADED_BYTES
         self._threads = thread_count() if threaded else 1
-        self._attend = tiles.callback() if tiled else column.run_callback(q.dtype)
+        self._attend = tiles.callback(kv.dtype) if tiled else column.run_callback(q.dtype, kv.dtype)
         self._merge = column.merge_callback(q.dtype)
-        self._arguments = self._fixed_arguments(kv, repeat, window)
+        self._arguments = self._fixed_arguments(kv, repeat, head_dim, window)
 
-    def _fixed_arguments(self, kv: torch.Tensor, repeat: int, window: int | None) -> list[int]:
+    def _fixed_arguments(self, kv: torch.Tensor, repeat: int, head_dim: int, window: int | None) -> list[int]:
         arguments = [0] * column.ARGUMENTS
         arguments[column.ITEMS] = self._items.items.ctypes.data
         arguments[column.ITEM_COUNT] = len(self._items.items)
@@ -126,7 +129,8 @@ class CpuAttention:
         arguments[column.PARTIAL_SUM] = self._partial_sum.data_ptr()
         arguments[column.KV_HEADS] = kv.shape[1]
         arguments[column.REPEAT] = repeat
-        arguments[column.HEAD_DIM] = kv.shape[4]
+        arguments[column.HEAD_DIM] = head_dim
+        arguments[column.CELL] = kv.shape[4]
         arguments[column.SLOTS] = kv.shape[2] * kv.shape[3]
         arguments[column.MAX_QUERIES] = self._item_queries
         arguments[column.WINDOW] = NO_WINDOW if window is None else window

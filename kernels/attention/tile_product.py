@@ -10,9 +10,9 @@ from functools import cache
 from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
-from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
+from ..common.numba_tools import has_feature
 from .lanes import LANES, read, splat, write
 
 ROWS = 8
@@ -33,8 +33,7 @@ _DOT = ir.FunctionType(_SUMS, [_SUMS, _PAIRS, _PAIRS])
 @cache
 def available() -> bool:
     """Whether the processor that numba compiles for has the instruction."""
-    _, _, features = cpu_target.target_context.codegen().magic_tuple()
-    return "+avx512bf16" in features.split(",")
+    return has_feature("avx512bf16")
 
 
 @cache

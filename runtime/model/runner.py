@@ -82,7 +82,7 @@ NOTHING = np.zeros(0, np.int32)
 class Runner:
     """Owns the contents of pages and the state of slots.
 
-    kvs: one [2, kv_heads, num_pages, page_size, head_dim] tensor for each layer.
+    kvs: one [2, kv_heads, num_pages, page_size, cell] tensor for each layer.
     """
 
     def __init__(
