@@ -63,11 +63,12 @@ def started(model: Path, **fields: object) -> StepDriver:
     return driver
 
 
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_replayed_steps_give_the_same_bits_as_kernels_run_one_by_one(
-    model: Path, deterministic: bool
+    model: Path, deterministic: bool, kv_dtype: str
 ) -> None:
-    driver = started(model, deterministic=deterministic)
+    driver = started(model, deterministic=deterministic, kv_dtype=kv_dtype)
     compared = Compared(driver, deterministic)
     for slots in ([0, 1, 2, 3, 4], [3], [0, 2, 3, 4], [4, 3, 2, 1, 0]):
         driver.run([driver.row(slot) for slot in slots])
