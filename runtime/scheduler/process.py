@@ -90,12 +90,12 @@ class Loop:
     def run(self) -> None:
         """Serves until all requests are drained, then waits for the signal that ends it."""
         vocabulary = _wait_for_vocabulary(self._directory)
+        compiler = _compiler(vocabulary, self._inbox.wake)
+        compiler.start()  # its processes start while the model loads
         segmenter = _segmenter(self._directory, vocabulary)
         ready = self._wait_for_model()
-        compiler = _compiler(vocabulary, ready.vocab_size, self._inbox.wake)
         self._scheduler = _scheduler(ready, self._config, compiler, vocabulary, segmenter)
         self._supervisor.send(Ready("scheduler", model=ready))
-        compiler.start()
         while not (self._draining and self._scheduler.idle):
             self._receive()
             self._scheduler.expire_pins(time.time())
@@ -194,11 +194,11 @@ def _wait_for_vocabulary(directory: Path) -> Vocabulary:
     return load_vocabulary(directory)
 
 
-def _compiler(vocabulary: Vocabulary, vocab_size: int, on_finished: Callable[[], None]) -> GrammarCompiler:
+def _compiler(vocabulary: Vocabulary, on_finished: Callable[[], None]) -> GrammarCompiler:
     return GrammarCompiler(
         vocabulary,
-        vocab_size,
-        files=GrammarFiles(default_directory(), f"{vocabulary.hash} {vocab_size}"),
+        vocabulary.size,
+        files=GrammarFiles(default_directory(), f"{vocabulary.hash} {vocabulary.size}"),
         on_finished=on_finished,
     )
 
