@@ -1,11 +1,13 @@
 """Matrix products with fixed weights, which are prepared once for all steps."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 
 from .invariant import InvariantProduct, Make, Product, invariant_sizes
+from .joined import JoinedProduct
 from .packed import PackedProduct, packs
 from .quantized import QuantizedPacker, QuantizedProduct, QuantizedShape, takes
 from .streamed import StreamedProduct, streams
@@ -42,6 +44,14 @@ class Linear:
     def quantized(product: QuantizedProduct) -> "Linear":
         """Batch-invariant."""
         return Linear(product, product.outputs, product.inputs)
+
+    @staticmethod
+    def joined(parts: Sequence["Linear"]) -> "Linear":
+        """The parts have the same input; their outputs are concatenated."""
+        if len(parts) == 1:
+            return parts[0]
+        product = JoinedProduct([part._product for part in parts])
+        return Linear(product, sum(part.out_features for part in parts), parts[0].in_features)
 
     @staticmethod
     def find_sizes(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 
 from ...kernels.activation import silu_and_mul
 from ...kernels.attention import paged_attention
@@ -54,7 +53,7 @@ class Decoder:
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """[tokens, hidden] of token ids [tokens]"""
-        return F.embedding(tokens, self._weights.embedding)
+        return self._weights.embedding(tokens)
 
     def run_layers(
         self,

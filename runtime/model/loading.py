@@ -25,8 +25,8 @@ from .runner import Runner
 from .slot_states import SlotStates
 from .tiers import PageStore, Transfers, host_bytes, open_page_store, page_model
 from .warm_up import warm_up
-from .weight_formats import Checkpoint, load_weight_formats
-from .weights import EMBEDDING, FINAL_NORM, expanded_bytes, expected_tensors, load_weights
+from .weight_formats import Checkpoint, checkpoint_formats
+from .weights import EMBEDDING, FINAL_NORM, expected_tensors, load_weights
 
 MOST_PAGE_SIZE = 256
 log = logging.getLogger(__name__)
@@ -50,16 +50,15 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     shape = load_decoder_config(config.model)
     context = context_length(shape, config.max_model_len)
     checkpoint = Checkpoint(config.model)
-    formats = load_weight_formats(config.model, checkpoint.names)
+    formats = checkpoint_formats(config.model, checkpoint)
     checkpoint.check(expected_tensors(shape, formats.choose))
     dtype = choose_dtype(config.dtype, shape.dtype, checkpoint.float_dtype([EMBEDDING, FINAL_NORM]))
     log.info(
-        "loading %.2f GB of %s weights as %.2f GB of %s onto %s",
+        "loading %.2f GB of %s weights onto %s, to compute in %s",
         sum(file.stat().st_size for file in checkpoint.files) / 1e9,
         formats.method,
-        expanded_bytes(shape, dtype) / 1e9,
-        str(dtype).removeprefix("torch."),
         device,
+        str(dtype).removeprefix("torch."),
     )
     weights = load_weights(checkpoint, formats.choose, shape, dtype, device, config.deterministic)
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
