@@ -41,6 +41,7 @@ class EngineOptions(TypedDict, total=False):
     device: str
     dtype: str
     quantize: str
+    kv_dtype: str
     max_model_len: int
     kv_memory: int | str
     host_cache: int | str

@@ -9,7 +9,15 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple, get_args
 
-from ..runtime.config import Device, DType, ReasoningField, ServeConfig, UnenforcedDefault, WritePolicy
+from ..runtime.config import (
+    Device,
+    DType,
+    KvDType,
+    ReasoningField,
+    ServeConfig,
+    UnenforcedDefault,
+    WritePolicy,
+)
 from ..runtime.errors import ConfigError
 from .model_source import find_model, served_name
 from .option_values import (
@@ -101,6 +109,14 @@ OPTIONS = (
         "METHOD",
     ),
     Option(
+        "kv_dtype",
+        "of the KV cache: auto, as --dtype; int8: nearly twice the tokens in the same memory, slightly less "
+        "exact; CPU only",
+        one_of(*get_args(KvDType)),
+        "auto",
+        "DTYPE",
+    ),
+    Option(
         "max_model_len",
         "longest prompt with its reply, in tokens; 8K is 8192, 8k is 8000 (default: what the model allows)",
         token_count,
@@ -188,7 +204,7 @@ OPTIONS = (
     ),
     Option(
         "enforce_eager",
-        "on a GPU: no CUDA graphs; starts sooner, decodes more slowly",
+        "run kernels one by one, without CUDA graphs or CPU programs; decodes more slowly",
         truth,
         False,
         switch=True,

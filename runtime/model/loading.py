@@ -15,9 +15,10 @@ from ..config import ServeConfig
 from ..errors import ConfigError
 from ..messages import ModelReady
 from ..vocabulary import Vocabulary
+from .decode_programs import DecodePrograms
 from .decoder import Decoder
 from .decoder_config import DecoderConfig, load_decoder_config
-from .devices import choose_device, choose_dtype, free_memory
+from .devices import choose_device, choose_dtype, free_memory, kv_dtype
 from .kv_pool import PoolSize, allocate_pool, context_length, default_budget, page_bytes, size_pool
 from .page_tables import PageTables
 from .rope import cos_sin_table
@@ -77,9 +78,10 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
 
         graphs = StepGraphs(shape, weights.head, states, dtype, -(-context // config.page_size))
     pool = _size_pool(config, shape, dtype, device, 0 if graphs is None else graphs.forward_launches)
-    bytes_per_page = page_bytes(shape, config.page_size, dtype)
+    stored = kv_dtype(config, dtype)
+    bytes_per_page = page_bytes(shape, config.page_size, stored)
     cos_sin = cos_sin_table(shape.rope, pool.max_model_len)
-    kvs = allocate_pool(shape, pool.num_pages, config.page_size, dtype, device)
+    kvs = allocate_pool(shape, pool.num_pages, config.page_size, stored, device)
     store = open_page_store(config, bytes_per_page, device)
     decoder = Decoder(shape, weights, cos_sin.to(device), config.deterministic)
     runner = Runner(
@@ -91,6 +93,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         Transfers(kvs, store) if store is not None else None,
     )
     log.info("KV cache: %s tokens; running a test step", f"{pool.num_pages * config.page_size:,}")
+    if device.type == "cpu" and not config.enforce_eager:
+        runner.replay_with(DecodePrograms(shape, decoder, kvs, config.deterministic).forward)
     warm_up(runner, shape, pool, config)
     if graphs is not None:
         graphs.replay_in(runner, decoder, kvs)
@@ -106,7 +110,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     if store is not None:
         # Pages from other kernels must not be restored if bit-equal results are promised.
         computed = (arithmetic(),) if config.deterministic else ()
-        described = (shape, config.page_size, *computed)
+        described = (shape, config.page_size, stored, *computed)
         ready.page_model = page_model(store, described, dtype, cos_sin, checkpoint.files)
         ready.host_pages = store.pool.places
     return LoadedModel(runner, ready, store)
@@ -117,7 +121,7 @@ def _size_pool(
 ) -> PoolSize:
     context = context_length(shape, config.max_model_len)
     budget = _kv_budget(config, shape, dtype, device, graph_launches)
-    bytes_per_page = page_bytes(shape, config.page_size, dtype)
+    bytes_per_page = page_bytes(shape, config.page_size, kv_dtype(config, dtype))
     pool = size_pool(
         budget=budget,
         bytes_per_page=bytes_per_page,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from arbora.runtime.errors import ConfigError
 from arbora.runtime.model.weight_formats.byte_values import ByteFormat, ScaleGrid
 from arbora.runtime.model.weight_formats.expand import PIECE, expand_into, unpack, widened_fp8
 from arbora.runtime.model.weight_formats.group_quantized import AwqFormat, GptqFormat
@@ -100,7 +101,14 @@ def test_every_finite_fp8_value_is_widened_exactly() -> None:
     values = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
     finite = ~values.float().isnan()
     assert finite.sum() == 254
-    assert torch.equal(widened_fp8(values)[finite], values.float()[finite])
+    assert torch.equal(widened_fp8(values[finite]), values.float()[finite])
+
+
+@pytest.mark.parametrize("bits", [0x7F, 0xFF])
+def test_fp8_values_that_are_not_numbers_are_refused(bits: int) -> None:
+    values = torch.tensor([[0, bits]], dtype=torch.uint8).view(torch.float8_e4m3fn)
+    with pytest.raises(ConfigError, match="some of its values are NaN"):
+        widened_fp8(values)
 
 
 def test_a_large_weight_is_expanded_in_pieces_that_cover_every_row_once() -> None:
