@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from arbora.kernels.common.reused_memory import Blocks, ReusedMemory
+from arbora.kernels.common.threads import recorded_calls
 from arbora.kernels.linear import QuantizedProduct
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.weight_formats import Checkpoint, Projection, ProjectionLoader, checkpoint_formats
@@ -109,7 +111,11 @@ def test_projections_of_several_types_become_several_products_of_one_input(tmp_p
     x = torch.randn(4, 256)
     whole = loader.linear(q, k, v)
     assert (whole.out_features, whole.in_features) == (512, 256)
-    assert torch.equal(whole(x), torch.cat([loader.linear(each)(x) for each in (q, k, v)], dim=1))
+    for rows in (x, x[:1], x.bfloat16()):
+        assert torch.equal(whole(rows), torch.cat([loader.linear(each)(rows) for each in (q, k, v)], dim=1))
+    with recorded_calls() as calls, ReusedMemory(Blocks()):
+        whole(x)
+    assert len(calls) == 4, "two products, and a copy of each one's results"
 
 
 def test_groups_of_unequal_sizes_have_no_product() -> None:
