@@ -173,6 +173,7 @@ async def ask_completion(
 ) -> PreparedRequest:
     """`name` is the prompt's name in errors. Raises `RequestError` for a request that can't be served."""
     if isinstance(prompt, str):
+        check_characters(name, prompt)
         tokens = await service.encode(prompt, True, Caller(), model.max_model_len, name)
     else:
         ids = _token_ids(prompt, name)
@@ -219,6 +220,8 @@ def _messages(messages: Sequence[Message]) -> list[ChatMessage]:
             param="messages",
             code="invalid_type",
         )
+    for place, message in enumerate(messages):
+        check_characters(f"messages[{place}]", message)
     return [_convert(message, ChatMessage, f"messages[{place}]") for place, message in enumerate(messages)]
 
 
@@ -254,11 +257,32 @@ def _spec(service: Service, sampling: Sampling, fields: SamplingFields) -> Gramm
 
 
 def _fields(sampling: Sampling) -> SamplingFields:
+    _check_characters(sampling)
     own = ("logprobs", *CONSTRAINTS)
     given = {name: value for name, value in sampling.items() if value is not None and name not in own}
     if bias := sampling.get("logit_bias"):
         given["logit_bias"] = {str(token): value for token, value in bias.items()}
     return _convert(given, SamplingFields, "")
+
+
+def _check_characters(sampling: Sampling) -> None:
+    for name, value in sampling.items():
+        check_characters(name, value)
+
+
+def check_characters(name: str, value: object) -> None:
+    """Raises `RequestError` for text with half of a surrogate pair, which is no character."""
+    try:
+        msgspec.json.encode(value)
+    except UnicodeEncodeError as error:
+        half, place = error.object[error.start], error.start
+        message = (
+            f"{name} has {half!r} at character {place} of {reprlib.repr(error.object)}: half of a surrogate "
+            "pair is no character. Remove it, or decode the text with errors='replace'."
+        )
+        raise RequestError(message, param=name, code="invalid_value") from None
+    except (TypeError, ValueError, OverflowError):
+        return  # other checks refuse it
 
 
 def _convert(value: object, kind: type[T], param: str) -> T:

@@ -9,7 +9,15 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple, get_args
 
-from ..runtime.config import Device, DType, ReasoningField, ServeConfig, UnenforcedDefault, WritePolicy
+from ..runtime.config import (
+    Device,
+    DType,
+    KvDType,
+    ReasoningField,
+    ServeConfig,
+    UnenforcedDefault,
+    WritePolicy,
+)
 from ..runtime.errors import ConfigError
 from .model_source import find_model, served_name
 from .option_values import (
@@ -23,6 +31,7 @@ from .option_values import (
     model_names,
     one_of,
     page_size,
+    quantize_method,
     remote_url,
     size_in_bytes,
     size_or_nothing,
@@ -88,6 +97,22 @@ OPTIONS = (
         "dtype",
         f"{', '.join(get_args(DType))}; auto: as the model says",
         one_of(*get_args(DType)),
+        "auto",
+        "DTYPE",
+    ),
+    Option(
+        "quantize",
+        "int8 or int4: quantize a model in 16 or 32 bits when it is loaded, and keep the result in ~/.cache; "
+        "CPU only (default: as stored)",
+        quantize_method,
+        None,
+        "METHOD",
+    ),
+    Option(
+        "kv_dtype",
+        "of the KV cache: auto, as --dtype; int8: nearly twice the tokens in the same memory, slightly less "
+        "exact; CPU only",
+        one_of(*get_args(KvDType)),
         "auto",
         "DTYPE",
     ),
@@ -179,7 +204,7 @@ OPTIONS = (
     ),
     Option(
         "enforce_eager",
-        "on a GPU: no CUDA graphs; starts sooner, decodes more slowly",
+        "run kernels one by one, without CUDA graphs or CPU programs; decodes more slowly",
         truth,
         False,
         switch=True,
@@ -300,6 +325,11 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
 def _check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
     """Raises ConfigError for options that would have no effect."""
     tiers = values["host_cache"] or values["disk_cache"] or values["remote_cache"]
+    if values["quantize"] and values["device"] == "cuda":
+        raise ConfigError(
+            "--quantize: only the CPU computes with quantized weights; on a GPU they would be expanded. "
+            "Leave it out, or use --device cpu."
+        )
     if tiers and not values["prefix_cache"]:
         raise ConfigError(
             "--no-prefix-cache leaves nothing for --host-cache, --disk-cache or --remote-cache to keep."

@@ -12,7 +12,6 @@ import socket
 import sys
 from collections.abc import Callable
 
-import uvicorn
 import uvloop
 import zmq
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -24,12 +23,16 @@ from ..runtime.messages import Drained, Failed, Message, Ready
 from ..runtime.processes.child import SIGN_OF_LIFE_S, ChildArguments, child_arguments
 from ..runtime.processes.heartbeat import Heartbeat
 from ..runtime.processes.sockets import ANY_EPOCH, Outbox, supervisor_address
+from .api_keys import OPEN_PATHS
 from .faces import FACES
 from .http.faces import Faces
 from .http.http_service import HttpService
 from .http_app import create_app
-from .ingress.connection import protocol_factory
-from .ingress.limits import MOST_CONNECTIONS, Limits, limits_of_process
+from .ingress.connection import Ingress
+from .ingress.connections import Connections
+from .ingress.limits import Limits, limits_of_process
+from .ingress.server import HttpServer
+from .ingress.turns import Turns
 from .model_tokenizer import load_tokenizer
 from .replica.engine_client import EngineClient
 from .request.service import Service
@@ -79,7 +82,7 @@ async def _serve(
         await engine.informed.wait()
         supervisor.send(Ready("tokenizer", arguments.client))
         gc.freeze()
-        await server.serve(sockets=[listener])
+        await server.serve(listener)
         receiving.cancel()
         living.cancel()
         stopping.cancel()
@@ -91,26 +94,21 @@ def http_server(
     limits: Limits | None = None,
     progress: Callable[[], None] = lambda: None,
     faces: Faces = FACES,
-) -> uvicorn.Server:
-    """`progress` is called as input arrives and as requests begin: when thousands of requests arrive at once,
-    one pass of the event loop takes seconds."""
+) -> HttpServer:
+    """`progress` is called as input arrives and as requests begin, because both may take long in a burst."""
     limits = limits or limits_of_process()
     failed = http.metrics.failed
-    return uvicorn.Server(
-        uvicorn.Config(
-            _reporting(create_app(http, faces), progress),
-            http=protocol_factory(
-                limits, lambda status: failed.labels(status).inc(), progress, faces.error_json
-            ),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=limits.idle_seconds,
-            backlog=MOST_CONNECTIONS,
-        )
+    return HttpServer(
+        _reporting(create_app(http, faces), progress),
+        Ingress(
+            limits=limits,
+            connections=Connections(limits),
+            turns=Turns(limits.begun_per_turn),
+            always_served=OPEN_PATHS,
+            on_refused=lambda status: failed.labels(status).inc(),
+            progress=progress,
+            error_json=faces.error_json,
+        ),
     )
 
 
@@ -129,14 +127,14 @@ async def _show_life(heartbeat: Heartbeat) -> None:
         await asyncio.sleep(SIGN_OF_LIFE_S)
 
 
-async def _stop_when_drained(engine: EngineClient, server: uvicorn.Server) -> None:
+async def _stop_when_drained(engine: EngineClient, server: HttpServer) -> None:
     """While requests are open, new ones are refused, as the server shuts down."""
     await engine.drain_requested.wait()
     if engine.open_requests:
         open_requests = f"{engine.open_requests} open request{'s' if engine.open_requests > 1 else ''}"
         print(f"arbora: finishing {open_requests}; Ctrl-C again ends at once", file=sys.stderr, flush=True)
     await engine.idle.wait()
-    server.should_exit = True
+    server.stop()
 
 
 def _tell(context: zmq.Context[zmq.Socket[bytes]], supervisor: Outbox, message: Message) -> None:

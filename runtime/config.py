@@ -13,7 +13,9 @@ Device = Literal["cpu", "cuda"]
 WritePolicy = Literal["write_back", "write_through"]
 UnenforcedDefault = Literal["refuse", "allow"]
 ReasoningField = Literal["reasoning_content", "reasoning"]
+QuantizeMethod = Literal["int8", "int4"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+KvDType = Literal["auto", "int8"]
 
 
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +31,10 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8000
     device: Device = "cpu"
     dtype: DType = "auto"
+    quantize: QuantizeMethod | None = None
+    """how a checkpoint in 16 or 32 bits is quantized when it is loaded"""
+    kv_dtype: KvDType = "auto"
+    """of the KV cache; auto: as the activations"""
     max_model_len: int | None = None
     """tokens of the longest prompt with its reply; None: what the model allows"""
     kv_memory: int | None = None
@@ -53,7 +59,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """time budget of a step while streams are open"""
     prefix_cache: bool = True
     enforce_eager: bool = False
-    """no CUDA graphs"""
+    """no CUDA graphs, and no programs of CPU kernels"""
     deterministic: bool = False
     """a reply's tokens depend on the request alone"""
     api_keys: tuple[str, ...] = ()

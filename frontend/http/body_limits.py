@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec import Raw
+from msgspec import MsgspecError, Raw
+from msgspec.json import decode
 
 from ...runtime.errors import RequestError
 from ..work.steps import Steps
@@ -50,11 +51,11 @@ def check_shape(body: bytes) -> Steps[None]:
         return
     shapes = shape_of(body)
     for shape in shapes:
-        _check(shape)
+        _check(shape, body)
         yield
 
 
-def _check(shape: JsonShape) -> None:
+def _check(shape: JsonShape, body: bytes) -> None:
     if shape.depth > MAX_DEPTH:
         raise RequestError(
             f"The request's JSON is nested more than {MAX_DEPTH} levels deep.",
@@ -68,10 +69,23 @@ def _check(shape: JsonShape) -> None:
     }
     for what, (count, most) in found.items():
         if count > most:
+            largest = _largest_field(body) if what != "fields" else None
+            where = f", most of them in {largest}" if largest else ""
             raise RequestError(
-                f"The request's JSON has more than {most} {what}: send less in one request.",
+                f"The request's JSON has more than {most:,} {what}{where}: send less in one request.",
+                param=largest,
                 code="invalid_json",
             )
+
+
+def _largest_field(body: bytes) -> str | None:
+    """The name of the field with the longest JSON; None if the body is not valid."""
+    try:
+        fields = decode(body, type=dict[str, Raw])
+    except (MsgspecError, RecursionError):
+        return None
+    longest = max(fields, key=lambda name: memoryview(fields[name]).nbytes, default="")
+    return longest or None
 
 
 def check_field_sizes(fields: Mapping[str, Raw], known: tuple[str, ...]) -> None:

@@ -18,6 +18,7 @@ from ..request.prepare import PreparedRequest
 from ..request.reply import MANY_TOKENS, Reply
 from ..work.caller import ClientGoneError
 from ..work.fair_threads import FairThreads
+from .faces import with_short_texts
 from .http_service import HttpService
 from .metrics import RequestTimer
 from .request_log import TIMER
@@ -122,7 +123,8 @@ def internal_error() -> RequestError:
 
 async def _send_failure(job: Job, error: RequestError, timer: RequestTimer, send: Send) -> None:
     timer.failed(error)
-    await send({"type": "http.response.body", "body": job.error_event(error), "more_body": True})
+    event = job.error_event(with_short_texts(error))
+    await send({"type": "http.response.body", "body": event, "more_body": True})
 
 
 def _id_header(job: Job) -> tuple[bytes, bytes]:

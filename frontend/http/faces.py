@@ -16,6 +16,8 @@ from .http_service import HttpService
 from .request_log import ERROR_CODE
 
 RETRY_AFTER_SECONDS = 5
+MAX_MESSAGE = 2048  # characters
+MAX_PARAM = 256
 Handler: TypeAlias = Callable[[HttpService, Request], Awaitable[Response]]
 
 
@@ -43,7 +45,7 @@ class Faces:
 
     def error_json(self, path: str, error: RequestError) -> bytes:
         face = next((face for face in self.others if face.has(path)), self.default)
-        return face.error_json(error)
+        return face.error_json(with_short_texts(error))
 
     def error_response(
         self, scope: Scope, error: RequestError, headers: dict[str, str] | None = None
@@ -52,6 +54,22 @@ class Faces:
         scope[ERROR_CODE] = error.code
         body = self.error_json(scope["path"], error)
         return Response(body, error.status, {**(headers or {}), **error_headers(error)}, "application/json")
+
+
+def with_short_texts(error: RequestError) -> RequestError:
+    """The error with the ends of texts that quote much of a request, which may be as long as its body."""
+    return RequestError(
+        shortened(error.message, MAX_MESSAGE),
+        status=error.status,
+        param=None if error.param is None else shortened(error.param, MAX_PARAM),
+        code=error.code,
+        retry_after=error.retry_after,
+    )
+
+
+def shortened(text: str, most: int) -> str:
+    """The beginning and the end of a text of more than `most` characters."""
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-most // 2 :]}"
 
 
 def error_headers(error: RequestError) -> dict[str, str]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TypeAlias, cast
 
-import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
 
 from ...runtime.errors import RequestError
 from .connections import Connections, too_many_connections
@@ -16,33 +15,28 @@ from .head import HeadReader, malformed, requested_path
 from .limits import Limits
 from .parser import MessageParser
 from .refusal import refusal_bytes
+from .turns import Turns
 from .wire import Wire
 
 ErrorJson: TypeAlias = Callable[[str, RequestError], bytes]
 """Takes the path of a request, empty if it is unknown."""
 
 
-def protocol_factory(
-    limits: Limits,
-    on_refused: Callable[[int], None],
-    progress: Callable[[], None],
-    error_json: ErrorJson,
-) -> type[asyncio.Protocol]:
-    """The factory that uvicorn takes for its `http`. `on_refused` gets the status of each refusal; `progress`
-    is called for each new connection and each piece of input."""
-    connections = Connections(limits)
+@dataclass(frozen=True)
+class Ingress:
+    """The objects and functions that all connections of a server share.
 
-    def create(
-        config: uvicorn.Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> asyncio.Protocol:
-        progress()
-        inner = HttpToolsProtocol(config, server_state, app_state, _loop)
-        return Connection(inner, limits, connections, on_refused, progress, error_json)
+    `always_served` are the paths that are answered even on connections beyond the limit. `on_refused` gets
+    the status of each refusal; `progress` is called for each new connection and each piece of input.
+    """
 
-    return create  # type: ignore[return-value]  # uvicorn calls it only
+    limits: Limits
+    connections: Connections
+    turns: Turns
+    always_served: Collection[str]
+    on_refused: Callable[[int], None]
+    progress: Callable[[], None]
+    error_json: ErrorJson
 
 
 class Connection(asyncio.Protocol):
@@ -51,27 +45,19 @@ class Connection(asyncio.Protocol):
     Bytes behind a message wait until its answer is out, so one request is served at a time.
     """
 
-    def __init__(
-        self,
-        inner: HttpToolsProtocol,
-        limits: Limits,
-        connections: Connections,
-        on_refused: Callable[[int], None],
-        progress: Callable[[], None],
-        error_json: ErrorJson,
-    ) -> None:
+    def __init__(self, inner: HttpToolsProtocol, ingress: Ingress) -> None:
         self._inner = inner
-        self._limits = limits
-        self._connections = connections
-        self._on_refused = on_refused
-        self._progress = progress
-        self._error_json = error_json
+        self._ingress = ingress
+        self._limits = ingress.limits
+        self._connections = ingress.connections
         self._parser = MessageParser(inner, self._answered)
         inner.parser = self._parser  # type: ignore[assignment]
-        self._head = HeadReader(limits)
+        self._head = HeadReader(ingress.limits)
         self._head_from: float | None = None  # when the wait for a head began; it may last `head_seconds`
         self._body: _Body | None = None
-        self._ahead = b""  # bytes behind a message that is being answered
+        self._ahead = b""  # bytes behind a message that is being answered, or of a request that may not begin
+        self._awaits_turn = False
+        self._is_extra = False  # beyond the limit: only `always_served` paths are answered
         self._refusal: RequestError | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -81,10 +67,7 @@ class Connection(asyncio.Protocol):
             cast(asyncio.Transport, transport), self._limits, self._loop.time, self._expects_input
         )
         self._inner.connection_made(self._wire)
-        if not self._connections.add(self):
-            self._refusal = too_many_connections()
-            if not self._connections.can_refuse:
-                self._wire.abort()
+        self._is_extra = not self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.remove(self)
@@ -100,13 +83,8 @@ class Connection(asyncio.Protocol):
         self._wire.end_of_input()
 
     def data_received(self, data: bytes) -> None:
-        self._progress()
-        if self._wire.is_closing():
-            return
-        if self._refusal is not None:
-            self._refuse(self._refusal)
-        else:
-            self._take(data)
+        self._ingress.progress()
+        self._take(data)
 
     def check(self, now: float) -> None:
         """Ends the connection if one of its deadlines has passed."""
@@ -120,14 +98,17 @@ class Connection(asyncio.Protocol):
                 self._wire.close()
             elif self._body.is_too_slow(now, self._limits):
                 self._refuse(_timeout("body", self._limits.body_seconds))
-        elif self._head_from is not None and now - self._head_from > self._limits.head_seconds:
+        elif self._head_from is not None:
+            seconds = self._limits.linger_seconds if self._is_extra else self._limits.head_seconds
+            if now - self._head_from <= seconds:
+                return
             if self._head.has_begun:
-                self._refuse(_timeout("headers", self._limits.head_seconds))
+                self._refuse(_timeout("headers", seconds))
             else:
                 self._wire.close()
 
     def evict(self, error: RequestError) -> None:
-        if self._head.has_begun or self._body is not None:
+        if self._head.has_begun or self._body is not None or self._awaits_turn:
             self._refuse(error)
         else:
             self._wire.close()
@@ -136,13 +117,28 @@ class Connection(asyncio.Protocol):
         while data and not self._wire.is_closing():
             if self._body is not None:
                 data = self._take_body(self._body, data)
-            elif self._is_answering:
+            elif self._is_answering or not self._may_begin():
                 self._ahead += data
                 if len(self._ahead) > self._limits.ahead_bytes:
                     self._wire.pause_reading()
                 return
             else:
                 data = self._take_head(data)
+
+    def _may_begin(self) -> bool:
+        self._awaits_turn = self._awaits_turn or not self._ingress.turns.take(self._begin)
+        return not self._awaits_turn
+
+    def _begin(self) -> None:
+        """The connection's turn has come."""
+        self._awaits_turn = False
+        if not self._wire.is_closing():
+            self._take(self._take_head(self._taken_ahead()))
+
+    def _taken_ahead(self) -> bytes:
+        ahead, self._ahead = self._ahead, b""
+        self._wire.resume_reading()
+        return ahead
 
     def _take_head(self, data: bytes) -> bytes:
         """Returns what follows the head."""
@@ -158,11 +154,16 @@ class Connection(asyncio.Protocol):
             return b""
         head, rest = found
         self._head_from = None
+        if self._is_extra and requested_path(head.text) not in self._ingress.always_served:
+            self._refuse(too_many_connections(), requested_path(head.text))
+            return b""
         self._parser.begin()
         self._inner.data_received(head.text)
         if self._parser.error is not None:
             self._refuse(malformed(str(self._parser.error)), requested_path(head.text))
-        elif self._parser.is_complete:
+            return b""
+        self._inner.cycle.keep_alive = self._inner.cycle.keep_alive and not self._is_extra
+        if self._parser.is_complete:
             self._connections.has_request(self)
         else:
             self._body = _Body(head.length, self._loop.time())
@@ -205,9 +206,7 @@ class Connection(asyncio.Protocol):
             return
         self._connections.waits(self)
         if self._ahead:
-            ahead, self._ahead = self._ahead, b""
-            self._wire.resume_reading()
-            self._take(ahead)
+            self._take(self._taken_ahead())
 
     @property
     def _is_answering(self) -> bool:
@@ -233,8 +232,8 @@ class Connection(asyncio.Protocol):
         self._refusal = error
         cycle = self._inner.cycle
         if self._body is None or not cycle.response_started:
-            self._on_refused(error.status)
-            body = self._error_json(self._path if path is None else path, error)
+            self._ingress.on_refused(error.status)
+            body = self._ingress.error_json(self._path if path is None else path, error)
             self._wire.write(refusal_bytes(error, body))
         self._wire.close()
         if self._is_answering:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from ...runtime.errors import RequestError
 from .limits import Limits
 
 TICK_SECONDS = 1.0
+FEW = 8  # fewer than an eighth of the connections are few
 
 
 class Member(Protocol):
@@ -20,15 +22,30 @@ class Member(Protocol):
 
 
 class Connections:
-    """Checks the deadlines of all connections at intervals."""
+    """Checks the deadlines of all connections at intervals. `on_change` is called when there may be another
+    place."""
 
     def __init__(self, limits: Limits) -> None:
+        self.on_change: Callable[[], None] | None = None
         self._limits = limits
         self._open: set[Member] = set()
         self._refused: set[Member] = set()
-        # Connections without a complete request, the longest wait first.
-        self._waiting: dict[Member, None] = {}
+        # Connections without a complete request and since when, the longest wait first.
+        self._waiting: dict[Member, float] = {}
         self._timer: asyncio.TimerHandle | None = None
+
+    def places(self) -> int:
+        """How many connections can be accepted now, to be served or refused.
+
+        None while many connections wait for a request that may be on the way: each will soon have one, or
+        may be closed.
+        """
+        free = self._limits.connections - len(self._open)
+        if free > 0:
+            return free
+        few_wait = len(self._waiting) * FEW < self._limits.connections
+        refusals = self._limits.refused_connections - len(self._refused)
+        return refusals if few_wait or self._may_evict() else 0
 
     def add(self, member: Member) -> bool:
         """Whether the connection may send requests.
@@ -39,19 +56,16 @@ class Connections:
             self._refused.add(member)
         else:
             self._open.add(member)
-            self._waiting[member] = None
+            self._waiting[member] = _now()
         if self._timer is None:
             self._arm()
         return member in self._open
-
-    @property
-    def can_refuse(self) -> bool:
-        return len(self._refused) <= self._limits.refused_connections
 
     def remove(self, member: Member) -> None:
         self._open.discard(member)
         self._refused.discard(member)
         self._waiting.pop(member, None)
+        self._changed()
         if self._timer is not None and not self._open and not self._refused:
             self._timer.cancel()
             self._timer = None
@@ -60,15 +74,22 @@ class Connections:
         """The connection's request is complete, so it is not closed for a new connection until the answer is
         out."""
         self._waiting.pop(member, None)
+        self._changed()
 
     def waits(self, member: Member) -> None:
         """The connection has no request any more."""
         if member in self._open:
-            self._waiting[member] = None
+            self._waiting[member] = _now()
+
+    def _may_evict(self) -> bool:
+        if not self._waiting:
+            return False
+        oldest = next(iter(self._waiting.values()))
+        return _now() - oldest >= self._limits.spared_seconds
 
     def _evict_oldest(self) -> bool:
         """Ends the oldest connection without a complete request. It no longer counts, and closes soon."""
-        if not self._waiting or not self.can_refuse:
+        if not self._may_evict():
             return False
         oldest = next(iter(self._waiting))
         del self._waiting[oldest]
@@ -76,6 +97,10 @@ class Connections:
         self._refused.add(oldest)
         oldest.evict(too_many_connections())
         return True
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
 
     def _arm(self) -> None:
         loop = asyncio.get_running_loop()
@@ -89,6 +114,10 @@ class Connections:
         self._timer = None
         if self._open or self._refused:
             self._arm()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def too_many_connections() -> RequestError:

@@ -20,7 +20,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     the next requests while one is answered. A client that takes less than `write_step_bytes` of an answer in
     `write_seconds` is cut off. After a refusal, input is read and dropped for `linger_seconds`: closing at
     once would reset the connection and lose the refusal. Up to `refused_connections` beyond `connections`
-    are accepted, to be refused.
+    are accepted, to be refused. A connection without a request is closed for a new one after `spared_seconds`
+    at the earliest, because its request may be on the way. `begun_per_turn`: connections accepted, and
+    requests begun, in one turn of the event loop.
     """
 
     head_bytes: int = 64 * 1024
@@ -38,6 +40,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     idle_seconds: int = 60
     connections: int = MOST_CONNECTIONS
     refused_connections: int = 128
+    spared_seconds: float = 0.5
+    begun_per_turn: int = 8
 
 
 def limits_of_process() -> Limits:

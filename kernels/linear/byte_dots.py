@@ -8,14 +8,13 @@ then one for 16–31. 4 bits: one vector, with outputs 0–15 in the low halves 
 """
 
 import platform
-from functools import cache
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
+from ..common.numba_tools import has_feature
 from .vectors import (
     FLOATS,
     HALVES,
@@ -38,23 +37,16 @@ TILE = 2 * LANES
 VECTOR = 64  # bytes
 
 
-@cache
-def _features() -> frozenset[str]:
-    """The features of the processor that numba compiles for."""
-    _, _, features = cpu_target.target_context.codegen().magic_tuple()
-    return frozenset(name[1:] for name in features.split(",") if name.startswith("+"))
-
-
 def available() -> bool:
-    """Whether the processor has what no numba library emulates: conversions of float16."""
-    return platform.machine() not in ("x86_64", "AMD64") or {"f16c", "fma"} <= _features()
+    """Whether the processor has what numba has no library for: conversions of float16."""
+    return platform.machine() not in ("x86_64", "AMD64") or (has_feature("f16c") and has_feature("fma"))
 
 
 def dot_width() -> int:
     """Bits of the widest vector whose bytes the processor multiplies and adds in one instruction, or 0."""
-    if "avx512vnni" in _features():
+    if has_feature("avx512vnni"):
         return 512
-    return 256 if "avxvnni" in _features() else 0
+    return 256 if has_feature("avxvnni") else 0
 
 
 def tile_products(rows: int):

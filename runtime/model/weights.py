@@ -17,6 +17,7 @@ from .decoder_config import DecoderConfig
 from .weight_formats import (
     Checkpoint,
     ChooseFormat,
+    EmbeddingRows,
     Projection,
     ProjectionLoader,
     TensorSpec,
@@ -47,8 +48,8 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class DecoderWeights:
-    embedding: torch.Tensor
-    """[vocab, hidden]"""
+    embedding: EmbeddingRows
+    """token ids → [tokens, hidden]"""
     layers: tuple[LayerWeights, ...]
     norm: torch.Tensor
     """[hidden]"""
@@ -98,7 +99,8 @@ def _head(config: DecoderConfig) -> Projection:
     return Projection("lm_head", config.vocab_size, config.hidden_size)
 
 
-def _projections(config: DecoderConfig) -> Iterator[Projection]:
+def projections(config: DecoderConfig) -> Iterator[Projection]:
+    """All matrices of a checkpoint, the embedding first."""
     yield _embedding(config)
     if not config.tied_embeddings:
         yield _head(config)
@@ -119,14 +121,9 @@ def _norm_sizes(config: DecoderConfig) -> dict[str, int]:
 def expected_tensors(config: DecoderConfig, choose: ChooseFormat) -> dict[str, TensorSpec]:
     """The tensors of a checkpoint of this decoder, by name."""
     expected = {name: TensorSpec(((size,),)) for name, size in _norm_sizes(config).items()}
-    for projection in _projections(config):
+    for projection in projections(config):
         expected |= projection_tensors(projection, choose)
     return expected
-
-
-def expanded_bytes(config: DecoderConfig, dtype: torch.dtype) -> int:
-    """The bytes of all projections in this dtype."""
-    return sum(each.outputs * each.inputs for each in _projections(config)) * dtype.itemsize
 
 
 def load_weights(
@@ -140,14 +137,10 @@ def load_weights(
     """`checkpoint` was checked to have the expected tensors. batch_invariant: see `Linear.pack`."""
     loader = ProjectionLoader(checkpoint, choose, dtype, device, batch_invariant)
     if config.tied_embeddings:
-        loader.find_sizes(_embedding(config))
-    embedding = loader.weight(_embedding(config))
+        embedding, head = loader.rows_and_head(_embedding(config))
+    else:
+        embedding, head = loader.rows(_embedding(config)), loader.linear(_head(config))
     layers = tuple(_load_layer(loader, config, layer) for layer in range(config.layers))
-    head = (
-        Linear.pack(embedding, None, batch_invariant)
-        if config.tied_embeddings
-        else loader.linear(_head(config))
-    )
     return DecoderWeights(embedding, layers, loader.vector(FINAL_NORM), head)
 
 

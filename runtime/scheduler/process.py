@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import signal
 import sys
 import time
@@ -60,6 +61,7 @@ from .refusals import Limits
 from .scheduler import Scheduler
 
 VOCABULARY_DEADLINE_S = 60.0
+CORES_TO_LOAD = 2  # model and tokenizer load at the same time; with no other core, workers would delay them
 PIN_DIVISOR = 4  # of all pages: the part that may be pinned by default
 
 log = logging.getLogger("arbora.scheduler")
@@ -90,12 +92,16 @@ class Loop:
     def run(self) -> None:
         """Serves until all requests are drained, then waits for the signal that ends it."""
         vocabulary = _wait_for_vocabulary(self._directory)
+        compiler = _compiler(vocabulary, self._inbox.wake)
+        starts_early = _cores() > CORES_TO_LOAD
+        if starts_early:
+            compiler.start()
         segmenter = _segmenter(self._directory, vocabulary)
         ready = self._wait_for_model()
-        compiler = _compiler(vocabulary, ready.vocab_size, self._inbox.wake)
         self._scheduler = _scheduler(ready, self._config, compiler, vocabulary, segmenter)
         self._supervisor.send(Ready("scheduler", model=ready))
-        compiler.start()
+        if not starts_early:
+            compiler.start()
         while not (self._draining and self._scheduler.idle):
             self._receive()
             self._scheduler.expire_pins(time.time())
@@ -194,11 +200,15 @@ def _wait_for_vocabulary(directory: Path) -> Vocabulary:
     return load_vocabulary(directory)
 
 
-def _compiler(vocabulary: Vocabulary, vocab_size: int, on_finished: Callable[[], None]) -> GrammarCompiler:
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _compiler(vocabulary: Vocabulary, on_finished: Callable[[], None]) -> GrammarCompiler:
     return GrammarCompiler(
         vocabulary,
-        vocab_size,
-        files=GrammarFiles(default_directory(), f"{vocabulary.hash} {vocab_size}"),
+        vocabulary.size,
+        files=GrammarFiles(default_directory(), f"{vocabulary.hash} {vocabulary.size}"),
         on_finished=on_finished,
     )
 

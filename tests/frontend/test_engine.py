@@ -20,6 +20,7 @@ from processes import children_of, command_line
 from tiny_checkpoint import CONTEXT, END_OF_TURN, write_tiny_checkpoint
 
 MEMORY = "4MiB"
+SHOWN_HALF = re.escape(repr("\ud800"))
 HELLO = [{"role": "user", "content": "Hello, how are you today?"}]
 
 
@@ -65,6 +66,24 @@ def test_a_prompt_may_opt_out_of_the_cache(engine: arbora.Engine) -> None:
     assert [completion.usage.cached_tokens for completion in kept_out] == [0, 0]
     first, second = (engine.generate(prompt, max_tokens=1).usage for _ in range(2))
     assert first.cached_tokens < 16 < second.cached_tokens
+
+
+@pytest.mark.parametrize("name", ["choice", "regex", "grammar", "json_schema", "stop", "cache_salt"])
+def test_half_of_a_surrogate_pair_is_refused_by_the_field_s_name(engine: arbora.Engine, name: str) -> None:
+    half = "a\ud800"
+    value: Any = {"choice": [half], "json_schema": {"const": half}}.get(name, half)
+    with pytest.raises(
+        arbora.RequestError, match=rf"{name} has '\\ud800' at character 1 of 'a\\ud800'"
+    ) as error:
+        engine.generate("Hello", **{name: value})
+    assert error.value.param == name
+
+
+def test_half_of_a_surrogate_pair_is_refused_in_prompts_and_messages(engine: arbora.Engine) -> None:
+    with pytest.raises(arbora.RequestError, match=f"prompt has {SHOWN_HALF}"):
+        engine.generate("a\ud800")
+    with pytest.raises(arbora.RequestError, match=rf"messages\[0\] has {SHOWN_HALF}"):
+        engine.chat([{"role": "user", "content": "a\ud800"}])
 
 
 def test_no_prompts_give_no_completions(engine: arbora.Engine) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from arbora.frontend.faces import FACES
-from arbora.frontend.http.faces import Face, Faces, route
+from arbora.frontend.http.faces import MAX_MESSAGE, Face, Faces, route
 from arbora.frontend.http.http_service import HttpService
 from arbora.frontend.ingress.limits import Limits
 from arbora.runtime.errors import RequestError
@@ -27,6 +27,8 @@ LIMITS = Limits(head_bytes=1000)
 async def message(http: HttpService, request: Request) -> Response:
     """Refuses a body without a prompt and fails for a prompt that is no object."""
     body = await request.json()
+    if body.get("prompt") == "long":
+        raise RequestError("a" * 100_000, param="b" * 100_000, code="invalid_value")
     if "prompt" not in body:
         raise RequestError("There is no prompt.", param="prompt", code="missing_field")
     return Response(body["prompt"]["text"])
@@ -77,6 +79,12 @@ async def test_errors_on_a_face_s_paths_have_its_form(
     assert response.status_code == status
     assert code_of(response.json()) == code
     assert response.headers["content-type"] == "application/json"
+
+
+async def test_a_face_s_errors_do_not_repeat_long_texts_of_the_request(world: HttpWorld) -> None:
+    error = (await world.http.post(MESSAGES, json={"prompt": "long"})).json()["error"]
+    half = MAX_MESSAGE // 2
+    assert error["message"] == "a" * half + "…" + "a" * half
 
 
 @pytest.mark.parametrize("path", ["/v1/messagess", "/v1", "/", "/v1/models/x"])

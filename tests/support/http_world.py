@@ -141,8 +141,8 @@ async def http_world(
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         http_service = HttpService.of(service)
         server = http_server(http_service, limits, progress, faces)
-        tasks = [asyncio.create_task(engine.run()), asyncio.create_task(server.serve([listener]))]
-        await eventually(lambda: server.started)
+        tasks = [asyncio.create_task(engine.run()), asyncio.create_task(server.serve(listener))]
+        await server.started.wait()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         world = HttpWorld(directory, http_service, url, context_length)
         try:
@@ -151,7 +151,7 @@ async def http_world(
             yield world
         finally:
             await world.close()
-            server.should_exit = True
+            server.stop()
             await tasks[1]
             tasks[0].cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -92,12 +92,12 @@ REFUSED = {
     "many more messages": (
         CHAT,
         f'{{"messages":{listed(140_000, MESSAGE)}}}',
-        "more than 262144 strings",
+        "more than 262,144 strings, most of them in messages",
     ),
     "empty lists": (
         CHAT,
         chat(f'"chat_template_kwargs":{{"a":{listed(1_000_000, "[]")}}}'),
-        "more than 131072",
+        "more than 131,072 lists and objects, most of them in chat_template_kwargs",
     ),
     "template variables": (
         CHAT,
@@ -119,16 +119,24 @@ REFUSED = {
     ),
     "a long stop string": (CHAT, chat(f'"stop":["{"a" * 2_000}"]'), "at most 1024"),
     "long stop strings": (CHAT, chat(f'"stop":{listed(16, json.dumps("a" * 200_000))}'), "stop is"),
-    "unknown fields": (CHAT, chat(unknown(200_000)), f"more than {MAX_FIELDS} fields"),
+    "unknown fields": (CHAT, chat(unknown(200_000)), f"more than {MAX_FIELDS:,} fields"),
     "unknown fields of a small body": (
         CHAT,
         chat(unknown(4_000)),
         f"more than {MOST_UNKNOWN} unknown fields",
     ),
-    "values": (DETOKENIZE, f'{{"tokens":{listed(2_500_000, "7")}}}', "more than 2097152 values"),
+    "values": (
+        DETOKENIZE,
+        f'{{"tokens":{listed(2_500_000, "7")}}}',
+        "more than 2,097,152 values, most of them in tokens",
+    ),
     "ids": (DETOKENIZE, f'{{"tokens":{listed(1_100_000, "7")}}}', "tokens has 1100000 ids"),
     "biased tokens": (CHAT, chat(f'"logit_bias":{{{unknown(200_000)}}}'), "logit_bias is"),
-    "strings": (COMPLETE, f'{{"prompt":{listed(300_000, json.dumps("a"))}}}', "more than 262144 strings"),
+    "strings": (
+        COMPLETE,
+        f'{{"prompt":{listed(300_000, json.dumps("a"))}}}',
+        "more than 262,144 strings, most of them in prompt",
+    ),
     "levels": (CHAT, chat('"metadata":' + "[" * 400 + "]" * 400), f"more than {MAX_DEPTH} levels"),
     "brackets alone": (CHAT, "[" * 2_000_000, f"more than {MAX_DEPTH} levels"),
     "a field of no effect": (CHAT, chat(f'"documents":{listed(1_000_000, " 1 ")}'), "documents is [ 1 , 1"),

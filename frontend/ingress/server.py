@@ -1,0 +1,58 @@
+"""Serves an ASGI application on a listening socket, with uvicorn's protocol behind our own connections."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from .acceptor import Acceptor
+from .connection import Connection, Ingress
+from .limits import MOST_CONNECTIONS
+
+
+class HttpServer:
+    """`started` is set while connections are accepted."""
+
+    def __init__(self, app: ASGIApp, ingress: Ingress) -> None:
+        self.started = asyncio.Event()
+        self._ingress = ingress
+        self._uvicorn = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=ingress.limits.idle_seconds,
+            )
+        )
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Serves until `stop` or a signal, and then until the open requests are answered."""
+        server = self._uvicorn
+        with server.capture_signals():
+            server.config.load()
+            server.lifespan = server.config.lifespan_class(server.config)
+            await server.startup(sockets=[])
+            listener.listen(MOST_CONNECTIONS)
+            acceptor = Acceptor(listener, self._connection, self._ingress.connections, self._ingress.limits)
+            self.started.set()
+            await server.main_loop()
+            self.started.clear()
+            acceptor.close()
+            await server.shutdown(sockets=[listener])
+
+    def stop(self) -> None:
+        self._uvicorn.should_exit = True
+
+    def _connection(self) -> Connection:
+        self._ingress.progress()
+        inner = HttpToolsProtocol(self._uvicorn.config, self._uvicorn.server_state, app_state={})
+        return Connection(inner, self._ingress)
