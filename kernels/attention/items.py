@@ -23,21 +23,22 @@ from ..common.numba_tools import (
     store,
 )
 from ..common.threads import Callback
-from ..pages.cells_cpu import line_elements, scale_of
+from ..pages.cells_cpu import is_scaled, line_elements, scale_of
 from .dots import KEYS as KEYS_AT_ONCE
 from .dots import WIDTH, dot_four
 from .lanes import LANES, larger, largest_of, load_lanes
 from .plan import BEGIN, COLUMNS, END, PARTIAL, POSITION, STRIDE, TOKEN, TOKENS
 from .runs import RUN_BEGIN, RUN_COLUMNS, RUN_LENGTH, RUN_SLOT
 
-BLOCK = 32
-"""Keys of each turn of the online softmax; their K and V fit into the first-level cache."""
+BLOCK = 64
+"""Keys of each turn of the online softmax; their K, and then their V, fit into the first-level cache."""
 
 SCORES = BLOCK + KEYS_AT_ONCE
 """Scores of a query, with a margin for those that are computed beside the last one."""
 
 AHEAD = 12
-"""Keys to prefetch ahead of the current one: the fastest of 0 to 32, up to 1.4 times as fast as 0."""
+"""Keys to prefetch ahead of the current one: the fastest of 0 to 32, up to 1.4 times as fast as 0. int8 has
+twice as many, which are as many bytes."""
 
 (
     NEXT,
@@ -71,11 +72,17 @@ them."""
 
 
 @compiled
+def _ahead(cells):
+    return 2 * AHEAD if is_scaled(cells) else AHEAD
+
+
+@compiled
 def _scores(keys, count, available, head_dim, cell, pairs, query, score):
     """score[j * SCORES + t] = query j · key t, for 2 * pairs queries and `count` of the `available` keys.
 
     May also write up to three scores after those.
     """
+    ahead = _ahead(keys)
     for pair in range(pairs):
         a = shifted(query, 2 * pair * head_dim)
         b = shifted(a, head_dim)
@@ -85,9 +92,9 @@ def _scores(keys, count, available, head_dim, cell, pairs, query, score):
             continue
         for t in range(0, count, KEYS_AT_ONCE):
             key = shifted(keys, t * cell)
-            if pair == 0 and t + AHEAD < available:
+            if pair == 0 and t + ahead < available:
                 for d in range(0, KEYS_AT_ONCE * cell, line_elements(key)):
-                    prefetch(key, AHEAD * cell + d)
+                    prefetch(key, ahead * cell + d)
             dot_four(key, cell, count - 1 - t, head_dim, a, b, shifted(to, t), shifted(to, SCORES + t))
 
 
@@ -114,6 +121,7 @@ def _accumulate(values, count, available, head_dim, cell, pairs, weight, total):
     Values are added one after another by fused multiply-adds, whatever their number: so values of weight 0
     (keys that a query does not see) change nothing.
     """
+    ahead = _ahead(values)
     fours = count // 4 * 4
     for pair in range(pairs):
         a = shifted(total, 2 * pair * head_dim)
@@ -126,9 +134,9 @@ def _accumulate(values, count, available, head_dim, cell, pairs, weight, total):
             s2, s3 = scale_of(shifted(v, 2 * cell), head_dim), scale_of(shifted(v, 3 * cell), head_dim)
             w0, w1, w2, w3 = w[t] * s0, w[t + 1] * s1, w[t + 2] * s2, w[t + 3] * s3
             u0, u1, u2, u3 = u[t] * s0, u[t + 1] * s1, u[t + 2] * s2, u[t + 3] * s3
-            if pair == 0 and t + AHEAD < available:
+            if pair == 0 and t + ahead < available:
                 for d in range(0, 4 * cell, line_elements(v)):
-                    prefetch(v, AHEAD * cell + d)
+                    prefetch(v, ahead * cell + d)
             for d in range(head_dim):
                 v0 = load(v, d)
                 v1 = load(v, cell + d)
@@ -194,7 +202,8 @@ def _prefetch_next(run, run_end, end, item_end, head_cells, cell):
     """Prefetch the first cells of the next run if this run ends before `end`."""
     if run_end <= end and run_end < item_end:
         following = shifted(head_cells, run[RUN_COLUMNS + RUN_SLOT] * cell)
-        for d in range(0, min(AHEAD, run[RUN_COLUMNS + RUN_LENGTH]) * cell, line_elements(following)):
+        ahead = min(_ahead(following), run[RUN_COLUMNS + RUN_LENGTH])
+        for d in range(0, ahead * cell, line_elements(following)):
             prefetch(following, d)
 
 
