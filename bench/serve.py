@@ -3,7 +3,8 @@
     python bench/serve.py --url http://127.0.0.1:8000 --workloads chat,rag --runs 3 --output runs.jsonl
 
 Prints a table; `--output` appends a JSON line for each run. Times are seen by the client, in
-milliseconds. `cached` is the share of prompt tokens that the server says it had computed before.
+milliseconds. `cached` is the share of prompt tokens that the server says it had computed before;
+`itl_tail` is `itl_p99` ÷ `itl_p50`.
 
 It needs the package httpx, which `make bench` installs, and a server that runs.
 """
@@ -29,11 +30,13 @@ COLUMNS = [
     "errors",
     "output_tokens",
     "tok_per_s",
+    "prompt_tok_per_s",
     "req_per_s",
     "ttft_p50",
     "ttft_p90",
     "itl_p50",
     "itl_p99",
+    "itl_tail",
     "e2e_p50",
     "cached",
 ]
@@ -60,6 +63,7 @@ def summary(replies: list[Reply], elapsed: float) -> dict[str, Any]:
         if reply.error is not None:
             print(f"error: {reply.error}", file=sys.stderr)
     gaps = [gap for reply in good for gap in reply.gaps]
+    itl_p50, itl_p99 = _ms(gaps, 50), _ms(gaps, 99)
     output_tokens = sum(reply.output_tokens for reply in good)
     prompt_tokens = sum(reply.prompt_tokens for reply in good)
     return {
@@ -68,11 +72,13 @@ def summary(replies: list[Reply], elapsed: float) -> dict[str, Any]:
         "prompt_tokens": prompt_tokens,
         "output_tokens": output_tokens,
         "tok_per_s": round(output_tokens / elapsed, 2),
+        "prompt_tok_per_s": round(prompt_tokens / elapsed, 1),
         "req_per_s": round(len(good) / elapsed, 3),
         "ttft_p50": _ms([reply.ttft for reply in good], 50),
         "ttft_p90": _ms([reply.ttft for reply in good], 90),
-        "itl_p50": _ms(gaps, 50),
-        "itl_p99": _ms(gaps, 99),
+        "itl_p50": itl_p50,
+        "itl_p99": itl_p99,
+        "itl_tail": round(itl_p99 / itl_p50, 2) if itl_p50 and itl_p99 else None,
         "e2e_p50": _ms([reply.finished for reply in good], 50),
         "cached": round(sum(reply.cached_tokens for reply in good) / max(1, prompt_tokens), 4),
     }

@@ -40,6 +40,7 @@ class EngineOptions(TypedDict, total=False):
 
     device: str
     dtype: str
+    kv_dtype: str
     max_model_len: int
     kv_memory: int | str
     host_cache: int | str

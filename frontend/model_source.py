@@ -7,38 +7,41 @@ from pathlib import Path
 
 from ..runtime.config import BUILTIN_MODEL
 from ..runtime.errors import ConfigError
+from .gguf.directory import SHARD, gguf_directory
 
 BUILTIN_NAME = "arbora-builtin"
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
 TOKENIZER_FILES = ["tokenizer.json", "*.model", "*.tiktoken", "tekken.json", "vocab.json", "vocab.txt"]
-GGUF_INSTEAD = (
-    "GGUF is not supported: use the model's safetensors checkpoint, in 16 bits or quantized as FP8, GPTQ, "
-    "AWQ or by compressed-tensors."
-)
 _PATH_STARTS = ("/", "./", "../", "~")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def served_name(model: str | None) -> str:
-    """The model's name in the API: a hub id itself, or a directory's own name."""
+    """The model's name in the API: a hub id itself, a directory's name, or a file's without its ending."""
     if model is None:
         return BUILTIN_NAME
-    return Path(model).resolve().name if Path(model).is_dir() else model
+    path = Path(model).expanduser()
+    if path.is_file():
+        return path.stem
+    return path.resolve().name if path.is_dir() else model
 
 
 def find_model(model: str | None) -> Path:
     """The directory of `model`: a path, a hub id (downloaded if needed), or None for the built-in model.
 
-    Raises ConfigError.
+    For a GGUF file it is one that was made of the file. Raises ConfigError.
     """
     if model is None:
         return _checked(BUILTIN_MODEL, "the built-in model")
     path = Path(model).expanduser()
     if path.is_dir():
         return _checked(path.resolve(), f"MODEL {model}")
+    if path.suffix == ".gguf" and path.is_file():
+        return gguf_directory(path)
     if path.exists():
-        instead = GGUF_INSTEAD if path.suffix == ".gguf" else "Name the directory that holds config.json."
-        raise ConfigError(f"MODEL {model} is a file. {instead}")
+        raise ConfigError(
+            f"MODEL {model} is a file. Name the directory that holds config.json, or a GGUF file."
+        )
     if model.startswith(_PATH_STARTS):
         raise ConfigError(f"MODEL {model}: there is no such directory ({path.absolute()}).")
     if not _HUB_ID.fullmatch(model):
@@ -49,13 +52,17 @@ def find_model(model: str | None) -> Path:
 
 
 def _checked(directory: Path, what: str) -> Path:
+    weights = [*directory.glob("*.safetensors")]
+    ggufs = sorted(path.name for path in directory.glob("*.gguf"))
     if not (directory / "config.json").is_file():
-        raise ConfigError(f"{what}: {directory} has no config.json. Name the directory of a model.")
-    if not any(directory.glob("*.safetensors")):
-        instead = f" {GGUF_INSTEAD}" if any(directory.glob("*.gguf")) else ""
+        instead = f"Name one of its files: {', '.join(ggufs)}." if ggufs else "Name the directory of a model."
+        raise ConfigError(f"{what}: {directory} has no config.json. {instead}")
+    if not weights and not ggufs:
         raise ConfigError(
-            f"{what}: {directory} has no *.safetensors file; other formats are not read.{instead}"
+            f"{what}: {directory} has no *.safetensors and no *.gguf file; other formats are not read."
         )
+    if not weights and len(ggufs) > 1 and not all(SHARD.fullmatch(name) for name in ggufs):
+        raise ConfigError(f"{what}: {directory} has several GGUF files. Name one: {', '.join(ggufs)}.")
     if not any(any(directory.glob(pattern)) for pattern in TOKENIZER_FILES):
         raise ConfigError(
             f"{what}: {directory} has no tokenizer. Copy the model's tokenizer.json (or tokenizer.model, "
@@ -69,7 +76,7 @@ def _from_hub(model: str) -> Path:
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        return Path(snapshot_download(model, allow_patterns=HUB_FILES, ignore_patterns=["*/*"]))
+        found = Path(snapshot_download(model, allow_patterns=HUB_FILES, ignore_patterns=["*/*"]))
     except GatedRepoError as error:
         reason = "its owner asks you to accept terms first; then log in with `hf auth login`"
         raise ConfigError(f"MODEL {model}: {reason}.") from error
@@ -81,3 +88,9 @@ def _from_hub(model: str) -> Path:
         raise ConfigError(f"MODEL {model}: {reason}. Name a directory, or run without MODEL.") from error
     except Exception as error:  # a network failure must not look like a bug of ours
         raise ConfigError(f"MODEL {model}: the hub could not be read: {error}") from error
+    if not any(found.glob("*.safetensors")):
+        raise ConfigError(
+            f"MODEL {model} has no *.safetensors file on the hub. If it has GGUF files, choose one: "
+            f"`hf download {model} --include '*Q4_K_M*' --local-dir .`, then name that file."
+        )
+    return found

@@ -11,7 +11,8 @@ from .activation import cpu as activation_cpu
 from .attention import AttentionBatch, blend, items, paged_attention, tile_product, tiles
 from .automaton import cpu as automaton_cpu
 from .automaton.smallest import smallest_pool
-from .linear import dot_cpu
+from .common import program
+from .linear import dot_cpu, streamed
 from .linear.widened import HALVES
 from .norm import cpu as norm_cpu
 from .pages import cpu as pages_cpu
@@ -38,11 +39,11 @@ def compile_kernels() -> None:
 def _attention() -> None:
     pages_cpu.callback()
     for dtype in DTYPES:
-        items.run_callback(dtype)
+        items.run_callback(dtype, dtype)
         items.merge_callback(dtype)
         blend.callback(dtype)
     if tile_product.available():
-        tiles.callback()
+        tiles.callback(torch.bfloat16)
     # A step with a group, for the functions that plan it.
     tables = [np.zeros(2, np.int32)] * 2
     batch = AttentionBatch.build([1, 1], [2, 2], tables, 1, torch.device("cpu"), [(0, 2, 1)])
@@ -50,15 +51,19 @@ def _attention() -> None:
 
 
 def _products() -> None:
+    if streamed.streams(torch.bfloat16):
+        streamed.callback()
     for half in set(DTYPES) & set(HALVES):
         dot_cpu.products(half)
         dot_cpu.widenings(half)
 
 
 def _small_kernels() -> None:
+    program.callback()
     for dtype in DTYPES:
-        for module in (activation_cpu, norm_cpu, rotary_cpu):
-            module.callback(dtype)
+        activation_cpu.callback(dtype)
+        norm_cpu.callback(dtype)
+        rotary_cpu.callback(dtype, dtype)
 
 
 def _sampling() -> None:

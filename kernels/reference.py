@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from .attention.batch import AttentionBatch
+from .pages.cells import CellFormat
 from .rotary.head_norms import HeadNorms
 
 
@@ -17,19 +18,20 @@ def paged_attention(
     start = 0
     for row, count in enumerate(batch.query_lengths.tolist()):
         length = int(batch.kv_lengths[row])
-        keys, values = _row_kv(kv, batch, row, length)
+        keys, values = _row_kv(kv, batch, row, length, q.shape[2])
         outputs.append(_causal_attention(q[start : start + count], keys, values, scale, window))
         start += count
     return torch.cat(outputs) if outputs else torch.empty_like(q)
 
 
 def _row_kv(
-    kv: torch.Tensor, batch: AttentionBatch, row: int, length: int
+    kv: torch.Tensor, batch: AttentionBatch, row: int, length: int, head_dim: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values of a row, each [kv_heads, length, head_dim]."""
+    """Keys and values of a row, each float32 [kv_heads, length, head_dim]."""
     pages = -(-length // batch.page_size)
     table = torch.from_numpy(batch.page_tables[row][:pages]).to(kv.device, torch.int64)
-    keys, values = kv[:, :, table].flatten(2, 3)[:, :, :length]
+    cells = kv[:, :, table].flatten(2, 3)[:, :, :length]
+    keys, values = CellFormat(kv.dtype).decode(cells, head_dim, torch.float32)
     return keys, values
 
 
@@ -39,8 +41,8 @@ def _causal_attention(
     count, heads, _ = q.shape
     kv_heads, length, _ = keys.shape
     repeat = heads // kv_heads
-    keys = keys.float().repeat_interleave(repeat, dim=0)
-    values = values.float().repeat_interleave(repeat, dim=0)
+    keys = keys.repeat_interleave(repeat, dim=0)
+    values = values.repeat_interleave(repeat, dim=0)
     scores = q.float().transpose(0, 1) @ keys.transpose(1, 2) * scale
     query_position = torch.arange(length - count, length, device=q.device)[:, None]
     key_position = torch.arange(length, device=q.device)[None, :]
@@ -82,9 +84,9 @@ def rotary_write_kv(
         keys = rms_norm(keys, norms.k.float(), norms.eps)
     kept = slots >= 0
     q[kept] = _rotate(queries, cos, sin).to(q.dtype)[kept]
-    flat = kv.flatten(2, 3)
-    flat[0, :, slots[kept]] = _rotate(keys, cos, sin).transpose(0, 1).to(kv.dtype)[:, kept]
-    flat[1, :, slots[kept]] = v.transpose(0, 1)[:, kept]
+    flat, cells = kv.flatten(2, 3), CellFormat(kv.dtype)
+    flat[0, :, slots[kept]] = cells.encode(_rotate(keys, cos, sin).transpose(0, 1)[:, kept])
+    flat[1, :, slots[kept]] = cells.encode(v.transpose(0, 1)[:, kept])
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

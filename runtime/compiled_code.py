@@ -13,6 +13,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from .cache_directory import cache_directory
+
 FORMAT = Path(__file__).with_name("automaton_format.py")  # its constants are part of grammars and kernels
 KEPT_S = 30 * 24 * 3600.0  # another checkout or a running server may use another version's code
 
@@ -28,7 +30,7 @@ def version(folder: Path) -> str:
 def directory(folder: Path) -> str:
     """Where numba keeps the folder's code if it can write there: `NUMBA_CACHE_DIR`, else a directory for this
     version."""
-    return os.environ.get("NUMBA_CACHE_DIR") or str(_parent() / f"{folder.name}-{version(folder)}")
+    return os.environ.get("NUMBA_CACHE_DIR") or str(cache_directory(f"{folder.name}-{version(folder)}"))
 
 
 def remove_other_versions(folder: Path) -> None:
@@ -42,7 +44,3 @@ def remove_other_versions(folder: Path) -> None:
         with suppress(OSError):
             if path != current and time.time() - path.stat().st_mtime > KEPT_S:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _parent() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "arbora"

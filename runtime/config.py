@@ -14,6 +14,7 @@ WritePolicy = Literal["write_back", "write_through"]
 UnenforcedDefault = Literal["refuse", "allow"]
 ReasoningField = Literal["reasoning_content", "reasoning"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+KvDType = Literal["auto", "int8"]
 
 
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +30,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8000
     device: Device = "cpu"
     dtype: DType = "auto"
+    kv_dtype: KvDType = "auto"
+    """of the KV cache; auto: as the activations"""
     max_model_len: int | None = None
     """tokens of the longest prompt with its reply; None: what the model allows"""
     kv_memory: int | None = None
@@ -53,7 +56,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """time budget of a step while streams are open"""
     prefix_cache: bool = True
     enforce_eager: bool = False
-    """no CUDA graphs"""
+    """no CUDA graphs, and no programs of CPU kernels"""
     deterministic: bool = False
     """a reply's tokens depend on the request alone"""
     api_keys: tuple[str, ...] = ()

@@ -17,9 +17,11 @@ FOLDERS = ("frontend", "grammars", "kernels", "radix_cache", "runtime")
 SHARED = (
     "automaton_format",
     "byte_sizes",
+    "cache_directory",
     "config",
     "errors",
     "families",
+    "gguf_file",
     "grammar_spec",
     "logs",
     "messages",
@@ -29,7 +31,7 @@ SHARED = (
 )
 SHARED_MODULES = {f"runtime.{name}" for name in SHARED}
 SPEC = {"runtime.grammar_spec"}
-CODE = {"runtime.compiled_code"}
+CODE = {"runtime.compiled_code", "runtime.cache_directory"}
 FORMAT = {"runtime.automaton_format"}
 COMPILED = {"grammars.errors", "grammars.jit"} | FORMAT
 SCHEMA = SPEC | COMPILED | {"grammars.machine", "grammars.regex", "grammars.schema.lexical"}
@@ -37,6 +39,7 @@ REQUEST = SHARED_MODULES | {"frontend.work", "frontend.text", "frontend.replica"
 MAY_IMPORT = {
     "frontend": SHARED_MODULES | {"frontend"},  # its own modules assemble the folders below
     "frontend.work": SHARED_MODULES,
+    "frontend.gguf": SHARED_MODULES,
     "frontend.launch": SHARED_MODULES,
     "frontend.text": SHARED_MODULES | {"frontend.work"},
     "frontend.replica": SHARED_MODULES | {"frontend.work"},

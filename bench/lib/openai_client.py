@@ -39,7 +39,8 @@ class Client:
     """One server. `model` is the first that it lists."""
 
     def __init__(self, url: str, api_key: str = "none", timeout: float = 600.0) -> None:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        # A connection for each request: some servers close idle ones without a word, and the request is lost.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         headers = {"Authorization": f"Bearer {api_key}"}
         self._http = httpx.AsyncClient(base_url=url, timeout=timeout, limits=limits, headers=headers)
         self.model = ""
@@ -60,8 +61,14 @@ class Client:
         await self._http.aclose()
 
     async def count_tokens(self, text: str) -> int:
-        answer = await self._http.post("/tokenize", json={"model": self.model, "prompt": text})
-        return int(answer.raise_for_status().json()["count"])
+        answer = await self._tokenize({"model": self.model, "prompt": text})
+        if "count" in answer:
+            return int(answer["count"])
+        return len((await self._tokenize({"content": text}))["tokens"])  # llama.cpp's form
+
+    async def _tokenize(self, body: dict[str, str]) -> dict[str, Any]:
+        answer: dict[str, Any] = (await self._http.post("/tokenize", json=body)).raise_for_status().json()
+        return answer
 
     async def chat(self, messages: list[dict[str, str]], **options: Any) -> Reply:
         """Streams one reply; an error is stored in it, not raised."""
@@ -106,4 +113,7 @@ def _take(reply: Reply, event: dict[str, Any], now: float) -> None:
     if usage:
         reply.prompt_tokens = usage["prompt_tokens"]
         reply.output_tokens = usage["completion_tokens"]
-        reply.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        details = usage.get("prompt_tokens_details") or {}
+        # llama.cpp's older versions tell it among their timings only.
+        cached = details.get("cached_tokens", (event.get("timings") or {}).get("cache_n"))
+        reply.cached_tokens = cached or 0

@@ -53,6 +53,11 @@ async def single(world: World) -> list[Reply]:
     return [await world.ask([user(world.text(64))], max_tokens=128, ignore_eos=True)]
 
 
+async def prefill(world: World) -> list[Reply]:
+    """3 prompts of 2,000 tokens that share nothing, one after the other: 1 token out each."""
+    return [await world.ask([user(world.text(2000))], max_tokens=1, ignore_eos=True) for _ in range(3)]
+
+
 async def unique(world: World) -> list[Reply]:
     """12 prompts of about 420 tokens that share nothing: 48 out each."""
     prompts = [world.text(400) for _ in range(12)]
@@ -148,6 +153,7 @@ async def json_free(world: World) -> list[Reply]:
 
 WORKLOADS: dict[str, Workload] = {
     "single": single,
+    "prefill": prefill,
     "unique": unique,
     "chat": chat,
     "rag": rag,

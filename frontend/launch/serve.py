@@ -83,8 +83,10 @@ async def _serve(
 
 
 def _model_in_words(config: ServeConfig) -> str:
-    is_builtin = config.model == BUILTIN_MODEL
-    return "the built-in model; no MODEL was given" if is_builtin else str(config.model)
+    if config.model == BUILTIN_MODEL:
+        return "the built-in model; no MODEL was given"
+    files = sorted(config.model.glob("*.gguf"))
+    return str(files[0].resolve() if files and files[0].is_symlink() else config.model)
 
 
 def ready_line(config: ServeConfig, ready: ModelReady, url: str) -> str:

@@ -5,7 +5,8 @@ import numpy as np
 import torch
 
 from ..common.numba_tools import float_bits
-from ..common.threads import thread_count
+from ..common.threads import Callback, is_recording, thread_count
+from ..pages.cells import CellFormat
 from . import items as column
 from . import tile_product, tiles
 from .batch import AttentionBatch, Group
@@ -31,6 +32,19 @@ INVARIANT_SPLIT = 512
 """Keys of an item where results must not depend on the batch: a multiple of both kernels' blocks. Fewer keys
 mean more merges, more keys mean idle threads."""
 
+OF_STEP = (
+    column.ITEMS,
+    column.ITEM_COUNT,
+    column.ITEM_RUNS,
+    column.RUNS,
+    column.PARTIAL_OUT,
+    column.PARTIAL_SUM,
+    column.WINDOW,
+    column.MERGES,
+    column.MERGE_COUNT,
+)
+"""Arguments that differ between the steps of one number of rows."""
+
 THREADED_BYTES = 200_000
 """Bytes of keys and values from which several threads are faster than one."""
 
@@ -44,14 +58,21 @@ def paged_attention(
     batch_invariant: bool,
 ) -> torch.Tensor:
     """See `attention.paged_attention`."""
+    return plan_attention(q, kv, batch, window, batch_invariant).run(q, kv, scale)
+
+
+def plan_attention(
+    q: torch.Tensor, kv: torch.Tensor, batch: AttentionBatch, window: int | None, batch_invariant: bool
+) -> "CpuAttention":
+    """The batch's plan for layers of this shape, made at the first call. Of q, only shape and dtype count."""
     if window is not None and window >= int(batch.kv_lengths.max(initial=0)):
         window = None
-    key = (q.shape[1], kv.shape[1], q.shape[2], q.dtype, window, batch_invariant)
+    key = (q.shape[1], kv.shape[1], q.shape[2], q.dtype, kv.dtype, window, batch_invariant)
     plan = batch.plans.get(key)
     if plan is None:
         plan = batch.plans[key] = CpuAttention(batch, q, kv, window, batch_invariant)
     assert isinstance(plan, CpuAttention)
-    return plan.run(q, kv, scale)
+    return plan
 
 
 class CpuAttention:
@@ -67,6 +88,8 @@ class CpuAttention:
     ) -> None:
         heads, head_dim = q.shape[1:]
         kv_heads = kv.shape[1]
+        cells = CellFormat(kv.dtype)
+        assert kv.dtype in (q.dtype, torch.int8) and kv.shape[4] == cells.elements(head_dim)
         repeat = heads // kv_heads
         self._invariant = batch_invariant
         # A window hides a different part of the shared keys from each row, so few keys are shared.
@@ -90,13 +113,13 @@ class CpuAttention:
         self._partial = torch.empty(self._items.partials, heads, head_dim)
         self._partial_sum = torch.empty(self._items.partials, heads)
         keys_read = int((self._items.items[:, END] - self._items.items[:, BEGIN]).sum())
-        threaded = keys_read * kv_heads * head_dim * 2 * q.element_size() >= THREADED_BYTES
+        threaded = keys_read * kv_heads * 2 * cells.bytes(head_dim) >= THREADED_BYTES
         self._threads = thread_count() if threaded else 1
-        self._attend = tiles.callback() if tiled else column.run_callback(q.dtype)
+        self._attend = tiles.callback(kv.dtype) if tiled else column.run_callback(q.dtype, kv.dtype)
         self._merge = column.merge_callback(q.dtype)
-        self._arguments = self._fixed_arguments(kv, repeat, window)
+        self._arguments = self._fixed_arguments(kv, repeat, head_dim, window)
 
-    def _fixed_arguments(self, kv: torch.Tensor, repeat: int, window: int | None) -> list[int]:
+    def _fixed_arguments(self, kv: torch.Tensor, repeat: int, head_dim: int, window: int | None) -> list[int]:
         arguments = [0] * column.ARGUMENTS
         arguments[column.ITEMS] = self._items.items.ctypes.data
         arguments[column.ITEM_COUNT] = len(self._items.items)
@@ -106,7 +129,8 @@ class CpuAttention:
         arguments[column.PARTIAL_SUM] = self._partial_sum.data_ptr()
         arguments[column.KV_HEADS] = kv.shape[1]
         arguments[column.REPEAT] = repeat
-        arguments[column.HEAD_DIM] = kv.shape[4]
+        arguments[column.HEAD_DIM] = head_dim
+        arguments[column.CELL] = kv.shape[4]
         arguments[column.SLOTS] = kv.shape[2] * kv.shape[3]
         arguments[column.MAX_QUERIES] = self._item_queries
         arguments[column.WINDOW] = NO_WINDOW if window is None else window
@@ -114,6 +138,16 @@ class CpuAttention:
         arguments[column.MERGE_COUNT] = len(self._items.merges)
         arguments[column.FEWEST_TILED] = 0 if self._invariant else tiles.FEW_QUERIES
         return arguments
+
+    @property
+    def kernels(self) -> set[Callback]:
+        return {self._attend, self._merge}
+
+    def step_arguments(self) -> dict[int, int] | None:
+        """The arguments of `kernels` that differ between steps; None if they don't do all of the work."""
+        if self._shared or self._chunks:
+            return None
+        return {index: self._arguments[index] for index in OF_STEP}
 
     def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
         assert scale >= 0, "tiles look for the largest score before they scale"
@@ -135,7 +169,7 @@ class CpuAttention:
         arguments[column.VALUES] = kv.data_ptr() + kv.stride(0) * kv.element_size()
         arguments[column.OUT] = out.data_ptr()
         self._attend.run(arguments[1:], self._threads)
-        if len(self._items.merges):
+        if len(self._items.merges) or is_recording():
             self._merge.run(arguments[1:], self._threads)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ..pages.cells import CellFormat
 from .batch import AttentionBatch
 from .blend import blend
 
@@ -45,8 +46,11 @@ class KeyRange:
         pages = torch.from_numpy(table.astype(np.int64))
         return KeyRange(slices, pages, begin - first * batch.page_size, end - begin)
 
-    def read(self, kv: torch.Tensor) -> torch.Tensor:
-        """[2, kv_heads, length, head_dim]: a view of one run, otherwise a copy."""
+    def read(self, kv: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+        """[2, kv_heads, length, head_dim] of q's dtype: a view of one run of such cells, otherwise a copy."""
+        return CellFormat(kv.dtype).decode(self._cells(kv), q.shape[2], q.dtype)
+
+    def _cells(self, kv: torch.Tensor) -> torch.Tensor:
         if self.slices:
             flat = kv.flatten(2, 3)
             parts = [flat[:, :, slot : slot + length] for slot, length in self.slices]
@@ -105,7 +109,7 @@ def attend_chunk(q: torch.Tensor, kv: torch.Tensor, chunk: Chunk, scale: float, 
     """Compute the chunk's rows of out [tokens, heads, head_dim]."""
     query = q[chunk.token : chunk.token + chunk.count].transpose(0, 1)
     target = out[chunk.token : chunk.token + chunk.count]
-    keys, values = chunk.keys.read(kv)
+    keys, values = chunk.keys.read(kv, q)
     if chunk.mask is not None:
         result, _ = flash(query, keys, values, scale, False, chunk.mask.to(q.dtype))
         target.copy_(result.transpose(0, 1))
@@ -149,9 +153,9 @@ def attend_shared(
 
     partial: float32 [partials, heads, head_dim]; partial_sum: float32 [partials, heads].
     """
-    kv_heads, head_dim = kv.shape[1], kv.shape[4]
+    kv_heads, head_dim = kv.shape[1], q.shape[2]
     query = q[shared.row : shared.row + shared.count].view(shared.count, kv_heads, -1, head_dim)
-    keys, values = shared.keys.read(kv)
+    keys, values = shared.keys.read(kv, q)
     folded = query.transpose(0, 1).reshape(kv_heads, -1, head_dim)
     output, logsum = flash(folded, keys, values, scale, False, None)
     end = shared.partial + shared.count * shared.stride

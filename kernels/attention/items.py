@@ -23,17 +23,21 @@ from ..common.numba_tools import (
     store,
 )
 from ..common.threads import Callback
+from ..pages.cells_cpu import line_elements, scale_of
+from .dots import KEYS as KEYS_AT_ONCE
+from .dots import WIDTH, dot_four
+from .lanes import LANES, larger, largest_of, load_lanes
 from .plan import BEGIN, COLUMNS, END, PARTIAL, POSITION, STRIDE, TOKEN, TOKENS
 from .runs import RUN_BEGIN, RUN_COLUMNS, RUN_LENGTH, RUN_SLOT
 
 BLOCK = 32
 """Keys of each turn of the online softmax; their K and V fit into the first-level cache."""
 
+SCORES = BLOCK + KEYS_AT_ONCE
+"""Scores of a query, with a margin for those that are computed beside the last one."""
+
 AHEAD = 12
 """Keys to prefetch ahead of the current one: the fastest of 0 to 32, up to 1.4 times as fast as 0."""
-
-LINE = 32
-"""Elements for each prefetch: a cache line of 16-bit elements, two lines of float32."""
 
 (
     NEXT,
@@ -51,6 +55,7 @@ LINE = 32
     KV_HEADS,
     REPEAT,
     HEAD_DIM,
+    CELL,
     SLOTS,
     MAX_QUERIES,
     WINDOW,
@@ -59,36 +64,52 @@ LINE = 32
     MERGE_COUNT,
     FEWEST_TILED,
     ARGUMENTS,
-) = range(23)
-"""Arguments of the callbacks: addresses, counts and element strides. FEWEST_TILED: query heads
-from which an item is computed in tiles, where the processor supports them."""
+) = range(24)
+"""Arguments of the callbacks: addresses, counts and element strides. CELL: elements of a cell (see
+`pages.cells`). FEWEST_TILED: query heads from which an item is computed in tiles, if the processor supports
+them."""
 
 
 @compiled
-def _scores(keys, count, available, head_dim, pairs, query, score):
-    """score[j * BLOCK + t] = query j · key t, for 2 * pairs queries and `count` of the `available` keys."""
+def _scores(keys, count, available, head_dim, cell, pairs, query, score):
+    """score[j * SCORES + t] = query j · key t, for 2 * pairs queries and `count` of the `available` keys.
+
+    May also write up to three scores after those.
+    """
     for pair in range(pairs):
         a = shifted(query, 2 * pair * head_dim)
         b = shifted(a, head_dim)
-        to = shifted(score, 2 * pair * BLOCK)
-        for t in range(count):
-            key = shifted(keys, t * head_dim)
+        to = shifted(score, 2 * pair * SCORES)
+        if head_dim % WIDTH != 0:
+            _scores_one_by_one(keys, count, head_dim, cell, a, b, to)
+            continue
+        for t in range(0, count, KEYS_AT_ONCE):
+            key = shifted(keys, t * cell)
             if pair == 0 and t + AHEAD < available:
-                for d in range(0, head_dim, LINE):
-                    prefetch(key, AHEAD * head_dim + d)
-            sum_a = np.float32(0)
-            sum_b = np.float32(0)
-            for d in range(head_dim):
-                k = load(key, d)
-                sum_a += a[d] * k
-                sum_b += b[d] * k
-            to[t] = sum_a
-            to[BLOCK + t] = sum_b
+                for d in range(0, KEYS_AT_ONCE * cell, line_elements(key)):
+                    prefetch(key, AHEAD * cell + d)
+            dot_four(key, cell, count - 1 - t, head_dim, a, b, shifted(to, t), shifted(to, SCORES + t))
 
 
 @compiled
-def _accumulate(values, count, available, head_dim, pairs, weight, total):
-    """total[j] += sum over t of weight[j * BLOCK + t] * value t, for `count` of the `available` values.
+def _scores_one_by_one(keys, count, head_dim, cell, a, b, to):
+    """The scores of two queries, for any head_dim."""
+    for t in range(count):
+        key = shifted(keys, t * cell)
+        sum_a = np.float32(0)
+        sum_b = np.float32(0)
+        for d in range(head_dim):
+            k = load(key, d)
+            sum_a += a[d] * k
+            sum_b += b[d] * k
+        scale = scale_of(key, head_dim)
+        to[t] = sum_a * scale
+        to[SCORES + t] = sum_b * scale
+
+
+@compiled
+def _accumulate(values, count, available, head_dim, cell, pairs, weight, total):
+    """total[j] += sum over t of weight[j * SCORES + t] * value t, for `count` of the `available` values.
 
     Values are added one after another by fused multiply-adds, whatever their number: so values of weight 0
     (keys that a query does not see) change nothing.
@@ -97,30 +118,46 @@ def _accumulate(values, count, available, head_dim, pairs, weight, total):
     for pair in range(pairs):
         a = shifted(total, 2 * pair * head_dim)
         b = shifted(a, head_dim)
-        w = shifted(weight, 2 * pair * BLOCK)
-        u = shifted(w, BLOCK)
+        w = shifted(weight, 2 * pair * SCORES)
+        u = shifted(w, SCORES)
         for t in range(0, fours, 4):
-            v = shifted(values, t * head_dim)
-            w0, w1, w2, w3 = w[t], w[t + 1], w[t + 2], w[t + 3]
-            u0, u1, u2, u3 = u[t], u[t + 1], u[t + 2], u[t + 3]
+            v = shifted(values, t * cell)
+            s0, s1 = scale_of(v, head_dim), scale_of(shifted(v, cell), head_dim)
+            s2, s3 = scale_of(shifted(v, 2 * cell), head_dim), scale_of(shifted(v, 3 * cell), head_dim)
+            w0, w1, w2, w3 = w[t] * s0, w[t + 1] * s1, w[t + 2] * s2, w[t + 3] * s3
+            u0, u1, u2, u3 = u[t] * s0, u[t + 1] * s1, u[t + 2] * s2, u[t + 3] * s3
             if pair == 0 and t + AHEAD < available:
-                for d in range(0, 4 * head_dim, LINE):
-                    prefetch(v, AHEAD * head_dim + d)
+                for d in range(0, 4 * cell, line_elements(v)):
+                    prefetch(v, AHEAD * cell + d)
             for d in range(head_dim):
                 v0 = load(v, d)
-                v1 = load(v, head_dim + d)
-                v2 = load(v, 2 * head_dim + d)
-                v3 = load(v, 3 * head_dim + d)
+                v1 = load(v, cell + d)
+                v2 = load(v, 2 * cell + d)
+                v3 = load(v, 3 * cell + d)
                 a[d] = fma(w3, v3, fma(w2, v2, fma(w1, v1, fma(w0, v0, a[d]))))
                 b[d] = fma(u3, v3, fma(u2, v2, fma(u1, v1, fma(u0, v0, b[d]))))
         for t in range(fours, count):
-            v = shifted(values, t * head_dim)
-            w0 = w[t]
-            u0 = u[t]
+            v = shifted(values, t * cell)
+            scale = scale_of(v, head_dim)
+            w0 = w[t] * scale
+            u0 = u[t] * scale
             for d in range(head_dim):
                 v0 = load(v, d)
                 a[d] = fma(w0, v0, a[d])
                 b[d] = fma(u0, v0, b[d])
+
+
+@compiled
+def _largest(score, low, high, largest):
+    """The largest of scores [low, high) and `largest`. Those that are NaN may be ignored."""
+    if high - low == BLOCK:
+        top = load_lanes(score, 0)
+        for t in range(LANES, BLOCK, LANES):
+            top = larger(load_lanes(score, t), top)
+        return max(largest, largest_of(top))
+    for t in range(low, high):
+        largest = max(largest, score[t])
+    return largest
 
 
 @compiled
@@ -133,9 +170,7 @@ def _softmax(score, low, high, count, state, total, head_dim):
         for t in range(count):
             score[t] = np.float32(0)
         return
-    largest = state[0]
-    for t in range(low, high):
-        largest = max(largest, score[t])
+    largest = _largest(score, low, high, state[0])
     correction = exp(state[0] - largest)
     summed = np.float32(0)
     for t in range(low, high):
@@ -155,17 +190,19 @@ def _softmax(score, low, high, count, state, total, head_dim):
 
 
 @compiled
-def _prefetch_next(run, run_end, end, item_end, head_rows, head_dim):
-    """Prefetch the first rows of the next run if this run ends before `end`."""
+def _prefetch_next(run, run_end, end, item_end, head_cells, cell):
+    """Prefetch the first cells of the next run if this run ends before `end`."""
     if run_end <= end and run_end < item_end:
-        following = shifted(head_rows, run[RUN_COLUMNS + RUN_SLOT] * head_dim)
-        for d in range(0, min(AHEAD, run[RUN_COLUMNS + RUN_LENGTH]) * head_dim, LINE):
+        following = shifted(head_cells, run[RUN_COLUMNS + RUN_SLOT] * cell)
+        for d in range(0, min(AHEAD, run[RUN_COLUMNS + RUN_LENGTH]) * cell, line_elements(following)):
             prefetch(following, d)
 
 
 @compiled
-def _attend(item, run, head_keys, head_values, head_dim, repeat, window, query, score, state, total):
+def _attend(arguments, item, run, head_keys, head_values, query, score, state, total):
     """Run one item for the queries of one KV head."""
+    head_dim, cell = arguments[HEAD_DIM], arguments[CELL]
+    repeat, window = arguments[REPEAT], arguments[WINDOW]
     queries = item[TOKENS] * repeat
     pairs = (queries + 1) // 2
     for begin in range(item[BEGIN], item[END], BLOCK):
@@ -177,9 +214,10 @@ def _attend(item, run, head_keys, head_values, head_dim, repeat, window, query, 
         while at < end:
             run_end = run[RUN_BEGIN] + run[RUN_LENGTH]
             stop = min(end, run_end)
-            _prefetch_next(run, run_end, end, item[END], head_keys, head_dim)
-            keys = shifted(head_keys, (run[RUN_SLOT] + at - run[RUN_BEGIN]) * head_dim)
-            _scores(keys, stop - at, run_end - at, head_dim, pairs, query, shifted(score, at - begin))
+            _prefetch_next(run, run_end, end, item[END], head_keys, cell)
+            keys = shifted(head_keys, (run[RUN_SLOT] + at - run[RUN_BEGIN]) * cell)
+            to = shifted(score, at - begin)
+            _scores(keys, stop - at, run_end - at, head_dim, cell, pairs, query, to)
             at = stop
             if at < end:
                 run = shifted(run, RUN_COLUMNS)
@@ -188,15 +226,16 @@ def _attend(item, run, head_keys, head_values, head_dim, repeat, window, query, 
             high = min(end, last + 1) - begin
             low = max(begin, last + 1 - window) - begin
             to = shifted(total, j * head_dim)
-            _softmax(shifted(score, j * BLOCK), low, high, end - begin, shifted(state, 2 * j), to, head_dim)
+            _softmax(shifted(score, j * SCORES), low, high, end - begin, shifted(state, 2 * j), to, head_dim)
         run = first_run
         at = begin
         while at < end:
             run_end = run[RUN_BEGIN] + run[RUN_LENGTH]
             stop = min(end, run_end)
-            _prefetch_next(run, run_end, end, item[END], head_values, head_dim)
-            values = shifted(head_values, (run[RUN_SLOT] + at - run[RUN_BEGIN]) * head_dim)
-            _accumulate(values, stop - at, run_end - at, head_dim, pairs, shifted(score, at - begin), total)
+            _prefetch_next(run, run_end, end, item[END], head_values, cell)
+            values = shifted(head_values, (run[RUN_SLOT] + at - run[RUN_BEGIN]) * cell)
+            weight = shifted(score, at - begin)
+            _accumulate(values, stop - at, run_end - at, head_dim, cell, pairs, weight, total)
             at = stop
             if at < end:
                 run = shifted(run, RUN_COLUMNS)
@@ -250,47 +289,35 @@ def column_scratch(arguments):
     queries, head_dim = arguments[MAX_QUERIES] + 1, arguments[HEAD_DIM]
     query = np.zeros(queries * head_dim, np.float32)
     total = np.empty(queries * head_dim, np.float32)
-    return query, total, np.empty(queries * BLOCK, np.float32), np.empty(queries * 2, np.float32)
+    return query, total, np.empty(queries * SCORES, np.float32), np.empty(queries * 2, np.float32)
 
 
 @compiled
-def run_item(arguments, index, head, kind, scratch):
-    """Item number `index` for the queries of one KV head."""
-    head_dim, slots = arguments[HEAD_DIM], arguments[SLOTS]
+def run_item(arguments, index, head, kind, stored, scratch):
+    """Item number `index` for the queries of one KV head. kind: of queries and outputs, stored: of cells."""
+    first = head * arguments[SLOTS] * arguments[CELL]
     query = pointer(scratch[0].ctypes.data, np.float32(0))
     total = pointer(scratch[1].ctypes.data, np.float32(0))
     score = pointer(scratch[2].ctypes.data, np.float32(0))
     state = pointer(scratch[3].ctypes.data, np.float32(0))
     item = shifted(pointer(arguments[ITEMS], np.int64(0)), index * COLUMNS)
     _load_queries(arguments, item, head, kind, float_of(arguments[SCALE]), query, state, total)
-    keys = shifted(pointer(arguments[KEYS], kind), head * slots * head_dim)
-    values = shifted(pointer(arguments[VALUES], kind), head * slots * head_dim)
+    keys = shifted(pointer(arguments[KEYS], stored), first)
+    values = shifted(pointer(arguments[VALUES], stored), first)
     run = pointer(arguments[ITEM_RUNS], np.int64(0))[index]
     runs = shifted(pointer(arguments[RUNS], np.int64(0)), run * RUN_COLUMNS)
-    _attend(
-        item,
-        runs,
-        keys,
-        values,
-        head_dim,
-        arguments[REPEAT],
-        arguments[WINDOW],
-        query,
-        score,
-        state,
-        total,
-    )
+    _attend(arguments, item, runs, keys, values, query, score, state, total)
     write(arguments, item, head, kind, state, total)
 
 
 @compiled
-def _run_items(arguments, kind):
+def _run_items(arguments, kind, stored):
     scratch = column_scratch(arguments)
     while True:
         work = fetch_add(arguments, 1)
         if work >= arguments[ITEM_COUNT] * arguments[KV_HEADS]:
             break
-        run_item(arguments, work // arguments[KV_HEADS], work % arguments[KV_HEADS], kind, scratch)
+        run_item(arguments, work // arguments[KV_HEADS], work % arguments[KV_HEADS], kind, stored, scratch)
 
 
 @compiled
@@ -330,15 +357,27 @@ def _merge_partials(arguments, kind):
 
 
 def _items_bfloat16(arguments):
-    _run_items(arguments, np.uint16(0))
+    _run_items(arguments, np.uint16(0), np.uint16(0))
 
 
 def _items_float16(arguments):
-    _run_items(arguments, np.int16(0))
+    _run_items(arguments, np.int16(0), np.int16(0))
 
 
 def _items_float32(arguments):
-    _run_items(arguments, np.float32(0))
+    _run_items(arguments, np.float32(0), np.float32(0))
+
+
+def _items_bfloat16_int8(arguments):
+    _run_items(arguments, np.uint16(0), np.int8(0))
+
+
+def _items_float16_int8(arguments):
+    _run_items(arguments, np.int16(0), np.int8(0))
+
+
+def _items_float32_int8(arguments):
+    _run_items(arguments, np.float32(0), np.int8(0))
 
 
 def _merge_bfloat16(arguments):
@@ -353,14 +392,21 @@ def _merge_float32(arguments):
     _merge_partials(arguments, np.float32(0))
 
 
-_RUN = {torch.bfloat16: _items_bfloat16, torch.float16: _items_float16, torch.float32: _items_float32}
+_RUN = {
+    (torch.bfloat16, torch.bfloat16): _items_bfloat16,
+    (torch.float16, torch.float16): _items_float16,
+    (torch.float32, torch.float32): _items_float32,
+    (torch.bfloat16, torch.int8): _items_bfloat16_int8,
+    (torch.float16, torch.int8): _items_float16_int8,
+    (torch.float32, torch.int8): _items_float32_int8,
+}
 _MERGE = {torch.bfloat16: _merge_bfloat16, torch.float16: _merge_float16, torch.float32: _merge_float32}
 
 
 @cache
-def run_callback(dtype: torch.dtype) -> Callback:
-    """The callback that runs the items."""
-    return Callback(_RUN[dtype])
+def run_callback(dtype: torch.dtype, stored: torch.dtype) -> Callback:
+    """The callback that runs the items, for queries of `dtype` and a cache of `stored`."""
+    return Callback(_RUN[dtype, stored])
 
 
 @cache

@@ -62,6 +62,22 @@ def larger(typing, one, other):
 
 
 @intrinsic
+def largest_of(typing, one):
+    """The largest lane. NaN if some lane is, or the largest of the others."""
+
+    def generate(context, builder, signature, arguments):
+        (top,), distance = arguments, LANES
+        while distance > 1:
+            distance //= 2
+            mask = ir.Constant(_WORDS, [(lane + distance) % LANES for lane in range(LANES)])
+            turned = builder.shuffle_vector(top, top, mask)
+            top = builder.select(builder.fcmp_ordered(">", top, turned), top, turned)
+        return builder.extract_element(top, ir.Constant(ir.IntType(32), 0))
+
+    return types.float32(lanes), generate
+
+
+@intrinsic
 def plus(typing, one, other):
     def generate(context, builder, signature, arguments):
         return builder.fadd(*arguments)
@@ -75,6 +91,16 @@ def times(typing, one, other):
         return builder.fmul(*arguments)
 
     return lanes(lanes, lanes), generate
+
+
+@intrinsic
+def multiplied(typing, one, factor):
+    """Each lane times a float32 number."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.fmul(arguments[0], splat(builder, arguments[1], _FLOATS))
+
+    return lanes(lanes, types.float32), generate
 
 
 @intrinsic

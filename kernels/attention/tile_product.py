@@ -10,9 +10,9 @@ from functools import cache
 from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
-from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
+from ..common.numba_tools import has_feature
 from .lanes import LANES, read, splat, write
 
 ROWS = 8
@@ -33,8 +33,7 @@ _DOT = ir.FunctionType(_SUMS, [_SUMS, _PAIRS, _PAIRS])
 @cache
 def available() -> bool:
     """Whether the processor that numba compiles for has the instruction."""
-    _, _, features = cpu_target.target_context.codegen().magic_tuple()
-    return "+avx512bf16" in features.split(",")
+    return has_feature("avx512bf16")
 
 
 @cache
@@ -84,17 +83,21 @@ def _add_products(
     builder: ir.IRBuilder, sums: list[ir.Value], a: ir.Value, a_row: ir.Value, b: ir.Value, vectors: int
 ) -> None:
     """Add the products of one column of A and one row of B."""
-    dot = builder.module.declare_intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", (), _DOT)
-    columns = [
-        builder.bitcast(read(builder, builder.gep(b, [_index(vector * LANES)]), _WORDS), _PAIRS)
-        for vector in range(vectors)
-    ]
+    columns = [read(builder, builder.gep(b, [_index(vector * LANES)]), _WORDS) for vector in range(vectors)]
     for row in range(ROWS):
         word = builder.load(builder.gep(a, [builder.mul(a_row, _index(row))]))
-        pairs = builder.bitcast(splat(builder, word, _WORDS), _PAIRS)
-        for vector, column in enumerate(columns):
-            total = sums[row * vectors + vector]
-            builder.store(builder.call(dot, [builder.load(total), pairs, column]), total)
+        add_pair_products(builder, sums[row * vectors : (row + 1) * vectors], word, columns)
+
+
+def add_pair_products(
+    builder: ir.IRBuilder, sums: list[ir.Value], word: ir.Value, columns: list[ir.Value]
+) -> None:
+    """Add the products of the pair in `word` and the pairs in each of `columns` to the vectors at `sums`."""
+    dot = builder.module.declare_intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", (), _DOT)
+    pairs = builder.bitcast(splat(builder, word, _WORDS), _PAIRS)
+    for total, column in zip(sums, columns, strict=True):
+        column = builder.bitcast(column, _PAIRS)
+        builder.store(builder.call(dot, [builder.load(total), pairs, column]), total)
 
 
 multiply_narrow = _tile_product(1)

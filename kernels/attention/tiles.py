@@ -9,11 +9,14 @@ weights are bfloat16, sums and scores float32.
 from functools import cache
 
 import numpy as np
+import torch
 
 from ..common.numba_tools import compiled, fetch_add, float_of, pointer, prefetch, shifted
 from ..common.threads import Callback
+from ..pages.cells_cpu import bfloat16_at, is_scaled, line_elements, pair_at, scale_of
 from . import items as column
 from .items import (
+    CELL,
     FEWEST_TILED,
     HEAD_DIM,
     ITEM_COUNT,
@@ -31,7 +34,17 @@ from .items import (
     WINDOW,
     Q,
 )
-from .lanes import LANES, exp_of_difference, larger, load_lanes, plus, store_lanes, store_pairs, times
+from .lanes import (
+    LANES,
+    exp_of_difference,
+    larger,
+    load_lanes,
+    multiplied,
+    plus,
+    store_lanes,
+    store_pairs,
+    times,
+)
 from .plan import BEGIN, COLUMNS, END, POSITION, TOKEN, TOKENS
 from .runs import RUN_BEGIN, RUN_COLUMNS, RUN_LENGTH, RUN_SLOT
 from .tile_product import ROWS, multiply_narrow, multiply_wide
@@ -42,19 +55,17 @@ QUERIES = 32
 FEW_QUERIES = 8
 """Items with fewer query heads read their keys one by one."""
 
-LINE = 16
-"""Words of a cache line"""
-
 BLOCK = 64
 """Keys of each turn of the online softmax; with their values they fit into the first-level cache."""
 
 
 @compiled
-def _copy_block(run, begin, end, head_keys, head_values, half, keys, values):
-    """Copy keys [begin, end) as words and interleave the values of each two consecutive keys. Returns their
+def _copy_block(run, begin, end, head_keys, head_values, cell, half, keys, values, scales):
+    """Copy keys [begin, end) as words of bfloat16 and interleave their values in pairs of keys. Returns their
     run.
 
-    Both copies are padded with zeros to a multiple of ROWS.
+    Both copies are padded with zeros to a multiple of ROWS. scales: BLOCK factors of keys, then of values, if
+    their cells are scaled.
     """
     while run[RUN_BEGIN] + run[RUN_LENGTH] <= begin:
         run = shifted(run, RUN_COLUMNS)
@@ -62,43 +73,48 @@ def _copy_block(run, begin, end, head_keys, head_values, half, keys, values):
     for t in range(-(-(end - begin) // ROWS) * ROWS):
         pair = shifted(values, t // 2 * 2 * half)
         if begin + t >= end:
-            for w in range(half):
-                keys[t * half + w] = np.uint32(0)
-            _put_value(shifted(keys, t * half), half, t % 2, pair)
+            _put_zeros(t, half, keys, pair, scales)
             continue
         if run[RUN_BEGIN] + run[RUN_LENGTH] <= begin + t:
             run = shifted(run, RUN_COLUMNS)
-        slot = run[RUN_SLOT] + begin + t - run[RUN_BEGIN]
-        key = shifted(head_keys, slot * half)
+        place = (run[RUN_SLOT] + begin + t - run[RUN_BEGIN]) * cell
+        key, value = shifted(head_keys, place), shifted(head_values, place)
         for w in range(half):
-            keys[t * half + w] = key[w]
-        _put_value(shifted(head_values, slot * half), half, t % 2, pair)
+            keys[t * half + w] = pair_at(key, w)
+        if t % 2 == 0:
+            for d in range(2 * half):
+                pair[d] = bfloat16_at(value, d)
+        else:
+            for d in range(2 * half):
+                pair[d] |= bfloat16_at(value, d) << np.uint32(16)
+        if is_scaled(key):
+            scales[t] = scale_of(key, 2 * half)
+            scales[BLOCK + t] = scale_of(value, 2 * half)
     return first
 
 
 @compiled
-def _prefetch_block(run, begin, end, head_keys, head_values, half):
+def _put_zeros(t, half, keys, pair, scales):
+    """Pad the copies with key t. The upper halves of a pair's words are zeros already."""
+    for w in range(half):
+        keys[t * half + w] = np.uint32(0)
+    if t % 2 == 0:
+        for d in range(2 * half):
+            pair[d] = np.uint32(0)
+    scales[t] = np.float32(0)
+    scales[BLOCK + t] = np.float32(0)
+
+
+@compiled
+def _prefetch_block(run, begin, end, head_keys, head_values, cell):
     """Prefetch keys and values [begin, end), which are copied next."""
     for t in range(begin, end):
         while run[RUN_BEGIN] + run[RUN_LENGTH] <= t:
             run = shifted(run, RUN_COLUMNS)
-        place = (run[RUN_SLOT] + t - run[RUN_BEGIN]) * half
-        for w in range(0, half, LINE):
-            prefetch(head_keys, place + w)
-            prefetch(head_values, place + w)
-
-
-@compiled
-def _put_value(value, half, odd, pair):
-    """Write a value into the lower or upper halves of the words of its pair."""
-    if odd == 0:
-        for w in range(half):
-            pair[2 * w] = value[w] & np.uint32(0xFFFF)
-            pair[2 * w + 1] = value[w] >> np.uint32(16)
-    else:
-        for w in range(half):
-            pair[2 * w] |= value[w] << np.uint32(16)
-            pair[2 * w + 1] |= value[w] & np.uint32(0xFFFF0000)
+        place = (run[RUN_SLOT] + t - run[RUN_BEGIN]) * cell
+        for i in range(0, cell, line_elements(head_keys)):
+            prefetch(head_keys, place + i)
+            prefetch(head_values, place + i)
 
 
 @compiled
@@ -117,6 +133,15 @@ def _score(keys, count, query, half, lanes, score):
 
 
 @compiled
+def _scale_scores(score, count, lanes, scales):
+    """score[t, lane] *= scales[t]"""
+    for t in range(count):
+        for lane in range(0, lanes, LANES):
+            at = t * lanes + lane
+            store_lanes(score, at, multiplied(load_lanes(score, at), scales[t]))
+
+
+@compiled
 def _hide(score, begin, count, padded, position, window, queries, repeat, lanes):
     """Set the scores of keys that a query does not see to -inf."""
     for t in range(count, padded):
@@ -132,8 +157,10 @@ def _hide(score, begin, count, padded, position, window, queries, repeat, lanes)
 
 
 @compiled
-def _softmax(score, count, lanes, scale, largest, summed, correction, weight):
+def _softmax(score, count, lanes, scale, scaled, scales, largest, summed, correction, weight):
     """Turn scores into weights, in pairs of keys, and update each lane's largest score and sum.
+
+    scales: factors of the weights, not of their sum, if `scaled`.
 
     correction: the factor by which the caller must multiply the weights of earlier blocks.
     """
@@ -148,6 +175,8 @@ def _softmax(score, count, lanes, scale, largest, summed, correction, weight):
             low = exp_of_difference(load_lanes(score, t * lanes + lane), top, scale)
             high = exp_of_difference(load_lanes(score, (t + 1) * lanes + lane), top, scale)
             total = plus(total, plus(low, high))
+            if scaled:
+                low, high = multiplied(low, scales[t]), multiplied(high, scales[t + 1])
             store_pairs(weight, t // 2 * lanes + lane, low, high)
         store_lanes(largest, lane, top)
         store_lanes(summed, lane, total)
@@ -202,9 +231,10 @@ def _clear(lanes, head_dim, largest, summed, total):
 
 
 @compiled
-def _attend(arguments, item, run, head, words, floats, state, total):
+def _attend(arguments, item, run, head, stored, words, floats, state, total):
     """Run one item for the queries of one KV head."""
     head_dim, repeat, window = arguments[HEAD_DIM], arguments[REPEAT], arguments[WINDOW]
+    cell = arguments[CELL]
     half = head_dim // 2
     queries = item[TOKENS] * repeat
     lanes = -(-queries // LANES) * LANES
@@ -217,18 +247,23 @@ def _attend(arguments, item, run, head, words, floats, state, total):
     largest = shifted(score, BLOCK * lanes)
     summed = shifted(largest, lanes)
     correction = shifted(summed, lanes)
+    scales = shifted(correction, lanes)
     _load_queries(arguments, item, head, lanes, query)
     _clear(lanes, head_dim, largest, summed, total)
-    head_keys = shifted(pointer(arguments[KEYS], np.uint32(0)), head * arguments[SLOTS] * half)
-    head_values = shifted(pointer(arguments[VALUES], np.uint32(0)), head * arguments[SLOTS] * half)
+    head_keys = shifted(pointer(arguments[KEYS], stored), head * arguments[SLOTS] * cell)
+    head_values = shifted(pointer(arguments[VALUES], stored), head * arguments[SLOTS] * cell)
+    scaled = is_scaled(head_keys)
     for begin in range(item[BEGIN], item[END], BLOCK):
         end = min(begin + BLOCK, item[END])
         padded = -(-(end - begin) // ROWS) * ROWS
-        run = _copy_block(run, begin, end, head_keys, head_values, half, keys, values)
-        _prefetch_block(run, end, min(end + BLOCK, item[END]), head_keys, head_values, half)
+        run = _copy_block(run, begin, end, head_keys, head_values, cell, half, keys, values, scales)
+        _prefetch_block(run, end, min(end + BLOCK, item[END]), head_keys, head_values, cell)
         _score(keys, padded, query, half, lanes, score)
+        if scaled:
+            _scale_scores(score, padded, lanes, scales)
         _hide(score, begin, end - begin, padded, item[POSITION], window, queries, repeat, lanes)
-        _softmax(score, padded, lanes, scale, largest, summed, correction, weight)
+        factors = shifted(scales, BLOCK)
+        _softmax(score, padded, lanes, scale, scaled, factors, largest, summed, correction, weight)
         _accumulate(weight, values, padded // 2, queries, head_dim, lanes, correction, total)
     for lane in range(queries):
         state[2 * lane] = largest[lane] * scale
@@ -241,12 +276,12 @@ def _scratch(arguments):
     head_dim = arguments[HEAD_DIM]
     lanes = -(-arguments[MAX_QUERIES] // LANES) * LANES
     words = np.empty(BLOCK * (head_dim + lanes // 2) + head_dim // 2 * lanes, np.uint32)
-    floats = np.empty((BLOCK + 3) * lanes, np.float32)
+    floats = np.empty((BLOCK + 3) * lanes + 2 * BLOCK, np.float32)
     return words, floats, np.empty(lanes * head_dim, np.float32), np.empty(2 * lanes, np.float32)
 
 
 @compiled
-def _run_item(arguments, index, head, scratch):
+def _run_item(arguments, index, head, stored, scratch):
     """Item number `index` for the queries of one KV head."""
     words = pointer(scratch[0].ctypes.data, np.uint32(0))
     floats = pointer(scratch[1].ctypes.data, np.float32(0))
@@ -255,11 +290,12 @@ def _run_item(arguments, index, head, scratch):
     item = shifted(pointer(arguments[ITEMS], np.int64(0)), index * COLUMNS)
     run = pointer(arguments[ITEM_RUNS], np.int64(0))[index]
     runs = shifted(pointer(arguments[RUNS], np.int64(0)), run * RUN_COLUMNS)
-    _attend(arguments, item, runs, head, words, floats, state, total)
+    _attend(arguments, item, runs, head, stored, words, floats, state, total)
     column.write(arguments, item, head, np.uint16(0), state, total)
 
 
-def _run_items(arguments):
+@compiled
+def _run_items(arguments, stored):
     tile_scratch = _scratch(arguments)
     column_scratch = column.column_scratch(arguments)
     while True:
@@ -270,11 +306,23 @@ def _run_items(arguments):
         tokens = pointer(arguments[ITEMS], np.int64(0))[index * COLUMNS + TOKENS]
         # Callees get arrays, not pointers: numba frees an array after the last use of its name.
         if tokens * arguments[REPEAT] < arguments[FEWEST_TILED]:
-            column.run_item(arguments, index, head, np.uint16(0), column_scratch)
+            column.run_item(arguments, index, head, np.uint16(0), stored, column_scratch)
         else:
-            _run_item(arguments, index, head, tile_scratch)
+            _run_item(arguments, index, head, stored, tile_scratch)
+
+
+def _bfloat16(arguments):
+    _run_items(arguments, np.uint16(0))
+
+
+def _int8(arguments):
+    _run_items(arguments, np.int8(0))
+
+
+_RUN = {torch.bfloat16: _bfloat16, torch.int8: _int8}
 
 
 @cache
-def callback() -> Callback:
-    return Callback(_run_items)
+def callback(stored: torch.dtype) -> Callback:
+    """The callback that runs the items, for a cache of `stored`."""
+    return Callback(_RUN[stored])

@@ -1,7 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,call-overload"
 """Building blocks of the numba kernels: cached compilation, typed pointers, half-precision floats, atomics.
 
-numba sees half-precision values as integers with the same bits: uint16 for bfloat16, int16 for float16.
+numba sees half-precision values as integers with the same bits: uint16 for bfloat16, int16 for float16. Only
+int8 elements are numbers themselves.
 Pointers skip the test for negative indices that arrays have, so that LLVM can vectorise loops.
 """
 
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from llvmlite import ir
 from numba import njit, types
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -22,6 +24,12 @@ FAST = {"reassoc", "nsz", "contract", "arcp", "afn"}
 
 KIND = {torch.bfloat16: np.uint16(0), torch.float16: np.int16(0), torch.float32: np.float32(0)}
 """A value whose type tells a kernel how the elements of a tensor are stored."""
+
+
+def has_feature(name: str) -> bool:
+    """Whether the processor that numba compiles for has a feature, by LLVM's name."""
+    _, _, features = cpu_target.target_context.codegen().magic_tuple()
+    return f"+{name}" in features.split(",")
 
 
 def compiled(function: Function) -> Function:
@@ -66,7 +74,7 @@ def load(typing, start, index):
 
 @intrinsic
 def store(typing, start, index, value):
-    """Write float32 `value` as element `index`, rounded to nearest even."""
+    """Write float32 `value` as element `index`, rounded to nearest even. int8: it must be within range."""
 
     def generate(context, builder, signature, arguments):
         narrow = _narrow(builder, arguments[2], start.dtype)
@@ -168,19 +176,39 @@ def _I32(value: int) -> ir.Constant:  # noqa: N802
     return ir.Constant(ir.IntType(32), value)
 
 
-def _widen(builder: ir.IRBuilder, value: ir.Value, stored: types.Type) -> ir.Value:
+def widened(builder: ir.IRBuilder, place: ir.Value, stored: types.Type, lanes: int) -> ir.Value:
+    """The vector of `lanes` elements at an address, as float32."""
+    size = stored.bitwidth // 8
+    kind = ir.VectorType(place.type.pointee, lanes)
+    value = builder.load(builder.bitcast(place, kind.as_pointer()))
+    value.align = size
+    return _widen(builder, value, stored, lanes)
+
+
+def _widen(builder: ir.IRBuilder, value: ir.Value, stored: types.Type, lanes: int = 0) -> ir.Value:
+    """lanes: of a vector; 0: a single element"""
+
+    def of(kind: ir.Type) -> ir.Type:
+        return ir.VectorType(kind, lanes) if lanes else kind
+
     if stored == types.float32:
         return value
+    if stored == types.int8:
+        return builder.sitofp(value, of(ir.FloatType()))
     if stored == types.int16:
-        return builder.fpext(builder.bitcast(value, ir.HalfType()), ir.FloatType())
+        return builder.fpext(builder.bitcast(value, of(ir.HalfType())), of(ir.FloatType()))
     assert stored == types.uint16
-    wide = builder.shl(builder.zext(value, ir.IntType(32)), _I32(16))
-    return builder.bitcast(wide, ir.FloatType())
+    upper = ir.Constant(of(ir.IntType(32)), [16] * lanes if lanes else 16)
+    return builder.bitcast(builder.shl(builder.zext(value, upper.type), upper), of(ir.FloatType()))
 
 
 def _narrow(builder: ir.IRBuilder, value: ir.Value, stored: types.Type) -> ir.Value:
     if stored == types.float32:
         return value
+    if stored == types.int8:
+        kind = ir.FunctionType(ir.FloatType(), [ir.FloatType()])
+        nearest = builder.module.declare_intrinsic("llvm.rint", (ir.FloatType(),), kind)
+        return builder.fptosi(builder.call(nearest, [value]), ir.IntType(8))
     if stored == types.int16:
         return builder.bitcast(builder.fptrunc(value, ir.HalfType()), ir.IntType(16))
     assert stored == types.uint16

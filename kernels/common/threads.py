@@ -7,7 +7,8 @@ which libgomp exports and libiomp5 mimics). Without it kernels run on the callin
 
 import ctypes
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -28,6 +29,29 @@ def thread_count(elements: int = THREADED_ELEMENTS) -> int:
     return torch.get_num_threads() if elements >= THREADED_ELEMENTS else 1
 
 
+Call = tuple["Callback", tuple[int, ...]]
+"""a kernel and its arguments without the counter"""
+
+_recorded: list[Call] | None = None
+"""calls since `recorded_calls` began; None: kernels run"""
+
+
+@contextmanager
+def recorded_calls() -> Iterator[list[Call]]:
+    """Kernels don't run meanwhile. Their calls are appended to the list, for a `Program`."""
+    global _recorded
+    assert _recorded is None, "a recording is running"
+    _recorded = []
+    try:
+        yield _recorded
+    finally:
+        _recorded = None
+
+
+def is_recording() -> bool:
+    return _recorded is not None
+
+
 class Callback:
     """A kernel `function(int64 *arguments)` whose work any number of threads share.
 
@@ -36,13 +60,16 @@ class Callback:
 
     def __init__(self, function: Callable[[Any], None]) -> None:
         self._compiled = _compile(function)
-        self._address = self._compiled.address
-        self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._address)
+        self.address: int = self._compiled.address
+        self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.address)
         self._buffers: list[ctypes.Array[ctypes.c_char]] = []
         """reused for arguments; a run in another Python thread may find the list empty and adds a buffer"""
 
     def run(self, arguments: Sequence[int], threads: int) -> None:
         """Run on this many threads and wait for all. `arguments` exclude the counter."""
+        if _recorded is not None:
+            _recorded.append((self, tuple(arguments)))
+            return
         packing = _packing(len(arguments) + 1)
         try:
             buffer = self._buffers.pop()
@@ -53,7 +80,7 @@ class Callback:
         if parallel is None:
             self._call(buffer)
         else:
-            parallel(self._address, buffer, threads, 0)
+            parallel(self.address, buffer, threads, 0)
         self._buffers.append(buffer)
 
 

@@ -1,14 +1,20 @@
 """Matrix products with fixed weights, which are prepared once for all steps."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 
 from .invariant import InvariantProduct, Make, Product, invariant_sizes
+from .joined import JoinedProduct
 from .packed import PackedProduct, packs
+from .quantized import QuantizedPacker, QuantizedProduct, QuantizedShape, takes
+from .streamed import StreamedProduct, streams
 from .widened import WidenedProduct, widens
 from .widened_once import WidenedOnceProduct
+
+__all__ = ["Linear", "QuantizedPacker", "QuantizedProduct", "QuantizedShape", "takes"]
 
 
 class Linear:
@@ -26,7 +32,7 @@ class Linear:
         batch_invariant: the bits of a row's result do not depend on other rows. CPU tensors only. The result
         holds the weight itself or a copy in another layout: the caller should free the source at once.
         """
-        if not batch_invariant:
+        if not batch_invariant or _is_invariant(weight.device, weight.dtype):
             return Linear(_make(weight.device, weight.dtype)(weight, bias), *weight.shape)
         sizes = Linear.find_sizes(
             weight.shape[0], weight.shape[1], weight.dtype, weight.device, bias is not None
@@ -35,15 +41,30 @@ class Linear:
         return Linear(InvariantProduct(product, sizes), *weight.shape)
 
     @staticmethod
+    def quantized(product: QuantizedProduct) -> "Linear":
+        """Batch-invariant."""
+        return Linear(product, product.outputs, product.inputs)
+
+    @staticmethod
+    def joined(parts: Sequence["Linear"]) -> "Linear":
+        """The parts have the same input; their outputs are concatenated."""
+        if len(parts) == 1:
+            return parts[0]
+        product = JoinedProduct([part._product for part in parts])
+        return Linear(product, sum(part.out_features for part in parts), parts[0].in_features)
+
+    @staticmethod
     def find_sizes(
         outputs: int, inputs: int, dtype: torch.dtype, device: torch.device, biased: bool
     ) -> tuple[int, ...]:
         """Finds the numbers of rows that a batch-invariant product of this shape may use, for `pack`.
 
-        The first call for a shape makes a trial weight of the same size. Call it before the weight is read,
-        so that both are never in memory together.
+        Empty: it may use any. The first call for a shape can make a trial weight of the same size. Call it
+        before the weight is read, so that both are never in memory together.
         """
         assert device.type == "cpu", "only the CPU kernels have such a mode"
+        if _is_invariant(device, dtype):
+            return ()
         make = _make(device, dtype, batch_invariant=True)
         return invariant_sizes(make, outputs, inputs, dtype, biased, torch.get_num_threads())
 
@@ -52,7 +73,14 @@ class Linear:
         return self._product(x)
 
 
+def _is_invariant(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the usual product is batch-invariant by construction."""
+    return device.type == "cpu" and streams(dtype)
+
+
 def _make(device: torch.device, dtype: torch.dtype, batch_invariant: bool = False) -> Make:
+    if device.type == "cpu" and streams(dtype):
+        return StreamedProduct
     if device.type == "cpu" and packs(dtype):
         return PackedProduct
     if device.type == "cpu" and widens(dtype):

@@ -10,8 +10,8 @@ from . import cpu
 def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations: Sequence[int]) -> None:
     """Copy page sources[i] to destinations[i] in every layer.
 
-    kvs: one [2, kv_heads, num_pages, page_size, head_dim] tensor for each layer. No page is both a source and
-    a destination, and destinations are distinct.
+    kvs: one [2, kv_heads, num_pages, page_size, cell] tensor for each layer (see `cells`). No page is both a
+    source and a destination, and destinations are distinct.
     """
     if not kvs or not sources:
         return
@@ -28,7 +28,7 @@ def save_pages(
 ) -> None:
     """Copy page pages[i] of every layer to memory[places[i]].
 
-    kvs: as in `copy_pages`. memory: [places, layers, 2 × kv_heads, page_size × head_dim] of the same dtype in
+    kvs: as in `copy_pages`. memory: [places, layers, 2 × kv_heads, page_size × cell] of the same dtype in
     host memory, pinned if the pages are on a CUDA device; there the copy runs on the current stream.
     """
     for layer, kv in enumerate(kvs):

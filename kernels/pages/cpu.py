@@ -16,7 +16,7 @@ def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations
     moves = np.array([sources, destinations], dtype=np.int64)
     for kv in kvs:
         planes, page = kv.shape[0] * kv.shape[1], kv.shape[3] * kv.shape[4]
-        words, rest = divmod(page * kv.element_size(), 8)
+        words, rest = divmod(page * kv.element_size(), 4)
         assert kv.is_contiguous() and rest == 0
         arguments = (kv.data_ptr(), planes, kv.shape[2], words, len(sources), moves.ctypes.data)
         callback().run(arguments, thread_count(planes * page * len(sources)))
@@ -52,7 +52,7 @@ def _copy_pages(arguments):
         work = fetch_add(arguments, 1)
         if work >= planes * moves:
             break
-        plane = shifted(pointer(arguments[1], np.int64(0)), work // moves * pages * words)
+        plane = shifted(pointer(arguments[1], np.int32(0)), work // moves * pages * words)
         source = shifted(plane, sources[work % moves] * words)
         destination = shifted(plane, destinations[work % moves] * words)
         for i in range(words):

@@ -6,8 +6,10 @@ from functools import cache
 import numpy as np
 import torch
 
-from ..common.numba_tools import compiled, fetch_add, float_bits, float_of, load, pointer, shifted, store
+from ..common.numba_tools import compiled, fetch_add, float_bits, float_of, load, pointer, shifted
 from ..common.threads import Callback, thread_count
+from ..pages.cells import CellFormat
+from ..pages.cells_cpu import copy_to_cell, write_cell
 from .head_norms import HeadNorms
 
 
@@ -24,6 +26,7 @@ def rotary_write_kv(
     """See `rotary.rotary_write_kv`."""
     tokens, heads, head_dim = q.shape
     assert q.stride(1) == k.stride(1) == v.stride(1) == head_dim and kv.is_contiguous()
+    assert kv.dtype in (q.dtype, torch.int8) and kv.shape[4] == CellFormat(kv.dtype).elements(head_dim)
     assert cos_sin.is_contiguous() and positions.is_contiguous() and slots.is_contiguous()
     arguments = (
         tokens,
@@ -45,8 +48,9 @@ def rotary_write_kv(
         0 if norms is None else norms.q.data_ptr(),
         0 if norms is None else norms.k.data_ptr(),
         0 if norms is None else float_bits(norms.eps),
+        kv.shape[4],
     )
-    callback(q.dtype).run(arguments, thread_count(q.numel() + 2 * k.numel()))
+    callback(q.dtype, kv.dtype).run(arguments, thread_count(q.numel() + 2 * k.numel()))
 
 
 @compiled
@@ -73,16 +77,15 @@ def _rotate(head, cos_sin, half, head_dim, target):
         rotated[half + i] = head[half + i] * cos + head[i] * sin
     for i in range(2 * half, head_dim):
         rotated[i] = head[i]
-    for i in range(head_dim):
-        store(target, i, rotated[i])
+    write_cell(target, head_dim, rotated)
 
 
 @compiled
-def _rotate_token(arguments, token, kind, buffer):
+def _rotate_token(arguments, token, kind, stored, buffer):
     """buffer: float32 [2 * head_dim]; the caller must keep it alive."""
     heads, kv_heads = arguments[2], arguments[3]
     head_dim, half, slots = arguments[4], arguments[5], arguments[6]
-    normal, eps = arguments[17] != 0, float_of(arguments[19])
+    normal, eps, cell = arguments[17] != 0, float_of(arguments[19]), arguments[20]
     q_weight, k_weight = pointer(arguments[17], kind), pointer(arguments[18], kind)
     floats = pointer(buffer.ctypes.data, np.float32(0))
     position = pointer(arguments[14], np.int64(0))[token]
@@ -98,40 +101,58 @@ def _rotate_token(arguments, token, kind, buffer):
     k = shifted(pointer(arguments[9], kind), token * arguments[10])
     v = shifted(pointer(arguments[11], kind), token * arguments[12])
     for head in range(kv_heads):
-        keys = shifted(pointer(arguments[16], kind), (head * slots + slot) * head_dim)
+        keys = shifted(pointer(arguments[16], stored), (head * slots + slot) * cell)
         _read(shifted(k, head * head_dim), k_weight, normal, eps, head_dim, floats)
         _rotate(floats, cos_sin, half, head_dim, keys)
-        values = shifted(keys, kv_heads * slots * head_dim)
-        for i in range(head_dim):
-            values[i] = v[head * head_dim + i]
+        copy_to_cell(shifted(keys, kv_heads * slots * cell), head_dim, shifted(v, head * head_dim), floats)
 
 
 @compiled
-def _rotate_and_write(arguments, kind):
+def _rotate_and_write(arguments, kind, stored):
     """Arguments: the counter of tokens, then those of `rotary_write_kv`."""
     buffer = np.empty(2 * arguments[4], np.float32)
     while True:
         token = fetch_add(arguments, 1)
         if token >= arguments[1]:
             break
-        _rotate_token(arguments, token, kind, buffer)
+        _rotate_token(arguments, token, kind, stored, buffer)
 
 
 def _bfloat16(arguments):
-    _rotate_and_write(arguments, np.uint16(0))
+    _rotate_and_write(arguments, np.uint16(0), np.uint16(0))
 
 
 def _float16(arguments):
-    _rotate_and_write(arguments, np.int16(0))
+    _rotate_and_write(arguments, np.int16(0), np.int16(0))
 
 
 def _float32(arguments):
-    _rotate_and_write(arguments, np.float32(0))
+    _rotate_and_write(arguments, np.float32(0), np.float32(0))
 
 
-_KERNELS = {torch.bfloat16: _bfloat16, torch.float16: _float16, torch.float32: _float32}
+def _bfloat16_int8(arguments):
+    _rotate_and_write(arguments, np.uint16(0), np.int8(0))
+
+
+def _float16_int8(arguments):
+    _rotate_and_write(arguments, np.int16(0), np.int8(0))
+
+
+def _float32_int8(arguments):
+    _rotate_and_write(arguments, np.float32(0), np.int8(0))
+
+
+_KERNELS = {
+    (torch.bfloat16, torch.bfloat16): _bfloat16,
+    (torch.float16, torch.float16): _float16,
+    (torch.float32, torch.float32): _float32,
+    (torch.bfloat16, torch.int8): _bfloat16_int8,
+    (torch.float16, torch.int8): _float16_int8,
+    (torch.float32, torch.int8): _float32_int8,
+}
 
 
 @cache
-def callback(dtype: torch.dtype) -> Callback:
-    return Callback(_KERNELS[dtype])
+def callback(dtype: torch.dtype, stored: torch.dtype) -> Callback:
+    """The callback for activations of `dtype` and a cache of `stored`."""
+    return Callback(_KERNELS[dtype, stored])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F
 
 from ...kernels.activation import silu_and_mul
 from ...kernels.attention import paged_attention
@@ -46,12 +45,25 @@ class Decoder:
     ) -> torch.Tensor:
         """Write the step's keys and values; return the hidden states of its output tokens.
 
-        kvs: one [2, kv_heads, num_pages, page_size, head_dim] tensor for each layer.
+        kvs: one [2, kv_heads, num_pages, page_size, cell] tensor for each layer.
         arrive: called with a layer's number before its pages are read.
         Returns [output tokens, hidden], normalised for the head.
         """
+        return self.run_layers(self.embed(batch.tokens), batch, kvs, arrive)
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[tokens, hidden] of token ids [tokens]"""
+        return self._weights.embedding(tokens)
+
+    def run_layers(
+        self,
+        residual: torch.Tensor,
+        batch: InputBatch,
+        kvs: Sequence[torch.Tensor],
+        arrive: Callable[[int], None] | None = None,
+    ) -> torch.Tensor:
+        """As `forward`, of the embedded tokens in `residual` [tokens, hidden], which is overwritten."""
         layers, eps = self._weights.layers, self._config.rms_norm_eps
-        residual = F.embedding(batch.tokens, self._weights.embedding)
         normal = rms_norm(residual, layers[0].input_norm, eps)
         for index, layer in enumerate(layers):
             if arrive is not None:

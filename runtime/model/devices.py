@@ -29,6 +29,11 @@ def choose_device(config: ServeConfig) -> torch.device:
             "--deterministic: only the CPU kernels keep that promise, those for CUDA don't. Leave it out, or "
             "use --device cpu."
         )
+    if config.device == "cuda" and config.kv_dtype == "int8":
+        raise ConfigError(
+            "--kv-dtype int8: only the CPU kernels read it, those for CUDA don't. Use --kv-dtype auto, or "
+            "--device cpu."
+        )
     return torch.device(config.device)
 
 
@@ -53,6 +58,11 @@ def choose_dtype(asked: str, stated: str | None, stored: torch.dtype) -> torch.d
             f"dtype {stated} of the model is not supported. Choose --dtype {' | '.join(DTYPES)}."
         )
     return DTYPES[name]
+
+
+def kv_dtype(config: ServeConfig, dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the KV cache's tensors beside activations of `dtype`."""
+    return torch.int8 if config.kv_dtype == "int8" else dtype
 
 
 def use_all_cores() -> None:

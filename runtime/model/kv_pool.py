@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from ...kernels.pages.cells import CellFormat
 from ..byte_sizes import in_units
 from ..errors import ConfigError
 from .decoder_config import DecoderConfig
@@ -27,8 +28,9 @@ class PoolSize(NamedTuple):
 
 
 def page_bytes(config: DecoderConfig, page_size: int, dtype: torch.dtype) -> int:
-    """Memory of one page in all layers."""
-    return 2 * config.layers * config.kv_heads * page_size * config.head_dim * dtype.itemsize
+    """Memory of one page in all layers. dtype: of the pool's tensors."""
+    cells = 2 * config.layers * config.kv_heads * page_size
+    return cells * CellFormat(dtype).bytes(config.head_dim)
 
 
 def default_budget(
@@ -79,8 +81,8 @@ def size_pool(
 def allocate_pool(
     config: DecoderConfig, num_pages: int, page_size: int, dtype: torch.dtype, device: torch.device
 ) -> list[torch.Tensor]:
-    """Zeros: one [2, kv_heads, num_pages, page_size, head_dim] tensor for each layer."""
-    shape = (2, config.kv_heads, num_pages, page_size, config.head_dim)
+    """Zeros: one [2, kv_heads, num_pages, page_size, cell] tensor for each layer (see `CellFormat`)."""
+    shape = (2, config.kv_heads, num_pages, page_size, CellFormat(dtype).elements(config.head_dim))
     return [_zeros(shape, dtype, device) for _ in range(config.layers)]
 
 

@@ -14,9 +14,10 @@ from ..config import ServeConfig
 from ..errors import ConfigError
 from ..messages import ModelReady
 from ..vocabulary import Vocabulary
+from .decode_programs import DecodePrograms
 from .decoder import Decoder
 from .decoder_config import DecoderConfig, load_decoder_config
-from .devices import choose_device, choose_dtype, free_memory
+from .devices import choose_device, choose_dtype, free_memory, kv_dtype
 from .kv_pool import PoolSize, allocate_pool, context_length, default_budget, page_bytes, size_pool
 from .page_tables import PageTables
 from .rope import cos_sin_table
@@ -24,8 +25,8 @@ from .runner import Runner
 from .slot_states import SlotStates
 from .tiers import PageStore, Transfers, host_bytes, open_page_store, page_model
 from .warm_up import warm_up
-from .weight_formats import Checkpoint, load_weight_formats
-from .weights import EMBEDDING, FINAL_NORM, expanded_bytes, expected_tensors, load_weights
+from .weight_formats import Checkpoint, checkpoint_formats
+from .weights import EMBEDDING, FINAL_NORM, expected_tensors, load_weights
 
 MOST_PAGE_SIZE = 256
 log = logging.getLogger(__name__)
@@ -49,16 +50,15 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     shape = load_decoder_config(config.model)
     context = context_length(shape, config.max_model_len)
     checkpoint = Checkpoint(config.model)
-    formats = load_weight_formats(config.model, checkpoint.names)
+    formats = checkpoint_formats(config.model, checkpoint)
     checkpoint.check(expected_tensors(shape, formats.choose))
     dtype = choose_dtype(config.dtype, shape.dtype, checkpoint.float_dtype([EMBEDDING, FINAL_NORM]))
     log.info(
-        "loading %.2f GB of %s weights as %.2f GB of %s onto %s",
+        "loading %.2f GB of %s weights onto %s, to compute in %s",
         sum(file.stat().st_size for file in checkpoint.files) / 1e9,
         formats.method,
-        expanded_bytes(shape, dtype) / 1e9,
-        str(dtype).removeprefix("torch."),
         device,
+        str(dtype).removeprefix("torch."),
     )
     weights = load_weights(checkpoint, formats.choose, shape, dtype, device, config.deterministic)
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
@@ -68,9 +68,10 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
 
         graphs = StepGraphs(shape, weights.head, states, dtype, -(-context // config.page_size))
     pool = _size_pool(config, shape, dtype, device, 0 if graphs is None else graphs.forward_launches)
-    bytes_per_page = page_bytes(shape, config.page_size, dtype)
+    stored = kv_dtype(config, dtype)
+    bytes_per_page = page_bytes(shape, config.page_size, stored)
     cos_sin = cos_sin_table(shape.rope, pool.max_model_len)
-    kvs = allocate_pool(shape, pool.num_pages, config.page_size, dtype, device)
+    kvs = allocate_pool(shape, pool.num_pages, config.page_size, stored, device)
     store = open_page_store(config, bytes_per_page, device)
     decoder = Decoder(shape, weights, cos_sin.to(device), config.deterministic)
     runner = Runner(
@@ -82,6 +83,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         Transfers(kvs, store) if store is not None else None,
     )
     log.info("KV cache: %s tokens; running a test step", f"{pool.num_pages * config.page_size:,}")
+    if device.type == "cpu" and not config.enforce_eager:
+        runner.replay_with(DecodePrograms(shape, decoder, kvs, config.deterministic).forward)
     warm_up(runner, shape, pool, config)
     if graphs is not None:
         graphs.replay_in(runner, decoder, kvs)
@@ -97,7 +100,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     if store is not None:
         # Pages from other kernels must not be restored if bit-equal results are promised.
         computed = (arithmetic(),) if config.deterministic else ()
-        described = (shape, config.page_size, *computed)
+        described = (shape, config.page_size, stored, *computed)
         ready.page_model = page_model(store, described, dtype, cos_sin, checkpoint.files)
         ready.host_pages = store.pool.places
     return LoadedModel(runner, ready, store)
@@ -108,7 +111,7 @@ def _size_pool(
 ) -> PoolSize:
     context = context_length(shape, config.max_model_len)
     budget = _kv_budget(config, shape, dtype, device, graph_launches)
-    bytes_per_page = page_bytes(shape, config.page_size, dtype)
+    bytes_per_page = page_bytes(shape, config.page_size, kv_dtype(config, dtype))
     pool = size_pool(
         budget=budget,
         bytes_per_page=bytes_per_page,

@@ -82,7 +82,7 @@ NOTHING = np.zeros(0, np.int32)
 class Runner:
     """Owns the contents of pages and the state of slots.
 
-    kvs: one [2, kv_heads, num_pages, page_size, head_dim] tensor for each layer.
+    kvs: one [2, kv_heads, num_pages, page_size, cell] tensor for each layer.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class Runner:
         self._replay: ForwardReplay = lambda _: None
         self._replay_sampling: SamplingReplay = lambda *_: None
 
-    def replay_with(self, forward: ForwardReplay, sampling: SamplingReplay) -> None:
-        """Uses graphs for the parts of steps that they can run; they return None for others."""
+    def replay_with(self, forward: ForwardReplay, sampling: SamplingReplay = lambda *_: None) -> None:
+        """Uses graphs or programs for the parts of steps that they can run; they return None for others."""
         self._replay, self._replay_sampling = forward, sampling
 
     def after_each_layer(self, progress: Callable[[], None]) -> None:

@@ -17,6 +17,7 @@ from .decoder_config import DecoderConfig
 from .weight_formats import (
     Checkpoint,
     ChooseFormat,
+    EmbeddingRows,
     Projection,
     ProjectionLoader,
     TensorSpec,
@@ -47,8 +48,8 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class DecoderWeights:
-    embedding: torch.Tensor
-    """[vocab, hidden]"""
+    embedding: EmbeddingRows
+    """token ids → [tokens, hidden]"""
     layers: tuple[LayerWeights, ...]
     norm: torch.Tensor
     """[hidden]"""
@@ -124,11 +125,6 @@ def expected_tensors(config: DecoderConfig, choose: ChooseFormat) -> dict[str, T
     return expected
 
 
-def expanded_bytes(config: DecoderConfig, dtype: torch.dtype) -> int:
-    """The bytes of all projections in this dtype."""
-    return sum(each.outputs * each.inputs for each in _projections(config)) * dtype.itemsize
-
-
 def load_weights(
     checkpoint: Checkpoint,
     choose: ChooseFormat,
@@ -140,14 +136,10 @@ def load_weights(
     """`checkpoint` was checked to have the expected tensors. batch_invariant: see `Linear.pack`."""
     loader = ProjectionLoader(checkpoint, choose, dtype, device, batch_invariant)
     if config.tied_embeddings:
-        loader.find_sizes(_embedding(config))
-    embedding = loader.weight(_embedding(config))
+        embedding, head = loader.rows_and_head(_embedding(config))
+    else:
+        embedding, head = loader.rows(_embedding(config)), loader.linear(_head(config))
     layers = tuple(_load_layer(loader, config, layer) for layer in range(config.layers))
-    head = (
-        Linear.pack(embedding, None, batch_invariant)
-        if config.tied_embeddings
-        else loader.linear(_head(config))
-    )
     return DecoderWeights(embedding, layers, loader.vector(FINAL_NORM), head)
 
 

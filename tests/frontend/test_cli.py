@@ -279,7 +279,7 @@ def test_a_directory_without_a_tokenizer_is_refused(model: Path) -> None:
 
 def test_a_directory_without_weights_is_refused(model: Path) -> None:
     (model / "model.safetensors").unlink()
-    with pytest.raises(ConfigError, match=r"has no \*\.safetensors file"):
+    with pytest.raises(ConfigError, match=r"has no \*\.safetensors and no \*\.gguf file"):
         configured(model)
 
 

@@ -11,6 +11,7 @@ import torch
 from arbora.kernels import reference
 from arbora.kernels.attention import cpu as attention_cpu
 from arbora.kernels.attention import paged_attention, tile_product
+from arbora.kernels.pages.cells import CellFormat
 from attention_cases import AttentionCase, Step, build_case, steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,7 +29,8 @@ def poison_unused_slots(case: AttentionCase) -> None:
         position = torch.arange(length)
         page = torch.from_numpy(table).long()[position // case.batch.page_size]
         unused[page, position % case.batch.page_size] = False
-    case.kv[:, :, unused] = float("nan")
+    broken = torch.full(case.q.shape[2:], float("nan"))
+    case.kv[:, :, unused] = CellFormat(case.kv.dtype).encode(broken)
 
 
 def assert_matches_reference(case: AttentionCase) -> None:
@@ -44,9 +46,10 @@ def assert_matches_reference(case: AttentionCase) -> None:
 @given(
     step=steps(),
     heads=st.sampled_from(HEADS),
-    head_dim=st.sampled_from([32, 48, 80, 128]),
+    head_dim=st.sampled_from([32, 48, 80, 90, 128]),
     window=st.sampled_from([None, None, 1, 7, 64]),
     dtype=st.sampled_from(list(TOLERANCE)),
+    stored=st.sampled_from([None, torch.int8]),
     scattered=st.booleans(),
     split=st.sampled_from([40, 512]),
     seed=st.integers(0, 1000),
@@ -58,6 +61,7 @@ def test_every_step_matches_the_reference(
     head_dim: int,
     window: int | None,
     dtype: torch.dtype,
+    stored: torch.dtype | None,
     scattered: bool,
     split: int,
     seed: int,
@@ -68,19 +72,22 @@ def test_every_step_matches_the_reference(
         if not tiles:
             patch.setattr(tile_product, "available", lambda: False)
         patch.setattr(attention_cpu, "_split", lambda batch, kv_heads: split)
-        assert_matches_reference(build_case(step, heads, head_dim, window, dtype, scattered, seed))
+        assert_matches_reference(build_case(step, heads, head_dim, window, dtype, scattered, seed, stored))
 
 
 LONG = Step(16, groups=((4, 12),), decode_lengths=(1500, 700), chunks=((64, 300), (100, 0)))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("stored", [None, torch.int8])
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_any_number_of_threads_gives_the_same_result(threads: int, dtype: torch.dtype) -> None:
+def test_any_number_of_threads_gives_the_same_result(
+    dtype: torch.dtype, stored: torch.dtype | None, threads: int
+) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        assert_matches_reference(build_case(LONG, (16, 4), 64, None, dtype, False, 5))
+        assert_matches_reference(build_case(LONG, (16, 4), 64, None, dtype, False, 5, stored))
     finally:
         torch.set_num_threads(before)
 

@@ -15,6 +15,7 @@ from arbora.kernels.linear.packed import PackedProduct, packs
 from arbora.kernels.linear.widened import WidenedProduct
 from arbora.kernels.linear.widened_once import WidenedOnceProduct
 from arbora.kernels.norm import add_rms_norm, rms_norm
+from arbora.kernels.pages.cells import CellFormat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,8 +39,17 @@ class Sequence:
         shapes = [(tokens, count, head_dim) for count in (heads, kv_heads, kv_heads)]
         return Sequence(*(torch.randn(shape).to(dtype) for shape in shapes))
 
-    def cached(self, page_size: int, copies: int, random: np.random.Generator) -> Cached:
-        """This many copies of its keys and values in scattered pages; all other values are NaN."""
+    def cached(
+        self,
+        page_size: int,
+        copies: int,
+        random: np.random.Generator,
+        stored: torch.dtype | None = None,
+    ) -> Cached:
+        """This many copies of its keys and values in scattered pages; all other values are NaN.
+
+        stored: the cache's dtype, if not that of the queries
+        """
         tokens, kv_heads, head_dim = self.k.shape
         pages = -(-tokens // page_size)
         ids = random.permutation(copies * pages + 3)
@@ -50,7 +60,7 @@ class Sequence:
             page = torch.from_numpy(table).long()[position // page_size]
             for part, source in enumerate((self.k, self.v)):
                 kv[part][:, page, position % page_size] = source.transpose(0, 1)
-        return Cached(kv, tables, page_size)
+        return Cached(CellFormat(stored or kv.dtype).encode(kv), tables, page_size)
 
 
 @dataclass(frozen=True)
@@ -87,6 +97,7 @@ def attended(
 
 
 @pytest.mark.parametrize("tiles", [True, False])
+@pytest.mark.parametrize("stored", [None, torch.int8], ids=["as computed", "int8"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @settings(max_examples=8, deadline=None)
 @given(
@@ -101,6 +112,7 @@ def attended(
 )
 def test_attention_to_a_token_is_the_same_in_any_step(
     dtype: torch.dtype,
+    stored: torch.dtype | None,
     tiles: bool,
     heads: tuple[int, int],
     head_dim: int,
@@ -129,8 +141,9 @@ def test_attention_to_a_token_is_the_same_in_any_step(
         parts += others
         if not parts:
             return
-        one = sequence.cached(page_size, 1, random)
-        results = attended(sequence, sequence.cached(page_size, 2, random), parts, copies, window, groups)
+        one = sequence.cached(page_size, 1, random, stored)
+        two = sequence.cached(page_size, 2, random, stored)
+        results = attended(sequence, two, parts, copies, window, groups)
         for (begin, end), result in zip(parts, results, strict=True):
             for at in {begin, (begin + end) // 2, end - 1}:
                 alone = attended(sequence, one, [(at, at + 1)], [0], window)[0]

@@ -5,20 +5,23 @@ import torch
 import torch.nn.functional as F
 from arbora.kernels.linear import Linear
 from arbora.kernels.linear.packed import PackedProduct, packs, padded_rows
+from arbora.kernels.linear.streamed import PANEL, StreamedProduct, streams
 from arbora.kernels.linear.widened import FEW_ROWS, SCRATCH, WidenedProduct
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
-Products = list[tuple[type[PackedProduct | WidenedProduct], torch.dtype]]
+Product = type[PackedProduct | WidenedProduct | StreamedProduct]
+Products = list[tuple[Product, torch.dtype]]
 PRODUCTS: Products = [(PackedProduct, dtype) for dtype in TOLERANCE if packs(dtype)]
 PRODUCTS += [(WidenedProduct, dtype) for dtype in (torch.bfloat16, torch.float16)]
+PRODUCTS += [(StreamedProduct, dtype) for dtype in TOLERANCE if streams(dtype)]
 
 
 @pytest.mark.parametrize("product, dtype", PRODUCTS)
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, FEW_ROWS, FEW_ROWS + 1, 37, 64])
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_product_agrees_with_torch(
-    rows: int, bias: bool, product: type[PackedProduct | WidenedProduct], dtype: torch.dtype
-) -> None:
+def test_a_product_agrees_with_torch(rows: int, bias: bool, product: Product, dtype: torch.dtype) -> None:
     weight = (torch.randn(96, 83) / 9).to(dtype)
     offset = torch.randn(96).to(dtype) if bias else None
     x = torch.randn(rows, 83).to(dtype)
@@ -36,6 +39,41 @@ def test_a_weight_larger_than_the_scratch_buffer_is_widened_in_parts() -> None:
     expected = F.linear(x.float(), weight.float(), bias.float())
     got = WidenedProduct(weight, bias)(x)
     torch.testing.assert_close(got.float(), expected, atol=3e-2, rtol=2e-2)
+
+
+@given(
+    rows=st.integers(1, 2 * PANEL + 3),
+    outputs=st.integers(1, 200),
+    inputs=st.integers(1, 700),
+    threads=st.integers(1, 3),
+    seed=st.integers(0, 99),
+)
+@settings(deadline=None, max_examples=60)
+def test_a_row_of_a_batch_invariant_product_has_the_same_bits_beside_any_others(
+    rows: int, outputs: int, inputs: int, threads: int, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    weight, bias = torch.randn(outputs, inputs).bfloat16(), torch.randn(outputs).bfloat16()
+    x = torch.randn(rows, inputs).bfloat16()
+    product = Linear.pack(weight, bias, batch_invariant=True)
+    alone = torch.cat([product(x[row : row + 1]) for row in range(0, rows, 50)])
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        together = product(x)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(together[::50], alone)
+    expected = F.linear(x.double(), weight.double(), bias.double())
+    torch.testing.assert_close(together.double(), expected, atol=3e-2 * inputs**0.5, rtol=2e-2)
+
+
+def test_a_streamed_weight_is_packed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.randn(500, 33).bfloat16()
+    whole = StreamedProduct(weight, None)
+    monkeypatch.setattr("arbora.kernels.linear.streamed.PACKED_ELEMENTS", 1)
+    parts = StreamedProduct(weight, None)
+    assert torch.equal(whole._weight, parts._weight)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from arbora.kernels.attention import AttentionBatch
+from arbora.kernels.pages.cells import CellFormat
 from hypothesis import strategies as st
 
 
@@ -46,8 +47,9 @@ def build_case(
     dtype: torch.dtype,
     scattered: bool,
     seed: int,
+    stored: torch.dtype | None = None,
 ) -> AttentionCase:
-    """heads: query heads, KV heads."""
+    """heads: query heads, KV heads. stored: the cache's dtype, if not `dtype`."""
     random = np.random.default_rng(seed)
     tail = 1 + random.integers(0, 30, size=sum(rows for rows, _ in step.groups))
     queries: list[int] = []
@@ -65,7 +67,7 @@ def build_case(
     tables, pages = _page_tables(step, lengths, groups, scattered, random)
     torch.manual_seed(seed)
     q = torch.randn(sum(queries), heads[0], head_dim).to(dtype)
-    kv = torch.randn(2, heads[1], pages, step.page_size, head_dim).to(dtype)
+    kv = CellFormat(stored or dtype).encode(torch.randn(2, heads[1], pages, step.page_size, head_dim))
     batch = AttentionBatch.build(queries, lengths, tables, step.page_size, torch.device("cpu"), groups)
     return AttentionCase(batch, q, kv, head_dim**-0.5, window)
 

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import torch
-from arbora.kernels.linear import Linear
+from arbora.kernels.linear import Linear, QuantizedPacker, QuantizedShape
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.weight_formats import Checkpoint, load_weight_formats
 from arbora.runtime.model.weights import load_weights
@@ -64,8 +64,12 @@ def allow_no_huge_pages() -> None:
 
 
 def pack_once() -> None:
-    """The library that packs weights allocates memory of its own when it is first used."""
+    """The libraries and kernels that pack weights allocate memory of their own when they are first used."""
     Linear.pack(torch.zeros(64, 64, dtype=torch.bfloat16), None)
+    for bits in (4, 8):
+        packer = QuantizedPacker(QuantizedShape(64, 64, bits, 64, None))
+        packer.write(0, torch.zeros(64, 64, dtype=torch.uint8), torch.ones(64, 1), torch.ones(64, 1))
+        packer.product(None).rows(torch.arange(4))
 
 
 if __name__ == "__main__":

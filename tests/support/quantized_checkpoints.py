@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from checkpoints import edit_config, random_model, save_model
-from quantizers import Quantize, awq, fp8, gptq, int8_channel, pack_quantized
+from quantizers import Quantize, awq, fp8, gptq, int8_channel, mxfp4, pack_quantized
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
@@ -88,6 +88,9 @@ CASES = {
     "compressed-tensors 8 bits, packed": Case(
         compressed("pack-quantized", num_bits=8, strategy="group", group_size=32, symmetric=False),
         pack_quantized(8, 32, symmetric=False),
+    ),
+    "compressed-tensors mxfp4": Case(
+        compressed("mxfp4-pack-quantized", num_bits=4, type="float", strategy="group", group_size=32), mxfp4()
     ),
     "gptq": Case(GPTQ, gptq(4, 32), family="qwen2"),
     "gptq with uneven groups": Case({**GPTQ, "group_size": 40}, gptq(4, 40)),

@@ -148,6 +148,24 @@ def int8_channel(symmetric: bool = True) -> Quantize:
     return quantize
 
 
+FP4 = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
+
+
+def mxfp4() -> Quantize:
+    def quantize(weight: torch.Tensor) -> Quantized:
+        groups = weight.view(len(weight), -1, 32)
+        exponents = (groups.abs().amax(2) / 6).log2().ceil().clamp(min=-127) + 127
+        scales = torch.exp2(exponents - 127).unsqueeze(2)
+        table = torch.tensor([*FP4, *(-value for value in FP4)])
+        codes = (groups.unsqueeze(3) / scales.unsqueeze(3) - table).abs().argmin(3)
+        values = codes.view(len(weight), -1).tolist()
+        packed = [[low + 16 * high for low, high in zip(row[::2], row[1::2], strict=True)] for row in values]
+        tensors = {"weight_packed": torch.tensor(packed).byte(), "weight_scale": exponents.byte()}
+        return Quantized(tensors, (table[codes] * scales).view(weight.shape))
+
+    return quantize
+
+
 def fp8(rows: int | None, columns: int | None, scale: str, dtype: torch.dtype = torch.float32) -> Quantize:
     """One scale for each block of rows by columns; None: all of them."""
 

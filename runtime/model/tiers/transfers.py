@@ -21,7 +21,7 @@ FLUSH_TIMEOUT = 5.0  # seconds until a page written to disk frees its place in m
 class Transfers:
     """Copies run in order with the steps; on CUDA they overlap with them, layer by layer.
 
-    kvs: one [2, kv_heads, num_pages, page_size, head_dim] tensor for each layer.
+    kvs: one [2, kv_heads, num_pages, page_size, cell] tensor for each layer.
     """
 
     def __init__(self, kvs: Sequence[torch.Tensor], store: PageStore) -> None:

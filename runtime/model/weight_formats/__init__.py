@@ -1,17 +1,20 @@
 """The formats in which checkpoints store the decoder's projections, and the loader of their products."""
 
-from .checkpoint import Checkpoint, TensorSpec
-from .loader import ProjectionLoader, projection_tensors
-from .quantization_config import WeightFormats, load_weight_formats
+from .checkpoint import Checkpoint
+from .loader import EmbeddingRows, ProjectionLoader, projection_tensors
+from .quantization_config import WeightFormats, checkpoint_formats, load_weight_formats
+from .tensor_spec import TensorSpec
 from .weight_format import ChooseFormat, Projection
 
 __all__ = [
     "Checkpoint",
     "ChooseFormat",
+    "EmbeddingRows",
     "Projection",
     "ProjectionLoader",
     "TensorSpec",
     "WeightFormats",
+    "checkpoint_formats",
     "load_weight_formats",
     "projection_tensors",
 ]

@@ -7,9 +7,12 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from .checkpoint import FLOATS, Shape, TensorSpec
-from .expand import expand_rows, groups_of, scaled
-from .weight_format import Projection, Stored
+from .expand import groups_of
+from .tensor_spec import FLOATS, Shape, TensorSpec
+from .weight_format import CodedRows, CodedWeight, Projection, Stored
+
+INT8_ZERO = 128
+"""the code of the signed byte 0"""
 
 
 class ScaleGrid(NamedTuple):
@@ -58,16 +61,20 @@ class ByteFormat:
             described["weight_zero_point"] = TensorSpec(shapes, ("I8",))
         return described | OF_ACTIVATIONS
 
-    def expand_into(self, target: torch.Tensor, stored: Stored) -> None:
+    def read(self, stored: Stored, outputs: int, inputs: int) -> CodedWeight:
         weight, scales, zeros = stored["weight"], stored[self.scale], stored.get("weight_zero_point")
-        inputs = target.shape[1]
         groups = groups_of(None, inputs, self.grid.columns)
+        if self.dtype == "F8_E4M3":
+            return CodedWeight(
+                None, groups, None, lambda piece: CodedRows(weight[piece], self.grid.of_rows(scales, piece))
+            )
 
-        def rows(piece: slice) -> torch.Tensor:
-            zero = None if zeros is None else self.grid.of_rows(zeros, piece)
-            return scaled(weight[piece], zero, self.grid.of_rows(scales, piece), groups)
+        def rows(piece: slice) -> CodedRows:
+            zero = INT8_ZERO if zeros is None else self.grid.of_rows(zeros, piece).int() + INT8_ZERO
+            codes = weight[piece].view(torch.uint8) ^ INT8_ZERO
+            return CodedRows(codes, self.grid.of_rows(scales, piece), zero)
 
-        expand_rows(target, rows)
+        return CodedWeight(8, groups, INT8_ZERO if zeros is None else None, rows)
 
 
 OF_ACTIVATIONS = {

@@ -1,36 +1,36 @@
-"""A checkpoint's safetensors files, mapped into memory and checked before any tensor is read."""
+"""A checkpoint's files, mapped into memory and checked before any tensor is read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Protocol
 
 import msgspec
 import torch
-from safetensors import SafetensorError, safe_open
 
 from ...errors import ConfigError
+from ...gguf_file import GgufFile
+from .gguf_tensors import GgufTensors
+from .safetensors_file import SafetensorsFile
+from .tensor_spec import FLOATS, Shape, TensorSpec
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 SUPERFLUOUS = ("rotary_emb.inv_freq", "lm_head.weight")
 """name endings of unused tensors in some checkpoints; a tied head is one"""
 
-Shape = tuple[int, ...]
 
+class TensorFile(Protocol):
+    @property
+    def names(self) -> Set[str]:
+        """The tensors that Hugging Face's checkpoints have under these names."""
 
-class TensorSpec(NamedTuple):
-    """The shapes and dtypes that a tensor may have in a checkpoint."""
+    def describe(self, name: str) -> tuple[Shape, str]:
+        """The shape, and the dtype by its name in safetensors or GGUF."""
 
-    shapes: tuple[Shape, ...]
-    dtypes: tuple[str, ...] = tuple(FLOATS)
-    """as safetensors names them, such as `I32`"""
-    optional: bool = False
-
-    def __str__(self) -> str:
-        return f"{' or '.join(str(list(shape)) for shape in self.shapes)} of {', '.join(self.dtypes)}"
+    def read(self, name: str) -> torch.Tensor:
+        """The tensor as stored; quantized tensors of GGUF as uint8 [outputs, bytes of a row]."""
 
 
 class _Index(msgspec.Struct):
@@ -38,13 +38,19 @@ class _Index(msgspec.Struct):
 
 
 class Checkpoint:
-    """The tensors of a model directory: one file, or shards with an index."""
+    """The tensors of a model directory: one safetensors file, shards with an index, or GGUF files."""
 
     def __init__(self, model: Path) -> None:
+        self.is_gguf = _is_gguf(model)
+        self._files: dict[Path, TensorFile]
+        if self.is_gguf:
+            self._files = _gguf_files(model)
+            self._file_of = {name: path for path, file in self._files.items() for name in file.names}
+            return
         self._file_of = _file_of_tensor(model)
-        self._files = {path: _open(path) for path in sorted(set(self._file_of.values()))}
+        self._files = {path: SafetensorsFile(path) for path in sorted(set(self._file_of.values()))}
         for name, path in self._file_of.items():
-            if name not in self._files[path].keys():  # noqa: SIM118 (not a mapping)
+            if name not in self._files[path].names:
                 raise ConfigError(f"{path}: tensor {name} is missing, but {INDEX_FILE} places it there.")
 
     @property
@@ -78,8 +84,10 @@ class Checkpoint:
 
     def read(self, name: str) -> torch.Tensor:
         """The tensor as stored. It is mapped from the file, so it takes no memory of the process."""
-        tensor: torch.Tensor = self._files[self._file_of[name]].get_tensor(name)
-        return tensor
+        return self._files[self._file_of[name]].read(name)
+
+    def dtype(self, name: str) -> str:
+        return self._describe(name)[1]
 
     @property
     def _place(self) -> Path:
@@ -87,8 +95,19 @@ class Checkpoint:
         return paths[0] if len(paths) == 1 else paths[0].parent / INDEX_FILE
 
     def _describe(self, name: str) -> tuple[Shape, str]:
-        part = self._files[self._file_of[name]].get_slice(name)
-        return tuple(part.get_shape()), part.get_dtype()
+        return self._files[self._file_of[name]].describe(name)
+
+
+def _is_gguf(model: Path) -> bool:
+    return any(model.glob("*.gguf")) and not any(model.glob("*.safetensors"))
+
+
+def _gguf_files(model: Path) -> dict[Path, TensorFile]:
+    """The first part has the metadata of all."""
+    paths = sorted(model.glob("*.gguf"))
+    files = [GgufFile(path) for path in paths]
+    metadata = files[0].metadata
+    return {path: GgufTensors(file, metadata) for path, file in zip(paths, files, strict=True)}
 
 
 def _file_of_tensor(model: Path) -> dict[str, Path]:
@@ -102,16 +121,7 @@ def _file_of_tensor(model: Path) -> dict[str, Path]:
     single = model / SINGLE_FILE
     if not single.exists():
         raise ConfigError(
-            f"{model}: neither {SINGLE_FILE} nor {INDEX_FILE} is there. Weights must be in safetensors."
+            f"{model}: neither {SINGLE_FILE} nor {INDEX_FILE} is there. Weights must be in safetensors or "
+            "GGUF."
         )
-    return dict.fromkeys(_open(single).keys(), single)
-
-
-def _open(path: Path) -> Any:
-    """A safetensors file; its own type is not exported."""
-    if not path.exists():
-        raise ConfigError(f"{path}: this file is missing, but {INDEX_FILE} names it.")
-    try:
-        return safe_open(path, framework="pt", device="cpu")
-    except (SafetensorError, OSError) as error:
-        raise ConfigError(f"{path}: not a whole safetensors file: {error}") from None
+    return dict.fromkeys(SafetensorsFile(single).names, single)

@@ -11,11 +11,13 @@ from ...errors import ConfigError
 from .byte_values import ByteFormat, ScaleGrid
 from .floats import FloatFormat
 from .module_names import Target
+from .mxfp4 import GROUP, Mxfp4Format
 from .pack_quantized import PackQuantizedFormat
 from .weight_format import ChooseFormat, Projection, WeightFormat
 
 BYTES = ("int-quantized", "float-quantized", "naive-quantized")
 PACKED = "pack-quantized"
+MXFP4 = "mxfp4-pack-quantized"
 
 
 class _Scheme(msgspec.Struct):
@@ -87,9 +89,12 @@ def _format(name: str, scheme: _Scheme) -> WeightFormat:
             raise ConfigError(f"strategy {strategy} of {PACKED} is not supported, only channel and group")
         size = _group_size(scheme) if strategy == "group" else None
         return PackQuantizedFormat(scheme.num_bits, size, scheme.symmetric, _is_ordered(scheme))
+    if name == MXFP4 and (scheme.num_bits, scheme.type, scheme.group_size) == (4, "float", GROUP):
+        return Mxfp4Format()
     raise ConfigError(
         f"format {name} with {scheme.num_bits} bits of type {scheme.type} is not supported, only {PACKED} "
-        f"with int of 4 or 8 bits, and {', '.join(BYTES)} with int or float of 8 bits"
+        f"with int of 4 or 8 bits, {MXFP4} with float of 4 bits in groups of {GROUP}, and {', '.join(BYTES)} "
+        "with int or float of 8 bits"
     )
 
 

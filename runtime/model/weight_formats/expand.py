@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import torch
 
 from ...errors import ConfigError
+from .weight_format import CodedRows, CodedWeight, Groups
 
 ALIGNMENT = 128
 """Pieces start at a multiple of this many outputs, so at a whole word and a whole block of scales."""
@@ -15,65 +16,80 @@ PIECE = 1 << 18
 """Elements of a piece, approximately: its float32 values stay in a processor's second-level cache."""
 
 
-def expand_rows(target: torch.Tensor, rows: Callable[[slice], torch.Tensor]) -> None:
-    """Writes `rows(piece)` [piece, inputs] to each piece of the target [outputs, inputs].
+def expand_into(target: torch.Tensor, weight: torch.Tensor | CodedWeight) -> None:
+    """Writes the weight to the target [outputs, inputs]. Temporary tensors stay within a few MB."""
+    if isinstance(weight, torch.Tensor):
+        target.copy_(weight)
+        return
+    for piece in pieces(*target.shape):
+        target[piece].copy_(scaled(weight.rows(piece), weight.groups.index))
 
-    It computes in one thread: pieces are so small that threads would mostly wait for each other.
-    """
-    outputs, inputs = target.shape
+
+def pieces(outputs: int, inputs: int) -> Iterator[slice]:
+    """Runs of outputs. The caller's work on each is done in one thread: pieces are so small that threads
+    would mostly wait for each other."""
     step = max(1, PIECE // (ALIGNMENT * inputs)) * ALIGNMENT
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         for begin in range(0, outputs, step):
-            piece = slice(begin, min(begin + step, outputs))
-            target[piece].copy_(rows(piece))
+            yield slice(begin, min(begin + step, outputs))
     finally:
         torch.set_num_threads(threads)
 
 
-def scaled(
-    values: torch.Tensor, zeros: torch.Tensor | None, scales: torch.Tensor, groups: torch.Tensor | None
-) -> torch.Tensor:
-    """float32 [n, inputs]: (values - zeros) * scales.
+def scaled(rows: CodedRows, groups: torch.Tensor | None) -> torch.Tensor:
+    """float32 [n, inputs]. groups: see `Groups.index`."""
+    codes = rows.codes
+    wide = widened_fp8(codes) if codes.dtype == torch.float8_e4m3fn else codes.to(torch.float32)
+    scales = rows.scales.to(torch.float32).contiguous()
+    split = wide.view(len(wide), scales.shape[1], -1) if groups is None else wide
 
-    values: [n, inputs]. zeros, scales: [n or 1, groups]. groups: each input's group, None if every group is
-    a run of equally many inputs.
-    """
-    wide = widened_fp8(values) if values.dtype == torch.float8_e4m3fn else values.to(torch.float32)
-    scales = scales.to(torch.float32).contiguous()
-    if groups is None:
-        split = wide.view(len(wide), scales.shape[1], -1)
-        if zeros is not None:
-            split.sub_(zeros.unsqueeze(-1))
-        split.mul_(scales.unsqueeze(-1))
-    else:
-        if zeros is not None:
-            wide.sub_(zeros.to(torch.float32).contiguous().index_select(1, groups))
-        wide.mul_(scales.index_select(1, groups))
+    def of_inputs(values: torch.Tensor) -> torch.Tensor:
+        if groups is None:
+            return values.unsqueeze(-1)
+        return values.to(torch.float32).contiguous().index_select(1, groups)
+
+    if isinstance(rows.zeros, torch.Tensor):
+        split.sub_(of_inputs(rows.zeros))
+    elif rows.zeros:
+        split.sub_(rows.zeros)
+    split.mul_(of_inputs(scales))
+    if rows.offsets is not None:
+        split.add_(of_inputs(rows.offsets))
     return wide
 
 
-def groups_of(index: torch.Tensor | None, inputs: int, size: int | None) -> torch.Tensor | None:
-    """`groups` for `scaled`: as stored in `index`, or else runs of `size` inputs.
+def groups_of(index: torch.Tensor | None, inputs: int, size: int | None) -> Groups:
+    """The groups as stored in `index`, or else runs of `size` inputs.
 
     The last run may be shorter. size: None is all inputs.
     """
-    in_order = torch.arange(inputs) // (size or inputs)
+    size = size or inputs
+    in_order = torch.arange(inputs) // size
     if index is not None and not torch.equal(index.long(), in_order):
         most = int(in_order[-1])
         if not 0 <= int(index.min()) <= int(index.max()) <= most:
             raise ConfigError(f"its group index has values outside of 0 to {most}")
-        return index.long()
-    return None if inputs % (size or inputs) == 0 else in_order
+        return Groups(size, index.long())
+    return Groups(size, None if inputs % size == 0 else in_order)
+
+
+def only_value(values: torch.Tensor) -> int | None:
+    """The number that all values are; None if they differ."""
+    first = values.flatten()[0]
+    return int(first) if bool((values == first).all()) else None
 
 
 def unpack(words: torch.Tensor, bits: int) -> torch.Tensor:
     """uint8 [rows, 32 / bits * n] from int32 words [rows, n], from their lowest bits on; bits: 4 or 8."""
     # Unlike `contiguous`, `clone` also sets the stride of a dimension of one element, which `view` needs.
     raw = words.clone(memory_format=torch.contiguous_format).view(torch.uint8)
-    if bits == 8:
-        return raw
+    return raw if bits == 8 else nibbles(raw)
+
+
+def nibbles(raw: torch.Tensor) -> torch.Tensor:
+    """uint8 [rows, 2 * n], the low halves of the bytes [rows, n] first"""
     return torch.stack((raw & 15, raw >> 4), dim=-1).flatten(1)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .checkpoint import FLOATS, TensorSpec
+from .tensor_spec import FLOATS, TensorSpec
 from .weight_format import Projection, Stored
 
 
@@ -15,5 +15,5 @@ class FloatFormat:
     def tensors(self, projection: Projection) -> dict[str, TensorSpec]:
         return {"weight": TensorSpec(((projection.outputs, projection.inputs),), tuple(FLOATS))}
 
-    def expand_into(self, target: torch.Tensor, stored: Stored) -> None:
-        target.copy_(stored["weight"])
+    def read(self, stored: Stored, outputs: int, inputs: int) -> torch.Tensor:
+        return stored["weight"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from ...errors import ConfigError
-from .checkpoint import FLOATS, TensorSpec
-from .expand import expand_rows, groups_of, scaled, unpack
-from .weight_format import Projection, Stored
+from .expand import groups_of, only_value, unpack
+from .tensor_spec import FLOATS, TensorSpec
+from .weight_format import CodedRows, CodedWeight, Projection, Stored
 
 AWQ_NIBBLES = [0, 4, 1, 5, 2, 6, 3, 7]
 """The nibble, from the lowest, that holds each output of a word."""
@@ -17,8 +18,7 @@ AWQ_NIBBLES = [0, 4, 1, 5, 2, 6, 3, 7]
 
 @dataclass(frozen=True)
 class GptqFormat:
-    bits: int
-    """4 or 8"""
+    bits: Literal[4, 8]
     group_size: int | None
     """inputs of a group; None: all inputs"""
     ordered: bool
@@ -40,22 +40,20 @@ class GptqFormat:
             described["bias"] = TensorSpec(((outputs,),), tuple(FLOATS), optional=True)
         return described
 
-    def expand_into(self, target: torch.Tensor, stored: Stored) -> None:
+    def read(self, stored: Stored, outputs: int, inputs: int) -> CodedWeight:
         if "bias" in stored and bool(stored["bias"].any()):
             raise ConfigError("its bias is not zero, but this architecture has none here")
-        qweight, qzeros, scales = stored["qweight"], stored["qzeros"], stored["scales"]
-        inputs, each = target.shape[1], 32 // self.bits
+        qweight, scales = stored["qweight"], stored["scales"]
         groups = groups_of(stored.get("g_idx"), inputs, self.group_size)
+        # Version 1 stores a zero point of 0 as all bits set.
+        unpacked = unpack(stored["qzeros"], self.bits)[:, :outputs]
+        zeros = ((unpacked + self.zero_offset) & ((1 << self.bits) - 1)).T
 
-        def rows(piece: slice) -> torch.Tensor:
-            values = unpack(qweight[:, piece].T, self.bits)[:, :inputs]
-            words = qzeros[:, piece.start // each : -(-piece.stop // each)]
-            zeros = unpack(words, self.bits)[:, : piece.stop - piece.start]
-            # Version 1 stores a zero point of 0 as all bits set.
-            zeros = (zeros + self.zero_offset) & ((1 << self.bits) - 1)
-            return scaled(values, zeros.T, scales[:, piece].T, groups)
+        def rows(piece: slice) -> CodedRows:
+            codes = unpack(qweight[:, piece].T, self.bits)[:, :inputs]
+            return CodedRows(codes, scales[:, piece].T, zeros[piece])
 
-        expand_rows(target, rows)
+        return CodedWeight(self.bits, groups, only_value(zeros), rows)
 
 
 @dataclass(frozen=True)
@@ -74,21 +72,19 @@ class AwqFormat:
             "scales": TensorSpec(((groups, outputs),), tuple(FLOATS)),
         }
 
-    def expand_into(self, target: torch.Tensor, stored: Stored) -> None:
+    def read(self, stored: Stored, outputs: int, inputs: int) -> CodedWeight:
         qweight, qzeros, scales = stored["qweight"], stored["qzeros"], stored["scales"]
-        inputs = target.shape[1]
-        groups = groups_of(None, inputs, self.group_size)
+        zeros = _by_output(qzeros)
 
-        def rows(piece: slice) -> torch.Tensor:
-            words = slice(piece.start // 8, piece.stop // 8)
-            return scaled(
-                _by_output(qweight[:, words]), _by_output(qzeros[:, words]), scales[:, piece].T, groups
-            )
+        def rows(piece: slice) -> CodedRows:
+            codes = _by_output(qweight[:, piece.start // 8 : piece.stop // 8])
+            return CodedRows(codes, scales[:, piece].T, zeros[piece])
 
-        expand_rows(target, rows)
+        return CodedWeight(4, groups_of(None, inputs, self.group_size), only_value(zeros), rows)
 
 
 def _by_output(words: torch.Tensor) -> torch.Tensor:
-    """int32 [8 * n, rows] from words [rows, n]"""
+    """uint8 [8 * n, rows] from words [rows, n]"""
     columns = words.T.contiguous()
-    return torch.stack([(columns >> 4 * nibble) & 15 for nibble in AWQ_NIBBLES], dim=1).flatten(0, 1)
+    nibbles = [((columns >> 4 * nibble) & 15).to(torch.uint8) for nibble in AWQ_NIBBLES]
+    return torch.stack(nibbles, dim=1).flatten(0, 1)

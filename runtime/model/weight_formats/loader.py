@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 
 import torch
+import torch.nn.functional as F
 
-from ....kernels.linear import Linear
+from ....kernels.linear import Linear, QuantizedProduct
 from ...errors import ConfigError
-from .checkpoint import FLOATS, Checkpoint, TensorSpec
-from .weight_format import ChooseFormat, Projection
+from .checkpoint import Checkpoint
+from .expand import expand_into
+from .packing import Packing, pack, packing_of
+from .tensor_spec import FLOATS, TensorSpec
+from .weight_format import ChooseFormat, CodedWeight, Projection
 
 
 def projection_tensors(projection: Projection, choose: ChooseFormat) -> dict[str, TensorSpec]:
@@ -18,6 +26,10 @@ def projection_tensors(projection: Projection, choose: ChooseFormat) -> dict[str
     if projection.biased:
         described = described | {"bias": TensorSpec(((projection.outputs,),), tuple(FLOATS))}
     return {f"{projection.name}.{name}": spec for name, spec in described.items()}
+
+
+EmbeddingRows = Callable[[torch.Tensor], torch.Tensor]
+"""[n, inputs] of the outputs int32 [n]"""
 
 
 @dataclass(frozen=True)
@@ -31,11 +43,54 @@ class ProjectionLoader:
     batch_invariant: bool
 
     def linear(self, *projections: Projection) -> Linear:
-        """One product for projections that have the same input; their outputs are concatenated."""
+        """The product of projections that have the same input; their outputs are concatenated.
+
+        Neighbours that are stored alike become one product.
+        """
+        runs = groupby(projections, lambda each: self._packing(each))
+        return Linear.joined([self._product(packing, list(run)) for packing, run in runs])
+
+    def rows_and_head(self, projection: Projection) -> tuple[EmbeddingRows, Linear]:
+        """The embedding, and the head that is tied to it. A quantized matrix is stored once for both."""
+        packing = self._packing(projection)
+        if packing is not None:
+            product = self._packed(packing, [projection])
+            return product.rows, Linear.quantized(product)
+        self.find_sizes(projection)
+        weight = self.weight(projection)
+        return partial(embed, weight), Linear.pack(weight, None, self.batch_invariant)
+
+    def rows(self, projection: Projection) -> EmbeddingRows:
+        packing = self._packing(projection)
+        if packing is not None:
+            return self._packed(packing, [projection]).rows
+        return partial(embed, self.weight(projection))
+
+    def _product(self, packing: Packing | None, projections: Sequence[Projection]) -> Linear:
+        if packing is not None:
+            return Linear.quantized(self._packed(packing, projections))
         self.find_sizes(*projections)
-        weight = self.weight(*projections)
-        bias = self.vector(*(f"{each.name}.bias" for each in projections)) if projections[0].biased else None
-        return Linear.pack(weight, bias, self.batch_invariant)
+        return Linear.pack(self.weight(*projections), self._bias(projections), self.batch_invariant)
+
+    def _packed(self, packing: Packing, projections: Sequence[Projection]) -> QuantizedProduct:
+        weights = [(each.outputs, self._coded(each)) for each in projections]
+        return pack(packing, projections[0].inputs, weights, self._bias(projections))
+
+    def _packing(self, projection: Projection) -> Packing | None:
+        """None if the device has no product for the projection as it is stored."""
+        with _naming(projection):
+            weight = self._read(projection)
+            return packing_of(weight, projection.outputs, projection.inputs, self.device)
+
+    def _coded(self, projection: Projection) -> CodedWeight:
+        weight = self._read(projection)
+        assert isinstance(weight, CodedWeight)
+        return weight
+
+    def _bias(self, projections: Sequence[Projection]) -> torch.Tensor | None:
+        if not projections[0].biased:
+            return None
+        return self.vector(*(f"{each.name}.bias" for each in projections))
 
     def find_sizes(self, *projections: Projection) -> None:
         """Finds the sizes of `linear`'s product before the weights are read, as the trial takes memory."""
@@ -49,20 +104,31 @@ class ProjectionLoader:
         sizes = [each.outputs for each in projections]
         joined = torch.empty((sum(sizes), projections[0].inputs), dtype=self.dtype, device=self.device)
         for part, projection in zip(torch.split(joined, sizes), projections, strict=True):
-            self._expand_into(part, projection)
+            with _naming(projection):
+                expand_into(part, self._read(projection))
         return joined
 
     def vector(self, *names: str) -> torch.Tensor:
         """The named vectors, concatenated."""
         return torch.cat([self.checkpoint.read(name).to(self.device, self.dtype) for name in names])
 
-    def _expand_into(self, target: torch.Tensor, projection: Projection) -> None:
+    def _read(self, projection: Projection) -> torch.Tensor | CodedWeight:
         weight_format = self.choose(projection)
         names = {name: f"{projection.name}.{name}" for name in weight_format.tensors(projection)}
         stored = {
             name: self.checkpoint.read(full) for name, full in names.items() if full in self.checkpoint.names
         }
-        try:
-            weight_format.expand_into(target, stored)
-        except ConfigError as error:
-            raise ConfigError(f"{projection.name}: {error}.") from None
+        return weight_format.read(stored, projection.outputs, projection.inputs)
+
+
+def embed(weight: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    return F.embedding(ids, weight)
+
+
+@contextmanager
+def _naming(projection: Projection) -> Iterator[None]:
+    """Puts the projection's name before a ConfigError's message."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{projection.name}: {error}.") from None

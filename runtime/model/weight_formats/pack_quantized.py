@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
-from .checkpoint import FLOATS, TensorSpec
-from .expand import expand_rows, groups_of, scaled, unpack
-from .weight_format import Projection, Stored
+from .expand import groups_of, only_value, unpack
+from .tensor_spec import FLOATS, TensorSpec
+from .weight_format import CodedRows, CodedWeight, Projection, Stored
 
 
 @dataclass(frozen=True)
 class PackQuantizedFormat:
-    bits: int
-    """4 or 8"""
+    bits: Literal[4, 8]
     group_size: int | None
     """inputs of a group; None: all inputs"""
     symmetric: bool
@@ -36,23 +36,17 @@ class PackQuantizedFormat:
             described["weight_g_idx"] = TensorSpec(((inputs,),), ("I32", "I64"))
         return described
 
-    def expand_into(self, target: torch.Tensor, stored: Stored) -> None:
-        packed, scales, zeros = (
-            stored["weight_packed"],
-            stored["weight_scale"],
-            stored.get("weight_zero_point"),
-        )
-        inputs, each = target.shape[1], 32 // self.bits
+    def read(self, stored: Stored, outputs: int, inputs: int) -> CodedWeight:
+        packed, scales = stored["weight_packed"], stored["weight_scale"]
+        packed_zeros = stored.get("weight_zero_point")
         groups = groups_of(stored.get("weight_g_idx"), inputs, self.group_size)
+        # Values and zero points are stored with the same offset.
+        zeros: torch.Tensor | int = 1 << (self.bits - 1)
+        if packed_zeros is not None:
+            zeros = unpack(packed_zeros.T, self.bits).T[:outputs]
 
-        def rows(piece: slice) -> torch.Tensor:
-            # Values and zero points are stored with the same offset.
-            values = unpack(packed[piece], self.bits)[:, :inputs]
-            if zeros is None:
-                zero = torch.tensor([[1 << (self.bits - 1)]])
-            else:
-                words = zeros[piece.start // each : -(-piece.stop // each)]
-                zero = unpack(words.T, self.bits).T[: piece.stop - piece.start]
-            return scaled(values, zero.expand(-1, scales.shape[1]), scales[piece], groups)
+        def rows(piece: slice) -> CodedRows:
+            codes = unpack(packed[piece], self.bits)[:, :inputs]
+            return CodedRows(codes, scales[piece], zeros if isinstance(zeros, int) else zeros[piece])
 
-        expand_rows(target, rows)
+        return CodedWeight(self.bits, groups, zeros if isinstance(zeros, int) else only_value(zeros), rows)

@@ -10,10 +10,13 @@ import msgspec
 
 from ...errors import ConfigError
 from ...families import CONFIG_FILE, config_text
+from .checkpoint import Checkpoint
 from .choosing import choose_awq, choose_fp8, choose_gptq
 from .compressed_tensors import choose_compressed_tensors
 from .floats import FloatFormat
-from .weight_format import ChooseFormat
+from .gguf_blocks import BlockFormat
+from .tensor_spec import FLOATS
+from .weight_format import ChooseFormat, Projection, WeightFormat
 
 METHODS: dict[str, Callable[[object, Set[str]], ChooseFormat]] = {
     "awq": choose_awq,
@@ -38,8 +41,24 @@ class _ConfigFile(msgspec.Struct):
     """its name in old checkpoints of compressed-tensors"""
 
 
+def checkpoint_formats(model: Path, checkpoint: Checkpoint) -> WeightFormats:
+    """Raises ConfigError for what is not supported."""
+    return _gguf_formats(checkpoint) if checkpoint.is_gguf else load_weight_formats(model, checkpoint.names)
+
+
+def _gguf_formats(checkpoint: Checkpoint) -> WeightFormats:
+    """A GGUF file's tensors say their types."""
+
+    def choose(projection: Projection) -> WeightFormat:
+        name = f"{projection.name}.weight"
+        stored = checkpoint.dtype(name) if name in checkpoint.names else next(iter(FLOATS))
+        return FloatFormat() if stored in FLOATS else BlockFormat(stored)
+
+    return WeightFormats("GGUF", choose)
+
+
 def load_weight_formats(model: Path, stored: Set[str]) -> WeightFormats:
-    """`stored`: the names of the checkpoint's tensors. Raises ConfigError for what is not supported."""
+    """`stored`: the names of the checkpoint's tensors."""
     path = model / CONFIG_FILE
     try:
         file = msgspec.json.decode(config_text(model), type=_ConfigFile)

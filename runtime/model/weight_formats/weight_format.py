@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 import torch
 
-from .checkpoint import TensorSpec
+from .tensor_spec import TensorSpec
 
 
 class Projection(NamedTuple):
@@ -25,14 +26,46 @@ Stored = Mapping[str, torch.Tensor]
 """a projection's tensors as stored, by the last part of their names, such as `weight_scale`"""
 
 
+class CodedRows(NamedTuple):
+    """Some outputs of a weight: (codes - zeros) * scales + offsets."""
+
+    codes: torch.Tensor
+    """[n, inputs], uint8 or FP8 E4M3"""
+    scales: torch.Tensor
+    """[n or 1, groups]"""
+    zeros: torch.Tensor | int = 0
+    """[n or 1, groups]"""
+    offsets: torch.Tensor | None = None
+    """[n, groups]; None: 0"""
+
+
+class Groups(NamedTuple):
+    size: int
+    """inputs of a group"""
+    index: torch.Tensor | None
+    """int64 [inputs], the group of each input; None: every group is a run of `size` inputs"""
+
+
+@dataclass(frozen=True)
+class CodedWeight:
+    """A quantized weight as stored; `rows` decodes a run of outputs that begins at a multiple of 128."""
+
+    bits: Literal[4, 8] | None
+    """of a code; None: FP8"""
+    groups: Groups
+    zero: int | None
+    """the zero point of all groups, if there are no other offsets"""
+    rows: Callable[[slice], CodedRows]
+
+
 class WeightFormat(Protocol):
-    """One way of storing a projection. All formats expand to the server's dtype when they are loaded."""
+    """One way to store a projection."""
 
     def tensors(self, projection: Projection) -> dict[str, TensorSpec]:
         """The projection's tensors by the last part of their names, without the bias of a biased one."""
 
-    def expand_into(self, target: torch.Tensor, stored: Stored) -> None:
-        """Writes the weight to `target` [outputs, inputs]. Temporary tensors stay within a few MB.
+    def read(self, stored: Stored, outputs: int, inputs: int) -> torch.Tensor | CodedWeight:
+        """The weight, [outputs, inputs] if it is a tensor.
 
         Raises ConfigError for values that no valid checkpoint has.
         """

@@ -25,7 +25,8 @@ TOKENS = 24
 """of each reply"""
 EVERY = SamplingParams(max_tokens=TOKENS, temperature=0.0, logprobs=20)
 HOT = SamplingParams(max_tokens=TOKENS, temperature=1.5, top_p=0.9, seed=7, logprobs=20)
-DTYPES = ["bfloat16", "float32"]
+DTYPES = ["bfloat16", "float32", "bfloat16 int8", "float32 int8"]
+"""of activations, and of the KV cache if it has another"""
 
 Reply = list[tuple[int, bytes, bytes]]
 """Tokens with the ids and log-probabilities of the most likely ones."""
@@ -39,7 +40,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def driver_of(model: Path, dtype: str, deterministic: bool = True) -> StepDriver:
-    fields = {"dtype": dtype, "deterministic": deterministic, "page_size": PAGE}
+    computed, _, stored = dtype.partition(" ")
+    fields = {
+        "dtype": computed,
+        "kv_dtype": stored or "auto",
+        "deterministic": deterministic,
+        "page_size": PAGE,
+    }
     return StepDriver.load(model, **fields, kv_memory=64 << 20)
 
 

@@ -14,6 +14,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -40,6 +41,10 @@ MAKERS: dict[str, Callable[[Words], Conversation]] = {
     "talk": make_small_talk,
 }
 LONGEST_PROMPT = 1024
+LONGEST_REPLY = 200
+"""tokens"""
+Reply = Callable[[list[dict[str, str]]], str | None]
+"""the model's reply to messages, or None if the prompt is longer than what is measured"""
 
 
 def main() -> None:
@@ -53,9 +58,10 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
     model.eval()  # type: ignore[no-untyped-call]
+    reply_to = partial(greedy_reply, model=model, tokenizer=tokenizer)
     print(f"{'task':<10}{'asked':>7}{'right':>7}{'accuracy':>10}")
     for task in MAKERS:
-        right, misses = evaluate(task, options.conversations, options.seed, model, tokenizer)
+        right, misses = evaluate(task, options.conversations, options.seed, reply_to)
         asked = sum(right.values())
         print(f"{task:<10}{asked:>7}{right[True]:>7}{right[True] / asked:>10.1%}", flush=True)
         for prompt_end, expected, reply in misses[: options.misses]:
@@ -63,7 +69,7 @@ def main() -> None:
 
 
 def evaluate(
-    task: str, count: int, seed: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    task: str, count: int, seed: int, reply_to: Reply
 ) -> tuple[Counter[bool], list[tuple[str, str, str]]]:
     """How many graded turns were right and wrong, and the wrong ones as (end of prompt, expected, reply)."""
     right: Counter[bool] = Counter()
@@ -74,7 +80,7 @@ def evaluate(
         messages = conversation.messages(turns=0)
         for turn in conversation.turns:
             messages.append({"role": "user", "content": turn.user})
-            reply = greedy_reply(messages, model, tokenizer)
+            reply = reply_to(messages)
             if reply is None:
                 break
             messages.append({"role": "assistant", "content": reply})
@@ -90,7 +96,7 @@ def evaluate(
 def greedy_reply(
     messages: list[dict[str, str]], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> str | None:
-    """The model's reply, or None if the prompt is longer than what is measured."""
+    """See `Reply`."""
     prompt = tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
@@ -99,7 +105,7 @@ def greedy_reply(
     if length > LONGEST_PROMPT:
         return None
     with torch.inference_mode():
-        output: torch.Tensor = model.generate(**prompt, max_new_tokens=200, do_sample=False)  # type: ignore[operator]
+        output: torch.Tensor = model.generate(**prompt, max_new_tokens=LONGEST_REPLY, do_sample=False)  # type: ignore[operator]
     reply = tokenizer.decode(output[0, length:], skip_special_tokens=True)
     assert isinstance(reply, str)
     return reply

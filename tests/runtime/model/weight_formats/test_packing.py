@@ -6,10 +6,10 @@ import pytest
 import torch
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.model.weight_formats.byte_values import ByteFormat, ScaleGrid
-from arbora.runtime.model.weight_formats.expand import PIECE, expand_rows, unpack, widened_fp8
+from arbora.runtime.model.weight_formats.expand import PIECE, expand_into, unpack, widened_fp8
 from arbora.runtime.model.weight_formats.group_quantized import AwqFormat, GptqFormat
 from arbora.runtime.model.weight_formats.pack_quantized import PackQuantizedFormat
-from arbora.runtime.model.weight_formats.weight_format import WeightFormat
+from arbora.runtime.model.weight_formats.weight_format import CodedRows, CodedWeight, Groups, WeightFormat
 from quantizers import Quantize, awq, fp8, gptq, pack_quantized
 
 UPWARDS = 0x76543210
@@ -20,7 +20,7 @@ def expanded(
     weight_format: WeightFormat, outputs: int, inputs: int, **stored: torch.Tensor
 ) -> list[list[float]]:
     target = torch.empty(outputs, inputs)
-    weight_format.expand_into(target, stored)
+    expand_into(target, weight_format.read(stored, outputs, inputs))
     rows: list[list[float]] = target.tolist()
     return rows
 
@@ -115,11 +115,12 @@ def test_a_large_weight_is_expanded_in_pieces_that_cover_every_row_once() -> Non
     target = torch.zeros(1000, 1500)
     seen: list[int] = []
 
-    def rows(piece: slice) -> torch.Tensor:
+    def rows(piece: slice) -> CodedRows:
         seen.extend(range(piece.start, piece.stop))
-        return torch.full((piece.stop - piece.start, 1500), float(piece.start))
+        codes = torch.full((piece.stop - piece.start, 1500), piece.start // 128, dtype=torch.uint8)
+        return CodedRows(codes, torch.full((1, 1), 128.0))
 
-    expand_rows(target, rows)
+    expand_into(target, CodedWeight(8, Groups(1500, None), 0, rows))
     assert seen == list(range(1000))
     assert target[-1, 0] == target[900, 0] == 896
 
@@ -131,7 +132,8 @@ def test_fp8_blocks_are_expanded_as_by_transformers() -> None:
     weight = torch.randn(384, 1280).to(torch.float8_e4m3fn)
     scale = torch.rand(3, 10)
     target = torch.empty(384, 1280)
-    ByteFormat("F8_E4M3", ScaleGrid(128, 128)).expand_into(target, {"weight": weight, "weight_scale": scale})
+    blocks = ByteFormat("F8_E4M3", ScaleGrid(128, 128))
+    expand_into(target, blocks.read({"weight": weight, "weight_scale": scale}, *target.shape))
     oracle = Fp8Dequantize(None)  # type: ignore[no-untyped-call]
     assert torch.equal(target, oracle._dequantize_one(weight, scale, torch.float32))
 
@@ -149,5 +151,5 @@ def test_the_last_piece_may_be_one_word_of_outputs(quantize: Quantize, weight_fo
     torch.manual_seed(0)
     quantized = quantize(torch.randn(PIECE // 64 + 8, 64))
     target = torch.empty(quantized.weight.shape)
-    weight_format.expand_into(target, quantized.tensors)
+    expand_into(target, weight_format.read(quantized.tensors, *target.shape))
     assert torch.equal(target, quantized.weight)

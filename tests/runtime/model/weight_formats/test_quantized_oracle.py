@@ -46,6 +46,7 @@ def test_weights_are_expanded_exactly(pair: Pair, dtype: torch.dtype) -> None:
             assert torch.equal(reader.weight(projection), expected.to(dtype)), projection.name
 
 
+@pytest.mark.usefixtures("expanded")
 def test_a_prompt_has_the_same_logprobs(pair: Pair) -> None:
     model, directory = pair
     tokens = random_tokens(60)
@@ -54,6 +55,7 @@ def test_a_prompt_has_the_same_logprobs(pair: Pair) -> None:
     assert_close(driver.prompt_logprobs(0, tokens, 37), expected_logprobs(model, tokens)[:-1])
 
 
+@pytest.mark.usefixtures("expanded")
 def test_greedy_tokens_are_the_same(pair: Pair) -> None:
     model, directory = pair
     prompt = random_tokens(20, 1)

@@ -1,0 +1,91 @@
+"""The model directory of a GGUF file, cached on disk, as a tokenizer of a large vocabulary takes seconds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from ...runtime.cache_directory import cache_directory
+from ...runtime.errors import ConfigError
+from ...runtime.gguf_file import GgufFile
+
+VERSION = 1
+"""of the files made here"""
+KEPT = 16
+"""directories, of about 10 MB"""
+SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
+"""the name of one of several files that are one model"""
+
+
+def gguf_directory(path: Path) -> Path:
+    """A directory with config.json, the tokenizer's files, and links to the file and its other parts.
+
+    Raises ConfigError for a file that can't be served.
+    """
+    shards = _shards(path.resolve())
+    target = cache_directory("gguf") / _key(shards)
+    if not (target / "config.json").is_file():
+        _make(target, shards)
+    with suppress(OSError):
+        os.utime(target)
+    _remove_oldest(target)
+    return target
+
+
+def _make(target: Path, shards: list[Path]) -> None:
+    from .config import model_config
+    from .tokenizer import Vocabulary  # loads tokenizers
+
+    file = GgufFile(shards[0])
+    config = model_config(file)
+    vocabulary = Vocabulary(file)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".part-", dir=target.parent))
+    try:
+        for shard in shards:
+            (scratch / shard.name).symlink_to(shard)
+        vocabulary.backend().save(str(scratch / "tokenizer.json"))
+        _write(scratch / "tokenizer_config.json", vocabulary.config())
+        _write(scratch / "generation_config.json", {"eos_token_id": vocabulary.end_ids()})
+        _write(scratch / "config.json", config)
+        with suppress(OSError):  # another process has just made it
+            scratch.rename(target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _write(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1))
+
+
+def _shards(path: Path) -> list[Path]:
+    """All parts of a model that is split into files, the first one first."""
+    match = SHARD.fullmatch(path.name)
+    if match is None:
+        return [path]
+    name, count = match[1], int(match[3])
+    shards = [path.with_name(f"{name}-{index:05}-of-{count:05}.gguf") for index in range(1, count + 1)]
+    for shard in shards:
+        if not shard.is_file():
+            raise ConfigError(
+                f"{shard}: this part of the model is missing. Put all {count} into one directory."
+            )
+    return shards
+
+
+def _key(shards: list[Path]) -> str:
+    found = [(str(shard), (stat := shard.stat()).st_size, stat.st_mtime_ns) for shard in shards]
+    return hashlib.sha256(repr((VERSION, found)).encode()).hexdigest()[:24]
+
+
+def _remove_oldest(used: Path) -> None:
+    with suppress(OSError):
+        made = sorted(used.parent.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in made[KEPT:]:
+            shutil.rmtree(path, ignore_errors=True)

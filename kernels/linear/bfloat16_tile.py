@@ -1,0 +1,71 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+"""Products of a few rows of bfloat16 values with a strip of weights, by AVX512-BF16's `vdpbf16ps`."""
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from ..attention.lanes import LANES, read, write
+from ..attention.tile_product import add_pair_products
+
+VECTORS = 4
+OUTPUTS = VECTORS * LANES
+"""outputs of a strip"""
+
+MOST_ROWS = 6
+"""Rows that share a pass over the weights: their sums take 24 of the 32 registers."""
+
+_WORDS = ir.VectorType(ir.IntType(32), LANES)
+_FLOATS = ir.VectorType(ir.FloatType(), LANES)
+
+
+def tile(rows: int, ahead: int):
+    """sums[r, o] = sum over pairs p < count of x[r, p] · weights[p, o], for `rows` rows and one strip.
+
+    x: words of two values, `stride` from one row to the next; weights: words [count, OUTPUTS], prefetched
+    `ahead` pairs early (0: not at all); sums: float32 [rows, OUTPUTS], added to if `add`. The pairs are added
+    in order, so a row's result does not depend on the number of rows.
+    """
+
+    @intrinsic
+    def multiply(typing, count, x, stride, weights, sums, add):
+        def generate(context, builder, signature, arguments):
+            count, x, stride, weights, sums, add = arguments
+            starts = [builder.gep(x, [builder.mul(stride, _index(row))]) for row in range(rows)]
+            places = [builder.gep(sums, [_index(vector * LANES)]) for vector in range(rows * VECTORS)]
+            totals = [cgutils.alloca_once_value(builder, ir.Constant(_FLOATS, None)) for _ in places]
+            with builder.if_then(add):
+                for total, place in zip(totals, places, strict=True):
+                    builder.store(read(builder, place, _FLOATS), total)
+            with cgutils.for_range(builder, count) as loop:
+                pair = builder.gep(weights, [builder.mul(loop.index, _index(OUTPUTS))])
+                vectors = [builder.gep(pair, [_index(vector * LANES)]) for vector in range(VECTORS)]
+                for vector in vectors if ahead else ():
+                    _prefetch(builder, builder.gep(vector, [_index(ahead * OUTPUTS)]))
+                columns = [read(builder, vector, _WORDS) for vector in vectors]
+                for row, start in enumerate(starts):
+                    word = builder.load(builder.gep(start, [loop.index]))
+                    of_row = totals[row * VECTORS : (row + 1) * VECTORS]
+                    add_pair_products(builder, of_row, word, columns)
+            for total, place in zip(totals, places, strict=True):
+                write(builder, builder.load(total), place)
+            return context.get_dummy_value()
+
+        words, floats, size = types.CPointer(types.uint32), types.CPointer(types.float32), types.int64
+        return types.void(size, words, size, words, floats, types.boolean), generate
+
+    return multiply
+
+
+def _prefetch(builder: ir.IRBuilder, place: ir.Value) -> None:
+    """Prefetch the cache line at an address into the second-level cache."""
+    address = builder.bitcast(place, ir.IntType(8).as_pointer())
+    number = ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
+    function = builder.module.declare_intrinsic("llvm.prefetch", (address.type,), kind)
+    builder.call(function, [address, number(0), number(2), number(1)])
+
+
+def _index(value: int) -> ir.Constant:
+    return ir.Constant(ir.IntType(64), value)

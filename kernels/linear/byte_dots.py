@@ -1,0 +1,248 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+"""Products of 8-bit activations with weights of 4 or 8 bits, 32 outputs at a time.
+
+A tile holds the weights of 32 outputs as one stream of 64-byte vectors. For each group of inputs: the scales
+of the outputs (float16), their offsets (float16, only if the format has them), then the codes. A 32-bit lane
+of a vector of codes belongs to one output and holds its codes of 4 inputs. 8 bits: a vector for outputs 0–15,
+then one for 16–31. 4 bits: one vector, with outputs 0–15 in the low halves of its bytes.
+"""
+
+from functools import cache
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.registry import cpu_target
+from numba.extending import intrinsic
+
+from .vectors import (
+    FLOATS,
+    HALVES,
+    I32,
+    LANES,
+    WORDS,
+    fma,
+    join,
+    prefetch,
+    read,
+    size,
+    splat,
+    split,
+    write,
+    write_floats,
+)
+
+TILE = 2 * LANES
+"""outputs of a tile"""
+VECTOR = 64  # bytes
+
+
+@cache
+def _dot_width() -> int:
+    """Bits of the widest vector whose bytes the processor multiplies and adds in one instruction, or 0."""
+    _, _, features = cpu_target.target_context.codegen().magic_tuple()
+    names = features.split(",")
+    if "+avx512vnni" in names:
+        return 512
+    return 256 if "+avxvnni" in names else 0
+
+
+def tile_products(rows: int):
+    """The function that adds the products of `rows` rows with a tile, or with some of its inputs.
+
+    These are `groups` × `parts` groups of 4 × `steps` inputs; `parts` groups share a scale of activations.
+
+    codes: the tile, as a pointer to what holds 4 codes: uint16 for 4 bits, uint32 for 8
+    x: codes of activations, `x_row` bytes from one row to the next
+    scales: of activations, float32 [rows, groups], `scales_row` from one row to the next
+    sums: of a group's activation codes, [rows, groups × parts], `sums_row` from one row to the next: float32
+    if the tile has offsets; otherwise int32, multiplied by -zero
+    out: float32 [rows, 32], added to
+    ahead: each step prefetches the next `ahead_step` bytes from here on
+
+    A group's sum is exact and groups are added in order, so a row's result depends on nothing else.
+    """
+
+    @intrinsic
+    def multiply(
+        typing,
+        groups,
+        parts,
+        steps,
+        codes,
+        x,
+        x_row,
+        scales,
+        scales_row,
+        sums,
+        sums_row,
+        out,
+        ahead,
+        ahead_step,
+    ):
+        def generate(context, builder, signature, arguments):
+            bits, offsets = codes.dtype.bitwidth // 4, sums.dtype == types.float32
+            _TileProducts(builder, rows, bits, offsets, *arguments).emit()
+            return context.get_dummy_value()
+
+        i64, floats, bytes_ = types.int64, types.CPointer(types.float32), types.CPointer(types.int8)
+        kinds = (i64, i64, i64, codes, bytes_, i64, floats, i64, sums, i64, floats, bytes_, i64)
+        return types.void(*kinds), generate
+
+    return multiply
+
+
+@intrinsic
+def write_results(typing, totals, factors, bias, biased, y):
+    """Writes 32 results: totals, times factors, plus the bias if `biased`."""
+
+    def generate(context, builder, signature, arguments):
+        totals, factors, bias, biased, target = arguments
+        for start in (0, LANES):
+            total, factor = (
+                read(builder, builder.gep(each, [size(start)]), FLOATS) for each in (totals, factors)
+            )
+            value = cgutils.alloca_once_value(builder, builder.fmul(total, factor))
+            with builder.if_then(biased):
+                addend = read(builder, builder.gep(bias, [size(start)]), FLOATS)
+                builder.store(builder.fadd(builder.load(value), addend), value)
+            write_floats(builder, builder.load(value), builder.gep(target, [size(start)]), y.dtype)
+        return context.get_dummy_value()
+
+    floats = types.CPointer(types.float32)
+    return types.void(floats, floats, floats, types.boolean, y), generate
+
+
+class _TileProducts:
+    """Emits the code of one function."""
+
+    def __init__(self, builder, rows, bits, offsets, *arguments) -> None:
+        self._builder = builder
+        self._rows, self._bits, self._offsets = rows, bits, offsets
+        self._groups, self._parts, self._steps, codes, self._x, self._x_row, *tables = arguments
+        self._scales, self._scales_row, self._sums, self._sums_row, *others = tables
+        self._out, self._ahead, self._ahead_step = others
+        self._codes = builder.bitcast(codes, ir.IntType(8).as_pointer())
+        self._step_bytes = size(VECTOR * bits // 4)
+        self._head = size(2 * VECTOR if offsets else VECTOR)
+
+    def emit(self) -> None:
+        builder, count = self._builder, 2 * self._rows
+        ints = [cgutils.alloca_once(builder, WORDS) for _ in range(count)]
+        totals = [cgutils.alloca_once(builder, FLOATS) for _ in range(count)]
+        with cgutils.for_range(builder, self._groups) as group:
+            for total in totals:
+                builder.store(ir.Constant(FLOATS, None), total)
+            with cgutils.for_range(builder, self._parts) as part:
+                index = builder.add(builder.mul(group.index, self._parts), part.index)
+                self._add_group(ints, totals, index)
+            self._add_totals(totals, group.index)
+
+    def _add_group(self, ints: list[ir.Value], totals: list[ir.Value], index: ir.Value) -> None:
+        """Add the products of a group that has one scale for each output, without the activations' scale."""
+        builder = self._builder
+        group_bytes = builder.add(self._head, builder.mul(self._steps, self._step_bytes))
+        group = builder.gep(self._codes, [builder.mul(index, group_bytes)])
+        self._start(ints, index)
+        first = builder.mul(index, self._steps)
+        with cgutils.for_range(builder, self._steps) as loop:
+            step = builder.add(first, loop.index)
+            prefetch(builder, builder.gep(self._ahead, [builder.mul(step, self._ahead_step)]))
+            if self._bits == 8:
+                line = builder.add(builder.mul(step, self._ahead_step), size(VECTOR))
+                prefetch(builder, builder.gep(self._ahead, [line]))
+            codes = builder.gep(group, [builder.add(self._head, builder.mul(loop.index, self._step_bytes))])
+            self._add_dots(ints, codes, builder.gep(self._x, [builder.mul(step, size(4))]))
+        self._scale(totals, ints, group, index)
+
+    def _start(self, ints: list[ir.Value], group: ir.Value) -> None:
+        """Set the integer sums of a group."""
+        for row in range(self._rows):
+            start = ir.Constant(WORDS, None)
+            if not self._offsets:
+                word = self._builder.load(self._of_row(self._sums, self._sums_row, row, group))
+                start = splat(self._builder, word, WORDS)
+            for total in ints[2 * row : 2 * row + 2]:
+                self._builder.store(start, total)
+
+    def _add_dots(self, ints: list[ir.Value], codes: ir.Value, x: ir.Value) -> None:
+        builder = self._builder
+        weights = self._weights(codes)
+        for row in range(self._rows):
+            word = read(builder, builder.gep(x, [builder.mul(self._x_row, size(row))]), I32)
+            activations = splat(builder, word, WORDS)
+            for half, weight in enumerate(weights):
+                total = ints[2 * row + half]
+                builder.store(_dot(builder, builder.load(total), weight, activations), total)
+
+    def _weights(self, codes: ir.Value) -> list[ir.Value]:
+        """The codes of 4 inputs, for both halves of the tile."""
+        builder = self._builder
+        if self._bits == 8:
+            return [read(builder, builder.gep(codes, [size(half * VECTOR)]), WORDS) for half in range(2)]
+        both, mask = read(builder, codes, WORDS), ir.Constant(WORDS, [0x0F0F0F0F] * LANES)
+        shifted = builder.lshr(both, ir.Constant(WORDS, [4] * LANES))
+        return [builder.and_(both, mask), builder.and_(shifted, mask)]
+
+    def _scale(self, totals: list[ir.Value], ints: list[ir.Value], group: ir.Value, index: ir.Value) -> None:
+        """Add a group's integer sums, times the weights' scales, to the totals."""
+        builder = self._builder
+        scales, offsets = self._table(group, 0), self._table(group, 1) if self._offsets else []
+        for row in range(self._rows):
+            for half in range(2):
+                total = totals[2 * row + half]
+                dots = builder.sitofp(builder.load(ints[2 * row + half]), FLOATS)
+                value = fma(builder, dots, scales[half], builder.load(total))
+                if self._offsets:
+                    word = builder.load(self._of_row(self._sums, self._sums_row, row, index))
+                    value = fma(builder, splat(builder, word, FLOATS), offsets[half], value)
+                builder.store(value, total)
+
+    def _table(self, group: ir.Value, vector: int) -> list[ir.Value]:
+        """The 32 float16 of a vector as two vectors of float32."""
+        places = [self._builder.gep(group, [size(vector * VECTOR + half * 2 * LANES)]) for half in range(2)]
+        return [self._builder.fpext(read(self._builder, place, HALVES), FLOATS) for place in places]
+
+    def _add_totals(self, totals: list[ir.Value], group: ir.Value) -> None:
+        """Add the totals of groups, times the activations' scale, to the results."""
+        builder = self._builder
+        for row in range(self._rows):
+            word = builder.load(self._of_row(self._scales, self._scales_row, row, group))
+            scale = splat(builder, word, FLOATS)
+            for half in range(2):
+                place = builder.gep(self._out, [size(row * TILE + half * LANES)])
+                total = builder.load(totals[2 * row + half])
+                write(builder, fma(builder, total, scale, read(builder, place, FLOATS)), place)
+
+    def _of_row(self, table: ir.Value, stride: ir.Value, row: int, index: ir.Value) -> ir.Value:
+        return self._builder.gep(table, [self._builder.add(self._builder.mul(stride, size(row)), index)])
+
+
+def _dot(builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, activations: ir.Value) -> ir.Value:
+    """Adds to each lane the 4 products of its unsigned codes and its signed activations."""
+    width = _dot_width()
+    if width == 0:
+        return _dot_of_pairs(builder, total, codes, activations)
+    kind = ir.VectorType(I32, width // 32)
+    name = f"llvm.x86.avx512.vpdpbusd.{width}"
+    dot = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
+    parts = [split(builder, value, width // 32) for value in (total, codes, activations)]
+    return join(builder, [builder.call(dot, part) for part in zip(*parts, strict=True)])
+
+
+def _dot_of_pairs(builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, activations: ir.Value) -> ir.Value:
+    """`_dot` from products of 16-bit integers whose neighbours are added (`vpmaddwd` on AVX2)."""
+    shorts = ir.VectorType(ir.IntType(16), 2 * LANES)
+    eight = ir.Constant(shorts, [8] * (2 * LANES))
+    code_pairs, activation_pairs = builder.bitcast(codes, shorts), builder.bitcast(activations, shorts)
+    even = builder.ashr(builder.shl(activation_pairs, eight), eight)
+    low = builder.and_(code_pairs, ir.Constant(shorts, [0xFF] * (2 * LANES)))
+    for one, other in ((low, even), (builder.lshr(code_pairs, eight), builder.ashr(activation_pairs, eight))):
+        wide = ir.VectorType(I32, 2 * LANES)
+        products = builder.mul(builder.sext(one, wide), builder.sext(other, wide))
+        neighbours = [
+            builder.shuffle_vector(products, products, ir.Constant(WORDS, list(range(start, 2 * LANES, 2))))
+            for start in (0, 1)
+        ]
+        total = builder.add(total, builder.add(*neighbours))
+    return total

@@ -1,0 +1,139 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
+"""Matrix products of bfloat16 whose weights are stored in the order in which the kernel reads them.
+
+A strip holds the weights of some outputs, from the first to the last pair of inputs, so that a thread reads
+memory in order. The same code multiplies any number of rows: a row's bits do not depend on the others.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from ..attention import tile_product
+from ..common.numba_tools import compiled, fetch_add, pointer, shifted, store
+from ..common.threads import Callback, thread_count
+from .bfloat16_tile import MOST_ROWS, OUTPUTS, tile
+
+AHEAD = 16
+"""Pairs of inputs between prefetching and multiplying: 4 KB of weights."""
+
+BLOCK = 128
+"""Pairs of inputs that are multiplied with all rows before the next ones: 32 KB of weights, which stay in the
+first-level cache."""
+
+PANEL = 252
+"""Rows that a thread takes at a time. Their sums stay in the second-level cache."""
+
+PACKED_ELEMENTS = 1 << 22
+"""Elements that are packed at a time, approximately."""
+
+
+def streams(dtype: torch.dtype) -> bool:
+    """Whether the processor has `vdpbf16ps` for this dtype. Its matrix unit (AMX), if any, is faster."""
+    return dtype == torch.bfloat16 and tile_product.available() and not tile_product.has_matrix_unit()
+
+
+class StreamedProduct:
+    """Holds a copy of the weight [out, in], padded to whole strips and pairs."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._outputs, self._inputs = weight.shape
+        self._weight = _pack(weight)
+        self._bias = None if bias is None else bias.float()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        rows, pairs = len(x), self._weight.shape[1]
+        x = x.contiguous() if self._inputs % 2 == 0 else F.pad(x, (0, 1))
+        y = torch.empty(rows, self._outputs, dtype=x.dtype)
+        bias = 0 if self._bias is None else self._bias.data_ptr()
+        addresses = (x.data_ptr(), self._weight.data_ptr(), bias, y.data_ptr())
+        callback().run((rows, self._outputs, pairs, *addresses), thread_count(self._weight.numel()))
+        return y
+
+
+def _pack(weight: torch.Tensor) -> torch.Tensor:
+    """[strips, pairs, 2 * OUTPUTS]: the pairs of a strip's outputs side by side."""
+    outputs, inputs = weight.shape
+    strips, pairs = -(-outputs // OUTPUTS), -(-inputs // 2)
+    packed = weight.new_zeros(strips, pairs, OUTPUTS, 2)
+    step = max(1, PACKED_ELEMENTS // (OUTPUTS * inputs))
+    for strip in range(0, strips, step):
+        part = weight[strip * OUTPUTS : (strip + step) * OUTPUTS]
+        lacking = -len(part) % OUTPUTS
+        part = F.pad(part, (0, inputs % 2, 0, lacking)) if lacking or inputs % 2 else part
+        packed[strip : strip + step] = part.view(-1, OUTPUTS, pairs, 2).transpose(1, 2)
+    return packed.flatten(2)
+
+
+_one, _two, _three, _four, _five, _six = (tile(rows, AHEAD) for rows in range(1, MOST_ROWS + 1))
+
+
+def _multiply(arguments):
+    """Arguments: the counter of panels of strips, then those of `StreamedProduct`."""
+    rows, outputs, pairs = arguments[1], arguments[2], arguments[3]
+    sums = np.empty(min(rows, PANEL) * OUTPUTS, np.float32)
+    sums_at = pointer(np.int64(sums.ctypes.data), np.float32(0))
+    panels = (rows + PANEL - 1) // PANEL
+    strips = (outputs + OUTPUTS - 1) // OUTPUTS
+    while True:
+        work = fetch_add(arguments, 1)
+        if work >= strips * panels:
+            break
+        strip, first = work // panels, work % panels * PANEL
+        count = min(PANEL, rows - first)
+        x = shifted(pointer(arguments[4], np.uint32(0)), first * pairs)
+        weights = shifted(pointer(arguments[5], np.uint32(0)), strip * pairs * OUTPUTS)
+        block = pairs if count <= MOST_ROWS else BLOCK
+        for begin in range(0, pairs, block):
+            some = min(block, pairs - begin)
+            part = shifted(weights, begin * OUTPUTS)
+            _add_block(shifted(x, begin), part, sums_at, count, some, pairs, begin > 0)
+        _store_rows(arguments, sums_at, first, count, strip * OUTPUTS)
+
+
+@compiled
+def _add_block(x, weights, sums, rows, count, stride, add):
+    """The products of `count` pairs, in tiles of nearly equal numbers of rows."""
+    tiles = (rows + MOST_ROWS - 1) // MOST_ROWS
+    for index in range(tiles):
+        row = rows * index // tiles
+        size = rows * (index + 1) // tiles - row
+        here, to = shifted(x, row * stride), shifted(sums, row * OUTPUTS)
+        if size == 1:
+            _one(count, here, stride, weights, to, add)
+        elif size == 2:
+            _two(count, here, stride, weights, to, add)
+        elif size == 3:
+            _three(count, here, stride, weights, to, add)
+        elif size == 4:
+            _four(count, here, stride, weights, to, add)
+        elif size == 5:
+            _five(count, here, stride, weights, to, add)
+        else:
+            _six(count, here, stride, weights, to, add)
+
+
+@compiled
+def _store_rows(arguments, sums, first, count, output):
+    """Writes the sums of a panel's rows and a strip's outputs, plus the bias."""
+    outputs = arguments[2]
+    bias = pointer(arguments[6], np.float32(0))
+    some = min(OUTPUTS, outputs - output)
+    for row in range(count):
+        y = shifted(pointer(arguments[7], np.uint16(0)), (first + row) * outputs + output)
+        of_row = shifted(sums, row * OUTPUTS)
+        if arguments[6] != 0:
+            for i in range(some):
+                store(y, i, of_row[i] + bias[output + i])
+        else:
+            for i in range(some):
+                store(y, i, of_row[i])
+
+
+@cache
+def callback() -> Callback:
+    return Callback(_multiply)

@@ -1,0 +1,60 @@
+"""How the KV cache stores a cell: the key or the value of one token and KV head.
+
+Cells are the last dimension of the cache's tensors and follow each other without gaps, so every copy of a
+page includes all of them. `cells_cpu` has the same format for the CPU kernels.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+MOST = 127
+"""largest magnitude of a code"""
+
+SMALLEST = 2.0**-100
+"""Cells whose values are all smaller are stored as zeros, because `MOST` divided by them may be infinite."""
+
+WORD = 4
+"""bytes of a scale, and the alignment of cells that have one"""
+
+
+class CellFormat(NamedTuple):
+    """Floats are stored as they are. int8: codes, then a float32 scale; a value is its code times the scale.
+
+    A cell with a value that is infinite or NaN has the scale NaN, so that all its values are NaN.
+    """
+
+    dtype: torch.dtype
+    """of the cache's tensors"""
+
+    @property
+    def is_scaled(self) -> bool:
+        return self.dtype == torch.int8
+
+    def elements(self, head_dim: int) -> int:
+        """The size of a cell in elements of `dtype`."""
+        return -(-head_dim // WORD) * WORD + WORD if self.is_scaled else head_dim
+
+    def bytes(self, head_dim: int) -> int:
+        return self.elements(head_dim) * self.dtype.itemsize
+
+    def encode(self, values: torch.Tensor) -> torch.Tensor:
+        """Cells [..., elements] of values [..., head_dim]."""
+        if not self.is_scaled:
+            return values.to(self.dtype)
+        values = values.float()
+        largest = values.abs().amax(-1, keepdim=True)
+        codes = torch.where(largest >= SMALLEST, values * (MOST / largest), 0.0)
+        scales = torch.where(largest >= SMALLEST, largest / MOST, 0.0)
+        broken = ~largest.isfinite()
+        cells = values.new_zeros((*values.shape[:-1], self.elements(values.shape[-1])), dtype=self.dtype)
+        cells[..., : values.shape[-1]] = codes.masked_fill(broken, 0.0).round().to(self.dtype)
+        cells[..., -WORD:].view(torch.float32).copy_(scales.masked_fill(broken, torch.nan))
+        return cells
+
+    def decode(self, cells: torch.Tensor, head_dim: int, dtype: torch.dtype) -> torch.Tensor:
+        """Values [..., head_dim] of cells [..., elements]; a view where they are stored as `dtype`."""
+        if not self.is_scaled:
+            return cells.to(dtype)
+        values = torch.empty((*cells.shape[:-1], head_dim), dtype=dtype, device=cells.device)
+        return torch.mul(cells[..., :head_dim], cells[..., -WORD:].view(torch.float32), out=values)

@@ -1,0 +1,177 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
+"""The cells of the KV cache (see `cells`) in the CPU kernels.
+
+A cell is a pointer to its elements: uint16 for bfloat16, int16 for float16, float32, or int8 with a scale.
+The pointer's type chooses the code when a kernel is compiled.
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from ..common.numba_tools import compiled, load, store
+from .cells import MOST, SMALLEST, WORD
+
+LINE_BYTES = 64
+
+_I16, _I32, _I64, _F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
+_INFINITY = np.uint32(0x7F800000)
+
+
+@intrinsic
+def is_scaled(typing, cell):
+    """Whether cells of this type have a scale; a constant."""
+
+    def generate(context, builder, signature, arguments):
+        return ir.Constant(ir.IntType(1), _has_scale(cell))
+
+    return types.boolean(cell), generate
+
+
+@intrinsic
+def line_elements(typing, cell):
+    """The elements in a cache line, or in two lines of float32; a constant."""
+    count = LINE_BYTES if _has_scale(cell) else LINE_BYTES // 2
+
+    def generate(context, builder, signature, arguments):
+        return ir.Constant(_I64, count)
+
+    return types.int64(cell), generate
+
+
+@intrinsic
+def scale_of(typing, cell, head_dim):
+    """The factor of the loaded elements: 1 in cells without a scale."""
+
+    def generate(context, builder, signature, arguments):
+        if not _has_scale(cell):
+            return ir.Constant(_F32, 1.0)
+        return builder.load(_scale_place(builder, *arguments))
+
+    return types.float32(cell, types.int64), generate
+
+
+@intrinsic
+def bfloat16_at(typing, cell, index):
+    """Element `index` as bfloat16, in the lower half of a word. int8 codes are exact in bfloat16."""
+
+    def generate(context, builder, signature, arguments):
+        value = builder.load(builder.gep(arguments[0], [arguments[1]]))
+        if not _has_scale(cell):
+            return builder.zext(value, _I32)
+        return builder.lshr(_float_bits(builder, builder.sext(value, _I32)), _word(16))
+
+    return types.uint32(cell, types.int64), generate
+
+
+@intrinsic
+def pair_at(typing, cell, index):
+    """Elements 2 · index and 2 · index + 1 as bfloat16, the first in the lower half of a word."""
+
+    def generate(context, builder, signature, arguments):
+        first = builder.gep(arguments[0], [builder.shl(arguments[1], ir.Constant(_I64, 1))])
+        if not _has_scale(cell):
+            return _read(builder, first, _I32, 2)
+        # Shifts keep the elements in their words, so that LLVM vectorises without shuffles.
+        codes = builder.zext(_read(builder, first, _I16, 1), _I32)
+        low, high = (
+            _float_bits(builder, builder.ashr(builder.shl(codes, _word(unused)), _word(24)))
+            for unused in (24, 16)
+        )
+        return builder.or_(builder.lshr(low, _word(16)), high)
+
+    return types.uint32(cell, types.int64), generate
+
+
+@intrinsic
+def _write_scale(typing, cell, head_dim, scale):
+    def generate(context, builder, signature, arguments):
+        builder.store(arguments[2], _scale_place(builder, arguments[0], arguments[1]))
+        return context.get_dummy_value()
+
+    return types.void(cell, types.int64, types.float32), generate
+
+
+@intrinsic
+def _magnitude(typing, value):
+    """The bits of |value|, in the order of magnitudes: those of NaN are the largest."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.and_(builder.bitcast(arguments[0], _I32), _word(0x7FFFFFFF))
+
+    return types.uint32(types.float32), generate
+
+
+@intrinsic
+def _float_with(typing, bits):
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], _F32)
+
+    return types.float32(types.uint32), generate
+
+
+@compiled
+def write_cell(cell, head_dim, values):
+    """Store float32 values, rounded to nearest even."""
+    if not is_scaled(cell):
+        for i in range(head_dim):
+            store(cell, i, values[i])
+        return
+    magnitude = np.uint32(0)
+    for i in range(head_dim):
+        magnitude = max(magnitude, _magnitude(values[i]))
+    largest = _float_with(magnitude)
+    if magnitude < _INFINITY and largest >= np.float32(SMALLEST):
+        factor = np.float32(MOST) / largest
+        for i in range(head_dim):
+            store(cell, i, values[i] * factor)
+        _write_scale(cell, head_dim, largest / np.float32(MOST))
+        return
+    for i in range(head_dim):
+        store(cell, i, np.float32(0))
+    _write_scale(cell, head_dim, np.float32(np.nan if magnitude >= _INFINITY else 0.0))
+
+
+@compiled
+def copy_to_cell(cell, head_dim, source, buffer):
+    """Store the values at `source`; buffer: capacity for head_dim float32 values."""
+    for i in range(head_dim):
+        buffer[i] = load(source, i)
+    write_cell(cell, head_dim, buffer)
+
+
+def scales_of(
+    builder: ir.IRBuilder, cells: list[ir.Value], kind: types.CPointer, head_dim: ir.Value
+) -> ir.Value | None:
+    """The vector of the cells' scales; None if their type has none."""
+    if not _has_scale(kind):
+        return None
+    scales = ir.Constant(ir.VectorType(_F32, len(cells)), ir.Undefined)
+    for i, cell in enumerate(cells):
+        scales = builder.insert_element(scales, builder.load(_scale_place(builder, cell, head_dim)), _word(i))
+    return scales
+
+
+def _has_scale(cell: types.CPointer) -> bool:
+    return bool(cell.dtype == types.int8)
+
+
+def _scale_place(builder: ir.IRBuilder, cell: ir.Value, head_dim: ir.Value) -> ir.Value:
+    up = builder.add(head_dim, ir.Constant(_I64, WORD - 1))
+    place = builder.gep(cell, [builder.and_(up, ir.Constant(_I64, -WORD))])
+    return builder.bitcast(place, _F32.as_pointer())
+
+
+def _read(builder: ir.IRBuilder, place: ir.Value, kind: ir.Type, alignment: int) -> ir.Value:
+    value = builder.load(builder.bitcast(place, kind.as_pointer()))
+    value.align = alignment
+    return value
+
+
+def _float_bits(builder: ir.IRBuilder, code: ir.Value) -> ir.Value:
+    return builder.bitcast(builder.sitofp(code, _F32), _I32)
+
+
+def _word(value: int) -> ir.Constant:
+    return ir.Constant(_I32, value)

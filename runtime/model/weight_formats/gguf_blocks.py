@@ -1,0 +1,148 @@
+"""The block types of GGUF: each row of a weight is a run of blocks with scales of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+
+from . import mxfp4
+from .tensor_spec import TensorSpec
+from .weight_format import CodedRows, CodedWeight, Groups, Projection, Stored
+
+
+class Block(NamedTuple):
+    """The decoded blocks of some rows; each is [n, blocks, …]."""
+
+    codes: torch.Tensor
+    """uint8 [.., elements]"""
+    scales: torch.Tensor
+    """float32 [.., groups]"""
+    offsets: torch.Tensor | None = None
+
+
+class BlockType(NamedTuple):
+    elements: int
+    bits: Literal[4, 8]
+    group: int
+    zero: int | None
+    """None: it has offsets"""
+    decode: Callable[[torch.Tensor], Block]
+    """of uint8 [n, blocks, bytes]"""
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    type: str
+
+    def tensors(self, projection: Projection) -> dict[str, TensorSpec]:
+        return {"weight": TensorSpec(((projection.outputs, projection.inputs),), (self.type,))}
+
+    def read(self, stored: Stored, outputs: int, inputs: int) -> CodedWeight:
+        kind, weight = BLOCK_TYPES[self.type], stored["weight"]
+        blocks = inputs // kind.elements
+
+        def rows(piece: slice) -> CodedRows:
+            block = kind.decode(weight[piece].unflatten(1, (blocks, -1)))
+            offsets = None if block.offsets is None else block.offsets.flatten(1)
+            return CodedRows(block.codes.flatten(1), block.scales.flatten(1), kind.zero or 0, offsets)
+
+        return CodedWeight(kind.bits, Groups(kind.group, None), kind.zero, rows)
+
+
+def _half(raw: torch.Tensor, begin: int) -> torch.Tensor:
+    """float32 [n, blocks, 1] of the float16 at byte `begin` of each block"""
+    return raw[..., begin : begin + 2].contiguous().view(torch.float16).float()
+
+
+def _nibbles(raw: torch.Tensor, run: int) -> torch.Tensor:
+    """The low halves of each `run` bytes, then their high halves."""
+    runs = raw.unflatten(-1, (-1, run))
+    return torch.stack((runs & 15, runs >> 4), dim=-2).flatten(-3)
+
+
+def _fifth_bits(raw: torch.Tensor) -> torch.Tensor:
+    """Each bit of 4 bytes, from the lowest on, as 0 or 16."""
+    places = torch.arange(8, dtype=torch.uint8)
+    return ((raw.unsqueeze(-1) >> places) & 1).flatten(-2) << 4
+
+
+def _q4_0(raw: torch.Tensor) -> Block:
+    return Block(_nibbles(raw[..., 2:], 16), _half(raw, 0))
+
+
+def _q4_1(raw: torch.Tensor) -> Block:
+    return Block(_nibbles(raw[..., 4:], 16), _half(raw, 0), _half(raw, 2))
+
+
+def _q5_0(raw: torch.Tensor) -> Block:
+    return Block(_nibbles(raw[..., 6:], 16) | _fifth_bits(raw[..., 2:6]), _half(raw, 0))
+
+
+def _q5_1(raw: torch.Tensor) -> Block:
+    codes = _nibbles(raw[..., 8:], 16) | _fifth_bits(raw[..., 4:8])
+    return Block(codes, _half(raw, 0), _half(raw, 2))
+
+
+def _q8_0(raw: torch.Tensor) -> Block:
+    return Block(raw[..., 2:] ^ 128, _half(raw, 0))
+
+
+def _scales_and_offsets(raw: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of the 8 groups of a block of Q4_K or Q5_K: 6 bits each, in 12 bytes after two factors."""
+    first, second, third = raw[..., 4:8], raw[..., 8:12], raw[..., 12:16]
+    scales = torch.cat((first & 63, (third & 15) | (first >> 6 << 4)), dim=-1)
+    minima = torch.cat((second & 63, (third >> 4) | (second >> 6 << 4)), dim=-1)
+    return scales * _half(raw, 0), minima * -_half(raw, 2)
+
+
+def _q4_k(raw: torch.Tensor) -> Block:
+    return Block(_nibbles(raw[..., 16:], 32), *_scales_and_offsets(raw))
+
+
+def _q5_k(raw: torch.Tensor) -> Block:
+    places = torch.arange(8, dtype=torch.uint8).unsqueeze(-1)
+    fifth = ((raw[..., 16:48].unsqueeze(-2) >> places) & 1).flatten(-2) << 4
+    return Block(_nibbles(raw[..., 48:], 32) | fifth, *_scales_and_offsets(raw))
+
+
+def _q6_k(raw: torch.Tensor) -> Block:
+    low = _nibbles(raw[..., :128], 64)
+    places = torch.arange(0, 8, 2, dtype=torch.uint8).unsqueeze(-1)
+    high = ((raw[..., 128:192].unflatten(-1, (2, 1, 32)) >> places) & 3).flatten(-3)
+    scales = raw[..., 192:208].view(torch.int8).float()
+    return Block(low | (high << 4), scales * _half(raw, 208))
+
+
+IQ4_ZERO = 127
+IQ4_CODES = torch.tensor(
+    [
+        IQ4_ZERO + value
+        for value in (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+    ],
+    dtype=torch.uint8,
+)
+
+
+def _mxfp4(raw: torch.Tensor) -> Block:
+    return Block(mxfp4.CODES[_nibbles(raw[..., 1:], 16).int()], mxfp4.half_power(raw[..., :1]))
+
+
+def _iq4_nl(raw: torch.Tensor) -> Block:
+    return Block(IQ4_CODES[_nibbles(raw[..., 2:], 16).int()], _half(raw, 0))
+
+
+BLOCK_TYPES = {
+    "Q4_0": BlockType(32, 4, 32, 8, _q4_0),
+    "Q4_1": BlockType(32, 4, 32, None, _q4_1),
+    "Q5_0": BlockType(32, 8, 32, 16, _q5_0),
+    "Q5_1": BlockType(32, 8, 32, None, _q5_1),
+    "Q8_0": BlockType(32, 8, 32, 128, _q8_0),
+    "Q4_K": BlockType(256, 4, 32, None, _q4_k),
+    "Q5_K": BlockType(256, 8, 32, None, _q5_k),
+    "Q6_K": BlockType(256, 8, 16, 32, _q6_k),
+    "IQ4_NL": BlockType(32, 8, 32, IQ4_ZERO, _iq4_nl),
+    "MXFP4": BlockType(32, 8, 32, mxfp4.ZERO, _mxfp4),
+}

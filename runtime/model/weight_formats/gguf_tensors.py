@@ -1,0 +1,93 @@
+"""The tensors of a GGUF file under the names and in the order of Hugging Face's checkpoints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Set
+
+import torch
+
+from ...errors import ConfigError
+from ...gguf_file import GgufFile, Value
+from .tensor_spec import FLOATS, Shape
+
+NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+UNUSED = ("rope_freqs.weight",)
+"""tensors that config.json already has in another form"""
+PERMUTED = "llama"
+"""the architecture whose rows of q and k GGUF reorders: the pairs that rotate together are neighbours"""
+_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+
+
+class GgufTensors:
+    """`metadata`: of the model's first file."""
+
+    def __init__(self, file: GgufFile, metadata: Mapping[str, Value]) -> None:
+        self._file = file
+        self._heads = _heads(metadata)
+        self._names = {_name(name): name for name in file.tensors if name not in UNUSED}
+
+    @property
+    def names(self) -> Set[str]:
+        return self._names.keys()
+
+    def describe(self, name: str) -> tuple[Shape, str]:
+        place = self._file.tensors[self._names[name]]
+        return place.shape, place.type
+
+    def read(self, name: str) -> torch.Tensor:
+        place = self._file.tensors[self._names[name]]
+        # Always a copy: PyTorch maps only files, and the views of a mapping must not be written to.
+        raw = torch.frombuffer(
+            memoryview(self._file.data), dtype=torch.uint8, count=place.bytes, offset=place.begin
+        )
+        if place.type in FLOATS:
+            tensor = raw.view(FLOATS[place.type]).view(place.shape)
+        else:
+            tensor = raw.view(*place.shape[:-1], -1)
+        heads = self._heads.get(name.rpartition(".")[0].rpartition(".")[2])
+        return tensor if heads is None else _in_halves(tensor, heads)
+
+
+def _heads(metadata: Mapping[str, Value]) -> dict[str, int]:
+    """The number of heads of the projections whose rows are permuted."""
+    if metadata.get("general.architecture") != PERMUTED:
+        return {}
+    heads = metadata.get(f"{PERMUTED}.attention.head_count")
+    kv_heads = metadata.get(f"{PERMUTED}.attention.head_count_kv", heads)
+    if not isinstance(heads, int) or not isinstance(kv_heads, int):
+        raise ConfigError(f"GGUF: {PERMUTED}.attention.head_count {heads} should be a number.")
+    return {"q_proj": heads, "k_proj": kv_heads}
+
+
+def _in_halves(tensor: torch.Tensor, heads: int) -> torch.Tensor:
+    """The rows of each head in Hugging Face's order: the first of each pair, then the second of each."""
+    return tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+
+
+def _name(name: str) -> str:
+    """Unknown names stay as they are, to be reported."""
+    base, _, part = name.rpartition(".")
+    if base in NAMES:
+        return f"{NAMES[base]}.{part}"
+    layer = _LAYER.fullmatch(name)
+    if layer is None or layer[2] not in LAYER_NAMES:
+        return name
+    return f"model.layers.{layer[1]}.{LAYER_NAMES[layer[2]]}.{layer[3]}"

@@ -1,0 +1,44 @@
+"""MXFP4: FP4 E2M1 values, with a power of two for each 32 inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from .expand import nibbles
+from .tensor_spec import TensorSpec
+from .weight_format import CodedRows, CodedWeight, Groups, Projection, Stored
+
+GROUP = 32
+ZERO = 12
+CODES = torch.tensor(
+    [ZERO + value for value in (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)], dtype=torch.uint8
+)
+"""twice the value of each FP4, as an unsigned code"""
+
+
+def half_power(exponents: torch.Tensor) -> torch.Tensor:
+    """float32 2 ** (exponent - 128), half the scale that a byte stands for; the first two are subnormal"""
+    wide = exponents.int()
+    return torch.where(wide < 2, 1 << (21 + wide.clamp(max=1)), (wide - 1) << 23).view(torch.float32)
+
+
+@dataclass(frozen=True)
+class Mxfp4Format:
+    """compressed-tensors' format `mxfp4-pack-quantized`: two values in a byte, the first one in the low half."""
+
+    def tensors(self, projection: Projection) -> dict[str, TensorSpec]:
+        outputs, inputs = projection.outputs, projection.inputs
+        return {
+            "weight_packed": TensorSpec(((outputs, inputs // 2),), ("U8",)),
+            "weight_scale": TensorSpec(((outputs, inputs // GROUP),), ("U8",)),
+        }
+
+    def read(self, stored: Stored, outputs: int, inputs: int) -> CodedWeight:
+        packed, scales = stored["weight_packed"], stored["weight_scale"]
+
+        def rows(piece: slice) -> CodedRows:
+            return CodedRows(CODES[nibbles(packed[piece]).int()], half_power(scales[piece]), ZERO)
+
+        return CodedWeight(8, Groups(GROUP, None), ZERO, rows)

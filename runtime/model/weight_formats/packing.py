@@ -1,0 +1,72 @@
+"""Quantized weights that stay packed: their codes, scales and offsets become those of a quantized product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ....kernels.linear import QuantizedPacker, QuantizedProduct, QuantizedShape, takes
+from .expand import pieces
+from .weight_format import CodedRows, CodedWeight, Groups
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The way in which a product stores a weight. Projections with equal ones can share a product."""
+
+    bits: int
+    group: int
+    zero: int | None
+    """see `CodedWeight.zero`"""
+    order: tuple[int, ...] | None
+    """the inputs in the order of their groups; None: as they are"""
+
+
+def packing_of(
+    weight: torch.Tensor | CodedWeight, outputs: int, inputs: int, device: torch.device
+) -> Packing | None:
+    """None if the device has no product for such a weight."""
+    if isinstance(weight, torch.Tensor) or weight.bits is None:
+        return None
+    group, order = weight.groups.size, None
+    if weight.groups.index is not None:
+        if not _equally_many(weight.groups, inputs):
+            return None
+        order = tuple(torch.argsort(weight.groups.index, stable=True).tolist())
+    shape = QuantizedShape(outputs, inputs, weight.bits, group, weight.zero)
+    return Packing(weight.bits, group, weight.zero, order) if takes(shape, device) else None
+
+
+def pack(
+    packing: Packing, inputs: int, weights: Sequence[tuple[int, CodedWeight]], bias: torch.Tensor | None
+) -> QuantizedProduct:
+    """The product of weights with this packing, each with its number of outputs. Temporary tensors stay
+    within a few MB."""
+    outputs = sum(count for count, _ in weights)
+    order = None if packing.order is None else torch.tensor(packing.order)
+    packer = QuantizedPacker(
+        QuantizedShape(outputs, inputs, packing.bits, packing.group, packing.zero), order
+    )
+    begin = 0
+    for count, weight in weights:
+        for piece in pieces(count, inputs):
+            rows = weight.rows(piece)
+            codes = rows.codes if order is None else rows.codes.index_select(1, order)
+            scales = rows.scales.to(torch.float32).expand(len(codes), -1)
+            offsets = None if packing.zero is not None else _offsets(rows, scales)
+            packer.write(begin + piece.start, codes.contiguous(), scales, offsets)
+        begin += count
+    return packer.product(bias)
+
+
+def _offsets(rows: CodedRows, scales: torch.Tensor) -> torch.Tensor:
+    given = torch.zeros(()) if rows.offsets is None else rows.offsets
+    return given - scales * rows.zeros
+
+
+def _equally_many(groups: Groups, inputs: int) -> bool:
+    assert groups.index is not None
+    counts = torch.bincount(groups.index)
+    return inputs % groups.size == 0 and bool((counts == groups.size).all())

@@ -1,0 +1,32 @@
+"""The tensors of a safetensors file."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from ...errors import ConfigError
+from .tensor_spec import Shape
+
+
+class SafetensorsFile:
+    def __init__(self, path: Path) -> None:
+        """Raises ConfigError for a file that is missing or not whole."""
+        if not path.exists():
+            raise ConfigError(f"{path}: this file is missing, but the checkpoint's index names it.")
+        try:
+            self._file = safe_open(path, framework="pt", device="cpu")
+        except (SafetensorError, OSError) as error:
+            raise ConfigError(f"{path}: not a whole safetensors file: {error}") from None
+        self.names: Set[str] = frozenset(self._file.keys())
+
+    def describe(self, name: str) -> tuple[Shape, str]:
+        part = self._file.get_slice(name)
+        return tuple(part.get_shape()), part.get_dtype()
+
+    def read(self, name: str) -> torch.Tensor:
+        tensor: torch.Tensor = self._file.get_tensor(name)
+        return tensor

@@ -1,0 +1,23 @@
+"""What a tensor of a checkpoint may look like."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+Shape = tuple[int, ...]
+
+
+class TensorSpec(NamedTuple):
+    """The shapes and dtypes that a tensor may have in a checkpoint."""
+
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[str, ...] = tuple(FLOATS)
+    """as safetensors or GGUF names them, such as `I32`"""
+    optional: bool = False
+
+    def __str__(self) -> str:
+        return f"{' or '.join(str(list(shape)) for shape in self.shapes)} of {', '.join(self.dtypes)}"

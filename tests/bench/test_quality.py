@@ -1,0 +1,112 @@
+"""The measure of quality: its figures on known distributions, and its model beside transformers."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from arbora.runtime.config import BUILTIN_MODEL
+from arbora.runtime.model.builtin.training.evaluate import greedy_reply
+from transformers import AutoModelForCausalLM, AutoTokenizer, BatchEncoding
+
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
+sys.path.append(str(Path(__file__).parents[2] / "bench" / "lib"))
+from divergence import divergence
+from loaded_model import LoadedModel
+from quality import arguments_of, measure, oracle, parse, table, windows_of
+
+CONTEXT = 512
+MESSAGES = [{"role": "user", "content": "My name is Ada."}]
+TEXT = "Ada Berg lives in Oslo. " * 12
+
+
+def log(*rows: list[float]) -> torch.Tensor:
+    return torch.tensor(rows).log()
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    return LoadedModel([str(BUILTIN_MODEL), "--dtype", "float32"], CONTEXT)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(BUILTIN_MODEL)
+
+
+@pytest.fixture(scope="module")
+def tokens(tokenizer: Any) -> list[int]:
+    found: list[int] = tokenizer.encode(TEXT)
+    assert 64 < len(found) < CONTEXT
+    return found
+
+
+def test_the_divergence_of_known_distributions() -> None:
+    reference = log([0.5, 0.25, 0.25], [0.8, 0.1, 0.1])
+    measured = log([0.25, 0.5, 0.25], [0.8, 0.1, 0.1])
+    found = divergence(reference, measured, torch.tensor([0, 1]))
+    expected = 0.5 * math.log(2) - 0.25 * math.log(2)
+    assert found.kl_mean == pytest.approx(expected / 2)
+    assert found.kl_p99 == pytest.approx(expected)
+    assert found.top1 == 0.5
+    assert found.perplexity == pytest.approx((0.25 * 0.1) ** -0.5)
+
+
+def test_the_divergence_from_itself_is_nothing() -> None:
+    found = divergence(log([0.7, 0.2, 0.1]), log([0.7, 0.2, 0.1]), torch.tensor([0]))
+    assert (found.kl_mean, found.kl_p99, found.top1) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("chunk", [1, 50, 512])
+def test_logprobs_are_those_of_transformers(model: LoadedModel, tokens: list[int], chunk: int) -> None:
+    ours = model.logprobs(tokens, chunk)
+    theirs = oracle(BUILTIN_MODEL)(tokens)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-4)
+    assert divergence(theirs, ours, torch.tensor(tokens[1:])).kl_mean < 1e-8
+
+
+def test_a_text_has_the_same_logprobs_after_another(model: LoadedModel, tokens: list[int]) -> None:
+    alone = model.logprobs(tokens, 64)
+    model.logprobs(tokens[::-1], 64)
+    torch.testing.assert_close(model.logprobs(tokens, 64), alone, rtol=0, atol=0)
+
+
+def test_a_reply_is_that_of_transformers(model: LoadedModel, tokenizer: Any) -> None:
+    encoded = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=True)
+    assert isinstance(encoded, BatchEncoding)
+    reply = model.reply(list(encoded["input_ids"]), frozenset([tokenizer.eos_token_id]), 64)
+    module = AutoModelForCausalLM.from_pretrained(BUILTIN_MODEL, dtype=torch.float32)
+    assert tokenizer.decode(reply) == greedy_reply(MESSAGES, module, tokenizer)
+
+
+def test_a_reply_ends_at_its_limit(model: LoadedModel, tokens: list[int]) -> None:
+    assert len(model.reply(tokens, frozenset(), 3)) == 3
+
+
+def test_a_format_is_a_short_name_or_options_or_another_model() -> None:
+    assert arguments_of("bfloat16", Path("m")) == ["m", "--dtype", "bfloat16"]
+    assert arguments_of("int8", Path("m")) == ["m", "--quantize", "int8"]
+    assert arguments_of("--quantize int4 --kv-dtype int8", Path("m"))[0] == "m"
+    assert arguments_of("m.gguf --dtype float32", Path("m")) == ["m.gguf", "--dtype", "float32"]
+
+
+def test_windows_cover_the_text_without_a_piece_of_one_token() -> None:
+    assert windows_of(range(9), 4, 7) == [[0, 1, 2, 3], [4, 5, 6]]
+    assert windows_of(range(9), 4, 9) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert windows_of(range(3), 4, 9) == [[0, 1, 2]]
+
+
+def test_the_table_has_a_row_for_each_format() -> None:
+    options = parse(["--format", "bfloat16", "--tokens", "128", "--window", "64", "--conversations", "1"])
+    reference, rounded = measure(options)
+    assert reference.texts["prose"].kl_mean == 0 and reference.texts["prose"].top1 == 1
+    assert 1e-6 < rounded.texts["prose"].kl_mean < 1e-2
+    assert 0.9 < rounded.texts["conversations"].top1 <= 1
+    assert set(reference.tasks) == {"chat", "document", "json", "talk"}
+    lines = table([reference, rounded]).splitlines()
+    assert len({line.count("|") for line in lines}) == 1
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| float32", "| bfloat16"]

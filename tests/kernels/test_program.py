@@ -1,0 +1,110 @@
+"""Recorded sequences of kernels."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from arbora.kernels.activation import silu_and_mul
+from arbora.kernels.common.program import Program
+from arbora.kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMemory
+from arbora.kernels.common.threads import Call, recorded_calls
+from arbora.kernels.norm import add_rms_norm, rms_norm
+from arbora.kernels.norm import cpu as norm_cpu
+
+SIZE, ROWS = 512, 100
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def steps(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Kernels that each need the whole result of the one before. x and residual: [ROWS, SIZE]"""
+    for _ in range(20):
+        half = silu_and_mul(x).view(-1, SIZE)  # half as many rows
+        add_rms_norm(half, residual[: len(half)], weight, 1e-6)
+        x = rms_norm(residual, weight, 1e-6)
+    return x
+
+
+def recorded(blocks: Blocks, *tensors: torch.Tensor) -> tuple[list[Call], torch.Tensor]:
+    with recorded_calls() as calls, ReusedMemory(blocks):
+        result = steps(*tensors)
+    return calls, result
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_a_program_gives_the_same_bits_as_its_kernels_and_may_run_again(number: int) -> None:
+    x, residual, weight = torch.randn(ROWS, SIZE), torch.randn(ROWS, SIZE), torch.randn(SIZE)
+    blocks = Blocks()
+    first_residual = residual.clone()
+    calls, result = recorded(blocks, x, first_residual, weight)
+    assert torch.equal(first_residual, residual), "nothing ran while it was recorded"
+    assert len(calls) == 60
+    program = Program(calls)
+    with threads(number):
+        for seed in range(5):
+            torch.manual_seed(seed)
+            fresh = torch.randn(ROWS, SIZE)
+            first_residual.copy_(fresh)
+            program.run()
+            expected = steps(x, fresh, weight)
+            assert torch.equal(first_residual, fresh)
+            assert torch.equal(result, expected)
+
+
+def test_intermediate_tensors_share_memory() -> None:
+    tensors = torch.randn(ROWS, SIZE), torch.randn(ROWS, SIZE), torch.randn(SIZE)
+    blocks = Blocks()
+    _, one = recorded(blocks, *tensors)
+    taken = blocks.nbytes
+    assert taken <= 4 * (1 << (4 * ROWS * SIZE - 1).bit_length()), "60 tensors without reuse"
+    _, other = recorded(blocks, *tensors)
+    assert blocks.nbytes == taken, "programs share their blocks"
+    assert one.data_ptr() % 64 == 0 and other.shape == one.shape
+
+
+def test_living_tensors_have_memory_of_their_own() -> None:
+    with ReusedMemory(Blocks()):
+        kept = [torch.empty(3, 5, dtype=torch.bfloat16) for _ in range(8)]
+        views = [torch.empty(64).view(8, 8)[2:] for _ in range(8)]
+    places = [tensor.untyped_storage().data_ptr() for tensor in (*kept, *views)]
+    assert len(set(places)) == 16
+    assert [tuple(tensor.shape) for tensor in (kept[0], views[0])] == [(3, 5), (6, 8)]
+
+
+def test_operations_of_pytorch_cannot_be_recorded() -> None:
+    x = torch.ones(2, 2)
+    with pytest.raises(NotRecordableError, match="mul"), ReusedMemory(Blocks()):
+        x * 2
+
+
+def test_arguments_of_recorded_calls_can_change() -> None:
+    x, weight = torch.randn(4, SIZE), torch.ones(SIZE)
+    other = torch.randn(4, SIZE)
+    with recorded_calls() as calls:
+        result, last = rms_norm(x, weight, 1e-6), silu_and_mul(x)
+    program = Program(calls)
+    assert program.calls_of(norm_cpu.callback(torch.float32)) == [0]
+    program.run()
+    assert torch.equal(result, rms_norm(x, weight, 1e-6))
+    program.change([0], {1: 2, 3: other.data_ptr()})
+    program.run()
+    assert torch.equal(result[:2], rms_norm(other[:2], weight, 1e-6)), "two rows of other values"
+    assert torch.equal(result[2:], rms_norm(x[2:], weight, 1e-6)), "as they were"
+    assert torch.equal(last, silu_and_mul(x))
+
+
+def test_a_kernel_runs_again_after_a_recording_that_failed() -> None:
+    with pytest.raises(ZeroDivisionError), recorded_calls():
+        np.divmod(1, 1)
+        raise ZeroDivisionError
+    assert not torch.equal(rms_norm(torch.ones(1, 8), torch.ones(8), 1e-6), torch.zeros(1, 8))

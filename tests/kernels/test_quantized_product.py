@@ -1,0 +1,183 @@
+"""Quantized products against float64, and the independence of a row's bits."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from arbora.kernels.linear import Linear, QuantizedPacker, QuantizedProduct, QuantizedShape, takes
+from arbora.kernels.linear.quantized import groups_of_activations, stored_group
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+CPU = torch.device("cpu")
+ONE_ROUNDING = {torch.float32: 2**-23, torch.bfloat16: 2**-8, torch.float16: 2**-11}
+
+
+@dataclass(frozen=True)
+class Case:
+    shape: QuantizedShape
+    product: QuantizedProduct
+    codes: torch.Tensor
+    scales: torch.Tensor
+    offsets: torch.Tensor
+    """float32 [outputs, groups], also if the shape has a zero"""
+    bias: torch.Tensor | None
+
+
+def make_case(shape: QuantizedShape, seed: int = 0, biased: bool = True, step: int = 96) -> Case:
+    random = torch.Generator().manual_seed(seed)
+    sizes = (shape.outputs, shape.inputs // shape.group)
+    codes = torch.randint(0, 1 << shape.bits, (shape.outputs, shape.inputs), generator=random).byte()
+    scales = (torch.rand(sizes, generator=random) + 0.1) / (1 << shape.bits)
+    offsets = -torch.rand(sizes, generator=random) if shape.zero is None else -shape.zero * scales
+    bias = torch.randn(shape.outputs, generator=random) if biased else None
+    packer = QuantizedPacker(shape)
+    for begin in range(0, shape.outputs, step):
+        part = slice(begin, begin + step)
+        packer.write(begin, codes[part], scales[part], offsets[part] if shape.zero is None else None)
+    return Case(shape, packer.product(bias), codes, scales, offsets, bias)
+
+
+def quantized(x: torch.Tensor, group: int) -> torch.Tensor:
+    """float64 activations after the product's rounding to 8 bits."""
+    parts = x.float().view(len(x), -1, group)
+    largest = parts.abs().amax(dim=2, keepdim=True)
+    inverse = torch.where(largest < 2**-100, 0.0, torch.tensor(127.0) / largest)
+    return ((parts * inverse).round().double() * (largest / 127).double()).view(len(x), -1)
+
+
+def activations(rows: int, inputs: int, seed: int, dtype: torch.dtype) -> torch.Tensor:
+    """Normal values with an outlier of 1000 in each row, and groups that are 0."""
+    random = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, inputs, generator=random)
+    x[torch.arange(rows), torch.randint(0, inputs, (rows,), generator=random)] *= 1000
+    x.view(rows, -1, 16)[torch.rand(rows, inputs // 16, generator=random) < 0.1] = 0
+    return x.to(dtype)
+
+
+shapes = st.builds(
+    lambda outputs, bits, group, groups, given: QuantizedShape(
+        outputs, group * groups, bits, group, None if given else 1 << (bits - 1)
+    ),
+    st.integers(1, 200),
+    st.sampled_from([4, 8]),
+    st.sampled_from([16, 32, 48, 64, 128, 192, 256]),
+    st.integers(1, 5),
+    st.booleans(),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shapes, st.integers(1, 70), st.sampled_from(list(ONE_ROUNDING)), st.booleans(), st.integers(0, 2**32 - 1)
+)
+def test_a_product_agrees_with_float64(
+    shape: QuantizedShape, rows: int, dtype: torch.dtype, biased: bool, seed: int
+) -> None:
+    case = make_case(shape, seed, biased)
+    x = activations(rows, shape.inputs, seed, dtype)
+    weight = case.product.rows(torch.arange(shape.outputs)).double()
+    codes = quantized(x, stored_group(shape.group) * groups_of_activations(shape))
+    expected = codes @ weight.T
+    offsets = case.offsets.repeat_interleave(shape.group, 1).double().abs()
+    magnitude = codes.abs() @ (weight.abs() + 2 * offsets).T  # the codes and the offsets are multiplied apart
+    if case.bias is not None:
+        expected, magnitude = expected + case.bias, magnitude + case.bias.abs()
+    y = case.product(x)
+    assert y.dtype == dtype
+    bound = ONE_ROUNDING[dtype] * expected.abs() + magnitude * 2**-20  # 16 float32 roundings
+    assert ((y.double() - expected).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("given", [False, True], ids=["zero", "offsets"])
+def test_stored_weights_are_the_given_ones_but_for_the_rounding_of_scales(bits: int, given: bool) -> None:
+    case = make_case(QuantizedShape(77, 96, bits, 32, None if given else 1 << (bits - 1)), step=20)
+    scales, offsets = (each.repeat_interleave(32, 1) for each in (case.scales, case.offsets))
+    parts = case.codes.float() * scales
+    ids = torch.tensor([76, 0, 33, 33])
+    expected, bound = (parts + offsets)[ids], (parts.abs() + offsets.abs())[ids] * 2**-11 + 1e-6
+    assert ((case.product.rows(ids) - expected).abs() <= bound).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(shapes, st.integers(2, 90), st.data())
+def test_a_rows_bits_depend_neither_on_other_rows_nor_on_threads(
+    shape: QuantizedShape, rows: int, data: st.DataObject
+) -> None:
+    product = make_case(shape).product
+    x = activations(rows, shape.inputs, 1, torch.float32)
+    y = product(x)
+    begin = data.draw(st.integers(0, rows - 1))
+    end = data.draw(st.integers(begin + 1, rows))
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(data.draw(st.integers(1, 3)))
+        assert torch.equal(product(x[begin:end]), y[begin:end])
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("given", [False, True], ids=["zero", "offsets"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("rows", [3, 20])
+def test_a_row_with_nan_or_infinity_gives_nan_in_that_row_only(
+    rows: int, value: float, given: bool, bits: int
+) -> None:
+    product = make_case(QuantizedShape(40, 64, bits, 32, None if given else 3)).product
+    x = torch.randn(rows, 64)
+    y = product(x)
+    x[1, 40] = value
+    changed = product(x)
+    assert changed[1].isnan().all()
+    keep = torch.arange(rows) != 1
+    assert torch.equal(changed[keep], y[keep])
+
+
+def test_columns_may_be_stored_in_another_order() -> None:
+    order = torch.randperm(96)
+    shape = QuantizedShape(64, 96, 8, 32, 128)
+    plain = make_case(shape)
+    packer = QuantizedPacker(shape, order)
+    packer.write(0, plain.codes, plain.scales, None)
+    product = packer.product(plain.bias)
+    x = torch.randn(5, 96)
+    assert torch.equal(product(x), plain.product(x[:, order]))
+    ids = torch.tensor([5, 63])
+    assert torch.equal(product.rows(ids)[:, order], plain.product.rows(ids))
+
+
+def test_no_row_gives_no_row() -> None:
+    assert make_case(QuantizedShape(40, 64, 8, 32, 128)).product(torch.empty(0, 64)).shape == (0, 40)
+
+
+def test_a_linear_has_the_sizes_of_its_quantized_product() -> None:
+    case = make_case(QuantizedShape(40, 64, 4, 32, 8))
+    linear = Linear.quantized(case.product)
+    x = torch.randn(3, 64).bfloat16()
+    assert (linear.in_features, linear.out_features) == (64, 40)
+    assert torch.equal(linear(x), case.product(x))
+
+
+@pytest.mark.parametrize(
+    "bits, group, zero, bits_a_weight",
+    [(4, 32, 8, 4.5), (4, 32, None, 5), (4, 128, 8, 4.125), (8, 1024, 128, 8.125)],
+)
+def test_a_weight_takes_few_bits(bits: int, group: int, zero: int | None, bits_a_weight: float) -> None:
+    shape = QuantizedShape(4096, 1024, bits, group, zero)
+    nbytes = QuantizedPacker(shape).product(None).nbytes
+    assert nbytes == 4096 * 1024 * bits_a_weight / 8 + 4096 * 4
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [QuantizedShape(8, 40, 4, 40, 8), QuantizedShape(8, 64, 3, 32, 4), QuantizedShape(8, 64, 8, 48, 4)],
+)
+def test_other_groups_and_bits_are_not_taken(shape: QuantizedShape) -> None:
+    assert not takes(shape, CPU)
+
+
+def test_only_the_cpu_has_a_product() -> None:
+    shape = QuantizedShape(8, 64, 4, 32, 8)
+    assert takes(shape, CPU) and not takes(shape, torch.device("cuda"))

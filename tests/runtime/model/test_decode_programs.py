@@ -1,0 +1,109 @@
+"""Decode steps replayed as CPU programs against the same steps run kernel by kernel."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from arbora.kernels.linear.streamed import streams
+from arbora.runtime.messages import RowGroup
+from arbora.runtime.model.decode_programs import DecodePrograms
+from arbora.runtime.model.input_batch import InputBatch
+from checkpoints import WINDOWED, random_model, save_model
+from step_driver import StepDriver
+
+SLOTS, PAGE, CONTEXT = 5, 4, 160
+PROMPTS = [np.random.default_rng(length).integers(0, 256, length).tolist() for length in (3, 134, 5, 99, 2)]
+SHARED = 8
+GROUPS = [RowGroup(first_row=1, rows=2, shared_tokens=SHARED)]
+ALWAYS = [5, 1, 4, 5, 3, 3, 2] if streams(torch.bfloat16) else []
+"""Rows of the steps in `test_…`; processors without the instruction need operations of PyTorch."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(random_model("qwen3", **WINDOWED), tmp_path_factory.mktemp("model"))
+
+
+class Compared:
+    """Runs each forward pass both ways, and notes how many rows were replayed."""
+
+    def __init__(self, driver: StepDriver, batch_invariant: bool) -> None:
+        self.replayed: list[int] = []
+        self._decoder, self._kvs = driver.runner._decoder, driver.runner._kvs
+        config = self._decoder._config
+        self._programs = DecodePrograms(config, self._decoder, self._kvs, batch_invariant)
+        driver.runner.replay_with(self._forward)
+
+    def _forward(self, batch: InputBatch) -> torch.Tensor | None:
+        before = [kv.clone() for kv in self._kvs]
+        hidden = self._programs.forward(batch)
+        if hidden is None:
+            return None
+        self.replayed.append(batch.size)
+        hidden, written = hidden.clone(), [kv.clone() for kv in self._kvs]
+        for kv, old in zip(self._kvs, before, strict=True):
+            kv.copy_(old)
+        assert torch.equal(hidden, self._decoder.forward(batch, self._kvs))
+        assert all(torch.equal(one, other) for one, other in zip(written, self._kvs, strict=True))
+        return hidden
+
+
+def started(model: Path, **fields: object) -> StepDriver:
+    sizes = {"page_size": PAGE, "max_model_len": CONTEXT, "max_running": SLOTS, "enforce_eager": True}
+    driver = StepDriver.load(model, **{"dtype": "bfloat16", **sizes, **fields})
+    for slot, prompt in enumerate(PROMPTS):
+        driver.start(slot)
+        if slot == 2:
+            driver.share(slot, 1, SHARED)
+        driver.run([driver.row(slot, prompt)])
+    return driver
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_replayed_steps_give_the_same_bits_as_kernels_run_one_by_one(
+    model: Path, deterministic: bool, kv_dtype: str
+) -> None:
+    driver = started(model, deterministic=deterministic, kv_dtype=kv_dtype)
+    compared = Compared(driver, deterministic)
+    for slots in ([0, 1, 2, 3, 4], [3], [0, 2, 3, 4], [4, 3, 2, 1, 0]):
+        driver.run([driver.row(slot) for slot in slots])
+    for slots, groups in (([0, 1, 2], GROUPS), ([0, 1, 2], []), ([1, 2], [])):
+        driver.run([driver.row(slot) for slot in slots], groups)
+    assert compared.replayed == ALWAYS
+
+
+def test_steps_of_random_rows_are_replayed(model: Path) -> None:
+    driver, chosen = started(model), random.Random(0)
+    compared = Compared(driver, batch_invariant=False)
+    for _ in range(20):
+        slots = chosen.sample(range(SLOTS), chosen.randint(1, SLOTS))
+        driver.run([driver.row(slot) for slot in slots])
+    assert len(compared.replayed) == (20 if ALWAYS else 0)
+
+
+def test_only_steps_in_which_all_rows_have_one_token_and_sample_are_replayed(model: Path) -> None:
+    driver = started(model)
+    compared = Compared(driver, batch_invariant=False)
+    driver.run([driver.row(0), driver.row(1, [5], sample=False)])
+    driver.run([driver.row(0), driver.row(1, [7, 8])])
+    assert compared.replayed == []
+
+
+def test_models_that_need_operations_of_pytorch_run_kernel_by_kernel(model: Path) -> None:
+    driver = started(model, dtype="float32")
+    compared = Compared(driver, batch_invariant=False)
+    driver.run([driver.row(0)])
+    driver.run([driver.row(0)])
+    assert compared.replayed == []
+
+
+def test_programs_are_used_unless_eager_steps_are_asked_for(model: Path) -> None:
+    for eager in (False, True):
+        runner = StepDriver.load(model, dtype="bfloat16", enforce_eager=eager).runner
+        owner = getattr(runner._replay, "__self__", None)
+        assert isinstance(owner, DecodePrograms) is not eager

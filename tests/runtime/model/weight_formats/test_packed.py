@@ -1,0 +1,145 @@
+"""Weights that stay packed: what their products hold and give, against the expanded weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from arbora.kernels.linear import QuantizedProduct
+from arbora.runtime.model.decoder_config import load_decoder_config
+from arbora.runtime.model.weight_formats import Checkpoint, Projection, ProjectionLoader, checkpoint_formats
+from arbora.runtime.model.weight_formats.expand import groups_of
+from arbora.runtime.model.weight_formats.packing import packing_of
+from arbora.runtime.model.weight_formats.weight_format import CodedRows, CodedWeight
+from arbora.runtime.model.weights import layer_projections
+from gguf import GGMLQuantizationType as Type
+from gguf_models import one_type, q4_k_m, write_gguf
+from quantized_checkpoints import CASES, Case, write_quantized
+from quantizers import int8_channel
+from step_driver import StepDriver
+from transformers_oracle import EVERY_LOGPROB, expected_logprobs, random_tokens
+
+CPU = torch.device("cpu")
+SCALE_ERROR = 2**-11
+"""of a scale or offset: products store float16"""
+EXPANDED = {
+    "fp8",
+    "compressed-tensors fp8",
+    "gptq with uneven groups",
+}
+"""beginnings of the names of cases without a product"""
+
+
+@pytest.fixture(scope="module", params=CASES)
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp(request.param.replace(" ", "-"))
+    write_quantized(CASES[request.param], directory)
+    return directory
+
+
+def loader_of(directory: Path) -> ProjectionLoader:
+    checkpoint = Checkpoint(directory)
+    choose = checkpoint_formats(directory, checkpoint).choose
+    return ProjectionLoader(checkpoint, choose, torch.float32, CPU, batch_invariant=False)
+
+
+def joined(directory: Path) -> list[tuple[Projection, ...]]:
+    config = load_decoder_config(directory)
+    layers = [layer_projections(config, layer) for layer in range(config.layers)]
+    return [run for each in layers for run in (each.qkv, (each.output,), each.gate_up, (each.down,))]
+
+
+def test_results_differ_from_the_expanded_weights_by_the_rounding_of_activations(directory: Path) -> None:
+    loader = loader_of(directory)
+    for projections in joined(directory):
+        x = torch.randn(5, projections[0].inputs)
+        x[:, 3] *= 20
+        weight = loader.weight(*projections).double()
+        bias = loader._bias(projections)
+        expected = x.double() @ weight.T + (0 if bias is None else bias.double())
+        # Half a step of the largest input of a row bounds each input's rounding.
+        step = x.abs().amax(1, keepdim=True).double() / 127 / 2
+        magnitudes = weight.abs().sum(1)
+        bound = 1.01 * step * magnitudes + 2 * SCALE_ERROR * (x.abs().double() @ weight.abs().T)
+        difference = (loader.linear(*projections)(x).double() - expected).abs()
+        assert (difference <= bound + 1e-4).all(), projections[0].name
+
+
+def test_every_format_with_a_product_stays_packed(directory: Path, request: pytest.FixtureRequest) -> None:
+    case = next(name for name in CASES if directory.name.startswith(name.replace(" ", "-") + "0"))
+    down = loader_of(directory)._packing(layer_projections(load_decoder_config(directory), 0).down)
+    assert (down is None) == any(case.startswith(name) for name in EXPANDED), case
+
+
+def test_the_stored_weights_are_the_checkpoints(directory: Path) -> None:
+    loader = loader_of(directory)
+    for projections in joined(directory):
+        for projection in projections:
+            expected = loader.weight(projection)
+            got = loader.rows(projection)(torch.arange(projection.outputs, dtype=torch.int32))
+            # Scales and offsets are rounded; an offset is at most as large as the group's range.
+            bound = 2 * SCALE_ERROR * 2 * expected.abs().amax(1, keepdim=True)
+            assert ((got - expected).abs() <= bound).all(), projection.name
+
+
+def test_a_tied_embedding_is_stored_once_with_the_head(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "model.gguf", "qwen3", one_type(Type.Q8_0), tie_word_embeddings=True)
+    loader = loader_of(tmp_path)
+    rows, head = loader.rows_and_head(Projection("model.embed_tokens", 300, 256, kind="Embedding"))
+    assert isinstance(head._product, QuantizedProduct)
+    assert rows.__self__ is head._product  # type: ignore[attr-defined]
+    expected = loader.weight(Projection("model.embed_tokens", 300, 256))
+    assert torch.equal(rows(torch.tensor([3, 299, 3], dtype=torch.int32)), expected[[3, 299, 3]])
+
+
+def test_projections_of_several_types_become_several_products_of_one_input(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "model.gguf", "llama", q4_k_m)
+    loader = loader_of(tmp_path)
+    q, k, v = (
+        Projection(f"model.layers.0.self_attn.{name}", outputs, 256)
+        for name, outputs in (("q_proj", 256), ("k_proj", 128), ("v_proj", 128))
+    )
+    packings = [loader._packing(each) for each in (q, k, v)]
+    assert packings[0] == packings[1] != packings[2]
+    x = torch.randn(4, 256)
+    whole = loader.linear(q, k, v)
+    assert (whole.out_features, whole.in_features) == (512, 256)
+    assert torch.equal(whole(x), torch.cat([loader.linear(each)(x) for each in (q, k, v)], dim=1))
+
+
+def test_groups_of_unequal_sizes_have_no_product() -> None:
+    def rows(piece: slice) -> CodedRows:
+        raise AssertionError
+
+    def packed(index: list[int]) -> bool:
+        groups = groups_of(torch.tensor(index), 64, 16)
+        return packing_of(CodedWeight(4, groups, 8, rows), 16, 64, CPU) is not None
+
+    assert packed([3, 2, 1, 0] * 16)
+    assert not packed([0] * 17 + [1] * 15 + [2] * 16 + [3] * 16)
+
+
+@pytest.mark.parametrize(
+    "case", ["compressed-tensors int8", "compressed-tensors 8 bits, packed", "gptq", "awq"]
+)
+def test_logprobs_stay_near_those_of_the_expanded_weights(tmp_path: Path, case: str) -> None:
+    model = write_quantized(CASES[case], tmp_path)
+    tokens = random_tokens(60)
+    driver = StepDriver.load(tmp_path)
+    driver.start(0, EVERY_LOGPROB)
+    got, expected = driver.prompt_logprobs(0, tokens, 37), expected_logprobs(model, tokens)[:-1]
+    divergence = (expected.exp() * (expected - got)).sum(1)
+    assert 1e-7 < divergence.mean() < 3e-3, divergence.mean()
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_rows_bits_do_not_depend_on_the_chunks(tmp_path: Path, deterministic: bool) -> None:
+    case = Case(CASES["compressed-tensors int8"].config, int8_channel())
+    write_quantized(case, tmp_path)
+    loader = loader_of(tmp_path)
+    x = torch.randn(70, 64)
+    for projections in joined(tmp_path):
+        if projections[0].inputs == 64:
+            linear = loader.linear(*projections)
+            assert torch.equal(linear(x), torch.cat([linear(x[:1]), linear(x[1:33]), linear(x[33:])]))
