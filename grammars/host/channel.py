@@ -12,7 +12,7 @@ from .messages import MAX_ANSWER
 
 
 class ChannelClosedError(Exception):
-    """The other end is closed, or has sent a message that no such process sends."""
+    """The other end is closed, or has sent an invalid message."""
 
 
 class Channel:

@@ -1,4 +1,4 @@
-"""The scheduler's end of llguidance's processes: starts them, and ends those that stall."""
+"""Starts llguidance's processes for the scheduler, and ends processes that stall."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class GrammarProcess:
     def __init__(
         self, server: _Running, number: int, channel: Channel, release: Callable[[Channel], None]
     ) -> None:
-        """`release` is called once, when the process ends in one of these ways."""
+        """`release` is called once, when the process ends."""
         self.end = weakref.finalize(self, release, channel)
         self.end.atexit = False
         self.channel = channel
@@ -92,7 +92,8 @@ class GrammarProcess:
         raise bare_copy(fault)  # a raised error refers to the frame and so to this object; `fault` must not
 
     def _timed_out(self, deadline_s: float) -> Exception:
-        """The error of a process that gave no answer; if the server is stopped, no grammar is at fault."""
+        """The error of a process that gave no answer. If the server gives none either, it is killed, and the
+        error blames no grammar."""
         self._server.tell(KILL, self.number)
         end = self._server.end_of(self.number, ANSWER_DEADLINE_S)
         if end is not None:
@@ -183,8 +184,7 @@ class HostServer:
             running.close()
 
     def _busy(self, tenant: str) -> str | None:
-        """Why the tenant gets no process now, or None. A tenant holds at most as many as are left to
-        others."""
+        """Why the tenant gets no process now, or None. A tenant may hold at most as many as are free."""
         free = MOST_PROCESSES - self.live
         if free <= 0:
             return f"the server follows {MOST_PROCESSES} grammars already; try again later"

@@ -1,7 +1,7 @@
 """The scheduler's matchers for grammars that llguidance follows, each in its own process.
 
-A matcher sends the kept tokens and reads the answer later. So all processes of a step's rows work at the same
-time, and a row costs one exchange of messages for each token.
+A matcher sends the kept tokens and reads the answer later, so that the processes of a step's rows work at the
+same time. Each token costs a row one exchange of messages.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Compiled(Struct, tag=True, array_like=True):
 class Description(Struct, tag=True, array_like=True):
     """Facts about a structural tag that can't be compiled as it is.
 
-    `schemas`: for each schema its function, and what may replace it; `grammar`: the grammar behind a thought,
+    `schemas`: for each schema its function, and what may replace it; `grammar`: the grammar after a thought,
     if there is one.
     """
 
@@ -84,7 +84,7 @@ Request: TypeAlias = Advance | Leave
 
 
 class Standing(Struct, array_like=True):
-    """A matcher's error, the text that must come next, and the next token's mask."""
+    """The state of a matcher: its error, the text that must come next, and the next token's mask."""
 
     matcher: int
     error: Fault | None
@@ -93,8 +93,8 @@ class Standing(Struct, array_like=True):
 
 
 class Ended(Struct, array_like=True):
-    """A process ended, with a status as `subprocess` gives it, after so much processor time. Process 0
-    stands for the server and means that it is ready."""
+    """The end of a process: its status as `subprocess` gives it, and its processor time. Process 0 is the
+    server; it sends this once, when it is ready."""
 
     process: int
     status: int

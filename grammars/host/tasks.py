@@ -44,5 +44,5 @@ def described(spec: GrammarSpec) -> Description:
 def _thinking_in_lark(spec: GrammarSpec, lark: str) -> Format:
     """The format of a thought and a grammar; `lark` is the grammar in Lark."""
     format = read_format(spec.text)
-    assert isinstance(format, Thinking), "only a thought has a grammar behind it"
+    assert isinstance(format, Thinking), "only a thought has a grammar after it"
     return msgspec.structs.replace(format, content=Grammar(lark))

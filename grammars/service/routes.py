@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
@@ -17,8 +17,10 @@ from ..errors import (
     GrammarError,
     NotCoveredError,
     NoValueError,
+    OutOfTimeError,
     ProcessEndedError,
     TooLargeError,
+    UnfinishedError,
     WrongKeywordError,
 )
 from ..host.grammar import HostGrammar
@@ -32,6 +34,7 @@ from .worker import AutomatonWorkers
 
 Compiled: TypeAlias = Automaton | HostGrammar
 DEADLINE_S = 2.0
+SHORT_S = 0.1  # of processor time, of a first attempt; most schemas take less
 HOST_BYTES = 384 << 20  # of memory for a grammar in llguidance
 _ANY_TEXT = '{"type":"any_text"}'
 _LARK = re.compile(r"\s*(%llguidance\b|start\s*:(?!:=))")
@@ -41,10 +44,16 @@ log = logging.getLogger(__name__)
 
 
 class Asked(NamedTuple):
-    """A grammar to compile, and the tenant that pays for it."""
+    """A grammar to compile, and the tenant that pays for it. `is_short`: the attempt may take `SHORT_S`
+    only."""
 
     spec: GrammarSpec
     tenant: str
+    is_short: bool = False
+
+    @property
+    def deadline_s(self) -> float:
+        return min(SHORT_S, DEADLINE_S) if self.is_short else DEADLINE_S
 
 
 class Routes:
@@ -57,7 +66,7 @@ class Routes:
 
     def compiled(self, asked: Asked) -> Compiled:
         """The compiled grammar. Raises CompilerError if our compiler failed and llguidance doesn't cover the
-        grammar."""
+        grammar, UnfinishedError if a short attempt took too long."""
         compiled = self._matcher_of(asked)
         if asked.spec.closing and isinstance(compiled, Automaton):
             compiled.find_shortest_exits()
@@ -137,7 +146,7 @@ class Routes:
         if any(map(_LARK.match, grammar.split("\n"))):
             return grammar
         try:
-            lark = self._worked(Job("", GrammarSpec("grammar", grammar), DEADLINE_S, asked.tenant))
+            lark = self._worked(asked, "", GrammarSpec("grammar", grammar))
         except TooLargeError as error:
             raise TooLargeError(f"it can't be read: {error}") from None
         assert isinstance(lark, str)
@@ -194,29 +203,47 @@ class Routes:
         kept = self._files.get(key) if self._files else None
         if kept is not None:
             return kept
-        automaton = self._worked(Job(key, spec, DEADLINE_S, asked.tenant))
+        automaton = self._worked(asked, key, spec)
         assert isinstance(automaton, Automaton)
         if self._files:
             self._files.put(automaton)
         return automaton
 
-    def _worked(self, job: Job) -> Result:
+    def _worked(self, asked: Asked, key: str, spec: GrammarSpec) -> Result:
         try:
+            job = Job(key, spec, asked.deadline_s, asked.tenant, is_long=not asked.is_short)
             return self._workers.build(job)
+        except OutOfTimeError:
+            if asked.is_short:
+                raise UnfinishedError from None
+            raise
         except CompilerError as fault:
-            log.warning("the grammar compiler failed at %r: %s", job.spec.text[:_SHOWN], fault)
+            log.warning("the grammar compiler failed at %r: %s", spec.text[:_SHOWN], fault)
             raise
 
     def _described(self, asked: Asked) -> Description:
-        return self._host.described(_host_job(asked.spec, "describe"), asked.tenant)
+        with _unfinished_if_short(asked):
+            return self._host.described(_host_job(asked, "describe"), asked.tenant)
 
     def _by_host(self, asked: Asked, task: Task, lark: str = "") -> HostGrammar:
-        return self._host.compiled(_host_job(asked.spec, task, lark), asked.tenant)
+        with _unfinished_if_short(asked):
+            return self._host.compiled(_host_job(asked, task, lark), asked.tenant)
 
 
-def _host_job(spec: GrammarSpec, task: Task, lark: str = "") -> CompileJob:
+@contextmanager
+def _unfinished_if_short(asked: Asked) -> Iterator[None]:
+    """Raises UnfinishedError for a short attempt of llguidance that timed out."""
+    try:
+        yield
+    except TimeoutError:
+        if asked.is_short:
+            raise UnfinishedError from None
+        raise
+
+
+def _host_job(asked: Asked, task: Task, lark: str = "") -> CompileJob:
     """llguidance's part of compiling a grammar."""
-    return CompileJob(task, spec, DEADLINE_S, HOST_BYTES, lark)
+    return CompileJob(task, asked.spec, asked.deadline_s, HOST_BYTES, lark)
 
 
 def _for_automaton(spec: GrammarSpec) -> GrammarSpec:

@@ -1,4 +1,4 @@
-"""Structural tags: free text, fixed text and JSON in turns, compiled to one stack automaton."""
+"""Structural tags: a sequence of free text, fixed text and JSON, compiled to one stack automaton."""
 
 from .compile import TagCompiler
 from .format import Format, read_format

@@ -77,8 +77,8 @@ class TagCompiler:
 
 
 class _Place(NamedTuple):
-    """A position in the text. `texts`: if all continuations begin with fixed texts, these and the state
-    behind each; `may_end`: the text may end here."""
+    """A position in the text. `texts`: the fixed texts with which all continuations begin, and the state
+    after each; None if some begin otherwise. `may_end`: the text may end here."""
 
     state: int
     texts: tuple[tuple[bytes, int], ...] | None = None
@@ -86,7 +86,7 @@ class _Place(NamedTuple):
 
 
 class _Builder:
-    """Makes states from the last one to the first, as a state must know what follows it."""
+    """Makes states from the last one to the first, because a state refers to the next ones."""
 
     def __init__(self, compile_schema: CompileSchema, spell: Spell) -> None:
         self._compile_schema = compile_schema
@@ -153,9 +153,9 @@ class _Builder:
         return _Place(self._copies[key])
 
     def _free(self, found: Sequence[tuple[Pattern, int]], after: _Place) -> _Place:
-        """Free text up to a pattern, or to what comes after."""
+        """Free text up to a pattern, or to the text after it."""
         if after.texts is None:
-            raise GrammarError("behind any text must come a fixed text or the end")
+            raise GrammarError("after any text must come a fixed text or the end")
         both = [*found, *((Pattern(text), state) for text, state in after.texts)]
         free = free_text([pattern for pattern, _ in both], may_end=after.may_end)
         following = {place: state for place, (_, state) in zip(free.found, both, strict=True)}
@@ -190,13 +190,13 @@ class _Builder:
         return self._any_of(self._tag(tag, self._spell(tag.begin), behind) for tag in firsts)
 
     def _known_early(self, begin: bytes, behind: int) -> tuple[Pattern, int]:
-        """A pattern at the start, without the spaces at its end. Most tokens begin with a space, and each
-        would count as a difference from all other positions in the text."""
+        """A pattern at the start, without the spaces at its end: most tokens begin with a space, so a mask
+        would differ from the masks of all other positions in as many tokens."""
         known = begin.rstrip(b" ") or begin
         return Pattern(known, at_start=True), self._linker.text(begin[len(known) :], behind)
 
     def _entries(self, tag: Tag, behind: _Place) -> list[tuple[str, int]]:
-        """The beginnings that identify a tag, and the states behind them."""
+        """The beginnings that identify a tag, and the states after them."""
         if not isinstance(tag.content, TagsWithSeparator):
             return [(tag.begin, self._tag(tag, b"", behind).state)]
         ends = self._any_of(self._text(self._spell(end), behind) for end in tag.ends)
@@ -204,7 +204,7 @@ class _Builder:
         return [(tag.begin + each.begin, self._tag(each, b"", inside).state) for each in tag.content.tags]
 
     def _behind(self, trigger: str, tag: Tag) -> bytes:
-        """The rest of the tag's beginning behind its trigger."""
+        """The rest of the tag's beginning after its trigger."""
         begin, first = self._spell(tag.begin), self._spell(trigger)
         if not begin.startswith(first):
             raise GrammarError(f"the trigger {trigger!r} ends within a special token of {tag.begin!r}")
@@ -215,7 +215,7 @@ class _Builder:
         return first if format.at_least_one else self._any_of([first, after])
 
     def _series(self, format: TagsWithSeparator, after: _Place) -> tuple[_Place, _Place]:
-        """The positions behind one of the tags, and before the first."""
+        """The positions after one of the tags, and before the first."""
         behind = after if format.stop_after_first else self._hole()
         first = self._any_of(self._tag(tag, self._spell(tag.begin), behind) for tag in format.tags)
         if not format.stop_after_first:
@@ -243,7 +243,7 @@ class _Builder:
         return self._any_of([self._text(self._spell(format.start), thought), content])
 
     def _thought(self, format: Thinking, content: _Place) -> _Place:
-        """The thought up to its end, and the line breaks that models write behind it."""
+        """The thought up to its end, and the line breaks that models write after it."""
         if not isinstance(format.content, TriggeredTags):
             breaks = [self._text(b"\n" * count, content) for count in range(3)]
             content = self._any_of(breaks)

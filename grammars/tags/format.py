@@ -1,6 +1,6 @@
 """The formats that a structural tag is made of, as JSON.
 
-Names and meanings of the types are those that xgrammar gave them; `keywords`, `grammar` and `thinking` are
+The types have the names and meanings of xgrammar; `keywords`, `grammar` and `thinking` are
 for our own use.
 """
 
@@ -73,7 +73,7 @@ class Grammar(Struct, tag="grammar", frozen=True):
 
 
 class AnyText(Struct, tag="any_text", frozen=True):
-    """Any text up to the first occurrence of what follows; it may hold special tokens."""
+    """Any text up to the first occurrence of the next format; it may hold special tokens."""
 
 
 class Elements(Struct, tag="sequence", frozen=True):
@@ -95,7 +95,7 @@ class Tag(Struct, tag="tag", frozen=True):
 class TriggeredTags(Struct, tag="triggered_tags", frozen=True):
     """Any text, in which a trigger begins one of the tags whose `begin` starts with it.
 
-    The tags `at_start` begin only at the text's start and behind another tag, there behind one of the
+    The tags `at_start` begin only at the text's start and after another tag, there after one of the
     `leads`. Their whole beginning is a trigger, with that of the first inner tag if they hold tags with a
     separator. With `at_least_one` a tag comes before any text, with `stop_after_first` nothing comes after
     it.

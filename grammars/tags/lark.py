@@ -45,7 +45,7 @@ def in_lark(format: Format, terms: Terms, schema_of: SchemaOf, special: Collecti
 
 
 class _Writer:
-    """`after`: the fixed text behind a format, if the format needs it."""
+    """`after`: the fixed text after a format, if the format needs it."""
 
     def __init__(self, terms: Terms, schema_of: SchemaOf, special: Collection[int]) -> None:
         self._terms = terms
@@ -115,8 +115,8 @@ class _Writer:
         return term if _is_token(term) else self._rule("/(?s:.*)/", f"suffix={term}")
 
     def _early(self, text: str) -> str:
-        """A text at the start of free text, which is no free text once it is complete but for its last
-        spaces."""
+        """A text at the start of free text. It ends the free text as soon as only its last spaces are
+        missing."""
         known = text.rstrip(" ") or text
         term = self._only_term(known)
         if not _is_token(term):
@@ -124,8 +124,8 @@ class _Writer:
         return f"{term} {self._literal([text[len(known) :]])}"
 
     def _only_term(self, text: str) -> str:
-        """The text as one lexeme: text or a special token. Parts of it would count before the whole is
-        complete."""
+        """The text as one lexeme, text or a special token. Several lexemes would match before the whole text
+        is complete."""
         match self._terms(text):
             case [term]:
                 return term
@@ -175,7 +175,7 @@ class _Writer:
         return f"{self._literal([tag.begin])} {self._inside(tag)}"
 
     def _inside(self, tag: Tag) -> str:
-        """The grammar of what follows the tag's beginning."""
+        """The grammar of the text after the tag's beginning."""
         if isinstance(tag.content, AnyText):
             return self._until(tag.ends)
         return f"{self.written(tag.content, [])} {self._literal(tag.ends)}"

@@ -1,4 +1,4 @@
-"""Joins automata and fixed texts, one behind the other, to one stack automaton."""
+"""Joins a sequence of automata and fixed texts to one stack automaton."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Linker:
         return following
 
     def fork(self, states: Iterable[int]) -> int:
-        """The state that stands for all of these at once."""
+        """A state that allows every text that one of these states allows."""
         members = frozenset(states)
         if len(members) == 1:
             return next(iter(members))
@@ -41,15 +41,15 @@ class Linker:
         return self._forks[members]
 
     def hole(self) -> int:
-        """A state that `fill` will define."""
+        """A new state; `fill` defines it later."""
         return self._reserved(1)
 
     def fill(self, hole: int, state: int) -> None:
         self._holes[hole] = state
 
     def add(self, machine: StackAutomaton, following: Mapping[int, int]) -> int:
-        """The start of a copy of the machine. From a state in `following`, with an empty stack, the text may
-        go on as from the state that it is mapped to, or as in the machine."""
+        """The start of a copy of the machine. In a state of `following`, with an empty stack, the text may
+        also continue from the state that it is mapped to."""
         first = self._reserved(len(machine.transitions))
         goes_on = (machine.transitions != DEAD).any(axis=1)
         leaves = {

@@ -185,7 +185,7 @@ class _Joined:
         if min(entries) < DEAD:
             byte = int(np.flatnonzero(self._tables.class_of_byte == column)[0])
             raise AmbiguousError(
-                f"two of the ways to go on begin with {bytes([byte])!r} and can't be told apart in time; "
+                f"two alternatives begin with {bytes([byte])!r} and can't be told apart in time; "
                 "let them begin with different texts"
             )
         return self._number(self._members(sorted(entries)))
@@ -204,7 +204,7 @@ def _classes(parts: Parts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _actions(machine: StackAutomaton, own: NDArray[np.int32], first_return: int) -> NDArray[np.int32]:
-    """The machine's actions; its returns stand behind the returns of the machines before it."""
+    """The machine's actions. Its returns follow the returns of the machines before it."""
     actions = machine.actions.copy()
     kinds, targets = actions[:, KIND], machine.actions[:, TARGET]
     returning = np.isin(kinds, (POP, CLOSE))

@@ -133,7 +133,7 @@ class Tables:
         return known
 
     def action(self, kind: int, target: int, operand: int, more: tuple[int, ...] = ()) -> int:
-        """The entry of an action. `more`: the columns behind the reserve, padded with 0."""
+        """The entry of an action. `more`: the columns after the reserve, padded with 0."""
         key = (kind, target, operand, *more, *_NO_NAMES[len(more) :])
         known = self._actions.get(key)
         if known is None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...regex.dfa import DEAD, distinct_columns
 
 Escapes: TypeAlias = Literal["any", "usual", "lower"]
-"""any: every escape; usual: those that JSON writers use; lower: those, with lower-case digits."""
+"""any: every escape; usual: the escapes of JSON writers; lower: the usual ones, with lower-case digits."""
 
 Segment: TypeAlias = tuple[tuple[int, int], ...]  # (offset where a class begins, class), DEAD for none
 Row: TypeAlias = dict[int, int]  # byte → node, or -2 - class at the end of a code point
@@ -221,8 +221,7 @@ def _shared_graph(cuts: tuple[int, ...], classes: tuple[int, ...], spelling: Esc
 
 
 def _reached(rows: list[Row]) -> list[Row]:
-    """The rows that the first one leads to. Each stands behind those that it leads to, but the first stays
-    first."""
+    """The rows that the first one leads to. Each comes after its successors, but the first stays first."""
     reached, pending = {0}, [0]
     while pending:
         for target in rows[pending.pop()].values():

@@ -118,7 +118,7 @@ class Count:
 
 
 def string_block(dfa: Dfa, spelling: Escapes) -> Block | None:
-    """The block of the bytes from behind the opening quote to the closing quote; None if it accepts
+    """The block of the bytes after the opening quote, up to the closing quote; None if it accepts
     nothing."""
     class_of_byte, graph = code_point_graph(
         tuple(dfa.cuts.tolist()), tuple(dfa.class_of_cut.tolist()), spelling
@@ -231,7 +231,7 @@ def _woven(transitions, labels, graph):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _trimmed(rows):  # type: ignore[no-untyped-def]
-    """The rows that the first one reaches, without those that reach no exit."""
+    """The rows that the first one reaches and that reach an exit."""
     alive = alive_states(rows, np.full(len(rows), -1, np.int32))
     number = np.full(len(rows), -1, np.int32)
     order = np.empty(len(rows), np.int64)

@@ -12,7 +12,7 @@ from ...regex.dfa import DEAD
 def pruned(graph, nodes, alive):  # type: ignore[no-untyped-def]
     """For each state the nodes without the ways to its dead classes; equal nodes are merged.
 
-    graph: int32 [nodes, byte classes] of nodes or -2 - class, each behind those that it leads to
+    graph: int32 [nodes, byte classes] of nodes or -2 - class, each after its successors
     nodes: int64 [n], the nodes to prune
     alive: bool [states, classes], the classes that lead on from each state
 

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from ...errors import TooLargeError
 from ...regex.dfa import MAX_CELLS, REJECT, Dfa, explored, minimal
 
-MAX_UNITS = 256  # a larger count would need so many copies of a character's states
+MAX_UNITS = 256  # a larger count would need too many copies of a character's states
 MAX_LITERAL_STATES = 20_000
 
 
 @lru_cache(64)
 def at_least(count: int) -> Dfa:
-    """The automaton of texts of at least so many code points."""
+    """The automaton of texts of at least this number of code points."""
     if count > MAX_UNITS + 1:
         raise TooLargeError(f"a length of {count - 1}; automata count to {MAX_UNITS}")
     steps = explored(

@@ -83,7 +83,7 @@ class Format(Fact, frozen=True):
 
 
 class MinLength(Fact, frozen=True):
-    """At least so many code points."""
+    """At least this number of code points."""
 
     types: ClassVar[int] = STRING
     count: int

@@ -194,7 +194,7 @@ class Formulas:
 
 
 def _is_implied(part: Formula, mask: int, others: Mapping[Formula, None]) -> bool:
-    """Whether a conjunction says no more than one of the alternatives beside it."""
+    """Whether a conjunction implies one of the other alternatives, and so adds nothing to them."""
     if not isinstance(part, And):
         return False
     return any(

@@ -29,7 +29,7 @@ def outcomes(document: SchemaDocument, goal: Goal) -> list[tuple[Formula, Goal]]
 
 
 def decided(make: Formulas, goal: Sequence[Formula]) -> Goal:
-    """The goal with `false` for every formula behind one that is true: such a formula is never the first."""
+    """The goal with `false` for every formula after a true one, as only the first true formula counts."""
     if make.true not in goal[:-1]:
         return tuple(goal)
     first = goal.index(make.true)

@@ -61,7 +61,7 @@ class Scalars:
         self._dfas: OrderedDict[Content, Dfa] = OrderedDict()
 
     def string_block(self, formulas: Sequence[Formula]) -> Block | None:
-        """The block behind an opening quote, which labels a text with the index of its first true formula."""
+        """The block after an opening quote, which labels a text with the index of its first true formula."""
         free = all(isinstance(atom.fact, MinLength) for atom in _atoms(formulas))
         escapes: Escapes = "any" if free else "usual"
         key = ("string", *map(content, formulas))

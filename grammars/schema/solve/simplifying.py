@@ -1,4 +1,4 @@
-"""Simplifies formulas: factors out what all alternatives share, and applies the facts beside them."""
+"""Simplifies formulas: factors out common conjuncts of alternatives, and applies the facts around them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _factored(make: Formulas, alternatives: Formula) -> Formula:
 
 
 def _settled(make: Formulas, conjunction: Formula) -> Formula:
-    """The conjunction with its alternatives simplified by the facts beside them."""
+    """The conjunction, with its alternatives simplified by its other facts."""
     facts = {part for part in conjunction.parts if not isinstance(part, Or)}
     return make.with_parts(
         conjunction,

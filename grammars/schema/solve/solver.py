@@ -77,7 +77,7 @@ class Solver:
         self.put_in_order([each for each in fresh if each.is_unordered and each.can_strand()])
 
     def reduced(self, edge: Edge, alive: set[Node]) -> tuple[Value, tuple[Node, ...]] | None:
-        """The edge's value and targets without the verdicts that reach no end; None if none is left."""
+        """The edge's value and targets without the verdicts that reach no end; None without any verdict."""
         possible = edge.value.possible
         kept = [
             verdict for verdict, target in enumerate(edge.targets) if verdict in possible and target in alive

@@ -26,7 +26,7 @@ from raw_http import RawConnection, asked, connection, request
 from starlette.requests import Request
 from starlette.responses import Response
 
-FEW = Limits(connections=20, refused_connections=10, head_seconds=5)
+FEW = Limits(connections=20, refused_connections=10, head_seconds=5, linger_seconds=0.4)
 BODY = json.dumps({"prompt": "the cat", "max_tokens": 5}).encode()
 COMPLETION = request("POST", "/v1/completions", body=BODY)
 BURST = 150
