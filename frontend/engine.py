@@ -40,6 +40,7 @@ class EngineOptions(TypedDict, total=False):
 
     device: str
     dtype: str
+    quantize: str
     kv_dtype: str
     max_model_len: int
     kv_memory: int | str
@@ -63,10 +64,10 @@ class EngineOptions(TypedDict, total=False):
 class Engine:
     """A model that is ready when the constructor returns and ends with `close`.
 
-    `model` is a directory, a hub id, or None for the built-in one. Use it as a context manager, from any
-    thread, also while an asyncio loop runs. Every method has an async twin. All raise `RequestError` for a
-    request that can't be served and `ServerError` when the model's processes can't go on; the constructor
-    raises `ConfigError` for options that can't be used.
+    `model` is a directory, a GGUF file, a hub id, or None for the built-in one. Use it as a context manager,
+    from any thread, also while an asyncio loop runs. Every method has an async twin. All raise `RequestError`
+    for a request that can't be served and `ServerError` when the model's processes can't go on; the
+    constructor raises `ConfigError` for options that can't be used.
 
     A prompt is text or token ids; a chat is a list of messages as in OpenAI's API. The fields of `Sampling`
     are keyword arguments, or one `Sampling` as the second argument, or both.

@@ -31,6 +31,7 @@ from .option_values import (
     model_names,
     one_of,
     page_size,
+    quantize_method,
     remote_url,
     size_in_bytes,
     size_or_nothing,
@@ -98,6 +99,14 @@ OPTIONS = (
         one_of(*get_args(DType)),
         "auto",
         "DTYPE",
+    ),
+    Option(
+        "quantize",
+        "int8 or int4: quantize a model in 16 or 32 bits when it is loaded, and keep the result in ~/.cache; "
+        "CPU only (default: as stored)",
+        quantize_method,
+        None,
+        "METHOD",
     ),
     Option(
         "kv_dtype",
@@ -316,6 +325,11 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
 def _check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
     """Raises ConfigError for options that would have no effect."""
     tiers = values["host_cache"] or values["disk_cache"] or values["remote_cache"]
+    if values["quantize"] and values["device"] == "cuda":
+        raise ConfigError(
+            "--quantize: only the CPU computes with quantized weights; on a GPU they would be expanded. "
+            "Leave it out, or use --device cpu."
+        )
     if tiers and not values["prefix_cache"]:
         raise ConfigError(
             "--no-prefix-cache leaves nothing for --host-cache, --disk-cache or --remote-cache to keep."

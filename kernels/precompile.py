@@ -12,7 +12,7 @@ from .attention import AttentionBatch, blend, items, paged_attention, tile_produ
 from .automaton import cpu as automaton_cpu
 from .automaton.smallest import smallest_pool
 from .common import program
-from .linear import dot_cpu, streamed
+from .linear import dot_cpu, joined, streamed
 from .linear.widened import HALVES
 from .norm import cpu as norm_cpu
 from .pages import cpu as pages_cpu
@@ -51,6 +51,7 @@ def _attention() -> None:
 
 
 def _products() -> None:
+    joined.callback()
     if streamed.streams(torch.bfloat16):
         streamed.callback()
     for half in set(DTYPES) & set(HALVES):

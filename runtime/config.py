@@ -13,6 +13,7 @@ Device = Literal["cpu", "cuda"]
 WritePolicy = Literal["write_back", "write_through"]
 UnenforcedDefault = Literal["refuse", "allow"]
 ReasoningField = Literal["reasoning_content", "reasoning"]
+QuantizeMethod = Literal["int8", "int4"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 KvDType = Literal["auto", "int8"]
 
@@ -30,6 +31,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8000
     device: Device = "cpu"
     dtype: DType = "auto"
+    quantize: QuantizeMethod | None = None
+    """how a checkpoint in 16 or 32 bits is quantized when it is loaded"""
     kv_dtype: KvDType = "auto"
     """of the KV cache; auto: as the activations"""
     max_model_len: int | None = None

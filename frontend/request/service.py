@@ -100,5 +100,5 @@ class Service:
 def fingerprint(config: ServeConfig) -> str:
     """OpenAI's `system_fingerprint`: while it stays the same, a seed gives the same reply."""
     mode = ("deterministic",) if config.deterministic else ()
-    parts = (VERSION, config.model.name, config.device, config.dtype, *mode)
+    parts = (VERSION, config.model.name, config.device, config.dtype, config.quantize or "", *mode)
     return "fp_" + sha256("/".join(parts).encode()).hexdigest()[:12]

@@ -1,11 +1,17 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Several products of one input."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
+import numpy as np
 import torch
 
+from ..common.jit import compiled
+from ..common.numba_tools import fetch_add, pointer, shifted
+from ..common.threads import Callback, thread_count
 from .invariant import Product
 
 
@@ -16,4 +22,45 @@ class JoinedProduct:
         self._products = products
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([product(x) for product in self._products], dim=-1)
+        parts = [product(x) for product in self._products]
+        return torch.cat(parts, dim=-1) if x.is_cuda else _joined(parts)
+
+
+def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """As `torch.cat`, which programs of recorded kernels can't use."""
+    rows, dtype = len(parts[0]), parts[0].dtype
+    outputs = sum(part.shape[1] for part in parts)
+    joined = torch.empty(rows, outputs, dtype=dtype)
+    begin = 0
+    for part in parts:
+        assert part.is_contiguous()
+        width = part.shape[1] * dtype.itemsize
+        target = joined.data_ptr() + begin * dtype.itemsize
+        arguments = (rows, width, part.data_ptr(), target, outputs * dtype.itemsize)
+        callback().run(arguments, thread_count(part.numel()))
+        begin += part.shape[1]
+    return joined
+
+
+def _copy(arguments):
+    """Arguments: the counter of rows; rows, bytes of a row, the addresses of the source and the target, and
+    bytes between the target's rows."""
+    rows, width = arguments[1], arguments[2]
+    while True:
+        row = fetch_add(arguments, 1)
+        if row >= rows:
+            break
+        source = shifted(pointer(arguments[3], np.int8(0)), row * width)
+        target = shifted(pointer(arguments[4], np.int8(0)), row * arguments[5])
+        _copy_bytes(source, target, width)
+
+
+@compiled
+def _copy_bytes(source, target, count):
+    for i in range(count):
+        target[i] = source[i]
+
+
+@cache
+def callback() -> Callback:
+    return Callback(_copy)

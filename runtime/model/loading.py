@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -25,8 +26,8 @@ from .runner import Runner
 from .slot_states import SlotStates
 from .tiers import PageStore, Transfers, host_bytes, open_page_store, page_model
 from .warm_up import warm_up
-from .weight_formats import Checkpoint, checkpoint_formats
-from .weights import EMBEDDING, FINAL_NORM, expected_tensors, load_weights
+from .weight_formats import Checkpoint, checkpoint_formats, quantized
+from .weights import EMBEDDING, FINAL_NORM, expected_tensors, load_weights, projections
 
 MOST_PAGE_SIZE = 256
 log = logging.getLogger(__name__)
@@ -60,6 +61,15 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         device,
         str(dtype).removeprefix("torch."),
     )
+    if config.quantize is not None:
+        checkpoint, formats = quantized(
+            config.model,
+            checkpoint,
+            formats,
+            list(projections(shape)),
+            config.quantize,
+            partial(expected_tensors, shape),
+        )
     weights = load_weights(checkpoint, formats.choose, shape, dtype, device, config.deterministic)
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
     graphs = None

@@ -99,7 +99,8 @@ def _head(config: DecoderConfig) -> Projection:
     return Projection("lm_head", config.vocab_size, config.hidden_size)
 
 
-def _projections(config: DecoderConfig) -> Iterator[Projection]:
+def projections(config: DecoderConfig) -> Iterator[Projection]:
+    """All matrices of a checkpoint, the embedding first."""
     yield _embedding(config)
     if not config.tied_embeddings:
         yield _head(config)
@@ -120,7 +121,7 @@ def _norm_sizes(config: DecoderConfig) -> dict[str, int]:
 def expected_tensors(config: DecoderConfig, choose: ChooseFormat) -> dict[str, TensorSpec]:
     """The tensors of a checkpoint of this decoder, by name."""
     expected = {name: TensorSpec(((size,),)) for name, size in _norm_sizes(config).items()}
-    for projection in _projections(config):
+    for projection in projections(config):
         expected |= projection_tensors(projection, choose)
     return expected
 

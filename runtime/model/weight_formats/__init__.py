@@ -3,6 +3,7 @@
 from .checkpoint import Checkpoint
 from .loader import EmbeddingRows, ProjectionLoader, projection_tensors
 from .quantization_config import WeightFormats, checkpoint_formats, load_weight_formats
+from .quantized_cache import quantized
 from .tensor_spec import TensorSpec
 from .weight_format import ChooseFormat, Projection
 
@@ -17,4 +18,5 @@ __all__ = [
     "checkpoint_formats",
     "load_weight_formats",
     "projection_tensors",
+    "quantized",
 ]

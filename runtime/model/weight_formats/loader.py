@@ -55,7 +55,7 @@ class ProjectionLoader:
         packing = self._packing(projection)
         if packing is not None:
             product = self._packed(packing, [projection])
-            return product.rows, Linear.quantized(product)
+            return partial(embed_quantized, product, self.dtype), Linear.quantized(product)
         self.find_sizes(projection)
         weight = self.weight(projection)
         return partial(embed, weight), Linear.pack(weight, None, self.batch_invariant)
@@ -63,7 +63,7 @@ class ProjectionLoader:
     def rows(self, projection: Projection) -> EmbeddingRows:
         packing = self._packing(projection)
         if packing is not None:
-            return self._packed(packing, [projection]).rows
+            return partial(embed_quantized, self._packed(packing, [projection]), self.dtype)
         return partial(embed, self.weight(projection))
 
     def _product(self, packing: Packing | None, projections: Sequence[Projection]) -> Linear:
@@ -123,6 +123,10 @@ class ProjectionLoader:
 
 def embed(weight: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     return F.embedding(ids, weight)
+
+
+def embed_quantized(product: QuantizedProduct, dtype: torch.dtype, ids: torch.Tensor) -> torch.Tensor:
+    return product.rows(ids.long()).to(dtype)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ def half_power(exponents: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Mxfp4Format:
-    """compressed-tensors' format `mxfp4-pack-quantized`: two values in a byte, the first one in the low half."""
+    """compressed-tensors' format `mxfp4-pack-quantized`: two values in a byte, the first in the low half."""
 
     def tensors(self, projection: Projection) -> dict[str, TensorSpec]:
         outputs, inputs = projection.outputs, projection.inputs

@@ -13,8 +13,10 @@ A hundred divisors make the error of normally distributed weights 0.2 % smaller.
 
 
 def round_to_int8(weight: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """int8 [n, inputs] and bfloat16 scales [n, groups] of float32 [n, inputs]. The extreme value of each group
-    becomes 127 or -127."""
+    """int8 [n, inputs] and bfloat16 scales [n, groups] of float32 [n, inputs].
+
+    The extreme value of each group becomes 127 or -127.
+    """
     groups = _by_place(weight, group)
     scales = _rounded_up(groups.abs().amax(0) / INT8_MOST)
     codes = (groups * _inverse(scales)).round_().clamp_(-INT8_MOST, INT8_MOST)

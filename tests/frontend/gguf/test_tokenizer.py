@@ -78,7 +78,8 @@ def test_sentencepiece_text_has_the_ids_that_transformers_gives(
     transformers_sentencepiece: tokenizers.Tokenizer,
     text: str,
 ) -> None:
-    assume(not text.startswith((" ", "▁")))  # llama.cpp and Llama 2 put a second space there
+    # Llama 2 and llama.cpp put a space before a space and after special tokens, unlike transformers here.
+    assume(not text.startswith((" ", "▁")) and not any(token in text for token in [*CONTROL, *MARKS]))
     expected = transformers_sentencepiece.encode(text, add_special_tokens=False).ids
     assert sentencepiece[0].encode(text, add_special_tokens=False).ids == expected
 

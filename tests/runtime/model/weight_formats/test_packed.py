@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from arbora.kernels.common.reused_memory import Blocks, ReusedMemory
+from arbora.kernels.common.threads import recorded_calls
 from arbora.kernels.linear import QuantizedProduct
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.weight_formats import Checkpoint, Projection, ProjectionLoader, checkpoint_formats
@@ -38,10 +41,10 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return directory
 
 
-def loader_of(directory: Path) -> ProjectionLoader:
+def loader_of(directory: Path, dtype: torch.dtype = torch.float32) -> ProjectionLoader:
     checkpoint = Checkpoint(directory)
     choose = checkpoint_formats(directory, checkpoint).choose
-    return ProjectionLoader(checkpoint, choose, torch.float32, CPU, batch_invariant=False)
+    return ProjectionLoader(checkpoint, choose, dtype, CPU, batch_invariant=False)
 
 
 def joined(directory: Path) -> list[tuple[Projection, ...]]:
@@ -88,9 +91,12 @@ def test_a_tied_embedding_is_stored_once_with_the_head(tmp_path: Path) -> None:
     loader = loader_of(tmp_path)
     rows, head = loader.rows_and_head(Projection("model.embed_tokens", 300, 256, kind="Embedding"))
     assert isinstance(head._product, QuantizedProduct)
-    assert rows.__self__ is head._product  # type: ignore[attr-defined]
+    assert isinstance(rows, partial) and rows.args[0] is head._product
     expected = loader.weight(Projection("model.embed_tokens", 300, 256))
-    assert torch.equal(rows(torch.tensor([3, 299, 3], dtype=torch.int32)), expected[[3, 299, 3]])
+    ids = torch.tensor([3, 299, 3], dtype=torch.int32)
+    assert torch.equal(rows(ids), expected[[3, 299, 3]])
+    half = loader_of(tmp_path, torch.bfloat16).rows(Projection("model.embed_tokens", 300, 256))
+    assert torch.equal(half(ids), expected[[3, 299, 3]].bfloat16())
 
 
 def test_projections_of_several_types_become_several_products_of_one_input(tmp_path: Path) -> None:
@@ -105,7 +111,11 @@ def test_projections_of_several_types_become_several_products_of_one_input(tmp_p
     x = torch.randn(4, 256)
     whole = loader.linear(q, k, v)
     assert (whole.out_features, whole.in_features) == (512, 256)
-    assert torch.equal(whole(x), torch.cat([loader.linear(each)(x) for each in (q, k, v)], dim=1))
+    for rows in (x, x[:1], x.bfloat16()):
+        assert torch.equal(whole(rows), torch.cat([loader.linear(each)(rows) for each in (q, k, v)], dim=1))
+    with recorded_calls() as calls, ReusedMemory(Blocks()):
+        whole(x)
+    assert len(calls) == 4, "two products, and a copy of each one's results"
 
 
 def test_groups_of_unequal_sizes_have_no_product() -> None:

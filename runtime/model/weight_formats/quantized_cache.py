@@ -1,0 +1,129 @@
+"""Quantized copies of checkpoints, kept on disk so that only the first start has to quantize."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from ...cache_directory import cache_directory
+from ...config import QuantizeMethod
+from ...errors import ConfigError
+from ...families import config_text
+from .checkpoint import Checkpoint
+from .floats import FloatFormat
+from .quantization_config import WeightFormats, load_weight_formats
+from .quantized_checkpoint import write_quantized
+from .tensor_spec import TensorSpec
+from .weight_format import ChooseFormat, Projection
+
+VERSION = 1
+"""of the way to quantize"""
+MOST_BYTES = 64 << 30
+"""of all copies; the ones used longest ago are removed first"""
+UNFINISHED = ".part-"
+ABANDONED_S = 24 * 3600.0
+"""after which an unfinished copy is one of a process that was killed"""
+log = logging.getLogger(__name__)
+
+
+def quantized(
+    model: Path,
+    checkpoint: Checkpoint,
+    formats: WeightFormats,
+    projections: Sequence[Projection],
+    method: QuantizeMethod,
+    expected: Callable[[ChooseFormat], Mapping[str, TensorSpec]],
+) -> tuple[Checkpoint, WeightFormats]:
+    """The quantized copy of a checkpoint in 16 or 32 bits, made if needed.
+
+    expected: the tensors of this decoder. Raises ConfigError for a checkpoint that is quantized already.
+    """
+    for each in projections:
+        if not isinstance(formats.choose(each), FloatFormat):
+            raise ConfigError(
+                f"--quantize {method}: {model} is already quantized ({formats.method}). Leave the option "
+                "out, or name a checkpoint in 16 or 32 bits."
+            )
+    target = cache_directory("quantized") / _key(model, checkpoint, method)
+    found = _opened(target, expected)
+    if found is None:
+        shutil.rmtree(target, ignore_errors=True)
+        _make(target, model, checkpoint, projections, method)
+        found = _opened(target, expected)
+        assert found is not None, f"{target} was just written"
+    with suppress(OSError):
+        os.utime(target)
+    _remove_oldest(target)
+    return found
+
+
+def _opened(
+    target: Path, expected: Callable[[ChooseFormat], Mapping[str, TensorSpec]]
+) -> tuple[Checkpoint, WeightFormats] | None:
+    """None if there is no whole copy."""
+    if not target.is_dir():
+        return None
+    try:
+        checkpoint = Checkpoint(target)
+        formats = load_weight_formats(target, checkpoint.names)
+        checkpoint.check(expected(formats.choose))
+    except ConfigError as error:
+        log.warning("the quantized copy is broken and will be made again: %s", error)
+        return None
+    return checkpoint, formats
+
+
+def _make(
+    target: Path,
+    model: Path,
+    checkpoint: Checkpoint,
+    projections: Sequence[Projection],
+    method: QuantizeMethod,
+) -> None:
+    begin = time.monotonic()
+    log.info("quantizing to %s; the next start will find the result in %s", method, target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=target.parent))
+        try:
+            write_quantized(scratch, model, checkpoint, projections, method)
+            with suppress(FileExistsError):  # another server has just made it
+                scratch.rename(target)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(
+            f"--quantize {method}: the quantized copy can't be written to {target.parent} ({error}). Free "
+            "some disk space, or set XDG_CACHE_HOME to a directory with more."
+        ) from None
+    log.info("quantized in %.1f s", time.monotonic() - begin)
+
+
+def _key(model: Path, checkpoint: Checkpoint, method: QuantizeMethod) -> str:
+    paths = [path.resolve() for path in checkpoint.files]
+    files = [(str(path), (found := path.stat()).st_size, found.st_mtime_ns) for path in paths]
+    return hashlib.sha256(repr((VERSION, method, files, config_text(model))).encode()).hexdigest()[:24]
+
+
+def _remove_oldest(used: Path) -> None:
+    with suppress(OSError):
+        now, total = time.time(), 0
+        copies = sorted(used.parent.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in copies:
+            age = now - path.stat().st_mtime
+            if path.name.startswith(UNFINISHED):
+                remove = age > ABANDONED_S
+            else:
+                total += sum(file.stat().st_size for file in path.iterdir())
+                remove = total > MOST_BYTES and path != used
+            if remove:
+                shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,138 @@
+"""Writes a quantized checkpoint of one in 16 or 32 bits, in the format of compressed-tensors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from ...config import QuantizeMethod
+from ...errors import ConfigError
+from ...families import CONFIG_FILE, config_text
+from .checkpoint import INDEX_FILE, Checkpoint
+from .expand import pieces
+from .quantize import round_to_int4, round_to_int8
+from .weight_format import Projection
+
+INT4_GROUPS = (32, 16)
+INT8_GROUPS = (128, 64, 32, 16)
+"""inputs that share a scale; the first one that divides the inputs of all projections"""
+SHARD = 512 << 20
+"""Bytes after which a file is written, so that little memory is needed"""
+OF_VOCABULARY = ("lm_head", "model.embed_tokens")
+"""These matrices have 8 bits with either method."""
+
+
+def write_quantized(
+    target: Path,
+    model: Path,
+    checkpoint: Checkpoint,
+    projections: Sequence[Projection],
+    method: QuantizeMethod,
+) -> None:
+    """Writes the files into the directory `target`. The projections are those of the checkpoint, which was
+    checked to have them in 16 or 32 bits. Raises ConfigError for values or sizes that can't be quantized."""
+    inputs = [each.inputs for each in projections]
+    small, large = _group(INT4_GROUPS, inputs, method), _group(INT8_GROUPS, inputs, method)
+    quantized = {f"{each.name}.weight" for each in projections}
+    writer = _Writer(target)
+    for name in sorted(checkpoint.names - quantized):
+        writer.add({name: checkpoint.read(name).clone()})
+    with _one_thread_each() as threads:
+        for each in projections:
+            four = method == "int4" and each.name not in OF_VOCABULARY
+            group, round_weight = (small, round_to_int4) if four else (large, round_to_int8)
+            weight = checkpoint.read(f"{each.name}.weight")
+
+            def rounded(piece: slice) -> tuple[torch.Tensor, torch.Tensor]:
+                rows = weight[piece].to(torch.float32)  # noqa: B023 (all are done before the next projection)
+                if not rows.isfinite().all():
+                    raise ConfigError(f"{model}: tensor {each.name}.weight has values that are not finite.")  # noqa: B023
+                return round_weight(rows, group)  # noqa: B023
+
+            parts = list(threads.map(rounded, pieces(each.outputs, each.inputs)))
+            codes, scales = (torch.cat(column) for column in zip(*parts, strict=True))
+            stored = {"weight_packed": _words(codes)} if four else {"weight": codes}
+            writer.add({f"{each.name}.{part}": tensor for part, tensor in stored.items()})
+            writer.add({f"{each.name}.weight_scale": scales})
+    writer.close()
+    config = json.loads(config_text(model)) | {"quantization_config": _config(method, small, large)}
+    (target / CONFIG_FILE).write_text(json.dumps(config, indent=1))
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[ThreadPoolExecutor]:
+    """As many threads as PyTorch uses, in each of which PyTorch uses no others."""
+    count = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as threads:
+            yield threads
+    finally:
+        torch.set_num_threads(count)
+
+
+def _group(sizes: Sequence[int], inputs: Sequence[int], method: QuantizeMethod) -> int:
+    for size in sizes:
+        if not any(count % size for count in inputs):
+            return size
+    raise ConfigError(
+        f"--quantize {method}: a projection of this model has {next(n for n in inputs if n % sizes[-1])} "
+        f"inputs, which is no multiple of {sizes[-1]}. Leave the option out."
+    )
+
+
+def _words(codes: torch.Tensor) -> torch.Tensor:
+    """int32 [n, inputs / 8] of int8 from -8 to 7, in the layout of `pack-quantized`"""
+    unsigned = (codes + 8).view(torch.uint8)
+    return (unsigned[:, ::2] | (unsigned[:, 1::2] << 4)).view(torch.int32)
+
+
+def _config(method: QuantizeMethod, small: int, large: int) -> dict[str, Any]:
+    def scheme(targets: Sequence[str], layout: str, bits: int, group: int) -> dict[str, Any]:
+        weights = {"num_bits": bits, "strategy": "group", "group_size": group}
+        return {"targets": list(targets), "format": layout, "weights": weights}
+
+    layers = ("pack-quantized", 4, small) if method == "int4" else ("int-quantized", 8, large)
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "mixed-precision",
+        "config_groups": {
+            "layers": scheme(("Linear",), *layers),
+            "vocabulary": scheme(OF_VOCABULARY, "int-quantized", 8, large),
+        },
+    }
+
+
+class _Writer:
+    """Shards with an index."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._shard: dict[str, torch.Tensor] = {}
+        self._bytes = 0
+        self._file_of: dict[str, str] = {}
+        self._shards = 0
+
+    def add(self, tensors: dict[str, torch.Tensor]) -> None:
+        self._shard |= tensors
+        self._bytes += sum(tensor.nbytes for tensor in tensors.values())
+        if self._bytes >= SHARD:
+            self._write()
+
+    def close(self) -> None:
+        if self._shard:
+            self._write()
+        (self._directory / INDEX_FILE).write_text(json.dumps({"weight_map": self._file_of}))
+
+    def _write(self) -> None:
+        self._shards += 1
+        name = f"model-{self._shards:05}.safetensors"
+        save_file(self._shard, self._directory / name)
+        self._file_of |= dict.fromkeys(self._shard, name)
+        self._shard, self._bytes = {}, 0

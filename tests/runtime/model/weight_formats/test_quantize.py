@@ -1,0 +1,257 @@
+"""Rounding to 8 and 4 bits, and the copies that `--quantize` keeps on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from arbora.frontend.gguf.config import model_config
+from arbora.frontend.text.tokenizer import Tokenizer
+from arbora.runtime.config import BUILTIN_MODEL
+from arbora.runtime.errors import ConfigError
+from arbora.runtime.gguf_file import GgufFile
+from arbora.runtime.model.loading import load_model
+from arbora.runtime.model.weight_formats import Checkpoint, quantized_cache, quantized_checkpoint
+from arbora.runtime.model.weight_formats.quantize import round_to_int4, round_to_int8
+from arbora.runtime.sampling_params import SamplingParams
+from checkpoints import random_model, save_model
+from gguf import GGMLQuantizationType as Type
+from gguf_models import one_type, write_gguf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quantized_checkpoints import CASES, write_quantized
+from step_driver import StepDriver, full_logprobs, no_vocabulary, packed, serve_config
+from transformers_oracle import EVERY_LOGPROB, expected_logprobs, random_tokens
+
+BFLOAT16_STEP = 2**-7
+"""between neighbouring values, at most, relative to them"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "arbora" / "quantized"
+
+
+weights = st.builds(
+    lambda seed, size, spread: (
+        torch.randn(6, 128, generator=torch.Generator().manual_seed(seed))
+        .mul(size)
+        .where(torch.rand(6, 128, generator=torch.Generator().manual_seed(seed)) > spread, torch.tensor(0.0))
+    ),
+    st.integers(0, 10_000),
+    st.sampled_from([1e-12, 1e-4, 1.0, 1e6]),
+    st.sampled_from([0.0, 0.5, 0.95, 1.0]),
+)
+
+
+def grouped(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    return (codes.float().unflatten(1, (scales.shape[1], -1)) * scales.float().unsqueeze(2)).flatten(1)
+
+
+@given(weight=weights, group=st.sampled_from([16, 32, 128]))
+@settings(max_examples=60, deadline=None)
+def test_8_bits_round_each_weight_to_the_nearest_multiple_of_its_groups_scale(
+    weight: torch.Tensor, group: int
+) -> None:
+    codes, scales = round_to_int8(weight, group)
+    steps = scales.float().repeat_interleave(group, 1)
+    largest = weight.unflatten(1, (-1, group)).abs().amax(2).repeat_interleave(group, 1)
+    assert ((grouped(codes, scales) - weight).abs() <= 0.5001 * steps).all()
+    assert (steps * 127 >= largest).all()
+    assert (steps * 127 <= largest * (1 + BFLOAT16_STEP)).all()
+
+
+@given(weight=weights)
+@settings(max_examples=60, deadline=None)
+def test_4_bits_are_at_least_as_exact_as_a_scale_that_only_fits_the_extreme_value(
+    weight: torch.Tensor,
+) -> None:
+    codes, scales = round_to_int4(weight, 32)
+    assert codes.min() >= -8 and codes.max() <= 7
+    groups = weight.double().unflatten(1, (-1, 32))
+    extreme = groups.gather(2, groups.abs().argmax(2, keepdim=True))
+    plain = extreme / -8
+    rounded = (groups / plain.where(plain != 0, 1)).round().clamp(-8, 7) * plain
+    error = (grouped(codes, scales).double() - weight).unflatten(1, (-1, 32)).square().sum(2)
+    slack = (BFLOAT16_STEP / 2) ** 2 * groups.square().sum(2)  # the scale itself is rounded
+    assert (error <= (rounded - groups).square().sum(2) + slack).all()
+
+
+def test_the_scale_of_4_bits_is_the_best_of_a_fine_search() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(64, 32)
+    error = (grouped(*round_to_int4(weight, 32)) - weight).square().sum(1)
+    scales = torch.linspace(-0.6, 0.6, 2001)[:, None, None]
+    every = ((weight / scales).round().clamp(-8, 7) * scales - weight).square().sum(2)
+    best = every[scales.flatten() != 0].amin(0)
+    assert error.sum() < 1.02 * best.sum()
+    absmax = weight.abs().amax(1, keepdim=True) / 7
+    assert error.sum() < 0.8 * ((weight / absmax).round() * absmax - weight).square().sum()
+
+
+def mean_divergence(got: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((expected.exp() * (expected - got)).sum(1).mean())
+
+
+def load(model: Path, **fields: Any) -> StepDriver:
+    return StepDriver.load(model, **fields)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize(("method", "most"), [("int8", 5e-3), ("int4", 0.15)])
+def test_a_quantized_model_stays_near_the_original(
+    tmp_path: Path, family: str, method: str, most: float
+) -> None:
+    tied = family == "qwen3"
+    model = random_model(family, tie_word_embeddings=tied)
+    save_model(model, tmp_path / "model")
+    tokens = random_tokens(60)
+    driver = load(tmp_path / "model", quantize=method)
+    driver.start(0, EVERY_LOGPROB)
+    got, expected = driver.prompt_logprobs(0, tokens, 37), expected_logprobs(model, tokens)[:-1]
+    assert 1e-7 < mean_divergence(got, expected) < most
+
+
+def builtin_logprobs(text: str, **fields: Any) -> torch.Tensor:
+    data = Tokenizer.load(BUILTIN_MODEL).encode(text)
+    tokens = torch.frombuffer(bytearray(data), dtype=torch.int32).tolist()
+    driver = load(BUILTIN_MODEL, **fields)
+    driver.start(0, SamplingParams(max_tokens=1, temperature=0.0, logprobs=2048, prompt_logprobs=2048))
+    row = driver.row(0, tokens, targets=packed(tokens[1:]))
+    return torch.cat([full_logprobs(part.logprobs, 2048) for part in driver.run([row]).prompt_logprobs])
+
+
+TEXT = """<|im_start|>user
+Extract as JSON the city and the day: I fly to Paris on Monday.<|im_end|>
+<|im_start|>assistant
+{"city": "Paris", "day": "Monday"}<|im_end|>
+"""
+
+
+@pytest.mark.parametrize(("method", "sure"), [("int8", 0.5), ("int4", 2.0)])
+def test_the_built_in_model_chooses_the_same_tokens_where_it_is_sure(method: str, sure: float) -> None:
+    expected = builtin_logprobs(TEXT)
+    got = builtin_logprobs(TEXT, quantize=method)
+    best = expected.topk(2).values
+    decided = best[:, 0] - best[:, 1] > sure
+    assert decided.sum() > 20
+    assert torch.equal(got.argmax(1)[decided], expected.argmax(1)[decided])
+
+
+def test_the_second_start_reads_the_copy(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(random_model("qwen2"), tmp_path / "model")
+    load(tmp_path / "model", quantize="int8")
+    (made,) = cache.iterdir()
+
+    def never(*arguments: object) -> None:
+        raise AssertionError("quantized again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(quantized_cache, "write_quantized", never)
+        load(tmp_path / "model", quantize="int8")
+    load(tmp_path / "model", quantize="int4")
+    os.utime(tmp_path / "model" / "model.safetensors", (1, 1))
+    load(tmp_path / "model", quantize="int8")
+    assert made.exists() and len(list(cache.iterdir())) == 3
+
+
+@pytest.mark.parametrize("file", ["model-00001.safetensors", "config.json", "model.safetensors.index.json"])
+def test_a_broken_copy_is_made_again(
+    tmp_path: Path, cache: Path, file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_model(random_model("qwen2"), tmp_path / "model")
+    load(tmp_path / "model", quantize="int4")
+    (path,) = cache.glob(f"*/{file}")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    load(tmp_path / "model", quantize="int4")
+    assert "broken and will be made again" in caplog.text
+    assert path.read_bytes() == whole
+    path.unlink()
+    load(tmp_path / "model", quantize="int4")
+    assert path.read_bytes() == whole
+
+
+def test_large_models_are_written_in_several_files(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(random_model("qwen2"), tmp_path / "model")
+    monkeypatch.setattr(quantized_checkpoint, "SHARD", 20_000)
+    load(tmp_path / "model", quantize="int8")
+    assert len(list(cache.glob("*/*.safetensors"))) > 3
+
+
+def test_the_copies_used_longest_ago_are_removed(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(random_model("qwen2"), tmp_path / "model")
+    load(tmp_path / "model", quantize="int8")
+    (first,) = cache.iterdir()
+    (cache / ".part-old").mkdir()
+    (cache / ".part-new").mkdir()
+    for path in (first, cache / ".part-old"):
+        os.utime(path, (1, 1))
+    monkeypatch.setattr(quantized_cache, "MOST_BYTES", 1000)
+    load(tmp_path / "model", quantize="int4")
+    assert not first.exists() and not (cache / ".part-old").exists()
+    assert (cache / ".part-new").exists() and len(list(cache.iterdir())) == 2
+
+
+def test_a_gguf_file_in_16_bits_may_be_quantized(tmp_path: Path) -> None:
+    model = write_gguf(tmp_path / "model.gguf", "llama", one_type(Type.F16))
+    (tmp_path / "config.json").write_text(json.dumps(model_config(GgufFile(tmp_path / "model.gguf"))))
+    tokens = random_tokens(20)
+    driver = load(tmp_path, quantize="int8")
+    driver.start(0, EVERY_LOGPROB)
+    got, expected = driver.prompt_logprobs(0, tokens, 20), expected_logprobs(model, tokens)[:-1]
+    assert 1e-7 < mean_divergence(got, expected) < 3e-2
+
+
+def refusal(model: Path, method: str = "int4") -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_model(serve_config(model, quantize=method), no_vocabulary)
+    return str(caught.value)
+
+
+def test_a_quantized_checkpoint_is_refused(tmp_path: Path) -> None:
+    write_quantized(CASES["gptq"], tmp_path)
+    assert "is already quantized (gptq). Leave the option out" in refusal(tmp_path)
+
+
+def test_sizes_that_no_group_divides_are_refused(tmp_path: Path, cache: Path) -> None:
+    save_model(random_model("qwen2", intermediate_size=100), tmp_path / "model")
+    assert "has 100 inputs, which is no multiple of 16" in refusal(tmp_path / "model")
+    assert list(cache.iterdir()) == []
+
+
+def test_values_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    model = random_model("qwen2")
+    model.model.layers[1].mlp.up_proj.weight.data[3, 4] = float("inf")
+    save_model(model, tmp_path / "model")
+    for method in ("int8", "int4"):
+        message = refusal(tmp_path / "model", method)
+        assert "model.layers.1.mlp.up_proj.weight has values that are not finite" in message
+
+
+def test_a_cache_that_cannot_be_written_says_where_it_is(tmp_path: Path, cache: Path) -> None:
+    save_model(random_model("qwen2"), tmp_path / "model")
+    cache.parent.mkdir(parents=True)
+    cache.write_text("a file where the directory should be")
+    message = refusal(tmp_path / "model")
+    assert str(cache) in message and "XDG_CACHE_HOME" in message
+
+
+def test_the_copy_holds_4_bits_for_layers_and_8_for_the_vocabulary(tmp_path: Path, cache: Path) -> None:
+    save_model(random_model("qwen2"), tmp_path / "model")
+    load(tmp_path / "model", quantize="int4")
+    copy = Checkpoint(next(cache.iterdir()))
+    assert copy.dtype("model.layers.0.mlp.down_proj.weight_packed") == "I32"
+    assert copy.dtype("lm_head.weight") == copy.dtype("model.embed_tokens.weight") == "I8"
+    assert copy.dtype("model.layers.0.input_layernorm.weight") == "F32"
