@@ -11,7 +11,8 @@ top-1       share of positions whose most likely token is the reference's
 perplexity  of the texts themselves
 
 The texts are `texts/prose.txt` and, for the built-in model, conversations of the kind that it was trained
-on. It also does its four tasks: the share of right replies. Of random weights only the divergences mean
+on. It also does its four tasks: the share of right replies of each, and of the prompts that the reference
+got too the share with the same reply. Of random weights only the divergences mean
 something, and little: they are more sensitive to rounding than trained ones. It needs transformers. For the
 small built-in model OMP_NUM_THREADS=1 is fastest on a busy machine.
 """
@@ -33,17 +34,18 @@ import torch
 
 sys.path.append(str(Path(__file__).parent / "lib"))
 from arbora.runtime.config import BUILTIN_MODEL
+from arbora.runtime.errors import ConfigError
 from arbora.runtime.model.builtin.training.evaluate import LONGEST_PROMPT, LONGEST_REPLY, MAKERS, evaluate
 from arbora.runtime.model.builtin.training.lexicon import Words
 from comparison import markdown
 from divergence import Divergence, divergence
-from loaded_model import LoadedModel
+from loaded_model import LoadedModel, config_of
 from transformers import AutoModelForCausalLM, AutoTokenizer, BatchEncoding, PreTrainedTokenizerBase
 
 PROSE = Path(__file__).parent / "texts" / "prose.txt"
 SHORT_NAMES = {
     **{dtype: ["--dtype", dtype] for dtype in ("float32", "bfloat16", "float16")},
-    **{name: ["--quantize", name] for name in ("int8", "int4", "fp8")},
+    **{name: ["--quantize", name] for name in ("int8", "int4")},
 }
 EXAMPLE_CONVERSATIONS = 12
 """of each task, whose texts are predicted"""
@@ -52,10 +54,12 @@ Windows = list[list[int]]
 """token ids of each sequence that is predicted on its own"""
 Predict = Callable[[list[int]], torch.Tensor]
 """from tokens: log-probabilities, float32 [len(tokens) - 1, vocab]"""
+Replies = dict[tuple[int, ...], str]
+"""by the prompt's tokens"""
 
 
 class Row(NamedTuple):
-    """Figures of one format by text, and shares of right replies by task."""
+    """Figures of one format by text, and shares by task and of `same replies`."""
 
     name: str
     texts: dict[str, Divergence]
@@ -111,8 +115,10 @@ def targets_of(windows: Windows) -> torch.Tensor:
 
 def task_accuracy(
     model: LoadedModel, tokenizer: PreTrainedTokenizerBase, conversations_each: int
-) -> dict[str, float]:
+) -> tuple[dict[str, float], Replies]:
+    """Shares of right replies by task, and all replies."""
     ends = frozenset([tokenizer.eos_token_id])
+    replies: Replies = {}
 
     def reply_to(messages: list[dict[str, str]]) -> str | None:
         encoded = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
@@ -122,13 +128,19 @@ def task_accuracy(
             return None
         reply = tokenizer.decode(model.reply(prompt, ends, LONGEST_REPLY), skip_special_tokens=True)
         assert isinstance(reply, str)
+        replies[tuple(prompt)] = reply
         return reply
 
     shares = {}
     for task in MAKERS:
         right, _ = evaluate(task, conversations_each, 1, reply_to)
         shares[task] = right[True] / right.total()
-    return shares
+    return shares, replies
+
+
+def same_replies(reference: Replies, replies: Replies) -> float:
+    both = reference.keys() & replies.keys()
+    return sum(reference[prompt] == replies[prompt] for prompt in both) / len(both)
 
 
 def measure(options: argparse.Namespace) -> Iterator[Row]:
@@ -138,14 +150,17 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
     targets = {name: targets_of(windows) for name, windows in texts.items()}
     context = max(options.window, LONGEST_PROMPT + LONGEST_REPLY if is_builtin(options.model) else 0)
     reference: dict[str, torch.Tensor] = {}
+    reference_replies: Replies = {}
 
     def row(name: str, found: dict[str, torch.Tensor], tasks: dict[str, float]) -> Row:
         return Row(
             name, {text: divergence(reference[text], found[text], targets[text]) for text in texts}, tasks
         )
 
-    for format_ in ["float32", *options.format]:
-        model = LoadedModel(arguments_of(format_, options.model), context)
+    formats = ["float32", *options.format]
+    configs = [config_of(arguments_of(format_, options.model), context) for format_ in formats]
+    for format_, config in zip(formats, configs, strict=True):
+        model = LoadedModel(config)
         found = predictions(texts, partial(model.logprobs, chunk=options.chunk))
         if {found[text].shape for text in texts} - {reference.get(t, found[t]).shape for t in texts}:
             raise SystemExit(
@@ -153,8 +168,12 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
                 f"{next(iter(reference.values())).shape[1]}: only formats of one model can be compared."
             )
         reference = reference or found
-        tasks = is_builtin(options.model) and options.conversations
-        yield row(format_, found, task_accuracy(model, tokenizer, options.conversations) if tasks else {})
+        tasks: dict[str, float] = {}
+        if is_builtin(options.model) and options.conversations:
+            tasks, replies = task_accuracy(model, tokenizer, options.conversations)
+            reference_replies = reference_replies or replies
+            tasks["same replies"] = same_replies(reference_replies, replies)
+        yield row(format_, found, tasks)
         del model
         gc.collect()
         if format_ == "float32" and options.oracle:
@@ -215,11 +234,17 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    rows = []
-    for row in measure(parse()):
-        rows.append(row)
-        print(f"{row.name} is measured", file=sys.stderr, flush=True)
-    print(table(rows))
+    rows: list[Row] = []
+    failure = None
+    try:
+        for row in measure(parse()):
+            rows.append(row)
+            print(f"{row.name} is measured", file=sys.stderr, flush=True)
+    except ConfigError as error:
+        failure = f"quality.py: error: {error}"
+    if rows:
+        print(table(rows))
+    sys.exit(failure)
 
 
 if __name__ == "__main__":

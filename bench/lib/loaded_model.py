@@ -8,6 +8,7 @@ from typing import NoReturn
 import numpy as np
 import torch
 from arbora.frontend.cli import build_parser, serve_config
+from arbora.runtime.config import ServeConfig
 from arbora.runtime.messages import Logprobs, Row, SlotSetup, StepPlan, StepResult
 from arbora.runtime.model.devices import use_all_cores
 from arbora.runtime.model.loading import load_model
@@ -16,14 +17,21 @@ from arbora.runtime.sampling_params import SamplingParams
 SLOT = 0
 
 
-class LoadedModel:
-    """`arguments` are those of `arbora serve`. No sequence may be longer than `context` tokens."""
+def config_of(arguments: Sequence[str], context: int) -> ServeConfig:
+    """For one sequence at a time of at most `context` tokens. `arguments` are those of `arbora serve`.
 
-    def __init__(self, arguments: Sequence[str], context: int) -> None:
-        limits = ["--max-running", "1", "--max-model-len", str(context)]
-        flags = build_parser().parse_args(["serve", *arguments, *limits])
+    Raises ConfigError.
+    """
+    limits = ["--max-running", "1", "--max-model-len", str(context)]
+    return serve_config(vars(build_parser().parse_args(["serve", *arguments, *limits])), {})
+
+
+class LoadedModel:
+    """Raises ConfigError for a model that cannot be loaded."""
+
+    def __init__(self, config: ServeConfig) -> None:
         use_all_cores()
-        self._runner, self.ready, _ = load_model(serve_config(vars(flags), {}), _no_vocabulary)
+        self._runner, self.ready, _ = load_model(config, _no_vocabulary)
         self._step = 0
         self._length = 0
         self._pages = 0

@@ -6,6 +6,7 @@ import math
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -16,8 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BatchEncoding
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 sys.path.append(str(Path(__file__).parents[2] / "bench" / "lib"))
 from divergence import divergence
-from loaded_model import LoadedModel
-from quality import arguments_of, label, measure, oracle, parse, table, windows_of
+from loaded_model import LoadedModel, config_of
+from quality import arguments_of, label, main, measure, oracle, parse, table, windows_of
 
 CONTEXT = 512
 MESSAGES = [{"role": "user", "content": "My name is Ada."}]
@@ -30,7 +31,7 @@ def log(*rows: list[float]) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def model() -> LoadedModel:
-    return LoadedModel([str(BUILTIN_MODEL), "--dtype", "float32"], CONTEXT)
+    return LoadedModel(config_of([str(BUILTIN_MODEL), "--dtype", "float32"], CONTEXT))
 
 
 @pytest.fixture(scope="module")
@@ -108,13 +109,23 @@ def test_windows_cover_the_text_without_a_piece_of_one_token() -> None:
     assert windows_of(range(3), 4, 9) == [[0, 1, 2]]
 
 
+def test_a_format_that_cannot_be_used_is_refused_before_anything_is_measured(capsys: Any) -> None:
+    with (
+        patch.object(sys, "argv", ["quality.py", "--format", "--dtype nonsense"]),
+        pytest.raises(SystemExit, match=r"quality\.py: error: --dtype nonsense"),
+    ):
+        main()
+    assert capsys.readouterr() == ("", "")
+
+
 def test_the_table_has_a_row_for_each_format() -> None:
     options = parse(["--format", "bfloat16", "--tokens", "128", "--window", "64", "--conversations", "1"])
     reference, rounded = measure(options)
     assert reference.texts["prose"].kl_mean == 0 and reference.texts["prose"].top1 == 1
     assert 1e-6 < rounded.texts["prose"].kl_mean < 1e-2
     assert 0.9 < rounded.texts["conversations"].top1 <= 1
-    assert set(reference.tasks) == {"chat", "document", "json", "talk"}
+    assert set(reference.tasks) == {"chat", "document", "json", "talk", "same replies"}
+    assert reference.tasks["same replies"] == 1 and 0.5 < rounded.tasks["same replies"] <= 1
     lines = table([reference, rounded]).splitlines()
     assert len({line.count("|") for line in lines}) == 1
     assert [line.split(" | ")[0] for line in lines[2:]] == ["| float32", "| bfloat16"]
