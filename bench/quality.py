@@ -177,7 +177,13 @@ def table(rows: Sequence[Row]) -> str:
     texts, tasks = rows[0].texts, rows[0].tasks
     figures = ("perplexity", "KL mean", "KL p99", "top-1")
     head = ["format", *(f"{text}: {figure}" for text in texts for figure in figures), *tasks]
-    return markdown(head, [[row.name, *_cells(row, tasks)] for row in rows])
+    return markdown(head, [[label(row.name), *_cells(row, tasks)] for row in rows])
+
+
+def label(format_: str) -> str:
+    """A format without its model's folder."""
+    first, space, options = format_.partition(" ")
+    return f"{first.rpartition('/')[2]}{space}{options}"
 
 
 def _cells(row: Row, tasks: dict[str, float]) -> Iterator[str]:

@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).parents[2] / "bench"))
 sys.path.append(str(Path(__file__).parents[2] / "bench" / "lib"))
 from divergence import divergence
 from loaded_model import LoadedModel
-from quality import arguments_of, measure, oracle, parse, table, windows_of
+from quality import arguments_of, label, measure, oracle, parse, table, windows_of
 
 CONTEXT = 512
 MESSAGES = [{"role": "user", "content": "My name is Ada."}]
@@ -92,6 +92,14 @@ def test_a_format_is_a_short_name_or_options_or_another_model() -> None:
     assert arguments_of("int8", Path("m")) == ["m", "--quantize", "int8"]
     assert arguments_of("--quantize int4 --kv-dtype int8", Path("m"))[0] == "m"
     assert arguments_of("m.gguf --dtype float32", Path("m")) == ["m.gguf", "--dtype", "float32"]
+
+
+@pytest.mark.parametrize(
+    ("format_", "expected"),
+    [("/models/m.gguf --dtype float32", "m.gguf --dtype float32"), ("--kv-dtype int8", "--kv-dtype int8")],
+)
+def test_the_table_names_a_format_without_its_folder(format_: str, expected: str) -> None:
+    assert label(format_) == expected
 
 
 def test_windows_cover_the_text_without_a_piece_of_one_token() -> None:
