@@ -241,6 +241,8 @@ def test_the_memory_for_pins_may_be_zero(model: Path) -> None:
         ("--pin-memory", "some", "--pin-memory some: expected a size"),
         ("--device", "tpu", "--device tpu: expected one of cpu, cuda"),
         ("--dtype", "int8", "--dtype int8: expected one of auto, float32"),
+        ("--quantize", "int2", "--quantize int2: expected one of int8, int4"),
+        ("--quantize", "fp8", "--quantize fp8: FP8 would be expanded to 16 bits; int8 is as small"),
         ("--step-ms", "nan", "--step-ms nan: expected milliseconds"),
         ("--max-running", "0", "--max-running 0: expected a whole number from 1"),
         ("--log-level", "loud", "--log-level loud: expected one of debug"),
@@ -251,6 +253,13 @@ def test_a_wrong_value_is_refused_with_its_flag_and_the_allowed_values(
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
         configured(model, flag, value)
+
+
+def test_quantizing_is_for_the_cpu(model: Path) -> None:
+    assert configured(model, "--quantize", "int4", "--device", "cpu").quantize == "int4"
+    assert configured(model).quantize is None
+    with pytest.raises(ConfigError, match=r"--quantize: only the CPU computes .* or use --device cpu"):
+        configured(model, "--quantize", "int4", "--device", "cuda")
 
 
 def test_a_wrong_variable_is_refused_under_its_own_name(model: Path) -> None:

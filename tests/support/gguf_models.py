@@ -102,13 +102,13 @@ def add_tensors(writer: gguf.GGUFWriter, model: PreTrainedModel, type_of: TypeOf
         count = heads[module[-6:]] if permuted else 1
         values = parameter.float()
         if permuted:  # the first of each head's pairs, its second, then the next pair
-            values = values.unflatten(0, (count, 2, -1)).transpose(1, 2).flatten(0, 2)
+            values = values.view(count, 2, -1, *values.shape[1:]).transpose(1, 2).reshape(values.shape)
         kind = Type.F32 if parameter.dim() == 1 else type_of(stored)
         raw = encoded(values.contiguous().numpy(), kind)
         writer.add_tensor(stored, raw, raw_dtype=kind)
         weight = torch.from_numpy(gguf.dequantize(raw, kind).copy()).view(parameter.shape)
         if permuted:
-            weight = weight.unflatten(0, (count, -1, 2)).transpose(1, 2).flatten(0, 2)
+            weight = weight.view(count, -1, 2, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
         parameter.copy_(weight)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -66,9 +67,10 @@ def allow_no_huge_pages() -> None:
 def pack_once() -> None:
     """The libraries and kernels that pack weights allocate memory of their own when they are first used."""
     Linear.pack(torch.zeros(64, 64, dtype=torch.bfloat16), None)
-    for bits in (4, 8):
-        packer = QuantizedPacker(QuantizedShape(64, 64, bits, 64, None))
-        packer.write(0, torch.zeros(64, 64, dtype=torch.uint8), torch.ones(64, 1), torch.ones(64, 1))
+    for bits, zero in product((4, 8), (None, 8)):
+        packer = QuantizedPacker(QuantizedShape(64, 64, bits, 64, zero))
+        codes, scales = torch.zeros(64, 64, dtype=torch.uint8), torch.ones(64, 1)
+        packer.write(0, codes, scales, scales if zero is None else None)
         packer.product(None).rows(torch.arange(4))
 
 

@@ -62,7 +62,10 @@ def choose_gptq(settings: object, stored: Set[str]) -> ChooseFormat:
     _only("pack_dtype", parsed.pack_dtype, "int32")
     _only("dynamic", parsed.dynamic or None, None)
     quantized = GptqFormat(
-        parsed.bits, _group_size(parsed.group_size), parsed.desc_act, 1 if version == "gptq" else 0
+        4 if parsed.bits == 4 else 8,
+        _group_size(parsed.group_size),
+        parsed.desc_act,
+        1 if version == "gptq" else 0,
     )
     choose = _unless_listed(quantized, [], "qweight", stored)
     if parsed.modules_in_block_to_quantize is None:

@@ -88,7 +88,9 @@ def _format(name: str, scheme: _Scheme) -> WeightFormat:
         if strategy not in ("channel", "group"):
             raise ConfigError(f"strategy {strategy} of {PACKED} is not supported, only channel and group")
         size = _group_size(scheme) if strategy == "group" else None
-        return PackQuantizedFormat(scheme.num_bits, size, scheme.symmetric, _is_ordered(scheme))
+        return PackQuantizedFormat(
+            4 if scheme.num_bits == 4 else 8, size, scheme.symmetric, _is_ordered(scheme)
+        )
     if name == MXFP4 and (scheme.num_bits, scheme.type, scheme.group_size) == (4, "float", GROUP):
         return Mxfp4Format()
     raise ConfigError(

@@ -45,7 +45,7 @@ class BlockFormat:
         blocks = inputs // kind.elements
 
         def rows(piece: slice) -> CodedRows:
-            block = kind.decode(weight[piece].unflatten(1, (blocks, -1)))
+            block = kind.decode(weight[piece].view(-1, blocks, weight.shape[1] // blocks))
             offsets = None if block.offsets is None else block.offsets.flatten(1)
             return CodedRows(block.codes.flatten(1), block.scales.flatten(1), kind.zero or 0, offsets)
 
@@ -59,7 +59,7 @@ def _half(raw: torch.Tensor, begin: int) -> torch.Tensor:
 
 def _nibbles(raw: torch.Tensor, run: int) -> torch.Tensor:
     """The low halves of each `run` bytes, then their high halves."""
-    runs = raw.unflatten(-1, (-1, run))
+    runs = raw.reshape(*raw.shape[:-1], -1, run)
     return torch.stack((runs & 15, runs >> 4), dim=-2).flatten(-3)
 
 
@@ -111,7 +111,7 @@ def _q5_k(raw: torch.Tensor) -> Block:
 def _q6_k(raw: torch.Tensor) -> Block:
     low = _nibbles(raw[..., :128], 64)
     places = torch.arange(0, 8, 2, dtype=torch.uint8).unsqueeze(-1)
-    high = ((raw[..., 128:192].unflatten(-1, (2, 1, 32)) >> places) & 3).flatten(-3)
+    high = ((raw[..., 128:192].reshape(*raw.shape[:-1], 2, 1, 32) >> places) & 3).flatten(-3)
     scales = raw[..., 192:208].view(torch.int8).float()
     return Block(low | (high << 4), scales * _half(raw, 208))
 

@@ -79,7 +79,8 @@ def _heads(metadata: Mapping[str, Value]) -> dict[str, int]:
 
 def _in_halves(tensor: torch.Tensor, heads: int) -> torch.Tensor:
     """The rows of each head in Hugging Face's order: the first of each pair, then the second of each."""
-    return tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+    pairs = tensor.view(heads, -1, 2, *tensor.shape[1:])
+    return pairs.transpose(1, 2).reshape(tensor.shape)
 
 
 def _name(name: str) -> str:

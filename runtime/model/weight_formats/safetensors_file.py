@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,7 +19,7 @@ class SafetensorsFile:
         if not path.exists():
             raise ConfigError(f"{path}: this file is missing, but the checkpoint's index names it.")
         try:
-            self._file = safe_open(path, framework="pt", device="cpu")
+            self._file = cast(Any, safe_open(path, framework="pt", device="cpu"))  # its type is incomplete
         except (SafetensorError, OSError) as error:
             raise ConfigError(f"{path}: not a whole safetensors file: {error}") from None
         self.names: Set[str] = frozenset(self._file.keys())

@@ -39,7 +39,8 @@ class CodedRows(NamedTuple):
     """[n, groups]; None: 0"""
 
 
-class Groups(NamedTuple):
+@dataclass(frozen=True)
+class Groups:
     size: int
     """inputs of a group"""
     index: torch.Tensor | None

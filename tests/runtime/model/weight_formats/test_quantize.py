@@ -50,7 +50,8 @@ weights = st.builds(
 
 
 def grouped(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    return (codes.float().unflatten(1, (scales.shape[1], -1)) * scales.float().unsqueeze(2)).flatten(1)
+    whole: torch.Tensor = codes.float().view(*scales.shape, -1) * scales.float().unsqueeze(2)
+    return whole.flatten(1)
 
 
 @given(weight=weights, group=st.sampled_from([16, 32, 128]))
@@ -60,7 +61,7 @@ def test_8_bits_round_each_weight_to_the_nearest_multiple_of_its_groups_scale(
 ) -> None:
     codes, scales = round_to_int8(weight, group)
     steps = scales.float().repeat_interleave(group, 1)
-    largest = weight.unflatten(1, (-1, group)).abs().amax(2).repeat_interleave(group, 1)
+    largest = weight.view(6, -1, group).abs().amax(2).repeat_interleave(group, 1)
     assert ((grouped(codes, scales) - weight).abs() <= 0.5001 * steps).all()
     assert (steps * 127 >= largest).all()
     assert (steps * 127 <= largest * (1 + BFLOAT16_STEP)).all()
@@ -73,11 +74,11 @@ def test_4_bits_are_at_least_as_exact_as_a_scale_that_only_fits_the_extreme_valu
 ) -> None:
     codes, scales = round_to_int4(weight, 32)
     assert codes.min() >= -8 and codes.max() <= 7
-    groups = weight.double().unflatten(1, (-1, 32))
+    groups = weight.double().view(6, -1, 32)
     extreme = groups.gather(2, groups.abs().argmax(2, keepdim=True))
     plain = extreme / -8
     rounded = (groups / plain.where(plain != 0, 1)).round().clamp(-8, 7) * plain
-    error = (grouped(codes, scales).double() - weight).unflatten(1, (-1, 32)).square().sum(2)
+    error = (grouped(codes, scales).double() - weight).view(6, -1, 32).square().sum(2)
     slack = (BFLOAT16_STEP / 2) ** 2 * groups.square().sum(2)  # the scale itself is rounded
     assert (error <= (rounded - groups).square().sum(2) + slack).all()
 
